@@ -1,0 +1,1 @@
+"""Fan a job out to a team of AI agents and fold one answer back."""

@@ -1,0 +1,211 @@
+"""The plan: a recipe compiled and checked, as the kernel schedules it.
+
+A plan is data: frozen structs that survive JSON unchanged, because the plan is frozen into the first
+event of its run and every later decision is a function of that event and those after it.
+
+Rules
+* A plan is a tree of scopes. The top level is a scope; so is the body of a group; so is each entry of
+  `workflows` (the frozen closure of sub-workflows, keyed by the reference that steps use).
+* `depends_on` holds every edge, written or implied by a reference, in declaration order of the targets.
+  It names ids of the same scope only.
+* Templates, expressions and paths stay text here. The kernel never looks inside: the host evaluates
+  them and hands the result back as an event.
+* Everything is resolved: `defaults`, aliases (`subagent`, `task`), phases and derived postures are gone.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal, TypeAlias
+
+from msgspec import Struct, field
+
+StepType: TypeAlias = Literal["agent", "function", "command", "workflow", "approval", "group"]
+Posture: TypeAlias = Literal["read_only", "writer"]
+WorkspaceMode: TypeAlias = Literal["shared", "isolated"]
+OnFailure: TypeAlias = Literal["skip", "inline", "stop"]
+JSON: TypeAlias = Any
+"""Any JSON value. The serializer knows no recursive aliases, so the name carries the meaning."""
+
+EVERYTHING = ("**/*",)
+MAX_NESTING_DEPTH = 5
+
+
+class Ref(Struct, frozen=True, tag="ref", tag_field="kind"):
+    """A state path (`steps.prepare.extracted_data`); the value keeps its type."""
+
+    path: str
+
+
+class Template(Struct, frozen=True, tag="template", tag_field="kind"):
+    """Text with `{{path}}` holes; renders to text."""
+
+    text: str
+
+
+class Literal_(Struct, frozen=True, tag="literal", tag_field="kind"):
+    """A JSON value as it stands."""
+
+    value: JSON = None
+
+
+Value: TypeAlias = Ref | Template | Literal_
+
+
+class Fields(Struct, frozen=True, tag="fields", tag_field="kind"):
+    """An object built from named values; what `output` written as a map becomes."""
+
+    fields: dict[str, Value]
+
+
+Output: TypeAlias = Ref | Template | Literal_ | Fields
+
+
+class Retry(Struct, frozen=True, omit_defaults=True):
+    """`attempts` counts all tries; `on` lists the error classes that are tried again."""
+
+    attempts: int = 2
+    backoff_ms: int = 1_000
+    max_backoff_ms: int = 60_000
+    on: tuple[str, ...] = ("transport", "rate_limit")
+
+
+class Repeat(Struct, frozen=True, omit_defaults=True):
+    """Run again while the CEL expression `until` is false, `max_iterations` times at most."""
+
+    until: str
+    max_iterations: int = 2
+
+
+class AgentAction(Struct, frozen=True, omit_defaults=True, tag="agent", tag_field="type"):
+    agent: str = "default"
+    """Role name, without its version."""
+    agent_version: str | None = None
+    prompt: str | None = None
+    """None: the role's own prompt template is used with the step's `inputs`."""
+    model: str | None = None
+    reasoning_effort: str | None = None
+    max_turns: int | None = None
+    tools: tuple[str, ...] | None = None
+    summaries: tuple[str, ...] = ()
+    """Dependencies whose summary is handed over because the prompt does not place them itself."""
+    purpose: Literal["work", "review", "critic", "fold"] = "work"
+
+
+class FunctionAction(Struct, frozen=True, omit_defaults=True, tag="function", tag_field="type"):
+    handler: str
+
+
+class CommandAction(Struct, frozen=True, omit_defaults=True, tag="command", tag_field="type"):
+    run: tuple[str, ...] = ()
+    """Argument templates; one argument stays one argument. Empty for a `tests` or `lint` gate that
+    leaves the choice of command to the host."""
+    env: dict[str, str] = {}
+    network: bool = False
+    gate: Literal["command", "tests", "lint"] | None = None
+
+
+class WorkflowAction(Struct, frozen=True, omit_defaults=True, tag="workflow", tag_field="type"):
+    workflow: str
+    """Key into the root plan's `workflows`."""
+
+
+class ApprovalAction(Struct, frozen=True, omit_defaults=True, tag="approval", tag_field="type"):
+    approve: str
+    show: str | None = None
+    choices: tuple[str, ...] = ()
+    default: str | None = None
+
+
+class GroupAction(Struct, frozen=True, omit_defaults=True, tag="group", tag_field="type"):
+    steps: tuple[Step, ...]
+    output: Output | None = None
+    """None: the output of the last declared step."""
+    max_concurrency: int | None = None
+    max_agents: int | None = None
+    phase: bool = False
+    """True for a lowered phase: its output is `{tasks, summary}`, its fold feeds later digests."""
+    phase_kind: str = ""
+    goal: str = ""
+
+
+Action: TypeAlias = AgentAction | FunctionAction | CommandAction | WorkflowAction | ApprovalAction | GroupAction
+
+
+class Step(Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """One node of the plan. Instances of it exist only in a run."""
+
+    id: str
+    action: Action
+    description: str = ""
+    depends_on: tuple[str, ...] = ()
+    when: str | None = None
+    for_each: str | None = None
+    item_name: str = "item"
+    max_items: int = 100
+    repeat: Repeat | None = None
+    fold: Step | None = None
+    """Runs once after the last iteration, addressed `<id>/fold`; its end is the end of the step."""
+    posture: Posture = "read_only"
+    read_set: tuple[str, ...] = EVERYTHING
+    write_set: tuple[str, ...] = ()
+    templated_sets: bool = False
+    """True when a set holds `{{…}}`; the host resolves them when the instance is created."""
+    workspace_mode: WorkspaceMode = "shared"
+    merge: Literal["auto", "propose", "discard"] = "auto"
+    on_conflict: Literal["fail", "resolve"] = "fail"
+    output_schema: JSON = None
+    outputs: tuple[str, ...] = ()
+    inputs: dict[str, Value] = {}
+    timeout_ms: int | None = None
+    retry: Retry = Retry()
+    on_failure: OnFailure = "skip"
+    cache: bool = False
+
+    @property
+    def type(self) -> StepType:
+        """The step's type word as recipes write it."""
+        kind: StepType = self.action.__struct_config__.tag  # type: ignore[assignment]
+        return kind
+
+
+class Input(Struct, frozen=True, omit_defaults=True):
+    name: str
+    required: bool = False
+    default: JSON = None
+    has_default: bool = False
+    type: Literal["string", "integer", "number", "boolean", "array", "object"] | None = None
+    enum: tuple[JSON, ...] | None = None
+    description: str = ""
+
+
+class Budget(Struct, frozen=True, omit_defaults=True):
+    """None means no limit. Money is whole micro-dollars: floats do not add up."""
+
+    tokens: int | None = None
+    micro_usd: int | None = None
+
+
+class Limits(Struct, frozen=True, omit_defaults=True):
+    """None: not said in the recipe; configuration (root) or the parent (child run) decides."""
+
+    max_concurrency: int | None = None
+    max_agents: int | None = None
+    max_steps: int | None = None
+    timeout_ms: int | None = None
+    budget: Budget = Budget()
+
+
+class Plan(Struct, frozen=True, omit_defaults=True, kw_only=True):
+    name: str
+    version: int = 1
+    description: str = ""
+    inputs: tuple[Input, ...] = ()
+    steps: tuple[Step, ...]
+    output: Output | None = None
+    """None: the output of the last declared step."""
+    limits: Limits = Limits()
+    phased: bool = False
+    metadata: dict[str, JSON] = field(default_factory=dict)
+    source_hash: str = ""
+    workflows: dict[str, Plan] = field(default_factory=dict)
+    """Frozen closure of every sub-workflow reachable from here; filled on the root plan only."""
