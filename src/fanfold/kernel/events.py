@@ -1,0 +1,257 @@
+"""What happened: the only things that ever change a run.
+
+Rules
+* An event is a fact in the past tense, decided by the kernel or reported from outside. Folding the
+  events of a run tree in order gives its state; nothing else does.
+* Whatever is not deterministic (time, ids, results, values of expressions, answers of people) is in
+  here, so that folding again never asks the world.
+* Values live in the blob store; events carry their hash and a short summary, so an event's size does
+  not depend on what an agent wrote.
+* The log holds one envelope shape for every type. `log_line` writes it, `read_line` reads it back.
+
+Three more types (`session_event`, `budget_event`, `workspace_event`) are evidence for people and for
+other layers: they are stored in the same envelope and the kernel folds over them without effect.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal, TypeAlias
+
+import msgspec
+from msgspec import Struct, field
+
+from fanfold.errors import BugError
+from fanfold.kernel.plan import Plan
+
+LOG_VERSION = 1
+
+FAILURE_CLASSES = (
+    "timeout",
+    "transport",
+    "rate_limit",
+    "quota",
+    "invalid_output",
+    "agent",
+    "tool",
+    "conflict",
+    "violation",
+    "permission",
+    "budget",
+    "cancelled",
+    "internal",
+)
+
+
+class Failure(Struct, frozen=True, omit_defaults=True, gc=False):
+    """Why a step or run did not succeed; a type of its own, never an output."""
+
+    kind: str = field(name="class")
+    code: str
+    message: str = ""
+    hint: str = ""
+    retryable: bool = True
+    step: str = ""
+    attempt: int = 0
+
+
+class Usage(Struct, frozen=True, omit_defaults=True, gc=False):
+    """What an attempt spent. An unknown price is None, never 0."""
+
+    input_tokens: int = 0
+    output_tokens: int = 0
+    micro_usd: int | None = None
+
+    @property
+    def tokens(self) -> int:
+        return self.input_tokens + self.output_tokens
+
+
+class Estimate(Struct, frozen=True, omit_defaults=True, gc=False):
+    """What one attempt of a role is expected to spend before there is history."""
+
+    tokens: int = 4_000
+    micro_usd: int = 0
+
+
+class Settings(Struct, frozen=True, omit_defaults=True, gc=False):
+    """The effective limits of a run tree, after flags, recipe and configuration were weighed."""
+
+    max_concurrency: int = 4
+    max_agents: int = 64
+    max_steps: int = 1_000
+    timeout_ms: int | None = 1_800_000
+    budget_tokens: int | None = None
+    budget_micro_usd: int | None = None
+    estimates: dict[str, Estimate] = field(default_factory=dict)
+
+
+class Raised(Struct, frozen=True, omit_defaults=True, gc=False):
+    """New limits given on resume. None leaves a limit as it was."""
+
+    max_agents: int | None = None
+    max_steps: int | None = None
+    budget_tokens: int | None = None
+    budget_micro_usd: int | None = None
+
+
+WorkflowKind: TypeAlias = Literal[
+    "created",
+    "started",
+    "decided",
+    "woke",
+    "pause_requested",
+    "paused",
+    "resumed",
+    "cancel_requested",
+    "folded",
+    "forked",
+    "finished",
+]
+
+
+class WorkflowEvent(Struct, frozen=True, omit_defaults=True, gc=False):
+    """A fact about a run as a whole, or a value decided once (`decided`)."""
+
+    kind: WorkflowKind
+    # created
+    version: int = LOG_VERSION
+    plan: Plan | None = None
+    workflow: str = ""
+    settings: Settings | None = None
+    inputs: str | None = None
+    parent_run_id: str | None = None
+    # decided: what one expression of one step evaluated to
+    step: str = ""
+    what: str = ""
+    value: bool | int | None = None
+    items: str | None = None
+    read_set: tuple[str, ...] | None = None
+    write_set: tuple[str, ...] | None = None
+    # paused, resumed, cancelled, finished
+    reason: str = ""
+    raised: Raised | None = None
+    epoch: int = 0
+    status: str = ""
+    output: str | None = None
+    error: Failure | None = None
+
+
+class StepEvent(Struct, frozen=True, omit_defaults=True, gc=False):
+    """A transition of a step that no other event type records."""
+
+    step: str
+    status: str
+    attempt: int = 0
+    execution: int = 0
+    output: str | None = None
+    summary: str = ""
+    error: Failure | None = None
+    usage: Usage | None = None
+    reason: str = ""
+    retry_at: int = 0
+    child_run_id: str = ""
+    cached: bool = False
+    late: bool = False
+
+
+class SubagentEvent(Struct, frozen=True, omit_defaults=True, gc=False):
+    """The life of one child session, as its parent remembers it."""
+
+    step: str
+    status: str
+    attempt: int = 0
+    execution: int = 0
+    output: str | None = None
+    summary: str = ""
+    error: Failure | None = None
+    usage: Usage | None = None
+    reason: str = ""
+    retry_at: int = 0
+    late: bool = False
+    parent_id: str = ""
+    subagent_id: str = ""
+    session_id: str = ""
+    role: str = ""
+    task: str = ""
+    depth: int = 0
+    workspace: str = ""
+
+
+class Evidence(Struct, frozen=True, omit_defaults=True):
+    """A stored fact that is not the kernel's business (session, budget, workspace events)."""
+
+    type: str
+    data: dict[str, Any]
+
+
+Data: TypeAlias = WorkflowEvent | StepEvent | SubagentEvent | Evidence
+
+
+class Event(Struct, frozen=True, gc=False):
+    """A fact, the run it belongs to, and when it was recorded (milliseconds since the epoch)."""
+
+    run: str
+    at: int
+    data: Data
+
+
+class Envelope(Struct, frozen=True):
+    """The stored form: an event with its place in its log and in the tree of runs."""
+
+    log: str
+    seq: int
+    tree_seq: int
+    at: int
+    type: str
+    data: Any
+    run_id: str
+    root_run_id: str
+    parent_run_id: str | None
+    depth: int
+    path: str
+    epoch: int
+
+
+_TYPES: dict[str, type[WorkflowEvent | StepEvent | SubagentEvent]] = {
+    "workflow_event": WorkflowEvent,
+    "step_event": StepEvent,
+    "subagent_event": SubagentEvent,
+}
+EVIDENCE_TYPES = ("session_event", "budget_event", "workspace_event")
+EVENT_TYPES = (*_TYPES, *EVIDENCE_TYPES)
+
+_encoder = msgspec.json.Encoder()
+_envelope_decoder = msgspec.json.Decoder(Envelope)
+
+
+def type_name(data: Data) -> str:
+    """The envelope's `type` word for an event's data."""
+    if isinstance(data, StepEvent):
+        return "step_event"
+    if isinstance(data, SubagentEvent):
+        return "subagent_event"
+    if isinstance(data, WorkflowEvent):
+        return "workflow_event"
+    return data.type
+
+
+def log_line(envelope: Envelope) -> bytes:
+    """One line of a log, as stored and as `fanfold logs --json` prints it."""
+    return _encoder.encode(envelope)
+
+
+def read_line(line: bytes) -> tuple[Envelope, Event]:
+    """The envelope of a stored line and the event inside it.
+
+    >>> event = Event("r1", 5, StepEvent("gather", "completed", 1, 1))
+    >>> line = log_line(Envelope("r1", 1, 1, 5, "step_event", event.data, "r1", "r1", None, 0, "", 1))
+    >>> read_line(line)[1] == event
+    True
+    """
+    envelope = _envelope_decoder.decode(line)
+    if envelope.type in EVIDENCE_TYPES:
+        return envelope, Event(envelope.run_id, envelope.at, Evidence(envelope.type, envelope.data))
+    shape = _TYPES.get(envelope.type)
+    if shape is None:
+        raise BugError("log.unknown_type", f"the log holds an event of unknown type {envelope.type!r}")
+    return envelope, Event(envelope.run_id, envelope.at, msgspec.convert(envelope.data, shape))

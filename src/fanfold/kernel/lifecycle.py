@@ -1,0 +1,80 @@
+"""The life of a step and of a run, as tables.
+
+`STEP_TRANSITIONS` says, for a status and the word of the event that arrives, which statuses may follow.
+The fold refuses anything else, the documentation's diagram is drawn from the same table, and the
+simulator checks every observed step against it. Terminal statuses have no row: terminal is final.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+PENDING: Final = "pending"
+READY: Final = "ready"
+RUNNING: Final = "running"
+WAITING: Final = "waiting"
+COMPLETED: Final = "completed"
+FAILED: Final = "failed"
+SKIPPED: Final = "skipped"
+CANCELLED: Final = "cancelled"
+TIMED_OUT: Final = "timed_out"
+
+PAUSED: Final = "paused"
+PARTIAL: Final = "partial"
+
+TERMINAL: Final = frozenset((COMPLETED, FAILED, SKIPPED, CANCELLED, TIMED_OUT))
+RUN_TERMINAL: Final = frozenset((COMPLETED, PARTIAL, FAILED, CANCELLED, TIMED_OUT))
+UNSUCCESSFUL: Final = frozenset((FAILED, CANCELLED, TIMED_OUT))
+"""Statuses that count as a failure for dependents. A skip counts by its reason instead."""
+
+STEP_STATUSES: Final = (
+    PENDING, READY, RUNNING, WAITING, COMPLETED, FAILED, SKIPPED, CANCELLED, TIMED_OUT,
+)  # fmt: skip
+RUN_STATUSES: Final = (
+    PENDING, RUNNING, WAITING, PAUSED, COMPLETED, PARTIAL, FAILED, CANCELLED, TIMED_OUT,
+)  # fmt: skip
+
+STEP_TRANSITIONS: Final[dict[tuple[str, str], tuple[str, ...]]] = {
+    # Not yet admitted: dependencies, conditions and lists are settled first.
+    (PENDING, "decided"): (READY, SKIPPED, RUNNING, FAILED, PENDING),
+    (PENDING, "skipped"): (SKIPPED,),
+    (PENDING, "cancelled"): (CANCELLED,),
+    # Admitted: waits for a slot, agents, budget and freedom from conflicts.
+    (READY, "started"): (RUNNING,),
+    (READY, "waiting"): (WAITING,),
+    (READY, "completed"): (COMPLETED,),
+    (READY, "failed"): (FAILED,),
+    (READY, "cancelled"): (CANCELLED,),
+    # Under way. A second `started` is a new execution after a crash; `interrupted` gives the slot back.
+    (RUNNING, "started"): (RUNNING,),
+    (RUNNING, "stopping"): (RUNNING,),
+    (RUNNING, "interrupted"): (RUNNING, CANCELLED, TIMED_OUT),
+    (RUNNING, "completed"): (COMPLETED,),
+    (RUNNING, "failed"): (FAILED, WAITING),
+    (RUNNING, "timed_out"): (TIMED_OUT, WAITING),
+    (RUNNING, "cancelled"): (CANCELLED,),
+    (RUNNING, "decided"): (RUNNING,),
+    # Waiting for a person, or for the end of a back-off.
+    (WAITING, "retrying"): (WAITING,),
+    (WAITING, "woke"): (READY,),
+    (WAITING, "completed"): (COMPLETED,),
+    (WAITING, "failed"): (FAILED,),
+    (WAITING, "timed_out"): (TIMED_OUT,),
+    (WAITING, "cancelled"): (CANCELLED,),
+}
+
+RUN_TRANSITIONS: Final[dict[tuple[str, str], tuple[str, ...]]] = {
+    (PENDING, "started"): (RUNNING,),
+    (PENDING, "cancel_requested"): (RUNNING,),
+    (RUNNING, "approvals only"): (WAITING,),
+    (WAITING, "answered"): (RUNNING,),
+    (RUNNING, "paused"): (PAUSED,),
+    (WAITING, "paused"): (PAUSED,),
+    (PAUSED, "resumed"): (RUNNING,),
+    (RUNNING, "finished"): (COMPLETED, PARTIAL, FAILED, CANCELLED, TIMED_OUT),
+    (WAITING, "finished"): (CANCELLED, TIMED_OUT),
+    (PAUSED, "finished"): (CANCELLED,),
+}
+
+EVENT_WORDS: Final[dict[str, str]] = {"finished": COMPLETED}
+"""Words of `subagent_event` that mean the same as a step's word."""
