@@ -1,0 +1,50 @@
+"""What a role is, and what can be said about the file it came from."""
+
+from __future__ import annotations
+
+from typing import Literal, TypeAlias
+
+from msgspec import Struct
+
+SandboxMode: TypeAlias = Literal["read-only", "workspace-write", "danger-full-access"]
+
+BUILT_IN = "built-in"
+
+
+class Role(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One agent definition, whichever file format it came from."""
+
+    name: str
+    description: str
+    instructions: str = ""
+    version: str | None = None
+    sandbox_mode: SandboxMode = "workspace-write"
+    model: str | None = None
+    reasoning_effort: str | None = None
+    fallback_models: tuple[str, ...] = ()
+    tools: tuple[str, ...] | None = None
+    """None: every tool the sandbox allows."""
+    max_turns: int | None = None
+    backend: str | None = None
+    command: tuple[str, ...] = ()
+    mcp_servers: dict[str, dict[str, object]] = {}
+    network: bool = False
+    prompt_template: str | None = None
+    pipeline: tuple[dict[str, object], ...] = ()
+    source: str = BUILT_IN
+    """The file it was read from, or `built-in`."""
+
+    @property
+    def read_only(self) -> bool:
+        """True when steps of this role cannot change the workspace."""
+        return self.sandbox_mode == "read-only"
+
+
+class Notice(Struct, frozen=True):
+    """Something the user should see about role files: `role.invalid`, `role.duplicate`, `role.note`."""
+
+    code: str
+    message: str
+    file: str
+    line: int = 1
+    severity: Literal["warning", "note"] = "warning"

@@ -1,0 +1,173 @@
+"""Role files: TOML as Codex writes it, and markdown with front matter as Claude Code writes it.
+
+Both become the same `Role`. A file is hostile input: its size is bounded, every value is checked, and
+what is wrong becomes a notice with a line. Keys we do not know are somebody else's and only noted.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from stat import S_ISREG
+from typing import Literal
+
+import msgspec
+
+from fanfold.agents.front_matter import FrontMatterError, read_front_matter
+from fanfold.agents.role import Notice, Role
+
+MAX_FILE_BYTES = 256 * 1024
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}\Z")
+VERSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,31}\Z")
+MAX_NUMBER = 2**53
+
+# Tools of Claude Code that change files or run commands; a role with none of them only reads.
+_CHANGING_TOOLS = frozenset({"Write", "Edit", "MultiEdit", "NotebookEdit", "Bash"})
+_TOML_NAMES = {"developer_instructions": "instructions", "model_reasoning_effort": "reasoning_effort"}
+_MD_NAMES = {"maxTurns": "max_turns", "mcpServers": "mcp_servers", "effort": "reasoning_effort"}
+_SANDBOXES = ("read-only", "workspace-write", "danger-full-access")
+_FIELDS = frozenset(Role.__struct_fields__) - {"source", "instructions", "reasoning_effort"}
+
+
+class _Invalid(Exception):
+    """The file cannot become a role; `key` says which line to point at."""
+
+    def __init__(self, message: str, key: str = "", line: int = 0) -> None:
+        super().__init__(message)
+        self.message = message
+        self.key = key
+        self.line = line
+
+
+def read_role(path: Path, kind: Literal["toml", "md"], notices: list[Notice]) -> Role | None:
+    """One file as a role, or None with a notice that says what is wrong and where."""
+    text = ""
+    try:
+        text = _read_text(path)
+        values = _toml_values(text) if kind == "toml" else _md_values(text)
+        unknown = sorted(key for key in values if key not in _FIELDS | {"instructions", "reasoning_effort"})
+        role = _build({key: value for key, value in values.items() if key not in unknown}, str(path))
+    except _Invalid as error:
+        line = error.line or _line_of(text, error.key)
+        notices.append(Notice("role.invalid", f"role file ignored: {error.message}", str(path), line))
+        return None
+    for key in unknown:
+        message = f'key "{key}" is not used here'
+        notices.append(Notice("role.note", message, str(path), _line_of(text, key), "note"))
+    return role
+
+
+def _read_text(path: Path) -> str:
+    try:
+        status = path.stat()
+        if not S_ISREG(status.st_mode):  # a FIFO would block for ever
+            raise _Invalid("not a regular file")
+        if status.st_size > MAX_FILE_BYTES:
+            raise _Invalid(f"larger than {MAX_FILE_BYTES // 1024} KiB")
+        with path.open("rb") as file:
+            data = file.read(MAX_FILE_BYTES + 1)
+    except OSError as error:
+        raise _Invalid(f"cannot be read: {error.strerror}") from None
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = data[: error.start].count(b"\n") + 1
+        raise _Invalid("not UTF-8 text", line=line) from None
+
+
+def _toml_values(text: str) -> dict[str, object]:
+    import tomllib
+
+    try:
+        raw = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        where = re.search(r"at line (\d+)", str(error))
+        raise _Invalid(f"not valid TOML: {error}", line=int(where[1]) if where else 1) from None
+    except (RecursionError, ValueError):
+        raise _Invalid("not valid TOML: nested too deeply or a number too large") from None
+    return {_TOML_NAMES.get(key, key): value for key, value in raw.items()}
+
+
+def _md_values(text: str) -> dict[str, object]:
+    try:
+        raw, body = read_front_matter(text)
+    except FrontMatterError as error:
+        raise _Invalid(error.message, line=error.line) from None
+    values: dict[str, object] = {_MD_NAMES.get(key, key): value for key, value in raw.items()}
+    values["instructions"] = body.strip()
+    tools = values.get("tools")
+    if isinstance(tools, str):
+        values["tools"] = [word.strip() for word in tools.split(",") if word.strip()]
+    if values.get("model") == "inherit":
+        del values["model"]
+    values.setdefault("sandbox_mode", _claude_sandbox(values))
+    return values
+
+
+def _claude_sandbox(values: Mapping[str, object]) -> str:
+    """Claude Code has no sandbox key: a plan-mode agent, or one whose tools only look, is a reader."""
+    if values.get("permissionMode") == "plan":
+        return "read-only"
+    tools = values.get("tools")
+    if isinstance(tools, list) and tools:
+        names = {str(tool).partition("(")[0] for tool in tools}
+        if not names & _CHANGING_TOOLS:
+            return "read-only"
+    return "workspace-write"
+
+
+def _build(values: dict[str, object], source: str) -> Role:
+    for key in ("name", "description"):
+        if not isinstance(values.get(key), str) or not str(values[key]).strip():
+            raise _Invalid(f'"{key}" is missing or not text', key)
+    if not NAME.match(str(values["name"])):
+        raise _Invalid('"name" must be letters, digits, "-" or "_", at most 64 characters', "name")
+    acts_by_itself = values.get("command") or values.get("pipeline")
+    if not values.get("instructions") and not acts_by_itself:
+        raise _Invalid("the instructions are missing (developer_instructions, or the text after ---)")
+    if values.get("sandbox_mode", "read-only") not in _SANDBOXES:
+        raise _Invalid(f'"sandbox_mode" must be one of {", ".join(_SANDBOXES)}', "sandbox_mode")
+    turns = values.get("max_turns")
+    if turns is not None and not (type(turns) is int and 1 <= turns <= 10_000):
+        raise _Invalid('"max_turns" must be a whole number from 1 to 10,000', "max_turns")
+    _normalise_version(values)
+    _normalise_command(values)
+    try:
+        return msgspec.convert({**values, "source": source}, Role)
+    except msgspec.ValidationError as error:
+        where = re.search(r"\$\.(\w+)", str(error))
+        raise _Invalid(str(error).split(" - at")[0], where[1] if where else "") from None
+
+
+def _normalise_version(values: dict[str, object]) -> None:
+    version = values.get("version")
+    if version is None:
+        return
+    if type(version) is int and 0 < version < MAX_NUMBER:
+        version = str(version)
+    if not isinstance(version, str) or not VERSION.match(version):
+        raise _Invalid('"version" must be a whole number or a short word', "version")
+    values["version"] = version[1:] if version[0] == "v" and version[1:].isdecimal() else version
+
+
+def _normalise_command(values: dict[str, object]) -> None:
+    command = values.get("command")
+    if isinstance(command, str):
+        import shlex
+
+        try:
+            values["command"] = shlex.split(command)
+        except ValueError as error:
+            raise _Invalid(f'"command" cannot be split into arguments: {error}', "command") from None
+
+
+def _line_of(text: str, key: str) -> int:
+    """The first line that sets `key`, else the first line of the file."""
+    names = [key, *(name for table in (_TOML_NAMES, _MD_NAMES) for name, own in table.items() if own == key)]
+    pattern = re.compile(r"\s*\[*(?:" + "|".join(map(re.escape, names)) + r")[\"'\].]*\s*[=:.\]]")
+    if key:
+        for number, line in enumerate(text.splitlines(), 1):
+            if pattern.match(line):
+                return number
+    return 1
