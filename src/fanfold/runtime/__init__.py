@@ -1,0 +1,1 @@
+"""The embedded host: everything between a checked plan and the world."""

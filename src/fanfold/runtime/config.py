@@ -1,0 +1,243 @@
+"""Configuration: one table of settings, read from files and environment, each value with its origin.
+
+Later wins: defaults, user file (`~/.fanfold/config.toml`), project file (`.fanfold/config.toml`),
+environment; flags are applied by the surface that has them. A value outside its range is an error that
+names where it was written and what is allowed: silently clamping would hide what a run will do.
+
+The limits of concurrency and agents have a soft maximum that `[ceilings]` may raise, since a large
+machine may need more, but never by accident.
+
+A project's file comes with a checkout, so it is not trusted with everything: it may not say where API
+keys are sent. Keys themselves are read from the environment alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+from msgspec import Struct
+
+from fanfold.errors import AuthorError
+
+Kind: TypeAlias = Literal["switch", "integer", "text", "choice", "secret"]
+Found: TypeAlias = dict[str, tuple[object, str]]
+
+MAX_FILE_BYTES = 256 * 1024
+MAX_CONCURRENCY_CEILING = 1_024
+MAX_AGENTS_CEILING = 100_000
+_LARGEST = 2**53
+_WORDS = {
+    "on": True,
+    "true": True,
+    "yes": True,
+    "1": True,
+    "off": False,
+    "false": False,
+    "no": False,
+    "0": False,
+}
+
+
+class Setting(Struct, frozen=True):
+    """One row of the table: where it may be written and what it may be."""
+
+    key: str
+    """Section and name in the file: `workflows.max_agents`."""
+    env: tuple[str, ...] = ()
+    kind: Kind = "text"
+    default: bool | int | str | None = None
+    low: int = 0
+    high: int = _LARGEST
+    choices: tuple[str, ...] = ()
+    raised_by: str = ""
+    """The ceiling that may lift `high`."""
+    not_in: tuple[str, ...] = ()
+    """Files that may not set it (`project`, `user`)."""
+
+
+def _both(name: str) -> tuple[str, ...]:
+    return (f"FANFOLD_{name}", f"AGENT_{name}")
+
+
+SETTINGS = (
+    Setting("ceilings.concurrency", (), "integer", 16, 1, MAX_CONCURRENCY_CEILING),
+    Setting("ceilings.agents", (), "integer", 500, 1, MAX_AGENTS_CEILING),
+    Setting("workflows.enabled", _both("WORKFLOWS"), "switch", True),
+    Setting(
+        "workflows.max_concurrent",
+        _both("WORKFLOW_MAX_CONCURRENT"),
+        "integer",
+        4,
+        1,
+        16,
+        raised_by="ceilings.concurrency",
+    ),
+    Setting(
+        "workflows.max_agents",
+        _both("WORKFLOW_MAX_AGENTS"),
+        "integer",
+        64,
+        1,
+        500,
+        raised_by="ceilings.agents",
+    ),
+    Setting("workflows.timeout_ms", _both("WORKFLOW_TIMEOUT_MS"), "integer", 1_800_000, 1),
+    Setting("workflows.model", _both("WORKFLOW_MODEL")),
+    Setting("models.model", ("FANFOLD_MODEL",)),
+    Setting("models.openai_base_url", ("OPENAI_BASE_URL",), not_in=("project",)),
+    Setting("models.openai_api_key", ("OPENAI_API_KEY",), "secret", not_in=("project", "user")),
+    Setting("models.anthropic_api_key", ("ANTHROPIC_API_KEY",), "secret", not_in=("project", "user")),
+    Setting("sessions.max_threads", ("FANFOLD_MAX_THREADS",), "integer", 6, 1, 1_024),
+    Setting("sessions.max_depth", ("FANFOLD_MAX_DEPTH",), "integer", 1, 0, 5),
+    Setting("sessions.max_sessions", ("FANFOLD_MAX_SESSIONS",), "integer", 256, 1, 100_000),
+    Setting("store.durability", ("FANFOLD_DURABILITY",), "choice", "full", choices=("full", "normal")),
+    Setting("store.url", ("FANFOLD_STORE",)),
+    Setting("cluster.temporal", ("FANFOLD_TEMPORAL",)),
+)
+_BY_KEY = {setting.key: setting for setting in SETTINGS}
+
+
+class Config(Struct, frozen=True):
+    """Every setting's value and where it came from.
+
+    >>> Config.read(Path("."), environment={"FANFOLD_HOME": "/nonexistent"}).integer("workflows.max_agents")
+    64
+    """
+
+    home: Path
+    values: dict[str, bool | int | str | None]
+    origins: dict[str, str]
+    """`default`, a file's path, or the name of an environment variable."""
+
+    @staticmethod
+    def read(project: Path, environment: Mapping[str, str]) -> Config:
+        """Read files and environment; `AuthorError` names whatever cannot be used."""
+        home = fanfold_home(environment)
+        found: Found = {}
+        for whose, folder in (("user", home), ("project", project / ".fanfold")):
+            found.update(_read_file(folder / "config.toml", whose))
+        for setting in SETTINGS:
+            # The first name is ours and wins over the alias.
+            name = next((name for name in setting.env if environment.get(name, "").strip()), None)
+            if name is not None:
+                found[setting.key] = (environment[name].strip(), name)
+        values: dict[str, bool | int | str | None] = {}
+        for setting in SETTINGS:  # ceilings stand first in the table, so they are known when needed
+            raw, origin = found.get(setting.key, (setting.default, "default"))
+            values[setting.key] = raw if origin == "default" else _checked(setting, raw, origin, values)  # type: ignore[assignment]
+        return Config(home, values, {s.key: found.get(s.key, (None, "default"))[1] for s in SETTINGS})
+
+    def integer(self, key: str) -> int:
+        """A numeric setting."""
+        value = self.values[key]
+        assert isinstance(value, int)
+        return value
+
+    def text(self, key: str) -> str | None:
+        """A text setting; None when nobody set it."""
+        value = self.values[key]
+        assert value is None or isinstance(value, str)
+        return value
+
+    def switch(self, key: str) -> bool:
+        """An on/off setting."""
+        return self.values[key] is True
+
+
+def fanfold_home(environment: Mapping[str, str]) -> Path:
+    """The user's own folder: `FANFOLD_HOME`, else `~/.fanfold`."""
+    given = environment.get("FANFOLD_HOME", "").strip()
+    return Path(given).expanduser() if given else user_home(environment) / ".fanfold"
+
+
+def user_home(environment: Mapping[str, str]) -> Path:
+    """The home folder by the given environment, so tests and services can choose it."""
+    given = environment.get("HOME", "").strip()
+    return Path(given) if given else Path.home()
+
+
+def _read_file(file: Path, whose: str) -> Found:
+    try:
+        with file.open("rb") as opened:
+            data = opened.read(MAX_FILE_BYTES + 1)
+    except (FileNotFoundError, NotADirectoryError):
+        return {}
+    except OSError as error:
+        raise AuthorError("config.unreadable", f"{file} cannot be read: {error.strerror}") from None
+    if len(data) > MAX_FILE_BYTES:
+        raise AuthorError("config.too_large", f"{file} is larger than {MAX_FILE_BYTES // 1024} KiB")
+    import tomllib
+
+    try:
+        tables: dict[str, Any] = tomllib.loads(data.decode())
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError, ValueError) as error:
+        raise AuthorError("config.syntax", f"{file} is not valid TOML: {error}") from None
+    return {key: (value, f"{file} ({key})") for key, value in _flat(tables, file, whose)}
+
+
+def _flat(tables: dict[str, Any], file: Path, whose: str) -> Iterator[tuple[str, object]]:
+    for section, table in tables.items():
+        entries = table.items() if isinstance(table, dict) else [("", table)]
+        for name, value in entries:
+            key = f"{section}.{name}" if name else section
+            setting = _BY_KEY.get(key)
+            if setting is None:
+                raise AuthorError(
+                    "config.unknown_key", f'{file} sets "{key}", which is no setting', hint=_near(key)
+                )
+            if whose in setting.not_in:
+                raise AuthorError(
+                    "config.not_here",
+                    f'"{key}" may not be set in {file}',
+                    hint=f"set {setting.env[0]} in the environment instead",
+                )
+            yield key, value
+
+
+def _near(key: str) -> str:
+    import difflib
+
+    near = difflib.get_close_matches(key, _BY_KEY, 1)
+    return f'did you mean "{near[0]}"?' if near else f"settings: {', '.join(_BY_KEY)}"
+
+
+def _checked(
+    setting: Setting, raw: object, origin: str, known: Mapping[str, bool | int | str | None]
+) -> bool | int | str:
+    if setting.kind == "switch":
+        value = raw if isinstance(raw, bool) else _WORDS.get(str(raw).lower())
+        if value is None:
+            raise _bad(origin, raw, "on or off")
+        return value
+    if setting.kind == "integer":
+        ceiling = known.get(setting.raised_by)
+        high = max(setting.high, ceiling) if isinstance(ceiling, int) else setting.high
+        return _integer(raw, origin, setting.low, high)
+    if not isinstance(raw, str):
+        raise _bad(origin, raw, "text")
+    if setting.kind == "choice" and raw.lower() not in setting.choices:
+        raise _bad(origin, raw, " or ".join(setting.choices))
+    return raw.lower() if setting.kind == "choice" else raw
+
+
+def _integer(raw: object, origin: str, low: int, high: int) -> int:
+    allowed = f"a whole number from {low} to {high}" if high < _LARGEST else f"a whole number, at least {low}"
+    text = str(raw)
+    if (
+        isinstance(raw, bool)
+        or not isinstance(raw, (int, str))
+        or len(text) > 16
+        or not text.lstrip("-").isdecimal()
+    ):
+        raise _bad(origin, raw, allowed)
+    value = int(text)
+    if not low <= value <= high:
+        raise _bad(origin, raw, allowed, code="config.out_of_range")
+    return value
+
+
+def _bad(origin: str, raw: object, allowed: str, code: str = "config.bad_value") -> AuthorError:
+    shown = str(raw)[:60]
+    return AuthorError(code, f"{origin} is {shown!r}, but must be {allowed}", details={"origin": origin})
