@@ -1,0 +1,66 @@
+# Everything a developer types; `make help` lists it. Every target sets up .venv by itself the first time.
+
+BIN := .venv/bin
+READY := .venv/.ready
+CODE := src tests tools $(wildcard bench)
+
+SEED ?= 1
+N ?= 5000
+JOBS ?= $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
+TOPIC ?= solid-state batteries
+ARGS ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test check static lint types imports sim fix docs coverage bench lock clean
+
+help: ## list these commands
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+
+demo: $(READY) ## check and dry-run a built-in recipe: what would run, in which waves, at what cost
+	@tools/demo "$(TOPIC)"
+
+test: $(READY) ## run the tests (ARGS="-k glob -x" goes to pytest)
+	$(BIN)/python -m pytest --numprocesses auto $(ARGS)
+
+check: static sim test ## everything that must hold before a change lands
+
+static: lint types imports ## the checks that run nothing
+
+lint: $(READY) ## format and lint, changing nothing
+	$(BIN)/ruff format --check $(CODE)
+	$(BIN)/ruff check $(CODE)
+
+types: $(READY) ## mypy --strict and pyright
+	$(BIN)/mypy --strict $(CODE)
+	$(BIN)/pyright
+
+imports: $(READY) ## the architecture: who may import whom
+	$(BIN)/lint-imports --no-logo
+
+sim: $(READY) ## simulate N schedules from SEED (SEED=1 N=20000)
+	$(BIN)/python -m fanfold.testing.simulate --seed $(SEED) --count $(N) --jobs $(JOBS)
+
+fix: $(READY) ## format, fix what is mechanical, rewrite generated docs
+	$(BIN)/ruff check --fix-only --quiet $(CODE)
+	$(BIN)/ruff format $(CODE)
+	$(BIN)/python -m tools.docs
+
+docs: $(READY) ## rewrite generated docs only
+	$(BIN)/python -m tools.docs
+
+coverage: $(READY) ## run the tests and show every line and branch they do not reach
+	$(BIN)/coverage run -m pytest -q $(ARGS)
+	$(BIN)/coverage report
+
+bench: $(READY) ## run the benchmarks
+	$(BIN)/python -m bench $(ARGS)
+
+lock: ## resolve requirements/dev.txt anew after a change of dependencies
+	tools/lock
+
+clean: ## remove .venv and caches
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage build dist
+
+# The stamp is older than what it was made from: set up again. Otherwise this costs nothing.
+$(READY): pyproject.toml requirements/dev.txt tools/setup
+	@tools/setup
