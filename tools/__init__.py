@@ -1,0 +1,1 @@
+"""Scripts for developers of Fanfold; nothing here ships with the package."""
