@@ -38,6 +38,7 @@ STEP_TRANSITIONS: Final[dict[tuple[str, str], tuple[str, ...]]] = {
     # Not yet admitted: dependencies, conditions and lists are settled first.
     (PENDING, "decided"): (READY, SKIPPED, RUNNING, FAILED, PENDING),
     (PENDING, "skipped"): (SKIPPED,),
+    (PENDING, "failed"): (FAILED,),
     (PENDING, "cancelled"): (CANCELLED,),
     # Admitted: waits for a slot, agents, budget and freedom from conflicts.
     (READY, "started"): (RUNNING,),

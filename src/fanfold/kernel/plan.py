@@ -128,7 +128,9 @@ class GroupAction(Struct, frozen=True, omit_defaults=True, tag="group", tag_fiel
     goal: str = ""
 
 
-Action: TypeAlias = AgentAction | FunctionAction | CommandAction | WorkflowAction | ApprovalAction | GroupAction
+Action: TypeAlias = (
+    AgentAction | FunctionAction | CommandAction | WorkflowAction | ApprovalAction | GroupAction
+)
 
 
 class Step(Struct, frozen=True, omit_defaults=True, kw_only=True):

@@ -1,0 +1,284 @@
+"""Who may start: slots, agents, budget, and freedom from conflicts.
+
+The rules, in the order they are asked
+1. Ready steps are taken in plan order while a slot is free, in the tree and in every scope with a cap.
+2. An agent needs an agent left under every cap; with a budget its reservation must fit every ledger.
+3. Two steps conflict when their write-sets overlap, or when one writes in the shared workspace what the
+   other reads. A step that conflicts with a running step is *parked* on it.
+4. A parked step reserves its sets against steps that became ready later, so that nobody starves: these
+   park behind it. Each parks on the youngest step that blocks it, so an end wakes only its successors
+   and a queue of n conflicting writers costs n wake-ups, not n².
+
+What is held back waits in exactly one place and is pushed back to `state.ready` by the end of what
+holds it: a quota's `waiting`, a node's `waiters`, or `state.starved` for limits that only a settlement
+or a person can move. Only entries of `ready` are ever examined; nothing polls.
+"""
+
+from __future__ import annotations
+
+from heapq import heappop, heappush
+
+from fanfold.kernel.budget import NOTHING, Amount, Ledger, estimate
+from fanfold.kernel.commands import Start
+from fanfold.kernel.lifecycle import READY
+from fanfold.kernel.nodes import Claims, Node, Quota, State
+from fanfold.kernel.plan import AgentAction
+
+
+def enqueue(state: State, node: Node) -> None:
+    """The step has everything but a place: it is ready."""
+    node.status = READY
+    state.ready_count += 1
+    node.ready_seq = state.ready_count
+    heappush(state.ready, (node.order, node))
+    state.dirty = True
+
+
+def start_ready(state: State) -> None:
+    """One walk over the ready steps; every step that fits gets its `Start` on the agenda."""
+    state.dirty = False
+    ready = state.ready
+    while ready and state.live < state.slots:
+        node = heappop(ready)[1]
+        if node.status != READY or node.closing or node.holding:
+            continue
+        if _fits(state, node):
+            _choose(state, node)
+        elif node.quotas:
+            # Its place under the caps was not used: let the next one of the same scope try.
+            for quota in node.quotas:
+                _wake_quota(state, quota)
+
+
+def _fits(state: State, node: Node) -> bool:
+    for quota in node.quotas:
+        if quota.max_concurrency is not None and quota.live >= quota.max_concurrency:
+            heappush(quota.waiting, (node.order, node))
+            return False
+    agent = type(node.step.action) is AgentAction
+    if agent and not _agent_left(state, node):
+        heappush(state.starved, (node.order, node, "max_agents"))
+        return False
+    if (node.write_set or state.shared_writers) and _parks(state, node):
+        return False
+    if agent and state.budgeted:
+        amount = _affordable(state, node)
+        if amount is None:
+            heappush(state.starved, (node.order, node, "budget"))
+            return False
+        node.reservation = amount
+    return True
+
+
+def _agent_left(state: State, node: Node) -> bool:
+    if state.agents >= state.max_agents:
+        return False
+    return all(quota.max_agents is None or quota.agents < quota.max_agents for quota in node.quotas)
+
+
+def _choose(state: State, node: Node) -> None:
+    node.holding = True
+    node.attempt += 1
+    node.execution = 1
+    state.live += 1
+    state.in_flight[node.ready_seq] = node
+    action = node.step.action
+    agent = type(action) is AgentAction
+    if agent:
+        state.agents += 1
+        node.run.agents += 1
+    for quota in node.quotas:
+        quota.live += 1
+        quota.agents += agent
+    if node.reserving:
+        _drop(state, state.parked_claims, node)
+        node.reserving = False
+    if node.write_set or state.shared_writers:
+        _hold(state, state.live_claims, node)
+    if node.reservation != NOTHING:
+        for ledger in _ledgers(state, node):
+            ledger.reserve(node.reservation)
+    kind: str = action.__struct_config__.tag  # type: ignore[assignment]  # tags of actions are strings
+    state.agenda.append(Start(node.run.id, node.path, kind, node.attempt, 1, *node.reservation))
+
+
+def release(state: State, node: Node) -> None:
+    """The attempt is over: give back the slot, the sets and the reservation, and wake who waited."""
+    node.holding = False
+    node.lost = False
+    node.stopping = ""
+    state.live -= 1
+    del state.in_flight[node.ready_seq]
+    state.dirty = True
+    for quota in node.quotas:
+        quota.live -= 1
+        _wake_quota(state, quota)
+    if node.write_set or state.shared_writers:
+        _drop(state, state.live_claims, node)
+    if node.reservation != NOTHING:
+        for ledger in _ledgers(state, node):
+            ledger.release(node.reservation)
+        node.reservation = NOTHING
+        _wake_budget(state)
+    _wake_waiters(state, node)
+
+
+def unchoose(state: State, node: Node) -> None:
+    """Take back a choice whose `Start` was never carried out."""
+    node.attempt -= 1
+    node.execution = 0
+    agent = type(node.step.action) is AgentAction
+    if agent:
+        state.agents -= 1
+        node.run.agents -= 1
+    for quota in node.quotas:
+        quota.agents -= agent
+    release(state, node)
+
+
+def withdraw(state: State, node: Node) -> None:
+    """A step that never started ends: it no longer stands in anybody's way."""
+    if node.reserving:
+        _drop(state, state.parked_claims, node)
+        node.reserving = False
+    _wake_waiters(state, node)
+
+
+def requeue_starved(state: State) -> None:
+    """Limits were raised, or the last running attempt ended: examine everything once more."""
+    while state.starved:
+        order, node, _ = heappop(state.starved)
+        if node.status == READY:
+            heappush(state.ready, (order, node))
+            state.dirty = True
+
+
+# Conflicts
+
+
+def find_blocker(state: State, node: Node) -> Node | None:
+    """The youngest step that this one must wait for, or None when nothing conflicts."""
+    parked = _latest(state, state.parked_claims, node, node.ready_seq)
+    seq = parked if parked is not None else _latest(state, state.live_claims, node, None)
+    return None if seq is None else state.claimants[seq]
+
+
+def _latest(state: State, claims: Claims, node: Node, below: int | None) -> int | None:
+    found: int | None = None
+    step = node.step
+    if step.posture == "writer":
+        found = claims.writes.latest(node.write_set, below)
+        if step.workspace_mode == "shared":
+            found = _later(found, claims.reads.latest(node.write_set, below))
+    if state.shared_writers:
+        found = _later(found, claims.shared_writes.latest(node.read_set, below))
+    return found
+
+
+def _later(a: int | None, b: int | None) -> int | None:
+    if a is None or b is None:
+        return b if a is None else a
+    return max(b, a)
+
+
+def _parks(state: State, node: Node) -> bool:
+    blocker = find_blocker(state, node)
+    if blocker is None:
+        node.parked_on = None
+        return False
+    node.parked_on = blocker
+    if blocker.waiters:
+        blocker.waiters.append(node)
+    else:
+        blocker.waiters = [node]
+    if not node.reserving:
+        node.reserving = True
+        _hold(state, state.parked_claims, node)
+    return True
+
+
+def _hold(state: State, claims: Claims, node: Node) -> None:
+    seq, step = node.ready_seq, node.step
+    state.claimants[seq] = node
+    if step.posture == "writer":
+        claims.writes.add(seq, node.write_set)
+        if step.workspace_mode == "shared":
+            claims.shared_writes.add(seq, node.write_set)
+    if state.shared_writers:
+        claims.reads.add(seq, node.read_set)
+
+
+def _drop(state: State, claims: Claims, node: Node) -> None:
+    seq, step = node.ready_seq, node.step
+    del state.claimants[seq]
+    if step.posture == "writer":
+        claims.writes.remove(seq, node.write_set)
+        if step.workspace_mode == "shared":
+            claims.shared_writes.remove(seq, node.write_set)
+    if state.shared_writers:
+        claims.reads.remove(seq, node.read_set)
+
+
+# Waking
+
+
+def _wake_waiters(state: State, node: Node) -> None:
+    if node.waiters:
+        for waiter in node.waiters:
+            if waiter.status == READY:
+                heappush(state.ready, (waiter.order, waiter))
+        node.waiters = ()
+        state.dirty = True
+
+
+def _wake_quota(state: State, quota: Quota) -> None:
+    while quota.waiting:
+        order, node = heappop(quota.waiting)
+        if node.status == READY and not node.closing:
+            heappush(state.ready, (order, node))
+            state.dirty = True
+            return
+
+
+def _wake_budget(state: State) -> None:
+    """Money came back: as many as could start are examined again, in plan order."""
+    back: list[tuple[tuple[int, ...], Node, str]] = []
+    woken = 0
+    while state.starved and woken < state.slots:
+        entry = heappop(state.starved)
+        if entry[2] == "budget" and entry[1].status == READY:
+            heappush(state.ready, (entry[0], entry[1]))
+            woken += 1
+        else:
+            back.append(entry)
+            if len(back) > state.slots:
+                break
+    for entry in back:
+        heappush(state.starved, entry)
+
+
+# Budget
+
+
+def _ledgers(state: State, node: Node) -> list[Ledger]:
+    found = [state.ledger] if state.ledger.limited else []
+    found.extend(quota.ledger for quota in node.quotas if quota.ledger is not None)
+    return found
+
+
+def _affordable(state: State, node: Node) -> Amount | None:
+    ledgers = _ledgers(state, node)
+    if not ledgers:
+        return NOTHING
+    tokens: int | None = None
+    micro_usd: int | None = None
+    for ledger in ledgers:
+        left = ledger.left()
+        tokens = left[0] if tokens is None else tokens if left[0] is None else min(tokens, left[0])
+        micro_usd = (
+            left[1] if micro_usd is None else micro_usd if left[1] is None else min(micro_usd, left[1])
+        )
+    action = node.step.action
+    role = action.agent if isinstance(action, AgentAction) else ""
+    amount = estimate(role, state.settings.estimates, state.history, (tokens, micro_usd))
+    return amount if all(ledger.fits(amount) for ledger in ledgers) else None

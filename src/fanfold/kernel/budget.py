@@ -1,0 +1,105 @@
+"""One budget tree: reserve before admission, settle on result.
+
+Rules
+* A reservation must fit what is left of its ledger and of every ledger above it: a child's allowance
+  is part of its parent's.
+* Money is whole micro-dollars, so that sums are exact on every machine.
+* What was really spent counts even when it is more than was reserved; the next reservation then does
+  not fit and the run pauses. Folding a log again spends nothing: it repeats the same numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from fanfold.kernel.events import Estimate, Usage
+
+Amount = tuple[int, int]
+"""(tokens, micro-dollars)"""
+
+NOTHING: Amount = (0, 0)
+
+
+class Ledger:
+    """Limits, what was spent, and what running attempts may still spend. None: no limit."""
+
+    __slots__ = ("max_micro_usd", "max_tokens", "reserved_micro_usd", "reserved_tokens", "spent_micro_usd",
+                 "spent_tokens")  # fmt: skip
+
+    def __init__(self, max_tokens: int | None, max_micro_usd: int | None) -> None:
+        self.max_tokens = max_tokens
+        self.max_micro_usd = max_micro_usd
+        self.spent_tokens = 0
+        self.spent_micro_usd = 0
+        self.reserved_tokens = 0
+        self.reserved_micro_usd = 0
+
+    @property
+    def limited(self) -> bool:
+        return self.max_tokens is not None or self.max_micro_usd is not None
+
+    @property
+    def in_flight(self) -> bool:
+        return self.reserved_tokens > 0 or self.reserved_micro_usd > 0
+
+    def left(self) -> tuple[int | None, int | None]:
+        """What can still be reserved; never below zero."""
+        tokens = micro_usd = None
+        if self.max_tokens is not None:
+            tokens = max(0, self.max_tokens - self.spent_tokens - self.reserved_tokens)
+        if self.max_micro_usd is not None:
+            micro_usd = max(0, self.max_micro_usd - self.spent_micro_usd - self.reserved_micro_usd)
+        return tokens, micro_usd
+
+    def fits(self, amount: Amount) -> bool:
+        tokens, micro_usd = self.left()
+        return (tokens is None or amount[0] <= tokens) and (micro_usd is None or amount[1] <= micro_usd)
+
+    def reserve(self, amount: Amount) -> None:
+        self.reserved_tokens += amount[0]
+        self.reserved_micro_usd += amount[1]
+
+    def release(self, amount: Amount) -> None:
+        self.reserved_tokens -= amount[0]
+        self.reserved_micro_usd -= amount[1]
+
+    def spend(self, usage: Usage) -> None:
+        self.spent_tokens += usage.tokens
+        self.spent_micro_usd += usage.micro_usd or 0
+
+
+def estimate(
+    role: str,
+    estimates: Mapping[str, Estimate],
+    history: Mapping[str, list[int]],
+    left: tuple[int | None, int | None],
+) -> Amount:
+    """What the next attempt of a role will probably spend.
+
+    With history: the mean of what this role spent in this run tree so far, rounded up. Without: the
+    configured estimate, but no more than what is left, since a first guess must not stop a run that
+    has money. Always at least one token, so that an exhausted budget never admits anything.
+
+    >>> estimate("worker", {}, {"worker": [2, 30, 0]}, (100, None))
+    (15, 0)
+    >>> estimate("worker", {}, {}, (100, None))
+    (100, 0)
+    """
+    settled = history.get(role)
+    if settled and settled[0]:
+        count, tokens, micro_usd = settled
+        return max(1, -(-tokens // count)), -(-micro_usd // count)
+    guess = estimates.get(role) or estimates.get("*") or Estimate()
+    tokens = guess.tokens if left[0] is None else min(guess.tokens, left[0])
+    micro_usd = guess.micro_usd if left[1] is None else min(guess.micro_usd, left[1])
+    if left[1] is not None:
+        micro_usd = max(1, micro_usd)
+    return max(1, tokens), micro_usd
+
+
+def settle_history(history: dict[str, list[int]], role: str, usage: Usage) -> None:
+    """Remember what an attempt of a role spent."""
+    row = history.setdefault(role, [0, 0, 0])
+    row[0] += 1
+    row[1] += usage.tokens
+    row[2] += usage.micro_usd or 0

@@ -1,0 +1,449 @@
+"""How the end of one step moves the others: dependents, parents, iterations, whole scopes.
+
+Rules
+* A step is admitted when all its dependencies have ended and none of them failed in a way that
+  reaches it; otherwise it is skipped for the failure.
+* A composite ends when all its children have ended. Its failure is that of its first failed child.
+* `sweep` ends a scope early: what runs is asked to stop, what does not run is cancelled, and the
+  composites then end by the ordinary rule. So a parent is never terminal before its descendants.
+* Nothing here decides who gets a slot (that is `admission`), and everything that others must know
+  goes onto the agenda, to come back as an event.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from heapq import heappush
+
+from fanfold.kernel.admission import enqueue, release, unchoose, withdraw
+from fanfold.kernel.budget import Ledger
+from fanfold.kernel.commands import Command, Conclude, Evaluate, Finish, Retry, Skip, Start, Stop
+from fanfold.kernel.events import Failure
+from fanfold.kernel.lifecycle import (
+    CANCELLED,
+    COMPLETED,
+    FAILED,
+    PARTIAL,
+    PENDING,
+    READY,
+    RUNNING,
+    SKIPPED,
+    TERMINAL,
+    TIMED_OUT,
+    UNSUCCESSFUL,
+    WAITING,
+)
+from fanfold.kernel.nodes import (
+    CALL,
+    LEAF,
+    LOOP,
+    MAP,
+    SCOPE,
+    Call,
+    Composite,
+    Loop,
+    Map,
+    Node,
+    Order,
+    Quota,
+    Run,
+    Scope,
+    State,
+)
+from fanfold.kernel.plan import (
+    MAX_NESTING_DEPTH,
+    ApprovalAction,
+    GroupAction,
+    Step,
+    WorkflowAction,
+)
+
+# Creating instances
+
+DECLARED, ITEM, BODY = 0, 1, 2
+BACK_OFF = "back-off"
+"""The `reason` of a step that waits for its next attempt."""
+
+
+def create(state: State, step: Step, parent: Composite, path: str, order: Order, level: int) -> Node:
+    """An instance of a step: as declared, as one item of its map, or as one iteration of its loop."""
+    run = parent.run
+    node: Node
+    if level == DECLARED and step.for_each is not None:
+        node = Map(step, run, parent, path, order)
+    elif level <= ITEM and step.repeat is not None:
+        node = Loop(step, run, parent, path, order)
+    else:
+        state.instances += 1
+        action = type(step.action)
+        if action is GroupAction:
+            node = Scope(step, run, parent, path, order)
+        elif action is WorkflowAction:
+            node = Call(step, run, parent, path, order)
+        else:
+            node = Node(step, run, parent, path, order)
+    run.nodes[path] = node
+    parent.children.append(node)
+    return node
+
+
+def enter_scope(state: State, scope: Scope, steps: Sequence[Step]) -> None:
+    """Create the instances of a scope's steps, wire their edges, admit those without any."""
+    scope.entered = True
+    scope.status = RUNNING
+    prefix = f"{scope.path}/" if scope.path else ""
+    order = scope.order
+    by_id: dict[str, Node] = {}
+    for index, step in enumerate(steps):
+        by_id[step.id] = create(state, step, scope, prefix + step.id, (*order, index), DECLARED)
+    scope.open = len(scope.children)
+    for node in scope.children:
+        edges = node.step.depends_on
+        if edges:
+            node.unmet = len(edges)
+            for name in edges:
+                dependency = by_id[name]
+                if dependency.dependents:
+                    dependency.dependents.append(node)
+                else:
+                    dependency.dependents = [node]
+    for node in scope.children:
+        if node.unmet == 0:
+            admit(state, node)
+    if scope.open == 0:
+        wind_up(state, scope)
+
+
+def open_run(state: State, run: Run, parent: Composite | None) -> None:
+    """Give a run its top scope and, where its recipe says so, limits of its own."""
+    order = () if parent is None else parent.order
+    top = Step(id=run.plan.name, action=GroupAction(steps=run.plan.steps))
+    scope = Scope(top, run, parent, "", order)
+    run.scope = scope
+    state.runs[run.id] = run
+    if parent is not None:
+        parent.children.append(scope)
+        parent.open = 1
+        limits = run.plan.limits
+        budget = limits.budget
+        ledger = Ledger(budget.tokens, budget.micro_usd)
+        limit_scope(
+            state, scope, limits.max_concurrency, limits.max_agents, ledger if ledger.limited else None
+        )
+        if limits.timeout_ms is not None:
+            heappush(state.run_deadlines, (state.clock + limits.timeout_ms, run.id))
+
+
+def limit_scope(
+    state: State, scope: Composite, slots: int | None, agents: int | None, ledger: Ledger | None
+) -> None:
+    """Put a cap on everything inside a scope; without limits nothing is added and nothing costs."""
+    if slots is None and agents is None and ledger is None:
+        return
+    scope.inner_quotas = (*scope.quotas, Quota(slots, agents, ledger))
+    if ledger is not None:
+        state.budgeted = True
+
+
+def _exceeds_max_steps(state: State, node: Composite, count: int) -> bool:
+    if state.instances + count <= state.max_steps:
+        return False
+    state.oversize.append((node.order, node))
+    return True
+
+
+# Admission of a single step
+
+
+def admit(state: State, node: Node) -> None:
+    """All dependencies have ended: skip, evaluate what must be known, or open the step."""
+    if node.blocked_by is not None:
+        node.closing = True
+        state.agenda.append(Skip(node.run.id, node.path, "failure", node.blocked_by.path))
+        return
+    step = node.step
+    if node.kind == MAP:
+        state.agenda.append(Evaluate(node.run.id, node.path, "for_each"))
+    elif (step.when is not None and not _is_iteration(node)) or (step.templated_sets and node.kind == LEAF):
+        state.agenda.append(Evaluate(node.run.id, node.path, "admission"))
+    else:
+        open_step(state, node)
+
+
+def _is_iteration(node: Node) -> bool:
+    return node.parent is not None and node.parent.kind == LOOP
+
+
+def open_step(state: State, node: Node) -> None:
+    """The step may go: into the queue, onto the agenda, or into its first iteration."""
+    kind = node.kind
+    if kind == LEAF:
+        if type(node.step.action) is ApprovalAction:
+            _begin(state, node, "approval")
+        else:
+            enqueue(state, node)
+    elif isinstance(node, Loop):
+        node.status = RUNNING
+        node.entered = True
+        next_iteration(state, node)
+    elif isinstance(node, Call):
+        action = node.step.action
+        assert isinstance(action, WorkflowAction)
+        if node.run.depth >= MAX_NESTING_DEPTH:
+            message = f"child runs nest at most {MAX_NESTING_DEPTH} deep"
+            conclude(state, node, FAILED, Failure("agent", "run.depth", message, retryable=False))
+        elif not _exceeds_max_steps(state, node, len(state.plan.workflows[action.workflow].steps)):
+            _begin(state, node, "workflow")
+    elif isinstance(node, Scope):
+        action = node.step.action
+        assert isinstance(action, GroupAction)
+        if not _exceeds_max_steps(state, node, len(action.steps)):
+            _begin(state, node, "group")
+
+
+def _begin(state: State, node: Node, kind: str) -> None:
+    node.status = READY
+    node.attempt = node.execution = 1
+    state.agenda.append(Start(node.run.id, node.path, kind, 1, 1))
+
+
+def expand_map(state: State, node: Map, count: int) -> None:
+    """One child per item, in item order."""
+    node.count = count
+    node.status = PENDING
+    if _exceeds_max_steps(state, node, count):
+        return
+    node.status = RUNNING
+    node.entered = True
+    node.open = count
+    for index in range(count):
+        create(state, node.step, node, f"{node.path}[{index}]", (*node.order, index), ITEM)
+    for child in node.children:
+        admit(state, child)
+    if count == 0:
+        wind_up(state, node)
+
+
+def next_iteration(state: State, loop: Loop) -> None:
+    if _exceeds_max_steps(state, loop, 1):
+        return
+    loop.iteration += 1
+    loop.open = 1
+    path = f"{loop.path}#{loop.iteration}"
+    admit(state, create(state, loop.step, loop, path, (*loop.order, loop.iteration), BODY))
+
+
+def start_fold(state: State, loop: Loop) -> None:
+    """The loop converged: its last child folds the result."""
+    fold, repeat = loop.step.fold, loop.step.repeat
+    assert fold is not None and repeat is not None
+    loop.open = 1
+    order = (*loop.order, repeat.max_iterations + 1)
+    admit(state, create(state, fold, loop, f"{loop.path}/{fold.id}", order, DECLARED))
+
+
+def resume_oversize(state: State) -> None:
+    """`max_steps` was raised: let the composites that did not fit try again."""
+    held, state.oversize = sorted(state.oversize, key=lambda entry: entry[0]), []
+    for _, node in held:
+        if node.status in TERMINAL or node.closing:
+            continue
+        if isinstance(node, Map) and node.count is not None:
+            expand_map(state, node, node.count)
+        elif isinstance(node, Loop) and node.entered:
+            next_iteration(state, node)
+        else:
+            open_step(state, node)
+
+
+# Ends
+
+
+def finish(state: State, node: Node, status: str, reason: str = "") -> None:
+    """A step reached a terminal status: count it, then tell its dependents and its parent."""
+    if node.holding:
+        release(state, node)
+    elif node.kind == LEAF:
+        withdraw(state, node)
+        if node.status == WAITING:
+            _leave_waiting(state, node)
+    node.status = status
+    node.reason = reason
+    node.ended_at = state.now
+    run = node.run
+    unsuccessful = status in UNSUCCESSFUL or (status == SKIPPED and reason == "failure")
+    if status == COMPLETED:
+        run.completed += 1
+    elif unsuccessful:
+        run.unsuccessful += 1
+    parent = node.parent
+    in_scope = parent is not None and parent.kind == SCOPE
+    policy = node.step.on_failure
+    if unsuccessful and policy == "stop" and in_scope and status != SKIPPED and not run.ending:
+        end_run(state, run, "stop")
+    reaches = unsuccessful and not (policy == "inline" and status != SKIPPED)
+    for dependent in node.dependents:
+        dependent.unmet -= 1
+        if reaches and dependent.blocked_by is None:
+            dependent.blocked_by = node
+        if dependent.unmet == 0 and dependent.status == PENDING and not dependent.closing:
+            admit(state, dependent)
+    if parent is not None:
+        _child_ended(state, parent, node, reaches if in_scope else unsuccessful)
+
+
+def _leave_waiting(state: State, node: Node) -> None:
+    if type(node.step.action) is ApprovalAction:
+        state.approvals -= 1
+    elif node.reason == BACK_OFF:
+        state.backoffs -= 1
+
+
+def _child_ended(state: State, parent: Composite, child: Node, failed: bool) -> None:
+    parent.open -= 1
+    if failed and not (parent.kind == MAP and parent.step.on_failure == "inline"):
+        first = parent.failed_child
+        if first is None or child.order < first.order:
+            parent.failed_child = child
+    if parent.open > 0:
+        return
+    if (
+        isinstance(parent, Loop)
+        and not parent.failed_child
+        and not parent.stopping
+        and _turns(state, parent, child)
+    ):
+        return
+    if parent.kind != CALL:
+        wind_up(state, parent)
+
+
+def _turns(state: State, loop: Loop, child: Node) -> bool:
+    """Whether the loop goes on: it asks its gate after each iteration, and ends after its fold."""
+    if child.step is loop.step.fold:
+        return False
+    state.agenda.append(Evaluate(loop.run.id, loop.path, "until"))
+    return True
+
+
+def wind_up(state: State, node: Composite) -> None:
+    """All children have ended: conclude the composite, or finish the run whose top scope it is."""
+    if node.closing:
+        return
+    run = node.run
+    if node is run.scope:
+        node.closing = True
+        state.agenda.append(Finish(run.id, *_run_outcome(run)))
+    elif node.stopping:
+        conclude(state, node, TIMED_OUT if node.stopping == TIMED_OUT else CANCELLED, _stop_failure(node))
+    elif node.failed_child is not None:
+        conclude(state, node, FAILED, failure_of(node.failed_child))
+    else:
+        conclude(state, node, COMPLETED, None)
+
+
+def conclude(state: State, node: Node, status: str, error: Failure | None, reason: str = "") -> None:
+    node.closing = True
+    state.agenda.append(Conclude(node.run.id, node.path, status, error, reason))
+
+
+def failure_of(node: Node) -> Failure:
+    """The failure a parent inherits from a child: the root cause, with its address."""
+    if node.error is not None:
+        return node.error
+    if node.status == SKIPPED and node.blocked_by is not None:
+        return failure_of(node.blocked_by)
+    return Failure(CANCELLED, f"step.{node.status}", f"{node.path} was {node.status}", step=node.path)
+
+
+def _stop_failure(node: Node) -> Failure | None:
+    if node.stopping == TIMED_OUT:
+        limit = node.step.timeout_ms
+        return Failure("timeout", "step.timeout", f"{node.path} took longer than {limit} ms", step=node.path)
+    return None
+
+
+def _run_outcome(run: Run) -> tuple[str, Failure | None]:
+    first = run.scope.failed_child
+    error = failure_of(first) if first is not None else None
+    if run.ending == CANCELLED:
+        return CANCELLED, None
+    if run.ending == TIMED_OUT:
+        return TIMED_OUT, Failure("timeout", "run.timeout", "the run took longer than its limit")
+    if run.ending == "stop":
+        return FAILED, error
+    if run.unsuccessful == 0:
+        return COMPLETED, None
+    return (PARTIAL if run.completed else FAILED), error
+
+
+def call_outcome(call: Call, child: Run) -> tuple[str, Failure | None]:
+    """What the end of a child run means for the step that called it."""
+    if call.stopping == TIMED_OUT:
+        return TIMED_OUT, _stop_failure(call)
+    if child.status in (COMPLETED, CANCELLED):
+        return child.status, None
+    inner = child.error.message if child.error is not None else ""
+    message = f"child run {child.id} is {child.status}" + (f": {inner}" if inner else "")
+    kind = "timeout" if child.status == TIMED_OUT else "agent"
+    failure = Failure(kind, f"run.{child.status}", message, retryable=False, step=call.path)
+    return (TIMED_OUT if child.status == TIMED_OUT else FAILED), failure
+
+
+# Early ends
+
+
+def end_run(state: State, run: Run, why: str) -> None:
+    """Wind a run up early. `why`: cancelled, timed_out, or stop."""
+    run.ending = why
+    sweep(state, run.scope, CANCELLED)
+
+
+def sweep(state: State, top: Composite, reason: str) -> None:
+    """Stop what runs below `top` and cancel what does not; composites then end by themselves."""
+    state.agenda = type(state.agenda)(
+        command for command in state.agenda if not _obsolete(state, command, top)
+    )
+    stack: list[Node] = [top]
+    leaves: list[Node] = []
+    composites: list[Composite] = []
+    while stack:
+        node = stack.pop()
+        if node.status in TERMINAL or node.closing:
+            continue
+        if isinstance(node, Composite):
+            node.stopping = node.stopping or (reason if node is top else CANCELLED)
+            composites.append(node)
+            if isinstance(node, Call) and node.child is not None and not node.child.ending:
+                node.child.ending = CANCELLED
+            stack.extend(reversed(node.children))
+        else:
+            leaves.append(node)
+    for leaf in leaves:
+        _stop_leaf(state, leaf)
+    for composite in reversed(composites):
+        if composite.open == 0 and not composite.closing and composite.kind != CALL:
+            wind_up(state, composite)
+        elif not composite.entered and composite.kind == CALL and not composite.closing:
+            conclude(state, composite, CANCELLED, None)
+
+
+def _obsolete(state: State, command: Command, top: Composite) -> bool:
+    if not isinstance(command, Evaluate | Start | Retry):
+        return False
+    node: Node | None = state.runs[command.run].nodes[command.step]
+    while node is not None and node is not top:
+        node = node.parent
+    return node is top
+
+
+def _stop_leaf(state: State, leaf: Node) -> None:
+    if leaf.status == RUNNING and not leaf.lost:
+        if leaf.stopping in ("", "pause"):
+            leaf.stopping = CANCELLED
+            command = Stop(leaf.run.id, leaf.path, leaf.attempt, leaf.execution, CANCELLED)
+            state.agenda.append(command)
+        return
+    if leaf.status == READY and leaf.holding:
+        unchoose(state, leaf)
+    conclude(state, leaf, CANCELLED, None)
