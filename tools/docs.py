@@ -1,0 +1,90 @@
+"""Write the parts of `docs/` that are generated from the code.
+
+    python -m tools.docs            rewrite them
+    python -m tools.docs --check    say which are out of date, change nothing
+
+A page is generated as a whole, or between `<!-- generated: NAME -->` and `<!-- end generated -->`.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable
+
+from tools.tidy import ROOT
+
+NOTICE = "<!-- Generated from the code by `make fix`. Changes made here are lost. -->\n\n"
+
+
+def recipe_reference() -> str:
+    from fanfold.recipe.schema import reference_markdown
+
+    return reference_markdown()
+
+
+def cli_reference() -> str:
+    from fanfold.cli.reference import reference_markdown
+
+    return reference_markdown()
+
+
+def state_diagrams() -> str:
+    from fanfold.kernel.diagram import state_diagram
+
+    return state_diagram()
+
+
+PAGES: dict[str, Callable[[], str]] = {
+    "docs/recipes.md": recipe_reference,
+    "docs/cli.md": cli_reference,
+}
+SECTIONS: dict[tuple[str, str], Callable[[], str]] = {
+    ("docs/architecture.md", "states"): state_diagrams,
+}
+
+
+FILES = [*PAGES, *dict.fromkeys(name for name, _ in SECTIONS)]
+
+
+def render(name: str) -> str:
+    """What the file should hold, its hand-written parts kept as they are."""
+    if name in PAGES:
+        return NOTICE + PAGES[name]().strip() + "\n"
+    page = (ROOT / name).read_text("utf-8")
+    for (file, section), generate in SECTIONS.items():
+        if file == name:
+            page = with_section(page, section, generate())
+    return page
+
+
+def with_section(page: str, section: str, body: str) -> str:
+    """`page` with the text between the markers of `section` replaced by `body`."""
+    start, end = f"<!-- generated: {section} -->\n", "<!-- end generated -->"
+    marked = re.compile(re.escape(start) + ".*?" + re.escape(end), re.DOTALL)
+    new, count = marked.subn(lambda _: f"{start}\n{body.strip()}\n\n{end}", page)
+    if count != 1:
+        raise ValueError(f'expected one place marked "generated: {section}", found {count}')
+    return new
+
+
+def is_stale(name: str) -> bool:
+    """Whether the file differs from what the code says now."""
+    file = ROOT / name
+    return not file.exists() or file.read_text("utf-8") != render(name)
+
+
+def main(arguments: list[str]) -> int:
+    outdated = [name for name in FILES if is_stale(name)]
+    if "--check" in arguments:
+        for name in outdated:
+            print(f"{name} is out of date: run `make fix`")
+        return 1 if outdated else 0
+    for name in outdated:
+        (ROOT / name).write_text(render(name), "utf-8")
+        print(f"rewrote {name}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
