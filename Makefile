@@ -11,7 +11,7 @@ TOPIC ?= solid-state batteries
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check static lint types imports sim fix docs coverage bench lock clean
+.PHONY: help demo test check static style lint mypy pyright imports sim fix docs coverage bench lock clean
 
 help: ## list these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -24,14 +24,18 @@ test: $(READY) ## run the tests (ARGS="-k glob -x" goes to pytest)
 
 check: static sim test ## everything that must hold before a change lands
 
-static: lint types imports ## the checks that run nothing
+static: style lint mypy pyright imports ## the checks that run nothing
 
-lint: $(READY) ## format and lint, changing nothing
+style: $(READY) ## formatting, changing nothing
 	$(BIN)/ruff format --check $(CODE)
+
+lint: $(READY) ## lint, changing nothing
 	$(BIN)/ruff check $(CODE)
 
-types: $(READY) ## mypy --strict and pyright
+mypy: $(READY) ## types, as mypy sees them
 	$(BIN)/mypy --strict $(CODE)
+
+pyright: $(READY) ## types, as pyright sees them
 	$(BIN)/pyright
 
 imports: $(READY) ## the architecture: who may import whom
