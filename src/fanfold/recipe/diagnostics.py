@@ -1,22 +1,17 @@
-"""What is wrong with a recipe, where, and how to say so.
+"""What is wrong with a recipe: collected, never thrown.
 
 Rules
-* Offsets inside the package count characters of the file's text; positions that leave it are 1-based
-  lines and columns, both counted in characters, the end exclusive. Only `Source` converts.
-* A diagnostic is data with a fixed JSON shape (`check --json`, HTTP 422, the tools' `details`); how it
-  looks on a terminal or in a pull request is decided in `renderings`, re-exported here.
 * Diagnostics never stop the one who found them: they are collected, sorted by file and place, and
-  reported together. A hostile file cannot produce more than `MAX_DIAGNOSTICS` of either severity.
+  reported together. A hostile file cannot make a report keep more than `MAX_DIAGNOSTICS` of either
+  severity.
+* Other modules take everything about diagnostics from here; `places` and `renderings` are its parts.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Iterable
-from typing import Literal, TypeAlias
 
-from msgspec import Struct
-
+from fanfold.recipe.places import Diagnostic, Fix, Position, Range, Severity, Source, Span
 from fanfold.recipe.renderings import render_github, render_text
 
 __all__ = [
@@ -37,92 +32,6 @@ __all__ = [
 MAX_DIAGNOSTICS = 500
 MAX_WORD_CHARS = 64
 MAX_KNOWN_WORDS = 2_000
-
-Severity: TypeAlias = Literal["error", "warning"]
-Span: TypeAlias = tuple[int, int]
-"""Offsets into `Source.text`, the end exclusive."""
-
-
-class Position(Struct, frozen=True, order=True):
-    """A place in a file as editors show it: 1-based line and column."""
-
-    line: int
-    column: int
-
-
-class Range(Struct, frozen=True, order=True):
-    """From `start` up to, not including, `end`."""
-
-    start: Position
-    end: Position
-
-
-class Fix(Struct, frozen=True):
-    """A mechanical repair: put `text` in place of `range` (`check --fix`)."""
-
-    range: Range
-    text: str
-
-
-class Diagnostic(Struct, frozen=True):
-    """One problem. All keys are always present in JSON; `fix` is null when there is none."""
-
-    code: str
-    severity: Severity
-    message: str
-    file: str
-    range: Range
-    help: str = ""
-    fix: Fix | None = None
-
-
-class Source:
-    """The text of one file, and where its lines begin.
-
-    A line ends at `\\n`, `\\r\\n` or `\\r`, as in every editor.
-    """
-
-    __slots__ = ("_starts", "file", "text")
-
-    def __init__(self, text: str, file: str) -> None:
-        self.text = text
-        self.file = file
-        self._starts: list[int] | None = None
-
-    def position(self, offset: int) -> Position:
-        """Line and column of a character offset; offsets outside the text mean its ends."""
-        starts = self._line_starts()
-        offset = min(max(offset, 0), len(self.text))
-        line = bisect_right(starts, offset)
-        return Position(line, offset - starts[line - 1] + 1)
-
-    def range(self, start: int, end: int) -> Range:
-        """The range between two character offsets."""
-        return Range(self.position(start), self.position(max(start, end)))
-
-    def line(self, n: int) -> str:
-        """The text of the 1-based line `n` without its line break; empty when there is no such line."""
-        starts = self._line_starts()
-        if not 1 <= n <= len(starts):
-            return ""
-        end = starts[n] if n < len(starts) else len(self.text)
-        return self.text[starts[n - 1] : end].rstrip("\r\n")
-
-    def _line_starts(self) -> list[int]:
-        """Found at the first question: most recipes are right and nobody asks."""
-        if self._starts is None:
-            starts = [0]
-            text = self.text
-            at = 0
-            if "\r" not in text:
-                while (at := text.find("\n", at) + 1) > 0:
-                    starts.append(at)
-            else:
-                for i, char in enumerate(text):
-                    if char == "\n" or (char == "\r" and text[i + 1 : i + 2] != "\n"):
-                        starts.append(i + 1)
-            self._starts = starts
-        return self._starts
 
 
 class Report:
@@ -152,16 +61,34 @@ class Report:
         return tuple(sorted(self._errors + self._warnings, key=_order))
 
     def error(
-        self, code: str, message: str, source: Source, span: Span, help: str = "", fix: Fix | None = None
+        self,
+        code: str,
+        message: str,
+        source: Source,
+        span: Span,
+        help: str = "",  # noqa: A002 - the word of the JSON shape
+        fix: Fix | None = None,
     ) -> None:
         """The recipe is refused because of `span`."""
-        self._add(self._errors, "error", code, message, source, span, help, fix)
+        self._keep(
+            self._errors,
+            Diagnostic(code, "error", message, source.file, source.range(*span), help, fix),
+        )
 
     def warning(
-        self, code: str, message: str, source: Source, span: Span, help: str = "", fix: Fix | None = None
+        self,
+        code: str,
+        message: str,
+        source: Source,
+        span: Span,
+        help: str = "",  # noqa: A002 - the word of the JSON shape
+        fix: Fix | None = None,
     ) -> None:
         """The recipe can run, but the author should know."""
-        self._add(self._warnings, "warning", code, message, source, span, help, fix)
+        self._keep(
+            self._warnings,
+            Diagnostic(code, "warning", message, source.file, source.range(*span), help, fix),
+        )
 
     def extend(self, other: Report) -> None:
         """Take over what another report holds (a sub-workflow's file)."""
@@ -169,20 +96,6 @@ class Report:
             kept = self._errors if diagnostic.severity == "error" else self._warnings
             self._keep(kept, diagnostic)
         self.dropped += other.dropped
-
-    def _add(
-        self,
-        kept: list[Diagnostic],
-        severity: Severity,
-        code: str,
-        message: str,
-        source: Source,
-        span: Span,
-        help: str,
-        fix: Fix | None,
-    ) -> None:
-        place = source.range(*span)
-        self._keep(kept, Diagnostic(code, severity, message, source.file, place, help, fix))
 
     def _keep(self, kept: list[Diagnostic], diagnostic: Diagnostic) -> None:
         if len(kept) < MAX_DIAGNOSTICS:

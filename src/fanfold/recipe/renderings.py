@@ -10,10 +10,8 @@ Rules
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from fanfold.recipe.diagnostics import Diagnostic, Range, Source
+from fanfold.recipe.places import Diagnostic, Range, Source
 
 MAX_LINE_CELLS = 100
 """Longer source lines are clipped around the caret."""
@@ -51,7 +49,8 @@ def render_github(diagnostics: Iterable[Diagnostic]) -> str:
 def _block(d: Diagnostic, source: Source | None, colour: bool) -> str:
     number = str(d.range.start.line)
     pad = " " * len(number)
-    head = _paint(f"{d.severity}[{d.code}]", d.severity, colour) + _paint(f": {_clean(d.message)}", "bold", colour)
+    head = _paint(f"{d.severity}[{d.code}]", d.severity, colour)
+    head += _paint(f": {_clean(d.message)}", "bold", colour)
     arrow = _paint(f"{pad}-->", "gutter", colour)
     lines = [head, f"{arrow} {_clean(d.file)}:{d.range.start.line}:{d.range.start.column}"]
     bar = _paint(f"{pad} |", "gutter", colour)
