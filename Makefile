@@ -36,7 +36,7 @@ mypy: $(READY) ## types, as mypy sees them
 	$(BIN)/mypy --strict $(CODE)
 
 pyright: $(READY) ## types, as pyright sees them
-	$(BIN)/pyright
+	$(BIN)/pyright $(filter-out tests,$(CODE))
 
 imports: $(READY) ## the architecture: who may import whom
 	$(BIN)/lint-imports --no-logo
