@@ -4,7 +4,7 @@ import os
 
 from hypothesis import HealthCheck, settings
 
-# Deadlines measure the machine, not the code: a slow neighbour must not fail a property.
+# Deadlines, and how fast examples are drawn, measure the machine: a slow neighbour must not fail a property.
 settings.register_profile("dev", deadline=None)
 # The same examples on every run, so that a red build is red for everyone until someone fixes it.
 settings.register_profile(
