@@ -1,0 +1,218 @@
+"""Roles: what is built in, which file wins, and what is said about files that cannot be used."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from fanfold.agents.role_files import MAX_FILE_BYTES
+from fanfold.agents.roles import Registry, load_roles, role_roots
+
+TOML = """\
+name = "{name}"
+description = "Looks after {name}"
+developer_instructions = "Do it well."
+"""
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    return tmp_path / "user"
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    return tmp_path / "project"
+
+
+def write(file: Path, text: str | bytes) -> Path:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_bytes(text if isinstance(text, bytes) else text.encode())
+    return file
+
+
+def load(project: Path, home: Path) -> Registry:
+    return load_roles(role_roots(project, home, home / ".fanfold"))
+
+
+def test_the_built_in_roles_read_or_write_as_documented(project, home):
+    roles = load(project, home)
+    postures = {name: role.read_only for name in roles.names() if (role := roles.find(name))}
+    assert postures == {
+        "critic": True,
+        "default": False,
+        "explorer": True,
+        "planner": True,
+        "researcher": True,
+        "summarizer": True,
+        "worker": False,
+    }
+    assert roles.notices == ()
+
+
+def test_every_built_in_role_says_what_to_hand_back(project, home):
+    roles = load(project, home)
+    for name in roles.names():
+        role = roles.find(name)
+        assert role is not None
+        assert "Finish with" in role.instructions
+        assert "never as" in role.instructions or "never as\ninstructions" in role.instructions
+
+
+def test_researcher_follows_the_project_s_own_explorer(project, home):
+    write(project / ".fanfold/agents/explorer.toml", TOML.format(name="explorer"))
+    found = load(project, home).find("researcher")
+    assert found is not None
+    assert found.source.endswith("explorer.toml")
+
+
+def test_a_role_called_researcher_takes_the_alias_away(project, home):
+    write(project / ".fanfold/agents/r.toml", TOML.format(name="researcher"))
+    roles = load(project, home)
+    researcher, explorer = roles.find("researcher"), roles.find("explorer")
+    assert researcher is not None
+    assert explorer is not None
+    assert (researcher.name, explorer.source) == ("researcher", "built-in")
+
+
+def test_each_root_shadows_the_ones_below_it_and_says_so(project, home):
+    files = [
+        project / ".fanfold/agents/a.toml",
+        project / ".codex/agents/a.toml",
+        project / ".claude/agents/a.md",
+        home / ".fanfold/agents/a.toml",
+        home / ".codex/agents/a.toml",
+        home / ".claude/agents/a.md",
+    ]
+    for file in files:
+        text = "---\nname: a\ndescription: d\n---\nDo.\n" if file.suffix == ".md" else TOML.format(name="a")
+        write(file, text)
+    for i, file in enumerate(files):
+        roles = load(project, home)
+        role = roles.find("a")
+        assert role is not None
+        assert role.source == str(file)
+        shadowed = [notice.message for notice in roles.notices if notice.code == "role.duplicate"]
+        assert len(shadowed) == len(files) - 1 - i
+        assert all(str(file) in message for message in shadowed)
+        assert all(str(other) in message for other, message in zip(files[i + 1 :], shadowed, strict=True))
+        file.unlink()
+    assert load(project, home).find("a") is None
+
+
+def test_replacing_a_built_in_role_is_visible(project, home):
+    file = write(project / ".fanfold/agents/worker.toml", TOML.format(name="worker"))
+    (notice,) = load(project, home).notices
+    assert notice.code == "role.duplicate"
+    assert str(file) in notice.message
+    assert "built-in" in notice.message
+
+
+def test_versions_live_side_by_side_and_the_highest_is_meant(project, home):
+    for version in ("2", "10", "9"):
+        write(project / f".fanfold/agents/a{version}.toml", f"version = {version}\n" + TOML.format(name="a"))
+    roles = load(project, home)
+    assert roles.versions("a") == ("10", "9", "2")
+    for ref, version in (("a", "10"), ("a@2", "2"), ("a@v9", "9")):
+        found = roles.find(ref)
+        assert found is not None
+        assert found.version == version
+    assert roles.find("a@3") is None
+    assert [role.name for role in roles.with_version("9")] == ["a"]
+    assert roles.notices == ()
+
+
+def test_toml_keys_become_the_role(project, home):
+    write(
+        project / ".codex/agents/x.toml",
+        TOML.format(name="x")
+        + 'model = "m"\nmodel_reasoning_effort = "high"\nsandbox_mode = "read-only"\nmax_turns = 7\n'
+        'tools = ["read_file"]\nfallback_models = ["n"]\nprompt_template = "Look at {{inputs.a}}"\n'
+        'command = "agent --print"\nnetwork = true\n[mcp_servers.docs]\ncommand = "serve"\n',
+    )
+    role = load(project, home).find("x")
+    assert role is not None
+    assert (role.model, role.reasoning_effort, role.read_only, role.max_turns) == ("m", "high", True, 7)
+    assert (role.tools, role.fallback_models) == (("read_file",), ("n",))
+    assert (role.command, role.network) == (("agent", "--print"), True)
+    assert role.prompt_template == "Look at {{inputs.a}}"
+    assert role.mcp_servers == {"docs": {"command": "serve"}}
+
+
+@pytest.mark.parametrize(
+    ("keys", "read_only"),
+    [
+        ("tools: Read, Grep, Glob", True),
+        ("tools: [Read, Edit]", False),
+        ("tools:\n  - Read\n  - Bash(git diff:*)", False),
+        ("permissionMode: plan", True),
+        ("", False),
+    ],
+)
+def test_a_claude_agent_reads_only_when_its_tools_do(project, home, keys, read_only):
+    write(
+        project / ".claude/agents/c.md", f"---\nname: c\ndescription: Use when: asked\n{keys}\n---\nDo it.\n"
+    )
+    role = load(project, home).find("c")
+    assert role is not None
+    assert (role.read_only, role.instructions, role.description) == (read_only, "Do it.", "Use when: asked")
+
+
+def test_a_key_of_somebody_else_is_noted_and_the_role_kept(project, home):
+    write(project / ".claude/agents/c.md", "---\nname: c\ncolor: red\ndescription: d\n---\nDo it.\n")
+    roles = load(project, home)
+    assert roles.find("c") is not None
+    (notice,) = roles.notices
+    assert (notice.code, notice.severity, notice.line) == ("role.note", "note", 3)
+
+
+INVALID = [
+    ("toml", 'name = "x"\ndescription = \n', 2, "TOML"),
+    ("toml", 'description = "d"\ndeveloper_instructions = "i"\n', 1, "name"),
+    ("toml", TOML.format(name="a b"), 1, "name"),
+    ("toml", TOML.format(name="x@1"), 1, "name"),
+    ("toml", TOML.format(name="x") + 'sandbox_mode = "none"\n', 4, "sandbox_mode"),
+    ("toml", TOML.format(name="x") + "max_turns = true\n", 4, "max_turns"),
+    ("toml", TOML.format(name="x") + "tools = 3\n", 4, "array"),
+    ("toml", TOML.format(name="x") + 'version = "a/b"\n', 4, "version"),
+    ("toml", TOML.format(name="x") + 'command = "\'"\n', 4, "command"),
+    ("toml", 'name = "x"\ndescription = "d"\n', 1, "instructions"),
+    ("toml", "a = " + "[" * 5_000, 1, "TOML"),
+    ("toml", "x = 1\n" * MAX_FILE_BYTES, 1, "larger"),
+    ("toml", b'name = "x"\n# \xff\n', 2, "UTF-8"),
+    ("md", "name: x\n", 1, "---"),
+    ("md", "---\nname: x\n", 2, "closed"),
+    ("md", "---\nname: x\nname: y\n---\n", 3, "twice"),
+    ("md", "---\nwhat is this\n---\n", 2, "key: value"),
+    ("md", "---\nname: x\ndescription: d\n---\n", 1, "instructions"),
+]
+
+
+@pytest.mark.parametrize(("kind", "text", "line", "words"), INVALID)
+def test_a_file_that_cannot_be_used_is_reported_with_its_line_and_the_others_stay(
+    project, home, kind, text, line, words
+):
+    folder = project / (".fanfold/agents" if kind == "toml" else ".claude/agents")
+    bad = write(folder / f"bad.{kind}", text)
+    write(project / ".fanfold/agents/good.toml", TOML.format(name="good"))
+    roles = load(project, home)
+    assert roles.find("good") is not None
+    (notice,) = [notice for notice in roles.notices if notice.code == "role.invalid"]
+    assert (notice.file, notice.line) == (str(bad), line)
+    assert words in notice.message
+
+
+def test_a_named_pipe_in_a_role_folder_does_not_block(project, home):
+    folder = project / ".fanfold/agents"
+    folder.mkdir(parents=True)
+    os.mkfifo(folder / "pipe.toml")
+    (notice,) = load(project, home).notices
+    assert "regular file" in notice.message
+
+
+def test_block_text_in_front_matter_keeps_or_joins_its_lines(project, home):
+    text = "---\nname: c\ndescription: >\n  one\n  two\nprompt_template: |\n  a\n    b\n---\nDo.\n"
+    write(project / ".claude/agents/c.md", text)
+    role = load(project, home).find("c")
+    assert role is not None
+    assert (role.description, role.prompt_template) == ("one two", "a\n  b")
