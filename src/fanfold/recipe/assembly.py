@@ -1,0 +1,147 @@
+"""Put checked drafts together into the plan. Nothing is judged here: every problem was reported before."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+from fanfold.kernel.plan import (
+    EVERYTHING,
+    Action,
+    AgentAction,
+    ApprovalAction,
+    CommandAction,
+    FunctionAction,
+    GroupAction,
+    Plan,
+    Posture,
+    Repeat,
+    Retry,
+    Step,
+    WorkflowAction,
+)
+from fanfold.recipe import phases
+from fanfold.recipe.drafts import Draft, Scope
+from fanfold.recipe.keys import ATTEMPTING
+from fanfold.recipe.outputs import declared_names
+from fanfold.recipe.parse import plain
+from fanfold.recipe.roles import Role
+from fanfold.recipe.unit import Unit
+
+ONCE = Retry(attempts=1)
+"""Groups, workflows and approvals have no attempts of their own."""
+
+
+def assemble_plan(unit: Unit) -> Plan:
+    """The plan of one file; its sub-workflows are added by `closure`."""
+    entries = unit.entries
+    return Plan(
+        name=unit.name,
+        version=unit.version,
+        description=entries.text("description") or "",
+        inputs=tuple(unit.inputs.values()),
+        steps=assemble_steps(unit.scope, unit),
+        output=unit.output,
+        limits=unit.limits,
+        phased=unit.phased,
+        metadata=plain(entries.nodes["metadata"]) if "metadata" in entries.nodes else {},
+        source_hash=unit.source_hash,
+    )
+
+
+def assemble_steps(scope: Scope, unit: Unit) -> tuple[Step, ...]:
+    """The steps of one scope, in the order they are declared."""
+    return tuple(_assemble_step(draft, unit) for draft in scope.drafts)
+
+
+def _assemble_step(draft: Draft, unit: Unit) -> Step:
+    if draft.phase:
+        assert draft.inner is not None
+        return phases.lower_phase(draft, assemble_steps(draft.inner, unit), unit)
+    facts = cast(dict[str, Any], draft.facts)
+    entries = draft.entries
+    action = _action(draft, unit)
+    attempting = draft.type in ATTEMPTING
+    defaults = unit.defaults
+    timeout_ms = entries.milliseconds("timeout")
+    return Step(
+        id=draft.id,
+        action=action,
+        description=entries.text("description") or "",
+        depends_on=facts["depends_on"],
+        when=facts.get("when"),
+        for_each=facts.get("for_each"),
+        item_name=draft.item_name or "item",
+        max_items=facts.get("max_items") or entries.integer("max_items") or 100,
+        repeat=_repeat(draft),
+        posture=_posture(draft, action, unit),
+        read_set=facts.get("read_set", EVERYTHING),
+        write_set=facts.get("write_set", ()),
+        templated_sets=facts.get("templated_sets", False),
+        workspace_mode=facts.get("workspace_mode", "shared"),
+        merge=entries.text("merge") or "auto",  # type: ignore[arg-type]  # the table allows these words only
+        on_conflict=entries.text("on_conflict") or "fail",  # type: ignore[arg-type]
+        output_schema=facts.get("output_schema"),
+        outputs=tuple(declared_names(draft)),
+        inputs=facts.get("inputs", {}),
+        timeout_ms=defaults.timeout_ms if timeout_ms is None and attempting else timeout_ms,
+        retry=facts.get("retry") or defaults.retry or Retry() if attempting else ONCE,
+        on_failure=entries.text("on_failure") or defaults.on_failure,  # type: ignore[arg-type]
+        cache=entries.flag("cache"),
+    )
+
+
+def _repeat(draft: Draft) -> Repeat | None:
+    if draft.repeat is None:
+        return None
+    until = cast(str, draft.facts["until"])
+    return Repeat(until=until, max_iterations=draft.repeat.integer("max_iterations") or 2)
+
+
+def _posture(draft: Draft, action: Action, unit: Unit) -> Posture:
+    if isinstance(action, GroupAction):
+        return "writer" if any(step.posture == "writer" for step in action.steps) else "read_only"
+    if isinstance(action, WorkflowAction):
+        child = cast(Unit, draft.facts["child"])
+        narrowed = draft.narrowed or draft.entries.text("posture") == "read_only"
+        return "writer" if child.writes and not narrowed else "read_only"
+    return cast(Posture, draft.facts.get("posture", "read_only"))
+
+
+def _action(draft: Draft, unit: Unit) -> Action:
+    entries = draft.entries
+    facts = cast(dict[str, Any], draft.facts)
+    match draft.type:
+        case "agent":
+            return _agent(draft, unit)
+        case "function":
+            return FunctionAction(handler=entries.text("handler") or "")
+        case "command":
+            return CommandAction(run=facts["run"], env=facts["env"], network=entries.flag("network"))
+        case "workflow":
+            return WorkflowAction(workflow=facts["workflow"])
+        case "approval":
+            return ApprovalAction(
+                approve=facts["approve"],
+                show=facts.get("show"),
+                choices=tuple(item.text for item in entries.scalars("choices")),
+                default=entries.text("default"),
+            )
+        case _:
+            assert draft.inner is not None
+            return GroupAction(steps=assemble_steps(draft.inner, unit), output=facts.get("output"))
+
+
+def _agent(draft: Draft, unit: Unit) -> AgentAction:
+    entries = draft.entries
+    role = cast(Role, draft.facts["role"])
+    depends_on = cast(tuple[str, ...], draft.facts["depends_on"])
+    return AgentAction(
+        agent=role.name,
+        agent_version=role.version,
+        prompt=cast(str | None, draft.facts.get("prompt")),
+        model=entries.text("model") or unit.defaults.model,
+        reasoning_effort=entries.text("reasoning_effort"),
+        max_turns=entries.integer("max_turns"),
+        tools=tuple(item.text for item in entries.scalars("tools")) if "tools" in entries.nodes else None,
+        summaries=tuple(name for name in depends_on if name not in draft.placed),
+    )

@@ -1,0 +1,207 @@
+"""The closure of a recipe: every sub-workflow it can reach, each compiled once.
+
+Rules
+* A reference is resolved from the file that holds it. The same file is compiled once, however often and
+  from wherever it is called; its problems are reported once, under its own name.
+* A call is checked against the inputs its target declares.
+* Rings are refused, with the whole ring; so is a chain deeper than `MAX_NESTING_DEPTH`. The latter is
+  reported at the call in the root recipe, because no file of the chain is wrong by itself.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from typing import cast
+
+from fanfold.errors import FanfoldError
+from fanfold.kernel.plan import MAX_NESTING_DEPTH, Plan, Value
+from fanfold.recipe.assembly import assemble_plan
+from fanfold.recipe.diagnostics import Report
+from fanfold.recipe.drafts import Draft
+from fanfold.recipe.inputs import literal_problem
+from fanfold.recipe.notes import did_you_mean, quoted
+from fanfold.recipe.parse import Scalar
+from fanfold.recipe.surroundings import Found, Surroundings
+from fanfold.recipe.unit import Unit
+from fanfold.recipe.units import read_unit, warn_unused
+
+MAX_SUB_WORKFLOWS = 256
+
+
+@dataclass
+class Frame:
+    """A file on the way from the root to where we are, and the call it is at."""
+
+    identity: str
+    unit: Unit
+    call: Draft | None = None
+
+
+@dataclass
+class Closure:
+    """Everything reachable from one root."""
+
+    around: Surroundings
+    report: Report
+    root_file: str
+    units: dict[str, Unit | None] = field(default_factory=dict)
+    """By identity of the file; None for a file that could not be read at all."""
+    plans: dict[str, Plan] = field(default_factory=dict)
+    shadowed: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    way: list[Frame] = field(default_factory=list)
+    too_deep: set[int] = field(default_factory=set)
+
+    def enter(self, data: bytes, file: str, identity: str) -> Unit | None:
+        """Compile a file and everything below it."""
+        errors_before = _errors(self.report)
+        unit = read_unit(data, file, self.around, self.report)
+        self.units[identity] = unit
+        if unit is None:
+            return None
+        frame = Frame(identity, unit)
+        self.way.append(frame)
+        for call in unit.calls:
+            frame.call = call
+            self._follow(call, unit)
+        self.way.pop()
+        clean = _errors(self.report) == errors_before
+        if clean:
+            warn_unused(unit)
+            unit.plan = assemble_plan(unit)
+            unit.writes = any(step.posture == "writer" for step in unit.plan.steps)
+        unit.claims = _first_claim(unit)
+        return unit
+
+    # -- one call ------------------------------------------------------------------------------------
+
+    def _follow(self, call: Draft, unit: Unit) -> None:
+        node = cast(Scalar, call.entries.nodes["workflow"])
+        found = self._find(node, unit)
+        if found is None:
+            return
+        identity = os.path.realpath(found.file)
+        if any(frame.identity == identity for frame in self.way):
+            self._report_ring(identity)
+            return
+        if identity not in self.units:
+            if len(self.way) > MAX_NESTING_DEPTH:
+                self._report_depth()
+                return
+            if len(self.units) > MAX_SUB_WORKFLOWS:
+                message = f"a recipe reaches at most {MAX_SUB_WORKFLOWS} others"
+                unit.notes.error("recipe.limit", message, node)
+                return
+            self._warn_shadowed(found, node, unit)
+            self.enter(found.data, found.file, identity)
+        child = self.units[identity]
+        if child is None:
+            return
+        unit.height = max(unit.height, child.height + 1)
+        if len(self.way) + child.height > MAX_NESTING_DEPTH:
+            self._report_depth()
+        call.facts["child"] = child
+        call.facts["workflow"] = self._key(node.text, found, child)
+        if child.plan is not None:
+            self.plans[cast(str, call.facts["workflow"])] = child.plan
+        _check_call(call, child, unit)
+
+    def _find(self, node: Scalar, unit: Unit) -> Found | None:
+        text = node.text
+        if os.path.isabs(text) or (_is_path(text) and not text.endswith((".yaml", ".yml"))):
+            message = f"{quoted(text)} is not a recipe"
+            hint = "write name, name@version or ./file.yaml"
+            unit.notes.error("recipe.unknown_workflow", message, node, hint)
+            return None
+        try:
+            return self.around.library.find(text, relative_to=unit.source.file)
+        except FanfoldError as error:
+            unit.notes.error("recipe.unknown_workflow", error.message, node, error.hint)
+            return None
+
+    def _key(self, text: str, found: Found, child: Unit) -> str:
+        if not _is_path(text):
+            return f"{text.partition('@')[0]}@{child.version}"
+        folder = os.path.dirname(os.path.abspath(self.root_file))
+        return os.path.relpath(os.path.abspath(found.file), folder).replace(os.sep, "/")
+
+    def _warn_shadowed(self, found: Found, node: Scalar, unit: Unit) -> None:
+        if found.shadowed:
+            others = ", ".join(found.shadowed)
+            message = f"{quoted(node.text)} is {found.file}, which shadows {others}"
+            unit.notes.warning("recipe.shadowed", message, node)
+
+    # -- problems ------------------------------------------------------------------------------------
+
+    def _report_ring(self, identity: str) -> None:
+        first = next(i for i, frame in enumerate(self.way) if frame.identity == identity)
+        ring = [frame.unit.name or frame.unit.source.file for frame in self.way[first:]]
+        frame = self.way[first]
+        assert frame.call is not None
+        chain = " → ".join(quoted(name) for name in [*ring, ring[0]])
+        node = frame.call.entries.nodes["workflow"]
+        frame.unit.notes.error("recipe.workflow_cycle", f"workflows call each other in a ring: {chain}", node)
+
+    def _report_depth(self) -> None:
+        root = self.way[0]
+        assert root.call is not None
+        if id(root.call) in self.too_deep:
+            return
+        self.too_deep.add(id(root.call))
+        chain = " → ".join(quoted(frame.unit.name) for frame in self.way)
+        message = f"workflows are nested more than {MAX_NESTING_DEPTH} deep: {chain} → …"
+        root.unit.notes.error("recipe.depth", message, root.call.entries.nodes["workflow"])
+
+
+def _is_path(text: str) -> bool:
+    return "/" in text or text.endswith((".yaml", ".yml"))
+
+
+def _errors(report: Report) -> int:
+    return sum(1 for one in report.diagnostics if one.severity == "error") + report.dropped
+
+
+def _check_call(call: Draft, child: Unit, unit: Unit) -> None:
+    """What a step gives must be what its sub-workflow takes, and it may not be read-only if that writes."""
+    _check_given(call, child, unit)
+    narrowed = call.narrowed or call.entries.text("posture") == "read_only"
+    if narrowed and child.claims:
+        at = call.entries.nodes.get("posture") or call.entries.nodes["workflow"]
+        message = f"the step is read-only, but {quoted(child.claims)} of its sub-workflow has a write_set"
+        unit.notes.error("recipe.conflicting_keys", message, at)
+
+
+def _check_given(call: Draft, child: Unit, unit: Unit) -> None:
+    entries = call.entries
+    if entries.has("inputs") and "inputs" not in entries.nodes:
+        return
+    given = cast(dict[str, Value], call.facts.get("inputs", {}))
+    complete = child.references.inputs_known
+    for word, node in entries.pairs("inputs"):
+        declared = child.inputs.get(word.text)
+        if declared is None:
+            if complete:
+                takes = "it takes " + (", ".join(child.inputs) or "none")
+                message = f"workflow {quoted(child.name)} has no input {quoted(word.text)}"
+                unit.notes.error(
+                    "recipe.unknown_input", message, word, did_you_mean(word.text, child.inputs) or takes
+                )
+            continue
+        problem = literal_problem(declared, given[word.text])
+        if problem is not None:
+            unit.notes.error(problem[0], problem[1], node)
+    missing = [one.name for one in child.inputs.values() if one.required and one.name not in given]
+    if missing:
+        at = entries.keys.get("inputs") or entries.nodes["workflow"]
+        listed = ", ".join(quoted(name) for name in missing)
+        unit.notes.error("recipe.missing_input", f"workflow {quoted(child.name)} also needs {listed}", at)
+
+
+def _first_claim(unit: Unit) -> str:
+    for draft in unit.drafts():
+        if draft.facts.get("posture") == "writer" and draft.entries.scalars("write_set"):
+            return draft.path
+        child = draft.facts.get("child")
+        if isinstance(child, Unit) and child.claims:
+            return f"{draft.path}/{child.claims}"
+    return ""

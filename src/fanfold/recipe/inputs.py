@@ -1,0 +1,181 @@
+"""Inputs of a recipe: how they are declared, and how what was given is bound to them.
+
+Rules
+* An input with neither `required` nor `default` is null when it is not given.
+* `-i name=value` is JSON when the input has a type other than string, and text otherwise.
+* Binding reports every problem at once, in the codes of the compiler, because the same words are shown
+  on the command line, over HTTP and to models.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import cast
+
+from fanfold.errors import AuthorError
+from fanfold.kernel.plan import JSON, Input, Literal_, Plan, Value
+from fanfold.recipe.diagnostics import nearest
+from fanfold.recipe.entries import Entries, read_entries
+from fanfold.recipe.keys import INPUT
+from fanfold.recipe.notes import Notes, json_type, quoted
+from fanfold.recipe.parse import Scalar, plain
+
+
+def read_inputs(entries: Entries, notes: Notes) -> tuple[dict[str, Input], dict[str, Scalar], bool]:
+    """Declared inputs by name, where each is named, and whether all of them could be read."""
+    declared: dict[str, Input] = {}
+    named: dict[str, Scalar] = {}
+    complete = not entries.has("inputs") or "inputs" in entries.nodes
+    for node in entries.items("inputs"):
+        item = read_entries(node, INPUT, notes)
+        name = item.nodes.get("name") if item is not None else None
+        if item is None or not isinstance(name, Scalar):
+            complete = False
+            continue
+        if name.text in declared:
+            notes.error("recipe.duplicate_id", f"there is already an input {quoted(name.text)}", name)
+            continue
+        declared[name.text] = _read_input(name.text, item, notes)
+        named[name.text] = name
+    return declared, named, complete
+
+
+def _read_input(name: str, entries: Entries, notes: Notes) -> Input:
+    kind = entries.text("type")
+    if entries.flag("required") and entries.has("default"):
+        message = f"input {quoted(name)} is required and has a default"
+        notes.error("recipe.conflicting_keys", message, entries.keys["default"], "keep one of them")
+    enum: tuple[JSON, ...] | None = None
+    if "enum" in entries.nodes:
+        enum = tuple(plain(node) for node in entries.items("enum"))
+        if not enum:
+            notes.error("recipe.bad_value", f"{quoted('enum')} must not be empty", entries.nodes["enum"])
+        for node, value in zip(entries.items("enum"), enum, strict=True):
+            if not _has_type(value, kind):
+                notes.error("recipe.bad_type", f"{_shown(value)} is not {_named(kind)}", node)
+    default = entries.nodes.get("default")
+    declared = Input(
+        name=name,
+        required=entries.flag("required"),
+        default=plain(default) if default is not None else None,
+        has_default=default is not None,
+        type=kind,  # type: ignore[arg-type]  # the table allows these words only
+        enum=enum,
+        description=entries.text("description") or "",
+    )
+    if default is not None and declared.default is not None:
+        problem = problem_with(declared, declared.default)
+        if problem is not None:
+            notes.error(problem[0], problem[1], default)
+    return declared
+
+
+def problem_with(declared: Input, value: JSON) -> tuple[str, str] | None:
+    """The code and message of what is wrong with a value for an input, or None."""
+    name = quoted(declared.name)
+    if not _has_type(value, declared.type):
+        return "recipe.bad_type", f"input {name} must be {_named(declared.type)}, not {_shown(value)}"
+    if declared.enum is not None and not any(_same(value, allowed) for allowed in declared.enum):
+        allowed = ", ".join(_shown(one) for one in declared.enum[:20])
+        return "recipe.bad_value", f"input {name} cannot be {_shown(value)}; use one of {allowed}"
+    return None
+
+
+def problems_with(
+    declared: Sequence[Input], given: Mapping[str, JSON]
+) -> Iterator[tuple[str, str, str, str]]:
+    """Everything wrong with given inputs: name, code, message, hint."""
+    by_name = {one.name: one for one in declared}
+    for name in given:
+        if name not in by_name:
+            meant = nearest(name, by_name)
+            hint = f"did you mean {quoted(meant)}?" if meant else _what_it_takes(declared)
+            yield name, "recipe.unknown_input", f"there is no input {quoted(name)}", hint
+    for one in declared:
+        value = given.get(one.name)
+        if value is None and one.required:
+            yield one.name, "recipe.missing_input", f"input {quoted(one.name)} is required", one.description
+        elif value is not None:
+            problem = problem_with(one, value)
+            if problem is not None:
+                yield one.name, *problem, one.description
+
+
+def bind_inputs(plan: Plan, given: Mapping[str, JSON]) -> dict[str, JSON]:
+    """Every declared input with its value; raises AuthorError that lists all problems.
+
+    >>> bind_inputs(Plan(name="p", steps=(), inputs=(Input("depth", default="deep", has_default=True),)), {})
+    {'depth': 'deep'}
+    """
+    problems = list(problems_with(plan.inputs, given))
+    if problems:
+        listed = [
+            {"input": name, "code": code, "message": text, "hint": hint}
+            for name, code, text, hint in problems
+        ]
+        message = "; ".join(text for _, _, text, _ in problems)
+        raise AuthorError(problems[0][1], message, hint=problems[0][3], details={"problems": listed})
+    return {one.name: given.get(one.name, one.default) for one in plan.inputs}
+
+
+def parse_input_text(declared: Input, text: str) -> JSON:
+    """The value meant by `-i name=text`; raises AuthorError when the text is not JSON of the type."""
+    if declared.type in {None, "string"}:
+        return text
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        message = f"input {quoted(declared.name)} must be {_named(declared.type)}, written as JSON"
+        hint = f"for example {_EXAMPLES[cast(str, declared.type)]}"
+        raise AuthorError("recipe.bad_type", message, hint=hint, details={"input": declared.name}) from None
+    problem = problem_with(declared, value)
+    if problem is not None and value is not None:
+        raise AuthorError(*problem, details={"input": declared.name})
+    return value
+
+
+def literal_problem(declared: Input, value: Value) -> tuple[str, str] | None:
+    """What is wrong with a value that a step gives to a sub-workflow, as far as it is known now."""
+    if isinstance(value, Literal_) and value.value is not None:
+        return problem_with(declared, value.value)
+    return None
+
+
+_EXAMPLES = {
+    "integer": "3",
+    "number": "0.5",
+    "boolean": "true",
+    "array": '["a", "b"]',
+    "object": '{"key": "value"}',
+}
+
+
+def _has_type(value: JSON, kind: str | None) -> bool:
+    found = json_type(value)
+    return kind is None or found == kind or (kind == "number" and found == "integer")
+
+
+def _same(value: JSON, allowed: JSON) -> bool:
+    """Equal as JSON: true is not 1."""
+    return isinstance(value, bool) == isinstance(allowed, bool) and bool(value == allowed)
+
+
+def _named(kind: str | None) -> str:
+    return {"integer": "an integer", "array": "an array", "object": "an object", "string": "text"}.get(
+        kind or "", f"a {kind}"
+    )
+
+
+def _shown(value: JSON) -> str:
+    try:
+        text = json.dumps(value, ensure_ascii=False)
+    except (TypeError, ValueError, RecursionError):
+        text = type(value).__name__
+    return text if len(text) <= 60 else text[:60] + "…"
+
+
+def _what_it_takes(declared: Sequence[Input]) -> str:
+    if not declared:
+        return "the recipe takes no inputs"
+    return "the recipe takes " + ", ".join(one.name for one in declared[:20])

@@ -1,0 +1,368 @@
+"""Every key of the recipe language, once, as data.
+
+Why a table: the check that refuses an unknown word, the JSON Schema that editors use and the reference
+page of the documentation must never disagree, so all three are read from here (`entries`, `schema`).
+
+Rules
+* An object is a name and its keys. A key has a kind (what its value looks like), and where they apply a
+  range, the allowed words and a default. What relates several keys to each other is not in the table;
+  those rules live beside the code that applies them (`steps`, `postures`, `phases`).
+* `only` lists the step types for which a step key makes sense; empty means all of them.
+* An `alias` is another spelling of the named key. Both together are an error.
+* Wherever a duration key exists, `<key>_ms` exists too and takes an integer.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+Kind: TypeAlias = Literal[
+    "slug",  # [a-z0-9][a-z0-9_-]{0,63}
+    "id",  # [A-Za-z0-9][A-Za-z0-9_-]*
+    "identifier",  # a name that expressions can use
+    "text",
+    "template",  # text with {{path}}
+    "expression",  # CEL
+    "word",  # one of `words`
+    "integer",
+    "number",
+    "boolean",
+    "duration",  # 500ms 90s 5m 2h
+    "milliseconds",
+    "ids",
+    "words",
+    "texts",
+    "identifiers",
+    "globs",
+    "arguments",  # a list of arguments, or text that is split
+    "variables",  # map of name to template
+    "values",  # map of name to reference, template or literal
+    "output",  # template, or a map as `values`
+    "schema",  # JSON Schema
+    "json",
+    "jsons",
+    "free",  # a map nobody looks into
+    "object",  # another object of this table, named by `of`
+    "objects",  # a list of them
+]
+
+STEP_TYPES = ("agent", "function", "command", "workflow", "approval", "group")
+ATTEMPTING = ("agent", "function", "command")
+"""Types that run attempts of their own: only they can be retried, cached, or touch a workspace."""
+
+RETRY_CLASSES = ("timeout", "transport", "rate_limit", "invalid_output", "agent")
+MAX_DURATION_MS = 366 * 24 * 3_600_000
+
+
+@dataclass(frozen=True)
+class Key:
+    """One key: how it is spelled, what its value looks like, and one line for its reader."""
+
+    name: str
+    kind: Kind
+    doc: str
+    default: str = ""
+    low: int | None = None
+    high: int | None = None
+    words: tuple[str, ...] = ()
+    of: str = ""
+    required: bool = False
+    only: tuple[str, ...] = ()
+    alias: str = ""
+
+
+@dataclass(frozen=True)
+class Shape:
+    """One object of the language: its keys by name, in the order the reference prints them."""
+
+    name: str
+    doc: str
+    keys: dict[str, Key]
+
+
+def _shape(name: str, doc: str, *keys: Key) -> Shape:
+    """Collect the keys; each duration key brings its `_ms` twin."""
+    table: dict[str, Key] = {}
+    for key in keys:
+        table[key.name] = key
+        if key.kind == "duration":
+            twin = f"{key.name}_ms"
+            doc_of_twin = f"`{key.name}` in milliseconds."
+            table[twin] = Key(
+                twin, "milliseconds", doc_of_twin, low=key.low, high=key.high, only=key.only, alias=key.name
+            )
+    return Shape(name, doc, table)
+
+
+RECIPE = _shape(
+    "recipe",
+    "The top level of a recipe file.",
+    Key("name", "slug", "Name of the recipe; others refer to it as `name@version`.", required=True),
+    Key("description", "text", "What the recipe is for, in a sentence."),
+    Key("version", "integer", "Version of the recipe.", default="1", low=1, high=2**31 - 1),
+    Key("inputs", "objects", "What the recipe takes, in order.", of="input"),
+    Key("steps", "objects", "The graph of steps. Either this or `phases`.", of="step"),
+    Key("phases", "objects", "The same in the shape of phases. Either this or `steps`.", of="phase"),
+    Key("output", "output", "What the run returns.", default="the last declared step's output"),
+    Key("limits", "object", "Bounds on the whole run.", of="limits"),
+    Key("defaults", "object", "Values for steps that do not say.", of="defaults"),
+    Key(
+        "on_failure",
+        "word",
+        "Default for steps: what becomes of the dependents of a failed step.",
+        default="skip",
+        words=("skip", "inline", "stop"),
+    ),
+    Key("metadata", "free", "Free data, kept and never looked into."),
+)
+
+INPUT = _shape(
+    "input",
+    "One input. With neither `required` nor `default` it is null when not given.",
+    Key("name", "identifier", "Name of the input, used as `inputs.<name>`.", required=True),
+    Key("required", "boolean", "Refuse to run without it.", default="false"),
+    Key("default", "json", "Value when none is given."),
+    Key(
+        "type",
+        "word",
+        "Type of the value. Without one, text given on the command line stays text.",
+        words=("string", "integer", "number", "boolean", "array", "object"),
+    ),
+    Key("enum", "jsons", "The allowed values."),
+    Key("description", "text", "What to give, in a sentence."),
+)
+
+LIMITS = _shape(
+    "limits",
+    "Bounds on one run. Project configuration may raise the ceilings.",
+    Key("max_concurrency", "integer", "Attempts running at the same time.", "configuration, 4", 1, 16),
+    Key(
+        "max_agents",
+        "integer",
+        "Sessions in the whole run tree, retries and iterations included.",
+        "64",
+        1,
+        500,
+    ),
+    Key("max_steps", "integer", "Step instances.", "1000", 1, 100_000),
+    Key("timeout", "duration", "Wall clock of the run under a live owner.", "30m", 1, MAX_DURATION_MS),
+    Key("budget", "object", "What the run may spend.", "none", of="budget"),
+)
+
+BUDGET = _shape(
+    "budget",
+    "What the run tree may spend; it pauses when the next step would not fit.",
+    Key("tokens", "integer", "Input and output tokens together.", low=1, high=10**12),
+    Key("usd", "number", "US dollars.", low=0, high=10**6),
+)
+
+DEFAULTS = _shape(
+    "defaults",
+    "Values for steps that do not say.",
+    Key("agent", "text", "Role of agent steps.", default="default"),
+    Key("model", "text", "Model of agent steps.", default="the role's"),
+    Key(
+        "timeout",
+        "duration",
+        "Per attempt, for agent, function and command steps.",
+        "none",
+        1,
+        MAX_DURATION_MS,
+    ),
+    Key("retry", "object", "For agent, function and command steps.", of="retry"),
+    Key(
+        "workspace_mode",
+        "word",
+        "For agent, function and command steps.",
+        default="by posture",
+        words=("shared", "isolated"),
+    ),
+)
+
+RETRY = _shape(
+    "retry",
+    "When a failed attempt is tried again.",
+    Key("attempts", "integer", "All tries, the first included.", "2", 1, 10),
+    Key("backoff", "duration", "Wait before the second try; doubles with each.", "1s", 0, MAX_DURATION_MS),
+    Key("max_backoff", "duration", "The longest wait.", "60s", 0, MAX_DURATION_MS),
+    Key("on", "words", "Error classes that are tried again.", "[transport, rate_limit]", words=RETRY_CLASSES),
+)
+
+REPEAT = _shape(
+    "repeat",
+    "Run again while `until` is false; still false after the last iteration, the step fails.",
+    Key(
+        "until", "expression", "Sees `output` of this iteration and, in a group, its `steps`.", required=True
+    ),
+    Key("max_iterations", "integer", "Iterations at most.", "2", 1, 5),
+)
+
+STEP = _shape(
+    "step",
+    "One step. Its type follows from the key that says what it does.",
+    Key("id", "id", "Unique in its scope; the step's address.", required=True),
+    Key("description", "text", "What the step is for."),
+    Key("type", "word", "Inferred from the other keys when not given.", words=STEP_TYPES),
+    Key("depends_on", "ids", "Steps of the same scope that come first. A reference implies its edge."),
+    Key("when", "expression", "False skips the step; its dependents run and see null."),
+    Key("for_each", "expression", "A list; one instance per item, addressed `id[0]`, `id[1]` …."),
+    Key("as", "identifier", "Name of the item.", default="item"),
+    Key("max_items", "integer", "The longest list `for_each` may give.", "100", 1, 10_000),
+    Key("repeat", "object", "Run again until an expression holds, addressed `id#1`, `id#2` ….", of="repeat"),
+    Key("read_set", "globs", "Files the step reads.", default="`**/*`", only=ATTEMPTING),
+    Key("write_set", "globs", "Files the step may change.", "`**/*` for writers", only=ATTEMPTING),
+    Key(
+        "posture",
+        "word",
+        "`read_only` narrows the step and, on a group or workflow, everything inside.",
+        default="derived from the role",
+        words=("read_only", "writer"),
+        only=(*ATTEMPTING, "workflow", "group"),
+    ),
+    Key(
+        "workspace_mode",
+        "word",
+        "Work in the shared workspace or in a snapshot of it.",
+        default="shared for readers, isolated for writers",
+        words=("shared", "isolated"),
+        only=ATTEMPTING,
+    ),
+    Key(
+        "merge",
+        "word",
+        "What becomes of an isolated writer's changes.",
+        default="auto",
+        words=("auto", "propose", "discard"),
+        only=ATTEMPTING,
+    ),
+    Key(
+        "on_conflict",
+        "word",
+        "What happens when the merge of an isolated writer conflicts.",
+        default="fail",
+        words=("fail", "resolve"),
+        only=ATTEMPTING,
+    ),
+    Key(
+        "output_schema",
+        "schema",
+        "JSON Schema of the output, which is then a value and not text.",
+        only=(*ATTEMPTING, "workflow", "group"),
+    ),
+    Key(
+        "outputs",
+        "identifiers",
+        "Names in the output object; `steps.x.name` then means `steps.x.output.name`.",
+        only=(*ATTEMPTING, "workflow", "group"),
+    ),
+    Key(
+        "inputs",
+        "values",
+        "Name to state path, template or literal (`{literal: …}`).",
+        only=("agent", "function", "workflow"),
+    ),
+    Key("timeout", "duration", "Per attempt, from its start.", "none; the run's holds", 1, MAX_DURATION_MS),
+    Key("retry", "object", "When a failed attempt is tried again.", of="retry", only=ATTEMPTING),
+    Key(
+        "on_failure",
+        "word",
+        "What becomes of the dependents when the step fails.",
+        default="skip",
+        words=("skip", "inline", "stop"),
+    ),
+    Key(
+        "cache",
+        "boolean",
+        "Reuse the output of an equal step; read-only steps only.",
+        "false",
+        only=ATTEMPTING,
+    ),
+    Key("agent", "text", "Role, `name` or `name@version`.", default="default", only=("agent",)),
+    Key("subagent", "text", "Another word for `agent`.", only=("agent",), alias="agent"),
+    Key("role", "text", "Another word for `agent`.", only=("agent",), alias="agent"),
+    Key(
+        "prompt", "template", "The task. Without one the role's own prompt template is used.", only=("agent",)
+    ),
+    Key("task", "template", "Another word for `prompt`.", only=("agent",), alias="prompt"),
+    Key("model", "text", "Model to use.", default="the role's", only=("agent",)),
+    Key("reasoning_effort", "text", "How hard the model thinks.", "the role's", only=("agent",)),
+    Key("max_turns", "integer", "Turns of the session.", "the role's", 1, 1_000, only=("agent",)),
+    Key("tools", "texts", "Tools allowed; may only narrow the role's.", "the role's", only=("agent",)),
+    Key("handler", "text", "Registered name, or `package.module:callable`.", only=("function",)),
+    Key(
+        "run",
+        "arguments",
+        "Command as a list of arguments; text is split, never given to a shell.",
+        only=("command",),
+    ),
+    Key("env", "variables", "Environment variables for the command.", only=("command",)),
+    Key("network", "boolean", "Allow the command to use the network.", "false", only=("command",)),
+    Key("workflow", "text", "`name@version`, or `./file.yaml` relative to this file.", only=("workflow",)),
+    Key("approve", "template", "The question put to a person.", only=("approval",)),
+    Key("show", "template", "What the person sees with the question.", only=("approval",)),
+    Key("choices", "texts", "Answers that complete the step.", "approve or reject", only=("approval",)),
+    Key("default", "text", "The answer when `timeout` passes.", only=("approval",)),
+    Key("steps", "objects", "Inner steps; they may refer to outer ones.", of="step", only=("group",)),
+    Key("output", "output", "Output of the group.", "its last declared step's output", only=("group",)),
+)
+
+PHASE = _shape(
+    "phase",
+    "A phase: a loop group of tasks with an optional review and gate. Its output is `{tasks, summary}`.",
+    Key("id", "id", "Unique among the phases.", required=True),
+    Key("goal", "text", "What the phase is to achieve; given to reviewers, critics and the summary."),
+    Key(
+        "kind",
+        "word",
+        "`understand` and `review` force read-only tasks.",
+        default="custom",
+        words=("understand", "execute", "verify", "review", "custom"),
+    ),
+    Key("depends_on", "ids", "Phases that come first.", default="the phase before"),
+    Key("for_each", "expression", "A list; each task runs once per item."),
+    Key("as", "identifier", "Name of the item.", default="item"),
+    Key("max_items", "integer", "The longest list `for_each` may give.", "100", 1, 10_000),
+    Key("when", "expression", "False skips the phase."),
+    Key("max_concurrency", "integer", "Attempts of this phase at the same time.", "the run's", 1, 16),
+    Key("max_agents", "integer", "Sessions of this phase.", "the run's", 1, 500),
+    Key("tasks", "objects", "Steps of the phase; every step key is allowed.", of="step", required=True),
+    Key("review", "object", "Adversarial review of the phase's result.", of="review"),
+    Key("verify", "object", "The gate that decides pass, iterate or stop.", of="verify"),
+    Key("converge", "object", "How often the phase may iterate.", of="converge"),
+)
+
+REVIEW = _shape(
+    "review",
+    "Reviewers who each try to refute the phase's result.",
+    Key("reviewers", "integer", "How many.", "1", 1, 16),
+    Key("agent", "text", "Their role.", default="critic"),
+)
+
+VERIFY = _shape(
+    "verify",
+    "The gate of a phase. One that cannot be evaluated fails, never passes.",
+    Key(
+        "gate",
+        "word",
+        "Who decides.",
+        words=("command", "tests", "lint", "critic", "approval"),
+        required=True,
+    ),
+    Key("run", "arguments", "Command of the gate; `tests` and `lint` may leave it to the project."),
+    Key("agent", "text", "Role of a `critic` gate.", default="critic"),
+    Key("on_fail", "word", "What a failing gate does.", default="iterate", words=("iterate", "stop")),
+)
+
+CONVERGE = _shape(
+    "converge",
+    "How often a phase may iterate until its gate passes.",
+    Key("max_iterations", "integer", "Iterations at most.", "2", 1, 5),
+)
+
+SHAPES: dict[str, Shape] = {
+    shape.name: shape
+    for shape in (
+        RECIPE, INPUT, LIMITS, BUDGET, DEFAULTS, STEP, RETRY, REPEAT, PHASE, REVIEW, VERIFY, CONVERGE,
+    )
+}  # fmt: skip

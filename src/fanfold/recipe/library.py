@@ -1,0 +1,317 @@
+"""Where recipes are found: files by path, else names in the project's, the user's and our own folder.
+
+    <folder>/name.yaml   name.yml   name/recipe.yaml   name@2.yaml   name@2/recipe.yaml
+
+Rules
+* A reference with a slash or a YAML suffix is a path; anything else is a name, with or without a version
+  (`name@2`, `name@v2`). Without one the highest version is meant.
+* The nearest folder that has the name wins with all its versions; what it hides is said.
+* A file that cannot be read is listed with what is wrong with it: one broken file takes nothing away
+  from the others.
+* Names cannot lead out of a folder: they are slugs, links are not followed, and saving replaces a file
+  as a whole or not at all.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import stat
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from fanfold.errors import AuthorError, NotFoundError, WorldError
+from fanfold.recipe.diagnostics import nearest
+from fanfold.recipe.parse import MAX_BYTES, Mapping, Scalar, parse
+from fanfold.recipe.surroundings import Found
+
+MAX_FILES_PER_FOLDER = 2_000
+SUFFIXES = (".yaml", ".yml")
+_NAMED = re.compile(r"(?P<name>[a-z0-9][a-z0-9_-]{0,63})(?:@v?(?P<version>[1-9][0-9]{0,9}))?", re.ASCII)
+_VERSION_LINE = re.compile(rb"^version:[ \t]*([1-9][0-9]{0,9})[ \t]*(?:#.*)?\r?$", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One recipe in a folder."""
+
+    name: str
+    version: int
+    description: str
+    origin: str
+    """`project`, `user` or `builtin`."""
+    file: str
+    warnings: tuple[str, ...] = ()
+    """What it shadows, or why it cannot be used."""
+
+
+@dataclass(frozen=True)
+class _Candidate:
+    name: str
+    version: int | None
+    """None: the file's name does not say; the text does."""
+    origin: str
+    file: Path
+
+
+class Library:
+    """The folders recipes are kept in, nearest first."""
+
+    def __init__(self, project: Path | None, user: Path | None, builtin: Path) -> None:
+        self._folders = [("project", project), ("user", user), ("builtin", builtin)]
+        self._project = project
+
+    # -- finding -------------------------------------------------------------------------------------
+
+    def find(self, ref: str, relative_to: str | None = None) -> Found:
+        """The recipe meant by `./file.yaml`, `name` or `name@version`; raises NotFoundError.
+
+        `relative_to` is the file that holds the reference.
+        """
+        if is_path(ref):
+            return self._find_file(ref, relative_to)
+        named = _NAMED.fullmatch(ref)
+        if named is None:
+            message = f'"{ref[:80]}" cannot be the name of a recipe'
+            raise NotFoundError("recipe.unknown_workflow", message, hint="write name, name@2 or ./file.yaml")
+        wanted = int(named["version"]) if named["version"] else None
+        found = [one for one in self._named(named["name"]) if wanted is None or _version_of(one) == wanted]
+        if not found:
+            raise self._unknown(named["name"], wanted)
+        origin = found[0].origin
+        here = [one for one in found if one.origin == origin]
+        chosen = max(here, key=_version_of)
+        hidden = [one for one in found if one.origin != origin]
+        hidden += [one for one in here if one is not chosen and _version_of(one) == _version_of(chosen)]
+        return Found(_read(chosen.file), str(chosen.file), origin, tuple(str(one.file) for one in hidden))
+
+    def _find_file(self, ref: str, relative_to: str | None) -> Found:
+        base = os.path.dirname(relative_to) if relative_to is not None else ""
+        file = os.path.normpath(os.path.join(base, ref))
+        try:
+            return Found(_read(Path(file)), file)
+        except NotFoundError as error:
+            folder, name = os.path.split(file)
+            meant = nearest(name, _yaml_names(Path(folder or ".")))
+            hint = f'did you mean "{os.path.join(os.path.dirname(ref), meant)}"?' if meant else error.hint
+            raise NotFoundError(error.code, error.message, hint=hint, details=error.details) from None
+
+    def _unknown(self, name: str, version: int | None) -> NotFoundError:
+        versions = sorted({_version_of(one) for one in self._named(name)})
+        if versions:
+            listed = ", ".join(str(one) for one in versions)
+            message = f'recipe "{name}" has no version {version}'
+            return NotFoundError("recipe.unknown_workflow", message, hint=f"there are versions {listed}")
+        names = list(dict.fromkeys(one.name for one in self._candidates()))
+        meant = nearest(name, names)
+        hint = f'did you mean "{meant}"?' if meant else "`fanfold list` shows the recipes known here"
+        return NotFoundError("recipe.unknown_workflow", f'there is no recipe "{name}"', hint=hint)
+
+    # -- listing -------------------------------------------------------------------------------------
+
+    def list(self) -> list[Entry]:
+        """Every recipe by name and version, those that are hidden left out but named in a warning."""
+        by_name: dict[str, list[_Candidate]] = {}
+        for one in self._candidates():
+            by_name.setdefault(one.name, []).append(one)
+        entries: list[Entry] = []
+        for name in sorted(by_name):
+            origin = by_name[name][0].origin
+            hidden = [str(one.file) for one in by_name[name] if one.origin != origin]
+            here = [_entry(one) for one in by_name[name] if one.origin == origin]
+            entries += _with_shadows(sorted(here, key=lambda entry: (entry.version, entry.file)), hidden)
+        return entries
+
+    def _candidates(self) -> Iterator[_Candidate]:
+        for origin, folder in self._folders:
+            if folder is not None:
+                yield from _scan(origin, folder)
+
+    def _named(self, name: str) -> list[_Candidate]:
+        return [one for one in self._candidates() if one.name == name]
+
+    # -- saving --------------------------------------------------------------------------------------
+
+    def save(self, name: str, text: str) -> Path:
+        """Write `name.yaml` (or `name@2.yaml`) into the project's folder, as a whole or not at all."""
+        folder = self._project
+        if folder is None:
+            raise AuthorError("recipe.no_project", "there is no project to save the recipe in")
+        if _NAMED.fullmatch(name) is None:
+            hint = "use lower-case letters, digits, - and _, at most 64 of them"
+            raise AuthorError("recipe.bad_value", f'"{name[:80]}" cannot be the name of a recipe', hint=hint)
+        folder.mkdir(parents=True, exist_ok=True)
+        handle = _open_folder(folder)
+        try:
+            target = f"{name}.yaml"
+            _refuse_link(target, handle, folder)
+            _replace(target, text.encode("utf-8"), handle)
+        finally:
+            os.close(handle)
+        return folder / target
+
+
+def is_path(ref: str) -> bool:
+    """Whether a reference names a file rather than a recipe."""
+    return "/" in ref or os.sep in ref or ref.endswith(SUFFIXES)
+
+
+# ---------------------------------------------------------------------------------------------------
+# Folders
+
+
+def _scan(origin: str, folder: Path) -> Iterator[_Candidate]:
+    try:
+        names = sorted(os.listdir(folder))[:MAX_FILES_PER_FOLDER]
+    except OSError:
+        return  # a folder that is not there holds nothing
+    for name in names:
+        file = folder / name
+        stem, suffix = os.path.splitext(name)
+        if suffix not in SUFFIXES:
+            stem, file = name, file / "recipe.yaml"
+        named = _NAMED.fullmatch(stem)
+        if named is not None and _is_own_file(file):
+            version = int(named["version"]) if named["version"] else None
+            yield _Candidate(named["name"], version, origin, file)
+
+
+def _is_own_file(file: Path) -> bool:
+    """A regular file below its folder: a link could lead anywhere."""
+    try:
+        return stat.S_ISREG(os.lstat(file).st_mode) and not file.parent.is_symlink()
+    except OSError:
+        return False
+
+
+def _yaml_names(folder: Path) -> list[str]:
+    try:
+        return [name for name in os.listdir(folder)[:MAX_FILES_PER_FOLDER] if name.endswith(SUFFIXES)]
+    except OSError:
+        return []
+
+
+def _read(file: Path) -> bytes:
+    """At most one byte more than a recipe may have: the parser then says what is wrong."""
+    missing = f"there is no file {file}"
+    try:
+        if not stat.S_ISREG(os.stat(file).st_mode):  # opening a pipe would wait for its other end
+            raise NotFoundError("recipe.unknown_workflow", f"{file} is not a file")
+        with open(file, "rb") as opened:
+            return opened.read(MAX_BYTES + 1)
+    except (FileNotFoundError, NotADirectoryError, ValueError):
+        raise NotFoundError("recipe.unknown_workflow", missing, hint="check the path") from None
+    except OSError as error:
+        message = f"{file} cannot be read: {error.strerror or error}"
+        raise NotFoundError("recipe.unknown_workflow", message) from None
+
+
+def _version_of(candidate: _Candidate) -> int:
+    """The version, from the file's name or cheaply from its text; compiling would cost a hundred times more."""
+    if candidate.version is not None:
+        return candidate.version
+    try:
+        found = _VERSION_LINE.search(_read(candidate.file))
+    except NotFoundError:
+        return 1
+    return int(found[1]) if found else 1
+
+
+# ---------------------------------------------------------------------------------------------------
+# Entries
+
+
+def _entry(candidate: _Candidate) -> Entry:
+    """What the list shows of a file; a broken one is shown with its first error."""
+    version = _version_of(candidate)
+    description = ""
+    warnings: list[str] = []
+    try:
+        tree, _, report = parse(_read(candidate.file), str(candidate.file))
+    except NotFoundError as error:
+        warnings.append(error.message)
+    else:
+        if not report.ok:
+            first = next(one for one in report.diagnostics if one.severity == "error")
+            warnings.append(f"{first.code} at line {first.range.start.line}: {first.message}")
+        if isinstance(tree, Mapping):
+            description = _text_of(tree, "description")
+            if (said := _text_of(tree, "name")) and said != candidate.name:
+                warnings.append(f'the file is called "{candidate.name}", but says its name is "{said}"')
+            if (inside := tree.get("version")) is not None and _said_version(inside) not in {None, version}:
+                warnings.append(f"the file is called version {version}, but says {_said_version(inside)}")
+        elif report.ok:
+            warnings.append("recipe.bad_type: the file is not a map of keys")
+    return Entry(candidate.name, version, description, candidate.origin, str(candidate.file), tuple(warnings))
+
+
+def _with_shadows(entries: list[Entry], hidden: list[str]) -> Iterator[Entry]:
+    """Say what the highest version hides; the same version twice in one folder is said too."""
+    for i, entry in enumerate(entries):
+        shadows = hidden if i == len(entries) - 1 else []
+        shadows = [
+            *shadows,
+            *(one.file for one in entries if one is not entry and one.version == entry.version),
+        ]
+        if shadows:
+            message = f"recipe.shadowed: {entry.file} shadows {', '.join(shadows)}"
+            entry = Entry(
+                entry.name,
+                entry.version,
+                entry.description,
+                entry.origin,
+                entry.file,
+                (*entry.warnings, message),
+            )
+        yield entry
+
+
+def _text_of(tree: Mapping, key: str) -> str:
+    node = tree.get(key)
+    return node.text if isinstance(node, Scalar) and isinstance(node.value, str) else ""
+
+
+def _said_version(node: object) -> int | None:
+    return node.value if isinstance(node, Scalar) and type(node.value) is int else None
+
+
+# ---------------------------------------------------------------------------------------------------
+# Writing
+
+
+def _open_folder(folder: Path) -> int:
+    try:
+        return os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    except OSError as error:
+        message = f"{folder} cannot be used to save recipes: {error.strerror or error}"
+        raise WorldError("recipe.not_saved", message, hint="links are not followed") from None
+
+
+def _refuse_link(name: str, folder: int, shown: Path) -> None:
+    try:
+        mode = os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode
+    except FileNotFoundError:
+        return
+    if not stat.S_ISREG(mode):
+        raise WorldError("recipe.not_saved", f"{shown / name} is not a regular file and is not replaced")
+
+
+def _replace(name: str, data: bytes, folder: int) -> None:
+    """Write beside and rename: a reader sees the old recipe or the new one, never half of one."""
+    temporary = f".{name}.{secrets.token_hex(4)}.tmp"
+    handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o644, dir_fd=folder)
+    try:
+        with os.fdopen(handle, "wb") as opened:
+            opened.write(data)
+            opened.flush()
+            os.fsync(opened.fileno())
+        os.replace(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
+    except OSError as error:
+        try:
+            os.unlink(temporary, dir_fd=folder)
+        except FileNotFoundError:
+            pass
+        raise WorldError("recipe.not_saved", f"{name} was not saved: {error.strerror or error}") from None
+    os.fsync(folder)

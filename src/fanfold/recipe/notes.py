@@ -1,0 +1,77 @@
+"""How the compiler speaks about one file: where problems go and how words are shown in messages."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+
+from fanfold.kernel.plan import JSON
+from fanfold.recipe import parse
+from fanfold.recipe.diagnostics import Fix, Report, Source, Span, nearest
+from fanfold.recipe.parse import Node
+
+MAX_SHOWN_CHARS = 60
+
+
+class Notes:
+    """The report, seen from one file."""
+
+    __slots__ = ("report", "source")
+
+    def __init__(self, report: Report, source: Source) -> None:
+        self.report = report
+        self.source = source
+
+    def error(self, code: str, message: str, at: Node | Span, hint: str = "", fix: Fix | None = None) -> None:
+        self.report.error(code, message, self.source, span_of(at), hint, fix)
+
+    def warning(
+        self, code: str, message: str, at: Node | Span, hint: str = "", fix: Fix | None = None
+    ) -> None:
+        self.report.warning(code, message, self.source, span_of(at), hint, fix)
+
+    def fix(self, start: int, end: int, text: str) -> Fix:
+        """Put `text` in place of what stands between two offsets."""
+        return Fix(self.source.range(start, end), text)
+
+
+def span_of(at: Node | Span) -> Span:
+    return at if isinstance(at, tuple) else (at.start, at.end)
+
+
+def quoted(text: str) -> str:
+    """A word of the author's inside a message, cut when it is very long."""
+    shown = text if len(text) <= MAX_SHOWN_CHARS else text[:MAX_SHOWN_CHARS] + "…"
+    return json.dumps(shown, ensure_ascii=False)
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    found = nearest(word, known)
+    return f"did you mean {quoted(found)}?" if found else ""
+
+
+def with_article(word: str) -> str:
+    """`a step`, `an input`."""
+    return ("an " if word[0] in "aeiou" else "a ") + word
+
+
+def json_type(value: JSON) -> str:
+    """The JSON Schema name of a value's type."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "boolean"
+    for kind, name in ((int, "integer"), (float, "number"), (str, "string"), ((list, tuple), "array")):
+        if isinstance(value, kind):
+            return name
+    return "object"
+
+
+def kind_of(node: Node) -> str:
+    """What the author wrote, in the words of a message."""
+    if isinstance(node, parse.Sequence):
+        return "a list"
+    if isinstance(node, parse.Mapping):
+        return "a map"
+    words = {"null": "empty", "string": "text", "boolean": "true or false", "integer": "an integer"}
+    return words.get(json_type(node.value), "a number")

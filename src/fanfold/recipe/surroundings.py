@@ -1,0 +1,59 @@
+"""What a recipe is compiled against: the roles, handlers and other recipes that are known here.
+
+They are passed in, because this package may not look for agents or functions itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+
+@dataclass(frozen=True)
+class RoleFacts:
+    """As much of a role as a recipe can be wrong about."""
+
+    read_only: bool
+    versions: tuple[str, ...] = ()
+    tools: tuple[str, ...] | None = None
+    prompt_template: bool = False
+
+
+@dataclass(frozen=True)
+class Ceilings:
+    """How far a recipe's limits may go; project configuration raises them."""
+
+    concurrency: int = 16
+    agents: int = 500
+
+
+@dataclass(frozen=True)
+class Found:
+    """A recipe that was found: its bytes, and where they came from."""
+
+    data: bytes
+    file: str
+    origin: str = "path"
+    """`path`, `project`, `user` or `builtin`."""
+    shadowed: tuple[str, ...] = ()
+    """Files of the same name that come later in the order of places."""
+
+
+class Recipes(Protocol):
+    """Where sub-workflows come from; `library.Library` is the one people have."""
+
+    def find(self, ref: str, relative_to: str | None = None) -> Found:
+        """The recipe meant by a reference; raises NotFoundError with a hint."""
+        ...
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """Everything outside the file that decides whether the file is right."""
+
+    roles: Mapping[str, RoleFacts]
+    is_handler: Callable[[str], bool]
+    handler_names: Callable[[], Sequence[str]]
+    library: Recipes
+    ceilings: Ceilings = field(default_factory=Ceilings)

@@ -1,0 +1,183 @@
+"""Compile one file: read it, check everything in it, and say what it calls.
+
+The passes follow one another because each needs what the one before found out for the whole file:
+survey (which steps are there), check (what each says, which names it uses), connect (edges and rings).
+Assembly comes last, after the sub-workflows are known, and only when nothing is wrong.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from decimal import Decimal
+
+from fanfold.kernel.plan import Budget, Limits
+from fanfold.recipe import parse
+from fanfold.recipe.diagnostics import Report
+from fanfold.recipe.drafts import Draft, Scope
+from fanfold.recipe.edges import connect
+from fanfold.recipe.entries import Entries, read_entries
+from fanfold.recipe.fields import check_step, read_retry
+from fanfold.recipe.inputs import read_inputs
+from fanfold.recipe.keys import BUDGET, DEFAULTS, LIMITS, RECIPE
+from fanfold.recipe.notes import Notes, quoted
+from fanfold.recipe.parse import Scalar
+from fanfold.recipe.phases import check_phase, survey_phases
+from fanfold.recipe.postures import settle_posture
+from fanfold.recipe.references import Place, References
+from fanfold.recipe.roles import find_role
+from fanfold.recipe.steps import survey_steps
+from fanfold.recipe.surroundings import Surroundings
+from fanfold.recipe.unit import Defaults, Unit
+from fanfold.recipe.values import read_output
+
+DEFAULT_MAX_STEPS = 1_000
+
+
+def read_unit(data: bytes, file: str, around: Surroundings, report: Report) -> Unit | None:
+    """Read and check one file; None when it is not even a map of keys."""
+    tree, source, problems = parse.parse(data, file)
+    report.extend(problems)
+    notes = Notes(report, source)
+    entries = read_entries(tree, RECIPE, notes) if tree is not None else None
+    if entries is None:
+        return None
+    inputs, input_nodes, complete = read_inputs(entries, notes)
+    references = References(notes, {name: one.type for name, one in inputs.items()}, complete)
+    unit = Unit(
+        source=source,
+        notes=notes,
+        around=around,
+        entries=entries,
+        references=references,
+        inputs=inputs,
+        input_nodes=input_nodes,
+        source_hash=hashlib.sha256(data).hexdigest(),
+    )
+    unit.limits = _read_limits(unit)
+    unit.defaults = _read_defaults(unit)
+    _survey(unit)
+    _check(unit)
+    return unit
+
+
+def _read_limits(unit: Unit) -> Limits:
+    node = unit.entries.nodes.get("limits")
+    ceilings = unit.around.ceilings
+    highs = {"max_concurrency": ceilings.concurrency, "max_agents": ceilings.agents}
+    entries = read_entries(node, LIMITS, unit.notes, highs) if node is not None else None
+    if entries is None:
+        return Limits()
+    return Limits(
+        max_concurrency=entries.integer("max_concurrency"),
+        max_agents=entries.integer("max_agents"),
+        max_steps=entries.integer("max_steps"),
+        timeout_ms=entries.milliseconds("timeout"),
+        budget=_read_budget(entries, unit.notes),
+    )
+
+
+def _read_budget(limits: Entries, notes: Notes) -> Budget:
+    node = limits.nodes.get("budget")
+    entries = read_entries(node, BUDGET, notes) if node is not None else None
+    usd = entries.nodes.get("usd") if entries is not None else None
+    # From the text, not from the float: 0.1 dollars are 100,000 micro-dollars and nothing else.
+    micro_usd = max(1, int(Decimal(usd.text) * 1_000_000)) if isinstance(usd, Scalar) else None
+    return Budget(tokens=entries.integer("tokens") if entries is not None else None, micro_usd=micro_usd)
+
+
+def _read_defaults(unit: Unit) -> Defaults:
+    defaults = Defaults(on_failure=unit.entries.text("on_failure") or "skip")  # type: ignore[arg-type]
+    node = unit.entries.nodes.get("defaults")
+    entries = read_entries(node, DEFAULTS, unit.notes) if node is not None else None
+    if entries is None:
+        return defaults
+    agent = entries.nodes.get("agent")
+    if isinstance(agent, Scalar):
+        role = find_role(agent.text, agent, unit.around, unit.notes)
+        defaults.agent = agent.text if role.known else None
+    defaults.model = entries.text("model")
+    defaults.timeout_ms = entries.milliseconds("timeout")
+    defaults.workspace_mode = entries.text("workspace_mode")  # type: ignore[assignment]
+    if "retry" in entries.nodes:
+        defaults.retry = read_retry(entries.nodes["retry"], unit.notes)
+    return defaults
+
+
+def _survey(unit: Unit) -> None:
+    entries = unit.entries
+    notes = unit.notes
+    if entries.has("steps") and entries.has("phases"):
+        later = max(entries.keys["steps"], entries.keys["phases"], key=lambda word: word.start)
+        notes.error("recipe.conflicting_keys", "a recipe has steps or phases, not both", later)
+    elif not entries.has("steps") and not entries.has("phases"):
+        notes.error("recipe.missing_key", 'a recipe needs "steps" or "phases"', entries.head())
+    for key in ("steps", "phases"):
+        if key in entries.nodes and not entries.items(key):
+            notes.error("recipe.bad_value", f"{quoted(key)} must not be empty", entries.nodes[key])
+    if entries.has("phases") and not entries.has("steps"):
+        unit.phased = True
+        survey_phases(entries.items("phases"), unit)
+    else:
+        survey_steps(entries.items("steps"), unit.scope, notes, "", narrowed=False)
+    _count_steps(unit)
+
+
+def _count_steps(unit: Unit) -> None:
+    """More steps than instances are allowed cannot be right, whatever the run would do."""
+    most = unit.limits.max_steps or DEFAULT_MAX_STEPS
+    elsewhere = unit.references.elsewhere
+    for count, draft in enumerate(unit.drafts(), 1):
+        if draft.scope.outer is not None and draft.id:
+            elsewhere.setdefault(draft.id, draft)
+        if count == most + 1:
+            at = draft.entries.nodes.get("id") or draft.entries.head()
+            hint = "raise limits.max_steps" if most < 100_000 else ""
+            unit.notes.error(
+                "recipe.limit", f"this is step {count:,}, and at most {most:,} are allowed", at, hint
+            )
+
+
+def _check(unit: Unit) -> None:
+    for draft in unit.drafts():
+        if draft.phase:
+            check_phase(draft, unit)
+        else:
+            check_step(draft, unit)
+            settle_posture(draft, unit)
+        if draft.type == "workflow" and "workflow" in draft.entries.nodes:
+            unit.calls.append(draft)
+    output = unit.entries.nodes.get("output")
+    if output is not None:
+        unit.output = read_output(output, unit.references, Place(None, unit.scope, unit.scope.names))
+    connect(unit.scope, unit.notes)
+    for draft in unit.drafts():
+        if draft.inner is not None:
+            connect(draft.inner, unit.notes)
+
+
+def warn_unused(unit: Unit) -> None:
+    """Inputs that nothing reads, and readers whose answer goes nowhere.
+
+    Only read-only agents are reported: what writes, runs or calls something may be there for its effect.
+    """
+    for name, node in unit.input_nodes.items():
+        if name not in unit.references.used_inputs:
+            unit.notes.warning("recipe.unused_input", f"input {quoted(name)} is never used", node)
+    _warn_unused_steps(unit.scope, unit, answered=unit.output is None)
+    for draft in unit.drafts():
+        if draft.inner is not None and not draft.phase:
+            _warn_unused_steps(draft.inner, unit, answered="output" not in draft.facts)
+
+
+def _warn_unused_steps(scope: Scope, unit: Unit, *, answered: bool) -> None:
+    for draft in scope.drafts:
+        if draft.used or (answered and draft is scope.last) or not _only_answers(draft):
+            continue
+        at = draft.entries.nodes.get("id") or draft.entries.head()
+        message = f"nothing uses the output of step {quoted(draft.id)}"
+        hint = "refer to it from a later step or the output, or remove it"
+        unit.notes.warning("recipe.unused_step", message, at, hint)
+
+
+def _only_answers(draft: Draft) -> bool:
+    return draft.type == "agent" and draft.facts.get("posture") == "read_only"
