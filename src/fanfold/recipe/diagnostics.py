@@ -66,7 +66,7 @@ class Report:
         message: str,
         source: Source,
         span: Span,
-        help: str = "",  # noqa: A002 - the word of the JSON shape
+        help: str = "",
         fix: Fix | None = None,
     ) -> None:
         """The recipe is refused because of `span`."""
@@ -81,7 +81,7 @@ class Report:
         message: str,
         source: Source,
         span: Span,
-        help: str = "",  # noqa: A002 - the word of the JSON shape
+        help: str = "",
         fix: Fix | None = None,
     ) -> None:
         """The recipe can run, but the author should know."""

@@ -1,0 +1,199 @@
+"""Which names a CEL expression uses, and where it loops.
+
+The CEL library parses, checks and evaluates, but does not tell which `steps.<id>` an expression needs, nor
+bounds what its loops may cost. Both questions need only names, paths and loops, so that is what is read.
+
+Rules
+* Only expressions that the library has accepted are read. Precedence does not matter here: an expression
+  is a bag of names with their paths, and of loops (the macros `map`, `filter`, `all`, `exists` …), each
+  with what it runs over and what it repeats. Strings, comments and loop variables are never taken for
+  references.
+* Literals are kept only as what they weigh, in the units of `work`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple, TypeAlias
+
+MAX_DEPTH = 100
+"""Brackets inside one another. The library allows 32 levels, so this is only a net."""
+CHARS_PER_UNIT = 8
+
+LOOPS = frozenset({"all", "exists", "exists_one", "existsOne", "filter", "map"})
+_CONSTANTS = frozenset({"true", "false", "null"})
+_TOKEN = re.compile(
+    r"""(?P<skip>\s+|//[^\n]*)
+    |(?P<raw>(?:[rR][bB]?|[bB][rR])(?:\"\"\".*?\"\"\"|'''.*?'''|"[^"\n]*"|'[^'\n]*'))
+    |(?P<string>[bB]?(?:\"\"\"(?:\\.|[^\\])*?\"\"\"|'''(?:\\.|[^\\])*?'''
+        |"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*'))
+    |(?P<number>0[xX][0-9a-fA-F]+[uU]?|(?:[0-9]+(?:\.[0-9]+)?|\.[0-9]+)(?:[eE][-+]?[0-9]+)?[uU]?)
+    |(?P<name>[A-Za-z_][A-Za-z0-9_]*)
+    |(?P<quoted>`[^`\n]*`)
+    |(?P<mark>.)""",
+    re.VERBOSE | re.DOTALL,
+)
+
+
+class Use(NamedTuple):
+    """A name and the path after it; `spans` holds the place of the name and of each part."""
+
+    name: str
+    parts: tuple[str | int, ...]
+    spans: tuple[tuple[int, int], ...]
+
+
+class Constant(NamedTuple):
+    """A literal and the units it weighs."""
+
+    units: int
+
+
+class Loop(NamedTuple):
+    """A macro: `over` is the receiver, `variable` is bound in `body`."""
+
+    macro: str
+    over: tuple[Usage, ...]
+    variable: str
+    body: tuple[Usage, ...]
+
+
+class Selection(NamedTuple):
+    """A part of something computed, such as `inputs.all[inputs.which]`; what it gives is not known."""
+
+    of: tuple[Usage, ...]
+
+
+Usage: TypeAlias = Use | Constant | Loop | Selection
+
+
+class Token(NamedTuple):
+    kind: str
+    text: str
+    start: int
+    end: int
+
+
+def tokens(text: str) -> list[Token]:
+    """The words of an expression without white space and comments."""
+    return [
+        Token(m.lastgroup or "", m.group(), m.start(), m.end())
+        for m in _TOKEN.finditer(text)
+        if m.lastgroup != "skip"
+    ]
+
+
+def read(text: str) -> tuple[Usage, ...]:
+    """The names and loops of an expression that the library has accepted."""
+    return tuple(_Reader(tokens(text)).until_closed(0))
+
+
+def free_uses(usages: Sequence[Usage], bound: frozenset[str] = frozenset()) -> Iterator[Use]:
+    """Every use of a name that is not a loop variable there, in reading order."""
+    for usage in usages:
+        if isinstance(usage, Use):
+            if usage.name not in bound:
+                yield usage
+        elif isinstance(usage, Loop):
+            yield from free_uses(usage.over, bound)
+            yield from free_uses(usage.body, bound | {usage.variable})
+        elif isinstance(usage, Selection):
+            yield from free_uses(usage.of, bound)
+
+
+class _Reader:
+    """Recursive descent over operands; operators and commas only separate them."""
+
+    def __init__(self, words: list[Token]) -> None:
+        self._words = words
+        self._at = 0
+
+    def until_closed(self, depth: int) -> list[Usage]:
+        """Everything up to the bracket that closes this level, which is consumed."""
+        if depth > MAX_DEPTH:
+            raise RecursionError("the expression nests too deeply")
+        found: list[Usage] = []
+        while self._at < len(self._words):
+            if self._peek() in (")", "]", "}"):
+                self._at += 1
+                break
+            found += self._operand(depth)
+        return found
+
+    def _peek(self, ahead: int = 0) -> str:
+        i = self._at + ahead
+        return self._words[i].text if i < len(self._words) else ""
+
+    def _take(self) -> Token:
+        self._at += 1
+        return self._words[self._at - 1]
+
+    def _operand(self, depth: int) -> list[Usage]:
+        word = self._take()
+        if word.text == "." and self._kind() == "name":  # `.name` is the same name from the outermost scope
+            word = self._take()
+        if word.kind == "name" and word.text != "in":
+            if word.text in _CONSTANTS:
+                return [Constant(1)]
+            if self._peek() == "(":
+                self._at += 1
+                return self._postfix(self.until_closed(depth + 1), depth)
+            return self._path(word, depth)
+        if word.kind in ("string", "raw", "number"):
+            return self._postfix([Constant(1 + len(word.text) // CHARS_PER_UNIT)], depth)
+        if word.text in ("(", "[", "{"):
+            return self._postfix(self.until_closed(depth + 1), depth)
+        return []
+
+    def _kind(self, ahead: int = 0) -> str:
+        i = self._at + ahead
+        return self._words[i].kind if i < len(self._words) else ""
+
+    def _path(self, root: Token, depth: int) -> list[Usage]:
+        """A name and what selects from it, as far as it can be known without evaluating."""
+        parts: list[str | int] = []
+        spans = [(root.start, root.end)]
+        while True:
+            if self._peek() == "." and self._kind(1) in ("name", "quoted") and self._peek(2) != "(":
+                self._at += 1
+                word = self._take()
+                parts.append(word.text.strip("`"))
+            elif self._peek() == "[" and self._peek(2) == "]" and self._literal_key(1) is not None:
+                key = self._literal_key(1)
+                assert key is not None
+                parts.append(key)
+                self._at += 1
+                word = self._take()
+                self._at += 1
+            else:
+                return self._postfix([Use(root.text, tuple(parts), tuple(spans))], depth)
+            spans.append((word.start, word.end))
+
+    def _literal_key(self, ahead: int) -> str | int | None:
+        kind, text = self._kind(ahead), self._peek(ahead)
+        if kind == "number" and text.isdecimal() and len(text) < 10:
+            return int(text)
+        if kind == "string" and text[0] in "\"'" and text[:3] not in ('"""', "'''") and "\\" not in text:
+            return text[1:-1]
+        return None
+
+    def _postfix(self, found: list[Usage], depth: int) -> list[Usage]:
+        """Calls, macros, and selections that depend on values."""
+        while True:
+            if self._peek() in ("[", "{"):
+                self._at += 1
+                found = [Selection((*found, *self.until_closed(depth + 1)))]
+            elif self._peek() == "." and self._peek(2) == "(":
+                macro = self._peek(1)
+                self._at += 3
+                if macro in LOOPS and self._kind() == "name" and self._peek(1) == ",":
+                    variable = self._take().text
+                    found = [Loop(macro, tuple(found), variable, tuple(self.until_closed(depth + 1)))]
+                else:
+                    found = found + self.until_closed(depth + 1)
+            elif self._peek() == "." and self._kind(1) in ("name", "quoted"):
+                self._at += 2
+                found = [Selection(tuple(found))]
+            else:
+                return found
