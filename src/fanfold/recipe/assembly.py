@@ -73,7 +73,7 @@ def _assemble_step(draft: Draft, unit: Unit) -> Step:
         item_name=draft.item_name or "item",
         max_items=facts.get("max_items") or entries.integer("max_items") or 100,
         repeat=_repeat(draft),
-        posture=_posture(draft, action, unit),
+        posture=_posture(draft, action),
         read_set=facts.get("read_set", EVERYTHING),
         write_set=facts.get("write_set", ()),
         templated_sets=facts.get("templated_sets", False),
@@ -97,7 +97,7 @@ def _repeat(draft: Draft) -> Repeat | None:
     return Repeat(until=until, max_iterations=draft.repeat.integer("max_iterations") or 2)
 
 
-def _posture(draft: Draft, action: Action, unit: Unit) -> Posture:
+def _posture(draft: Draft, action: Action) -> Posture:
     if isinstance(action, GroupAction):
         return "writer" if any(step.posture == "writer" for step in action.steps) else "read_only"
     if isinstance(action, WorkflowAction):

@@ -19,7 +19,7 @@ import re
 import secrets
 import stat
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from fanfold.errors import AuthorError, NotFoundError, WorldError
@@ -129,8 +129,8 @@ class Library:
             if folder is not None:
                 yield from _scan(origin, folder)
 
-    def _named(self, name: str) -> list[_Candidate]:
-        return [one for one in self._candidates() if one.name == name]
+    def _named(self, name: str) -> tuple[_Candidate, ...]:
+        return tuple(one for one in self._candidates() if one.name == name)
 
     # -- saving --------------------------------------------------------------------------------------
 
@@ -209,7 +209,7 @@ def _read(file: Path) -> bytes:
 
 
 def _version_of(candidate: _Candidate) -> int:
-    """The version, from the file's name or cheaply from its text; compiling would cost a hundred times more."""
+    """The version, from the file's name or cheaply from its text: finding a recipe reads many files."""
     if candidate.version is not None:
         return candidate.version
     try:
@@ -250,22 +250,13 @@ def _entry(candidate: _Candidate) -> Entry:
 def _with_shadows(entries: list[Entry], hidden: list[str]) -> Iterator[Entry]:
     """Say what the highest version hides; the same version twice in one folder is said too."""
     for i, entry in enumerate(entries):
-        shadows = hidden if i == len(entries) - 1 else []
-        shadows = [
-            *shadows,
-            *(one.file for one in entries if one is not entry and one.version == entry.version),
-        ]
+        twins = [one.file for one in entries if one is not entry and one.version == entry.version]
+        shadows = [*(hidden if i == len(entries) - 1 else []), *twins]
         if shadows:
             message = f"recipe.shadowed: {entry.file} shadows {', '.join(shadows)}"
-            entry = Entry(
-                entry.name,
-                entry.version,
-                entry.description,
-                entry.origin,
-                entry.file,
-                (*entry.warnings, message),
-            )
-        yield entry
+            yield replace(entry, warnings=(*entry.warnings, message))
+        else:
+            yield entry
 
 
 def _text_of(tree: Mapping, key: str) -> str:

@@ -1,0 +1,204 @@
+"""The recipe language for editors and readers, both drawn from the table in `keys`.
+
+`json_schema` is what `fanfold schema` prints: closed objects, a sentence for every key, the roles known
+here as suggestions. It accepts every recipe the compiler accepts, and refuses less than the compiler,
+because references, globs and expressions are not a matter of form.
+
+`reference_markdown` is the reference page of the documentation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from fanfold.recipe.forms import ID, IDENTIFIER, SLUG
+from fanfold.recipe.keys import SHAPES, STEP_TYPES, Key, Shape
+from fanfold.recipe.surroundings import Ceilings
+
+__all__ = ["SHAPES", "json_schema", "reference_markdown"]
+
+_ROLE_KEYS = frozenset({"agent", "subagent", "role"})
+_SCALARS = ["string", "number", "boolean"]
+_DURATION = "^[0-9]{1,12}(ms|s|m|h)$"
+_STEP_NEEDS = (
+    "prompt",
+    "task",
+    "workflow",
+    "handler",
+    "run",
+    "approve",
+    "steps",
+    "agent",
+    "subagent",
+    "role",
+    "type",
+)
+
+
+def json_schema(roles: Iterable[str] = (), ceilings: Ceilings | None = None) -> dict[str, Any]:
+    """JSON Schema (draft 2020-12) of a recipe file."""
+    names = sorted(roles)
+    highs = {}
+    if ceilings is not None:
+        highs = {"max_concurrency": ceilings.concurrency, "max_agents": ceilings.agents}
+    objects = {name: _object(shape, names, highs) for name, shape in SHAPES.items()}
+    recipe = objects.pop("recipe")
+    recipe["oneOf"] = [{"required": ["steps"]}, {"required": ["phases"]}]
+    objects["step"]["anyOf"] = [{"required": [name]} for name in _STEP_NEEDS]
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "Fanfold recipe",
+        **recipe,
+        "$defs": objects,
+    }
+
+
+def _object(shape: Shape, roles: list[str], highs: dict[str, int]) -> dict[str, Any]:
+    properties = {}
+    for key in shape.keys.values():
+        form = _form(key, roles, highs)
+        text = key.doc if not key.default else f"{key.doc} Default: {key.default}."
+        properties[key.name] = {**form, "description": text}
+    required = [key.name for key in shape.keys.values() if key.required]
+    closed: dict[str, Any] = {
+        "type": "object",
+        "description": shape.doc,
+        "properties": properties,
+        "additionalProperties": False,
+    }
+    return closed | ({"required": required} if required else {})
+
+
+def _form(key: Key, roles: list[str], highs: dict[str, int]) -> dict[str, Any]:
+    """What a value of the key looks like."""
+    if key.name in _ROLE_KEYS and roles:
+        # The second branch lets unknown names pass: a role may be added after the schema was written.
+        return {"anyOf": [{"enum": roles}, {"type": "string"}]}
+    if key.kind == "word":
+        return {"enum": list(key.words)}
+    if key.kind == "words":
+        return {"type": "array", "items": {"enum": list(key.words)}}
+    if key.kind in {"integer", "milliseconds"}:
+        return {"type": "integer", "minimum": key.low, "maximum": max(key.high or 0, highs.get(key.name, 0))}
+    if key.kind == "number":
+        return {"type": "number", "exclusiveMinimum": key.low, "maximum": key.high}
+    if key.kind == "object":
+        return {"$ref": f"#/$defs/{key.of}"}
+    if key.kind == "objects":
+        return {"type": "array", "items": {"$ref": f"#/$defs/{key.of}"}}
+    return dict(_FORMS[key.kind])
+
+
+_A_ID = {"type": ["string", "integer"], "pattern": f"^{ID.pattern}$"}
+_A_NAME = {"type": "string", "pattern": f"^{IDENTIFIER.pattern}$"}
+_TEXTS = {"type": "array", "items": {"type": "string"}}
+_FORMS: dict[str, dict[str, Any]] = {
+    "slug": {"type": "string", "pattern": f"^{SLUG.pattern}$"},
+    "id": _A_ID,
+    "identifier": _A_NAME,
+    "text": {"type": "string"},
+    "template": {"type": "string"},
+    "expression": {"type": ["string", "boolean"]},
+    "boolean": {"type": "boolean"},
+    "duration": {"type": "string", "pattern": _DURATION},
+    "ids": {"type": "array", "items": _A_ID},
+    "texts": _TEXTS,
+    "identifiers": {"type": "array", "items": _A_NAME},
+    "globs": _TEXTS,
+    "arguments": {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": _SCALARS}}]},
+    "variables": {"type": "object", "additionalProperties": {"type": _SCALARS}},
+    "values": {"type": "object", "propertyNames": {"pattern": _A_NAME["pattern"]}},
+    "output": {"anyOf": [{"type": "string"}, {"type": "object"}]},
+    "schema": {"type": ["object", "boolean"]},
+    "json": {},
+    "jsons": {"type": "array", "minItems": 1},
+    "free": {"type": "object"},
+}
+
+
+# ---------------------------------------------------------------------------------------------------
+# The reference page
+
+
+def reference_markdown() -> str:
+    """The reference of the recipe language: one table per object, steps by type."""
+    parts = [
+        "# Recipe reference",
+        "Every key a recipe may hold. Anything else is refused, with the nearest known word.",
+    ]
+    for name, shape in SHAPES.items():
+        parts += [f"## {_title(name)}", shape.doc]
+        if name != "step":
+            parts.append(_table(shape.keys.values()))
+            continue
+        parts.append(_table(key for key in shape.keys.values() if len(key.only) != 1))
+        for kind in STEP_TYPES:
+            own = [key for key in shape.keys.values() if key.only == (kind,)]
+            parts += [f"### `{kind}` steps", _table(own)]
+    return "\n\n".join(parts) + "\n"
+
+
+def _title(name: str) -> str:
+    return {"recipe": "Top level", "step": "Steps", "input": "Inputs", "phase": "Phases"}.get(
+        name, f"`{name}`"
+    )
+
+
+def _table(keys: Iterable[Key]) -> str:
+    lines = ["| key | value | default | meaning |", "|---|---|---|---|"]
+    lines += [f"| `{key.name}` | {_value(key)} | {key.default} | {_meaning(key)} |" for key in keys]
+    return "\n".join(lines)
+
+
+def _meaning(key: Key) -> str:
+    doc = key.doc.replace("|", "\\|")
+    doc = f"{doc} **Required.**" if key.required else doc
+    return f"{doc} Only on {_listed(key.only)} steps." if len(key.only) > 1 else doc
+
+
+def _listed(words: tuple[str, ...]) -> str:
+    return ", ".join(words[:-1]) + " and " + words[-1]
+
+
+def _value(key: Key) -> str:
+    if key.kind == "word":
+        return ", ".join(f"`{word}`" for word in key.words)
+    if key.kind == "words":
+        return "list of " + ", ".join(f"`{word}`" for word in key.words)
+    if key.kind == "integer":
+        return f"integer from {key.low:,} to {key.high:,}"
+    if key.kind in {"object", "objects"}:
+        link = f"[{key.of}](#{_anchor(key.of)})"
+        return link if key.kind == "object" else f"list of {link}"
+    return _VALUES[key.kind]
+
+
+def _anchor(name: str) -> str:
+    return _title(name).strip("`").lower().replace(" ", "-")
+
+
+_VALUES: dict[str, str] = {
+    "slug": "name (`a-z 0-9 _ -`)",
+    "id": "id (`A-Z a-z 0-9 _ -`)",
+    "identifier": "name",
+    "text": "text",
+    "template": "template",
+    "expression": "expression (CEL)",
+    "number": "number above 0",
+    "boolean": "`true` or `false`",
+    "duration": "duration (`500ms`, `90s`, `5m`, `2h`)",
+    "milliseconds": "integer",
+    "ids": "list of ids",
+    "texts": "list of text",
+    "identifiers": "list of names",
+    "globs": "list of globs",
+    "arguments": "list of arguments, or text",
+    "variables": "map of name to template",
+    "values": "map of name to value",
+    "output": "template, or map of name to value",
+    "schema": "JSON Schema",
+    "json": "any value",
+    "jsons": "list of values",
+    "free": "map",
+}
