@@ -20,7 +20,7 @@ from fanfold.recipe.assembly import assemble_plan
 from fanfold.recipe.diagnostics import Report
 from fanfold.recipe.drafts import Draft
 from fanfold.recipe.inputs import literal_problem
-from fanfold.recipe.notes import did_you_mean, quoted
+from fanfold.recipe.notes import quoted
 from fanfold.recipe.parse import Scalar
 from fanfold.recipe.surroundings import Found, Surroundings
 from fanfold.recipe.unit import Unit
@@ -48,8 +48,9 @@ class Closure:
     units: dict[str, Unit | None] = field(default_factory=dict)
     """By identity of the file; None for a file that could not be read at all."""
     plans: dict[str, Plan] = field(default_factory=dict)
-    shadowed: dict[str, tuple[str, ...]] = field(default_factory=dict)
     way: list[Frame] = field(default_factory=list)
+    looked_up: dict[tuple[str, str], Found | FanfoldError] = field(default_factory=dict)
+    """Answers of the library, by the folder asked from and the reference."""
     too_deep: set[int] = field(default_factory=set)
 
     def enter(self, data: bytes, file: str, identity: str) -> Unit | None:
@@ -62,6 +63,8 @@ class Closure:
         frame = Frame(identity, unit)
         self.way.append(frame)
         for call in unit.calls:
+            if self.report.full:
+                break
             frame.call = call
             self._follow(call, unit)
         self.way.pop()
@@ -113,11 +116,17 @@ class Closure:
             hint = "write name, name@version or ./file.yaml"
             unit.notes.error("recipe.unknown_workflow", message, node, hint)
             return None
-        try:
-            return self.around.library.find(text, relative_to=unit.source.file)
-        except FanfoldError as error:
-            unit.notes.error("recipe.unknown_workflow", error.message, node, error.hint)
+        asked = (os.path.dirname(unit.source.file), text)
+        if asked not in self.looked_up:
+            try:
+                self.looked_up[asked] = self.around.library.find(text, relative_to=unit.source.file)
+            except FanfoldError as error:
+                self.looked_up[asked] = error
+        found = self.looked_up[asked]
+        if isinstance(found, FanfoldError):
+            unit.notes.error("recipe.unknown_workflow", found.message, node, found.hint)
             return None
+        return found
 
     def _key(self, text: str, found: Found, child: Unit) -> str:
         if not _is_path(text):
@@ -181,10 +190,14 @@ def _check_given(call: Draft, child: Unit, unit: Unit) -> None:
         declared = child.inputs.get(word.text)
         if declared is None:
             if complete:
-                takes = "it takes " + (", ".join(child.inputs) or "none")
+                hint = unit.notes.did_you_mean(word.text, child.inputs)
+                hint = hint or "it takes " + (", ".join(list(child.inputs)[:20]) or "none")
                 message = f"workflow {quoted(child.name)} has no input {quoted(word.text)}"
                 unit.notes.error(
-                    "recipe.unknown_input", message, word, did_you_mean(word.text, child.inputs) or takes
+                    "recipe.unknown_input",
+                    message,
+                    word,
+                    unit.notes.did_you_mean(word.text, child.inputs) or takes,
                 )
             continue
         problem = literal_problem(declared, given[word.text])

@@ -9,13 +9,14 @@ Rules
 
 from __future__ import annotations
 
-from collections import deque
+from typing import cast
 
 from fanfold.recipe import parse
 from fanfold.recipe.diagnostics import Fix
 from fanfold.recipe.drafts import Draft, Scope
 from fanfold.recipe.notes import Notes, quoted
 from fanfold.recipe.parse import Scalar
+from fanfold.recipe.rings import find_rings
 
 MAX_RING_SHOWN = 20
 
@@ -70,18 +71,7 @@ def _write_edges(draft: Draft, names: list[str], notes: Notes) -> Fix | None:
     text = notes.source.text
     node = draft.entries.nodes.get("depends_on")
     if isinstance(node, parse.Sequence):
-        if text[node.start : node.start + 1] == "[":
-            if node.items:
-                return notes.fix(
-                    node.items[-1].end, node.items[-1].end, "".join(f", {name}" for name in names)
-                )
-            return notes.fix(node.start + 1, node.start + 1, ", ".join(names))
-        if not node.items:
-            return None
-        last = node.items[-1]
-        dash = text.rfind("-", 0, last.start)
-        indent = " " * (dash - (text.rfind("\n", 0, dash) + 1))
-        return notes.fix(last.end, last.end, "".join(f"\n{indent}- {name}" for name in names))
+        return _extend_list(node, names, notes)
     identifier = draft.entries.nodes.get("id")
     word = draft.entries.keys.get("id")
     if not isinstance(identifier, Scalar) or word is None:
@@ -94,17 +84,23 @@ def _write_edges(draft: Draft, names: list[str], notes: Notes) -> Fix | None:
     return notes.fix(identifier.end, identifier.end, f"\n{indent}{listed}")
 
 
-# ---------------------------------------------------------------------------------------------------
-# Rings
+def _extend_list(node: parse.Sequence, names: list[str], notes: Notes) -> Fix | None:
+    text = notes.source.text
+    if not node.items:
+        return notes.fix(node.start + 1, node.start + 1, ", ".join(names))
+    last = node.items[-1]
+    if text[node.start : node.start + 1] == "[":
+        return notes.fix(last.end, last.end, "".join(f", {name}" for name in names))
+    dash = text.rfind("-", 0, last.start)
+    indent = " " * (dash - (text.rfind("\n", 0, dash) + 1))
+    return notes.fix(last.end, last.end, "".join(f"\n{indent}- {name}" for name in names))
 
 
 def _report_rings(scope: Scope, notes: Notes) -> None:
-    edges = {draft.id: _targets(draft) for draft in scope.by_id.values()}
-    left = _not_sortable(scope, edges)
-    for members in _strong_components(left, edges):
-        first = min(members, key=lambda draft: draft.order)
-        ring = _shortest_ring(first, {draft.id for draft in members}, edges)
-        shown = [quoted(draft.id) for draft in ring[:MAX_RING_SHOWN]]
+    graph = {draft.id: draft.facts["depends_on"] for draft in scope.by_id.values()}
+    for ring in find_rings(cast(dict[str, tuple[str, ...]], graph)):
+        first = scope.by_id[ring[0]]
+        shown = [quoted(step_id) for step_id in ring[:MAX_RING_SHOWN]]
         if len(ring) > MAX_RING_SHOWN:
             shown.append(f"… ({len(ring)} steps)")
         chain = " → ".join([*shown, quoted(first.id)])
@@ -114,89 +110,3 @@ def _report_rings(scope: Scope, notes: Notes) -> None:
         else:
             message = f"steps depend on each other in a ring: {chain}"
         notes.error("recipe.cycle", message, at, "remove one of these edges")
-
-
-def _not_sortable(scope: Scope, edges: dict[str, list[Draft]]) -> list[Draft]:
-    """Steps that are on a ring or behind one: what remains when all others have been put in order."""
-    waiting = {step_id: len(targets) for step_id, targets in edges.items()}
-    dependents: dict[str, list[str]] = {step_id: [] for step_id in edges}
-    for step_id, targets in edges.items():
-        for target in targets:
-            dependents[target.id].append(step_id)
-    ready = deque(step_id for step_id, count in waiting.items() if count == 0)
-    while ready:
-        done = ready.popleft()
-        del waiting[done]
-        for dependent in dependents[done]:
-            waiting[dependent] -= 1
-            if waiting[dependent] == 0:
-                ready.append(dependent)
-    return [scope.by_id[step_id] for step_id in waiting]
-
-
-def _strong_components(drafts: list[Draft], edges: dict[str, list[Draft]]) -> list[list[Draft]]:
-    """Tarjan's algorithm without recursion; only components that hold a ring are returned."""
-    here = {draft.id for draft in drafts}
-    number: dict[str, int] = {}
-    low: dict[str, int] = {}
-    stack: list[Draft] = []
-    on_stack: set[str] = set()
-    found: list[list[Draft]] = []
-    for root in drafts:
-        if root.id in number:
-            continue
-        work = [(root, iter(edges[root.id]))]
-        number[root.id] = low[root.id] = len(number)
-        stack.append(root)
-        on_stack.add(root.id)
-        while work:
-            draft, targets = work[-1]
-            target = next(targets, None)
-            if target is not None:
-                if target.id not in here:
-                    continue
-                if target.id not in number:
-                    number[target.id] = low[target.id] = len(number)
-                    stack.append(target)
-                    on_stack.add(target.id)
-                    work.append((target, iter(edges[target.id])))
-                elif target.id in on_stack:
-                    low[draft.id] = min(low[draft.id], number[target.id])
-                continue
-            work.pop()
-            if work:
-                parent = work[-1][0]
-                low[parent.id] = min(low[parent.id], low[draft.id])
-            if low[draft.id] == number[draft.id]:
-                members = _pop_component(stack, on_stack, draft)
-                if len(members) > 1 or draft in edges[draft.id]:
-                    found.append(members)
-    return found
-
-
-def _pop_component(stack: list[Draft], on_stack: set[str], last: Draft) -> list[Draft]:
-    members: list[Draft] = []
-    while True:
-        draft = stack.pop()
-        on_stack.discard(draft.id)
-        members.append(draft)
-        if draft is last:
-            return members
-
-
-def _shortest_ring(first: Draft, members: set[str], edges: dict[str, list[Draft]]) -> list[Draft]:
-    """The steps of a shortest ring through `first`, beginning with it."""
-    came_from: dict[str, Draft] = {}
-    queue = deque([first])
-    while queue:
-        draft = queue.popleft()
-        for target in edges[draft.id]:
-            if target is first:
-                ring = [draft]
-                while ring[-1] is not first:
-                    ring.append(came_from[ring[-1].id])
-                return ring[::-1]
-            if target.id in members and target.id not in came_from:
-                came_from[target.id] = draft
-                queue.append(target)
-    return [first]

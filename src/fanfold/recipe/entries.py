@@ -17,7 +17,7 @@ from fanfold.recipe.diagnostics import Span
 from fanfold.recipe.durations import parse_duration
 from fanfold.recipe.forms import has_form
 from fanfold.recipe.keys import Key, Shape
-from fanfold.recipe.notes import MAX_SHOWN_CHARS, Notes, did_you_mean, kind_of, quoted, span_of, with_article
+from fanfold.recipe.notes import MAX_SHOWN_CHARS, Notes, kind_of, quoted, span_of, with_article
 from fanfold.recipe.parse import Node, Scalar
 
 
@@ -103,7 +103,7 @@ def _read_entry(entries: Entries, word: Scalar, value: Node, notes: Notes, highs
     shape = entries.shape
     key = shape.keys.get(word.text)
     if key is None:
-        known = did_you_mean(word.text, shape.keys)
+        known = notes.did_you_mean(word.text, shape.keys)
         notes.error(
             "recipe.unknown_key", f"{with_article(shape.name)} has no key {quoted(word.text)}", word, known
         )

@@ -11,7 +11,7 @@ from fanfold.recipe.commands import read_arguments, read_environment
 from fanfold.recipe.drafts import Draft
 from fanfold.recipe.entries import Entries, read_entries
 from fanfold.recipe.keys import RETRY
-from fanfold.recipe.notes import Notes, did_you_mean, quoted
+from fanfold.recipe.notes import Notes, quoted
 from fanfold.recipe.output_schemas import read_schema
 from fanfold.recipe.parse import Node, Scalar
 from fanfold.recipe.references import Place, References, hint_to_owner
@@ -61,7 +61,7 @@ def check_edges(draft: Draft, notes: Notes, references: References) -> None:
         elif hidden is not None and hidden.scope.owner is not None:
             hint = hint_to_owner(hidden, hidden.scope.owner)
         else:
-            hint = did_you_mean(step_id, draft.scope.by_id)
+            hint = notes.did_you_mean(step_id, draft.scope.by_id)
         what = "phase" if draft.phase else "step"
         message = f"{what} {quoted(draft.id)} depends on {quoted(step_id)}, which does not exist"
         notes.error("recipe.unknown_step", message if outer is None else message + " here", node, hint)
@@ -117,7 +117,10 @@ def _check_output_names(draft: Draft, notes: Notes) -> None:
         seen.add(item.text)
         plain_command = draft.type == "command" and not draft.entries.has("output_schema")
         if plain_command and item.text not in COMMAND_OUTPUTS:
-            hint = did_you_mean(item.text, COMMAND_OUTPUTS) or "a command gives exit_code, stdout and stderr"
+            hint = (
+                notes.did_you_mean(item.text, COMMAND_OUTPUTS)
+                or "a command gives exit_code, stdout and stderr"
+            )
             notes.error("recipe.bad_value", f"a command has no output {quoted(item.text)}", item, hint)
 
 
@@ -164,14 +167,14 @@ def _check_agent(draft: Draft, unit: Unit, place: Place) -> None:
 def _check_tools(entries: Entries, allowed: tuple[str, ...] | None, notes: Notes) -> None:
     for item in entries.scalars("tools"):
         if allowed is not None and item.text not in allowed:
-            hint = did_you_mean(item.text, allowed) or "a step may only narrow the tools of its role"
+            hint = notes.did_you_mean(item.text, allowed) or "a step may only narrow the tools of its role"
             notes.error("recipe.bad_value", f"the role has no tool {quoted(item.text)}", item, hint)
 
 
 def _check_function(draft: Draft, unit: Unit) -> None:
     node = draft.entries.nodes.get("handler")
     if isinstance(node, Scalar) and not unit.around.is_handler(node.text):
-        hint = did_you_mean(node.text, list(unit.around.handler_names()))
+        hint = unit.notes.did_you_mean(node.text, list(unit.around.handler_names()))
         message = f"there is no handler {quoted(node.text)}"
         hint = hint or "register it with @fanfold.function, or name it package.module:callable"
         unit.notes.error("recipe.unknown_handler", message, node, hint)
@@ -197,7 +200,7 @@ def _check_approval(draft: Draft, references: References, place: Place) -> None:
     allowed = tuple(choices) or ("approve", "reject")
     readable = "choices" in entries.nodes or not entries.has("choices")
     if isinstance(default, Scalar) and default.text not in allowed and readable:
-        hint = did_you_mean(default.text, allowed) or "use one of " + ", ".join(allowed)
+        hint = references.notes.did_you_mean(default.text, allowed) or "use one of " + ", ".join(allowed)
         references.notes.error("recipe.bad_value", f"{quoted(default.text)} is no choice", default, hint)
 
 

@@ -14,7 +14,7 @@ from fanfold.recipe import parse
 from fanfold.recipe.diagnostics import Fix
 from fanfold.recipe.durations import parse_duration
 from fanfold.recipe.keys import Key, Kind
-from fanfold.recipe.notes import Notes, did_you_mean, kind_of, quoted
+from fanfold.recipe.notes import Notes, kind_of, quoted
 from fanfold.recipe.parse import Node, Scalar, plain
 
 SLUG = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}", re.ASCII)
@@ -104,7 +104,7 @@ def _word(node: Node, key: Key, notes: Notes) -> bool:
     assert isinstance(node, Scalar)
     if node.text in key.words:
         return True
-    hint = did_you_mean(node.text, key.words) or "use one of " + ", ".join(key.words)
+    hint = notes.did_you_mean(node.text, key.words) or "use one of " + ", ".join(key.words)
     notes.error("recipe.bad_value", f"{quoted(key.name)} cannot be {quoted(node.text)}", node, hint)
     return False
 

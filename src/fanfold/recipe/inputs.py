@@ -26,6 +26,7 @@ def read_inputs(entries: Entries, notes: Notes) -> tuple[dict[str, Input], dict[
     """Declared inputs by name, where each is named, and whether all of them could be read."""
     declared: dict[str, Input] = {}
     named: dict[str, Scalar] = {}
+    words: dict[str, str] = {}
     complete = not entries.has("inputs") or "inputs" in entries.nodes
     for node in entries.items("inputs"):
         item = read_entries(node, INPUT, notes)
@@ -33,9 +34,15 @@ def read_inputs(entries: Entries, notes: Notes) -> tuple[dict[str, Input], dict[
         if item is None or not isinstance(name, Scalar):
             complete = False
             continue
-        if name.text in declared:
-            notes.error("recipe.duplicate_id", f"there is already an input {quoted(name.text)}", name)
+        word = name.text.replace("-", "_")
+        if word in words:
+            message = f"there is already an input {quoted(words[word])}"
+            hint = (
+                "" if words[word] == name.text else "expressions write _ for -, so both have one name there"
+            )
+            notes.error("recipe.duplicate_id", message, name, hint)
             continue
+        words[word] = name.text
         declared[name.text] = _read_input(name.text, item, notes)
         named[name.text] = name
     return declared, named, complete

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Collection
 
 from fanfold.kernel.plan import JSON
 from fanfold.recipe import parse
@@ -11,16 +11,19 @@ from fanfold.recipe.diagnostics import Fix, Report, Source, Span, nearest
 from fanfold.recipe.parse import Node
 
 MAX_SHOWN_CHARS = 60
+MAX_EFFORT_FOR_HINTS = 20_000_000
+"""Comparisons of letters spent on hints for one file; the nearest word costs words times letters squared."""
 
 
 class Notes:
     """The report, seen from one file."""
 
-    __slots__ = ("report", "source")
+    __slots__ = ("_effort", "report", "source")
 
     def __init__(self, report: Report, source: Source) -> None:
         self.report = report
         self.source = source
+        self._effort = MAX_EFFORT_FOR_HINTS
 
     def error(self, code: str, message: str, at: Node | Span, hint: str = "", fix: Fix | None = None) -> None:
         self.report.error(code, message, self.source, span_of(at), hint, fix)
@@ -29,6 +32,12 @@ class Notes:
         self, code: str, message: str, at: Node | Span, hint: str = "", fix: Fix | None = None
     ) -> None:
         self.report.warning(code, message, self.source, span_of(at), hint, fix)
+
+    def did_you_mean(self, word: str, known: Collection[str]) -> str:
+        """The hint to the nearest known word, or nothing; a hostile file soon gets no more of them."""
+        self._effort -= len(known) * len(word) ** 2
+        found = nearest(word, known) if self._effort >= 0 else None
+        return f"did you mean {quoted(found)}?" if found else ""
 
     def fix(self, start: int, end: int, text: str) -> Fix:
         """Put `text` in place of what stands between two offsets."""
@@ -43,11 +52,6 @@ def quoted(text: str) -> str:
     """A word of the author's inside a message, cut when it is very long."""
     shown = text if len(text) <= MAX_SHOWN_CHARS else text[:MAX_SHOWN_CHARS] + "…"
     return json.dumps(shown, ensure_ascii=False)
-
-
-def did_you_mean(word: str, known: Iterable[str]) -> str:
-    found = nearest(word, known)
-    return f"did you mean {quoted(found)}?" if found else ""
 
 
 def with_article(word: str) -> str:

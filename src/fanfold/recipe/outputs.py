@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from fanfold.recipe import parse
-from fanfold.recipe.diagnostics import nearest
 from fanfold.recipe.drafts import Draft
-from fanfold.recipe.notes import quoted
+from fanfold.recipe.notes import Notes, quoted
 
 Known: TypeAlias = "Anything | Text | ListOf | Fields"
 
@@ -89,7 +88,7 @@ def _group_output(draft: Draft) -> Known:
     return output_of(last)
 
 
-def why_not(known: Known, parts: tuple[str | int, ...]) -> tuple[str, str] | None:
+def why_not(known: Known, parts: tuple[str | int, ...], notes: Notes) -> tuple[str, str] | None:
     """Why a path cannot lead into an output (what is wrong, what to do), or None when it may."""
     for part in parts:
         if isinstance(known, Anything):
@@ -104,8 +103,7 @@ def why_not(known: Known, parts: tuple[str | int, ...]) -> tuple[str, str] | Non
         if not isinstance(part, str):
             return "its output is an object, not a list", "name a field"
         if part not in known.fields:
-            meant = nearest(part, known.fields)
-            hint = f"did you mean {quoted(meant)}?" if meant else "it has " + ", ".join(known.fields)
+            hint = notes.did_you_mean(part, known.fields) or "it has " + ", ".join(list(known.fields)[:20])
             return f"its output has no field {quoted(part)}", hint
         known = known.fields[part]
     return None

@@ -17,7 +17,7 @@ from typing import Literal
 
 from fanfold.recipe.drafts import Draft, ExpressionNames, Scope, Words
 from fanfold.recipe.expressions import ExpressionError, Reference, check_expression
-from fanfold.recipe.notes import Notes, did_you_mean, quoted
+from fanfold.recipe.notes import Notes, quoted
 from fanfold.recipe.outputs import declared_names, output_of, why_not
 from fanfold.recipe.parse import Scalar
 from fanfold.recipe.template import Hole, Path, TemplateError, parse_template
@@ -102,12 +102,12 @@ class References:
         renamed = place.draft.item_name if place.draft is not None else None
         if name == "item" and renamed is not None:
             return f"here the item is called {quoted(renamed)}"
-        return _WHERE.get(name) or did_you_mean(name, ("inputs", "steps", *sorted(place.names)))
+        return _WHERE.get(name) or self.notes.did_you_mean(name, ("inputs", "steps", *sorted(place.names)))
 
     def _use_input(self, name: str, at: Words) -> None:
         self.used_inputs.add(name)
         if name not in self.inputs and self.inputs_known:
-            hint = did_you_mean(name, self.inputs) or "declare it under `inputs` at the top"
+            hint = self.notes.did_you_mean(name, self.inputs) or "declare it under `inputs` at the top"
             self.notes.error("recipe.unknown_input", f"there is no input {quoted(name)}", at.span(), hint)
 
     def _step_path(self, path: Path, node: Scalar, start: int, place: Place) -> list[int]:
@@ -164,7 +164,7 @@ class References:
             message = f"steps.{target.id}: {problem[0]}"
             self.notes.error("recipe.bad_expression", message, at.span(), problem[1])
             return []
-        return [reference.end] if _is_short(reference.parts) else []
+        return [_end_of_name(at.node.text, reference.end)] if _is_short(reference.parts) else []
 
     # -- steps ---------------------------------------------------------------------------------------
 
@@ -174,7 +174,7 @@ class References:
             hint = hint_to_owner(hidden, hidden.scope.owner)
         else:
             visible = [name for scope in _outward(place.scope) for name in scope.by_id]
-            hint = did_you_mean(step_id, visible)
+            hint = self.notes.did_you_mean(step_id, visible)
         who = f"step {quoted(place.draft.id)}" if place.draft is not None else "the output"
         message = f"{who} refers to {quoted(step_id)}, which does not exist"
         self.notes.error("recipe.unknown_step", message, at.span(), hint)
@@ -197,19 +197,19 @@ class References:
             return "say what of the step is meant", "add .output, .status or .error"
         first = parts[0]
         if first == "output":
-            return why_not(output_of(target), parts[1:])
+            return why_not(output_of(target), parts[1:], self.notes)
         if first in STEP_FACTS:
             return None
         if target.entries.has("outputs") and "outputs" not in target.entries.nodes:
             return None  # what the step declares could not be read, and that was reported
         names = declared_names(target)
         if first not in names:
-            hint = did_you_mean(str(first), (*STEP_FACTS, *names))
+            hint = self.notes.did_you_mean(str(first), (*STEP_FACTS, *names))
             return (
                 f"{quoted(str(first))} is not declared in its `outputs`",
                 hint or "write .output for the whole",
             )
-        return why_not(output_of(target), parts)
+        return why_not(output_of(target), parts, self.notes)
 
 
 def hint_to_owner(hidden: Draft, owner: Draft) -> str:
@@ -226,6 +226,12 @@ def _outward(scope: Scope) -> list[Scope]:
         found.append(here)
         here = here.outer
     return found
+
+
+def _end_of_name(text: str, end: int) -> int:
+    """Where the selection of a step ends: after `steps.x`, or after the bracket of `steps["x"]`."""
+    rest = text[end:].lstrip()
+    return len(text) - len(rest) + 1 if rest.startswith("]") else end
 
 
 def _is_short(parts: tuple[str | int, ...]) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fanfold.recipe.notes import Notes, did_you_mean, quoted
+from fanfold.recipe.notes import Notes, quoted
 from fanfold.recipe.parse import Scalar
 from fanfold.recipe.surroundings import RoleFacts, Surroundings
 
@@ -27,7 +27,7 @@ def find_role(text: str, at: Scalar | None, around: Surroundings, notes: Notes) 
     facts = around.roles.get(name)
     if facts is None:
         if at is not None:
-            hint = did_you_mean(name, around.roles) or "`fanfold agents` lists the roles known here"
+            hint = notes.did_you_mean(name, around.roles) or "`fanfold agents` lists the roles known here"
             where = at.span(0, len(name))
             notes.error("recipe.unknown_role", f"there is no role {quoted(name)}", where, hint)
         return Role(name, None, UNKNOWN, known=False)
