@@ -232,6 +232,9 @@ def _wake_waiters(state: State, node: Node) -> None:
 
 
 def _wake_quota(state: State, quota: Quota) -> None:
+    """One free place, one step to try: whoever does not use it passes it on (see `start_ready`)."""
+    if quota.max_concurrency is not None and quota.live >= quota.max_concurrency:
+        return
     while quota.waiting:
         order, node = heappop(quota.waiting)
         if node.status == READY and not node.closing:

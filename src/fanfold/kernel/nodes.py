@@ -170,8 +170,8 @@ class Run:
         self.plan = plan
         self.parent = parent
         self.call = call
-        self.depth = 0 if parent is None else parent.depth + 1
-        self.path = "" if call is None or parent is None else _join(parent.path, call.path)
+        self.depth: int = 0 if parent is None else parent.depth + 1
+        self.path: str = "" if call is None or parent is None else _join(parent.path, call.path)
         """The execution path: where this run sits in the tree."""
         self.scope: Scope
         self.nodes: dict[str, Node] = {}
@@ -223,9 +223,10 @@ class State:
 
     __slots__ = (
         "agenda", "agents", "approvals", "backoffs", "budgeted", "claimants", "clock", "dirty", "epoch",
-        "executing", "history", "in_flight", "instances", "late", "ledger", "live", "live_claims", "max_agents",
-        "max_steps", "now", "oversize", "parked_claims", "pausing", "plan", "ready", "ready_count", "root", "run_deadlines",
-        "runs", "settings", "shared_writers", "slots", "starved", "timer_count", "timers",
+        "executing", "history", "in_flight", "instances", "late", "ledger", "live", "live_claims",
+        "max_agents", "max_steps", "now", "oversize", "parked_claims", "pausing", "plan", "ready",
+        "ready_count", "root", "run_deadlines", "runs", "settings", "shared_writers", "slots", "starved",
+        "timer_count", "timers",
     )  # fmt: skip
 
     def __init__(self, run_id: str, plan: Plan, settings: Settings, at: int) -> None:

@@ -1,0 +1,136 @@
+"""Why a step is where it is: what it waits for, and what decided its end.
+
+Rules
+* An explanation is read off the state and changes nothing, so it can be asked at any point of a log.
+* Every status has a reason word from a small fixed set, and names the steps or limits behind it. What
+  has no explanation is a bug: the run would hang without a name.
+"""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from fanfold.kernel.lifecycle import COMPLETED, PENDING, READY, RUNNING, SKIPPED, TERMINAL, WAITING
+from fanfold.kernel.nodes import CALL, LOOP, MAP, Composite, Node, State
+from fanfold.kernel.plan import ApprovalAction
+from fanfold.kernel.progress import BACK_OFF
+
+SENTENCES = {
+    "dependencies": "waits for the steps it depends on",
+    "parent": "waits for the scope around it to start",
+    "deciding": "waits for its condition, list or sets to be evaluated",
+    "slots": "is ready; every slot is taken",
+    "scope_slots": "is ready; the concurrency cap of its phase or run is reached",
+    "conflict": "is ready; it would touch files of a step that goes first",
+    "max_agents": "is held back: no agents are left under the limit",
+    "budget": "is held back: its reservation does not fit the budget",
+    "max_steps": "is held back: expanding it would exceed the number of steps allowed",
+    "paused": "is held back: the run is paused",
+    "chosen": "is about to start",
+    "children": "runs; ends when its steps have ended",
+    "running": "runs",
+    "stopping": "runs and was asked to stop",
+    "interrupted": "was interrupted and goes on when the run is resumed",
+    "approval": "waits for a person",
+    "back-off": "failed and waits for its next attempt",
+    "completed": "completed",
+    "condition": "was skipped: its condition was false",
+    "failure": "was skipped: a step it depends on did not complete",
+    "failed": "failed",
+    "timed_out": "took too long",
+    "cancelled": "was cancelled",
+}
+
+
+class Explanation(Struct, frozen=True):
+    """`path` and `blocked_by` are tree paths; `reason` is a key of `SENTENCES`."""
+
+    path: str
+    status: str
+    reason: str
+    blocked_by: tuple[str, ...] = ()
+    message: str = ""
+
+
+def explain(state: State, node: Node) -> Explanation:
+    """Why this instance is in its status now."""
+    reason, blockers = _reason(state, node)
+    paths = tuple(blocker.run.tree_path(blocker.path) for blocker in blockers)
+    path = node.run.tree_path(node.path)
+    message = f"{path} {SENTENCES[reason]}"
+    if paths:
+        message += f" ({', '.join(paths[:5])}{', …' if len(paths) > 5 else ''})"
+    if node.error is not None and node.status != COMPLETED:
+        message += f": {node.error.message or node.error.code}"
+    return Explanation(path, node.status, reason, paths, message)
+
+
+def _reason(state: State, node: Node) -> tuple[str, list[Node]]:
+    if node.status in TERMINAL:
+        return _why_ended(node)
+    if node.status == PENDING:
+        return _why_pending(state, node)
+    if node.status == READY:
+        return _why_ready(state, node)
+    if node.status == WAITING:
+        approval = isinstance(node.step.action, ApprovalAction)
+        return ("approval" if approval else BACK_OFF), []
+    if isinstance(node, Composite):
+        if _is_oversize(state, node):
+            return "max_steps", []
+        return "children", [child for child in node.children if child.status not in TERMINAL]
+    if node.lost:
+        return "interrupted", []
+    return ("stopping" if node.stopping else "running"), []
+
+
+def _why_ended(node: Node) -> tuple[str, list[Node]]:
+    if node.status == SKIPPED:
+        return node.reason, [node.blocked_by] if node.blocked_by is not None else []
+    if isinstance(node, Composite) and node.status != COMPLETED and node.failed_child is not None:
+        return node.status, [node.failed_child]
+    return node.status, []
+
+
+def _why_pending(state: State, node: Node) -> tuple[str, list[Node]]:
+    if isinstance(node, Composite) and _is_oversize(state, node):
+        return "max_steps", []
+    open_dependencies = [other for other in _dependencies(node) if other.status not in TERMINAL]
+    if open_dependencies:
+        return "dependencies", open_dependencies
+    parent = node.parent
+    if parent is not None and parent.kind != CALL and parent.status == PENDING:
+        return "parent", [parent]
+    return "deciding", []
+
+
+def _why_ready(state: State, node: Node) -> tuple[str, list[Node]]:
+    if node.holding or isinstance(node, Composite):
+        return "chosen", []
+    for _, held, limit in state.starved:
+        if held is node:
+            return limit, []
+    if node.parked_on is not None and node.parked_on.status not in TERMINAL:
+        return "conflict", [node.parked_on]
+    if state.pausing:
+        return "paused", []
+    for quota in node.quotas:
+        if quota.max_concurrency is not None and quota.live >= quota.max_concurrency:
+            return "scope_slots", [other for other in _running(state) if quota in other.quotas]
+    return "slots", _running(state)
+
+
+def _running(state: State) -> list[Node]:
+    return sorted((n for n in state.in_flight.values() if n.status in (RUNNING, READY)), key=lambda n: n.order)
+
+
+def _is_oversize(state: State, node: Composite) -> bool:
+    return any(held is node for _, held in state.oversize)
+
+
+def _dependencies(node: Node) -> list[Node]:
+    parent = node.parent
+    if parent is None or parent.kind in (MAP, LOOP):
+        return []
+    prefix = f"{parent.path}/" if parent.path else ""
+    return [node.run.nodes[prefix + name] for name in node.step.depends_on]
