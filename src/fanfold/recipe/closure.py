@@ -193,12 +193,7 @@ def _check_given(call: Draft, child: Unit, unit: Unit) -> None:
                 hint = unit.notes.did_you_mean(word.text, child.inputs)
                 hint = hint or "it takes " + (", ".join(list(child.inputs)[:20]) or "none")
                 message = f"workflow {quoted(child.name)} has no input {quoted(word.text)}"
-                unit.notes.error(
-                    "recipe.unknown_input",
-                    message,
-                    word,
-                    unit.notes.did_you_mean(word.text, child.inputs) or takes,
-                )
+                unit.notes.error("recipe.unknown_input", message, word, hint)
             continue
         problem = literal_problem(declared, given[word.text])
         if problem is not None:
