@@ -85,9 +85,9 @@ def read_entries(
     `highs` raises the upper end of a range (project configuration may raise ceilings).
     """
     if not isinstance(node, parse.Mapping):
-        notes.error(
-            "recipe.bad_type", f"{with_article(shape.name)} must be a map of keys, not {kind_of(node)}", node
-        )
+        message = f"{with_article(shape.name)} must be a map of keys, not {kind_of(node)}"
+        if not notes.is_alias(node):
+            notes.error("recipe.bad_type", message, node)
         return None
     entries = Entries(node, shape)
     for word, value in node.entries:

@@ -28,6 +28,8 @@ def has_form(node: Node, key: Key, notes: Notes) -> bool:
 
 
 def _refuse(node: Node, key: Key, notes: Notes, wanted: str, hint: str = "", fix: Fix | None = None) -> bool:
+    if notes.is_alias(node):
+        return False
     notes.error(
         "recipe.bad_type", f"{quoted(key.name)} must be {wanted}, not {kind_of(node)}", node, hint, fix
     )
@@ -188,7 +190,10 @@ def _output(node: Node, key: Key, notes: Notes) -> bool:
 def _schema(node: Node, key: Key, notes: Notes) -> bool:
     if isinstance(node, parse.Mapping) or (isinstance(node, Scalar) and isinstance(node.value, bool)):
         return True
-    notes.error("recipe.bad_schema", f"{quoted(key.name)} must be a JSON Schema, not {kind_of(node)}", node)
+    if not notes.is_alias(node):
+        notes.error(
+            "recipe.bad_schema", f"{quoted(key.name)} must be a JSON Schema, not {kind_of(node)}", node
+        )
     return False
 
 

@@ -8,7 +8,7 @@ from collections.abc import Collection
 from fanfold.kernel.plan import JSON
 from fanfold.recipe import parse
 from fanfold.recipe.diagnostics import Fix, Report, Source, Span, nearest
-from fanfold.recipe.parse import Node
+from fanfold.recipe.parse import Node, Scalar
 
 MAX_SHOWN_CHARS = 60
 MAX_EFFORT_FOR_HINTS = 20_000_000
@@ -38,6 +38,14 @@ class Notes:
         self._effort -= len(known) * len(word) ** 2
         found = nearest(word, known) if self._effort >= 0 else None
         return f"did you mean {quoted(found)}?" if found else ""
+
+    def is_alias(self, node: Node) -> bool:
+        """Whether an alias stands there, which the parser has reported and given no value."""
+        return (
+            isinstance(node, Scalar)
+            and node.value is None
+            and self.source.text[node.start : node.end][:1] == "*"
+        )
 
     def fix(self, start: int, end: int, text: str) -> Fix:
         """Put `text` in place of what stands between two offsets."""

@@ -108,8 +108,8 @@ def survey_body(draft: Draft, nodes: list[Node], notes: Notes, extra: frozenset[
     """Read the steps inside a group or phase."""
     draft.inner = Scope(draft, draft.scope, draft.names() | extra, draft.items())
     narrowed = draft.narrowed or draft.entries.text("posture") == "read_only"
-    if not nodes:
-        key = "tasks" if draft.phase else "steps"
+    key = "tasks" if draft.phase else "steps"
+    if not nodes and key in draft.entries.nodes:
         notes.error("recipe.bad_value", f"{quoted(key)} must not be empty", draft.entries.nodes[key])
     survey_steps(nodes, draft.inner, notes, draft.path + "/", narrowed=narrowed)
 

@@ -1,0 +1,61 @@
+"""Every refusal: the right code at the right word, and nothing else, for recipes kept as files.
+
+The first lines of each file in `bad/` say what is expected, `# expect: <code> <line>:<column>`, and that
+is compared with everything that was reported, so a cascade of follow-up errors fails the test too.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from pathlib import Path
+
+import pytest
+
+from fanfold.recipe.diagnostics import render_text
+from tests.recipe.known import HERE, compile_file
+
+FILES = sorted((HERE / "bad").glob("*.yaml"))
+EXPECTED = re.compile(r"# expect: (\S+) (\d+):(\d+)")
+CODES = """
+    encoding syntax too_large too_deep alias tag duplicate_key unknown_key missing_key conflicting_keys
+    bad_type bad_value bad_id duplicate_id unknown_step cycle unknown_role unknown_input missing_input
+    bad_template bad_expression bad_glob bad_schema bad_duration limit unknown_workflow workflow_cycle depth
+    unknown_handler implied_edge shadowed unused_input unused_step
+""".split()
+GENERATED = {"recipe.encoding", "recipe.too_large"}
+"""Codes whose recipes are built in `test_hostile_recipes`: no editor should touch them."""
+
+
+def expectations(file: Path) -> list[tuple[str, int, int]]:
+    found = []
+    for line in file.read_text().splitlines():
+        if (match := EXPECTED.fullmatch(line)) is None:
+            break
+        found.append((match[1], int(match[2]), int(match[3])))
+    return found
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
+def test_a_bad_recipe_is_refused_at_the_word_that_is_wrong(file: Path):
+    started = time.process_time()
+    compiled = compile_file(file)
+    took = time.process_time() - started
+    shown = render_text(compiled.report.diagnostics, compiled.sources)
+    found = [(d.code, d.range.start.line, d.range.start.column) for d in compiled.report.diagnostics]
+    assert sorted(found) == sorted(expectations(file)), shown
+    only_warnings = all(d.severity == "warning" for d in compiled.report.diagnostics)
+    assert (compiled.plan is not None) == only_warnings
+    assert all(d.file == str(file) for d in compiled.report.diagnostics)
+    assert all(d.message for d in compiled.report.diagnostics)
+    assert took < 1
+
+
+def test_every_code_of_the_language_has_a_recipe():
+    seen = {code for file in FILES for code, _, _ in expectations(file)} | GENERATED
+    assert seen == {f"recipe.{code}" for code in CODES}
+
+
+def test_there_are_enough_of_them():
+    assert len(FILES) >= 60
+    assert all(expectations(file) for file in FILES)
