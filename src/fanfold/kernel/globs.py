@@ -1,4 +1,4 @@
-"""One glob: what a pattern may say, and the automaton that decides it.
+"""One glob: what a pattern may say, and its translation to an automaton, and whether two share a path.
 
 The language (paths are posix and relative; every segment of a path is non-empty)
     *            any run of characters within a segment, dotfiles too       ?   one character
@@ -7,13 +7,9 @@ The language (paths are posix and relative; every segment of a path is non-empty
     {a,b}        either; may hold '/', wildcards and braces. Anything else stands for itself.
 
 Theory
-    A pattern becomes a non-deterministic automaton in one pass, alternatives side by side and never
+    A pattern becomes an automaton (see `automata`) in one pass, alternatives side by side and never
     multiplied out, so it has O(length) states. It reads the path *with '/' appended*: then each segment
     ends in '/', and `**` is simply (segment '/')* which swallows the '/' written after it.
-    States are numbered so that an edge leads one state up, stays, or (only `**`) leads one state down;
-    braces add edges that read nothing, always upwards. A set of states is therefore one integer, and
-    reading a character is three shifts and masks of it, whatever the number of states.
-    Edges carry sets of characters as ranges over all of Unicode without NUL, so a negated class is exact.
 
 Rules
     * Every pattern that is accepted matches some path, and every state lies on a way to acceptance.
@@ -23,24 +19,17 @@ Rules
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
 from enum import IntEnum
 from functools import lru_cache
 from typing import TypeAlias
+
+from fanfold.kernel.automata import ANY, SLASH, Automaton, CharSet, common, complement, find_common, union
 
 MAX_LENGTH = 1_024
 MAX_ALTERNATIVES = 1_000
 MAX_BRACE_DEPTH = 16
 
-CharSet: TypeAlias = tuple[tuple[int, int], ...]
-"""Disjoint inclusive ranges of code points, ascending."""
-Moves: TypeAlias = tuple[int, int, int]
-"""The states that read a given label to the next state, to themselves, to the state before."""
-
-ANY: CharSet = ((1, 0x2E), (0x30, 0x10FFFF))
-SLASH: CharSet = ((0x2F, 0x2F),)
 _SPECIAL = frozenset("*?[{\\\0")
-_MAX_CACHED_MOVES = 512
 
 
 class GlobError(ValueError):
@@ -50,119 +39,6 @@ class GlobError(ValueError):
         super().__init__(message)
         self.position = position
         self.message = message
-
-
-def common(a: CharSet, b: CharSet) -> CharSet:
-    """The characters in both sets."""
-    if a is b:
-        return a
-    found: list[tuple[int, int]] = []
-    i = j = 0
-    while i < len(a) and j < len(b):
-        low, high = max(a[i][0], b[j][0]), min(a[i][1], b[j][1])
-        if low <= high:
-            found.append((low, high))
-        if a[i][1] < b[j][1]:
-            i += 1
-        else:
-            j += 1
-    return tuple(found)
-
-
-def _union(ranges: Iterable[tuple[int, int]]) -> CharSet:
-    merged: list[tuple[int, int]] = []
-    for low, high in sorted(ranges):
-        if merged and low <= merged[-1][1] + 1:
-            merged[-1] = (merged[-1][0], max(high, merged[-1][1]))
-        else:
-            merged.append((low, high))
-    return tuple(merged)
-
-
-def _complement(ranges: CharSet) -> CharSet:
-    edges = [0, *(bound for low, high in ranges for bound in (low - 1, high + 1)), 0x10FFFF]
-    return tuple((low, high) for low, high in zip(edges[::2], edges[1::2], strict=True) if low <= high)
-
-
-class Automaton:
-    """States 0..size-1, start 0. Sets of states are integers; they are kept closed under `jumps`."""
-
-    __slots__ = ("_down", "_jumpers", "_labels", "_moves", "_reads", "accept", "closure", "edges", "jumps", "size")
-
-    def __init__(self, up: list[CharSet | None], loop: list[bool], down: list[bool],
-                 jumps: list[list[int]], accept: int) -> None:  # fmt: skip
-        self.size, self.accept, self.jumps = len(up), accept, jumps
-        self.closure = [1 << state for state in range(self.size)]
-        self.edges: list[list[tuple[int, CharSet]]] = []
-        labels: dict[CharSet, tuple[int, int]] = {}
-        for state, label in enumerate(up):
-            self.edges.append([])
-            if label is not None:
-                self.edges[state].append((state + 1, label))
-                ups, loops = labels.get(label, (0, 0))
-                labels[label] = ups | 1 << state, loops
-            if loop[state]:
-                self.edges[state].append((state, ANY))
-                ups, loops = labels.get(ANY, (0, 0))
-                labels[ANY] = ups, loops | 1 << state
-            if down[state]:
-                self.edges[state].append((state - 1, SLASH))
-        for state in reversed(range(self.size)):  # jumps lead upwards, so one pass is enough
-            for target in jumps[state]:
-                self.closure[state] |= self.closure[target]
-        self._labels = [(label, ups, loops) for label, (ups, loops) in labels.items()]
-        self._down = sum(1 << state for state in range(self.size) if down[state])
-        self._jumpers = sum(1 << state for state in range(self.size) if jumps[state])
-        self._moves: dict[CharSet, Moves] = {}
-        self._reads: dict[str, Moves] = {}
-
-    def moves(self, label: CharSet) -> Moves:
-        """Which states can read some character of `label`."""
-        known = self._moves.get(label)
-        if known is None:
-            ups = loops = 0
-            for mine, up, loop in self._labels:
-                if common(mine, label):
-                    ups |= up
-                    loops |= loop
-            known = (ups, loops, self._down if common(SLASH, label) else 0)
-            if len(self._moves) >= _MAX_CACHED_MOVES:
-                self._moves.clear()
-            self._moves[label] = known
-        return known
-
-    def step(self, states: int, moves: Moves) -> int:
-        """The states reached from `states` by one character."""
-        up, loop, down = moves
-        states = (states & up) << 1 | states & loop | (states & down) >> 1
-        pending = states & self._jumpers
-        while pending:
-            reached = self.closure[(pending & -pending).bit_length() - 1]
-            states |= reached
-            pending &= ~reached
-        return states
-
-    def run(self, text: str) -> int:
-        """The states reached from the start by reading `text`; 0 when no path begins like that."""
-        states = self.closure[0]
-        for char in text:
-            moves = self._reads.get(char)
-            if moves is None:
-                if len(self._reads) >= _MAX_CACHED_MOVES:
-                    self._reads.clear()
-                moves = self._reads[char] = self.moves(((ord(char), ord(char)),))
-            states = self.step(states, moves)
-            if not states:
-                break
-        return states
-
-    def accepts(self, path: str) -> bool:
-        """Whether the whole path is matched."""
-        return bool(self.run(path + "/") >> self.accept & 1)
-
-    def sources(self, state: int) -> list[int]:
-        """States from which `state` is reached by jumps, itself included."""
-        return [at for at in range(state + 1) if self.closure[at] >> state & 1]
 
 
 class _Place(IntEnum):
@@ -179,7 +55,7 @@ class _Place(IntEnum):
 
 
 _AFTER_DOT = {_Place.START: _Place.DOT, _Place.SLASH: _Place.DOT, _Place.DOT: _Place.DOTS}
-_AFTER_STAR = dict.fromkeys((_Place.START, _Place.SLASH, _Place.STARS), _Place.STARS)
+_AFTER_STAR = {_Place.START: _Place.STARS, _Place.SLASH: _Place.STARS, _Place.STARS: _Place.STARS}
 _Ends: TypeAlias = dict[_Place, tuple[int, int]]
 """Where the expansions read so far have arrived: place -> (state, offset to report an error at)."""
 
@@ -198,7 +74,7 @@ class _Compiler:
         self.up: list[CharSet | None] = []
         self.loop: list[bool] = []
         self.down: list[bool] = []
-        self.jumps: list[list[int]] = []
+        self.jumps: dict[int, list[int]] = {}
         self.ends: _Ends = {_Place.START: (self.new_state(), 0)}
 
     def compile(self) -> Automaton:
@@ -216,9 +92,8 @@ class _Compiler:
         self.up.append(None)
         self.loop.append(False)
         self.down.append(False)
-        self.jumps.append([])
         for origin in origins:
-            self.jumps[origin].append(len(self.up) - 1)
+            self.jumps.setdefault(origin, []).append(len(self.up) - 1)
         return len(self.up) - 1
 
     def open_state(self, states: list[int]) -> int:
@@ -230,8 +105,8 @@ class _Compiler:
     def states_at(self, *places: _Place) -> list[int]:
         return [self.ends[place][0] for place in places if place in self.ends]
 
-    def regroup(self, become: dict[_Place, _Place], emit: Callable[[int], int]) -> None:
-        """Move every end on: places by the table (else TEXT), states through `emit`."""
+    def read_one(self, become: dict[_Place, _Place], label: CharSet | None) -> None:
+        """Move every end over one character of `label` (None: a star); places by the table, else TEXT."""
         groups: dict[_Place, tuple[list[int], int]] = {}
         for place, (state, offset) in self.ends.items():
             states, _ = groups.setdefault(become.get(place, _Place.TEXT), ([], offset))
@@ -240,8 +115,9 @@ class _Compiler:
                 raise GlobError(offset, "'**' must be a whole segment: put '/' around it, or use '*'")
         self.ends = {}
         for place, (states, offset) in groups.items():
-            start = self.at if place is _Place.DOT else offset
-            self.ends[place] = (emit(self.open_state(states)), start)
+            state = self.open_state(states)
+            state = self.emit_star(state) if label is None else self.advance(state, label)
+            self.ends[place] = (state, self.at if place is _Place.DOT else offset)
 
     def advance(self, state: int, label: CharSet) -> int:
         self.up[state] = label
@@ -266,13 +142,12 @@ class _Compiler:
                 self.read_stars()
             elif char == "[":
                 label, end = _read_class(self.pattern, self.at)
-                self.regroup({}, lambda state, label=label: self.advance(state, label))  # type: ignore[misc]
+                self.read_one({}, label)
                 self.at = end
             else:
                 code = ord(char)
                 label = ANY if char == "?" else ((code, code),)
-                become = _AFTER_DOT if char == "." else {}
-                self.regroup(become, lambda state, label=label: self.advance(state, label))  # type: ignore[misc]
+                self.read_one(_AFTER_DOT if char == "." else {}, label)
             self.at += 1
         return expansions
 
@@ -296,19 +171,26 @@ class _Compiler:
 
     def read_stars(self) -> None:
         if self.pattern[self.at : self.at + 2] != "**":
-            self.regroup(_AFTER_STAR if self.stars_match_nothing else {}, self.emit_star)
+            self.read_one(_AFTER_STAR if self.stars_match_nothing else {}, None)
             return
         for place, (state, offset) in list(self.ends.items()):
             if place not in (_Place.START, _Place.SLASH):
                 at = offset if place in (_Place.LEAD, _Place.DEEP) else self.at
                 raise GlobError(at, "'**' must be a whole segment: put '/' around it, or use '*'")
             del self.ends[place]
-            if not (state + 1 < len(self.up) and self.down[state + 1]):  # `**/**` is `**`
-                state = self.open_state([state])
-                self.loop[self.advance(state, ANY)] = True
-                self.down[state + 1] = True
-            self.ends[_Place.LEAD if place is _Place.START else _Place.DEEP] = (state, self.at)
+            deep = state if self.is_deep(state) else self.emit_deep(state)  # `**/**` is `**`
+            self.ends[_Place.LEAD if place is _Place.START else _Place.DEEP] = (deep, self.at)
         self.at += 1
+
+    def is_deep(self, state: int) -> bool:
+        return state + 1 < len(self.up) and self.down[state + 1]
+
+    def emit_deep(self, state: int) -> int:
+        """(segment '/')* from and to one state."""
+        state = self.open_state([state])
+        inside = self.advance(state, ANY)
+        self.loop[inside] = self.down[inside] = True
+        return state
 
     def emit_star(self, state: int) -> int:
         if not self.stars_match_nothing:
@@ -319,22 +201,24 @@ class _Compiler:
     def read_slash(self) -> None:
         """A '/', or the end of the pattern, which reads the '/' appended to the path."""
         for place, (_, offset) in self.ends.items():
-            if place is _Place.START and self.at == 0:
-                raise GlobError(0, "the path is absolute: write it relative to the workspace")
+            at_end = self.at == len(self.pattern)
+            if place is _Place.START and offset == 0 and not at_end:
+                raise GlobError(self.at, "the path is absolute: write it relative to the workspace")
             if place in (_Place.START, _Place.SLASH):
-                at = offset if self.at == len(self.pattern) else self.at
+                at = offset if at_end else self.at
                 raise GlobError(at, "a segment is empty (write 'folder/**' for all that is in a folder)")
             if place in (_Place.DOT, _Place.DOTS):
                 dots = "." if place is _Place.DOT else ".."
-                raise GlobError(offset, f"'{dots}' is not allowed: paths are relative to the workspace, as they are")
+                raise GlobError(offset, f"'{dots}' is not allowed: paths start at the workspace")
         written = self.states_at(_Place.TEXT)
         written += [self.advance(self.open_state([state]), ANY) for state in self.states_at(_Place.STARS)]
         after = [self.advance(self.open_state(written), SLASH)] if written else []
         after += self.states_at(_Place.DEEP)
-        lead = self.ends.get(_Place.LEAD)
-        self.ends = {_Place.SLASH: (self.open_state(after) if len(after) > 1 else after[0], self.at)} if after else {}
-        if lead is not None:
-            self.ends[_Place.START] = (lead[0], self.at)
+        lead = self.states_at(_Place.LEAD)
+        self.ends = {}
+        for place, states in ((_Place.SLASH, after), (_Place.START, lead)):
+            if states:
+                self.ends[place] = (states[0] if len(states) == 1 else self.open_state(states), self.at)
 
 
 def _read_class(pattern: str, opened: int) -> tuple[CharSet, int]:
@@ -344,17 +228,18 @@ def _read_class(pattern: str, opened: int) -> tuple[CharSet, int]:
     at += negated
     first, ranges = at, []
     while pattern[at : at + 1] != "]" or at == first:
-        low, high = pattern[at : at + 1], pattern[at : at + 1]
-        if pattern[at + 1 : at + 2] == "-" and pattern[at + 2 : at + 3] not in ("", "]"):
+        low = high = pattern[at : at + 1]
+        ranged = pattern[at + 1 : at + 2] == "-" and pattern[at + 2 : at + 3] not in ("", "]")
+        if ranged:
             high = pattern[at + 2]
         if low in ("", "/") or high == "/":
             raise GlobError(opened, "'[' is never closed in its segment (a literal one is written '[[]')")
         if low > high:
             raise GlobError(at, f"the range {low}-{high} is empty: its ends are the wrong way round")
         ranges.append((ord(low), ord(high)))
-        at += 1 if low is high else 3
-    written = _union(ranges)
-    label = common(_complement(written) if negated else written, ANY)
+        at += 3 if ranged else 1
+    written = union(ranges)
+    label = common(complement(written) if negated else written, ANY)
     if not label:
         raise GlobError(opened, "the class matches no character")
     return label, at
@@ -365,9 +250,10 @@ def _compile(pattern: str, stars_match_nothing: bool = True) -> Automaton:
         raise GlobError(0, "the pattern is empty")
     if len(pattern) > MAX_LENGTH:
         raise GlobError(MAX_LENGTH, f"the pattern is longer than {MAX_LENGTH:,} characters")
-    for char, name in (("\\", "a backslash: separate with '/', escape by a class such as '[*]'"), ("\0", "NUL")):
-        if char in pattern:
-            raise GlobError(pattern.index(char), f"the pattern contains {name}")
+    if "\\" in pattern:
+        raise GlobError(pattern.index("\\"), "a backslash: separate by '/', escape by a class such as '[*]'")
+    if "\0" in pattern:
+        raise GlobError(pattern.index("\0"), "a NUL character can be in no path")
     return _Compiler(pattern, stars_match_nothing).compile()
 
 
@@ -402,12 +288,12 @@ class Glob:
             self._automaton = _compile(self.text)
         return self._automaton
 
-    def eager(self) -> Automaton:
-        """The automaton of a smaller language: stars match at least one character (nicer examples)."""
+    def fuller(self) -> Automaton:
+        """Of this language, the part where each star matches something: it has nicer examples."""
         return _compile(self.text, stars_match_nothing=False)
 
 
-@lru_cache(maxsize=16_384)
+@lru_cache(maxsize=8_192)
 def read_glob(pattern: str) -> Glob:
     """Check and read a pattern; raises GlobError."""
     return Glob(pattern)
@@ -416,3 +302,32 @@ def read_glob(pattern: str) -> Glob:
 def check_glob(pattern: str) -> None:
     """Raise GlobError, with the position, when `pattern` is not a glob."""
     read_glob(pattern)
+
+
+def overlap(a: str, b: str) -> bool:
+    """Whether some path is matched by both patterns.
+
+    Decided by the cheapest means: by the literal heads when both are literal, or literal then `/**`; by
+    letting one automaton read the other's head when only one is; else by walking both automata.
+    """
+    return _overlap(a, b) if a <= b else _overlap(b, a)
+
+
+@lru_cache(maxsize=65_536)
+def _overlap(a: str, b: str) -> bool:
+    one, other = read_glob(a), read_glob(b)
+    depth = min(len(one.head), len(other.head))
+    if one.head[:depth] != other.head[:depth]:
+        return False
+    if not (one.exact or one.subtree):
+        one, other = other, one
+    if not (one.exact or one.subtree):
+        return a == b or find_common(one.automaton, other.automaton) is not None
+    if other.exact or other.subtree:
+        return (one.subtree or len(other.head) <= len(one.head)) and (
+            other.subtree or len(one.head) <= len(other.head)
+        )
+    if one.exact:
+        return other.automaton.accepts(one.text + "/")
+    # Every state lies on a way to acceptance: being alive after the head is enough.
+    return other.automaton.run("".join(segment + "/" for segment in one.head)) != 0
