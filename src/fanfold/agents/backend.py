@@ -1,0 +1,80 @@
+"""The one door to whatever does an agent's work: a model, a CLI agent, or a script.
+
+Rules
+* A back end runs one session for one attempt of one step. It never starts sessions, never decides
+  about retries, timeouts or workspaces, and keeps nothing between sessions.
+* Whatever it learns from outside (a model's response, a tool's result) it hands to `record` as it
+  arrives. Recorded entries are durable when `record` returns, and come back as `entries` when the
+  session runs again after a crash: what was paid for once is not asked for again.
+* It ends by returning a `SessionResult`, by raising `SessionFailed` with the failure's class, or by
+  being cancelled; then it must leave nothing running.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, Protocol, TypeAlias
+
+from msgspec import Struct, field
+
+from fanfold.errors import WorldError
+from fanfold.kernel.events import Failure, Usage
+from fanfold.kernel.plan import JSON
+
+Entry: TypeAlias = Mapping[str, Any]
+"""One recorded fact of a session: `{"kind": "response" | "tool_call" | "tool_result" | "input", …}`."""
+Record: TypeAlias = Callable[[Entry], Awaitable[None]]
+Progress: TypeAlias = Callable[[Entry], None]
+
+
+class SessionFailed(WorldError):
+    """The session ended without a result; `failure` says why and whether trying again may help."""
+
+    def __init__(self, failure: Failure, usage: Usage | None = None) -> None:
+        super().__init__(failure.code, failure.message, hint=failure.hint)
+        self.failure = failure
+        self.usage = usage
+
+
+class SessionRequest(Struct, frozen=True, kw_only=True):
+    """Everything a back end needs to do one attempt of one step."""
+
+    session_id: str
+    run_id: str
+    step: str
+    """Tree path of the step (`kids[0]/up`), which scripts answer by."""
+    attempt: int
+    execution: int
+    role: str
+    instructions: str = ""
+    prompt: str
+    model: str | None = None
+    reasoning_effort: str | None = None
+    max_turns: int | None = None
+    tools: tuple[str, ...] | None = None
+    output_schema: JSON = None
+    outputs: tuple[str, ...] = ()
+    workspace: str = "."
+    read_only: bool = True
+    write_set: tuple[str, ...] = ()
+    entries: Sequence[Entry] = ()
+    """What an earlier execution of this attempt recorded, oldest first."""
+
+
+class SessionResult(Struct, frozen=True, kw_only=True):
+    """What a finished session hands back."""
+
+    output: JSON
+    summary: str = ""
+    usage: Usage = Usage()
+    trace: dict[str, Any] = field(default_factory=dict)
+
+
+class Backend(Protocol):
+    """`name` is what `--agent-backend` and roles call it."""
+
+    name: str
+
+    async def run(self, request: SessionRequest, record: Record, progress: Progress) -> SessionResult:
+        """Run the session to its end."""
+        ...

@@ -1,0 +1,165 @@
+"""What every store offers, whatever database is behind it.
+
+Rules
+* A log is append-only; `seq` runs 1..n in each log and `tree_seq` 1..n over the logs of a run tree.
+* `write` is one transaction for everything one or more decisions made: events, blobs, heads. When it
+  returns, all of it survives a power cut; when it raises, none of it happened.
+* Each batch carries its tree's lease epoch and is refused (`LeaseLost`) when a newer owner exists.
+* Heads, outputs and the search index are derived: convenient to query, rebuilt from the logs at will.
+* Any process may insert a request without holding the lease; only the owner acts on it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Protocol
+
+from msgspec import Struct
+
+from fanfold.errors import WorldError
+from fanfold.kernel.events import Envelope, Failure, Usage
+
+
+class LeaseLost(WorldError):
+    """Another process owns the run tree now; nothing of this batch was written."""
+
+
+class LeaseHeld(WorldError):
+    """The run tree has a live owner; `details` names its process."""
+
+
+class StoreFault(WorldError):
+    """The disk is full or failing. Nothing of the write happened; what was acknowledged is safe."""
+
+
+class RunHead(Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """The row of one run: what lists show without folding its log."""
+
+    run_id: str
+    root_run_id: str
+    parent_run_id: str | None = None
+    nesting_depth: int = 0
+    execution_path: str = ""
+    recipe: str
+    version: int
+    status: str
+    created_at: int
+    started_at: int | None = None
+    ended_at: int | None = None
+    inputs: str | None = None
+    output: str | None = None
+    error: Failure | None = None
+    usage: Usage = Usage()
+    agents: int = 0
+    forked_from: str | None = None
+
+
+class OutputRow(Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """One finished step, as search finds it. `blob` is the hash of its output."""
+
+    run_id: str
+    root_run_id: str
+    path: str
+    role: str = ""
+    status: str = "completed"
+    blob: str
+    at: int
+
+
+class Batch(Struct, frozen=True, kw_only=True):
+    """What one transaction writes for one run tree (or, with `root` = session id, for a session)."""
+
+    root: str
+    epoch: int
+    envelopes: Sequence[Envelope] = ()
+    blobs: Sequence[tuple[str, bytes]] = ()
+    """(hash, content); a hash already stored is not stored again."""
+    heads: Sequence[RunHead] = ()
+    outputs: Sequence[OutputRow] = ()
+    cache: Sequence[tuple[str, str, str]] = ()
+    """(content key, blob, run id): completed cacheable steps."""
+    requests_done: Sequence[int] = ()
+
+
+class Owner(Struct, frozen=True):
+    """One process of one boot. Pids are reused; the triple is not."""
+
+    boot_id: str
+    pid: int
+    started: str
+
+
+class Lease(Struct, frozen=True):
+    root: str
+    owner: Owner
+    epoch: int
+
+
+class Request(Struct, frozen=True, kw_only=True):
+    """Something a process asks of a run it does not own: approve, reject, cancel, pause, input."""
+
+    root: str
+    run_id: str
+    kind: str
+    data: dict[str, Any]
+    at: int
+    id: int = 0
+
+
+class Store(Protocol):
+    """One project's memory. Methods are synchronous and quick; call them from the owning thread."""
+
+    def write(self, batches: Sequence[Batch]) -> None:
+        """Append atomically and durably. Raises `LeaseLost` or `StoreFault`; then nothing was written."""
+
+    def tree(self, root: str, after: int = 0) -> Iterator[Envelope]:
+        """The events of a run tree in order of replay, `data` as plain JSON values."""
+
+    def log(self, log: str, after: int = 0) -> Iterator[Envelope]:
+        """The events of one run's or session's log."""
+
+    def blob(self, hash: str) -> bytes:
+        """Content by hash; raises `NotFoundError`."""
+
+    def has_blob(self, hash: str) -> bool: ...
+
+    def head(self, run_id: str) -> RunHead | None: ...
+
+    def heads(
+        self, *, roots_only: bool = True, status: str | None = None, limit: int = 100
+    ) -> list[RunHead]:
+        """Newest first."""
+
+    def children(self, run_id: str) -> list[RunHead]:
+        """Child runs in order of creation."""
+
+    def tree_heads(self, root: str) -> list[RunHead]:
+        """The root and all its descendants in order of creation."""
+
+    def resolve(self, prefix: str) -> str:
+        """A run id from a unique prefix or `last`; raises `NotFoundError` (none) or `AuthorError` (several)."""
+
+    def cached(self, key: str) -> str | None:
+        """Blob of a completed cacheable step with this content key."""
+
+    def acquire(self, root: str, owner: Owner) -> Lease:
+        """Own a run tree: a new epoch. Raises `LeaseHeld` when its owner is alive on this machine."""
+
+    def owner(self, root: str) -> tuple[Owner, bool] | None:
+        """Who holds the lease and whether that process is alive."""
+
+    def release(self, lease: Lease) -> None: ...
+
+    def request(self, request: Request) -> int:
+        """Insert a request durably; its id."""
+
+    def requests(self, root: str) -> list[Request]:
+        """Requests nobody has acted on, oldest first."""
+
+    def output_rows(self, after: int = 0, limit: int = 1_000) -> list[tuple[int, OutputRow]]:
+        """Outputs in order of arrival with their running number; what the search index catches up from."""
+
+    def delete_tree(self, root: str) -> None:
+        """Forget a run tree and the blobs nobody else refers to."""
+
+    def close(self) -> None: ...
