@@ -1,0 +1,163 @@
+"""How the simulated host answers each command: rendered, evaluated and folded like a real one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from fanfold.kernel.commands import (
+    Command,
+    Conclude,
+    Create,
+    Evaluate,
+    Finish,
+    Pause,
+    Retry,
+    Skip,
+    Start,
+    Stop,
+)
+from fanfold.kernel.events import Data, Failure, StepEvent, SubagentEvent, WorkflowEvent
+from fanfold.kernel.lifecycle import COMPLETED
+from fanfold.kernel.nodes import LEAF, Composite, Loop, Node, State
+from fanfold.kernel.plan import AgentAction, ApprovalAction
+from fanfold.testing.values import NOWHERE, fill_sets
+from fanfold.testing.world import World
+
+_EXPRESSION_FAILED = Failure("agent", "expression.failed", "the expression cannot be evaluated")
+_NOT_RENDERED = Failure("agent", "template.unresolved", "the prompt cannot be rendered", retryable=False)
+
+
+def answer(world: World, state: State, command: Command) -> Data:
+    """The one event that answers a command."""
+    return _ANSWERS[type(command)](world, state, command)
+
+
+def _node(state: State, command: Any) -> Node:
+    node: Node = state.runs[command.run].nodes[command.step]
+    return node
+
+
+def _evaluate(world: World, state: State, command: Evaluate) -> Data:
+    node = _node(state, command)
+    step = node.step
+    decided = WorkflowEvent("decided", step=node.path, what=command.what)
+    if command.what == "for_each":
+        assert step.for_each is not None
+        return _decided_items(world, decided, step.for_each)
+    if command.what == "until":
+        assert isinstance(node, Loop) and step.repeat is not None
+        return _with(decided, value=_until(world, step.repeat.until, node.iteration))
+    if step.when == "error":
+        return _with(decided, error=_EXPRESSION_FAILED)
+    passed = step.when != "false" and not (step.when == "coin" and world.rng.random() < 0.5)
+    if not (step.templated_sets and node.kind == LEAF):
+        return _with(decided, value=passed)
+    reads, writes = fill_sets(node, step.read_set), fill_sets(node, step.write_set)
+    return _with(decided, value=passed, read_set=reads, write_set=writes)
+
+
+def _decided_items(world: World, decided: WorkflowEvent, expression: str) -> Data:
+    if expression == "error":
+        return _with(decided, error=_EXPRESSION_FAILED)
+    count = int(expression.removeprefix("items:"))
+    return _with(decided, value=count, items=world.values.put(["items", count], NOWHERE))
+
+
+def _until(world: World, expression: str, iteration: int) -> bool:
+    if expression == "coin":
+        return world.rng.random() < 0.5
+    return expression.startswith("from:") and iteration >= int(expression[5:])
+
+
+def _with(decided: WorkflowEvent, **values: Any) -> WorkflowEvent:
+    from msgspec.structs import replace
+
+    return replace(decided, **values)
+
+
+def _start(world: World, state: State, command: Start) -> Data:
+    node = _node(state, command)
+    path, attempt, execution = node.path, command.attempt, command.execution
+    if command.type == "approval":
+        world.values.see(node)
+        return StepEvent(path, "waiting", attempt, execution)
+    if command.type == "group":
+        return StepEvent(path, "started", attempt, execution)
+    if command.type == "workflow":
+        return StepEvent(path, "started", attempt, execution, child_run_id=f"r{len(state.runs)}")
+    seen = world.values.see(node)
+    if execution == 1 and world.faults.hits("unrendered"):
+        return StepEvent(path, "failed", attempt, execution, error=_NOT_RENDERED)
+    if execution == 1 and node.step.cache and world.rng.random() < 0.5:
+        output = world.values.result(node, attempt, seen)
+        return StepEvent(path, "completed", attempt, execution, output=output, cached=True)
+    if not isinstance(node.step.action, AgentAction):
+        return StepEvent(path, "started", attempt, execution)
+    session = f"s{world.events}"
+    return SubagentEvent(
+        path, "started", attempt, execution, parent_id=command.run, subagent_id=session, session_id=session,
+        role=node.step.action.agent, task=path, depth=1,
+    )  # fmt: skip
+
+
+def _create(world: World, state: State, command: Create) -> Data:
+    call = state.runs[command.parent_run].nodes[command.step]
+    inputs = world.values.inputs_of_child(call)
+    return WorkflowEvent(
+        "created", workflow=command.workflow, inputs=inputs, parent_run_id=command.parent_run
+    )
+
+
+def _skip(world: World, state: State, command: Skip) -> Data:
+    return StepEvent(command.step, "skipped", reason=command.reason)
+
+
+def _retry(world: World, state: State, command: Retry) -> Data:
+    node = _node(state, command)
+    shape = SubagentEvent if isinstance(node.step.action, AgentAction) else StepEvent
+    return shape(command.step, "retrying", node.attempt, node.execution, retry_at=command.retry_at)
+
+
+def _stop(world: World, state: State, command: Stop) -> Data:
+    return StepEvent(command.step, "stopping", command.attempt, command.execution, reason=command.reason)
+
+
+def _conclude(world: World, state: State, command: Conclude) -> Data:
+    node = _node(state, command)
+    output = None
+    if isinstance(node, Composite):
+        converged = not (command.error is not None and command.error.code == "step.not_converged")
+        if command.status == COMPLETED or not converged:
+            output = world.values.folded(node)
+    elif command.reason == "default" and isinstance(node.step.action, ApprovalAction):
+        output = world.values.put({"decision": node.step.action.default}, NOWHERE)
+    # An end without an attempt's report belongs to an attempt only if one was under way.
+    begun = node.holding or isinstance(node, Composite)
+    attempt, execution = (node.attempt, node.execution) if begun else (0, 0)
+    return StepEvent(
+        command.step, command.status, attempt, execution, output, error=command.error, reason=command.reason
+    )
+
+
+def _finish(world: World, state: State, command: Finish) -> Data:
+    run = state.runs[command.run]
+    output = world.values.run_output(run, run.plan) if run.scope.entered else None
+    return WorkflowEvent("finished", status=command.status, output=output, error=command.error)
+
+
+def _pause(world: World, state: State, command: Pause) -> Data:
+    return WorkflowEvent("paused", reason=command.reason)
+
+
+_ANSWERS: dict[type, Callable[[World, State, Any], Data]] = {
+    Evaluate: _evaluate,
+    Start: _start,
+    Create: _create,
+    Skip: _skip,
+    Retry: _retry,
+    Stop: _stop,
+    Conclude: _conclude,
+    Finish: _finish,
+    Pause: _pause,
+}

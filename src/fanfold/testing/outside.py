@@ -1,0 +1,279 @@
+"""What reaches a run from outside: results, time, answers, requests, and nonsense.
+
+One thing at a time, chosen by the seed. Usually the next thing in time happens; faults reorder results,
+repeat them, deliver those of executions that were given up, move the clock, and let people pause and
+cancel in the middle.
+"""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from fanfold.kernel.decide import is_waiting, next_timer
+from fanfold.kernel.events import (
+    Event,
+    Evidence,
+    Failure,
+    Raised,
+    StepEvent,
+    SubagentEvent,
+    Usage,
+    WorkflowEvent,
+)
+from fanfold.kernel.lifecycle import PAUSED, PENDING, RUN_TERMINAL
+from fanfold.kernel.plan import ApprovalAction
+from fanfold.kernel.state import mark_late
+from fanfold.testing.checks import InvariantError
+from fanfold.testing.owner import Owner
+from fanfold.testing.values import NOWHERE
+from fanfold.testing.world import Execution
+
+ENDS: dict[str, tuple[tuple[str, ...], tuple[int, ...]]] = {
+    "cancelled": (("cancelled", "completed", "failed", "interrupted"), (80, 8, 6, 6)),
+    "timed_out": (("timed_out", "completed", "failed", "interrupted"), (76, 10, 6, 8)),
+    "pause": (("interrupted", "completed", "failed", "cancelled"), (70, 22, 6, 2)),
+}
+"""How an execution that was asked to stop ends, by the reason it was given."""
+
+FAILURES = (
+    "transport", "transport", "rate_limit", "timeout", "agent", "agent", "invalid_output", "tool", "conflict",
+    "violation", "quota", "permission", "internal",
+)  # fmt: skip
+
+
+def next_report(owner: Owner) -> bool:
+    """Let one thing happen; False when there is nothing left to wait for but people or a decision."""
+    world, state = owner.world, owner.state
+    if state.root.status == PAUSED:
+        return _while_paused(owner)
+    if not world.faults.calm and _meddle(owner):
+        return True
+    execution = _next_execution(owner)
+    timer = next_timer(state)
+    if timer is not None and (execution is None or execution.due is None or timer <= execution.due):
+        world.now = max(world.now, timer)
+        owner.record(state.root.id, WorkflowEvent("woke"))
+        return True
+    if execution is not None:
+        assert execution.due is not None
+        world.now = max(world.now, execution.due)
+        _report(owner, execution)
+        return True
+    if not is_waiting(state):
+        raise InvariantError(19, "nothing executes, no timer is set, and the run does not wait for people")
+    return False
+
+
+def _next_execution(owner: Owner) -> Execution | None:
+    reporting = [execution for execution in owner.running if execution.due is not None]
+    if not reporting:
+        return None
+    if owner.world.faults.hits("reordering"):
+        return owner.world.rng.choice(reporting)
+    return min(reporting, key=lambda execution: execution.due or 0)
+
+
+# Results
+
+
+def _report(owner: Owner, execution: Execution) -> None:
+    """The execution ends; its report is late if the run no longer waits for it."""
+    world = owner.world
+    owner.running.remove(execution)
+    data = _answer_of_person(owner, execution) if execution.type == "approval" else _result(owner, execution)
+    deliver(owner, execution.run, data)
+    if data.status != "interrupted" and world.faults.hits("duplicate"):
+        owner.work_off_agenda()
+        deliver(owner, execution.run, data)
+
+
+def deliver(owner: Owner, run: str, data: StepEvent | SubagentEvent) -> None:
+    """Record a report as what it is now: a result, or a late one."""
+    marked = mark_late(owner.state, Event(run, owner.world.now, data)).data
+    assert isinstance(marked, StepEvent | SubagentEvent)
+    if marked.late:
+        owner.world.reached["late"] += 1
+    owner.record(run, marked)
+
+
+def _answer_of_person(owner: Owner, execution: Execution) -> StepEvent:
+    world = owner.world
+    action = owner.state.runs[execution.run].nodes[execution.step].step.action
+    assert isinstance(action, ApprovalAction)
+    if not action.choices and world.faults.hits("rejection"):
+        error = Failure("permission", "approval.rejected", "no", retryable=False)
+        return StepEvent(execution.step, "failed", 1, 1, error=error)
+    if action.choices:
+        world.reached["approval by choice"] += 1
+    decision = world.rng.choice(action.choices or ("approve",))
+    output = world.values.put({"decision": decision}, NOWHERE)
+    return StepEvent(execution.step, "completed", 1, 1, output)
+
+
+def _result(owner: Owner, execution: Execution) -> StepEvent | SubagentEvent:
+    word = _outcome(owner, execution)
+    if word == "interrupted":
+        return StepEvent(execution.step, word, execution.attempt, execution.execution)
+    node = owner.state.runs[execution.run].nodes[execution.step]
+    shape: type[StepEvent | SubagentEvent] = StepEvent
+    usage = None
+    if execution.type == "agent":
+        shape = SubagentEvent
+        usage = _usage(owner)
+    output, error, status = None, None, word
+    if word == "completed":
+        output = owner.world.values.result(node, execution.attempt, execution.seen)
+        status = "finished" if shape is SubagentEvent else word
+    elif word == "failed":
+        error = _failure(owner, execution)
+    return shape(
+        execution.step, status, execution.attempt, execution.execution, output, error=error, usage=usage
+    )
+
+
+def _outcome(owner: Owner, execution: Execution) -> str:
+    faults, rng = owner.world.faults, owner.world.rng
+    if execution.stop:
+        if faults.calm:
+            return ENDS[execution.stop][0][0]
+        words, weights = ENDS[execution.stop]
+        return rng.choices(words, weights)[0]
+    if faults.hits("failure"):
+        return "failed"
+    if faults.hits("interruption"):
+        return "interrupted"
+    if faults.hits("unasked end"):
+        return rng.choice(("timed_out", "cancelled"))
+    return "completed"
+
+
+def _failure(owner: Owner, execution: Execution) -> Failure:
+    rng = owner.world.rng
+    kind = rng.choice(FAILURES)
+    owner.world.reached[f"failure {kind}"] += 1
+    return Failure(
+        kind, f"sim.{kind}", retryable=rng.random() < 0.9, step=execution.step, attempt=execution.attempt
+    )
+
+
+def _usage(owner: Owner) -> Usage:
+    world = owner.world
+    factor = 5 if world.faults.hits("overspending") else 1
+    price = None if world.rng.random() < 0.1 else world.rng.randint(0, 20) * factor
+    return Usage(world.rng.randint(1, 40) * factor, world.rng.randint(0, 20), price)
+
+
+# Meddling
+
+
+def _meddle(owner: Owner) -> bool:
+    """Perhaps something happens that is nobody's turn; True when it did."""
+    world, state = owner.world, owner.state
+    faults, rng = world.faults, world.rng
+    if world.orphans and faults.hits("late result"):
+        _report_orphan(owner)
+        return True
+    if faults.hits("pause"):
+        owner.record(state.root.id, WorkflowEvent("pause_requested", reason="requested"))
+        return True
+    if faults.hits("cancel"):
+        owner.record(state.root.id, WorkflowEvent("cancel_requested"))
+        return True
+    if len(state.runs) > 1 and faults.hits("cancel child"):
+        return _cancel_child(owner)
+    if faults.hits("chatter"):
+        _chatter(owner)
+        return True
+    if faults.hits("clock forward"):
+        world.now += rng.choice((50, 1_000, 100_000))
+    if faults.hits("clock backward"):
+        world.now -= rng.choice((50, 1_000, 100_000))
+    return False
+
+
+def _report_orphan(owner: Owner) -> None:
+    world = owner.world
+    report_late(owner, world.orphans.pop(world.rng.randrange(len(world.orphans))))
+
+
+def report_late(owner: Owner, orphan: Execution) -> None:
+    """An execution that was given up delivers its result after all."""
+    deliver(owner, orphan.run, _result(owner, orphan))
+
+
+def _cancel_child(owner: Owner) -> bool:
+    children = [
+        run.id for run in list(owner.state.runs.values())[1:] if run.status not in (*RUN_TERMINAL, PENDING)
+    ]
+    if not children:
+        return False
+    owner.record(owner.world.rng.choice(children), WorkflowEvent("cancel_requested"))
+    owner.world.reached["live child cancelled"] += 1
+    return True
+
+
+def _chatter(owner: Owner) -> None:
+    """Evidence, and words of sessions that say nothing about a step: the kernel must not mind."""
+    agents = [execution for execution in owner.running if execution.type == "agent"]
+    if agents and owner.world.rng.random() < 0.7:
+        chosen = owner.world.rng.choice(agents)
+        word = owner.world.rng.choice(("queued", "input", "closed"))
+        data = SubagentEvent(chosen.step, word, chosen.attempt, chosen.execution)
+        owner.record(chosen.run, data)
+    else:
+        owner.record(owner.state.root.id, Evidence("session_event", {"text": "…"}))
+
+
+# Pauses
+
+
+def _while_paused(owner: Owner) -> bool:
+    world, state = owner.world, owner.state
+    faults = world.faults
+    if not faults.calm:
+        if world.orphans and faults.hits("late result"):
+            _report_orphan(owner)
+            return True
+        if faults.hits("cancel"):
+            world.reached["cancel while paused"] += 1
+            owner.record(state.root.id, WorkflowEvent("cancel_requested"))
+            return True
+        if len(state.runs) > 1 and faults.hits("cancel child"):
+            return _cancel_child(owner) or resume(owner, state.pausing)
+    people = [execution for execution in owner.running if execution.due is not None]
+    if people and world.rng.random() < 0.3:
+        world.reached["answer while paused"] += 1
+        _report(owner, people[0])
+        return True
+    return resume(owner, state.pausing)
+
+
+def resume(owner: Owner, reason: str) -> bool:
+    """Take the run up again, with higher limits if these held it; False when nothing would change."""
+    world, state = owner.world, owner.state
+    if not reason:
+        raise InvariantError(19, "the run is paused and does not say why")
+    raised = None
+    if reason == "budget":
+        world.reached["paused for a limit"] += 1
+        if not world.faults.hits("nothing raised"):
+            if world.raised_at == state.agents + state.instances:
+                world.reached["held by a limit of a scope"] += 1
+                return False
+            world.raised_at = state.agents + state.instances
+            raised = _raised(owner)
+    world.now += world.rng.choice((1, 10_000))
+    owner.epoch = world.store.take_lease()
+    owner.record(state.root.id, WorkflowEvent("resumed", epoch=owner.epoch, raised=raised))
+    world.reached["resumed after a pause"] += 1
+    return True
+
+
+def _raised(owner: Owner) -> Raised:
+    settings = owner.world.settings
+    raised = Raised(max_agents=100_000, max_steps=100_000)
+    if settings.budget_tokens is not None:
+        raised = replace(raised, budget_tokens=100_000_000)
+    if settings.budget_micro_usd is not None:
+        raised = replace(raised, budget_micro_usd=100_000_000)
+    return raised

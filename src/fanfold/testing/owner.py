@@ -1,0 +1,148 @@
+"""One owner of a run tree: it records events, answers commands, and lets executions begin.
+
+Rules, the same as for every host
+* Log before act: an execution begins after the event that announces it was committed.
+* The agenda is answered in order, one event a command, before anything else is reported.
+* An owner may die at any event boundary: `Crash` is raised after an event was appended and before
+  anybody acknowledged it, or between the commit and the first effect.
+"""
+
+from __future__ import annotations
+
+from fanfold.kernel.commands import Command, Finish, Start, Stop
+from fanfold.kernel.decide import decide
+from fanfold.kernel.events import Data, Event, WorkflowEvent
+from fanfold.kernel.lifecycle import STEP_TRANSITIONS, WAITING
+from fanfold.kernel.nodes import State
+from fanfold.kernel.plan import ApprovalAction
+from fanfold.kernel.state import evolve
+from fanfold.testing.answers import answer
+from fanfold.testing.checks import InvariantError
+from fanfold.testing.world import Execution, World, transition
+
+FOREVER_MS = 600_000
+"""How long a hanging attempt takes: longer than any timeout of a plan."""
+
+
+class Crash(BaseException):
+    """The owner dies here. A signal, not an error."""
+
+
+class Owner:
+    def __init__(self, world: World, state: State, epoch: int) -> None:
+        self.world = world
+        self.state = state
+        self.epoch = epoch
+        self.running: list[Execution] = []
+        self.effects: list[tuple[Command, Data]] = []
+        """Announced in the log, not yet begun."""
+
+    def record(self, run: str, data: Data, command: Command | None = None) -> None:
+        """Append one event, fold it, check everything, and perhaps die."""
+        world, state = self.world, self.state
+        event = Event(run, world.now, data)
+        envelope = world.store.append(event, state.runs[run], state.root.id, self.epoch)
+        world.answered.append(command)
+        row = transition(event, state)
+        backoffs = state.backoffs
+        evolve(state, event)
+        if row is not None:
+            world.reached[f"{row[0]} + {row[1]}"] += 1
+            self._check_decided(row, event)
+        elif state.backoffs < backoffs:
+            world.reached["waiting + woke"] += 1
+        world.observe(envelope, event, state)
+        world.count(state)
+        if world.faults.hits("crash"):
+            if state.agenda:
+                resuming = isinstance(data, WorkflowEvent) and data.kind == "resumed"
+                world.reached["crash in resume" if resuming else "crash in agenda"] += 1
+            raise Crash
+        if world.faults.hits("slow disk"):
+            world.now += world.rng.randint(1, 60)
+
+    def _check_decided(self, row: tuple[str, str], event: Event) -> None:
+        """`decided` is no step event, so the fold does not hold it against the table itself."""
+        if row[1] != "decided":
+            return
+        assert isinstance(event.data, WorkflowEvent)
+        status = self.state.runs[event.run].nodes[event.data.step].status
+        if status not in STEP_TRANSITIONS[row]:
+            raise InvariantError(10, f"{event.data.step}: {row} led to {status}")
+
+    def work_off_agenda(self) -> None:
+        """Answer every command; sometimes commit half-way, as a busy group commit would."""
+        state, world = self.state, self.world
+        while state.agenda:
+            command = decide(state)[0]
+            data = answer(world, state, command)
+            if isinstance(command, Finish):
+                self._check_quiet(command.run)
+            # The effect is noted first: an owner that dies in `record` never comes to carry it out.
+            if isinstance(command, Start | Stop):
+                self.effects.append((command, data))
+            self.record(command.run, data, command)
+            if world.faults.hits("early commit"):
+                self.commit()
+        self.commit()
+
+    def _check_quiet(self, run: str) -> None:
+        """A run ends after the executions in it, as the host knows them (invariant 9)."""
+        for execution in self.running:
+            if execution.run == run and execution.type != "approval":
+                raise InvariantError(9, f"run {run} finishes while {execution.step} is executing")
+
+    def commit(self) -> None:
+        """Acknowledge what was recorded, then let the effects begin."""
+        world = self.world
+        world.store.commit()
+        if self.effects and world.faults.hits("crash"):
+            world.reached["crash before effect"] += 1
+            raise Crash
+        effects, self.effects = self.effects, []
+        for command, data in effects:
+            if isinstance(command, Stop):
+                self._ask_to_stop(command)
+            elif isinstance(command, Start) and getattr(data, "status", "") in ("started", "waiting"):
+                self._launch(command)
+
+    def _launch(self, command: Start) -> None:
+        if command.type in ("group", "workflow"):
+            return
+        world = self.world
+        node = self.state.runs[command.run].nodes[command.step]
+        if command.type == "approval":
+            self.ask(command.run, command.step)
+            return
+        due = world.now + world.rng.choice((0, 1, 5, 10, 30, 90))
+        if world.faults.hits("hang"):
+            due = world.now + FOREVER_MS
+        seen = world.values.see(node)
+        self.running.append(
+            Execution(command.run, command.step, command.type, command.attempt, command.execution, due, seen)
+        )
+
+    def ask(self, run: str, step: str) -> None:
+        """Put an approval before a person."""
+        world = self.world
+        due = None if world.faults.hits("nobody answers") else world.now + world.rng.choice((5, 50, 500))
+        self.running.append(Execution(run, step, "approval", 1, 1, due, []))
+
+    def _ask_to_stop(self, command: Stop) -> None:
+        world = self.world
+        for execution in self.running:
+            if (execution.run, execution.step, execution.attempt, execution.execution) == (
+                command.run, command.step, command.attempt, command.execution,
+            ):  # fmt: skip
+                execution.stop = command.reason
+                grace = 500 if world.faults.hits("deaf to stop") else world.rng.choice((0, 1, 5))
+                execution.due = min(execution.due or world.now + grace, world.now + grace)
+                return
+        raise InvariantError(9, f"{command.step} is asked to stop, but nothing of it is executing")
+
+    def recall_people(self) -> None:
+        """After a crash the approvals that are open are still before people."""
+        for run in self.state.runs.values():
+            for node in run.nodes.values():
+                if node.status == WAITING and isinstance(node.step.action, ApprovalAction):
+                    self.ask(run.id, node.path)

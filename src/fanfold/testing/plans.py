@@ -1,0 +1,295 @@
+"""Random plans: every construct the kernel knows, small enough to run thousands of them.
+
+Rules
+* A plan is a function of the generator alone: the same seed gives the same plan on every machine.
+* Expressions are words that the simulated host understands, instead of a language it would have to
+  evaluate (`values` reads them):
+
+| where | word | means |
+|---|---|---|
+| `when` | `true`, `false`, `coin`, `error` | as it says; `coin` is tossed when it is asked |
+| `for_each` | `items:3`, `error` | three items; the expression fails |
+| `until` | `from:2`, `never`, `coin`, `error` | true from the second iteration on; an error counts as false |
+
+* References go only where a recipe could send them: to `depends_on` of the step or of a group around
+  it, to the run's inputs, to the item, and to nothing else.
+* The number of instances is estimated while the plan grows and kept below a size drawn first, so that
+  maps of loops of maps stay affordable.
+"""
+
+from __future__ import annotations
+
+from random import Random
+
+from fanfold.kernel.events import Estimate, Settings
+from fanfold.kernel.plan import (
+    EVERYTHING,
+    Action,
+    AgentAction,
+    ApprovalAction,
+    Budget,
+    CommandAction,
+    Fields,
+    FunctionAction,
+    GroupAction,
+    Input,
+    Limits,
+    Literal_,
+    OnFailure,
+    Output,
+    Plan,
+    Ref,
+    Repeat,
+    Retry,
+    Step,
+    Template,
+    Value,
+    WorkflowAction,
+)
+
+ROLES = ("default", "explorer", "worker")
+SETS = ("src/**", "src/*.py", "src/a.py", "src/b/**", "docs/**", "docs/*.md", "{src,docs}/a.*", "lib/[ab]/**")
+ITEM_SETS = ("packages/{{item}}/**", "src/{{item}}.py", "docs/{{index}}/*.md")
+ON_FAILURE: tuple[OnFailure, ...] = ("skip", "skip", "skip", "inline", "inline", "stop")
+CHAIN = 6
+"""Sub-workflows that call each other in a row: one more than may nest."""
+
+
+def random_plan(rng: Random) -> Plan:
+    """A plan for one schedule, with its closure of sub-workflows."""
+    return _Maker(rng).plan()
+
+
+def random_settings(rng: Random, plan: Plan) -> Settings:
+    """Limits of the run: mostly roomy, sometimes so tight that the run must pause for them."""
+    tight = rng.random()
+    return Settings(
+        max_concurrency=rng.choice((1, 2, 2, 3, 4, 4, 8)),
+        max_agents=rng.randint(1, 8) if tight < 0.08 else 500,
+        max_steps=len(plan.steps) + rng.randint(0, 12) if 0.08 <= tight < 0.14 else 5_000,
+        timeout_ms=rng.choice((200, 1_000, 3_000)) if rng.random() < 0.1 else 10_000_000,
+        budget_tokens=rng.choice((50, 300, 1_500)) if 0.14 <= tight < 0.24 else None,
+        budget_micro_usd=rng.choice((40, 400)) if 0.20 <= tight < 0.28 else None,
+        estimates={"*": Estimate(tokens=60, micro_usd=20), "worker": Estimate(tokens=120, micro_usd=5)},
+    )
+
+
+class _Maker:
+    def __init__(self, rng: Random) -> None:
+        self.rng = rng
+        self.count = 0
+        self.costs: dict[str, int] = {}
+        self.workflows: dict[str, Plan] = {}
+        roll = rng.random()
+        self.size = rng.randint(3, 12) if roll < 0.6 else rng.randint(12, 30) if roll < 0.96 else 120
+
+    def plan(self) -> Plan:
+        rng = self.rng
+        if rng.random() < 0.4:
+            names = [f"w{number}" for number in range(rng.choice((1, 1, 2, 3)))]
+            for name in reversed(names):
+                self._workflow(name, self.size // 3 + 1)
+        if rng.random() < 0.04:
+            self._chain()
+        steps, _ = self._steps(self.size, 0, False, ())
+        return Plan(
+            name="root",
+            inputs=(Input("topic", default="t", has_default=True),),
+            steps=steps,
+            output=self._output(steps),
+            workflows=dict(sorted(self.workflows.items())),
+        )
+
+    def _workflow(self, name: str, budget: int) -> None:
+        """A sub-workflow; it may call those made before it, so references never form a ring."""
+        rng = self.rng
+        steps, cost = self._steps(budget, 0, False, ())
+        limits = Limits(
+            max_concurrency=rng.choice((1, 2)) if rng.random() < 0.2 else None,
+            max_agents=rng.randint(1, 4) if rng.random() < 0.06 else None,
+            timeout_ms=rng.choice((100, 500)) if rng.random() < 0.12 else None,
+            budget=Budget(
+                tokens=rng.choice((40, 400)) if rng.random() < 0.08 else None,
+                micro_usd=rng.choice((30, 300)) if rng.random() < 0.05 else None,
+            ),
+        )
+        self.workflows[name] = Plan(
+            name=name, steps=steps, inputs=(Input("topic"),), output=self._output(steps), limits=limits
+        )
+        self.costs[name] = cost + 1
+
+    def _chain(self) -> None:
+        """Sub-workflows nested as deep as allowed, and one deeper."""
+        below = ""
+        for level in range(self.rng.choice((CHAIN - 1, CHAIN)), 0, -1):
+            inner: Action = WorkflowAction(below) if below else AgentAction(prompt="{{inputs.topic}}")
+            step = Step(id=self._id("d"), action=inner, inputs={"topic": Ref("inputs.topic")})
+            below = f"deep{level}"
+            self.workflows[below] = Plan(name=below, steps=(step,), inputs=(Input("topic"),))
+            self.costs[below] = CHAIN
+
+    # Scopes
+
+    def _id(self, prefix: str) -> str:
+        self.count += 1
+        return f"{prefix}{self.count}"
+
+    def _steps(
+        self, budget: int, nesting: int, in_map: bool, outer: tuple[str, ...]
+    ) -> tuple[tuple[Step, ...], int]:
+        """The steps of one scope, in an order that is not the order of their edges."""
+        rng = self.rng
+        made: list[Step] = []
+        cost = 0
+        most = rng.randint(1, 6 if budget < 30 else 14)
+        while len(made) < most and (not made or cost < budget):
+            edges = [step.id for step in made if rng.random() < 0.9 / len(made)] if made else []
+            if made and rng.random() < 0.2:
+                edges = [step.id for step in made]
+            step, size = self._step(max(1, budget - cost), nesting, in_map, edges, outer)
+            made.append(step)
+            cost += size
+        if rng.random() < 0.3:
+            rng.shuffle(made)
+            made = [_in_declared_order(step, made) for step in made]
+        return tuple(made), cost
+
+    def _step(
+        self, budget: int, nesting: int, in_map: bool, edges: list[str], outer: tuple[str, ...]
+    ) -> tuple[Step, int]:
+        rng = self.rng
+        items, iterations = self._multiply(budget)
+        inner_map = in_map or items is not None
+        share = max(1, budget // (max(1, items or 1) * iterations))
+        # References from inside a group are edges of the group.
+        visible = (*outer, *edges)
+        action, cost = self._action(share, nesting, inner_map, visible)
+        until = rng.choice(("from:1", "from:2", "from:3", "coin", "never", "error"))
+        repeat = Repeat(until, iterations) if iterations > 1 or rng.random() < 0.03 else None
+        fold = None
+        if repeat is not None and rng.random() < 0.35:
+            fold = Step(id="fold", action=AgentAction(agent="explorer", prompt="fold", purpose="fold"))
+            cost += 1
+        step = Step(
+            id=self._id(action.__class__.__name__[0].lower()),
+            action=action,
+            depends_on=tuple(edges),
+            when=rng.choice(("true", "false", "coin", "error")) if rng.random() < 0.14 else None,
+            for_each=None if items is None else "error" if rng.random() < 0.03 else f"items:{items}",
+            repeat=repeat,
+            fold=fold,
+            inputs=self._inputs(edges, outer, inner_map),
+            timeout_ms=self._timeout(action),
+            retry=self._retry(),
+            on_failure=rng.choice(ON_FAILURE),
+        )
+        return self._with_sets(step, inner_map), max(1, cost * max(1, items or 1) * iterations)
+
+    def _multiply(self, budget: int) -> tuple[int | None, int]:
+        """How many items (None: no map) and iterations a step gets."""
+        rng = self.rng
+        items = iterations = None
+        if rng.random() < 0.2:
+            items = min(rng.choice((0, 1, 2, 2, 3, 3, 5, 40)), max(2, budget))
+        if rng.random() < 0.15:
+            iterations = min(rng.choice((2, 2, 3, 4)), max(2, budget // 2))
+        return items, iterations or 1
+
+    def _action(self, budget: int, nesting: int, in_map: bool, outer: tuple[str, ...]) -> tuple[Action, int]:
+        rng = self.rng
+        roll = rng.random()
+        calls = [name for name, cost in self.costs.items() if cost <= budget + 4]
+        if roll < 0.15 and nesting < 3 and budget > 1:
+            return self._group(budget, nesting, in_map, outer)
+        if roll < 0.32 and calls:
+            name = rng.choice(calls)
+            return WorkflowAction(name), self.costs[name]
+        if roll < 0.40:
+            choices = ("ship", "hold") if rng.random() < 0.4 else ()
+            default = rng.choice((choices or ("approve",))[0:1]) if rng.random() < 0.4 else None
+            return ApprovalAction("go?", choices=choices, default=default), 1
+        if roll < 0.52:
+            return FunctionAction("count"), 1
+        if roll < 0.62:
+            return CommandAction(("make", "test")), 1
+        prompt = "".join(f"{{{{steps.{name}.output}}}} " for name in outer if rng.random() < 0.5)
+        return AgentAction(rng.choice(ROLES), prompt=f"{prompt}{{{{inputs.topic}}}}"), 1
+
+    def _group(self, budget: int, nesting: int, in_map: bool, outer: tuple[str, ...]) -> tuple[Action, int]:
+        rng = self.rng
+        steps, cost = self._steps(min(budget, 12), nesting + 1, in_map, outer)
+        group = GroupAction(
+            steps=steps,
+            output=self._output(steps),
+            max_concurrency=rng.choice((1, 1, 2)) if rng.random() < 0.25 else None,
+            max_agents=rng.randint(1, 5) if rng.random() < 0.06 else None,
+        )
+        return group, cost + 1
+
+    # Parts of a step
+
+    def _output(self, steps: tuple[Step, ...]) -> Output | None:
+        rng = self.rng
+        roll = rng.random()
+        if roll < 0.6:
+            return None
+        if roll < 0.8:
+            return Ref(f"steps.{rng.choice(steps).id}.output")
+        return Fields({"one": Ref(f"steps.{rng.choice(steps).id}.output"), "two": Literal_(2)})
+
+    def _inputs(self, edges: list[str], outer: tuple[str, ...], in_map: bool) -> dict[str, Value]:
+        rng = self.rng
+        inputs: dict[str, Value] = {"topic": Ref("inputs.topic")}
+        for name in (*outer, *edges):
+            if rng.random() < 0.6:
+                path = f"steps.{name}.output"
+                inputs[name] = Template(f"see {{{{{path}}}}}") if rng.random() < 0.3 else Ref(path)
+        if in_map and rng.random() < 0.5:
+            inputs["which"] = Ref("item")
+        return inputs
+
+    def _timeout(self, action: Action) -> int | None:
+        rng = self.rng
+        if isinstance(action, GroupAction | WorkflowAction):
+            return rng.choice((60, 300, 1_500)) if rng.random() < 0.15 else None
+        if isinstance(action, ApprovalAction):
+            return rng.choice((100, 2_000)) if rng.random() < 0.5 else None
+        return rng.choice((20, 80, 400)) if rng.random() < 0.15 else None
+
+    def _retry(self) -> Retry:
+        rng = self.rng
+        kinds = ("timeout", "transport", "rate_limit", "invalid_output", "agent")
+        if rng.random() < 0.5:
+            return Retry(backoff_ms=50)
+        on = tuple(kind for kind in kinds if rng.random() < 0.7)
+        return Retry(rng.randint(1, 4), rng.choice((0, 10, 300)), rng.choice((10, 1_000)), on)
+
+    def _with_sets(self, step: Step, in_map: bool) -> Step:
+        """Posture, sets and workspace of a step that touches files."""
+        from msgspec.structs import replace
+
+        rng = self.rng
+        if isinstance(step.action, GroupAction | WorkflowAction | ApprovalAction):
+            return step
+        choices = (*SETS, *ITEM_SETS) if in_map else SETS
+        reads = EVERYTHING if rng.random() < 0.3 else tuple(rng.sample(choices, rng.randint(1, 2)))
+        writes: tuple[str, ...] = ()
+        if rng.random() < 0.4:
+            writes = EVERYTHING if rng.random() < 0.1 else tuple(rng.sample(choices, rng.randint(1, 2)))
+        return replace(
+            step,
+            posture="writer" if writes else "read_only",
+            read_set=reads,
+            write_set=writes,
+            templated_sets=any("{{" in pattern for pattern in (*reads, *writes)),
+            workspace_mode="shared" if rng.random() < (0.35 if writes else 0.9) else "isolated",
+            cache=not writes and rng.random() < 0.15,
+        )
+
+
+def _in_declared_order(step: Step, made: list[Step]) -> Step:
+    from msgspec.structs import replace
+
+    if not step.depends_on:
+        return step
+    return replace(step, depends_on=tuple(other.id for other in made if other.id in step.depends_on))

@@ -1,0 +1,160 @@
+"""One seed, one schedule: a random plan driven to its end through crashes and takeovers."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from msgspec import Struct
+
+from fanfold.errors import BugError
+from fanfold.kernel.events import Event, WorkflowEvent
+from fanfold.kernel.invariants import Auditor, Violation
+from fanfold.kernel.lifecycle import PENDING, RUN_TERMINAL
+from fanfold.kernel.nodes import Run, State
+from fanfold.kernel.state import create_state, evolve
+from fanfold.testing.checks import InvariantError, check_acknowledged, check_replay
+from fanfold.testing.coverage import count_constructs
+from fanfold.testing.outside import next_report, report_late
+from fanfold.testing.owner import Crash, Owner
+from fanfold.testing.store import StaleEpochError
+from fanfold.testing.world import ROOT, World
+
+
+class Outcome(Struct):
+    """What became of a schedule."""
+
+    seed: int
+    status: str
+    events: int
+    crashes: int
+    digest: str
+    reached: Counter[str]
+    violation: Violation | None = None
+    tail: list[str] = []
+
+
+def run_schedule(seed: int) -> Outcome:
+    """Drive one seed to its end; never raises for a defect of the kernel, but reports it."""
+    world = World(seed)
+    violation: Violation | None = None
+    status = "broken"
+    try:
+        status = _drive(world)
+    except InvariantError as error:
+        violation = error.violation
+    except BugError as error:
+        violation = Violation(0, f"the kernel refused its own host: {error.code}: {error.message}")
+    except (AssertionError, AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+        violation = Violation(0, f"{type(error).__name__}: {error}")
+    store = world.store
+    return Outcome(
+        seed, status, world.events, world.faults.crashes, store.digest(), world.reached, violation,
+        [line.decode() for line in store.lines[-12:]] if violation else [],
+    )  # fmt: skip
+
+
+def _drive(world: World) -> str:
+    owner = _first_owner(world)
+    while True:
+        try:
+            _begin(owner)
+            _live(owner)
+            break
+        except Crash:
+            owner = _take_over(world, owner)
+    return _finish(world, owner)
+
+
+def _first_owner(world: World) -> Owner:
+    """Create the run."""
+    epoch = world.store.take_lease()
+    inputs = world.values.put({"topic": "t"}, frozenset())
+    created = WorkflowEvent("created", plan=world.plan, settings=world.settings, inputs=inputs, epoch=epoch)
+    event = Event(ROOT, world.now, created)
+    envelope = world.store.append(event, Run(ROOT, world.plan, None, None), ROOT, epoch)
+    world.answered.append(None)
+    state = create_state(event)
+    world.observe(envelope, event, state)
+    return Owner(world, state, epoch)
+
+
+def _begin(owner: Owner) -> None:
+    """Start, or resume what another owner left."""
+    state = owner.state
+    if owner.epoch > state.epoch and state.root.status not in RUN_TERMINAL:
+        owner.record(ROOT, WorkflowEvent("resumed", epoch=owner.epoch))
+    if state.root.status == PENDING:
+        owner.record(ROOT, WorkflowEvent("started"))
+
+
+def _live(owner: Owner) -> None:
+    while True:
+        owner.work_off_agenda()
+        if owner.state.root.status in RUN_TERMINAL or not next_report(owner):
+            return
+
+
+def _take_over(world: World, dead: Owner) -> Owner:
+    """Another process finds what the dead owner left behind."""
+    rng, store, faults = world.rng, world.store, world.faults
+    pending = len(store.lines) - store.acknowledged
+    if store.crash(rng.randint(0, pending)):
+        world.reached["torn tail"] += 1
+    check_acknowledged(store)
+    world.orphans += [one for one in dead.running if one.type != "approval" and rng.random() < 0.5]
+    del world.orphans[:-8]
+    del world.answered[len(store.lines) :]
+    world.sampled = {place: mark for place, mark in world.sampled.items() if place < len(store.lines)}
+    world.auditor = Auditor(world.plan)
+    world.values.forget_the_log()
+    world.now += rng.choice((0, 5, 50_000))
+    if not store.lines:
+        world.reached["crash before creation"] += 1
+        return _first_owner(world)
+    epoch = store.take_lease()
+    if faults.hits("zombie"):
+        _append_stale(world, dead)
+    owner = Owner(world, _read_again(world), epoch)
+    owner.recall_people()
+    return owner
+
+
+def _append_stale(world: World, dead: Owner) -> None:
+    """The old owner was only slow: whatever it still writes must be refused (invariant 11)."""
+    event = Event(ROOT, world.now, WorkflowEvent("woke"))
+    try:
+        world.store.append(event, dead.state.root, ROOT, dead.epoch)
+    except StaleEpochError:
+        return
+    raise InvariantError(11, "the store took an append of an owner whose lease was taken over")
+
+
+def _read_again(world: World) -> State:
+    """Fold the log as found, with every check on the way."""
+    stored = world.store.read()
+    state = create_state(stored[0][1])
+    world.observe(*stored[0], state)
+    for envelope, event in stored[1:]:
+        evolve(state, event)
+        world.observe(envelope, event, state)
+    return state
+
+
+def _finish(world: World, owner: Owner) -> str:
+    """After the end: late results change nothing, and the stored log tells the same story again."""
+    state, status = owner.state, owner.state.root.status
+    world.faults.calm = True
+    if status in RUN_TERMINAL:
+        for orphan in world.orphans[:3]:
+            world.reached["late after the end"] += 1
+            report_late(owner, orphan)
+        violations = world.auditor.close(state)
+        if violations:
+            raise InvariantError(violations[0].number, violations[0].message)
+        if state.root.status != status:
+            raise InvariantError(10, "a late result changed the status of a run that had ended")
+    world.store.commit()
+    check_replay(world.store, world.answered, world.sampled, state)
+    world.reached[f"run {status}"] += 1
+    count_constructs(state, world.reached)
+    return status

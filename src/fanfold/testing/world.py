@@ -1,0 +1,102 @@
+"""What survives an owner: the store, the clock, the blobs, the people, and results still under way."""
+
+from __future__ import annotations
+
+from collections import Counter
+from random import Random
+
+from fanfold.kernel.commands import Command
+from fanfold.kernel.events import Envelope, Event, Evidence, StepEvent, SubagentEvent, WorkflowEvent
+from fanfold.kernel.invariants import Auditor, fingerprint
+from fanfold.kernel.lifecycle import EVENT_WORDS, STEP_TRANSITIONS
+from fanfold.kernel.nodes import State
+from fanfold.testing.checks import InvariantError
+from fanfold.testing.faults import Faults
+from fanfold.testing.plans import random_plan, random_settings
+from fanfold.testing.store import Store
+from fanfold.testing.values import Values
+
+ROOT = "r0"
+
+
+class Execution:
+    """One execution of one attempt that is really under way, or a person who was asked."""
+
+    __slots__ = ("attempt", "due", "execution", "run", "seen", "step", "stop", "type")
+
+    def __init__(
+        self, run: str, step: str, type_: str, attempt: int, execution: int, due: int | None, seen: list[str]
+    ) -> None:
+        self.run = run
+        self.step = step
+        self.type = type_
+        self.attempt = attempt
+        self.execution = execution
+        self.due = due
+        """When it will report; None: never, unless it is stopped."""
+        self.seen = seen
+        self.stop = ""
+
+
+class World:
+    """One seed's world."""
+
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+        self.rng = Random(seed)
+        self.reached: Counter[str] = Counter()
+        """What occurred: constructs, faults, transitions, ends."""
+        self.plan = random_plan(self.rng)
+        self.settings = random_settings(self.rng, self.plan)
+        self.faults = Faults(self.rng, self.reached)
+        self.store = Store()
+        self.values = Values()
+        self.auditor = Auditor(self.plan)
+        self.now = 1_000_000
+        self.answered: list[Command | None] = []
+        """For each line, the command it answered."""
+        self.sampled: dict[int, str] = {}
+        """Fingerprints taken live, by line."""
+        self.orphans: list[Execution] = []
+        """Executions whose owner died, or that were answered for already; they may still report."""
+        self.raised_at = -1
+        """How far the run was when its limits were last raised."""
+        self.events = 0
+        self.calm_events = 0
+
+    def observe(self, envelope: Envelope, event: Event, state: State) -> None:
+        """Check everything that can be checked after one event."""
+        self.values.note(event, state)
+        violations = self.auditor.observe(envelope, event, state)
+        if violations:
+            raise InvariantError(violations[0].number, violations[0].message)
+
+    def count(self, state: State) -> None:
+        """One more event was recorded live: sample, and see whether the faults are over."""
+        self.events += 1
+        faults = self.faults
+        if self.events >= faults.lasting:
+            faults.calm = True
+        if faults.calm:
+            self.calm_events += 1
+            if self.calm_events > 400 + 60 * state.instances:
+                raise InvariantError(19, "the faults have stopped long ago and the run goes on and on")
+        if self.rng.random() < 0.02:
+            self.sampled[len(self.store.lines) - 1] = fingerprint(state)
+
+
+def transition(event: Event, state: State) -> tuple[str, str] | None:
+    """The row of the transition table that an event is about to use."""
+    data = event.data
+    if isinstance(data, Evidence):
+        return None
+    if isinstance(data, WorkflowEvent):
+        if data.kind != "decided":
+            return None
+        return state.runs[event.run].nodes[data.step].status, "decided"
+    assert isinstance(data, StepEvent | SubagentEvent)
+    if data.late:
+        return None
+    word = EVENT_WORDS.get(data.status, data.status)
+    row = (state.runs[event.run].nodes[data.step].status, word)
+    return row if row in STEP_TRANSITIONS else None
