@@ -27,9 +27,6 @@ from fanfold.recipe.parse import plain
 from fanfold.recipe.roles import Role
 from fanfold.recipe.unit import Unit
 
-ONCE = Retry(attempts=1)
-"""Groups, workflows and approvals have no attempts of their own."""
-
 
 def assemble_plan(unit: Unit) -> Plan:
     """The plan of one file; its sub-workflows are added by `closure`."""
@@ -57,7 +54,7 @@ def _assemble_step(draft: Draft, unit: Unit) -> Step:
     if draft.phase:
         assert draft.inner is not None
         return phases.lower_phase(draft, assemble_steps(draft.inner, unit), unit)
-    facts = cast(dict[str, Any], draft.facts)
+    facts = cast("dict[str, Any]", draft.facts)
     entries = draft.entries
     action = _action(draft, unit)
     attempting = draft.type in ATTEMPTING
@@ -84,7 +81,8 @@ def _assemble_step(draft: Draft, unit: Unit) -> Step:
         outputs=tuple(declared_names(draft)),
         inputs=facts.get("inputs", {}),
         timeout_ms=defaults.timeout_ms if timeout_ms is None and attempting else timeout_ms,
-        retry=facts.get("retry") or defaults.retry or Retry() if attempting else ONCE,
+        # Groups, workflows and approvals have no attempts of their own.
+        retry=facts.get("retry") or defaults.retry or Retry() if attempting else phases.ONCE,
         on_failure=entries.text("on_failure") or defaults.on_failure,  # type: ignore[arg-type]
         cache=entries.flag("cache"),
     )
@@ -109,7 +107,7 @@ def _posture(draft: Draft, action: Action) -> Posture:
 
 def _action(draft: Draft, unit: Unit) -> Action:
     entries = draft.entries
-    facts = cast(dict[str, Any], draft.facts)
+    facts = cast("dict[str, Any]", draft.facts)
     match draft.type:
         case "agent":
             return _agent(draft, unit)
@@ -134,11 +132,11 @@ def _action(draft: Draft, unit: Unit) -> Action:
 def _agent(draft: Draft, unit: Unit) -> AgentAction:
     entries = draft.entries
     role = cast(Role, draft.facts["role"])
-    depends_on = cast(tuple[str, ...], draft.facts["depends_on"])
+    depends_on = cast("tuple[str, ...]", draft.facts["depends_on"])
     return AgentAction(
         agent=role.name,
         agent_version=role.version,
-        prompt=cast(str | None, draft.facts.get("prompt")),
+        prompt=cast("str | None", draft.facts.get("prompt")),
         model=entries.text("model") or unit.defaults.model,
         reasoning_effort=entries.text("reasoning_effort"),
         max_turns=entries.integer("max_turns"),

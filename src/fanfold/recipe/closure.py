@@ -184,7 +184,7 @@ def _check_given(call: Draft, child: Unit, unit: Unit) -> None:
     entries = call.entries
     if entries.has("inputs") and "inputs" not in entries.nodes:
         return
-    given = cast(dict[str, Value], call.facts.get("inputs", {}))
+    given = cast("dict[str, Value]", call.facts.get("inputs", {}))
     complete = child.references.inputs_known
     for word, node in entries.pairs("inputs"):
         declared = child.inputs.get(word.text)

@@ -98,7 +98,7 @@ def _extend_list(node: parse.Sequence, names: list[str], notes: Notes) -> Fix | 
 
 def _report_rings(scope: Scope, notes: Notes) -> None:
     graph = {draft.id: draft.facts["depends_on"] for draft in scope.by_id.values()}
-    for ring in find_rings(cast(dict[str, tuple[str, ...]], graph)):
+    for ring in find_rings(cast("dict[str, tuple[str, ...]]", graph)):
         first = scope.by_id[ring[0]]
         shown = [quoted(step_id) for step_id in ring[:MAX_RING_SHOWN]]
         if len(ring) > MAX_RING_SHOWN:

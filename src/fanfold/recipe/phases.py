@@ -15,7 +15,7 @@ Rules
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 from fanfold.kernel.plan import (
     Action,
@@ -37,12 +37,13 @@ from fanfold.recipe.parse import Node, Scalar
 from fanfold.recipe.references import Place
 from fanfold.recipe.roles import Role, find_role
 from fanfold.recipe.steps import new_draft, survey_body, survey_map
-from fanfold.recipe.unit import Unit
+from fanfold.recipe.unit import Defaults, Unit
 
 MAX_PHASES = 16
 MAX_TASKS_PER_PHASE = 32
 MAX_TASKS = 200
 RESERVED_IDS = frozenset({"review", "verify", "fold"})
+ONCE = Retry(attempts=1)
 LOOP_NAMES = frozenset({"iteration", "feedback", "digest"})
 
 VERDICT_SCHEMA = {
@@ -202,15 +203,15 @@ def _keep_items_apart(draft: Draft, unit: Unit) -> None:
 def lower_phase(draft: Draft, tasks: tuple[Step, ...], unit: Unit) -> Step:
     """The group a phase becomes."""
     parts = cast(PhaseParts, draft.facts["parts"])
-    facts = cast(dict[str, Any], draft.facts)
+    facts = cast("dict[str, Any]", draft.facts)
     entries = draft.entries
     goal = entries.text("goal") or ""
     steps = [_mapped(task, facts.get("for_each"), draft) for task in tasks]
     names = tuple(task.id for task in tasks)
     if parts.review is not None:
-        steps.append(_review(parts, parts.review, goal, names))
+        steps.append(_review(parts, parts.review, goal, names, unit.defaults))
     if parts.verify is not None:
-        steps.append(_verify(draft.id, parts, goal, tuple(step.id for step in steps)))
+        steps.append(_verify(draft.id, parts, goal, tuple(step.id for step in steps), unit.defaults))
     stops = parts.verify is not None and parts.verify.text("on_fail") == "stop"
     iterations = (parts.converge.integer("max_iterations") if parts.converge is not None else None) or 2
     return Step(
@@ -231,7 +232,7 @@ def lower_phase(draft: Draft, tasks: tuple[Step, ...], unit: Unit) -> Step:
         ),
         fold=_fold(draft.id, goal),
         posture="writer" if any(task.posture == "writer" for task in tasks) else "read_only",
-        retry=Retry(attempts=1),
+        retry=ONCE,
         on_failure="stop" if stops else unit.defaults.on_failure,
     )
 
@@ -259,53 +260,58 @@ def _mapped(task: Step, for_each: str | None, draft: Draft) -> Step:
     )
 
 
-def _review(parts: PhaseParts, review: Entries, goal: str, tasks: tuple[str, ...]) -> Step:
-    reviewers = review.integer("reviewers") or 1
-    role = parts.reviewer or Role("critic", None, None)  # type: ignore[arg-type]
-    prompt = (
+def _review(
+    parts: PhaseParts, review: Entries, goal: str, tasks: tuple[str, ...], defaults: Defaults
+) -> Step:
+    instruction = (
         "Try to refute the result below: look for what is wrong, missing or unproven, and check it against "
         "the files. Say clearly what does not hold and why; say so if you found nothing."
     )
-    return Step(
-        id="review",
-        action=AgentAction(
-            agent=role.name,
-            agent_version=role.version,
-            prompt=_with_results(prompt, goal, tasks),
-            purpose="review",
-        ),
-        depends_on=tasks,
-        for_each=str(list(range(reviewers))),
-        posture="read_only",
-    )
+    action = _judge(parts.reviewer, _with_results(instruction, goal, tasks), "review", defaults)
+    reviewers = review.integer("reviewers") or 1
+    return _own_step("review", action, tasks, defaults, for_each=str(list(range(reviewers))))
 
 
-def _verify(phase: str, parts: PhaseParts, goal: str, before: tuple[str, ...]) -> Step:
-    gate = parts.gate
-    action: Action
-    if gate == "critic":
-        role = parts.critic or Role("critic", None, None)  # type: ignore[arg-type]
-        prompt = (
+def _verify(phase: str, parts: PhaseParts, goal: str, before: tuple[str, ...], defaults: Defaults) -> Step:
+    if parts.gate == "critic":
+        instruction = (
             "Judge whether the result below reaches the goal. Answer with `pass`, and in `feedback` what "
             "has to change; check it against the files before you let it pass."
         )
-        action = AgentAction(
-            agent=role.name,
-            agent_version=role.version,
-            prompt=_with_results(prompt, goal, before),
-            purpose="critic",
-        )
-        return Step(id="verify", action=action, depends_on=before, output_schema=VERDICT_SCHEMA)
-    if gate == "approval":
-        action = ApprovalAction(
+        action = _judge(parts.critic, _with_results(instruction, goal, before), "critic", defaults)
+        return _own_step("verify", action, before, defaults, output_schema=VERDICT_SCHEMA)
+    if parts.gate == "approval":
+        question = ApprovalAction(
             approve=f'Accept the result of phase "{phase}"?',
             show=_with_results("", goal, before),
             choices=("approve", "reject"),
         )
-        return Step(id="verify", action=action, depends_on=before, retry=Retry(attempts=1))
-    action = CommandAction(run=parts.run, gate=gate)  # type: ignore[arg-type]  # the table allows these words only
+        return Step(id="verify", action=question, depends_on=before, retry=ONCE)
+    command = CommandAction(run=parts.run, gate=parts.gate)  # type: ignore[arg-type]  # one of the table's words
+    # Like every command without a write-set: in a snapshot that is thrown away.
+    return _own_step("verify", command, before, defaults, outputs=COMMAND_OUTPUTS, workspace_mode="isolated")
+
+
+def _judge(
+    role: Role | None, prompt: str, purpose: Literal["review", "critic"], defaults: Defaults
+) -> AgentAction:
+    assert role is not None
+    return AgentAction(
+        agent=role.name, agent_version=role.version, prompt=prompt, model=defaults.model, purpose=purpose
+    )
+
+
+def _own_step(step_id: str, action: Action, before: tuple[str, ...], defaults: Defaults, **more: Any) -> Step:
+    """A step of the phase's own. Its failure is the gate's to judge, so `on_failure` stays `skip`: the
+    loop's `until` then finds no verdict, which counts as false."""
     return Step(
-        id="verify", action=action, depends_on=before, outputs=COMMAND_OUTPUTS, workspace_mode="isolated"
+        id=step_id,
+        action=action,
+        depends_on=before,
+        posture="read_only",
+        timeout_ms=defaults.timeout_ms,
+        retry=defaults.retry or Retry(),
+        **more,
     )
 
 

@@ -32,10 +32,10 @@ RESERVED_NAMES = frozenset({"inputs", "steps", "index", "iteration", "feedback",
 """Names that mean something already and cannot name an item."""
 
 EXPRESSION_WORDS = frozenset(
-    "true false null in as break const continue else for function if import let loop package namespace "
-    "return var void while".split()
+    "true false null in bool bytes double dyn int list map null_type string type uint".split()
 )
-"""Words that expressions reserve."""
+"""Names that expressions could not declare. (Words they merely reserve, such as `package`, still serve in
+templates, and an expression that uses one says so.)"""
 
 
 def survey_steps(nodes: Iterable[Node], scope: Scope, notes: Notes, prefix: str, *, narrowed: bool) -> None:
@@ -117,7 +117,7 @@ def survey_body(draft: Draft, nodes: list[Node], notes: Notes, extra: frozenset[
 def _tell_type(draft: Draft, notes: Notes) -> StepType | None:
     entries = draft.entries
     deciding = [name for name in entries.keys if name in DECIDING]
-    said = cast(StepType | None, entries.text("type"))
+    said = cast("StepType | None", entries.text("type"))
     if said is not None:
         foreign = _refuse_foreign_keys(entries, {said}, notes)
         _need_deciding_key(draft, said, notes, quiet=foreign)
