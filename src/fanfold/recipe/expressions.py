@@ -18,7 +18,7 @@ import re
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from math import isfinite
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 from msgspec import Struct
 
@@ -73,7 +73,7 @@ class Reference(Struct, frozen=True):
     parts: tuple[str | int, ...] = ()
 
 
-class _Program(NamedTuple):
+class _Program(Struct, frozen=True):
     compiled: cel.Expression
     usages: tuple[Usage, ...]
 
@@ -147,8 +147,10 @@ def _fail(text: str, message: str) -> NoReturn:
 
 
 def _is_path(text: str) -> bool:
-    """Nothing but a name and selections: no operator, no call."""
-    return all(t.kind in ("name", "quoted", "string", "number") or t.text in ".[]" for t in tokens(text))
+    """Nothing but a name and selections: no operator, no call, no list."""
+    found = tokens(text)
+    selects = all(t.kind in ("name", "quoted", "string", "number") or t.text in ".[]" for t in found)
+    return selects and found[0].kind == "name"
 
 
 def _reference(use: Use) -> Reference:
@@ -294,12 +296,13 @@ class _Result:
         held = value.value()
         if held is None or isinstance(held, bool | int | str):
             return held
-        if isinstance(held, float) and isfinite(held):
-            return held
         kind = value.type().name()
-        if kind.startswith("LIST"):
+        if isinstance(held, float):
+            if isfinite(held):
+                return held
+        elif kind.startswith("LIST"):
             return [self.plain(item, depth + 1) for item in held]
-        if kind.startswith("MAP") and all(isinstance(key, str) for key in held):
+        elif kind.startswith("MAP") and all(isinstance(key, str) for key in held):
             # CEL keeps no order, and the order it gives differs from one process to the next.
             return {key: self.plain(held[key], depth + 1) for key in sorted(held)}
         raise TypeError(f"the result holds {_KINDS.get(kind, kind)}, which JSON cannot hold")

@@ -168,19 +168,19 @@ class _Composer:
 
     def _node(self, event: Any, depth: int) -> Node:
         events = self._events
+        start, end = event.start_mark.index, event.end_mark.index
         self._values += 1
         if self._values > MAX_VALUES:
-            at = event.start_mark.index
-            self._error("recipe.too_large", f"the recipe has more than {MAX_VALUES:,} values", (at, at + 1))
+            message = f"the recipe has more than {MAX_VALUES:,} values"
+            self._error("recipe.too_large", message, (start, start + 1))
             raise _Stop
         if isinstance(event, events.AliasEvent):
-            start, end = event.start_mark.index, event.end_mark.index
             message = "aliases are not allowed in a recipe"
             self._error("recipe.alias", message, (start, end), "repeat the value")
             return Scalar(None, "", start, end, "", self._text)
-        start = event.start_mark.index
         if event.anchor is not None or event.tag is not None:
-            start = self._refuse_properties(start)
+            # An empty node ends with its properties: what follows them belongs to the next one.
+            start = min(self._refuse_properties(start), end)
         if isinstance(event, events.ScalarEvent):
             return self._scalar(event, start)
         if depth == MAX_DEPTH:

@@ -72,7 +72,14 @@ def _excerpt(line: str, place: Range) -> tuple[str, int, int]:
     first = min(place.start.column - 1, len(line))
     last = place.end.column - 1 if place.end.line == place.start.line else len(line)
     last = min(max(last, first), len(line))
-    before, marked, after = (_show(part) for part in (line[:first], line[first:last], line[last:]))
+    # A line may be the whole file: nothing past these ends can be in view.
+    seen = 4 * MAX_LINE_CELLS
+    parts = (
+        line[max(first - seen, 0) : first],
+        line[first : min(last, first + seen)],
+        line[last : last + seen],
+    )
+    before, marked, after = map(_show, parts)
     room = MAX_LINE_CELLS
     marked = _clip_end(marked, room)
     room -= _cells(marked)

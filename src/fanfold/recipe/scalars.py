@@ -134,7 +134,7 @@ def _escape(source: str, at: int, pieces: Pieces) -> int:
 def _block(source: str, start: int, end: int, style: str, value: str) -> Pieces:
     """Block scalars. libyaml knows the parent's indentation and we do not, so the value decides."""
     at = start + 1
-    while source[at] in "+-0123456789":
+    while at < end and source[at] in "+-0123456789":
         at += 1
     header = source[start + 1 : at]
     while at < end and source[at] not in "\r\n":

@@ -8,7 +8,8 @@ it noticed, or where the construct began. What is not in the table is passed on 
 from __future__ import annotations
 
 import re
-from typing import NamedTuple
+
+from msgspec import Struct
 
 from fanfold.recipe.places import Span
 
@@ -16,10 +17,10 @@ QUOTE_TEMPLATE = 'put the whole text in quotes: "{{…}}"'
 TEMPLATE_AT_START = "text that begins with {{ must be quoted, or YAML reads it as a mapping"
 
 # An unquoted `{{` where a value begins.
-_BARE_TEMPLATE = re.compile(r"(?:^|[:\-,\[{?]\s)\s*(\{\{.*?(?:\}\}|$))")
+_BARE_TEMPLATE = r"(?:^|[:\-,\[{?]\s)\s*(\{\{.*?(?:\}\}|$))"
 
 
-class Complaint(NamedTuple):
+class Complaint(Struct, frozen=True):
     """A refusal ready to be reported."""
 
     code: str
@@ -28,7 +29,7 @@ class Complaint(NamedTuple):
     help: str
 
 
-class _Entry(NamedTuple):
+class _Entry(Struct, frozen=True):
     problem: str
     message: str
     help: str = ""
@@ -112,7 +113,7 @@ def _bare_template(text: str, at: int) -> Span | None:
     start = text.rfind("\n", 0, at) + 1
     for line_start in (start, text.rfind("\n", 0, max(start - 1, 0)) + 1):
         line = text[line_start:].split("\n", 1)[0]
-        found = _BARE_TEMPLATE.search(line)
+        found = re.search(_BARE_TEMPLATE, line)
         if found and line_start + found.start(1) <= at:
             before = line[: found.start(1)]
             if before.count('"') % 2 == 0 and before.count("'") % 2 == 0:

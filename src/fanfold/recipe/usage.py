@@ -15,7 +15,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple, TypeAlias
+from functools import cache
+from typing import TypeAlias
+
+from msgspec import Struct
 
 MAX_DEPTH = 100
 """Brackets inside one another. The library allows 32 levels, so this is only a net."""
@@ -23,20 +26,23 @@ CHARS_PER_UNIT = 8
 
 LOOPS = frozenset({"all", "exists", "exists_one", "existsOne", "filter", "map"})
 _CONSTANTS = frozenset({"true", "false", "null"})
-_TOKEN = re.compile(
-    r"""(?P<skip>\s+|//[^\n]*)
+_LEXICON = r"""(?P<skip>\s+|//[^\n]*)
     |(?P<raw>(?:[rR][bB]?|[bB][rR])(?:\"\"\".*?\"\"\"|'''.*?'''|"[^"\n]*"|'[^'\n]*'))
     |(?P<string>[bB]?(?:\"\"\"(?:\\.|[^\\])*?\"\"\"|'''(?:\\.|[^\\])*?'''
         |"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*'))
     |(?P<number>0[xX][0-9a-fA-F]+[uU]?|(?:[0-9]+(?:\.[0-9]+)?|\.[0-9]+)(?:[eE][-+]?[0-9]+)?[uU]?)
     |(?P<name>[A-Za-z_][A-Za-z0-9_]*)
     |(?P<quoted>`[^`\n]*`)
-    |(?P<mark>.)""",
-    re.VERBOSE | re.DOTALL,
-)
+    |(?P<mark>.)"""
 
 
-class Use(NamedTuple):
+@cache
+def _token_pattern() -> re.Pattern[str]:
+    """Compiled when the first expression is read: it takes milliseconds, and most recipes have none."""
+    return re.compile(_LEXICON, re.VERBOSE | re.DOTALL)
+
+
+class Use(Struct, frozen=True):
     """A name and the path after it; `spans` holds the place of the name and of each part."""
 
     name: str
@@ -44,13 +50,13 @@ class Use(NamedTuple):
     spans: tuple[tuple[int, int], ...]
 
 
-class Constant(NamedTuple):
+class Constant(Struct, frozen=True):
     """A literal and the units it weighs."""
 
     units: int
 
 
-class Loop(NamedTuple):
+class Loop(Struct, frozen=True):
     """A macro: `over` is the receiver, `variable` is bound in `body`."""
 
     macro: str
@@ -59,7 +65,7 @@ class Loop(NamedTuple):
     body: tuple[Usage, ...]
 
 
-class Selection(NamedTuple):
+class Selection(Struct, frozen=True):
     """A part of something computed, such as `inputs.all[inputs.which]`; what it gives is not known."""
 
     of: tuple[Usage, ...]
@@ -68,7 +74,7 @@ class Selection(NamedTuple):
 Usage: TypeAlias = Use | Constant | Loop | Selection
 
 
-class Token(NamedTuple):
+class Token(Struct, frozen=True):
     kind: str
     text: str
     start: int
@@ -79,7 +85,7 @@ def tokens(text: str) -> list[Token]:
     """The words of an expression without white space and comments."""
     return [
         Token(m.lastgroup or "", m.group(), m.start(), m.end())
-        for m in _TOKEN.finditer(text)
+        for m in _token_pattern().finditer(text)
         if m.lastgroup != "skip"
     ]
 

@@ -17,7 +17,8 @@ Rules
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+
+from msgspec import Struct
 
 from fanfold.kernel.plan import JSON
 from fanfold.recipe.usage import CHARS_PER_UNIT, Constant, Loop, Selection, Usage, Use
@@ -43,14 +44,14 @@ def reach(values: list[JSON], parts: Sequence[str | int]) -> list[JSON]:
     return values
 
 
-class _Bound(NamedTuple):
+class _Bound(Struct, frozen=True):
     """A loop variable: the values it can have where they are known, and what they weigh together."""
 
     values: list[JSON] | None
     units: int
 
 
-class _Place(NamedTuple):
+class _Place(Struct, frozen=True):
     """Where usages stand: the loop variables in sight, the innermost, and how often they are evaluated."""
 
     scope: dict[str, _Bound]

@@ -1,0 +1,276 @@
+"""Conditions are checked before a run and evaluated within limits."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Literal
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fanfold.kernel.plan import JSON
+from fanfold.recipe.expressions import ExpressionError, Reference, check_expression, evaluate
+
+VALUES: dict[str, JSON] = {
+    "inputs": {
+        "n": 3, "f": 2.5, "s": "x", "none": None, "list": [1, 2, 3], "dash-ed": True,
+        "objects": [{"z": 1, "a": 2}, {"z": 5, "a": 6}],
+    },
+    "steps": {
+        "a-b": {"output": {"x": [1, {"y": None}], "title": "T"}, "status": "completed", "error": None},
+        "skipped": {"output": None, "status": "skipped", "error": None},
+    },
+    "item": {"name": "core"},
+    "index": 2,
+}  # fmt: skip
+
+
+def check(text: str, wants: Literal["bool", "list"] = "bool") -> tuple[Reference, ...]:
+    kinds = {"n": "integer", "s": "string", "list": "array", "flag": "boolean", "any": None}
+    return check_expression(text, inputs=kinds, steps=["a-b", "gather"], names=["item", "index"], wants=wants)
+
+
+def words(text: str) -> list[str]:
+    """References as they are written, by their place in the text."""
+    return [f"{r.name}:{text[r.start : r.end]}" for r in check(text)]
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("inputs.n == 3", True),
+        ("inputs.n == 3.0 && inputs.n > 2.5 && inputs.f > 2", True),
+        ("inputs.none == null", True),
+        ("has(inputs.missing)", False),
+        ("inputs.dash_ed", True),
+        ("steps.a_b.status == 'completed'", True),
+        ("steps.a_b.title == 'T'", True),
+        ("steps.a_b.output.title + steps.a_b.title", "TT"),
+        ("steps['a_b'].output.x[1].y == null", True),
+        ("steps.skipped.output == null", True),
+        ("inputs.list.filter(x, x > 1)", [2, 3]),
+        ("inputs.list.map(inputs, inputs * 2)", [2, 4, 6]),
+        ("item.name.startsWith('co') && index == 2", True),
+        ("size(inputs.list) > 2 // enough", True),
+        ("[inputs.n]", [3]),
+        ("(inputs.n)", 3),
+        ("{'a': [1u, 2.0, null]}", {"a": [1, 2.0, None]}),
+    ],
+)
+def test_expressions_give_plain_json(text: str, value: JSON) -> None:
+    assert evaluate(text, VALUES) == value
+
+
+def test_a_path_gives_the_value_itself_and_keeps_the_order_of_fields() -> None:
+    assert list(evaluate("inputs.objects[0]", VALUES)) == ["z", "a"]
+    assert evaluate("steps.a_b.output.x", VALUES) == [1, {"y": None}]
+
+
+def test_computed_objects_have_sorted_fields_so_that_runs_agree() -> None:
+    assert [list(o) for o in evaluate("inputs.objects.filter(o, o.z > 1)", VALUES)] == [["a", "z"]]
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("inputs.missing", "missing"),
+        ("inputs.none.x", "null"),
+        ("inputs.n / 0", "divide by zero"),
+        ("inputs.list[9]", "index"),
+        ("inputs.n > 'a'", "overload"),
+        ("inputs.n * 9223372036854775807", "overflow"),
+        ("0.0 / 0.0", "JSON"),
+        ("b'bytes'", "JSON"),
+        ("duration('1s')", "JSON"),
+        ("{1: 2}", "JSON"),
+        ("iteration > 1", "not known"),
+    ],
+)
+def test_what_fails_at_run_time_says_why(text: str, says: str) -> None:
+    with pytest.raises(ExpressionError) as caught:
+        evaluate(text, VALUES)
+    assert says in caught.value.message
+
+
+@pytest.mark.parametrize("value", [2**70, "\ud800", {"deep": None}])
+def test_values_that_cel_cannot_hold_are_errors_not_crashes(value: JSON) -> None:
+    if isinstance(value, dict):
+        for _ in range(5_000):
+            value = [value]
+    with pytest.raises(ExpressionError):
+        evaluate("[inputs.v]", {"inputs": {"v": value}})
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("steps.gahter.output == 'x'", ["steps:gahter"]),
+        ("steps['gather'].output == inputs.topic", ["steps:'gather'", "inputs:topic"]),
+        ("'steps.no' == \"inputs.no\" || inputs.yes // steps.no", ["inputs:yes"]),
+        ("r'\\d' == inputs.a && 'it\\'s steps.no' == ''", ["inputs:a"]),
+        ("'''it's steps.no''' == inputs.a", ["inputs:a"]),
+        ("item.steps.no == item.inputs", []),
+        ("inputs.list.exists(steps, steps.no == 1)", ["inputs:list"]),
+        ("inputs.list.exists(x, x == steps.a_b.output)", ["inputs:list", "steps:a_b"]),
+        ("inputs.a.all(inputs, inputs.b) && inputs.c", ["inputs:a", "inputs:c"]),
+        ("has(steps.a_b.error)", ["steps:a_b"]),
+        ("[steps.a_b.output, {'k': inputs.n}].size() > 0", ["steps:a_b", "inputs:n"]),
+        ("steps.a_b.output.items.map(x, x.inputs).size() > 0", ["steps:a_b"]),
+        ("inputs.list[inputs.n] == 1", ["inputs:list", "inputs:n"]),
+        ("!inputs.a\n && -inputs.b < 1", ["inputs:a", "inputs:b"]),
+        (".inputs.a", ["inputs:a"]),
+    ],
+)
+def test_references_are_found_and_nothing_else_is_taken_for_one(text: str, found: list[str]) -> None:
+    assert words(text) == found
+
+
+def test_a_reference_carries_the_path_behind_its_key() -> None:
+    (reference,) = check("steps.a_b.output.items[0]['k'].size() > 1")
+    assert (reference.key, reference.parts) == ("a_b", ("output", "items", 0, "k"))
+
+
+@pytest.mark.parametrize(
+    ("text", "under", "says"),
+    [
+        ("gahter.output == 'x'", "gahter", "not known"),
+        ("'é' == stesp.x", "stesp", 'did you mean "steps"'),
+        ("inputs.list.exists(x, y > 2)", "y", "not known"),
+        ("steps.a-b.output == 1", "a-b", '"a_b"'),
+        ("inputs.n +", "", "ends too early"),
+        ("inputs.n == ) 3", ")", "not possible"),
+        ("inputs.n == 'open", "'", "cannot be read"),
+        ("inputs.s.lowerAscii() == 'x'", "lowerAscii", "no function"),
+        ("foo(1)", "foo", "no function"),
+        ("\n\n  foo.bar", "foo", "not known"),
+        ("1 + 'a' == 2", "+", "int, string"),
+        ("size(steps) > 1", "steps", "name the step"),
+        ("steps[inputs.s].output", "steps", "name the step"),
+        ("inputs.exists(x, true)", "inputs", "name the input"),
+        ("   ", "   ", "empty"),
+        ("true " + "|| true " * 600, None, "4,096"),
+        ("(" * 50 + "true" + ")" * 50, None, "deep"),
+        ("'\ud800' == ''", None, "text"),
+    ],
+)
+def test_mistakes_are_found_before_a_run_at_their_place(text: str, under: str | None, says: str) -> None:
+    with pytest.raises(ExpressionError) as caught:
+        check(text)
+    assert says in caught.value.message
+    if under is not None:
+        assert text[caught.value.position : caught.value.end] == under
+
+
+@pytest.mark.parametrize(
+    ("text", "wants"),
+    [
+        ("'text'", "bool"), ("inputs.n + 1", "bool"), ("[true]", "bool"), ("{}", "bool"), ("null", "bool"),
+        ("inputs.s", "bool"), ("inputs.list", "bool"), ("true", "list"), ("'a'", "list"),
+        ("inputs.n", "list"), ("inputs.flag", "list"), ("size(inputs.list)", "list"),
+    ],
+)  # fmt: skip
+def test_a_type_that_is_certainly_wrong_is_refused(text: str, wants: Literal["bool", "list"]) -> None:
+    with pytest.raises(ExpressionError, match="where"):
+        check(text, wants)
+
+
+@pytest.mark.parametrize(
+    ("text", "wants"),
+    [
+        ("inputs.any", "bool"), ("inputs.flag", "bool"), ("steps.a_b.output", "bool"), ("item", "bool"),
+        ("inputs.any", "list"), ("inputs.list", "list"), ("[1]", "list"), ("inputs.s == null", "bool"),
+        ("inputs.list.map(x, x)", "list"), ("item.x ? [1] : []", "list"), ("type(inputs.n) == int", "bool"),
+    ],
+)  # fmt: skip
+def test_what_depends_on_values_is_judged_when_it_runs(text: str, wants: Literal["bool", "list"]) -> None:
+    check(text, wants)
+
+
+def doubling(levels: int, width: int) -> str:
+    text, name = "", "inputs.s"
+    for letter in "abcdefghij"[:levels]:
+        text += f"[{'+'.join([name] * width)}].map({letter}, "
+        name = letter
+    return f"{text}{name}.size(){')' * levels}"
+
+
+def sharing(levels: int, width: int) -> str:
+    text, name = "", "1"
+    for letter in "abcdefghij"[:levels]:
+        text += f"[[{','.join([name] * width)}]].map({letter}, "
+        name = letter
+    return f"{text}{name}{')' * levels}"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        doubling(8, 10),
+        sharing(4, 50),
+        f"{sharing(4, 50)} == {sharing(4, 50)}",
+        "inputs.many.map(a, inputs.many.map(b, inputs.many.map(c, a + b + c)))",
+        "inputs.many.filter(a, a in inputs.many)",
+        "inputs.many.map(a, a + 1)",
+        "inputs.some.map(a, inputs.big + inputs.big)",
+        "inputs.some.exists(a, inputs.big.matches('(x+x+)+y'))",
+        "[inputs].map(i, 1)",
+    ],
+)
+def test_expressions_that_would_take_too_much_are_refused_quickly(text: str) -> None:
+    values = {
+        "inputs": {"s": "x" * 1_000, "big": "x" * 1_000_000, "many": list(range(10_000)), "some": [1] * 1_000}
+    }
+    evaluate("inputs.s == ''", values)
+    began = time.process_time()
+    with pytest.raises(ExpressionError):
+        evaluate(text, values)
+    assert time.process_time() - began < 0.5
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "inputs.files.map(f, 'src/' + f)",
+        "inputs.files.filter(f, f in inputs.files)",
+        "(inputs.files + inputs.files).filter(f, f.endsWith('.py'))",
+        "inputs.objects.filter(o, inputs.others.exists(p, p.id == o.id))",
+        "inputs.objects.filter(o, o.tags.exists(t, t == 'a')).map(o, o.id)",
+        "inputs.huge == inputs.huge ? [inputs.huge.size()] : []",
+    ],
+)
+def test_expressions_that_people_write_stay_within_the_limits(text: str) -> None:
+    objects = [{"id": i, "text": "x" * 2_000, "tags": ["a", "b"]} for i in range(90)]
+    files = [f"packages/core/module_{i}.py" for i in range(1_000)]
+    huge = "x" * 1_000_000
+    values = {"inputs": {"files": files, "objects": objects, "others": objects, "huge": huge}}
+    assert evaluate(text, values)
+
+
+def test_long_lists_pass_through_untouched() -> None:
+    many = [{"i": i} for i in range(100_000)]
+    assert evaluate("inputs.many", {"inputs": {"many": many}}) is many
+
+
+def test_checking_many_expressions_stays_cheap() -> None:
+    began = time.process_time()
+    for i in range(200):
+        check(f"steps.step_{i}.output.score > {i} && inputs.n < 5")
+    assert time.process_time() - began < 0.5
+
+
+def failure(run: Callable[[], object]) -> ExpressionError | None:
+    try:
+        run()
+    except ExpressionError as error:
+        return error
+    return None
+
+
+@given(st.text(alphabet="inputs.steps[]()'\"{}<>=!&|+- ax1,:?\n/`r", max_size=40))
+def test_any_text_is_an_expression_or_an_error_with_a_place(text: str) -> None:
+    for error in (failure(lambda: check(text)), failure(lambda: evaluate(text, VALUES))):
+        if error is not None:
+            assert 0 <= error.position < error.end <= len(text) + 1
+            assert error.message
