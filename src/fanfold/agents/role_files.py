@@ -30,7 +30,7 @@ _SANDBOXES = ("read-only", "workspace-write", "danger-full-access")
 _FIELDS = frozenset(Role.__struct_fields__) - {"source", "instructions", "reasoning_effort"}
 
 
-class _Invalid(Exception):
+class _InvalidError(Exception):
     """The file cannot become a role; `key` says which line to point at."""
 
     def __init__(self, message: str, key: str = "", line: int = 0) -> None:
@@ -48,7 +48,7 @@ def read_role(path: Path, kind: Literal["toml", "md"], notices: list[Notice]) ->
         values = _toml_values(text) if kind == "toml" else _md_values(text)
         unknown = sorted(key for key in values if key not in _FIELDS | {"instructions", "reasoning_effort"})
         role = _build({key: value for key, value in values.items() if key not in unknown}, str(path))
-    except _Invalid as error:
+    except _InvalidError as error:
         line = error.line or _line_of(text, error.key)
         notices.append(Notice("role.invalid", f"role file ignored: {error.message}", str(path), line))
         return None
@@ -62,18 +62,18 @@ def _read_text(path: Path) -> str:
     try:
         status = path.stat()
         if not S_ISREG(status.st_mode):  # a FIFO would block for ever
-            raise _Invalid("not a regular file")
+            raise _InvalidError("not a regular file")
         if status.st_size > MAX_FILE_BYTES:
-            raise _Invalid(f"larger than {MAX_FILE_BYTES // 1024} KiB")
+            raise _InvalidError(f"larger than {MAX_FILE_BYTES // 1024} KiB")
         with path.open("rb") as file:
             data = file.read(MAX_FILE_BYTES + 1)
     except OSError as error:
-        raise _Invalid(f"cannot be read: {error.strerror}") from None
+        raise _InvalidError(f"cannot be read: {error.strerror}") from None
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = data[: error.start].count(b"\n") + 1
-        raise _Invalid("not UTF-8 text", line=line) from None
+        raise _InvalidError("not UTF-8 text", line=line) from None
 
 
 def _toml_values(text: str) -> dict[str, object]:
@@ -83,9 +83,9 @@ def _toml_values(text: str) -> dict[str, object]:
         raw = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         where = re.search(r"at line (\d+)", str(error))
-        raise _Invalid(f"not valid TOML: {error}", line=int(where[1]) if where else 1) from None
+        raise _InvalidError(f"not valid TOML: {error}", line=int(where[1]) if where else 1) from None
     except (RecursionError, ValueError):
-        raise _Invalid("not valid TOML: nested too deeply or a number too large") from None
+        raise _InvalidError("not valid TOML: nested too deeply or a number too large") from None
     return {_TOML_NAMES.get(key, key): value for key, value in raw.items()}
 
 
@@ -93,7 +93,7 @@ def _md_values(text: str) -> dict[str, object]:
     try:
         raw, body = read_front_matter(text)
     except FrontMatterError as error:
-        raise _Invalid(error.message, line=error.line) from None
+        raise _InvalidError(error.message, line=error.line) from None
     values: dict[str, object] = {_MD_NAMES.get(key, key): value for key, value in raw.items()}
     values["instructions"] = body.strip()
     tools = values.get("tools")
@@ -120,24 +120,24 @@ def _claude_sandbox(values: Mapping[str, object]) -> str:
 def _build(values: dict[str, object], source: str) -> Role:
     for key in ("name", "description"):
         if not isinstance(values.get(key), str) or not str(values[key]).strip():
-            raise _Invalid(f'"{key}" is missing or not text', key)
+            raise _InvalidError(f'"{key}" is missing or not text', key)
     if not NAME.match(str(values["name"])):
-        raise _Invalid('"name" must be letters, digits, "-" or "_", at most 64 characters', "name")
+        raise _InvalidError('"name" must be letters, digits, "-" or "_", at most 64 characters', "name")
     acts_by_itself = values.get("command") or values.get("pipeline")
     if not values.get("instructions") and not acts_by_itself:
-        raise _Invalid("the instructions are missing (developer_instructions, or the text after ---)")
+        raise _InvalidError("the instructions are missing (developer_instructions, or the text after ---)")
     if values.get("sandbox_mode", "read-only") not in _SANDBOXES:
-        raise _Invalid(f'"sandbox_mode" must be one of {", ".join(_SANDBOXES)}', "sandbox_mode")
+        raise _InvalidError(f'"sandbox_mode" must be one of {", ".join(_SANDBOXES)}', "sandbox_mode")
     turns = values.get("max_turns")
     if turns is not None and not (type(turns) is int and 1 <= turns <= 10_000):
-        raise _Invalid('"max_turns" must be a whole number from 1 to 10,000', "max_turns")
+        raise _InvalidError('"max_turns" must be a whole number from 1 to 10,000', "max_turns")
     _normalise_version(values)
     _normalise_command(values)
     try:
         return msgspec.convert({**values, "source": source}, Role)
     except msgspec.ValidationError as error:
         where = re.search(r"\$\.(\w+)", str(error))
-        raise _Invalid(str(error).split(" - at")[0], where[1] if where else "") from None
+        raise _InvalidError(str(error).split(" - at")[0], where[1] if where else "") from None
 
 
 def _normalise_version(values: dict[str, object]) -> None:
@@ -147,7 +147,7 @@ def _normalise_version(values: dict[str, object]) -> None:
     if type(version) is int and 0 < version < MAX_NUMBER:
         version = str(version)
     if not isinstance(version, str) or not VERSION.match(version):
-        raise _Invalid('"version" must be a whole number or a short word', "version")
+        raise _InvalidError('"version" must be a whole number or a short word', "version")
     values["version"] = version[1:] if version[0] == "v" and version[1:].isdecimal() else version
 
 
@@ -159,7 +159,7 @@ def _normalise_command(values: dict[str, object]) -> None:
         try:
             values["command"] = shlex.split(command)
         except ValueError as error:
-            raise _Invalid(f'"command" cannot be split into arguments: {error}', "command") from None
+            raise _InvalidError(f'"command" cannot be split into arguments: {error}', "command") from None
 
 
 def _line_of(text: str, key: str) -> int:

@@ -1,0 +1,60 @@
+"""How commands are declared: click, with the options every command has."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import click
+
+from fanfold.cli.output import wants_colour
+from fanfold.errors import AuthorError
+
+
+class Call(NamedTuple):
+    """What the common options said."""
+
+    project: Path
+    as_json: bool
+    colour: bool
+
+
+def command(name: str, *, summary: str, epilog: str = "") -> Callable[[Callable[..., Any]], click.Command]:
+    """Declare a command. Its function gets a `Call` first and returns the exit status (None means 0).
+
+    The docstring is the help page; `summary` is its line in `fanfold --help`.
+    """
+
+    def declare(function: Callable[..., Any]) -> click.Command:
+        def invoke(project: str, as_json: bool, no_color: bool, **rest: Any) -> Any:
+            call = Call(_project_folder(project), as_json, wants_colour(sys.stdout, no_color))
+            return function(call, **rest)
+
+        invoke.__doc__ = function.__doc__
+        invoke.__click_params__ = getattr(function, "__click_params__", [])  # type: ignore[attr-defined]
+        wrapped = click.option("--no-color", is_flag=True, help="Plain text, also on a terminal.")(invoke)
+        wrapped = click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")(
+            wrapped
+        )
+        wrapped = click.option(
+            "--project", default=".", metavar="DIR", help="The project's folder; default: the current one."
+        )(wrapped)
+        settings = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
+        return click.command(name, short_help=summary, epilog=epilog or None, context_settings=settings)(
+            wrapped
+        )
+
+    return declare
+
+
+def _project_folder(given: str) -> Path:
+    folder = Path(given)
+    if "\0" in given or not folder.is_dir():
+        raise AuthorError(
+            "usage.bad_project",
+            f"--project {given} is not a folder",
+            hint="name the folder that holds, or will hold, .fanfold",
+        )
+    return folder

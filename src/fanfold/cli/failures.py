@@ -1,0 +1,143 @@
+"""What the user sees when a command cannot do what was asked.
+
+Every failure has the shape of `fanfold.errors`: `error[code]: message` and a hint on stderr, or with
+`--json` one document on stdout; click's own usage errors and our bugs included.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable
+from itertools import pairwise
+
+from fanfold.errors import (
+    EXIT_INTERNAL,
+    EXIT_INTERRUPTED,
+    EXIT_OK,
+    AuthorError,
+    BugError,
+    FanfoldError,
+    WorldError,
+)
+
+REPORT_HINT = "this is a bug in Fanfold: please report it with the command and what FANFOLD_DEBUG=1 shows"
+
+
+def report(error: BaseException, arguments: list[str]) -> int:
+    """Tell the user about `error`; returns the exit status."""
+    if isinstance(error, BrokenPipeError):
+        return _reader_left()
+    if os.environ.get("FANFOLD_DEBUG") == "1":
+        import traceback
+
+        traceback.print_exception(error)
+    if isinstance(error, KeyboardInterrupt) or type(error).__name__ == "Abort":
+        sys.stderr.write("interrupted\n")
+        return EXIT_INTERRUPTED
+    failure = _as_failure(error)
+    try:
+        if wants_json(arguments):
+            from fanfold.cli.output import say_json
+
+            say_json(failure.as_json())
+        else:
+            _say_error(failure, refuse_colour="--no-color" in arguments)
+    except BrokenPipeError:
+        _reader_left()
+    return failure.exit_status
+
+
+def wants_json(arguments: list[str]) -> bool:
+    """True when the command line asks for JSON, also when the rest of it could not be understood."""
+    words = arguments[: arguments.index("--")] if "--" in arguments else arguments
+    pairs = pairwise(words)
+    return "--json" in words or "--format=json" in words or ("--format", "json") in pairs
+
+
+def unknown_command(name: str, known: Iterable[str]) -> AuthorError:
+    """A mistyped command, with the nearest one as a hint."""
+    from fanfold.recipe.diagnostics import nearest
+
+    near = nearest(name, tuple(known))
+    hint = f'did you mean "fanfold {near}"?' if near else "fanfold --help lists the commands"
+    if name.endswith((".yaml", ".yml")):
+        hint = f"to check or run a recipe: fanfold check {name}, fanfold run {name}"
+    return AuthorError("usage.unknown_command", f'there is no command "{name}"', hint=hint)
+
+
+def unknown_option(word: str) -> AuthorError:
+    """An option before any command that is none of the common ones."""
+    return AuthorError(
+        "usage.unknown_option",
+        f'"{word}" is not an option of fanfold',
+        hint="options of a command come after its name; fanfold --help lists the commands",
+    )
+
+
+def _as_failure(error: BaseException) -> FanfoldError:
+    if isinstance(error, FanfoldError):
+        return error
+    usage = _usage_failure(error)
+    if usage is not None:
+        return usage
+    if isinstance(error, OSError) and error.strerror:
+        name = f": {error.filename}" if error.filename else ""
+        return WorldError("world.io", f"{error.strerror}{name}")
+    kind = type(error).__name__
+    return BugError("internal", f"{kind}: {str(error)[:300]}", hint=REPORT_HINT, exit_status=EXIT_INTERNAL)
+
+
+def _usage_failure(error: BaseException) -> FanfoldError | None:
+    click = sys.modules.get("click")
+    if click is None or not isinstance(error, click.ClickException):
+        return None
+    if not isinstance(error, click.UsageError):
+        return AuthorError("usage", error.format_message())
+    message = error.format_message().rstrip(".")
+    context = error.ctx
+    hint = (
+        f"{context.command_path} --help shows how it is used"
+        if context
+        else "fanfold --help lists the commands"
+    )
+    near = getattr(error, "possibilities", None)
+    if near:
+        # click appends its own question to the message; ours stands in the hint line.
+        message = message.partition(" Did you mean")[0].partition(" (Possible")[0].rstrip(".")
+        hint = f"did you mean {' or '.join(sorted(near))}?"
+    return AuthorError(_usage_code(error), message, hint=hint)
+
+
+def _usage_code(error: object) -> str:
+    known = {
+        "NoSuchOption": "usage.unknown_option",
+        "MissingParameter": "usage.missing_argument",
+        "BadParameter": "usage.bad_value",
+        "BadOptionUsage": "usage.bad_option",
+        "BadArgumentUsage": "usage.bad_argument",
+    }
+    return known.get(type(error).__name__, "usage")
+
+
+def _say_error(failure: FanfoldError, refuse_colour: bool) -> None:
+    from fanfold.cli.output import paint, plain, wants_colour
+
+    colour = wants_colour(sys.stderr, refuse_colour)
+    rendered = getattr(failure, "rendered", None)
+    if rendered is not None:  # a refused recipe: its diagnostics say it all
+        sys.stderr.write(rendered(colour))
+        return
+    head = paint(f"error[{failure.code}]", "red", colour)
+    sys.stderr.write(f"{head}: {plain(failure.message)}\n")
+    if failure.hint:
+        sys.stderr.write(f"{paint('hint', 'cyan', colour)}: {plain(failure.hint)}\n")
+
+
+def _reader_left() -> int:
+    """`fanfold list | head -1`: the reader has what it wanted, so this is no failure."""
+    try:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except (OSError, ValueError):
+        pass  # stdout is not a real file; there is nothing left to flush into it
+    return EXIT_OK

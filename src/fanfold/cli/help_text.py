@@ -1,0 +1,26 @@
+"""What `fanfold --help` prints. Written by `reference.help_text`; a test keeps the two the same."""
+
+HELP = """\
+Fan a job out to a team of AI agents and fold one answer back.
+
+Usage: fanfold COMMAND [OPTIONS] [ARGUMENTS]
+
+Commands:
+  check   Check recipes and explain every problem, with its place and a hint
+  list    List the recipes known here
+  run     Run a recipe, or predict the run with --dry-run
+  schema  Print the recipe format as JSON Schema, or set up editors with --install
+  show    Show a recipe's inputs and graph, as text, Mermaid or SVG
+
+Options of every command:
+  --project DIR  The project's folder; default: the current one.
+  --json         One JSON document on stdout.
+  --no-color     Plain text, also on a terminal.
+  -h, --help     What the command does and takes.
+
+  --version      Print the version.
+
+First steps:
+  fanfold list
+  fanfold run research-and-brief -i topic="solid-state batteries" --dry-run
+"""

@@ -1,0 +1,79 @@
+"""Inputs as people give them: `-i name=value` and `--inputs FILE`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from fanfold.errors import AuthorError
+from fanfold.kernel.plan import JSON, Plan
+from fanfold.recipe.inputs import bind_inputs, parse_input_text
+
+MAX_FILE_BYTES = 16 * 1024 * 1024
+
+
+def read_inputs(plan: Plan, pairs: Sequence[str], file: str | None) -> dict[str, JSON]:
+    """Every input of the plan with its value; what is wrong is said in the words the user typed."""
+    given: dict[str, JSON] = {} if file is None else _read_file(Path(file))
+    declared = {one.name: one for one in plan.inputs}
+    seen: set[str] = set()
+    for pair in pairs:
+        name, equals, text = pair.partition("=")
+        if not equals or not name:
+            raise AuthorError(
+                "usage.bad_input",
+                f"-i {pair} is not NAME=VALUE",
+                hint=f'for example -i {plan.inputs[0].name if plan.inputs else "name"}="some text"',
+            )
+        if name in seen:
+            raise AuthorError("usage.bad_input", f'input "{name}" is given twice', hint="keep one of them")
+        seen.add(name)
+        if not _is_unicode(text):
+            raise AuthorError("usage.bad_input", f'input "{name}" is not UTF-8 text')
+        given[name] = parse_input_text(declared[name], text) if name in declared else text
+    return bind_inputs(plan, given)
+
+
+def _is_unicode(text: str) -> bool:
+    """Bytes of the command line that are not UTF-8 arrive as lone surrogates."""
+    return not any("\ud800" <= char <= "\udfff" for char in text) if not text.isascii() else True
+
+
+def _read_file(file: Path) -> dict[str, JSON]:
+    try:
+        with file.open("rb") as opened:
+            data = opened.read(MAX_FILE_BYTES + 1)
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "not a file name"
+        raise AuthorError("usage.bad_inputs_file", f"--inputs {file} cannot be read: {reason}") from None
+    if len(data) > MAX_FILE_BYTES:
+        raise AuthorError("usage.bad_inputs_file", f"--inputs {file} is larger than 16 MiB")
+    value = _parse_json(data, file) if file.suffix == ".json" else _parse_yaml(data, file)
+    if not isinstance(value, dict):
+        raise AuthorError(
+            "usage.bad_inputs_file",
+            f"--inputs {file} must hold a map of input names to values",
+            hint='for example {"topic": "solid-state batteries"}',
+        )
+    return value
+
+
+def _parse_json(data: bytes, file: Path) -> JSON:
+    import msgspec
+
+    try:
+        return msgspec.json.decode(data)
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+        raise AuthorError("usage.bad_inputs_file", f"--inputs {file} is not valid JSON: {error}") from None
+
+
+def _parse_yaml(data: bytes, file: Path) -> JSON:
+    """By the same careful reader as recipes: no tags, no aliases, no surprises."""
+    from fanfold.recipe.parse import parse, plain
+
+    tree, _, report = parse(data, str(file))
+    if tree is None or not report.ok:
+        first = next(d for d in report.diagnostics if d.severity == "error")
+        place = f"{file}:{first.range.start.line}:{first.range.start.column}"
+        raise AuthorError("usage.bad_inputs_file", f"{place}: {first.message}", hint=first.help)
+    return plain(tree)

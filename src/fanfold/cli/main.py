@@ -1,0 +1,88 @@
+"""The entry of `fanfold`.
+
+Rules
+* `--help` and `--version` import nothing but this file and one constant: start-up is a feature.
+* A command's module is imported when the command is called, and only that one.
+* Whatever happens, the caller gets an exit status of the table in `fanfold.errors` and, with `--json`,
+  a document on stdout. A traceback is for developers (`FANFOLD_DEBUG=1`), never for users.
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+
+COMMANDS = {
+    "check": "fanfold.cli.check",
+    "list": "fanfold.cli.recipes",
+    "run": "fanfold.cli.run",
+    "schema": "fanfold.cli.schema",
+    "show": "fanfold.cli.recipes",
+}
+"""Command → the module that holds it. The order is that of the help text."""
+
+_GLOBAL_FLAGS = frozenset({"--json", "--no-color"})
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run one command; returns the exit status."""
+    # Importing makes many objects and no garbage; looking for some takes a twentieth of a short command.
+    gc.set_threshold(50_000)
+    arguments = sys.argv[1:] if argv is None else list(argv)
+    try:
+        return _dispatch(arguments)
+    except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - the last door before the user
+        from fanfold.cli.failures import report
+
+        return report(error, arguments)
+
+
+def _dispatch(arguments: list[str]) -> int:
+    common: list[str] = []
+    rest = list(arguments)
+    # `fanfold --project DIR list` and `fanfold list --project DIR` are the same.
+    while rest and rest[0].startswith("-"):
+        word = rest.pop(0)
+        if word in ("-h", "--help"):
+            return _say_help()
+        if word in ("-V", "--version"):
+            from fanfold import __version__
+
+            sys.stdout.write(f"fanfold {__version__}\n")
+            return 0
+        if word == "--project" and rest:
+            common += [word, rest.pop(0)]
+        elif word in _GLOBAL_FLAGS or word.startswith("--project="):
+            common.append(word)
+        else:
+            from fanfold.cli.failures import unknown_option
+
+            raise unknown_option(word)
+    if not rest or rest[0] == "help":
+        return _dispatch([rest[1], "--help"]) if len(rest) > 1 else _say_help()
+    return _call(rest[0], [*common, *rest[1:]])
+
+
+def _call(name: str, arguments: list[str]) -> int:
+    if name not in COMMANDS:
+        from fanfold.cli.failures import unknown_command
+
+        raise unknown_command(name, COMMANDS)
+    from importlib import import_module
+
+    command = getattr(import_module(COMMANDS[name]), f"{name}_command")
+    status = command.main(args=arguments, prog_name=f"fanfold {name}", standalone_mode=False)
+    sys.stdout.flush()  # a reader that went away is noticed here, not at interpreter exit
+    return status if isinstance(status, int) else 0
+
+
+def _say_help() -> int:
+    from fanfold.cli.help_text import HELP
+
+    sys.stdout.write(HELP)
+    sys.stdout.flush()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

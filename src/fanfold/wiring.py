@@ -1,0 +1,80 @@
+"""Wiring: the one place that decides which implementations a project gets.
+
+Everything a recipe is compiled against is put together here from the project's folder and the
+environment: roles, handlers, the library of recipes, ceilings. Surfaces ask for it; nobody else builds it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fanfold.agents.roles import Registry, load_roles, role_roots
+from fanfold.recipe.library import Library
+from fanfold.recipe.surroundings import Ceilings, RoleFacts, Surroundings
+from fanfold.runtime.config import Config, user_home
+
+if TYPE_CHECKING:
+    from fanfold.runtime.handler_search import HandlerSearch
+
+BUILT_IN_RECIPES = Path(__file__).parent / "recipe" / "builtin"
+
+
+class Wired:
+    """A project with everything chosen. Parts are made when first asked for."""
+
+    def __init__(self, project: Path, environment: Mapping[str, str]) -> None:
+        self.project = project
+        self._environment = environment
+        self.config = Config.read(project, environment)
+        self.library = Library(
+            project / ".fanfold" / "workflows", self.config.home / "workflows", BUILT_IN_RECIPES
+        )
+
+    @cached_property
+    def roles(self) -> Registry:
+        """Roles by precedence, with notices about files that are shadowed or cannot be used."""
+        return load_roles(role_roots(self.project, user_home(self._environment), self.config.home))
+
+    @cached_property
+    def around(self) -> Surroundings:
+        """What recipes of this project are compiled against."""
+        ceilings = Ceilings(
+            self.config.integer("ceilings.concurrency"), self.config.integer("ceilings.agents")
+        )
+        return Surroundings(_facts(self.roles), self._is_handler, self._handler_names, self.library, ceilings)
+
+    @cached_property
+    def _handlers(self) -> HandlerSearch:
+        # Reading a project's Python files is for recipes that name a handler; most do not.
+        from fanfold.runtime.handler_search import HandlerSearch
+
+        return HandlerSearch(self.project)
+
+    def _is_handler(self, name: str) -> bool:
+        return self._handlers.knows(name)
+
+    def _handler_names(self) -> Sequence[str]:
+        return self._handlers.names()
+
+
+def wire(project: Path, environment: Mapping[str, str] | None = None) -> Wired:
+    """Put a project together; `environment` defaults to the process's."""
+    return Wired(project, os.environ if environment is None else environment)
+
+
+def _facts(roles: Registry) -> dict[str, RoleFacts]:
+    facts: dict[str, RoleFacts] = {}
+    for name in roles.names():
+        role = roles.find(name)
+        assert role is not None, "every listed name is found"
+        facts[name] = RoleFacts(
+            read_only=role.read_only,
+            versions=roles.versions(name),
+            tools=role.tools,
+            prompt_template=role.prompt_template is not None,
+        )
+    return facts
