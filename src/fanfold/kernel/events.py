@@ -119,6 +119,8 @@ class WorkflowEvent(Struct, frozen=True, omit_defaults=True, gc=False):
     workflow: str = ""
     settings: Settings | None = None
     inputs: str | None = None
+    frozen: str | None = None
+    """Blob of what the host fixed for the whole tree: roles, back ends, script, permission."""
     parent_run_id: str | None = None
     # decided: what one expression of one step evaluated to
     step: str = ""
