@@ -36,6 +36,8 @@ MAX_WORK = 5_000_000
 MAX_RESULT_VALUES = 100_000
 MAX_MESSAGE_CHARS = 300
 
+_LIBRARY_ERRORS = (RuntimeError, TypeError, UnicodeError, OverflowError)
+"""What the library raises for values it cannot hold; too deep ones are a RuntimeError as well."""
 _STEP_FIELDS = frozenset({"output", "status", "error"})
 _TYPE_NAMES = frozenset(
     {"bool", "bytes", "double", "dyn", "int", "list", "map", "null_type", "string", "type", "uint"}
@@ -112,9 +114,7 @@ def evaluate(text: str, values: Mapping[str, JSON]) -> JSON:
     >>> evaluate("steps.a_b.output.size() > 2", {"steps": {"a-b": {"output": "abc"}}})
     True
     """
-    offered = {_word(name): value for name, value in values.items()}
-    for root in ("inputs", "steps"):
-        offered[root] = {_word(name): value for name, value in (offered.get(root) or {}).items()}
+    offered = {"inputs": {}, "steps": {}, **{_word(name): value for name, value in values.items()}}
     program = _compile(text, tuple(sorted(offered)))
     uses = tuple(free_uses(program.usages))
     data = _select(uses, offered)
@@ -129,12 +129,7 @@ def evaluate(text: str, values: Mapping[str, JSON]) -> JSON:
         return _Result().plain(result)
     except TooMuchWork as error:
         _fail(text, str(error))
-    except (
-        RuntimeError,
-        TypeError,
-        UnicodeError,
-        OverflowError,
-    ) as error:  # RecursionError is a RuntimeError
+    except _LIBRARY_ERRORS as error:
         _fail(text, _run_time_message(str(error)))
 
 
@@ -160,6 +155,13 @@ def _reference(use: Use) -> Reference:
     return Reference(use.name, use.parts[0], *use.spans[1], use.parts[1:])
 
 
+def _named(word: str, held: Mapping[str, JSON]) -> list[JSON]:
+    """The value whose name is written `word` in CEL. Looked for, not translated: there may be many."""
+    if word in held:
+        return [held[word]]
+    return [held[name] for name in held if "-" in name and _word(name) == word] if "_" in word else []
+
+
 def _select(uses: Iterable[Use], offered: Mapping[str, JSON]) -> dict[str, JSON]:
     """Only what the expression refers to: handing values over costs in proportion to their size."""
     data: dict[str, JSON] = {"inputs": {}, "steps": {}}
@@ -168,10 +170,10 @@ def _select(uses: Iterable[Use], offered: Mapping[str, JSON]) -> dict[str, JSON]
             data[use.name] = offered.get(use.name)
             continue
         reference = _reference(use)
-        held = offered[use.name]
-        if reference.key not in held:
+        found = _named(reference.key, offered[use.name])
+        if not found:
             continue
-        value = held[reference.key]
+        value = found[0]
         outputs = value.get("output") if use.name == "steps" and isinstance(value, dict) else None
         if reference.parts and reference.parts[0] not in _STEP_FIELDS and isinstance(outputs, dict):
             value = {**outputs, **value}  # steps.x.title means steps.x.output.title
