@@ -34,6 +34,7 @@ MAX_EXPRESSION_CHARS = 4_096
 MAX_WORK = 5_000_000
 """Values visited by one evaluation at most; about half a second and 100 MB in the worst case."""
 MAX_RESULT_VALUES = 100_000
+MAX_VALUE_DEPTH = 200
 MAX_MESSAGE_CHARS = 300
 
 _LIBRARY_ERRORS = (RuntimeError, TypeError, UnicodeError, OverflowError)
@@ -122,6 +123,7 @@ def evaluate(text: str, values: Mapping[str, JSON]) -> JSON:
         for value in reach([data[uses[0].name]], uses[0].parts):
             return value  # as it is: through CEL an object would lose the order of its fields
     try:
+        _check_depth(data)
         WorkBound(data, MAX_WORK).check(program.usages)
         result = program.compiled.eval(data=data)
         if result.type().name() == "ERROR":
@@ -170,17 +172,39 @@ def _select(uses: Iterable[Use], offered: Mapping[str, JSON]) -> dict[str, JSON]
             data[use.name] = offered.get(use.name)
             continue
         reference = _reference(use)
-        found = _named(reference.key, offered[use.name])
-        if not found:
-            continue
-        value = found[0]
-        outputs = value.get("output") if use.name == "steps" and isinstance(value, dict) else None
-        if reference.parts and reference.parts[0] not in _STEP_FIELDS and isinstance(outputs, dict):
-            value = {**outputs, **value}  # steps.x.title means steps.x.output.title
-        elif reference.key in data[use.name]:
-            continue  # another use may have needed the declared outputs as well
-        data[use.name][reference.key] = value
+        for value in _named(reference.key, offered[use.name]):
+            if use.name == "steps" and isinstance(value, dict):
+                data["steps"].setdefault(reference.key, {}).update(_step(value, reference.parts))
+            else:
+                data[use.name][reference.key] = value
     return data
+
+
+def _step(step: Mapping[str, JSON], parts: tuple[str | int, ...]) -> Mapping[str, JSON]:
+    """The part of a step that a path enters. `steps.x.title` means `steps.x.output.title`."""
+    if not parts:
+        return step
+    field, output = str(parts[0]), step.get("output")
+    if field in step:
+        return {field: step[field]}
+    if field not in _STEP_FIELDS and (output is None or (isinstance(output, dict) and field in output)):
+        return {field: output[field] if output else None}
+    return {}
+
+
+def _check_depth(data: JSON) -> None:
+    """The library follows values by recursion, and a deep enough one ends the process."""
+    level = [data]
+    for _ in range(MAX_VALUE_DEPTH):
+        level = [
+            part
+            for value in level
+            if isinstance(value, dict | list)
+            for part in (value.values() if isinstance(value, dict) else value)
+        ]
+        if not level:
+            return
+    raise TooMuchWork(f"the values nest more than {MAX_VALUE_DEPTH} levels deep")
 
 
 @lru_cache(maxsize=512)
@@ -293,7 +317,7 @@ class _Result:
 
     def plain(self, value: Any, depth: int = 0) -> JSON:
         self._values += 1
-        if self._values > MAX_RESULT_VALUES or depth > 100:
+        if self._values > MAX_RESULT_VALUES or depth > 2 * MAX_VALUE_DEPTH:
             raise TooMuchWork(f"the result has more than {MAX_RESULT_VALUES:,} values")
         held = value.value()
         if held is None or isinstance(held, bool | int | str):
