@@ -48,7 +48,9 @@ def _fix(project: Project, opened: Opened) -> Opened:
 
 def apply_fixes(text: str, fixes: list[Fix]) -> tuple[str, int]:
     """The repaired text and how many repairs were made; of two that overlap the first is made."""
-    starts = [0, *(match.end() for match in _LINE_END.finditer(text))]
+    ends = list(_LINE_END.finditer(text))
+    starts = [0, *(match.end() for match in ends)]
+    line_end = ends[0][0] if ends else "\n"  # a repair that adds lines ends them as the file does
 
     def offset(position: Position) -> int:
         return min(starts[min(position.line, len(starts)) - 1] + position.column - 1, len(text))
@@ -60,7 +62,7 @@ def apply_fixes(text: str, fixes: list[Fix]) -> tuple[str, int]:
     for start, end, replacement in spans:
         if start < at or start == previous:
             continue
-        parts += [text[at:start], replacement]
+        parts += [text[at:start], replacement.replace("\n", line_end)]
         at, previous = end, start
         count += 1
     return "".join([*parts, text[at:]]), count

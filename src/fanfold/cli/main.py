@@ -70,8 +70,15 @@ def _call(name: str, arguments: list[str]) -> int:
         raise unknown_command(name, COMMANDS)
     from importlib import import_module
 
+    from click.exceptions import Exit
+
     command = getattr(import_module(COMMANDS[name]), f"{name}_command")
-    status = command.main(args=arguments, prog_name=f"fanfold {name}", standalone_mode=False)
+    # Not `command.main`: click would answer interrupts and closed pipes itself, in its own way.
+    try:
+        with command.make_context(f"fanfold {name}", arguments) as context:
+            status = command.invoke(context)
+    except Exit as done:  # --help
+        status = done.exit_code
     sys.stdout.flush()  # a reader that went away is noticed here, not at interpreter exit
     return status if isinstance(status, int) else 0
 

@@ -1,0 +1,195 @@
+"""The command line as a whole: help, errors, exit statuses, hostile surroundings."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+import fanfold as package
+from fanfold.cli import check, main, reference
+from fanfold.cli.help_text import HELP
+from fanfold.errors import BugError, NotFoundError
+
+
+@pytest.mark.parametrize("arguments", [[], ["--help"], ["-h"], ["help"], ["--json", "--help"]])
+def test_help_lists_every_command(fanfold, arguments):
+    status, out, err = fanfold(*arguments)
+    assert (status, err) == (0, "")
+    for name in main.COMMANDS:
+        assert f"\n  {name} " in out
+
+
+def test_the_static_help_is_what_the_commands_say():
+    assert reference.help_text() == HELP
+
+
+def test_help_imports_neither_click_nor_msgspec(shell):
+    code = (
+        "import sys; from fanfold.cli.main import main; main(['--help']);"
+        "sys.exit(bool({'click', 'msgspec', 'yaml', 'typing', 're'} & set(sys.modules) - before))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", f"import sys; before = set(sys.modules); {code}"],
+        check=False,
+        capture_output=True,
+    )
+    assert done.returncode == 0, done.stderr.decode()
+
+
+def test_version_is_the_package_s(fanfold):
+    assert fanfold("--version").out == f"fanfold {package.__version__}\n"
+
+
+@pytest.mark.parametrize("name", list(main.COMMANDS))
+def test_every_command_explains_itself_in_both_ways(fanfold, name):
+    one, other = fanfold(name, "--help"), fanfold("help", name)
+    assert one.status == other.status == 0
+    assert one.out == other.out
+    for option in ("--json", "--project", "--no-color"):
+        assert option in one.out
+
+
+def test_a_mistyped_command_gets_a_suggestion(fanfold):
+    status, out, err = fanfold("chekc")
+    assert (status, out) == (2, "")
+    assert (
+        err
+        == 'error[usage.unknown_command]: there is no command "chekc"\nhint: did you mean "fanfold check"?\n'
+    )
+
+
+def test_a_recipe_in_the_place_of_a_command_is_explained(fanfold):
+    assert "fanfold run brief.yaml" in fanfold("brief.yaml").err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (["check"], "usage.missing_argument"),
+        (["check", "x", "--nope"], "usage.unknown_option"),
+        (["--nope"], "usage.unknown_option"),
+        (["check", "x", "--format", "xml"], "usage.bad_value"),
+        (["run", "x", "--max-concurrency", "many"], "usage.bad_value"),
+        (["list", "too", "many"], "usage"),
+        (["list", "--project", "nowhere"], "usage.bad_project"),
+        (["list", "--project"], "usage.bad_option"),
+        (["show", "a", "b"], "usage"),
+        (["show", "research-and-brief", "--svg", "--mermaid"], "usage.conflicting_options"),
+    ],
+)
+def test_wrong_usage_has_one_shape_in_text_and_json(fanfold, arguments, code):
+    status, out, err = fanfold(*arguments)
+    assert (status, out) == (2, "")
+    assert err.startswith(f"error[{code}]: ")
+    with_json = (
+        fanfold(arguments[0], "--json", *arguments[1:])
+        if arguments[0] != "--nope"
+        else fanfold("--json", "--nope")
+    )
+    assert (with_json.status, with_json.err) == (2, "")
+    document = with_json.json()
+    assert document["ok"] is False
+    assert set(document["error"]) == {"code", "message", "hint", "details"}
+    assert document["error"]["code"] == code
+
+
+def test_a_mistyped_option_gets_a_suggestion(fanfold):
+    assert "hint: did you mean --fix?" in fanfold("check", "x", "--fxi").err
+
+
+def test_common_options_may_stand_before_the_command(fanfold, project):
+    (project / "sub").mkdir()
+    assert (
+        fanfold("--json", "--project", "sub", "list").json()
+        == fanfold("list", "--json", "--project=sub").json()
+    )
+
+
+def test_what_is_not_there_exits_with_six(fanfold):
+    status, _, err = fanfold("show", "reserch-and-brief")
+    assert status == 6
+    assert 'did you mean "research-and-brief"?' in err
+
+
+def test_our_own_bugs_exit_with_seventy_and_no_traceback(fanfold, monkeypatch):
+    def broken(*_):
+        raise ZeroDivisionError("a secret detail")
+
+    monkeypatch.setattr(check, "open_project", broken)
+    status, out, err = fanfold("check", "x")
+    assert (status, out) == (70, "")
+    assert err.startswith("error[internal]: ZeroDivisionError")
+    assert "report it" in err
+    assert "Traceback" not in err
+    assert fanfold("check", "x", "--json").json()["error"]["code"] == "internal"
+
+
+def test_developers_see_the_traceback_when_they_ask(fanfold, monkeypatch):
+    def broken(*_):
+        raise BugError("internal", "x")
+
+    monkeypatch.setattr(check, "open_project", broken)
+    monkeypatch.setenv("FANFOLD_DEBUG", "1")
+    assert "Traceback" in fanfold("check", "x").err
+
+
+def test_errors_carry_their_own_exit_status(fanfold, monkeypatch):
+    def missing(*_):
+        raise NotFoundError("run.unknown", "no such run", details={"run": "x"})
+
+    monkeypatch.setattr(check, "open_project", missing)
+    assert fanfold("check", "x").status == 6
+    assert fanfold("check", "x", "--json").json()["error"]["details"] == {"run": "x"}
+
+
+def test_an_interrupt_exits_with_130(fanfold, monkeypatch):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(check, "open_project", interrupted)
+    status, out, err = fanfold("check", "x")
+    assert (status, out, err) == (130, "", "interrupted\n")
+
+
+@pytest.mark.parametrize(
+    "arguments", [["list"], ["--help"], ["show", "code-review", "--svg"], ["list", "--json"]]
+)
+def test_a_reader_that_goes_away_is_no_failure(project, arguments):
+    read, write = os.pipe()
+    os.close(read)
+    command = [sys.executable, "-m", "fanfold.cli.main", *arguments]
+    done = subprocess.run(command, stdout=write, stderr=subprocess.PIPE, check=False)
+    os.close(write)
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+def test_bytes_that_are_not_text_do_not_crash_it(shell):
+    for arguments in ([b"\xff"], ["check", b"\xff.yaml"], ["check", b"\xff", "--json"], ["show", b"a\xffb"]):
+        done = shell(*arguments)
+        assert done.status in {2, 6}
+        assert "Traceback" not in done.err
+
+
+def test_a_terminal_that_knows_only_ascii_still_gets_an_answer(shell):
+    done = shell("show", "research-debate-write", PYTHONIOENCODING="ascii")
+    assert done.status == 0
+    assert "research-debate-write@1" in done.out
+
+
+def test_control_characters_of_a_file_name_do_not_reach_the_terminal(fanfold, project):
+    (project / "a\x1b[31m.yaml").write_text("name: [")
+    for arguments in (["check", "a\x1b[31m.yaml"], ["check", "b\x1b[31m.yaml"], ["run", "a\x1b[31m.yaml"]):
+        _, out, err = fanfold(*arguments)
+        assert "\x1b" not in out + err
+
+
+def test_the_reference_page_has_every_command_and_option():
+    page = reference.reference_markdown()
+    for name, command in reference.load_commands().items():
+        assert f"## fanfold {name}\n" in page
+        for param in command.params:
+            for option in param.opts:
+                if option.startswith("--") and option not in {"--project", "--json", "--no-color"}:
+                    assert option in page
+    assert "| 70 | internal error |" in page
