@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable
 from typing import Literal
@@ -51,6 +52,9 @@ def words(text: str) -> list[str]:
         ("steps['a_b'].output.x[1].y == null", True),
         ("steps.skipped.output == null", True),
         ("steps.skipped.title == null", True),
+        ("steps.skipped == steps.skipped", True),
+        ("{'k': inputs.list}['k'].map(x, x)", [1, 2, 3]),
+        ("[1, 2].exists(x, [x].exists(y, y == 2))", True),
         ("steps.a_b.output.title == 'T' && steps.a_b.title == 'T' && steps.a_b.status != ''", True),
         ("has(steps.a_b.nope) || has(steps.a_b.output.nope)", False),
         ("inputs.list.filter(x, x > 1)", [2, 3]),
@@ -82,13 +86,14 @@ def test_computed_objects_have_sorted_fields_so_that_runs_agree() -> None:
         ("inputs.none.x", "null"),
         ("inputs.n / 0", "divide by zero"),
         ("inputs.list[9]", "index"),
-        ("inputs.n > 'a'", "overload"),
+        ("inputs.n > 'a'", "> cannot be applied to (int64, string)"),
         ("inputs.n * 9223372036854775807", "overflow"),
         ("0.0 / 0.0", "JSON"),
         ("b'bytes'", "JSON"),
         ("duration('1s')", "JSON"),
         ("{1: 2}", "JSON"),
         ("iteration > 1", "not known"),
+        ("inputs.list[0].map(x, x)", "looped over"),
     ],
 )
 def test_what_fails_at_run_time_says_why(text: str, says: str) -> None:
@@ -229,7 +234,7 @@ def test_expressions_that_would_take_too_much_are_refused_quickly(text: str) -> 
     began = time.process_time()
     with pytest.raises(ExpressionError):
         evaluate(text, values)
-    assert time.process_time() - began < 0.5
+    assert time.process_time() - began < (0.5 if sys.gettrace() is None else 5.0)
 
 
 @pytest.mark.parametrize(
@@ -251,6 +256,17 @@ def test_expressions_that_people_write_stay_within_the_limits(text: str) -> None
     assert evaluate(text, values)
 
 
+def test_too_many_rounds_are_refused_even_when_each_is_cheap() -> None:
+    values = {"inputs": {"some": list(range(300))}}
+    with pytest.raises(ExpressionError, match="10,000 times"):
+        evaluate("inputs.some.all(a, inputs.some.all(b, a + b >= 0))", values)
+
+
+def test_a_result_is_not_larger_than_its_limit() -> None:
+    with pytest.raises(ExpressionError, match="100,000 values"):
+        evaluate("[inputs.some, inputs.some]", {"inputs": {"some": [0] * 60_000}})
+
+
 def test_long_lists_pass_through_untouched() -> None:
     many = [{"i": i} for i in range(100_000)]
     assert evaluate("inputs.many", {"inputs": {"many": many}}) is many
@@ -260,7 +276,7 @@ def test_checking_many_expressions_stays_cheap() -> None:
     began = time.process_time()
     for i in range(200):
         check(f"steps.step_{i}.output.score > {i} && inputs.n < 5")
-    assert time.process_time() - began < 0.5
+    assert time.process_time() - began < (0.5 if sys.gettrace() is None else 5.0)
 
 
 def failure(run: Callable[[], object]) -> ExpressionError | None:

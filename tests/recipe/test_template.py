@@ -90,6 +90,12 @@ def test_anything_but_a_path_is_refused_at_its_place(template: str, under: str, 
     assert word in caught.value.message
 
 
+@pytest.mark.parametrize("text", ["", " ", "9", "item.x "])
+def test_a_path_alone_is_refused_the_same_way(text: str) -> None:
+    with pytest.raises(TemplateError):
+        parse_path(text)
+
+
 def test_holes_know_the_place_of_their_path() -> None:
     template = "On {{ inputs.topic }} and {{steps.a-b.output}}."
     holes = [part for part in parse_template(template) if isinstance(part, Hole)]
@@ -220,6 +226,10 @@ def test_rendering_puts_each_value_once_between_the_texts(texts: list[str], valu
     template = "{{item}}".join(texts)
     shown = value if isinstance(value, str) else json.dumps(value, separators=(",", ":"), ensure_ascii=False)
     assert render(parse_template(template), {"item": value}) == shown.join(texts)
+
+
+def test_parts_of_lists_are_found_by_number() -> None:
+    assert resolve(parse_path("item.x[1]"), VALUES) == 20
 
 
 @given(st.text(alphabet="{}\\ ab.[0]|'-", max_size=40))

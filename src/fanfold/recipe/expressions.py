@@ -302,6 +302,11 @@ def _run_time_message(message: str) -> str:
     missing = re.match(r'Key not found in map : (".*)', message)
     if missing:
         return f"there is no field {missing[1]}"
+    overload = re.match(r"No matching overloads found : (\S+?)(\(.*)", message)
+    if overload:
+        return f"{overload[1].strip('_') or overload[1]} cannot be applied to {overload[2]}"
+    if message.endswith("<iter_range>"):
+        return "only lists and objects can be looped over"
     if message == "Applying SELECT to non-message type":
         return "a field was asked of a value that has none, such as null or text"
     if message == "Iteration budget exceeded":

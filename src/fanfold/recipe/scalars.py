@@ -141,14 +141,22 @@ def _block(source: str, start: int, end: int, style: str, value: str) -> Pieces:
         at += 1
     body = _after_break(source, at) if at < end else end
     lines = _lines(source, body, end)
-    deepest = max((_indent(source, a, b) for a, b, _ in lines), default=0)
-    guess = next((_indent(source, a, b) for a, b, _ in lines if source[a:b].strip(" ")), deepest)
-    pieces: Pieces = []
-    for indent in (guess, *range(1, deepest + 1)):
-        pieces = _block_lines(source, lines, max(indent, 1), style, header)
-        if len(pieces) == len(value) and all(p[0] == c for p, c in zip(pieces, value, strict=True)):
-            break
-    return pieces
+    return _block_lines(source, lines, _block_indent(source, lines, value), style, header)
+
+
+def _block_indent(source: str, lines: list[tuple[int, int, int]], value: str) -> int:
+    """How far the lines of a block are indented: what the first one with content lost on its way."""
+    written = next(((a, b) for a, b, _ in lines if source[a:b].strip(" ")), None)
+    if written is not None:
+        first = len(value) - len(value.lstrip(" \n"))
+        kept = first - (value.rfind("\n", 0, first) + 1)
+        return _indent(source, *written) - kept
+    # Only blank lines: those that are longer than the indentation keep the rest.
+    first = len(value) - len(value.lstrip("\n"))
+    if first == len(value):
+        return max((end - start for start, end, _ in lines), default=0)
+    start, end, _ = lines[first]
+    return end - start - len(value[first:].split("\n", 1)[0])
 
 
 def _block_lines(
