@@ -40,11 +40,10 @@ def start_ready(state: State) -> None:
     ready = state.ready
     while ready and state.live < state.slots:
         node = heappop(ready)[1]
-        if node.status != READY or node.closing or node.holding:
-            continue
-        if _fits(state, node):
+        waits = node.status == READY and not node.closing and not node.holding
+        if waits and _fits(state, node):
             _choose(state, node)
-        elif node.quotas:
+        else:
             # Its place under the caps was not used: let the next one of the same scope try.
             for quota in node.quotas:
                 _wake_quota(state, quota)
@@ -264,15 +263,12 @@ def _wake_budget(state: State) -> None:
 
 
 def _ledgers(state: State, node: Node) -> list[Ledger]:
-    found = [state.ledger] if state.ledger.limited else []
-    found.extend(quota.ledger for quota in node.quotas if quota.ledger is not None)
-    return found
+    """The tree's, limited or not (a limit may be set while attempts run), and those of the scopes."""
+    return [state.ledger, *(quota.ledger for quota in node.quotas if quota.ledger is not None)]
 
 
 def _affordable(state: State, node: Node) -> Amount | None:
     ledgers = _ledgers(state, node)
-    if not ledgers:
-        return NOTHING
     tokens: int | None = None
     micro_usd: int | None = None
     for ledger in ledgers:

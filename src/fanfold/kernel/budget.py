@@ -78,7 +78,8 @@ def estimate(
 
     With history: the mean of what this role spent in this run tree so far, rounded up. Without: the
     configured estimate, but no more than what is left, since a first guess must not stop a run that
-    has money. Always at least one token, so that an exhausted budget never admits anything.
+    has money. Always at least one token, and one micro-dollar where dollars are limited, so that an
+    exhausted budget never admits anything.
 
     >>> estimate("worker", {}, {"worker": [2, 30, 0]}, (100, None))
     (15, 0)
@@ -88,7 +89,8 @@ def estimate(
     settled = history.get(role)
     if settled and settled[0]:
         count, tokens, micro_usd = settled
-        return max(1, -(-tokens // count)), -(-micro_usd // count)
+        tokens, micro_usd = -(-tokens // count), -(-micro_usd // count)
+        return max(1, tokens), micro_usd if left[1] is None else max(1, micro_usd)
     guess = estimates.get(role) or estimates.get("*") or Estimate()
     tokens = guess.tokens if left[0] is None else min(guess.tokens, left[0])
     micro_usd = guess.micro_usd if left[1] is None else min(guess.micro_usd, left[1])

@@ -106,7 +106,7 @@ class Node:
 class Composite(Node):
     """A node that exists for its children."""
 
-    __slots__ = ("children", "entered", "failed_child", "inner_quotas", "open")
+    __slots__ = ("children", "entered", "failed_child", "inner_quotas", "open", "promised")
 
     def __init__(self, step: Step, run: Run, parent: Composite | None, path: str, order: Order) -> None:
         super().__init__(step, run, parent, path, order)
@@ -117,6 +117,8 @@ class Composite(Node):
         """The first child, in plan order, whose failure is this node's failure."""
         self.inner_quotas = self.quotas
         self.entered = False
+        self.promised = 0
+        """Instances it may create under `max_steps` once its start was recorded."""
 
 
 class Scope(Composite):
@@ -139,12 +141,14 @@ class Map(Composite):
 
 
 class Loop(Composite):
-    __slots__ = ("iteration",)
+    __slots__ = ("converged", "iteration")
 
     def __init__(self, step: Step, run: Run, parent: Composite | None, path: str, order: Order) -> None:
         super().__init__(step, run, parent, path, order)
         self.kind = LOOP
         self.iteration = 0
+        self.converged = False
+        """Its gate passed: only the fold is left."""
 
 
 class Call(Composite):
@@ -224,9 +228,9 @@ class State:
     __slots__ = (
         "agenda", "agents", "approvals", "backoffs", "budgeted", "claimants", "clock", "dirty", "epoch",
         "executing", "history", "in_flight", "instances", "late", "ledger", "live", "live_claims",
-        "max_agents", "max_steps", "now", "oversize", "parked_claims", "pausing", "plan", "ready",
-        "ready_count", "root", "run_deadlines", "runs", "settings", "shared_writers", "slots", "starved",
-        "timer_count", "timers",
+        "max_agents", "max_steps", "now", "oversize", "parked_claims", "pausing", "plan", "promised",
+        "ready", "ready_count", "root", "run_deadlines", "runs", "settings", "shared_writers", "slots",
+        "starved", "timer_count", "timers",
     )  # fmt: skip
 
     def __init__(self, run_id: str, plan: Plan, settings: Settings, at: int) -> None:
@@ -256,6 +260,8 @@ class State:
         """Attempts that hold a slot, by `ready_seq`."""
         self.agents = 0
         self.instances = 0
+        self.promised = 0
+        """Instances that composites may still create: their start is decided, not yet recorded."""
         self.ledger = Ledger(settings.budget_tokens, settings.budget_micro_usd)
         self.budgeted = self.ledger.limited
         """Whether any ledger of the tree has a limit; without one nothing is reserved."""

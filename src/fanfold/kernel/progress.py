@@ -146,10 +146,25 @@ def limit_scope(
 
 
 def _exceeds_max_steps(state: State, node: Composite, count: int) -> bool:
-    if state.instances + count <= state.max_steps:
+    if state.instances + state.promised + count <= state.max_steps:
         return False
     state.oversize.append((node.order, node))
     return True
+
+
+def _promise(state: State, node: Composite, count: int) -> bool:
+    """Keep `count` instances for a composite that enters later; False when they do not fit."""
+    if _exceeds_max_steps(state, node, count):
+        return False
+    node.promised = count
+    state.promised += count
+    return True
+
+
+def redeem(state: State, node: Composite) -> None:
+    """The composite creates what it was promised, or never will."""
+    state.promised -= node.promised
+    node.promised = 0
 
 
 # Admission of a single step
@@ -192,12 +207,12 @@ def open_step(state: State, node: Node) -> None:
         if node.run.depth >= MAX_NESTING_DEPTH:
             message = f"child runs nest at most {MAX_NESTING_DEPTH} deep"
             conclude(state, node, FAILED, Failure("agent", "run.depth", message, retryable=False))
-        elif not _exceeds_max_steps(state, node, len(state.plan.workflows[action.workflow].steps)):
+        elif _promise(state, node, len(state.plan.workflows[action.workflow].steps)):
             _begin(state, node, "workflow")
     elif isinstance(node, Scope):
         action = node.step.action
         assert isinstance(action, GroupAction)
-        if not _exceeds_max_steps(state, node, len(action.steps)):
+        if _promise(state, node, len(action.steps)):
             _begin(state, node, "group")
 
 
@@ -237,6 +252,9 @@ def start_fold(state: State, loop: Loop) -> None:
     """The loop converged: its last child folds the result."""
     fold, repeat = loop.step.fold, loop.step.repeat
     assert fold is not None and repeat is not None
+    loop.converged = True
+    if _exceeds_max_steps(state, loop, 1):
+        return
     loop.open = 1
     order = (*loop.order, repeat.max_iterations + 1)
     admit(state, create(state, fold, loop, f"{loop.path}/{fold.id}", order, DECLARED))
@@ -251,7 +269,7 @@ def resume_oversize(state: State) -> None:
         if isinstance(node, Map) and node.count is not None:
             expand_map(state, node, node.count)
         elif isinstance(node, Loop) and node.entered:
-            next_iteration(state, node)
+            (start_fold if node.converged else next_iteration)(state, node)
         else:
             open_step(state, node)
 
@@ -263,7 +281,9 @@ def finish(state: State, node: Node, status: str, reason: str = "") -> None:
     """A step reached a terminal status: count it, then tell its dependents and its parent."""
     if node.holding:
         release(state, node)
-    elif node.kind == LEAF:
+    elif isinstance(node, Composite):
+        redeem(state, node)
+    else:
         withdraw(state, node)
         if node.status == WAITING:
             _leave_waiting(state, node)
@@ -280,7 +300,9 @@ def finish(state: State, node: Node, status: str, reason: str = "") -> None:
     in_scope = parent is not None and parent.kind == SCOPE
     policy = node.step.on_failure
     if unsuccessful and policy == "stop" and in_scope and status != SKIPPED and not run.ending:
-        end_run(state, run, "stop")
+        assert parent is not None
+        if not parent.stopping:  # else it ends with its group, whose own policy counts
+            end_run(state, run, "stop")
     reaches = unsuccessful and not (policy == "inline" and status != SKIPPED)
     for dependent in node.dependents:
         dependent.unmet -= 1

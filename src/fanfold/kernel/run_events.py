@@ -19,6 +19,7 @@ from fanfold.kernel.progress import (
     expand_map,
     next_iteration,
     open_step,
+    redeem,
     resume_oversize,
     start_fold,
 )
@@ -29,7 +30,10 @@ def _created(state: State, run: Run, data: WorkflowEvent) -> None:
     """The child's log exists; its steps may begin."""
     take(state, Create, run.id)
     run.status = RUNNING
-    enter_scope(state, run.scope, run.plan.steps)
+    assert run.call is not None
+    redeem(state, run.call)
+    if not run.scope.closing:  # else it was cancelled before it began, and only finishes
+        enter_scope(state, run.scope, run.plan.steps)
 
 
 def _run_started(state: State, run: Run, data: WorkflowEvent) -> None:
@@ -141,6 +145,7 @@ def _raise_limits(state: State, data: WorkflowEvent) -> None:
         ledger.max_tokens = raised.budget_tokens
     if raised.budget_micro_usd is not None:
         ledger.max_micro_usd = raised.budget_micro_usd
+    state.budgeted = state.budgeted or ledger.limited
 
 
 def _cancel_requested(state: State, run: Run, data: WorkflowEvent) -> None:

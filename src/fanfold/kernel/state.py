@@ -135,6 +135,8 @@ def _writes_shared(plan: Plan) -> bool:
         step = stack.pop()
         if step.posture == "writer" and step.workspace_mode == "shared":
             return True
+        if step.fold is not None:
+            stack.append(step.fold)
         if isinstance(step.action, GroupAction):
             stack.extend(step.action.steps)
     return False

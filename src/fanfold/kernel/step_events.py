@@ -24,7 +24,7 @@ from fanfold.kernel.lifecycle import (
 )
 from fanfold.kernel.nodes import Call, Node, Run, Scope, State
 from fanfold.kernel.plan import AgentAction, ApprovalAction, GroupAction, WorkflowAction
-from fanfold.kernel.progress import BACK_OFF, conclude, enter_scope, finish, limit_scope, open_run
+from fanfold.kernel.progress import BACK_OFF, conclude, enter_scope, finish, limit_scope, open_run, redeem
 
 Report: TypeAlias = StepEvent | SubagentEvent
 
@@ -50,6 +50,7 @@ def _started(state: State, node: Node, data: Report) -> None:
         assert isinstance(action, GroupAction)
         limit_scope(state, node, action.max_concurrency, action.max_agents, None)
         _arm(state, node, "deadline", node.step.timeout_ms)
+        redeem(state, node)
         enter_scope(state, node, action.steps)
     elif isinstance(node, Call):
         assert isinstance(data, StepEvent)
@@ -129,6 +130,7 @@ def _is_stopping(node: Node) -> bool:
 def _back_off(state: State, node: Node, error: Failure) -> None:
     release(state, node)
     node.status = WAITING
+    node.closing = False  # a lost execution was to be concluded, but its attempt is tried again
     node.error = error
     node.reason = ""
     retry = node.step.retry

@@ -79,6 +79,8 @@ def _with(decided: WorkflowEvent, **values: Any) -> WorkflowEvent:
 def _start(world: World, state: State, command: Start) -> Data:
     node = _node(state, command)
     path, attempt, execution = node.path, command.attempt, command.execution
+    if execution == 1 and command.type != "group" and world.faults.hits("unrendered"):
+        return StepEvent(path, "failed", attempt, execution, error=_NOT_RENDERED)
     if command.type == "approval":
         world.values.see(node)
         return StepEvent(path, "waiting", attempt, execution)
@@ -87,9 +89,8 @@ def _start(world: World, state: State, command: Start) -> Data:
     if command.type == "workflow":
         return StepEvent(path, "started", attempt, execution, child_run_id=f"r{len(state.runs)}")
     seen = world.values.see(node)
-    if execution == 1 and world.faults.hits("unrendered"):
-        return StepEvent(path, "failed", attempt, execution, error=_NOT_RENDERED)
     if execution == 1 and node.step.cache and world.rng.random() < 0.5:
+        world.reached["cached"] += 1
         output = world.values.result(node, attempt, seen)
         return StepEvent(path, "completed", attempt, execution, output=output, cached=True)
     if not isinstance(node.step.action, AgentAction):
@@ -131,6 +132,7 @@ def _conclude(world: World, state: State, command: Conclude) -> Data:
         if command.status == COMPLETED or not converged:
             output = world.values.folded(node)
     elif command.reason == "default" and isinstance(node.step.action, ApprovalAction):
+        world.reached["approval default"] += 1
         output = world.values.put({"decision": node.step.action.default}, NOWHERE)
     # An end without an attempt's report belongs to an attempt only if one was under way.
     begun = node.holding or isinstance(node, Composite)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from fanfold.kernel.nodes import Call, Loop, Map, Node, Scope, State
-from fanfold.kernel.plan import MAX_NESTING_DEPTH, ApprovalAction, GroupAction, Plan
+from fanfold.kernel.plan import MAX_NESTING_DEPTH, GroupAction, Plan
 
 CONSTRUCTS = (
     "agent", "function", "command", "workflow", "approval", "group",
@@ -75,8 +75,6 @@ def _count_end(node: Node, reached: Counter[str]) -> None:
         reached["run.depth refused"] += code == "run.depth"
     elif status == "skipped":
         reached["skipped for a failure" if node.reason == "failure" else "skipped by condition"] += 1
-    if isinstance(step.action, ApprovalAction):
-        reached["approval default"] += node.reason == "default"
     reached["retried"] += node.attempt > 1
     reached["restarted"] += node.execution > 1
 

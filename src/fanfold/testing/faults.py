@@ -39,6 +39,7 @@ RATES: dict[str, tuple[float, ...]] = {
     # Per crash, per resume.
     "zombie": (0.5,),
     "nothing raised": (0.4,),
+    "raised for nothing": (0.3,),
 }
 FAULTS = tuple(RATES)
 MAX_CRASHES = 12
@@ -50,11 +51,11 @@ class Faults:
     def __init__(self, rng: Random, reached: Counter[str]) -> None:
         self.rng = rng
         self.reached = reached
-        share = 0.0 if rng.random() < 0.12 else rng.choice((0.15, 0.35, 0.6))
+        share = 0.0 if rng.random() < 0.12 else rng.choice((0.1, 0.2, 0.35, 0.6))
         self.rates = {name: rng.choice(rates) for name, rates in RATES.items() if rng.random() < share}
         self.crashes = 0
         self.calm = not self.rates
-        self.lasting = rng.choice((30, 100, 300))
+        self.lasting = rng.choice((30, 100, 300, 600))
         """Events after which nothing goes wrong any more."""
 
     def hits(self, name: str) -> bool:

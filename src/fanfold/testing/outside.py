@@ -254,7 +254,9 @@ def resume(owner: Owner, reason: str) -> bool:
     if not reason:
         raise InvariantError(19, "the run is paused and does not say why")
     raised = None
-    if reason == "budget":
+    if world.faults.hits("raised for nothing"):
+        raised = Raised(budget_tokens=world.rng.choice((500, 100_000)), max_agents=world.rng.randint(1, 600))
+    elif reason == "budget":
         world.reached["paused for a limit"] += 1
         if not world.faults.hits("nothing raised"):
             if world.raised_at == state.agents + state.instances:

@@ -50,7 +50,9 @@ from fanfold.kernel.plan import (
 ROLES = ("default", "explorer", "worker")
 SETS = ("src/**", "src/*.py", "src/a.py", "src/b/**", "docs/**", "docs/*.md", "{src,docs}/a.*", "lib/[ab]/**")
 ITEM_SETS = ("packages/{{item}}/**", "src/{{item}}.py", "docs/{{index}}/*.md")
-ON_FAILURE: tuple[OnFailure, ...] = ("skip", "skip", "skip", "inline", "inline", "stop")
+ON_FAILURE: tuple[OnFailure, ...] = (*("skip",) * 6, *("inline",) * 3, "stop")
+WHEN = (*("true", "coin") * 4, "false", "error")
+UNTIL = (*("from:1", "from:2", "from:3", "coin") * 2, "never", "error")
 CHAIN = 6
 """Sub-workflows that call each other in a row: one more than may nest."""
 
@@ -81,7 +83,7 @@ class _Maker:
         self.costs: dict[str, int] = {}
         self.workflows: dict[str, Plan] = {}
         roll = rng.random()
-        self.size = rng.randint(3, 12) if roll < 0.6 else rng.randint(12, 30) if roll < 0.96 else 120
+        self.size = rng.randint(3, 12) if roll < 0.35 else rng.randint(12, 40) if roll < 0.92 else 120
 
     def plan(self) -> Plan:
         rng = self.rng
@@ -141,10 +143,10 @@ class _Maker:
         rng = self.rng
         made: list[Step] = []
         cost = 0
-        most = rng.randint(1, 6 if budget < 30 else 14)
+        most = rng.randint(min(6, budget) if nesting == 0 else 2, 12 if budget < 30 else 24)
         while len(made) < most and (not made or cost < budget):
-            edges = [step.id for step in made if rng.random() < 0.9 / len(made)] if made else []
-            if made and rng.random() < 0.2:
+            edges = [step.id for step in made if rng.random() < 0.7 / len(made)] if made else []
+            if made and rng.random() < 0.1:
                 edges = [step.id for step in made]
             step, size = self._step(max(1, budget - cost), nesting, in_map, edges, outer)
             made.append(step)
@@ -164,17 +166,19 @@ class _Maker:
         # References from inside a group are edges of the group.
         visible = (*outer, *edges)
         action, cost = self._action(share, nesting, inner_map, visible)
-        until = rng.choice(("from:1", "from:2", "from:3", "coin", "never", "error"))
-        repeat = Repeat(until, iterations) if iterations > 1 or rng.random() < 0.03 else None
+        repeat = Repeat(rng.choice(UNTIL), iterations) if iterations > 1 or rng.random() < 0.03 else None
         fold = None
         if repeat is not None and rng.random() < 0.35:
-            fold = Step(id="fold", action=AgentAction(agent="explorer", prompt="fold", purpose="fold"))
+            fold = self._with_sets(
+                Step(id="fold", action=AgentAction(agent="explorer", prompt="fold", purpose="fold")),
+                inner_map,
+            )
             cost += 1
         step = Step(
             id=self._id(action.__class__.__name__[0].lower()),
             action=action,
             depends_on=tuple(edges),
-            when=rng.choice(("true", "false", "coin", "error")) if rng.random() < 0.14 else None,
+            when=rng.choice(WHEN) if rng.random() < 0.14 else None,
             for_each=None if items is None else "error" if rng.random() < 0.03 else f"items:{items}",
             repeat=repeat,
             fold=fold,
@@ -190,7 +194,7 @@ class _Maker:
         rng = self.rng
         items = iterations = None
         if rng.random() < 0.2:
-            items = min(rng.choice((0, 1, 2, 2, 3, 3, 5, 40)), max(2, budget))
+            items = min(rng.choice((0, 1, 2, 3, 3, 4, 6, 40)), max(2, budget))
         if rng.random() < 0.15:
             iterations = min(rng.choice((2, 2, 3, 4)), max(2, budget // 2))
         return items, iterations or 1

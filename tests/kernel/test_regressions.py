@@ -1,0 +1,132 @@
+"""Defects that simulation found, each as the smallest run that showed it."""
+
+from __future__ import annotations
+
+from fanfold.kernel.events import Failure, Raised, Usage
+from fanfold.kernel.plan import AgentAction, Budget, Limits, Retry, Step
+from tests.kernel.drive import Drive, agent, call, function, group, plan, repeat
+
+TRIED_AGAIN = Retry(attempts=3, backoff_ms=100, on=("timeout", "transport"))
+
+
+def test_a_timed_out_attempt_lost_in_a_crash_is_tried_again_after_its_back_off():
+    """Its conclusion was already decided; the retry must not look as if it were still to be concluded."""
+    run = Drive(plan(agent("a", timeout_ms=50, retry=TRIED_AGAIN)))
+    run.wake()
+    run.crash()
+    run.resume()
+    assert run.status("a") == "waiting"
+    run.wake()
+    assert run.running() == ["a"]
+    run.complete_all()
+    assert run.status() == "completed"
+
+
+def test_a_child_run_stopped_before_its_log_exists_is_created_and_finished_empty():
+    """`stop` fires between the start of a call and the creation of its child run."""
+    child = plan(agent("inner"))
+    root = plan(
+        agent("first"),
+        function("bad", "first", when="x", on_failure="stop"),
+        call("kid", "child", "first"),
+        workflows={"child": child},
+    )
+    run = Drive(root, values={"bad": Failure("agent", "expression.failed")})
+    run.complete("first")
+    assert run.status() == "failed"
+    assert run.status("kid") == "cancelled"
+    assert "kid/inner" not in run.starts
+
+
+def test_groups_that_open_together_do_not_exceed_max_steps_together():
+    first, second = (group(name, *(agent(f"{name}{n}") for n in range(4))) for name in ("x", "y"))
+    run = Drive(plan(first, second), max_steps=7)
+    assert run.state.instances <= 7
+    run.complete_all()
+    assert run.status() == "paused"
+    run.resume(Raised(max_steps=100))
+    run.complete_all()
+    assert run.status() == "completed"
+
+
+def test_what_a_cancelled_group_was_promised_is_free_again():
+    inner = group("g", agent("x"), agent("y"))
+    root = plan(
+        agent("first"),
+        function("bad", "first", when="c", on_failure="stop"),
+        group("late", inner, deps=("first",)),
+    )
+    run = Drive(root, values={"bad": Failure("agent", "expression.failed")})
+    run.complete("first")
+    assert run.status() == "failed"
+    assert run.state.promised == 0
+
+
+def test_a_fold_counts_as_a_step():
+    fold = Step(id="fold", action=AgentAction(prompt="fold"))
+    run = Drive(plan(agent("a", repeat=repeat(), fold=fold)), max_steps=1)
+    run.complete_all()
+    assert run.status() == "paused"
+    run.resume(Raised(max_steps=2))
+    assert run.running() == ["a/fold"]
+    run.complete_all()
+    assert run.status() == "completed"
+
+
+def test_a_fold_that_writes_in_the_shared_workspace_keeps_readers_away():
+    fold = Step(
+        id="fold",
+        action=AgentAction(prompt="fold"),
+        posture="writer",
+        write_set=("src/**",),
+        workspace_mode="shared",
+    )
+    run = Drive(plan(agent("reader"), agent("a", repeat=repeat(), fold=fold)))
+    run.complete("a#1")
+    assert run.running() == ["reader"]
+    run.complete("reader")
+    assert run.running() == ["a/fold"]
+
+
+def test_a_budget_set_while_attempts_run_releases_only_what_it_reserved():
+    child = plan(agent("inner"), limits=Limits(budget=Budget(tokens=100)))
+    run = Drive(plan(call("kid", "child"), workflows={"child": child}))
+    run.crash()
+    run.resume(Raised(budget_tokens=50))
+    run.complete("kid/inner", tokens=5)
+    assert run.status() == "completed"
+    assert run.state.ledger.reserved_tokens == 0
+
+
+def test_a_dollar_budget_that_is_spent_admits_nobody_however_cheap_they_were():
+    dear = Step(id="dear", action=AgentAction("expensive"), depends_on=("free",))
+    run = Drive(plan(agent("free"), dear, agent("again", "dear")), budget_micro_usd=10)
+    run.report("free", usage=Usage(1, 1, 0))
+    run.report("dear", usage=Usage(1, 1, 95))
+    assert run.status() == "paused"
+    assert "again" not in run.starts
+
+
+def test_a_place_under_a_cap_passes_to_the_next_when_the_one_called_up_is_cancelled():
+    """The step that was woken waited for a slot of the tree when its own group timed out."""
+    inner = group("inner", function("b"), timeout_ms=100, on_failure="inline")
+    capped = group("capped", function("a"), inner, function("c"), max_concurrency=1)
+    later = (function(name, "x") for name in ("u", "v", "w"))
+    run = Drive(plan(function("x"), *later, capped), max_concurrency=3)
+    assert run.running() == ["x", "capped/a"]
+    run.complete("x", "capped/a")
+    assert run.running() == ["u", "v", "w"]
+    run.wake()
+    assert run.status("capped/inner/b") == "cancelled"
+    run.complete("u")
+    assert run.running() == ["v", "w", "capped/c"]
+
+
+def test_a_step_cancelled_with_its_group_does_not_stop_the_run():
+    """The group's own policy answers for its timeout; a `stop` inside is for failures inside."""
+    inner = agent("slow", on_failure="stop")
+    run = Drive(plan(group("g", inner, timeout_ms=50, on_failure="inline"), agent("after", "g")))
+    run.wake()
+    run.report("g/slow", "cancelled")
+    assert run.status("g") == "timed_out"
+    assert run.running() == ["after"]
