@@ -11,8 +11,6 @@ Rules
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from collections.abc import Set as AbstractSet
 from typing import NamedTuple
 
 from fanfold.kernel.plan import StepType
@@ -66,29 +64,6 @@ class Scope:
     @property
     def last(self) -> Draft | None:
         return self.drafts[-1] if self.drafts else None
-
-
-class ExpressionNames(AbstractSet[str]):
-    """Every step name an expression in a scope may use, without copying the outer scopes' names."""
-
-    def __init__(self, scope: Scope) -> None:
-        self._scope = scope
-
-    def __contains__(self, name: object) -> bool:
-        return isinstance(name, str) and self._scope.find_in_expression(name) is not None
-
-    def __iter__(self) -> Iterator[str]:
-        seen: set[str] = set()
-        scope: Scope | None = self._scope
-        while scope is not None:
-            for name in scope.by_expression_name:
-                if name not in seen:
-                    seen.add(name)
-                    yield name
-            scope = scope.outer
-
-    def __len__(self) -> int:
-        return sum(1 for _ in self)
 
 
 class Words(NamedTuple):

@@ -24,7 +24,7 @@ from fanfold.recipe.parse import Node, Scalar
 class Entries:
     """One mapping of a recipe, read by its table."""
 
-    __slots__ = ("keys", "mapping", "nodes", "shape")
+    __slots__ = ("keys", "mapping", "meant", "nodes", "shape")
 
     def __init__(self, mapping: parse.Mapping, shape: Shape) -> None:
         self.mapping = mapping
@@ -32,6 +32,12 @@ class Entries:
         self.keys: dict[str, Scalar] = {}
         """Every known key that was written, also those whose value was refused."""
         self.nodes: dict[str, Node] = {}
+        self.meant: set[str] = set()
+        """Known keys that unknown words were probably meant to be."""
+
+    def lacks(self, name: str) -> bool:
+        """Nobody wrote the key, not even misspelled: to report it missing is no second report of a typo."""
+        return name not in self.keys and name not in self.meant
 
     def has(self, name: str) -> bool:
         return name in self.keys
@@ -93,7 +99,7 @@ def read_entries(
     for word, value in node.entries:
         _read_entry(entries, word, value, notes, highs or {})
     for key in shape.keys.values():
-        if key.required and key.name not in entries.keys:
+        if key.required and entries.lacks(key.name):
             message = f"{with_article(shape.name)} needs {quoted(key.name)}"
             notes.error("recipe.missing_key", message, entries.head())
     return entries
@@ -103,10 +109,12 @@ def _read_entry(entries: Entries, word: Scalar, value: Node, notes: Notes, highs
     shape = entries.shape
     key = shape.keys.get(word.text)
     if key is None:
-        known = notes.did_you_mean(word.text, shape.keys)
-        notes.error(
-            "recipe.unknown_key", f"{with_article(shape.name)} has no key {quoted(word.text)}", word, known
-        )
+        meant = notes.nearest(word.text, shape.keys)
+        if meant is not None:
+            entries.meant.add(shape.keys[meant].alias or meant)
+        message = f"{with_article(shape.name)} has no key {quoted(word.text)}"
+        hint = f"did you mean {quoted(meant)}?" if meant is not None else ""
+        notes.error("recipe.unknown_key", message, word, hint)
         return
     name = key.alias or key.name
     first = entries.keys.get(name)

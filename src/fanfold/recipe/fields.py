@@ -153,10 +153,7 @@ def _check_agent(draft: Draft, unit: Unit, place: Place) -> None:
         if not prompt.text.strip():
             unit.notes.error("recipe.bad_value", "the prompt is empty", prompt)
     elif (
-        not entries.has("prompt")
-        and not entries.has("inputs")
-        and role.known
-        and not role.facts.prompt_template
+        entries.lacks("prompt") and entries.lacks("inputs") and role.known and not role.facts.prompt_template
     ):
         message = f"step {quoted(draft.id)} has neither {quoted('prompt')} nor {quoted('inputs')}"
         hint = f"role {quoted(role.name)} has no prompt template of its own"

@@ -34,10 +34,14 @@ class Notes:
         self.report.warning(code, message, self.source, span_of(at), hint, fix)
 
     def did_you_mean(self, word: str, known: Collection[str]) -> str:
-        """The hint to the nearest known word, or nothing; a hostile file soon gets no more of them."""
-        self._effort -= len(known) * len(word) ** 2
-        found = nearest(word, known) if self._effort >= 0 else None
+        """The hint to the nearest known word, or nothing."""
+        found = self.nearest(word, known)
         return f"did you mean {quoted(found)}?" if found else ""
+
+    def nearest(self, word: str, known: Collection[str]) -> str | None:
+        """The known word that was probably meant; a hostile file soon gets no more answers."""
+        self._effort -= len(known) * len(word) ** 2
+        return nearest(word, known) if self._effort >= 0 else None
 
     def is_alias(self, node: Node) -> bool:
         """Whether an alias stands there, which the parser has reported and given no value."""

@@ -8,7 +8,7 @@ anything, and a path into it is judged when the run gets there.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import TypeAlias, cast
 
 from fanfold.recipe import parse
 from fanfold.recipe.drafts import Draft
@@ -46,16 +46,25 @@ TEXT = Text()
 APPROVAL = Fields(dict.fromkeys(("decision", "by", "comment", "edited"), ANYTHING))
 
 
-def declared_names(draft: Draft) -> list[str]:
+def declared_names(draft: Draft) -> dict[str, Known]:
     """The names of `outputs`, in order."""
-    return [item.text for item in draft.entries.scalars("outputs")]
+    names = draft.facts.get("outputs")
+    if names is None:
+        names = {item.text: ANYTHING for item in draft.entries.scalars("outputs")}
+        draft.facts["outputs"] = names
+    return cast("dict[str, Known]", names)
 
 
 def output_of(draft: Draft) -> Known:
     """What is known about the output of a step, seen from a step that refers to it."""
-    known = _single_output(draft)
-    # A phase hands its `for_each` on to its tasks: the phase itself is no map.
-    return ListOf(known) if draft.item_name is not None and not draft.phase else known
+    known = draft.facts.get("known")
+    if known is None:
+        known = _single_output(draft)
+        # A phase hands its `for_each` on to its tasks: the phase itself is no map.
+        if draft.item_name is not None and not draft.phase:
+            known = ListOf(known)
+        draft.facts["known"] = known
+    return cast(Known, known)
 
 
 def _single_output(draft: Draft) -> Known:
@@ -63,12 +72,10 @@ def _single_output(draft: Draft) -> Known:
     if draft.phase:
         tasks = draft.inner.drafts if draft.inner is not None else []
         return Fields({"tasks": Fields({task.id: output_of(task) for task in tasks}), "summary": TEXT})
-    if entries.has("output_schema") or draft.type is None:
+    if not entries.lacks("output_schema") or draft.type is None:
         return ANYTHING
-    if entries.has("outputs"):
-        return (
-            Fields(dict.fromkeys(declared_names(draft), ANYTHING)) if "outputs" in entries.nodes else ANYTHING
-        )
+    if not entries.lacks("outputs"):
+        return Fields(declared_names(draft)) if "outputs" in entries.nodes else ANYTHING
     if draft.type == "approval":
         return APPROVAL
     if draft.type in {"agent", "command"}:

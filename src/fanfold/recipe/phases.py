@@ -172,7 +172,7 @@ def _check_gate(draft: Draft, parts: PhaseParts, verify: Entries, unit: Unit) ->
         assert draft.inner is not None
         names = draft.inner.names - draft.items()
         parts.run = read_arguments(verify, unit.references, Place(draft, draft.inner, names))
-    if parts.gate == "command" and not verify.has("run"):
+    if parts.gate == "command" and verify.lacks("run"):
         message = f"a {quoted('command')} gate needs {quoted('run')}"
         unit.notes.error("recipe.missing_key", message, verify.nodes["gate"])
     if parts.gate == "critic":

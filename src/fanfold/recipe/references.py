@@ -11,17 +11,19 @@ Rules
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from fanfold.recipe.drafts import Draft, ExpressionNames, Scope, Words
+from fanfold.recipe.drafts import Draft, Scope, Words
 from fanfold.recipe.expressions import ExpressionError, Reference, check_expression
 from fanfold.recipe.notes import Notes, quoted
 from fanfold.recipe.outputs import declared_names, output_of, why_not
 from fanfold.recipe.parse import Scalar
 from fanfold.recipe.template import Hole, Path, TemplateError, parse_template
 
+_AFTER_STEPS = re.compile(r"steps\.([A-Za-z0-9_]*-[A-Za-z0-9_-]*)", re.ASCII)
 STEP_FACTS = ("output", "status", "error")
 _WHERE = {
     "item": "there is no map around this step; `for_each` gives one",
@@ -73,6 +75,8 @@ class References:
             return text
         inserts: list[int] = []
         for part in parts:
+            if self.notes.report.full:
+                break  # nothing more would be kept
             if isinstance(part, Hole):
                 if only_roots is None or part.path.root in only_roots:
                     inserts += self.path(part.path, node, part.start, place)
@@ -137,7 +141,7 @@ class References:
             found = check_expression(
                 text,
                 inputs=self.inputs,
-                steps=ExpressionNames(place.scope),
+                steps=_dashed_steps(text, place.scope),
                 names=place.names,
                 wants=wants,
             )
@@ -200,7 +204,7 @@ class References:
             return why_not(output_of(target), parts[1:], self.notes)
         if first in STEP_FACTS:
             return None
-        if target.entries.has("outputs") and "outputs" not in target.entries.nodes:
+        if not target.entries.lacks("outputs") and "outputs" not in target.entries.nodes:
             return None  # what the step declares could not be read, and that was reported
         names = declared_names(target)
         if first not in names:
@@ -226,6 +230,12 @@ def _outward(scope: Scope) -> list[Scope]:
         found.append(here)
         here = here.outer
     return found
+
+
+def _dashed_steps(text: str, scope: Scope) -> list[str]:
+    """Steps whose `-` an expression would take for a minus; all that its error message needs to know."""
+    words = _AFTER_STEPS.findall(text) if "-" in text else []
+    return [word for word in words if scope.find(word) is not None]
 
 
 def _end_of_name(text: str, end: int) -> int:

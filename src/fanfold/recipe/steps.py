@@ -72,7 +72,7 @@ def new_draft(entries: Entries, scope: Scope, notes: Notes, prefix: str) -> Draf
 def survey_map(draft: Draft, notes: Notes) -> None:
     """Read `for_each`, `as` and `max_items`, of a step or a phase."""
     entries = draft.entries
-    if entries.has("for_each"):
+    if not entries.lacks("for_each"):
         draft.item_name = _item_name(entries, notes)
         return
     for name in ("as", "max_items"):
@@ -126,7 +126,7 @@ def _tell_type(draft: Draft, notes: Notes) -> StepType | None:
         if entries.has("agent"):
             _refuse_foreign_keys(entries, {"agent"}, notes)
             return "agent"
-        if not entries.has("type"):
+        if entries.lacks("type") and not any(name in entries.meant for name in DECIDING):
             what = "prompt, workflow, handler, run, approve or steps"
             message = (
                 f"step {quoted(draft.id)} does not say what it does" if draft.id else "the step does nothing"
@@ -178,6 +178,6 @@ def _need_deciding_key(draft: Draft, said: StepType, notes: Notes, *, quiet: boo
     if said == "agent" or quiet:
         return
     needed = next(name for name, kind in DECIDING.items() if kind == said)
-    if not draft.entries.has(needed):
+    if draft.entries.lacks(needed):
         message = f"{with_article(said)} step needs {quoted(needed)}"
         notes.error("recipe.missing_key", message, draft.entries.head())

@@ -109,7 +109,7 @@ def _survey(unit: Unit) -> None:
     if entries.has("steps") and entries.has("phases"):
         later = max(entries.keys["steps"], entries.keys["phases"], key=lambda word: word.start)
         notes.error("recipe.conflicting_keys", "a recipe has steps or phases, not both", later)
-    elif not entries.has("steps") and not entries.has("phases"):
+    elif entries.lacks("steps") and entries.lacks("phases"):
         notes.error("recipe.missing_key", 'a recipe needs "steps" or "phases"', entries.head())
     for key in ("steps", "phases"):
         if key in entries.nodes and not entries.items(key):
