@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from fanfold.kernel.commands import (
@@ -30,12 +29,29 @@ _NOT_RENDERED = Failure("agent", "template.unresolved", "the prompt cannot be re
 
 def answer(world: World, state: State, command: Command) -> Data:
     """The one event that answers a command."""
-    return _ANSWERS[type(command)](world, state, command)
+    match command:
+        case Evaluate():
+            return _evaluate(world, state, command)
+        case Start():
+            return _start(world, state, command)
+        case Create():
+            return _create(world, state, command)
+        case Skip(step=step, reason=reason):
+            return StepEvent(step, "skipped", reason=reason)
+        case Retry():
+            return _retry(state, command)
+        case Stop(step=step, attempt=attempt, execution=execution, reason=reason):
+            return StepEvent(step, "stopping", attempt, execution, reason=reason)
+        case Conclude():
+            return _conclude(world, state, command)
+        case Finish():
+            return _finish(world, state, command)
+        case Pause(reason=reason):
+            return WorkflowEvent("paused", reason=reason)
 
 
-def _node(state: State, command: Any) -> Node:
-    node: Node = state.runs[command.run].nodes[command.step]
-    return node
+def _node(state: State, command: Evaluate | Start | Retry | Conclude) -> Node:
+    return state.runs[command.run].nodes[command.step]
 
 
 def _evaluate(world: World, state: State, command: Evaluate) -> Data:
@@ -110,18 +126,10 @@ def _create(world: World, state: State, command: Create) -> Data:
     )
 
 
-def _skip(world: World, state: State, command: Skip) -> Data:
-    return StepEvent(command.step, "skipped", reason=command.reason)
-
-
-def _retry(world: World, state: State, command: Retry) -> Data:
+def _retry(state: State, command: Retry) -> Data:
     node = _node(state, command)
     shape = SubagentEvent if isinstance(node.step.action, AgentAction) else StepEvent
     return shape(command.step, "retrying", node.attempt, node.execution, retry_at=command.retry_at)
-
-
-def _stop(world: World, state: State, command: Stop) -> Data:
-    return StepEvent(command.step, "stopping", command.attempt, command.execution, reason=command.reason)
 
 
 def _conclude(world: World, state: State, command: Conclude) -> Data:
@@ -146,20 +154,3 @@ def _finish(world: World, state: State, command: Finish) -> Data:
     run = state.runs[command.run]
     output = world.values.run_output(run, run.plan) if run.scope.entered else None
     return WorkflowEvent("finished", status=command.status, output=output, error=command.error)
-
-
-def _pause(world: World, state: State, command: Pause) -> Data:
-    return WorkflowEvent("paused", reason=command.reason)
-
-
-_ANSWERS: dict[type, Callable[[World, State, Any], Data]] = {
-    Evaluate: _evaluate,
-    Start: _start,
-    Create: _create,
-    Skip: _skip,
-    Retry: _retry,
-    Stop: _stop,
-    Conclude: _conclude,
-    Finish: _finish,
-    Pause: _pause,
-}

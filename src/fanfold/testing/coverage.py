@@ -6,6 +6,7 @@ from collections import Counter
 
 from fanfold.kernel.nodes import Call, Loop, Map, Node, Scope, State
 from fanfold.kernel.plan import MAX_NESTING_DEPTH, GroupAction, Plan
+from fanfold.testing.faults import FAILURES
 
 CONSTRUCTS = (
     "agent", "function", "command", "workflow", "approval", "group",
@@ -13,10 +14,18 @@ CONSTRUCTS = (
     "repeat", "repeat inside for_each", "repeat of a group", "fold", "nested group", "nested child run",
     "deepest child run", "run.depth refused", "two calls of one workflow", "cached", "templated sets",
     "shared writer", "isolated writer", "scope slots", "scope agents", "child slots", "child agents",
-    "child budget", "child timeout", "root budget", "on_failure inline", "on_failure stop", "approval timeout",
-    "approval default", "step timeout", "group timeout", "call timeout", "run timeout", "retried", "restarted",
-    "not converged", "expression failed", "skipped for a failure", "skipped by condition",
+    "child budget", "child timeout", "root budget", "on_failure inline", "on_failure stop",
+    "approval timeout", "approval default", "step timeout", "group timeout", "call timeout", "run timeout",
+    "retried", "restarted", "not converged", "expression failed", "skipped for a failure",
+    "skipped by condition",
 )  # fmt: skip
+SITUATIONS = (
+    "crash before creation", "crash in agenda", "crash before effect", "crash in resume", "torn tail",
+    "late", "late after the end", "answer while paused", "resumed after a pause", "paused for a limit",
+    "held by a limit of a scope", "live child cancelled", "approval by choice", "run waiting",
+    *(f"failure {kind}" for kind in FAILURES),
+)  # fmt: skip
+"""What faults and constructs lead to together."""
 
 
 def count_constructs(state: State, reached: Counter[str]) -> None:

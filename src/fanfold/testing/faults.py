@@ -29,19 +29,25 @@ RATES: dict[str, tuple[float, ...]] = {
     # Per report from outside.
     "reordering": (0.3, 1.0),
     "duplicate": (0.05, 0.2),
-    "late result": (0.1, 0.4),
+    "late result": (0.2, 0.7),
     "pause": (0.01, 0.08),
     "cancel": (0.01, 0.04),
-    "cancel child": (0.02, 0.08),
+    "cancel child": (0.03, 0.15),
     "clock forward": (0.02, 0.1),
     "clock backward": (0.02, 0.1),
     "chatter": (0.05,),
     # Per crash, per resume.
     "zombie": (0.5,),
+    "cancel while paused": (0.1, 0.4),
     "nothing raised": (0.4,),
     "raised for nothing": (0.3,),
 }
 FAULTS = tuple(RATES)
+FAILURES = (
+    "transport", "transport", "rate_limit", "timeout", "agent", "agent", "invalid_output", "tool",
+    "conflict", "violation", "quota", "permission", "internal",
+)  # fmt: skip
+"""Classes of failures, the common ones twice."""
 MAX_CRASHES = 12
 
 

@@ -24,6 +24,7 @@ from fanfold.kernel.lifecycle import PAUSED, PENDING, RUN_TERMINAL
 from fanfold.kernel.plan import ApprovalAction
 from fanfold.kernel.state import mark_late
 from fanfold.testing.checks import InvariantError
+from fanfold.testing.faults import FAILURES
 from fanfold.testing.owner import Owner
 from fanfold.testing.values import NOWHERE
 from fanfold.testing.world import Execution
@@ -34,11 +35,6 @@ ENDS: dict[str, tuple[tuple[str, ...], tuple[int, ...]]] = {
     "pause": (("interrupted", "completed", "failed", "cancelled"), (70, 22, 6, 2)),
 }
 """How an execution that was asked to stop ends, by the reason it was given."""
-
-FAILURES = (
-    "transport", "transport", "rate_limit", "timeout", "agent", "agent", "invalid_output", "tool", "conflict",
-    "violation", "quota", "permission", "internal",
-)  # fmt: skip
 
 
 def next_report(owner: Owner) -> bool:
@@ -234,8 +230,7 @@ def _while_paused(owner: Owner) -> bool:
         if world.orphans and faults.hits("late result"):
             _report_orphan(owner)
             return True
-        if faults.hits("cancel"):
-            world.reached["cancel while paused"] += 1
+        if faults.hits("cancel while paused"):
             owner.record(state.root.id, WorkflowEvent("cancel_requested"))
             return True
         if len(state.runs) > 1 and faults.hits("cancel child"):

@@ -87,13 +87,13 @@ class _Maker:
 
     def plan(self) -> Plan:
         rng = self.rng
-        if rng.random() < 0.4:
+        if rng.random() < 0.55:
             names = [f"w{number}" for number in range(rng.choice((1, 1, 2, 3)))]
             for name in reversed(names):
-                self._workflow(name, self.size // 3 + 1)
-        if rng.random() < 0.04:
-            self._chain()
+                self._workflow(name, self.size // 4 + 1)
+        deep = () if rng.random() < 0.92 else (self._chain(),)
         steps, _ = self._steps(self.size, 0, False, ())
+        steps = (*deep, *steps)
         return Plan(
             name="root",
             inputs=(Input("topic", default="t", has_default=True),),
@@ -120,15 +120,15 @@ class _Maker:
         )
         self.costs[name] = cost + 1
 
-    def _chain(self) -> None:
-        """Sub-workflows nested as deep as allowed, and one deeper."""
+    def _chain(self) -> Step:
+        """A call of sub-workflows nested as deep as allowed, or one deeper."""
         below = ""
         for level in range(self.rng.choice((CHAIN - 1, CHAIN)), 0, -1):
             inner: Action = WorkflowAction(below) if below else AgentAction(prompt="{{inputs.topic}}")
             step = Step(id=self._id("d"), action=inner, inputs={"topic": Ref("inputs.topic")})
             below = f"deep{level}"
             self.workflows[below] = Plan(name=below, steps=(step,), inputs=(Input("topic"),))
-            self.costs[below] = CHAIN
+        return Step(id=self._id("w"), action=WorkflowAction(below), inputs={"topic": Ref("inputs.topic")})
 
     # Scopes
 
@@ -202,13 +202,13 @@ class _Maker:
     def _action(self, budget: int, nesting: int, in_map: bool, outer: tuple[str, ...]) -> tuple[Action, int]:
         rng = self.rng
         roll = rng.random()
-        calls = [name for name, cost in self.costs.items() if cost <= budget + 4]
+        calls = [name for name, cost in self.costs.items() if cost <= budget + 6]
         if roll < 0.15 and nesting < 3 and budget > 1:
             return self._group(budget, nesting, in_map, outer)
-        if roll < 0.32 and calls:
+        if roll < 0.35 and calls:
             name = rng.choice(calls)
             return WorkflowAction(name), self.costs[name]
-        if roll < 0.40:
+        if roll < 0.39:
             choices = ("ship", "hold") if rng.random() < 0.4 else ()
             default = rng.choice((choices or ("approve",))[0:1]) if rng.random() < 0.4 else None
             return ApprovalAction("go?", choices=choices, default=default), 1
