@@ -30,28 +30,35 @@ class HandlerSearch:
         self._project = project
         entries = sys.path if path is None else path
         self._roots = [project, project / "src", *(Path(entry) for entry in entries if entry)]
-        self._names: tuple[str, ...] | None = None
+        self._files: dict[str, Path] | None = None
         self.complete = True
         """False when the project has more files than are read, so a name may have been missed."""
 
     def names(self) -> tuple[str, ...]:
         """Names given with `@fanfold.function` anywhere in the project, sorted."""
-        if self._names is None:
-            found: set[str] = set()
+        return tuple(sorted(self._by_name()))
+
+    def file_of(self, name: str) -> Path | None:
+        """The file that registers a name; the first one found when several do."""
+        return self._by_name().get(name)
+
+    def _by_name(self) -> dict[str, Path]:
+        if self._files is None:
+            self._files = {}
             for number, file in enumerate(_python_files(self._project)):
                 if number == MAX_FILES:
                     self.complete = False
                     break
-                found.update(_decorated_names(file))
-            self._names = tuple(sorted(found))
-        return self._names
+                for name in _decorated_names(file):
+                    self._files.setdefault(name, file)
+        return self._files
 
     def knows(self, handler: str) -> bool:
         """True when a step may name this handler."""
         module, colon, attribute = handler.partition(":")
         if colon:
             return self._has_attribute(module.split("."), attribute.split("."))
-        return handler in self.names()
+        return handler in self._by_name()
 
     def _has_attribute(self, module: list[str], attribute: list[str]) -> bool:
         if not all(part.isidentifier() for part in [*module, *attribute]):

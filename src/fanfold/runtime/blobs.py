@@ -1,0 +1,56 @@
+"""Values by hash: each is encoded once, kept in the store, and remembered for a while.
+
+`put` does not write: new blobs wait in `fresh` until the decision that refers to them is committed, in
+the same transaction as its events. So an event never refers to a value that is not there.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from hashlib import blake2b
+
+import msgspec
+
+from fanfold.kernel.plan import JSON
+from fanfold.store.protocol import Store
+
+REMEMBERED = 2_000
+_encoder = msgspec.json.Encoder()
+
+
+class Blobs:
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._known: OrderedDict[str, JSON] = OrderedDict()
+        self.fresh: list[tuple[str, bytes]] = []
+        """Values to be written with the next batch."""
+
+    def put(self, value: JSON) -> str:
+        """The hash of a JSON value."""
+        content = _encoder.encode(value)
+        name = blake2b(content, digest_size=16).hexdigest()
+        if name not in self._known:
+            self.fresh.append((name, content))
+            self._remember(name, value)
+        return name
+
+    def get(self, name: str) -> JSON:
+        """The value of a hash. Treat it as read-only: it is shared."""
+        if name in self._known:
+            self._known.move_to_end(name)
+            return self._known[name]
+        for fresh, content in self.fresh:
+            if fresh == name:
+                return msgspec.json.decode(content)
+        value = msgspec.json.decode(self._store.blob(name))
+        self._remember(name, value)
+        return value
+
+    def take_fresh(self) -> list[tuple[str, bytes]]:
+        taken, self.fresh = self.fresh, []
+        return taken
+
+    def _remember(self, name: str, value: JSON) -> None:
+        self._known[name] = value
+        if len(self._known) > REMEMBERED:
+            self._known.popitem(last=False)

@@ -1,0 +1,65 @@
+"""The content key of a step: two steps with the same key would be asked the same question.
+
+In the key: the rendered job, the role as frozen, back end and model, the output's shape, and the
+content of every file the step may read. Change any of it and the step runs again.
+"""
+
+from __future__ import annotations
+
+import os
+from hashlib import blake2b
+
+import msgspec
+
+from fanfold.kernel.nodes import Node
+from fanfold.kernel.paths import matches
+from fanfold.kernel.plan import AgentAction
+from fanfold.runtime.frozen import Frozen
+from fanfold.runtime.jobs import Job
+
+SKIPPED_FOLDERS = frozenset(
+    (".git", ".fanfold", ".venv", "venv", "node_modules", "__pycache__", ".mypy_cache", ".pytest_cache")
+)
+MAX_FILES = 20_000
+
+
+def content_key(node: Node, job: Job, frozen: Frozen, project: str) -> str | None:
+    """The key, or None when the read-set holds too many files to be worth reading."""
+    content = _content_of(project, node.read_set)
+    if content is None:
+        return None
+    action = node.step.action
+    role: object = None
+    if isinstance(action, AgentAction):
+        name = action.agent if action.agent_version is None else f"{action.agent}@{action.agent_version}"
+        role = msgspec.to_builtins(frozen.roles[name])
+    step = (msgspec.to_builtins(action), node.step.output_schema, node.step.outputs)
+    facts = (
+        type(job).__name__,
+        msgspec.to_builtins(job),
+        role,
+        frozen.backend,
+        frozen.model,
+        step,
+        frozen.script,
+    )
+    return blake2b(msgspec.json.encode((facts, content)), digest_size=16).hexdigest()
+
+
+def _content_of(project: str, patterns: tuple[str, ...]) -> str | None:
+    digest = blake2b(digest_size=16)
+    count = 0
+    for folder, folders, files in os.walk(project):
+        folders[:] = sorted(name for name in folders if name not in SKIPPED_FOLDERS)
+        for name in sorted(files):
+            path = os.path.join(folder, name)
+            relative = os.path.relpath(path, project)
+            if os.path.islink(path) or not os.path.isfile(path) or not matches(patterns, relative):
+                continue
+            count += 1
+            if count > MAX_FILES:
+                return None
+            digest.update(relative.encode("utf-8", "surrogateescape") + b"\0")
+            with open(path, "rb") as opened:
+                digest.update(blake2b(opened.read()).digest())
+    return digest.hexdigest()

@@ -1,0 +1,69 @@
+"""What a run fixes for its whole life besides its plan: roles, back end, script, permission.
+
+It is stored as a blob named by the run's first event. A resumed run therefore needs no flags and is not
+changed by edited files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+from msgspec import Struct
+
+from fanfold.agents.role import Role
+from fanfold.errors import BugError
+from fanfold.kernel.plan import JSON, AgentAction, GroupAction, Plan, Step
+
+
+class Frozen(Struct, frozen=True, omit_defaults=True, kw_only=True):
+    roles: dict[str, Role] = {}
+    """By the name steps use, with `@version` where they ask for one."""
+    backend: str = "scripted"
+    model: str | None = None
+    script: str | None = None
+    """Text of the script, for scripted agents."""
+    script_file: str = ""
+    permission: str = "ask"
+    forked_from: str | None = None
+    reused: dict[str, str] = {}
+    """For a fork: tree path to blob, for the steps it keeps."""
+
+
+def freeze_roles(plan: Plan, find: Callable[[str], Role | None]) -> dict[str, Role]:
+    """The roles that a plan and its sub-workflows use, as they are now."""
+    roles: dict[str, Role] = {}
+    for used in (plan, *plan.workflows.values()):
+        for step in all_steps(used.steps):
+            action = step.action
+            if isinstance(action, AgentAction):
+                name = (
+                    action.agent if action.agent_version is None else f"{action.agent}@{action.agent_version}"
+                )
+                role = find(name)
+                if role is None:
+                    raise BugError("role.unknown", f"the checked plan names the unknown role {name}")
+                roles[name] = role
+    return roles
+
+
+def all_steps(steps: tuple[Step, ...]) -> list[Step]:
+    """Every step of a scope and of the groups inside it, folds included."""
+    found: list[Step] = []
+    stack = list(reversed(steps))
+    while stack:
+        step = stack.pop()
+        found.append(step)
+        if step.fold is not None:
+            stack.append(step.fold)
+        if isinstance(step.action, GroupAction):
+            stack.extend(reversed(step.action.steps))
+    return found
+
+
+def to_json(frozen: Frozen) -> JSON:
+    return msgspec.to_builtins(frozen)
+
+
+def from_json(value: JSON) -> Frozen:
+    return msgspec.convert(value, Frozen)

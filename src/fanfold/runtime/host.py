@@ -1,0 +1,237 @@
+"""The embedded host: load, decide, append, act, for one run tree in one process.
+
+Rules
+* One loop owns the tree. Results, requests and time are folded in one at a time, in the order they
+  arrived; everything that piled up while the loop was busy is committed together (group commit).
+* Log before act: an effect begins after the commit that records its start.
+* Nothing polls. The loop sleeps until a result, a request or the kernel's next timer.
+* If the store fails, the loop ends with its error; the run stays as the log has it and can be resumed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Mapping
+from time import time
+from typing import Any
+
+from fanfold.kernel.commands import Start, Stop
+from fanfold.kernel.decide import is_waiting, next_timer
+from fanfold.kernel.events import Data, Envelope, Raised, StepEvent, SubagentEvent, WorkflowEvent
+from fanfold.kernel.lifecycle import CANCELLED, COMPLETED, FAILED, PAUSED, RUN_TERMINAL, TIMED_OUT
+from fanfold.kernel.nodes import Node
+from fanfold.kernel.plan import AgentAction
+from fanfold.runtime.ids import session_id
+from fanfold.runtime.jobs import Job, NoJob, Question
+from fanfold.runtime.performer import Outcome, Performer
+from fanfold.runtime.requests import apply_request
+from fanfold.runtime.run_tree import RunTree
+from fanfold.store.wakeup import listen
+
+PAUSE_GRACE_S = 10.0
+Watcher = Callable[[list[Envelope], RunTree], None]
+Progress = Callable[[str, str, Mapping[str, Any]], None]
+
+
+def now_ms() -> int:
+    return int(time() * 1_000)
+
+
+class Host:
+    """Drives one tree to its end, to a pause, or to the point where only people can go on."""
+
+    def __init__(self, tree: RunTree, performer: Performer, *, leave_when_waiting: bool = True) -> None:
+        self.tree = tree
+        self._performer = performer
+        self._leave_when_waiting = leave_when_waiting
+        self._inbox: deque[tuple[str, Data]] = deque()
+        self._woken = asyncio.Event()
+        self._tasks: dict[tuple[str, str], asyncio.Task[None]] = {}
+        self._stop_reasons: dict[tuple[str, str], str] = {}
+        self._check_requests = True
+        self.watchers: list[Watcher] = []
+        self.on_progress: list[Progress] = []
+
+    # From outside, in the same process
+
+    def post(self, run: str, data: Data) -> None:
+        """Something happened: the loop will fold it in."""
+        self._inbox.append((run, data))
+        self._woken.set()
+
+    def pause(self, reason: str = "requested") -> None:
+        self.post(self.tree.root.id, WorkflowEvent("pause_requested", reason=reason))
+
+    def cancel(self, run: str | None = None) -> None:
+        self.post(run or self.tree.root.id, WorkflowEvent("cancel_requested", reason="requested"))
+
+    def look_for_requests(self) -> None:
+        self._check_requests = True
+        self._woken.set()
+
+    # The loop
+
+    async def start(self) -> None:
+        """Run a tree that was just created."""
+        self.post(self.tree.root.id, WorkflowEvent("started"))
+        await self._drive()
+
+    async def resume(self, raised: Raised | None = None) -> None:
+        """Take a tree over: whatever was running lost its process and runs again."""
+        if self.tree.root.status in RUN_TERMINAL:
+            return
+        if self.tree.root.status == "pending":
+            self.post(self.tree.root.id, WorkflowEvent("started"))
+        else:
+            assert self.tree.lease is not None
+            epoch = self.tree.lease.epoch
+            self.post(self.tree.root.id, WorkflowEvent("resumed", epoch=epoch, raised=raised))
+        await self._drive()
+
+    async def _drive(self) -> None:
+        loop = asyncio.get_running_loop()
+        with listen(self.tree.store, self.tree.root.id) as socket:
+            loop.add_reader(socket.fileno(), self._drain, socket)
+            try:
+                while not self._is_done():
+                    await self._turn()
+            finally:
+                loop.remove_reader(socket.fileno())
+                await self._end_all()
+
+    def _drain(self, socket: Any) -> None:
+        socket.drain()
+        self.look_for_requests()
+
+    async def _turn(self) -> None:
+        self._woken.clear()
+        while self._inbox:
+            run, data = self._inbox.popleft()
+            self.tree.report(run, now_ms(), data)
+        if self._check_requests:
+            self._check_requests = False
+            self._take_requests()
+        self._commit_and_act()
+        if self._inbox or self._woken.is_set() or self._is_done():
+            await asyncio.sleep(0)
+            return
+        await self._sleep()
+
+    def _commit_and_act(self) -> None:
+        written, jobs, stops = self.tree.commit()
+        if written:
+            for watcher in self.watchers:
+                watcher(written, self.tree)
+        for start, job in jobs:
+            self._act(start, job)
+        for stop in stops:
+            self._stop(stop)
+
+    async def _sleep(self) -> None:
+        due = next_timer(self.tree.state)
+        try:
+            timeout = None if due is None else max(0.0, (due - now_ms()) / 1_000)
+            await asyncio.wait_for(self._woken.wait(), timeout)
+        except TimeoutError:
+            self.post(self.tree.root.id, WorkflowEvent("woke"))
+
+    def _is_done(self) -> bool:
+        if self._inbox or self.tree.pending:
+            return False
+        root = self.tree.root
+        if root.status in RUN_TERMINAL or root.status == PAUSED:
+            return True
+        return self._leave_when_waiting and is_waiting(self.tree.state) and not self._tasks
+
+    def _take_requests(self) -> None:
+        for request in self.tree.store.requests(self.tree.root.id):
+            apply_request(self.tree, request, now_ms())
+            self.tree.requests_done.append(request.id)
+
+    # Effects
+
+    def _act(self, start: Start, job: Job) -> None:
+        if isinstance(job, NoJob | Question):
+            return
+        node = self.tree.state.runs[start.run].nodes[start.step]
+        if node.status != "running" or (node.attempt, node.execution) != (start.attempt, start.execution):
+            return  # it ended within the same decision
+        key = (start.run, start.step)
+        self._tasks[key] = asyncio.create_task(
+            self._execute(start, node, job), name=f"{start.run}:{start.step}"
+        )
+
+    def _stop(self, stop: Stop) -> None:
+        key = (stop.run, stop.step)
+        task = self._tasks.get(key)
+        self._stop_reasons[key] = stop.reason
+        if task is None:
+            self._report_stopped(stop.run, stop.step, stop.attempt, stop.execution)
+        elif stop.reason == "pause" and self._is_command(key):
+            asyncio.get_running_loop().call_later(PAUSE_GRACE_S, task.cancel)
+        else:
+            task.cancel()
+
+    def _is_command(self, key: tuple[str, str]) -> bool:
+        return self.tree.state.runs[key[0]].nodes[key[1]].step.type == "command"
+
+    async def _execute(self, start: Start, node: Node, job: Job) -> None:
+        key = (start.run, start.step)
+
+        def progress(entry: Mapping[str, Any]) -> None:
+            for listener in self.on_progress:
+                listener(start.run, start.step, entry)
+
+        try:
+            outcome = await self._performer.perform(start, node, job, progress)
+        except asyncio.CancelledError:
+            self._tasks.pop(key, None)
+            self._report_stopped(start.run, start.step, start.attempt, start.execution)
+            return
+        self._tasks.pop(key, None)
+        self._stop_reasons.pop(key, None)
+        self._report_outcome(start, node, outcome)
+
+    def _report_stopped(self, run: str, step: str, attempt: int, execution: int) -> None:
+        reason = self._stop_reasons.pop((run, step), "pause")
+        word = {"cancelled": CANCELLED, "timed_out": TIMED_OUT}.get(reason, "interrupted")
+        node = self.tree.state.runs[run].nodes[step]
+        self.post(run, _report(node, word, attempt, execution))
+
+    def _report_outcome(self, start: Start, node: Node, outcome: Outcome) -> None:
+        if outcome.error is not None:
+            data = _report(
+                node, FAILED, start.attempt, start.execution, error=outcome.error, usage=outcome.usage
+            )
+        else:
+            output = self.tree.blobs.put(outcome.output)
+            key = self._performer.cache_key(node) if node.step.cache else None
+            if key is not None:
+                self.tree.remember_cached(key, output)
+            data = _report(
+                node, COMPLETED, start.attempt, start.execution,
+                output=output, summary=outcome.summary, usage=outcome.usage,
+            )  # fmt: skip
+        self.post(start.run, data)
+
+    async def _end_all(self) -> None:
+        """Leaving for whatever reason: nothing that this process started goes on without it."""
+        tasks = list(self._tasks.values())
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _report(node: Node, word: str, attempt: int, execution: int, **more: Any) -> Data:
+    """A result as the log records it: `subagent_event` for agents, `step_event` for the rest."""
+    action = node.step.action
+    if not isinstance(action, AgentAction):
+        return StepEvent(node.path, word, attempt, execution, **more)
+    session = session_id(node.run.id, node.path, attempt)
+    status = "finished" if word == COMPLETED else word
+    return SubagentEvent(
+        node.path, status, attempt, execution, parent_id=node.run.id, subagent_id=session, session_id=session,
+        role=action.agent, depth=node.run.depth + 1, **more,
+    )  # fmt: skip

@@ -1,0 +1,26 @@
+"""Names for things that have none: runs and sessions.
+
+A run's id is random and short, so that a few characters of it are enough to mean it. A session's id
+follows from the attempt it serves, so that a session that goes on after a crash finds its own log.
+"""
+
+from __future__ import annotations
+
+import secrets
+from hashlib import blake2b
+
+_ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
+RUN_ID_CHARS = 12
+
+
+def new_run_id() -> str:
+    return "".join(secrets.choice(_ALPHABET) for _ in range(RUN_ID_CHARS))
+
+
+def session_id(run_id: str, path: str, attempt: int) -> str:
+    """The session of one attempt; a new execution of it is the same session.
+
+    >>> session_id("r", "gather", 1) == session_id("r", "gather", 1) != session_id("r", "gather", 2)
+    True
+    """
+    return "s" + blake2b(f"{run_id}\0{path}\0{attempt}".encode(), digest_size=6).hexdigest()

@@ -1,0 +1,61 @@
+"""What a host must know besides the kernel's state; derived from the same events, in the same way.
+
+The kernel schedules by addresses and never sees values. Here is where the values are: the inputs of
+each run, the items of each map, what sessions said and spent. Folding the log again rebuilds it.
+"""
+
+from __future__ import annotations
+
+from fanfold.kernel.events import Event, StepEvent, SubagentEvent, Usage, WorkflowEvent
+
+Address = tuple[str, str]
+
+
+class Memory:
+    def __init__(self) -> None:
+        self.frozen: str | None = None
+        self.created_at = 0
+        self.inputs: dict[str, str] = {}
+        """Blob of each run's inputs."""
+        self.run_started: dict[str, int] = {}
+        self.run_ended: dict[str, int] = {}
+        self.items: dict[Address, str] = {}
+        """Blob of each map's list."""
+        self.summaries: dict[Address, str] = {}
+        self.usage: dict[Address, Usage] = {}
+        """What all attempts of a step spent."""
+
+    def observe(self, event: Event) -> None:
+        data = event.data
+        if isinstance(data, WorkflowEvent):
+            self._observe_run(event, data)
+        elif isinstance(data, StepEvent | SubagentEvent):
+            address = (event.run, data.step)
+            if data.summary:
+                self.summaries[address] = data.summary
+            if data.usage is not None:
+                self.usage[address] = add(self.usage.get(address), data.usage)
+
+    def _observe_run(self, event: Event, data: WorkflowEvent) -> None:
+        if data.kind == "created":
+            if data.inputs is not None:
+                self.inputs[event.run] = data.inputs
+            if data.plan is not None:
+                self.frozen = data.frozen
+                self.created_at = event.at
+            else:
+                self.run_started[event.run] = event.at
+        elif data.kind == "decided" and data.items is not None:
+            self.items[event.run, data.step] = data.items
+        elif data.kind == "started":
+            self.run_started[event.run] = event.at
+        elif data.kind == "finished":
+            self.run_ended[event.run] = event.at
+
+
+def add(a: Usage | None, b: Usage) -> Usage:
+    """The sum of two usages. One unknown price makes the sum unknown."""
+    if a is None:
+        return b
+    price = None if a.micro_usd is None or b.micro_usd is None else a.micro_usd + b.micro_usd
+    return Usage(a.input_tokens + b.input_tokens, a.output_tokens + b.output_tokens, price)

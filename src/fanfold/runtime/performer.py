@@ -1,0 +1,191 @@
+"""Carries out jobs: agents through the supervisor, functions in this process, commands as processes.
+
+Rules
+* An outcome is a value: a result, or a failure with its class. Exceptions of user code become failures.
+* Being cancelled means: end everything this job started, and only then raise. Who cancelled and why is
+  the host's business.
+* An output that does not keep the step's promise is a failure of class `invalid_output`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from fanfold.agents.backend import SessionFailed, SessionRequest
+from fanfold.agents.role import Role
+from fanfold.errors import FanfoldError
+from fanfold.kernel.commands import Start
+from fanfold.kernel.events import Failure, Usage
+from fanfold.kernel.nodes import Node
+from fanfold.kernel.plan import JSON, AgentAction, CommandAction
+from fanfold.runtime.cache import content_key
+from fanfold.runtime.frozen import Frozen
+from fanfold.runtime.ids import session_id
+from fanfold.runtime.jobs import AgentJob, CommandJob, FunctionJob, Job
+from fanfold.runtime.outputs import check_output
+from fanfold.runtime.values import shorten
+from fanfold.sessions.log import read_entries
+from fanfold.sessions.processes import run_process
+from fanfold.sessions.supervisor import Supervisor
+from fanfold.store.protocol import Store
+
+MAX_OUTPUT_BYTES = 16 * 1024 * 1024
+SUMMARY_CHARS = 600
+
+
+class Outcome(Struct, frozen=True):
+    """How an execution ended: `output` when `error` is None."""
+
+    output: JSON = None
+    error: Failure | None = None
+    summary: str = ""
+    usage: Usage | None = None
+
+
+class Performer:
+    def __init__(
+        self,
+        store: Store,
+        supervisor: Supervisor,
+        frozen: Frozen,
+        project: str,
+        find_handler: Callable[[str], Callable[..., Any]],
+    ) -> None:
+        self._store = store
+        self._supervisor = supervisor
+        self._frozen = frozen
+        self._project = project
+        self._find_handler = find_handler
+        self._keys: dict[tuple[str, str], str] = {}
+
+    def reuse(self, node: Node, job: Job) -> str | None:
+        """The output of an earlier run that may stand in for this step: a fork's, or a cached one."""
+        kept = self._frozen.reused.get(node.run.tree_path(node.path))
+        if kept is not None or not node.step.cache:
+            return kept
+        key = content_key(node, job, self._frozen, self._project)
+        if key is None:
+            return None
+        self._keys[node.run.id, node.path] = key
+        return self._store.cached(key)
+
+    def cache_key(self, node: Node) -> str | None:
+        """The key this step had when it started; its output is remembered under it."""
+        return self._keys.pop((node.run.id, node.path), None)
+
+    async def perform(
+        self, start: Start, node: Node, job: Job, progress: Callable[[Mapping[str, Any]], None]
+    ) -> Outcome:
+        """Do the work of one execution. Raises only `CancelledError`."""
+        try:
+            if isinstance(job, AgentJob):
+                outcome = await self._agent(start, node, job, progress)
+            elif isinstance(job, FunctionJob):
+                outcome = Outcome(_plain(await self._function(job)))
+            else:
+                assert isinstance(job, CommandJob)
+                outcome = await self._command(start, node, job)
+        except SessionFailed as error:
+            return Outcome(error=error.failure, usage=error.usage)
+        except FanfoldError as error:
+            return Outcome(error=_failure(node, start, "agent", error.code, error.message, error.hint))
+        except Exception as error:
+            text = f"{type(error).__name__}: {error}"
+            return Outcome(error=_failure(node, start, "agent", "step.exception", text))
+        if outcome.error is None:
+            invalid = check_output(node, outcome.output)
+            if invalid is not None:
+                return Outcome(error=invalid, usage=outcome.usage)
+        return outcome
+
+    async def _agent(
+        self, start: Start, node: Node, job: AgentJob, progress: Callable[[Mapping[str, Any]], None]
+    ) -> Outcome:
+        action = node.step.action
+        assert isinstance(action, AgentAction)
+        role = self._role(action)
+        session = session_id(start.run, start.step, start.attempt)
+        request = SessionRequest(
+            session_id=session,
+            run_id=start.run,
+            step=node.run.tree_path(node.path),
+            attempt=start.attempt,
+            execution=start.execution,
+            role=role.name,
+            instructions=role.instructions,
+            prompt=job.prompt,
+            model=action.model or self._frozen.model or role.model,
+            reasoning_effort=action.reasoning_effort or role.reasoning_effort,
+            max_turns=action.max_turns or role.max_turns,
+            tools=action.tools if action.tools is not None else role.tools,
+            output_schema=node.step.output_schema,
+            outputs=node.step.outputs,
+            workspace=self._project,
+            read_only=node.step.posture == "read_only",
+            write_set=node.write_set,
+            entries=read_entries(self._store, session) if start.execution > 1 else (),
+        )
+        result = await self._supervisor.run_step(request, backend=self._frozen.backend, on_progress=progress)
+        summary = result.summary or shorten(_as_text(result.output), SUMMARY_CHARS)
+        return Outcome(result.output, None, summary, result.usage)
+
+    def _role(self, action: AgentAction) -> Role:
+        name = action.agent if action.agent_version is None else f"{action.agent}@{action.agent_version}"
+        return self._frozen.roles[name]
+
+    async def _function(self, job: FunctionJob) -> object:
+        handler = self._find_handler(job.handler)
+        if inspect.iscoroutinefunction(handler):
+            return await handler(**job.inputs)
+        # A thread cannot be ended from outside: a cancelled function's result is thrown away.
+        result = await asyncio.to_thread(handler, **job.inputs)
+        return await result if inspect.isawaitable(result) else result
+
+    async def _command(self, start: Start, node: Node, job: CommandJob) -> Outcome:
+        if not job.argv:
+            gate = node.step.action.gate if isinstance(node.step.action, CommandAction) else ""
+            hint = "write `run:` in the gate"
+            text = f"the {gate} gate names no command"
+            return Outcome(error=_failure(node, start, "agent", "gate.no_command", text, hint))
+        session = session_id(start.run, start.step, start.attempt)
+        try:
+            ended = await run_process(job.argv, cwd=self._project, env=job.env, session_id=session)
+        except FileNotFoundError:
+            text = f"there is no program {job.argv[0]!r}"
+            return Outcome(error=_failure(node, start, "agent", "command.not_found", text, retryable=False))
+        parts = {"exit_code": ended.exit_code, "stdout": ended.stdout, "stderr": ended.stderr}
+        if node.step.outputs:
+            return Outcome({name: parts[name] for name in node.step.outputs if name in parts})
+        output = ended.stdout.removesuffix("\n")
+        if ended.exit_code != 0:
+            said = shorten((ended.stderr or ended.stdout).strip(), SUMMARY_CHARS)
+            text = f"{job.argv[0]} ended with status {ended.exit_code}: {said}"
+            return Outcome(error=_failure(node, start, "agent", "command.failed", text))
+        return Outcome(output, None, shorten(output, SUMMARY_CHARS))
+
+
+def _failure(
+    node: Node, start: Start, kind: str, code: str, message: str, hint: str = "", retryable: bool = True
+) -> Failure:
+    return Failure(kind, code, message, hint, retryable, node.path, start.attempt)
+
+
+def _plain(value: object) -> JSON:
+    """A handler's return value as JSON; anything else is the handler's error."""
+    try:
+        encoded = msgspec.json.encode(value)
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        raise TypeError(f"the function returned something that is not JSON: {error}") from None
+    if len(encoded) > MAX_OUTPUT_BYTES:
+        raise ValueError(f"the function returned {len(encoded):,} bytes, {MAX_OUTPUT_BYTES:,} are allowed")
+    return msgspec.json.decode(encoded)
+
+
+def _as_text(value: JSON) -> str:
+    return value if isinstance(value, str) else msgspec.json.encode(value).decode()

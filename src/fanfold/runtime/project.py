@@ -1,0 +1,226 @@
+"""One project, one store: where runs are created, owned, resumed, asked and looked into.
+
+Every surface goes through here. Whoever drives a run holds its lease; everybody else reads the log and
+leaves requests.
+"""
+
+from __future__ import annotations
+
+import getpass
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from msgspec import Struct
+
+from fanfold.agents.roles import Registry
+from fanfold.errors import AuthorError, NotFoundError
+from fanfold.kernel.events import Event, Raised, Settings, WorkflowEvent
+from fanfold.kernel.lifecycle import RUN_TERMINAL
+from fanfold.kernel.plan import JSON, Plan
+from fanfold.recipe.inputs import bind_inputs
+from fanfold.runtime.config import Config
+from fanfold.runtime.frozen import Frozen, freeze_roles, from_json, to_json
+from fanfold.runtime.handlers import Handlers
+from fanfold.runtime.host import Host, now_ms
+from fanfold.runtime.ids import new_run_id
+from fanfold.runtime.performer import Performer
+from fanfold.runtime.report import write_mirror
+from fanfold.runtime.requests import check_choice, find_approval
+from fanfold.runtime.run_tree import RunTree
+from fanfold.sessions.processes import sweep_stragglers
+from fanfold.sessions.supervisor import Supervisor
+from fanfold.store.leases import this_owner
+from fanfold.store.protocol import Request, RunHead, Store
+from fanfold.store.wakeup import wake
+
+MakeSupervisor = Callable[[Store, Frozen], Supervisor]
+
+
+class Options(Struct, frozen=True, kw_only=True):
+    """What a caller may fix for one run; None leaves it to recipe and configuration."""
+
+    max_concurrency: int | None = None
+    max_agents: int | None = None
+    budget_tokens: int | None = None
+    budget_micro_usd: int | None = None
+    timeout_ms: int | None = None
+    permission: str = "ask"
+    backend: str | None = None
+    model: str | None = None
+    script: str | None = None
+    script_file: str = ""
+
+
+class Project:
+    """`folder` is the workspace; its memory lives in `.fanfold/` below it."""
+
+    def __init__(
+        self,
+        folder: Path,
+        config: Config,
+        roles: Callable[[], Registry],
+        store: Store,
+        supervise: MakeSupervisor,
+    ) -> None:
+        self.folder = folder.resolve()
+        self.config = config
+        self.store = store
+        self._roles = roles
+        self._supervise = supervise
+        self._handlers = Handlers(self.folder)
+
+    def close(self) -> None:
+        self.store.close()
+
+    # Creating and driving
+
+    def create(self, plan: Plan, given: Mapping[str, JSON], options: Options, *, reused: Mapping[str, str] = {},
+               forked_from: str | None = None) -> RunTree:  # fmt: skip
+        """Record a new run: plan, inputs and everything else it will ever need."""
+        self._check_enabled()
+        bound = bind_inputs(plan, given)
+        root = new_run_id()
+        lease = self.store.acquire(root, this_owner())
+        frozen = Frozen(
+            roles=freeze_roles(plan, self._roles().find),
+            backend=options.backend or ("scripted" if options.script is not None else "model"),
+            model=options.model,
+            script=options.script,
+            script_file=options.script_file,
+            permission=options.permission,
+            forked_from=forked_from,
+            reused=dict(reused),
+        )
+        performer = self._performer(frozen)
+        data = WorkflowEvent(
+            "created",
+            plan=plan,
+            settings=self.settings(plan, options),
+            epoch=lease.epoch,
+            inputs=None,
+            frozen=None,
+        )
+        tree = RunTree(self.store, Event(root, now_ms(), data), lease, performer.reuse)
+        import msgspec
+
+        data = msgspec.structs.replace(
+            data, inputs=tree.blobs.put(bound), frozen=tree.blobs.put(to_json(frozen))
+        )
+        first = Event(root, now_ms(), data)
+        tree.memory.observe(first)
+        tree.begin(first)
+        tree.commit()
+        return tree
+
+    def host(self, tree: RunTree, *, leave_when_waiting: bool = True) -> Host:
+        """What drives a tree this process owns."""
+        return Host(tree, self._performer(self.frozen(tree)), leave_when_waiting=leave_when_waiting)
+
+    def own(self, root: str) -> RunTree:
+        """Take a run tree over. Raises `LeaseHeld` while its owner lives."""
+        lease = self.store.acquire(root, this_owner())
+        reader = RunTree.load(self.store, root)
+        performer = self._performer(self.frozen(reader))
+        tree = RunTree.load(self.store, root, lease, performer.reuse)
+        if tree.root.status not in RUN_TERMINAL:
+            sweep_stragglers(_sessions(tree))
+        return tree
+
+    def done(self, tree: RunTree) -> Path | None:
+        """Give the lease back and write the files people read."""
+        if tree.lease is not None:
+            self.store.release(tree.lease)
+        return write_mirror(tree, self.runs_folder)
+
+    @property
+    def runs_folder(self) -> Path:
+        return self.folder / ".fanfold" / "runs"
+
+    def frozen(self, tree: RunTree) -> Frozen:
+        return from_json(tree.blobs.get(tree.memory.frozen)) if tree.memory.frozen is not None else Frozen()
+
+    def _performer(self, frozen: Frozen) -> Performer:
+        supervisor = self._supervise(self.store, frozen)
+        return Performer(self.store, supervisor, frozen, str(self.folder), self._handlers.find)
+
+    def settings(self, plan: Plan, options: Options) -> Settings:
+        """Flags, then the recipe, then configuration."""
+        limits, config = plan.limits, self.config
+        budget = limits.budget
+        return Settings(
+            max_concurrency=options.max_concurrency
+            or limits.max_concurrency
+            or config.integer("workflows.max_concurrent"),
+            max_agents=options.max_agents or limits.max_agents or config.integer("workflows.max_agents"),
+            max_steps=limits.max_steps or 1_000,
+            timeout_ms=options.timeout_ms or limits.timeout_ms or config.integer("workflows.timeout_ms"),
+            budget_tokens=options.budget_tokens if options.budget_tokens is not None else budget.tokens,
+            budget_micro_usd=options.budget_micro_usd
+            if options.budget_micro_usd is not None
+            else budget.micro_usd,
+        )
+
+    def _check_enabled(self) -> None:
+        if not self.config.switch("workflows.enabled"):
+            origin = self.config.origins["workflows.enabled"]
+            raise AuthorError(
+                "workflows.off",
+                f"workflows are switched off ({origin})",
+                hint="set FANFOLD_WORKFLOWS=on",
+                exit_status=4,
+            )
+
+    # Looking
+
+    def resolve(self, run: str) -> RunHead:
+        """A run by id, unique prefix, or `last`."""
+        head = self.store.head(self.store.resolve(run))
+        if head is None:
+            raise NotFoundError("run.not_found", f"there is no run {run}", hint="fanfold runs")
+        return head
+
+    def view(self, root: str) -> RunTree:
+        """A reader's copy of a tree as its log is now."""
+        return RunTree.load(self.store, root)
+
+    # Asking
+
+    def ask(self, head: RunHead, kind: str, data: dict[str, Any]) -> int:
+        """Leave a request and wake the owner, if there is one."""
+        request = Request(root=head.root_run_id, run_id=head.run_id, kind=kind, data=data, at=now_ms())
+        number = self.store.request(request)
+        wake(self.store, head.root_run_id)
+        return number
+
+    def answer(self, head: RunHead, path: str, decision: str, comment: str | None, edited: JSON) -> None:
+        """Answer an approval; checked now against the log, acted on by the run's owner."""
+        tree = self.view(head.root_run_id)
+        full = tree.state.runs[head.run_id].tree_path(path)
+        node = find_approval(tree.state, full)
+        check_choice(node, decision)
+        data = {
+            "path": full,
+            "decision": decision,
+            "by": getpass.getuser(),
+            "comment": comment,
+            "edited": edited,
+        }
+        self.ask(head, "answer", data)
+
+    def has_owner(self, root: str) -> bool:
+        found = self.store.owner(root)
+        return found is not None and found[1]
+
+
+def raised(max_agents: int | None, tokens: int | None, micro_usd: int | None) -> Raised | None:
+    """New limits for a resume, or None when nothing was raised."""
+    if max_agents is None and tokens is None and micro_usd is None:
+        return None
+    return Raised(max_agents=max_agents, budget_tokens=tokens, budget_micro_usd=micro_usd)
+
+
+def _sessions(tree: RunTree) -> list[str]:
+    from fanfold.runtime.ids import session_id
+
+    return [session_id(n.run.id, n.path, n.attempt) for n in tree.state.in_flight.values()]

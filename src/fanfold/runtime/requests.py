@@ -1,0 +1,101 @@
+"""What other processes ask of a run: approve, reject, cancel, pause.
+
+A request is checked twice: when it is made, so that the person sees at once what is wrong with it, and
+when its owner acts on it, because the run has gone on in between. One that no longer applies is dropped.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec import Struct
+
+from fanfold.errors import AuthorError, NotFoundError
+from fanfold.kernel.events import Failure, StepEvent, WorkflowEvent
+from fanfold.kernel.lifecycle import COMPLETED, FAILED, PAUSED, RUN_TERMINAL, RUNNING, TERMINAL, WAITING
+from fanfold.kernel.nodes import Node, State
+from fanfold.kernel.plan import ApprovalAction
+from fanfold.kernel.state import find_node
+from fanfold.runtime.run_tree import RunTree
+from fanfold.store.protocol import Request
+
+
+class Verdict(Struct, frozen=True):
+    """A person's answer to an approval."""
+
+    decision: str
+    by: str
+    comment: str | None = None
+    edited: Any = None
+
+
+def find_approval(state: State, path: str) -> Node:
+    """The open approval at a tree path; says what is wrong otherwise."""
+    node = find_node(state, path)
+    if node is None:
+        raise NotFoundError(
+            "step.not_found", f"this run has no step {path}", hint="fanfold inspect RUN --steps"
+        )
+    if not isinstance(node.step.action, ApprovalAction):
+        raise AuthorError("approval.not_one", f"{path} is not an approval but a {node.step.type} step")
+    if node.status in TERMINAL:
+        raise AuthorError("approval.closed", f"{path} is {node.status} already")
+    if node.status != WAITING:
+        raise AuthorError("approval.not_open", f"{path} is {node.status}; nobody is asked yet")
+    return node
+
+
+def check_choice(node: Node, decision: str) -> None:
+    action = node.step.action
+    assert isinstance(action, ApprovalAction)
+    if action.choices and decision not in action.choices:
+        raise AuthorError(
+            "approval.bad_choice",
+            f"{node.path} cannot be answered with {decision!r}",
+            hint=f"choose one of: {', '.join(action.choices)}",
+        )
+
+
+def apply_request(tree: RunTree, request: Request, at: int) -> None:
+    """Act on one request, if it still applies."""
+    state = tree.state
+    run = state.runs.get(request.run_id)
+    if run is None or state.root.status in RUN_TERMINAL:
+        return
+    if request.kind == "cancel":
+        tree.report(run.id, at, WorkflowEvent("cancel_requested", reason=str(request.data.get("by", ""))))
+    elif request.kind == "pause":
+        if state.root.status == RUNNING and not state.pausing:
+            tree.report(state.root.id, at, WorkflowEvent("pause_requested", reason="requested"))
+    elif request.kind == "answer" and state.root.status in (RUNNING, PAUSED):
+        verdict = Verdict(
+            **{name: request.data.get(name) for name in ("decision", "by", "comment", "edited")}
+        )
+        answer_approval(tree, str(request.data.get("path", "")), verdict, at)
+
+
+def answer_approval(tree: RunTree, path: str, verdict: Verdict, at: int) -> bool:
+    """Fold a person's answer in; False when the approval is not open any more."""
+    try:
+        node = find_approval(tree.state, path)
+        check_choice(node, verdict.decision)
+    except (AuthorError, NotFoundError):
+        return False
+    action = node.step.action
+    assert isinstance(action, ApprovalAction)
+    output = tree.blobs.put(
+        {
+            "decision": verdict.decision,
+            "by": verdict.by,
+            "comment": verdict.comment,
+            "edited": verdict.edited,
+        }
+    )
+    if verdict.decision == "reject" and not action.choices:
+        message = verdict.comment or f"{verdict.by} rejected {node.path}"
+        failure = Failure("permission", "approval.rejected", message, retryable=False, step=node.path)
+        data = StepEvent(node.path, FAILED, node.attempt, node.execution, output, error=failure)
+    else:
+        data = StepEvent(node.path, COMPLETED, node.attempt, node.execution, output)
+    tree.report(node.run.id, at, data)
+    return True

@@ -1,0 +1,218 @@
+"""One run tree in the hands of its owner: state, log and values kept in step.
+
+Rules
+* `report` folds one fact in and answers everything it leads to; nothing is durable yet.
+* `commit` writes all of it as one transaction. Only then may effects begin and may anybody be told.
+* If a commit fails, this object is ahead of the log and must be thrown away; the log is the truth.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TypeAlias
+
+from fanfold.errors import NotFoundError
+from fanfold.kernel.commands import Start, Stop
+from fanfold.kernel.decide import is_waiting
+from fanfold.kernel.events import Data, Envelope, Event, StepEvent, SubagentEvent, Usage, event_of, type_name
+from fanfold.kernel.lifecycle import EVENT_WORDS, RUNNING, WAITING
+from fanfold.kernel.nodes import Node, Run, State
+from fanfold.kernel.plan import AgentAction
+from fanfold.kernel.state import create_state, evolve, mark_late
+from fanfold.runtime.answers import Answers
+from fanfold.runtime.blobs import Blobs
+from fanfold.runtime.jobs import Job
+from fanfold.runtime.memory import Memory, add
+from fanfold.runtime.values import Values
+from fanfold.store.protocol import Batch, Lease, OutputRow, RunHead, Store
+
+Reuse: TypeAlias = Callable[[Node, Job], str | None]
+
+
+def nothing_to_reuse(_node: Node, _job: Job) -> str | None:
+    return None
+
+
+class RunTree:
+    """`epoch` 0: a reader's copy, which never writes."""
+
+    def __init__(
+        self, store: Store, first: Event, lease: Lease | None, reuse: Reuse = nothing_to_reuse
+    ) -> None:
+        self.store = store
+        self.lease = lease
+        self.blobs = Blobs(store)
+        self.memory = Memory()
+        self.state: State = create_state(first)
+        self.memory.observe(first)
+        self.values = Values(self.state, self.memory, self.blobs)
+        self.answers = Answers(self.state, self.values, self.blobs, reuse)
+        self.log_seq: dict[str, int] = {}
+        self.tree_seq = 0
+        self.pending: list[Envelope] = []
+        self.requests_done: list[int] = []
+        self._written: dict[str, str] = {}
+        self._outputs: list[OutputRow] = []
+        self._cache: list[tuple[str, str, str]] = []
+
+    @property
+    def root(self) -> Run:
+        return self.state.root
+
+    @classmethod
+    def load(
+        cls, store: Store, root: str, lease: Lease | None = None, reuse: Reuse = nothing_to_reuse
+    ) -> RunTree:
+        """Fold a stored tree. The caller appends `resumed` before it goes on."""
+        envelopes = store.tree(root)
+        first = next(envelopes, None)
+        if first is None:
+            raise NotFoundError("run.not_found", f"there is no run {root}", hint="fanfold runs")
+        tree = cls(store, event_of(first), lease, reuse)
+        tree._count(first)
+        tree._replay(envelopes)
+        for run in tree.state.runs.values():
+            tree._written[run.id] = run_status(tree.state, run)
+        return tree
+
+    def _replay(self, envelopes: Iterable[Envelope]) -> None:
+        for envelope in envelopes:
+            event = event_of(envelope)
+            evolve(self.state, event)
+            self.memory.observe(event)
+            self._count(envelope)
+
+    def _count(self, envelope: Envelope) -> None:
+        self.log_seq[envelope.log] = envelope.seq
+        self.tree_seq = envelope.tree_seq
+
+    # Writing
+
+    def begin(self, first: Event) -> None:
+        """Record the first event of a new tree; it is already folded."""
+        self._append(first)
+
+    def report(self, run: str, at: int, data: Data) -> None:
+        """Fold one fact in, then answer everything the kernel asks because of it."""
+        event = mark_late(self.state, Event(run, at, data))
+        self._fold(event)
+        while self.state.agenda:
+            command = self.state.agenda[0]
+            self._fold(Event(command.run, at, self.answers.answer(command)))
+
+    def _fold(self, event: Event) -> None:
+        evolve(self.state, event)
+        self.memory.observe(event)
+        self._append(event)
+        self._note_output(event)
+
+    def _append(self, event: Event) -> None:
+        run = self.state.runs[event.run]
+        seq = self.log_seq[run.id] = self.log_seq.get(run.id, 0) + 1
+        self.tree_seq += 1
+        parent = run.parent.id if run.parent is not None else None
+        epoch = self.lease.epoch if self.lease is not None else 0
+        place = (run.id, self.root.id, parent, run.depth, run.path, epoch)
+        kind = type_name(event.data)
+        self.pending.append(Envelope(run.id, seq, self.tree_seq, event.at, kind, event.data, *place))
+
+    def _note_output(self, event: Event) -> None:
+        data = event.data
+        if not isinstance(data, StepEvent | SubagentEvent) or data.output is None or data.late:
+            return
+        action = self.state.runs[event.run].nodes[data.step].step.action
+        self._outputs.append(
+            OutputRow(
+                run_id=event.run,
+                root_run_id=self.root.id,
+                path=data.step,
+                role=action.agent if isinstance(action, AgentAction) else "",
+                status=EVENT_WORDS.get(data.status, data.status),
+                blob=data.output,
+                at=event.at,
+            )
+        )
+
+    def remember_cached(self, key: str, blob: str) -> None:
+        """A cacheable step completed: later runs may reuse its output."""
+        self._cache.append((key, blob, self.root.id))
+
+    def commit(self) -> tuple[list[Envelope], list[tuple[Start, Job]], list[Stop]]:
+        """Make everything since the last commit durable; what was written and what must happen now."""
+        written, self.pending = self.pending, []
+        jobs, self.answers.jobs = self.answers.jobs, []
+        stops, self.answers.stops = self.answers.stops, []
+        if written or self.requests_done:
+            assert self.lease is not None
+            self.store.write(
+                [
+                    Batch(
+                        root=self.root.id,
+                        epoch=self.lease.epoch,
+                        envelopes=written,
+                        blobs=self.blobs.take_fresh(),
+                        heads=self._changed_heads(written),
+                        outputs=self._outputs,
+                        cache=self._cache,
+                        requests_done=self.requests_done,
+                    )
+                ]
+            )
+            self._outputs, self._cache, self.requests_done = [], [], []
+        return written, jobs, stops
+
+    def _changed_heads(self, written: list[Envelope]) -> list[RunHead]:
+        """Rows of the runs whose status these events changed; most events change none."""
+        heads = []
+        for name in dict.fromkeys((self.root.id, *(envelope.run_id for envelope in written))):
+            run = self.state.runs[name]
+            status = run_status(self.state, run)
+            if self._written.get(name) != status:
+                self._written[name] = status
+                heads.append(self.head(run))
+        return heads
+
+    def head(self, run: Run) -> RunHead:
+        """The row of a run as it is now."""
+        usage, agents = self.spent(run)
+        return RunHead(
+            run_id=run.id,
+            root_run_id=self.root.id,
+            parent_run_id=run.parent.id if run.parent is not None else None,
+            nesting_depth=run.depth,
+            execution_path=run.path,
+            recipe=run.plan.name,
+            version=run.plan.version,
+            status=run_status(self.state, run),
+            created_at=self.memory.created_at
+            if run.parent is None
+            else self.memory.run_started.get(run.id, 0),
+            started_at=self.memory.run_started.get(run.id),
+            ended_at=self.memory.run_ended.get(run.id),
+            inputs=self.memory.inputs.get(run.id),
+            output=run.output,
+            error=run.error,
+            usage=usage,
+            agents=agents,
+        )
+
+    def spent(self, run: Run) -> tuple[Usage, int]:
+        """Usage and agents of a run and everything below it."""
+        total: Usage | None = None
+        agents = 0
+        for other in self.state.runs.values():
+            current: Run | None = other
+            while current is not None and current is not run:
+                current = current.parent
+            if current is run:
+                agents += other.agents
+                price = None if other.usage_unpriced else other.usage_micro_usd
+                total = add(total, Usage(other.usage_input, other.usage_output, price))
+        return total or Usage(micro_usd=0), agents
+
+
+def run_status(state: State, run: Run) -> str:
+    """A run's status as people see it: `waiting` when only approvals are open."""
+    if run.status == RUNNING and run is state.root and is_waiting(state):
+        return WAITING
+    return run.status
