@@ -54,6 +54,10 @@ class RunHead(Struct, frozen=True, omit_defaults=True, kw_only=True):
     forked_from: str | None = None
 
 
+DELETED = "deleted"
+"""Status of the row that a deleted tree leaves among the outputs, with nothing else but its root."""
+
+
 class OutputRow(Struct, frozen=True, omit_defaults=True, kw_only=True):
     """One finished step, as search finds it. `blob` is the hash of its output."""
 
@@ -125,9 +129,7 @@ class Store(Protocol):
 
     def head(self, run_id: str) -> RunHead | None: ...
 
-    def heads(
-        self, *, roots_only: bool = True, status: str | None = None, limit: int = 100
-    ) -> list[RunHead]:
+    def heads(self, *, roots_only: bool = True, status: str | None = None, limit: int = 100) -> list[RunHead]:
         """Newest first."""
 
     def children(self, run_id: str) -> list[RunHead]:

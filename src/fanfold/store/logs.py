@@ -1,0 +1,253 @@
+"""Logs as rows: envelopes in, envelopes out, and the check that no number is skipped or used twice.
+
+Rules
+* `seq` follows `seq` in each log and `tree_seq` follows `tree_seq` in each tree; a write that would leave
+  a gap is a bug of the caller and is refused whole.
+* What the writer remembers of a log (its key, its last numbers) saves two queries per write. It is
+  dropped whenever a write fails or a lease is taken, and looked up again before a gap is reported, so
+  another process's appends never look like gaps.
+* Reading goes in chunks, each a read transaction of its own: an abandoned iterator never holds back
+  a checkpoint. A log only grows, so chunks fit together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+import apsw
+import msgspec
+
+from fanfold.errors import BugError
+from fanfold.kernel.events import Envelope
+
+CHUNK = 1_000
+MAX_REMEMBERED = 10_000
+PLACES = 0xFFFF_FFFF
+"""The low bits of an event's id: its place in its tree. The high bits are the tree's key."""
+
+INSERT = "INSERT INTO events (id, log, seq, at, type, epoch, data) VALUES (?, ?, ?, ?, ?, ?, ?)"
+
+EventRow: TypeAlias = tuple[int, int | None, int, int, str, int, bytes]
+
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder().decode
+
+
+class _Log:
+    """What the writer remembers of one log. `tree` is the log that orders it: itself, or its root's."""
+
+    __slots__ = ("child_key", "key", "place", "seq", "tree")
+
+    def __init__(self, key: int, seq: int, place: int, tree: _Log | None) -> None:
+        self.key = key
+        self.seq = seq
+        self.place = place
+        """Of the last event of the tree; kept up to date on the tree's own log only."""
+        self.tree = self if tree is None else tree
+        self.child_key = None if tree is None else key
+
+
+class Appender:
+    """Turns envelopes into rows, inside a write transaction."""
+
+    def __init__(self, db: apsw.Connection) -> None:
+        self._db = db
+        self._logs: dict[str, _Log] = {}
+
+    def forget(self) -> None:
+        """Look everything up again: the database may know better."""
+        self._logs.clear()
+
+    def rows(self, envelopes: Sequence[Envelope]) -> list[EventRow]:
+        """What `INSERT` binds; registers logs that are new."""
+        logs = self._logs
+        if len(logs) > MAX_REMEMBERED:
+            logs.clear()
+        rows: list[EventRow] = []
+        for envelope in envelopes:
+            log = logs.get(envelope.log)
+            seq = envelope.seq
+            place = envelope.tree_seq or seq
+            if log is None or log.seq + 1 != seq or log.tree.place + 1 != place:
+                log = self._look_up(envelope, place, rows)
+            log.seq = seq
+            tree = log.tree
+            tree.place = place
+            rows.append(
+                (
+                    tree.key << 32 | place,
+                    log.child_key,
+                    seq,
+                    envelope.at,
+                    envelope.type,
+                    envelope.epoch,
+                    _encode(envelope.data),
+                )
+            )
+        return rows
+
+    def _look_up(self, envelope: Envelope, place: int, pending: list[EventRow]) -> _Log:
+        """The log as the database has it, after the rows that wait; checks that the event fits behind."""
+        self._db.executemany(INSERT, pending)
+        pending.clear()
+        self._logs.pop(envelope.log, None)
+        log = self._load(envelope)
+        if log.seq + 1 != envelope.seq or log.tree.place + 1 != place:
+            raise BugError(
+                "log.gap",
+                f"log {envelope.log} ends at {log.seq} (its tree at {log.tree.place}),"
+                f" but event {envelope.seq} ({place} of the tree) was to be appended",
+            )
+        return log
+
+    def _load(self, envelope: Envelope) -> _Log:
+        name, db = envelope.log, self._db
+        session = envelope.tree_seq == 0
+        tree = None
+        if not session and name != envelope.root_run_id:
+            tree = self._load_tree(envelope.root_run_id)
+        found = db.execute("SELECT key FROM logs WHERE log = ?", (name,)).fetchall()
+        if found:
+            key = found[0][0]
+        else:
+            db.execute(
+                "INSERT INTO logs (log, session, run_id, root_run_id, parent_run_id, depth, path)"
+                " VALUES (?, ?, ?, ?, ?, ?, ?)",
+                (
+                    name,
+                    session,
+                    envelope.run_id,
+                    envelope.root_run_id,
+                    envelope.parent_run_id,
+                    envelope.depth,
+                    envelope.path,
+                ),
+            )
+            key = db.last_insert_rowid()
+        seq, place = _ends(db, key, child=tree is not None)
+        log = self._logs[name] = _Log(key, seq, place, tree)
+        return log
+
+    def _load_tree(self, root: str) -> _Log:
+        """The root's log, fresh: its place decides where a child's event goes."""
+        found = self._db.execute("SELECT key FROM logs WHERE log = ?", (root,)).fetchall()
+        if not found:
+            raise BugError("log.no_root", f"a child's event came before any event of its root {root}")
+        seq, place = _ends(self._db, found[0][0], child=False)
+        known = self._logs.get(root)
+        if known is None:
+            known = self._logs[root] = _Log(found[0][0], seq, place, None)
+        known.seq, known.place = seq, place
+        return known
+
+
+def _ends(db: apsw.Connection, key: int, *, child: bool) -> tuple[int, int]:
+    """The last `seq` of a log and, when it orders a tree, the last place of that tree."""
+    if child:
+        return db.execute("SELECT coalesce(max(seq), 0) FROM events WHERE log = ?", (key,)).fetchall()[0][
+            0
+        ], 0
+    first, last = key << 32, key << 32 | PLACES
+    rows = db.execute(
+        "SELECT coalesce((SELECT seq FROM events WHERE id BETWEEN ?1 AND ?2 AND log IS NULL"
+        " ORDER BY id DESC LIMIT 1), 0), coalesce((SELECT max(id) FROM events WHERE id BETWEEN ?1 AND ?2), 0)",
+        (first, last),
+    ).fetchall()
+    return rows[0][0], rows[0][1] & PLACES
+
+
+class _Place(NamedTuple):
+    """What all envelopes of a log have in common."""
+
+    log: str
+    session: int
+    run_id: str
+    root_run_id: str
+    parent_run_id: str | None
+    depth: int
+    path: str
+
+
+_PLACE_COLUMNS = "log, session, run_id, root_run_id, parent_run_id, depth, path"
+
+
+def read_tree(db: apsw.Connection, root: str, after: int) -> Iterator[Envelope]:
+    """The events of all runs of a tree in order of replay."""
+    key = _key(db, root)
+    if key is None:
+        return
+    places: dict[int | None, _Place] = {}
+    last = key << 32 | after
+    while True:
+        rows = _chunk(db, "id > ? AND id <= ?", "id", last, key << 32 | PLACES)
+        for row in rows:
+            place = places.get(row[1])
+            if place is None:
+                places = _places(db, root, key)
+                place = places[row[1]]
+            yield _envelope(row, place)
+        if len(rows) < CHUNK:
+            return
+        last = rows[-1][0]
+
+
+def read_log(db: apsw.Connection, log: str, after: int) -> Iterator[Envelope]:
+    """The events of one log in order."""
+    found = db.execute(f"SELECT key, {_PLACE_COLUMNS} FROM logs WHERE log = ?", (log,)).fetchall()  # noqa: S608 - constants only
+    if not found:
+        return
+    key, place = found[0][0], _Place(*found[0][1:])
+    whole_tree = place.session or place.log == place.root_run_id
+    start = key << 32
+    while True:
+        if whole_tree:
+            rows = _chunk(
+                db, "id > ? AND id <= ? AND log IS NULL AND seq > ?", "id", start, key << 32 | PLACES, after
+            )
+        else:
+            rows = _chunk(db, "log = ? AND seq > ?", "seq", key, after)
+        for row in rows:
+            yield _envelope(row, place)
+        if len(rows) < CHUNK:
+            return
+        start, after = rows[-1][0], rows[-1][2]
+
+
+def _chunk(db: apsw.Connection, where: str, order: str, *values: int) -> list[tuple[Any, ...]]:
+    return db.execute(
+        f"SELECT id, log, seq, at, type, epoch, data FROM events WHERE {where} ORDER BY {order} LIMIT {CHUNK}",  # noqa: S608 - constants only
+        values,
+    ).fetchall()
+
+
+def _envelope(row: tuple[Any, ...], place: _Place) -> Envelope:
+    return Envelope(
+        place.log,
+        row[2],
+        0 if place.session else row[0] & PLACES,
+        row[3],
+        row[4],
+        _decode(row[6]),
+        place.run_id,
+        place.root_run_id,
+        place.parent_run_id,
+        place.depth,
+        place.path,
+        row[5],
+    )
+
+
+def _key(db: apsw.Connection, log: str) -> int | None:
+    for (key,) in db.execute("SELECT key FROM logs WHERE log = ?", (log,)):
+        return int(key)
+    return None
+
+
+def _places(db: apsw.Connection, root: str, key: int) -> dict[int | None, _Place]:
+    """The logs of a tree by what their events carry in `log`; NULL stands for the tree's own."""
+    rows = db.execute(
+        f"SELECT key, {_PLACE_COLUMNS} FROM logs WHERE log = ?1 OR root_run_id = ?1",  # noqa: S608 - constants only
+        (root,),
+    )
+    return {None if row[0] == key else row[0]: _Place(*row[1:]) for row in rows}

@@ -1,0 +1,106 @@
+"""Forgetting a run tree: its logs, heads and sessions, and the blobs that only it referred to.
+
+Rules
+* A blob is referred to when its hash stands anywhere in an event, a head, an output or the cache. Nobody
+  keeps counts: the write path would pay for them on every step, and a wrong count loses data, whereas
+  looking is exact and only deleting pays for it.
+* Looking happens twice: once beside the writers, which takes as long as reading all logs, and once
+  holding the write lock, only at what was appended meanwhile. So nobody waits for a long search, and no
+  blob disappears under an event that began to refer to it in between.
+* A deleted tree leaves one row in `outputs` with status `deleted`, behind all others: whoever follows the
+  outputs learns of it, and running numbers are never used twice.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+import apsw
+
+from fanfold.store.logs import PLACES
+from fanfold.store.protocol import DELETED
+
+_HASHES = re.compile(rb"(?<![0-9a-f])[0-9a-f]{32,128}(?![0-9a-f])")
+_HELD = (
+    "SELECT inputs FROM runs WHERE inputs IS NOT NULL UNION ALL SELECT output FROM runs WHERE output IS NOT NULL"
+    " UNION ALL SELECT blob FROM outputs UNION ALL SELECT blob FROM cache"
+)
+_HELD_BY_TREE = (
+    "SELECT inputs FROM runs WHERE root_run_id = ?1 AND inputs IS NOT NULL"
+    " UNION SELECT output FROM runs WHERE root_run_id = ?1 AND output IS NOT NULL"
+    " UNION SELECT blob FROM outputs WHERE root_run_id = ?1"
+)
+
+
+class Removal:
+    """Prepared beside the writers by making it; `carry_out` is the short part inside a transaction."""
+
+    def __init__(self, db: apsw.Connection, root: str) -> None:
+        self._root = root
+        rows = db.execute("SELECT key FROM logs WHERE log = ?1 OR root_run_id = ?1", (root,)).fetchall()
+        self._trees: list[int] = [key for (key,) in rows]
+        self._seen: dict[int, int] = {}
+        """How far each other tree was read: the highest id of its events."""
+        self._orphans = {hash for (hash,) in db.execute(_HELD_BY_TREE, (root,))}
+        for key in self._trees:
+            span = key << 32, key << 32 | PLACES
+            self._orphans |= _mentioned(db.execute("SELECT data FROM events WHERE id BETWEEN ? AND ?", span))
+        self._look(db)
+
+    def carry_out(self, db: apsw.Connection) -> None:
+        """Delete; runs inside a write transaction."""
+        root = self._root
+        db.execute(
+            "INSERT INTO outputs (run_id, root_run_id, path, role, status, blob, at)"
+            f" SELECT ?1, ?1, '', '', '{DELETED}', '', 0 WHERE EXISTS (SELECT 1 FROM outputs WHERE root_run_id = ?1)",  # noqa: S608 - a constant
+            (root,),
+        )
+        for key in self._trees:
+            db.execute("DELETE FROM events WHERE id BETWEEN ? AND ?", (key << 32, key << 32 | PLACES))
+        db.execute(
+            "DELETE FROM logs WHERE log = ?1 OR root_run_id = ?1;"
+            "DELETE FROM cache WHERE run_id IN (SELECT run_id FROM runs WHERE root_run_id = ?1);"
+            f"DELETE FROM outputs WHERE root_run_id = ?1 AND status <> '{DELETED}';"
+            "DELETE FROM runs WHERE root_run_id = ?1;"
+            "DELETE FROM leases WHERE root = ?1;"
+            "DELETE FROM requests WHERE root = ?1",
+            {"1": root},
+        )
+        self._look(db)
+        self._orphans.difference_update(hash for (hash,) in db.execute(_HELD))
+        db.executemany("DELETE FROM blobs WHERE hash = ?", [(hash,) for hash in sorted(self._orphans)])
+
+    def _look(self, db: apsw.Connection) -> None:
+        """Strike out what other trees mention, reading on from where the last look ended."""
+        for tree, last in _trees(db):
+            if tree in self._trees or not self._orphans:
+                continue
+            start = self._seen.get(tree, tree << 32)
+            if last > start:
+                rows = db.execute("SELECT data FROM events WHERE id > ? AND id <= ?", (start, last))
+                self._orphans -= _mentioned(rows)
+                self._seen[tree] = last
+
+
+def _trees(db: apsw.Connection) -> list[tuple[int, int]]:
+    """The key of each tree and the id of its last event."""
+    trees = []
+    last = 0
+    while True:
+        # The first event of the next tree, then the last event of that tree.
+        rows = db.execute("SELECT min(id) FROM events WHERE id > ?", (last | PLACES,)).fetchall()
+        if rows[0][0] is None:
+            return trees
+        first: int = rows[0][0]
+        rows = db.execute("SELECT max(id) FROM events WHERE id <= ?", (first | PLACES,)).fetchall()
+        last = rows[0][0]
+        trees.append((first >> 32, last))
+
+
+def _mentioned(rows: Iterable[tuple[bytes]]) -> set[str]:
+    """Every hash that stands in the data of the given events."""
+    found: set[bytes] = set()
+    for (data,) in rows:
+        found.update(_HASHES.findall(data))
+    return {hash.decode() for hash in found}

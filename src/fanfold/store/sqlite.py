@@ -1,0 +1,293 @@
+"""A project's memory in one SQLite file, for any number of processes.
+
+Rules
+* One connection writes, under a lock; every thread that reads has a connection of its own beside it.
+* A write is `BEGIN IMMEDIATE`, the epoch check, the rows, `COMMIT`: nothing of the transaction depends
+  on what was read before the lock was held, so waiting for the lock is the only thing another process
+  can make us do.
+* The write path does no work that reading could do: one encoded blob per event, no derived text, no
+  second copy of what all events of a log share. `logs.py`, `heads.py` and `blobs.py` say how.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Literal
+
+import apsw
+import msgspec
+
+from fanfold.errors import NotFoundError
+from fanfold.kernel.events import Envelope
+from fanfold.store import blobs, faults, folder, heads, leases, logs, schema
+from fanfold.store.protocol import Batch, Lease, OutputRow, Owner, Request, RunHead
+from fanfold.store.removal import Removal
+
+CHECKPOINT_PAGES = 2_000
+"""Pages in the write-ahead log after which a commit also writes them back: bounds the log at 8 MB."""
+WAL_KEPT_BYTES = 16 * 1024 * 1024
+CACHE_KIB = 16 * 1024
+
+_INSERT_OUTPUT = (
+    "INSERT INTO outputs (run_id, root_run_id, path, role, status, blob, at) VALUES (?, ?, ?, ?, ?, ?, ?)"
+)
+_INSERT_CACHE = "INSERT OR REPLACE INTO cache (key, blob, run_id) VALUES (?, ?, ?)"
+
+
+class SqliteStore:
+    """The store of one project; `path` is its `.fanfold` folder, made when missing.
+
+    >>> import tempfile
+    >>> store = SqliteStore(Path(tempfile.mkdtemp()))
+    >>> store.resolve("last")
+    Traceback (most recent call last):
+    fanfold.errors.NotFoundError: there is no run 'last' here
+    >>> store.close()
+    """
+
+    def __init__(self, path: Path, *, durability: Literal["full", "normal"] = "full", vfs: str = "") -> None:
+        self.path = path
+        self._file = str(folder.prepare(path).absolute())
+        self._vfs = vfs or None
+        self._synchronous = durability.upper()
+        self._lock = threading.Lock()
+        self._local = threading.local()
+        self._readers: list[apsw.Connection] = []
+        with faults.translated(self._file):
+            self._db = self._open_writer()
+        self._appender = logs.Appender(self._db)
+
+    # ------------------------------------------------------------------------------------ writing
+
+    def write(self, batches: Sequence[Batch]) -> None:
+        """Append atomically and durably; see `Store.write`."""
+        with self._transaction() as db:
+            for batch in batches:
+                self._write_batch(db, batch)
+
+    def _write_batch(self, db: apsw.Connection, batch: Batch) -> None:
+        current = 0
+        for (current,) in db.execute("SELECT epoch FROM leases WHERE root = ?", (batch.root,)):
+            pass
+        if current != batch.epoch:
+            raise leases.lost(batch.root, batch.epoch, current)
+        if batch.blobs:
+            db.executemany(blobs.INSERT, [blobs.row(*blob) for blob in batch.blobs])
+        if batch.envelopes:
+            db.executemany(logs.INSERT, self._appender.rows(batch.envelopes))
+        if batch.heads:
+            db.executemany(heads.UPSERT, [heads.row(head) for head in batch.heads])
+        if batch.outputs:
+            db.executemany(_INSERT_OUTPUT, [_output(row) for row in batch.outputs])
+        if batch.cache:
+            db.executemany(_INSERT_CACHE, batch.cache)
+        if batch.requests_done:
+            done = [(number, batch.root) for number in batch.requests_done]
+            db.executemany("DELETE FROM requests WHERE id = ? AND root = ?", done)
+
+    @contextmanager
+    def _transaction(self) -> Iterator[apsw.Connection]:
+        """A write transaction: all of the block or, when anything raises, nothing of it."""
+        with self._lock:
+            db = self._db
+            try:
+                faults.begin(db)
+                yield db
+                db.execute("COMMIT")
+            except BaseException as error:
+                faults.undo(db)
+                self._appender.forget()
+                if not isinstance(error, apsw.Error):
+                    raise
+                if isinstance(error, apsw.IOError | apsw.FullError):
+                    faults.bury(db)
+                raise faults.fault(error, self._file) from error
+
+    # ------------------------------------------------------------------------------------ reading
+
+    def tree(self, root: str, after: int = 0) -> Iterator[Envelope]:
+        """The events of a run tree in order of replay."""
+        with faults.translated(self._file):
+            yield from logs.read_tree(self._reader(), root, after)
+
+    def log(self, log: str, after: int = 0) -> Iterator[Envelope]:
+        """The events of one run's or session's log."""
+        with faults.translated(self._file):
+            yield from logs.read_log(self._reader(), log, after)
+
+    def blob(self, hash: str) -> bytes:
+        """Content by hash."""
+        with faults.translated(self._file):
+            content = blobs.read(self._reader(), hash)
+        if content is None:
+            raise NotFoundError("blob.not_found", f"the store holds nothing under {hash!r}")
+        return content
+
+    def has_blob(self, hash: str) -> bool:
+        return self._one("SELECT 1 FROM blobs WHERE hash = ?", hash) is not None
+
+    def head(self, run_id: str) -> RunHead | None:
+        """The row of one run."""
+        return next(iter(self._heads("WHERE run_id = ?", run_id)), None)
+
+    def heads(self, *, roots_only: bool = True, status: str | None = None, limit: int = 100) -> list[RunHead]:
+        """Newest first."""
+        return self._heads(
+            "WHERE (NOT ?1 OR run_id = root_run_id) AND (?2 IS NULL OR status = ?2) ORDER BY id DESC LIMIT ?3",
+            roots_only,
+            status,
+            limit,
+        )
+
+    def children(self, run_id: str) -> list[RunHead]:
+        """Child runs in order of creation."""
+        return self._heads("WHERE parent_run_id = ? ORDER BY id", run_id)
+
+    def tree_heads(self, root: str) -> list[RunHead]:
+        """The root and all its descendants in order of creation."""
+        return self._heads("WHERE root_run_id = ? ORDER BY id", root)
+
+    def resolve(self, prefix: str) -> str:
+        """A run id from a unique prefix or `last`."""
+        with faults.translated(self._file):
+            return heads.resolve(self._reader(), prefix)
+
+    def cached(self, key: str) -> str | None:
+        """Blob of a completed cacheable step with this content key."""
+        blob = self._one("SELECT blob FROM cache WHERE key = ?", key)
+        return None if blob is None else str(blob)
+
+    def output_rows(self, after: int = 0, limit: int = 1_000) -> list[tuple[int, OutputRow]]:
+        """Outputs in order of arrival with their running number."""
+        with faults.translated(self._file):
+            rows = self._reader().execute(
+                "SELECT id, run_id, root_run_id, path, role, status, blob, at FROM outputs"
+                " WHERE id > ? ORDER BY id LIMIT ?",
+                (after, limit),
+            )
+            return [
+                (
+                    row[0],
+                    OutputRow(
+                        run_id=row[1],
+                        root_run_id=row[2],
+                        path=row[3],
+                        role=row[4],
+                        status=row[5],
+                        blob=row[6],
+                        at=row[7],
+                    ),
+                )
+                for row in rows
+            ]
+
+    # ------------------------------------------------------------------- ownership and requests
+
+    def acquire(self, root: str, owner: Owner) -> Lease:
+        """Own a run tree: a new epoch."""
+        with self._transaction() as db:
+            lease = leases.take(db, root, owner)
+        self._appender.forget()  # the last owner may have been another process
+        return lease
+
+    def owner(self, root: str) -> tuple[Owner, bool] | None:
+        """Who holds the lease and whether that process is alive."""
+        with faults.translated(self._file):
+            owner = leases.holder(self._reader(), root)
+        return None if owner is None else (owner, leases.is_alive(owner))
+
+    def release(self, lease: Lease) -> None:
+        """Give the tree back; the next owner gets a higher epoch."""
+        with self._transaction() as db:
+            leases.give_back(db, lease)
+
+    def request(self, request: Request) -> int:
+        """Insert a request durably; its id."""
+        with self._transaction() as db:
+            db.execute(
+                "INSERT INTO requests (root, run_id, kind, data, at) VALUES (?, ?, ?, ?, ?)",
+                (
+                    request.root,
+                    request.run_id,
+                    request.kind,
+                    msgspec.json.encode(request.data).decode(),
+                    request.at,
+                ),
+            )
+            return db.last_insert_rowid()
+
+    def requests(self, root: str) -> list[Request]:
+        """Requests nobody has acted on, oldest first."""
+        with faults.translated(self._file):
+            rows = self._reader().execute(
+                "SELECT id, run_id, kind, data, at FROM requests WHERE root = ? ORDER BY id", (root,)
+            )
+            return [
+                Request(root=root, run_id=run, kind=kind, data=msgspec.json.decode(data), at=at, id=number)
+                for number, run, kind, data, at in rows
+            ]
+
+    # ----------------------------------------------------------------------------------- forgetting
+
+    def delete_tree(self, root: str) -> None:
+        """Forget a run tree, its sessions, and the blobs nobody else refers to."""
+        with faults.translated(self._file):
+            removal = Removal(self._reader(), root)
+        with self._transaction() as db:
+            owner = leases.holder(db, root)
+            if owner is not None and owner != leases.this_process() and leases.is_alive(owner):
+                raise leases.held(root, owner)
+            removal.carry_out(db)
+        self._appender.forget()
+
+    def close(self) -> None:
+        """Close every connection; the last process to close folds the write-ahead log into the database."""
+        with self._lock:
+            for db in (*self._readers, self._db):
+                db.close()
+            self._readers.clear()
+
+    # ---------------------------------------------------------------------------------- connections
+
+    def _heads(self, rest: str, *values: str | int | None) -> list[RunHead]:
+        with faults.translated(self._file):
+            return heads.select(self._reader(), rest, *values)
+
+    def _one(self, query: str, value: str) -> object:
+        with faults.translated(self._file):
+            for (found,) in self._reader().execute(query, (value,)):
+                return found
+        return None
+
+    def _reader(self) -> apsw.Connection:
+        """This thread's connection for reading."""
+        db: apsw.Connection | None = getattr(self._local, "db", None)
+        if db is None:
+            db = self._connect()
+            db.execute("PRAGMA query_only = 1")
+            self._local.db = db
+            self._readers.append(db)
+        return db
+
+    def _open_writer(self) -> apsw.Connection:
+        db = self._connect()
+        faults.insist(lambda: db.execute("PRAGMA journal_mode = WAL"))
+        db.execute(
+            f"PRAGMA synchronous = {self._synchronous}; PRAGMA foreign_keys = 1;"
+            f" PRAGMA journal_size_limit = {WAL_KEPT_BYTES}; PRAGMA wal_autocheckpoint = {CHECKPOINT_PAGES}"
+        )
+        schema.migrate(db)
+        return db
+
+    def _connect(self) -> apsw.Connection:
+        db = apsw.Connection(self._file, vfs=self._vfs)
+        faults.be_patient(db)
+        db.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
+        return db
+
+
+def _output(row: OutputRow) -> tuple[str, str, str, str, str, str, int]:
+    return row.run_id, row.root_run_id, row.path, row.role, row.status, row.blob, row.at
