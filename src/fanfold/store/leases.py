@@ -67,12 +67,12 @@ def take(db: apsw.Connection, root: str, owner: Owner) -> Lease:
     before = holder(db, root)
     if before is not None and is_alive(before):
         raise held(root, before)
-    rows = db.execute(
+    epoch = db.execute(
         "INSERT INTO leases VALUES (?, 1, ?, ?, ?) ON CONFLICT (root) DO UPDATE SET epoch = epoch + 1,"
         " boot_id = excluded.boot_id, pid = excluded.pid, started = excluded.started RETURNING epoch",
         (root, owner.boot_id, owner.pid, owner.started),
-    )
-    return Lease(root, owner, rows.fetchall()[0][0])
+    ).get
+    return Lease(root, owner, epoch)
 
 
 def give_back(db: apsw.Connection, lease: Lease) -> None:

@@ -39,13 +39,26 @@ class _Log:
 
     __slots__ = ("child_key", "key", "place", "seq", "tree")
 
-    def __init__(self, key: int, seq: int, place: int, tree: _Log | None) -> None:
+    def __init__(self, key: int, tree: _Log | None) -> None:
         self.key = key
-        self.seq = seq
-        self.place = place
-        """Of the last event of the tree; kept up to date on the tree's own log only."""
+        self.seq = 0
+        self.place = 0
+        """Of the last event of the tree; kept on the tree's own log only."""
         self.tree = self if tree is None else tree
         self.child_key = None if tree is None else key
+
+    def refresh(self, db: apsw.Connection) -> None:
+        """Take the last numbers from the database."""
+        if self.child_key is not None:
+            self.seq = db.execute("SELECT max(seq) FROM events WHERE log = ?", (self.key,)).get or 0
+            return
+        span = self.key << 32, self.key << 32 | PLACES
+        last = db.execute("SELECT max(id) FROM events WHERE id BETWEEN ? AND ?", span).get or 0
+        seq = db.execute(
+            "SELECT seq FROM events WHERE id BETWEEN ? AND ? AND log IS NULL ORDER BY id DESC LIMIT 1", span
+        ).get
+        self.place = last & PLACES
+        self.seq = seq or 0
 
 
 class Appender:
@@ -88,11 +101,13 @@ class Appender:
         return rows
 
     def _look_up(self, envelope: Envelope, place: int, pending: list[EventRow]) -> _Log:
-        """The log as the database has it, after the rows that wait; checks that the event fits behind."""
-        self._db.executemany(INSERT, pending)
-        pending.clear()
-        self._logs.pop(envelope.log, None)
-        log = self._load(envelope)
+        """The log that the event continues; whether it does is checked against the database."""
+        log = self._logs.get(envelope.log) or self._open(envelope)
+        if log.seq + 1 != envelope.seq or log.tree.place + 1 != place:
+            self._db.executemany(INSERT, pending)
+            pending.clear()
+            log.tree.refresh(self._db)
+            log.refresh(self._db)
         if log.seq + 1 != envelope.seq or log.tree.place + 1 != place:
             raise BugError(
                 "log.gap",
@@ -101,60 +116,34 @@ class Appender:
             )
         return log
 
-    def _load(self, envelope: Envelope) -> _Log:
-        name, db = envelope.log, self._db
+    def _open(self, envelope: Envelope) -> _Log:
+        name, root, db = envelope.log, envelope.root_run_id, self._db
         session = envelope.tree_seq == 0
         tree = None
-        if not session and name != envelope.root_run_id:
-            tree = self._load_tree(envelope.root_run_id)
-        found = db.execute("SELECT key FROM logs WHERE log = ?", (name,)).fetchall()
-        if found:
-            key = found[0][0]
+        if not session and name != root:
+            tree = self._logs.get(root) or self._open_tree(root)
+        key = _key(db, name)
+        if key is not None:
+            log = _Log(key, tree)
+            log.refresh(db)
         else:
+            shared = envelope.run_id, root, envelope.parent_run_id, envelope.depth, envelope.path
             db.execute(
                 "INSERT INTO logs (log, session, run_id, root_run_id, parent_run_id, depth, path)"
                 " VALUES (?, ?, ?, ?, ?, ?, ?)",
-                (
-                    name,
-                    session,
-                    envelope.run_id,
-                    envelope.root_run_id,
-                    envelope.parent_run_id,
-                    envelope.depth,
-                    envelope.path,
-                ),
+                (name, session, *shared),
             )
-            key = db.last_insert_rowid()
-        seq, place = _ends(db, key, child=tree is not None)
-        log = self._logs[name] = _Log(key, seq, place, tree)
+            log = _Log(db.last_insert_rowid(), tree)
+        self._logs[name] = log
         return log
 
-    def _load_tree(self, root: str) -> _Log:
-        """The root's log, fresh: its place decides where a child's event goes."""
-        found = self._db.execute("SELECT key FROM logs WHERE log = ?", (root,)).fetchall()
-        if not found:
+    def _open_tree(self, root: str) -> _Log:
+        key = _key(self._db, root)
+        if key is None:
             raise BugError("log.no_root", f"a child's event came before any event of its root {root}")
-        seq, place = _ends(self._db, found[0][0], child=False)
-        known = self._logs.get(root)
-        if known is None:
-            known = self._logs[root] = _Log(found[0][0], seq, place, None)
-        known.seq, known.place = seq, place
-        return known
-
-
-def _ends(db: apsw.Connection, key: int, *, child: bool) -> tuple[int, int]:
-    """The last `seq` of a log and, when it orders a tree, the last place of that tree."""
-    if child:
-        return db.execute("SELECT coalesce(max(seq), 0) FROM events WHERE log = ?", (key,)).fetchall()[0][
-            0
-        ], 0
-    first, last = key << 32, key << 32 | PLACES
-    rows = db.execute(
-        "SELECT coalesce((SELECT seq FROM events WHERE id BETWEEN ?1 AND ?2 AND log IS NULL"
-        " ORDER BY id DESC LIMIT 1), 0), coalesce((SELECT max(id) FROM events WHERE id BETWEEN ?1 AND ?2), 0)",
-        (first, last),
-    ).fetchall()
-    return rows[0][0], rows[0][1] & PLACES
+        tree = self._logs[root] = _Log(key, None)
+        tree.refresh(self._db)
+        return tree
 
 
 class _Place(NamedTuple):
@@ -169,7 +158,7 @@ class _Place(NamedTuple):
     path: str
 
 
-_PLACE_COLUMNS = "log, session, run_id, root_run_id, parent_run_id, depth, path"
+_PLACES = "SELECT key, log, session, run_id, root_run_id, parent_run_id, depth, path FROM logs"
 
 
 def read_tree(db: apsw.Connection, root: str, after: int) -> Iterator[Envelope]:
@@ -185,7 +174,9 @@ def read_tree(db: apsw.Connection, root: str, after: int) -> Iterator[Envelope]:
             place = places.get(row[1])
             if place is None:
                 places = _places(db, root, key)
-                place = places[row[1]]
+                place = places.get(row[1])
+            if place is None:
+                return  # deleted while it was read
             yield _envelope(row, place)
         if len(rows) < CHUNK:
             return
@@ -194,10 +185,12 @@ def read_tree(db: apsw.Connection, root: str, after: int) -> Iterator[Envelope]:
 
 def read_log(db: apsw.Connection, log: str, after: int) -> Iterator[Envelope]:
     """The events of one log in order."""
-    found = db.execute(f"SELECT key, {_PLACE_COLUMNS} FROM logs WHERE log = ?", (log,)).fetchall()  # noqa: S608 - constants only
-    if not found:
+    key = _key(db, log)
+    if key is None:
         return
-    key, place = found[0][0], _Place(*found[0][1:])
+    place = _places(db, log, key).get(None)
+    if place is None:
+        return
     whole_tree = place.session or place.log == place.root_run_id
     start = key << 32
     while True:
@@ -216,7 +209,8 @@ def read_log(db: apsw.Connection, log: str, after: int) -> Iterator[Envelope]:
 
 def _chunk(db: apsw.Connection, where: str, order: str, *values: int) -> list[tuple[Any, ...]]:
     return db.execute(
-        f"SELECT id, log, seq, at, type, epoch, data FROM events WHERE {where} ORDER BY {order} LIMIT {CHUNK}",  # noqa: S608 - constants only
+        f"SELECT id, log, seq, at, type, epoch, data FROM events"  # noqa: S608 - constants only
+        f" WHERE {where} ORDER BY {order} LIMIT {CHUNK}",
         values,
     ).fetchall()
 
@@ -239,15 +233,11 @@ def _envelope(row: tuple[Any, ...], place: _Place) -> Envelope:
 
 
 def _key(db: apsw.Connection, log: str) -> int | None:
-    for (key,) in db.execute("SELECT key FROM logs WHERE log = ?", (log,)):
-        return int(key)
-    return None
+    key: int | None = db.execute("SELECT key FROM logs WHERE log = ?", (log,)).get
+    return key
 
 
 def _places(db: apsw.Connection, root: str, key: int) -> dict[int | None, _Place]:
     """The logs of a tree by what their events carry in `log`; NULL stands for the tree's own."""
-    rows = db.execute(
-        f"SELECT key, {_PLACE_COLUMNS} FROM logs WHERE log = ?1 OR root_run_id = ?1",  # noqa: S608 - constants only
-        (root,),
-    )
+    rows = db.execute(f"{_PLACES} WHERE log = ?1 OR root_run_id = ?1", (root,))
     return {None if row[0] == key else row[0]: _Place(*row[1:]) for row in rows}

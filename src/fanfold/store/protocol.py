@@ -139,7 +139,7 @@ class Store(Protocol):
         """The root and all its descendants in order of creation."""
 
     def resolve(self, prefix: str) -> str:
-        """A run id from a unique prefix or `last`; raises `NotFoundError` (none) or `AuthorError` (several)."""
+        """A run id from a unique prefix or `last`; raises `NotFoundError` or, for several, `AuthorError`."""
 
     def cached(self, key: str) -> str | None:
         """Blob of a completed cacheable step with this content key."""

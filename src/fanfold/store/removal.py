@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from typing import Any
 
 import apsw
 
@@ -23,7 +24,8 @@ from fanfold.store.protocol import DELETED
 
 _HASHES = re.compile(rb"(?<![0-9a-f])[0-9a-f]{32,128}(?![0-9a-f])")
 _HELD = (
-    "SELECT inputs FROM runs WHERE inputs IS NOT NULL UNION ALL SELECT output FROM runs WHERE output IS NOT NULL"
+    "SELECT inputs FROM runs WHERE inputs IS NOT NULL"
+    " UNION ALL SELECT output FROM runs WHERE output IS NOT NULL"
     " UNION ALL SELECT blob FROM outputs UNION ALL SELECT blob FROM cache"
 )
 _HELD_BY_TREE = (
@@ -38,7 +40,9 @@ class Removal:
 
     def __init__(self, db: apsw.Connection, root: str) -> None:
         self._root = root
-        rows = db.execute("SELECT key FROM logs WHERE log = ?1 OR root_run_id = ?1", (root,)).fetchall()
+        rows: Iterable[tuple[Any, ...]] = db.execute(
+            "SELECT key FROM logs WHERE log = ?1 OR root_run_id = ?1", (root,)
+        )
         self._trees: list[int] = [key for (key,) in rows]
         self._seen: dict[int, int] = {}
         """How far each other tree was read: the highest id of its events."""
@@ -51,22 +55,23 @@ class Removal:
     def carry_out(self, db: apsw.Connection) -> None:
         """Delete; runs inside a write transaction."""
         root = self._root
-        db.execute(
-            "INSERT INTO outputs (run_id, root_run_id, path, role, status, blob, at)"
-            f" SELECT ?1, ?1, '', '', '{DELETED}', '', 0 WHERE EXISTS (SELECT 1 FROM outputs WHERE root_run_id = ?1)",  # noqa: S608 - a constant
-            (root,),
-        )
+        last = db.execute("SELECT max(id) FROM outputs WHERE root_run_id = ?", (root,)).get
+        if last is not None:
+            db.execute(
+                "INSERT INTO outputs (run_id, root_run_id, path, role, status, blob, at)"
+                " VALUES (?1, ?1, '', '', ?2, '', 0)",
+                (root, DELETED),
+            )
+            db.execute("DELETE FROM outputs WHERE root_run_id = ? AND id <= ?", (root, last))
         for key in self._trees:
             db.execute("DELETE FROM events WHERE id BETWEEN ? AND ?", (key << 32, key << 32 | PLACES))
+        db.execute("DELETE FROM logs WHERE log = ?1 OR root_run_id = ?1", (root,))
         db.execute(
-            "DELETE FROM logs WHERE log = ?1 OR root_run_id = ?1;"
-            "DELETE FROM cache WHERE run_id IN (SELECT run_id FROM runs WHERE root_run_id = ?1);"
-            f"DELETE FROM outputs WHERE root_run_id = ?1 AND status <> '{DELETED}';"
-            "DELETE FROM runs WHERE root_run_id = ?1;"
-            "DELETE FROM leases WHERE root = ?1;"
-            "DELETE FROM requests WHERE root = ?1",
-            {"1": root},
+            "DELETE FROM cache WHERE run_id IN (SELECT run_id FROM runs WHERE root_run_id = ?)", (root,)
         )
+        db.execute("DELETE FROM runs WHERE root_run_id = ?", (root,))
+        db.execute("DELETE FROM leases WHERE root = ?", (root,))
+        db.execute("DELETE FROM requests WHERE root = ?", (root,))
         self._look(db)
         self._orphans.difference_update(hash for (hash,) in db.execute(_HELD))
         db.executemany("DELETE FROM blobs WHERE hash = ?", [(hash,) for hash in sorted(self._orphans)])
@@ -85,16 +90,14 @@ class Removal:
 
 def _trees(db: apsw.Connection) -> list[tuple[int, int]]:
     """The key of each tree and the id of its last event."""
-    trees = []
+    trees: list[tuple[int, int]] = []
     last = 0
     while True:
         # The first event of the next tree, then the last event of that tree.
-        rows = db.execute("SELECT min(id) FROM events WHERE id > ?", (last | PLACES,)).fetchall()
-        if rows[0][0] is None:
+        first: int | None = db.execute("SELECT min(id) FROM events WHERE id > ?", (last | PLACES,)).get
+        if first is None:
             return trees
-        first: int = rows[0][0]
-        rows = db.execute("SELECT max(id) FROM events WHERE id <= ?", (first | PLACES,)).fetchall()
-        last = rows[0][0]
+        last = db.execute("SELECT max(id) FROM events WHERE id <= ?", (first | PLACES,)).get
         trees.append((first >> 32, last))
 
 

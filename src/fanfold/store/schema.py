@@ -9,7 +9,7 @@ Rules
 
 Why the tables look as they do
 * `logs` holds once per log what every envelope of that log repeats, so an event's row stays small.
-* `events.id` is tree key × 2³² + place in the tree, so replaying a tree is one range of one B-tree and
+* `events.id` is (tree key << 32) + place in the tree, so replaying a tree is one range of one B-tree and
   a commit dirties one page of it. `log` is NULL for events of the tree's own log; only child runs pay
   for the second index. A session's log is a tree of its own, with its `seq` as the place.
 * `outputs` is only ever appended to (a deleted tree leaves one row that says so), so a reader that

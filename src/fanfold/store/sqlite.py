@@ -69,9 +69,7 @@ class SqliteStore:
                 self._write_batch(db, batch)
 
     def _write_batch(self, db: apsw.Connection, batch: Batch) -> None:
-        current = 0
-        for (current,) in db.execute("SELECT epoch FROM leases WHERE root = ?", (batch.root,)):
-            pass
+        current = db.execute("SELECT epoch FROM leases WHERE root = ?", (batch.root,)).get or 0
         if current != batch.epoch:
             raise leases.lost(batch.root, batch.epoch, current)
         if batch.blobs:
@@ -136,7 +134,8 @@ class SqliteStore:
     def heads(self, *, roots_only: bool = True, status: str | None = None, limit: int = 100) -> list[RunHead]:
         """Newest first."""
         return self._heads(
-            "WHERE (NOT ?1 OR run_id = root_run_id) AND (?2 IS NULL OR status = ?2) ORDER BY id DESC LIMIT ?3",
+            "WHERE (NOT ?1 OR run_id = root_run_id) AND (?2 IS NULL OR status = ?2)"
+            " ORDER BY id DESC LIMIT ?3",
             roots_only,
             status,
             limit,
