@@ -39,7 +39,7 @@ from fanfold.recipe.template import (
     resolve,
 )
 
-MAX_INSTANCES = 10_000
+MAX_INSTANCES = 5_000
 
 _UNKNOWN = object()
 _NEEDS_RESULTS = re.compile(r"\b(?:steps|output|feedback|digest)\b")

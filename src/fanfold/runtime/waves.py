@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from heapq import heapify, heappop, heappush
 from itertools import product
-from typing import NamedTuple
 
 from fanfold.kernel.globs import read_glob
 from fanfold.kernel.paths import overlaps, witness
@@ -20,12 +19,15 @@ from fanfold.runtime.expansion import Expansion, Instance
 MAX_LISTED = 1_000
 
 
-class Claim(NamedTuple):
-    """What decides conflicts. Steps with equal claims are interchangeable, so questions are asked once."""
+class Claim:
+    """What decides conflicts. Steps that claim the same share one object, so questions are asked once."""
 
-    write_set: tuple[str, ...]
-    read_set: tuple[str, ...]
-    shared: bool
+    __slots__ = ("read_set", "shared", "write_set")
+
+    def __init__(self, write_set: tuple[str, ...], read_set: tuple[str, ...], shared: bool) -> None:
+        self.write_set = write_set
+        self.read_set = read_set
+        self.shared = shared
 
     def against(self, other: Claim) -> tuple[tuple[str, ...], tuple[str, ...]] | None:
         """The two sets that collide, or None when both may run at once."""
@@ -38,11 +40,17 @@ class Claim(NamedTuple):
         return None
 
 
-def claim_of(node: Instance) -> Claim | None:
-    """The claim of a step that holds a slot; approvals and joints touch nothing."""
-    if node.step is None or isinstance(node.step.action, ApprovalAction):
-        return None
-    return Claim(node.write_set, node.read_set, node.step.workspace_mode == "shared")
+def claims_of(nodes: Sequence[Instance]) -> list[Claim | None]:
+    """The claims of steps that hold a slot; approvals and joints touch nothing."""
+    known: dict[tuple[object, ...], Claim] = {}
+    claims: list[Claim | None] = []
+    for node in nodes:
+        if node.step is None or isinstance(node.step.action, ApprovalAction):
+            claims.append(None)
+            continue
+        facts = (node.write_set, node.read_set, node.step.workspace_mode == "shared")
+        claims.append(known.setdefault(facts, Claim(*facts)))
+    return claims
 
 
 class _Walk:
@@ -57,10 +65,10 @@ class _Walk:
         for i, node in enumerate(self.nodes):
             for need in node.needs:
                 self.after[need].append(i)
-        self.claims = [claim_of(node) for node in self.nodes]
+        self.claims = claims_of(self.nodes)
         self.ready_since: dict[int, int] = {}
-        self.parked: dict[Claim, int] = {}
-        """Claims passed over because of a conflict → the earliest tick one of them became ready."""
+        self.parked: set[int] = set()
+        """Ready steps that were passed over because of a conflict; they reserve what they claim."""
 
     def end(self, done: Sequence[int], tick: int) -> None:
         """Steps that ended make others ready; joints pass it on at once."""
@@ -77,8 +85,7 @@ class _Walk:
     def choose(self) -> list[int]:
         """One walk over the ready steps in plan order."""
         wave: list[int] = []
-        held: dict[Claim, None] = {}
-        blocked: set[Claim] = set()
+        room = _Room(self._reservations())
         live = [0] * len(self.caps)
         used = 0
         for i in sorted(self.ready_since):
@@ -87,37 +94,50 @@ class _Walk:
                 caps = self.nodes[i].caps
                 if used == self.slots or any(live[cap] >= self.caps[cap] for cap in caps):
                     continue
-                if self._conflicts(i, claim, held, blocked):
+                if claim in room.full or not room.fits(claim, self.ready_since[i]):
+                    self.parked.add(i)
                     continue
-                held[claim] = None
                 used += 1
                 for cap in caps:
                     live[cap] += 1
             wave.append(i)
         for i in wave:
             del self.ready_since[i]
-        self._forget_started(wave)
+        self.parked.difference_update(wave)
         return wave
 
-    def _conflicts(self, i: int, claim: Claim, held: dict[Claim, None], blocked: set[Claim]) -> bool:
-        if claim in blocked:
-            return True
-        since = self.ready_since[i]
-        if any(claim.against(other) for other in held) or any(
-            earlier < since and other != claim and other not in held and claim.against(other)
-            for other, earlier in self.parked.items()
-        ):
-            blocked.add(claim)
-            self.parked[claim] = min(since, self.parked.get(claim, since))
-            return True
-        return False
+    def _reservations(self) -> dict[Claim, int]:
+        """What parked steps claim → since when the oldest of them is ready."""
+        oldest: dict[Claim, int] = {}
+        for i in self.parked:
+            claim, since = self.claims[i], self.ready_since[i]
+            if claim is not None and since < oldest.get(claim, since + 1):
+                oldest[claim] = since
+        return oldest
 
-    def _forget_started(self, wave: list[int]) -> None:
-        started = {self.claims[i] for i in wave}
-        left = {self.claims[i] for i in self.ready_since}
-        for claim in started - left:
-            if claim is not None:
-                self.parked.pop(claim, None)
+
+class _Room:
+    """The claims of one wave. Answers are kept, because thousands of steps may claim the same."""
+
+    def __init__(self, reserved: dict[Claim, int]) -> None:
+        self._reserved = reserved
+        self._held: dict[Claim, None] = {}
+        self.full: set[Claim] = set()
+        """Claims for which there is no room any more in this wave."""
+        self._too_late: set[tuple[Claim, int]] = set()
+
+    def fits(self, claim: Claim, since: int) -> bool:
+        """Take the claim into the wave, unless it collides with it or with an older step that waits."""
+        if claim in self.full or (claim, since) in self._too_late:
+            return False
+        if any(claim.against(other) for other in self._held):
+            self.full.add(claim)
+            return False
+        if any(older < since and claim.against(other) for other, older in self._reserved.items()):
+            self._too_late.add((claim, since))
+            return False
+        self._held[claim] = None
+        return True
 
 
 def find_waves(expansion: Expansion, slots: int) -> list[list[int]]:
@@ -158,7 +178,7 @@ def find_conflicts(expansion: Expansion) -> tuple[list[tuple[str, str, str]], in
     Whole sets of steps are compared at a time (bit sets), so thousands of equal writers stay cheap.
     """
     nodes = expansion.nodes
-    claims = [claim_of(node) for node in nodes]
+    claims = claims_of(nodes)
     members: dict[Claim, int] = {}
     for i, claim in enumerate(claims):
         if claim is not None:

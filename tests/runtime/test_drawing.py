@@ -1,0 +1,169 @@
+"""Pictures of plans: every step is in them, nothing overlaps, nothing a recipe says becomes markup."""
+
+import random
+import time
+from itertools import combinations
+from typing import Any
+from xml.etree import ElementTree as ET
+
+import pytest
+
+from fanfold.kernel.plan import AgentAction, ApprovalAction, CommandAction, GroupAction, Plan, Repeat, Step
+from fanfold.runtime.drawing import Drawing, draw, mermaid
+from fanfold.runtime.drawing_svg import svg
+from fanfold.runtime.graph_layout import place
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def agent(id: str, *deps: str, **more: Any) -> Step:
+    return Step(id=id, action=AgentAction(agent="explorer", prompt="x"), depends_on=deps, **more)
+
+
+def group(id: str, *steps: Step, deps: tuple[str, ...] = (), **more: Any) -> Step:
+    return Step(id=id, action=GroupAction(steps=steps), depends_on=deps, **more)
+
+
+def random_plan(seed: int, count: int, reach: int = 20) -> Plan:
+    dice = random.Random(seed)
+    steps = []
+    for i in range(count):
+        deps = {f"s{dice.randrange(max(0, i - reach), i)}" for _ in range(dice.randrange(3))} if i else set()
+        steps.append(agent(f"s{i}", *sorted(deps)))
+    return Plan(name="p", steps=tuple(steps))
+
+
+EXAMPLE = Plan(
+    name="example",
+    description="Shows <everything> & more",
+    steps=(
+        agent("late", "loop", "ask"),
+        agent("first", for_each="inputs.x"),
+        group(
+            "loop",
+            agent("in"),
+            group("deep", agent("er"), deps=("in",)),
+            deps=("first",),
+            repeat=Repeat("x", 3),
+        ),
+        Step(id="ask", action=ApprovalAction(approve="?"), depends_on=("first",)),
+        Step(id="cmd", action=CommandAction(run=("git", "diff", "<x>")), posture="writer"),
+    ),
+)
+
+
+def overlapping(drawing: Drawing) -> list[tuple[str, str]]:
+    found = []
+    for a, b in combinations(drawing.nodes, 2):
+        if a.path.startswith(f"{b.path}/") or b.path.startswith(f"{a.path}/"):
+            continue
+        across = a.x < b.x + b.width and b.x < a.x + a.width
+        if across and a.y < b.y + b.height and b.y < a.y + a.height:
+            found.append((a.path, b.path))
+    return found
+
+
+@pytest.mark.parametrize("plan", [EXAMPLE, *(random_plan(seed, 60) for seed in range(5))], ids=str)
+def test_no_two_boxes_overlap_and_inner_ones_lie_inside(plan):
+    drawing = draw(plan)
+    assert overlapping(drawing) == []
+    boxes = {node.path: node for node in drawing.nodes}
+    for path, inner in boxes.items():
+        outer = boxes.get(path.rpartition("/")[0])
+        if outer is not None:
+            assert outer.x < inner.x
+            assert outer.y < inner.y
+            assert inner.x + inner.width < outer.x + outer.width
+            assert inner.y + inner.height < outer.y + outer.height
+    for node in drawing.nodes:
+        assert 0 <= node.x <= node.x + node.width <= drawing.width + 0.1
+        assert 0 <= node.y <= node.y + node.height <= drawing.height + 0.1
+
+
+@pytest.mark.parametrize("plan", [EXAMPLE, random_plan(7, 80)], ids=str)
+def test_every_edge_points_from_left_to_right_between_its_boxes(plan):
+    drawing = draw(plan)
+    boxes = {node.path: node for node in drawing.nodes}
+    for edge in drawing.edges:
+        source, target = boxes[edge.source], boxes[edge.target]
+        (x0, y0), (x1, y1) = edge.points[0], edge.points[-1]
+        assert x0 == pytest.approx(source.x + source.width, abs=0.2)
+        assert x1 == pytest.approx(target.x, abs=0.2)
+        assert source.y < y0 < source.y + source.height
+        assert target.y < y1 < target.y + target.height
+        assert [x for x, _ in edge.points] == sorted(x for x, _ in edge.points)
+
+
+def test_an_edge_that_a_longer_way_implies_is_left_out():
+    plan = Plan(name="p", steps=(agent("a"), agent("b", "a"), agent("c", "a", "b")))
+    assert [(edge.source, edge.target) for edge in draw(plan).edges] == [("a", "b"), ("b", "c")]
+
+
+def test_the_same_plan_gives_the_same_picture():
+    assert svg(random_plan(3, 100)) == svg(random_plan(3, 100))
+
+
+def test_steps_without_edges_stand_in_one_column():
+    placed = place([(10.0, 10.0)] * 4, [])
+    assert {x for x, _ in placed.at} == {0.0}
+    assert place([], []).at == ()
+
+
+@pytest.mark.parametrize("reach", [1, 20, 2_000])
+def test_two_thousand_steps_are_drawn_quickly(reach):
+    plan = random_plan(1, 2_000, reach)
+    started = time.process_time()
+    svg(plan)
+    assert time.process_time() - started < 8
+
+
+def test_a_chain_with_edges_over_all_of_it_does_not_explode():
+    steps = [agent("s0"), *(agent(f"s{i}", f"s{i - 1}") for i in range(1, 600))]
+    steps += [agent(f"t{i}", "s0") for i in range(100)]
+    last = agent("end", "s599", *(f"t{i}" for i in range(100)))
+    started = time.process_time()
+    draw(Plan(name="p", steps=(*steps, last)))
+    assert time.process_time() - started < 8
+
+
+HOSTILE = '"><script>alert(1)</script>&\x00\x1b]\n{{x}}'
+
+
+def test_what_a_recipe_says_is_text_in_the_picture():
+    step = Step(id="a", action=CommandAction(run=(HOSTILE,)), description=HOSTILE)
+    plan = Plan(name="p", description=HOSTILE, steps=(step, agent("b")))
+    root = ET.fromstring(svg(plan))
+    assert root.findall(f".//{SVG}script") == []
+    text = mermaid(plan)
+    assert "<script" not in text
+    assert all(line.startswith(("flowchart", "  ")) for line in text.splitlines())
+    assert not any('"' in line.replace('["', "").replace('"]', "") for line in text.splitlines())
+
+
+def test_the_picture_loads_nothing_and_can_be_heard():
+    text = svg(EXAMPLE)
+    root = ET.fromstring(text)
+    assert root.get("role") == "img"
+    labelled = (root.get("aria-labelledby") or "").split()
+    assert [element.get("id") for element in root if element.get("id")] == labelled
+    said = "".join(root.find(f"{SVG}desc").itertext())  # type: ignore[union-attr]  # its absence fails the test too
+    for name in ("late", "first", "loop", "in", "er", "ask", "cmd"):
+        assert f"{name}:" in said
+    assert "after loop, ask" in said
+    assert "href" not in text
+    assert "url(" not in text
+    assert "prefers-color-scheme:dark" in text
+
+
+def test_mermaid_has_every_step_and_nests_groups():
+    text = mermaid(EXAMPLE)
+    assert text.count("subgraph") == text.count("\n    end") + text.count("\n  end") == 2
+    for name in ("late", "first", "in", "er", "ask", "cmd"):
+        assert f'"{name}<br/>' in text
+    assert "classDef writer" not in text  # a command is no agent; its frame says command
+
+
+def test_ids_that_are_words_of_mermaid_are_safe():
+    text = mermaid(Plan(name="p", steps=(agent("end"), agent("subgraph", "end"))))
+    assert 's0["end<br/>' in text
+    assert "s0 --> s1" in text
