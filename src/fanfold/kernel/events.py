@@ -251,9 +251,14 @@ def read_line(line: bytes) -> tuple[Envelope, Event]:
     True
     """
     envelope = _envelope_decoder.decode(line)
+    return envelope, event_of(envelope)
+
+
+def event_of(envelope: Envelope) -> Event:
+    """The event in an envelope whose `data` is plain JSON, as stores give it."""
     if envelope.type in EVIDENCE_TYPES:
-        return envelope, Event(envelope.run_id, envelope.at, Evidence(envelope.type, envelope.data))
+        return Event(envelope.run_id, envelope.at, Evidence(envelope.type, envelope.data))
     shape = _TYPES.get(envelope.type)
     if shape is None:
         raise BugError("log.unknown_type", f"the log holds an event of unknown type {envelope.type!r}")
-    return envelope, Event(envelope.run_id, envelope.at, msgspec.convert(envelope.data, shape))
+    return Event(envelope.run_id, envelope.at, msgspec.convert(envelope.data, shape))

@@ -36,7 +36,7 @@ class Handlers:
     def _load(self, name: str) -> Callable[..., Any]:
         try:
             found = self._import(name)
-        except Exception as error:
+        except Exception as error:  # importing runs the project's code, which may raise anything
             raise AuthorError(
                 "function.import", f'the module of function "{name}" cannot be imported: {error}'
             ) from error

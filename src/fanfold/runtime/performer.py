@@ -95,7 +95,7 @@ class Performer:
             return Outcome(error=error.failure, usage=error.usage)
         except FanfoldError as error:
             return Outcome(error=_failure(node, start, "agent", error.code, error.message, error.hint))
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001  # a handler may raise anything; it is the step's failure
             text = f"{type(error).__name__}: {error}"
             return Outcome(error=_failure(node, start, "agent", "step.exception", text))
         if outcome.error is None:

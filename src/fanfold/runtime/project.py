@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from msgspec import Struct
 
 from fanfold.agents.roles import Registry
@@ -23,14 +24,14 @@ from fanfold.runtime.config import Config
 from fanfold.runtime.frozen import Frozen, freeze_roles, from_json, to_json
 from fanfold.runtime.handlers import Handlers
 from fanfold.runtime.host import Host, now_ms
-from fanfold.runtime.ids import new_run_id
+from fanfold.runtime.ids import new_run_id, session_id
 from fanfold.runtime.performer import Performer
 from fanfold.runtime.report import write_mirror
 from fanfold.runtime.requests import check_choice, find_approval
 from fanfold.runtime.run_tree import RunTree
 from fanfold.sessions.processes import sweep_stragglers
 from fanfold.sessions.supervisor import Supervisor
-from fanfold.store.leases import this_owner
+from fanfold.store.leases import this_process
 from fanfold.store.protocol import Request, RunHead, Store
 from fanfold.store.wakeup import wake
 
@@ -75,13 +76,18 @@ class Project:
 
     # Creating and driving
 
-    def create(self, plan: Plan, given: Mapping[str, JSON], options: Options, *, reused: Mapping[str, str] = {},
-               forked_from: str | None = None) -> RunTree:  # fmt: skip
+    def create(
+        self,
+        plan: Plan,
+        given: Mapping[str, JSON],
+        options: Options,
+        fork: tuple[str, dict[str, str]] | None = None,
+    ) -> RunTree:
         """Record a new run: plan, inputs and everything else it will ever need."""
         self._check_enabled()
         bound = bind_inputs(plan, given)
         root = new_run_id()
-        lease = self.store.acquire(root, this_owner())
+        lease = self.store.acquire(root, this_process())
         frozen = Frozen(
             roles=freeze_roles(plan, self._roles().find),
             backend=options.backend or ("scripted" if options.script is not None else "model"),
@@ -89,8 +95,8 @@ class Project:
             script=options.script,
             script_file=options.script_file,
             permission=options.permission,
-            forked_from=forked_from,
-            reused=dict(reused),
+            forked_from=fork[0] if fork is not None else None,
+            reused=fork[1] if fork is not None else {},
         )
         performer = self._performer(frozen)
         data = WorkflowEvent(
@@ -102,8 +108,6 @@ class Project:
             frozen=None,
         )
         tree = RunTree(self.store, Event(root, now_ms(), data), lease, performer.reuse)
-        import msgspec
-
         data = msgspec.structs.replace(
             data, inputs=tree.blobs.put(bound), frozen=tree.blobs.put(to_json(frozen))
         )
@@ -119,7 +123,7 @@ class Project:
 
     def own(self, root: str) -> RunTree:
         """Take a run tree over. Raises `LeaseHeld` while its owner lives."""
-        lease = self.store.acquire(root, this_owner())
+        lease = self.store.acquire(root, this_process())
         reader = RunTree.load(self.store, root)
         performer = self._performer(self.frozen(reader))
         tree = RunTree.load(self.store, root, lease, performer.reuse)
@@ -221,6 +225,4 @@ def raised(max_agents: int | None, tokens: int | None, micro_usd: int | None) ->
 
 
 def _sessions(tree: RunTree) -> list[str]:
-    from fanfold.runtime.ids import session_id
-
     return [session_id(n.run.id, n.path, n.attempt) for n in tree.state.in_flight.values()]

@@ -68,10 +68,9 @@ def apply_request(tree: RunTree, request: Request, at: int) -> None:
         if state.root.status == RUNNING and not state.pausing:
             tree.report(state.root.id, at, WorkflowEvent("pause_requested", reason="requested"))
     elif request.kind == "answer" and state.root.status in (RUNNING, PAUSED):
-        verdict = Verdict(
-            **{name: request.data.get(name) for name in ("decision", "by", "comment", "edited")}
-        )
-        answer_approval(tree, str(request.data.get("path", "")), verdict, at)
+        given = request.data
+        verdict = Verdict(str(given["decision"]), str(given["by"]), given.get("comment"), given.get("edited"))
+        answer_approval(tree, str(given["path"]), verdict, at)
 
 
 def answer_approval(tree: RunTree, path: str, verdict: Verdict, at: int) -> bool:

@@ -1,0 +1,151 @@
+"""Forking: a new run that keeps every finished step the change does not reach.
+
+A step is reached when it is the one forked from, when its text mentions a changed input, when its prompt
+was replaced, or when it depends on a step that is reached. What is kept is named before anything starts.
+A fork does not rewind the workspace.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+import msgspec
+from msgspec import Struct
+
+from fanfold.errors import AuthorError, NotFoundError
+from fanfold.kernel.lifecycle import COMPLETED, TERMINAL
+from fanfold.kernel.nodes import LEAF, SCOPE, Composite, Node
+from fanfold.kernel.plan import JSON, AgentAction, GroupAction, Plan, Step
+from fanfold.kernel.state import find_node
+from fanfold.runtime.run_tree import RunTree
+
+
+class Fork(Struct, frozen=True, kw_only=True):
+    """What a fork would do. Paths are tree paths; `agents` counts the sessions that run again."""
+
+    plan: Plan
+    inputs: dict[str, JSON]
+    kept: dict[str, str]
+    """Steps whose output is reused, with its blob."""
+    again: tuple[str, ...]
+    agents: int
+
+
+def plan_fork(
+    tree: RunTree, step: str | None, changed: Mapping[str, JSON], prompts: Mapping[str, str]
+) -> Fork:
+    """Work out what a fork of a run keeps and what it runs again."""
+    inputs = dict(tree.values.inputs(tree.root))
+    unknown = [name for name in changed if name not in inputs]
+    if unknown:
+        raise AuthorError("recipe.unknown_input", f"the run has no input {unknown[0]!r}")
+    names = [name for name, value in changed.items() if inputs[name] != value]
+    reached = _Reached(tree, names, prompts)
+    if step is not None:
+        node = find_node(tree.state, step)
+        if node is None:
+            hint = "fanfold inspect RUN --steps"
+            raise NotFoundError("step.not_found", f"the run has no step {step}", hint=hint)
+        reached.add(node)
+    reached.spread()
+    kept: dict[str, str] = {}
+    again: list[str] = []
+    agents = 0
+    for run in tree.state.runs.values():
+        for node in run.nodes.values():
+            if node.kind != LEAF:
+                continue
+            path = run.tree_path(node.path)
+            if node.status == COMPLETED and node.output is not None and not reached.holds(node):
+                kept[path] = node.output
+            elif node.status in TERMINAL:
+                again.append(path)
+                agents += isinstance(node.step.action, AgentAction)
+    plan = _with_prompts(tree.state.plan, prompts)
+    return Fork(plan=plan, inputs={**inputs, **changed}, kept=kept, again=tuple(again), agents=agents)
+
+
+class _Reached:
+    """The nodes a change reaches, closed under dependencies and containment."""
+
+    def __init__(self, tree: RunTree, inputs: list[str], prompts: Mapping[str, str]) -> None:
+        self._nodes: dict[int, Node] = {}
+        self._queue: list[Node] = []
+        pattern = _mentions(inputs)
+        for run in tree.state.runs.values():
+            for node in run.nodes.values():
+                root_input = run.parent is None and pattern is not None and pattern.search(_texts(node.step))
+                if root_input or (node.step.id in prompts and run.parent is None):
+                    self.add(node)
+
+    def add(self, node: Node) -> None:
+        if id(node) not in self._nodes:
+            self._nodes[id(node)] = node
+            self._queue.append(node)
+
+    def spread(self) -> None:
+        while self._queue:
+            node = self._queue.pop()
+            for dependent in node.dependents:
+                self.add(dependent)
+                self._add_inside(dependent)
+            parent = node.parent
+            while parent is not None and parent.kind != SCOPE:
+                # A map, loop or call ends with its children: whoever waits for it is reached too.
+                for dependent in parent.dependents:
+                    self.add(dependent)
+                    self._add_inside(dependent)
+                parent = parent.parent
+            if parent is not None:
+                for dependent in parent.dependents:
+                    self.add(dependent)
+                    self._add_inside(dependent)
+                self._mark_scope(parent)
+            if node.kind != LEAF:
+                self._add_inside(node)
+
+    def _mark_scope(self, scope: Composite) -> None:
+        """The scope's own result changes, so its followers run again; its other steps are kept."""
+        outer = scope.parent
+        while outer is not None:
+            for dependent in outer.dependents:
+                self.add(dependent)
+                self._add_inside(dependent)
+            outer = outer.parent
+
+    def _add_inside(self, node: Node) -> None:
+        if isinstance(node, Composite):
+            for child in node.children:
+                self.add(child)
+
+    def holds(self, node: Node) -> bool:
+        return id(node) in self._nodes
+
+
+def _mentions(inputs: list[str]) -> re.Pattern[str] | None:
+    if not inputs:
+        return None
+    words = "|".join(re.escape(name) + "|" + re.escape(name.replace("-", "_")) for name in inputs)
+    return re.compile(rf"inputs(?:\.|\[['\"])(?:{words})(?![\w-])")
+
+
+def _texts(step: Step) -> str:
+    """Everything a step says, as one text; the steps inside a group are looked at themselves."""
+    if isinstance(step.action, GroupAction):
+        step = msgspec.structs.replace(step, action=msgspec.structs.replace(step.action, steps=()))
+    return msgspec.json.encode(step).decode()
+
+
+def _with_prompts(plan: Plan, prompts: Mapping[str, str]) -> Plan:
+    known = {step.id: step for step in plan.steps}
+    for name in prompts:
+        if name not in known or not isinstance(known[name].action, AgentAction):
+            raise AuthorError("fork.bad_prompt", f"{name!r} is not a top-level agent step of this run")
+    steps = tuple(
+        msgspec.structs.replace(step, action=msgspec.structs.replace(step.action, prompt=prompts[step.id]))
+        if step.id in prompts
+        else step
+        for step in plan.steps
+    )
+    return msgspec.structs.replace(plan, steps=steps)
