@@ -1,0 +1,1 @@
+"""Back ends: the implementations behind `agents.backend.Backend`. Only wiring names one."""

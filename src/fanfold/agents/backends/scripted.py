@@ -1,0 +1,165 @@
+"""The scripted back end: agents that say and do what a file tells them, for tests and demonstrations.
+
+Rules
+* It behaves like a back end that pays for what it gets: each answer, tool call and tool result is recorded
+  as it happens, and a session that runs again after a crash goes on behind what was recorded.
+* Tools are the real ones. A script can do no more than an agent could.
+* A call that changes something and whose outcome the crash swallowed is not repeated blindly: its outcome
+  is recorded as unknown, and since a script's writes say what a file shall hold, it then looks and acts
+  only when the file differs.
+* One line per answered request goes to `calls_file`, appended in one write, so that tests which kill the
+  process can count on disk how often an agent was asked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from fanfold.agents.backend import Entry, Progress, Record, SessionFailed, SessionRequest, SessionResult
+from fanfold.agents.script import Answer, Script, ToolCall
+from fanfold.agents.toolbox import Toolbox, ToolFailed
+from fanfold.agents.toolbox.files import FileTools
+from fanfold.kernel.events import Failure, Usage
+from fanfold.kernel.plan import JSON
+
+__all__ = ["CALLS_VARIABLE", "Script", "ScriptedBackend"]
+
+CALLS_VARIABLE = "FANFOLD_SCRIPT_CALLS"
+SUMMARY_CHARS = 600
+
+
+class ScriptedBackend:
+    """Answers every session from a script.
+
+    `calls_file` defaults to the file that the environment variable FANFOLD_SCRIPT_CALLS names, if any.
+    """
+
+    name = "scripted"
+
+    def __init__(
+        self,
+        script: Script,
+        calls_file: str | Path | None = None,
+        toolbox: Callable[[SessionRequest], Toolbox] = FileTools.of,
+    ) -> None:
+        self._script = script
+        self._calls_file = calls_file or os.environ.get(CALLS_VARIABLE) or None
+        self._toolbox = toolbox
+
+    async def run(self, request: SessionRequest, record: Record, progress: Progress) -> SessionResult:
+        turn = _since_last_input(request.entries)
+        for entry in turn:
+            if entry.get("kind") == "response" and "output" in entry:  # everything was said before the crash
+                return _result(entry["output"], msgspec.convert(entry.get("usage", {}), Usage), turn)
+        answer = self._script.answer(request.step, request.attempt)
+        self._count(request)
+        if answer is None:
+            raise SessionFailed(_no_answer(self._script, request))
+        if answer.delay_ms:
+            await asyncio.sleep(answer.delay_ms / 1_000)
+        if answer.calls:
+            await _Calls(self._toolbox(request), turn, record, progress).carry_out(answer.calls)
+        if answer.fail is not None:
+            failure = msgspec.structs.replace(answer.fail, step=request.step, attempt=request.attempt)
+            raise SessionFailed(failure, answer.usage)
+        said: dict[str, Any] = {"kind": "response", "output": answer.output, "usage": _plain(answer)}
+        await record({**said, "last": True})
+        return _result(answer.output, answer.usage, turn)
+
+    def _count(self, request: SessionRequest) -> None:
+        if self._calls_file is None:
+            return
+        line = f"{request.step} {request.attempt} {request.execution}\n".encode()
+        handle = os.open(self._calls_file, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        try:
+            os.write(handle, line)
+        finally:
+            os.close(handle)
+
+
+class _Calls:
+    """The tool calls of one answer, some of which may have been made before a crash."""
+
+    def __init__(self, toolbox: Toolbox, turn: Sequence[Entry], record: Record, progress: Progress) -> None:
+        self._toolbox = toolbox
+        self._record = record
+        self._progress = progress
+        self._begun = {entry["id"] for entry in turn if entry.get("kind") == "tool_call"}
+        self._ended = {entry["id"] for entry in turn if entry.get("kind") == "tool_result"}
+        self._asked = any(entry.get("kind") == "response" for entry in turn)
+
+    async def carry_out(self, calls: Sequence[ToolCall]) -> None:
+        asked = [{"id": i, "tool": call.tool, "args": call.args} for i, call in enumerate(calls, 1)]
+        if not self._asked:
+            await self._record({"kind": "response", "tool_calls": asked})
+        for i, call in enumerate(calls, 1):
+            if i in self._ended:
+                continue
+            if i in self._begun and self._toolbox.mutates(call.tool):
+                await self._record({"kind": "tool_result", "id": i, "tool": call.tool, "outcome": "unknown"})
+                if not await self._is_done(call):
+                    await self._call(len(calls) + i, call)
+            else:
+                await self._call(i, call)
+
+    async def _call(self, i: int, call: ToolCall) -> None:
+        if i in self._ended:
+            return
+        if self._toolbox.mutates(call.tool) and i not in self._begun:
+            await self._record({"kind": "tool_call", "id": i, "tool": call.tool, "args": call.args})
+        self._progress({"kind": "tool_call", "tool": call.tool})
+        result: dict[str, JSON] = {"kind": "tool_result", "id": i, "tool": call.tool}
+        try:
+            result["result"] = await self._toolbox.call(call.tool, call.args)
+        except ToolFailed as failed:
+            result["error"] = {"code": failed.code, "message": failed.message, "hint": failed.hint}
+            await self._record(result)
+            if failed.refused or self._toolbox.mutates(call.tool):
+                raise
+            return
+        await self._record(result)
+
+    async def _is_done(self, call: ToolCall) -> bool:
+        """Whether a write or delete that may have happened did; other calls are left at `unknown`."""
+        if call.tool not in ("write_file", "delete_file"):
+            return True
+        try:
+            found = await self._toolbox.call("read_file", {"path": call.args["path"]})
+        except ToolFailed:
+            return call.tool == "delete_file"
+        return call.tool == "write_file" and found["text"] == call.args["content"]
+
+
+def _since_last_input(entries: Sequence[Entry]) -> Sequence[Entry]:
+    """What was recorded in the turn under way: everything behind the last input."""
+    inputs = [i for i, entry in enumerate(entries) if entry.get("kind") == "input"]
+    return entries[inputs[-1] + 1 :] if inputs else entries
+
+
+def _plain(answer: Answer) -> JSON:
+    return msgspec.to_builtins(answer.usage)
+
+
+def _result(output: JSON, usage: Usage, turn: Sequence[Entry]) -> SessionResult:
+    text = output if isinstance(output, str) else msgspec.json.encode(output).decode()
+    summary = text if len(text) <= SUMMARY_CHARS else text[: SUMMARY_CHARS - 1] + "…"
+    trace = {"backend": ScriptedBackend.name, "continued": bool(turn)}
+    return SessionResult(output=output, summary=summary, usage=usage, trace=trace)
+
+
+def _no_answer(script: Script, request: SessionRequest) -> Failure:
+    return Failure(
+        "agent",
+        "script.no_answer",
+        f"the script has no answer for {request.step}",
+        script.hint(request.step),
+        retryable=False,
+        step=request.step,
+        attempt=request.attempt,
+    )

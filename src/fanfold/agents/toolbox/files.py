@@ -1,0 +1,215 @@
+"""The file tools: `read_file`, `list_files`, `write_file`, `delete_file`, confined to one folder.
+
+Rules
+* Paths are relative to the workspace and resolved beneath it (see `beneath`). What is compared with the
+  write-set is where the path really leads, not how it was written.
+* A read-only session writes nothing. A writer writes inside its write-set, which is everything when it
+  declares none; never below `.git` or the project's `.fanfold`, where a file is an instruction to programs.
+* A write replaces: a new file beside the old one is renamed over it. Readers see the old or the new text,
+  links planted at the last moment are replaced and not followed, and hard links elsewhere keep their text.
+* What comes back is bounded; the agent is told what was left out.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import stat
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+from fanfold.agents.backend import SessionRequest
+from fanfold.agents.toolbox import ToolFailed
+from fanfold.agents.toolbox.beneath import Spot, missing, open_regular, refuse, resolve
+from fanfold.kernel.paths import matches
+from fanfold.kernel.plan import EVERYTHING, JSON
+
+MAX_READ_BYTES = 256 * 1024
+MAX_WRITE_BYTES = 16 * 1024 * 1024
+MAX_LISTED = 1_000
+MAX_LIST_DEPTH = 32
+_UNLISTED = (".git", ".fanfold")
+
+
+class FileTools:
+    """The file tools of one session.
+
+    >>> FileTools.of(SessionRequest(session_id="s", run_id="r", step="a", attempt=1, execution=1,
+    ...                             role="worker", prompt="")).mutates("read_file")
+    False
+    """
+
+    def __init__(self, folder: str, *, read_only: bool = True, write_set: tuple[str, ...] = ()) -> None:
+        self._folder = folder
+        self._read_only = read_only
+        self._write_set = write_set or EVERYTHING
+        self._tools: dict[str, Callable[[Mapping[str, Any]], JSON]] = {
+            "read_file": self._read,
+            "list_files": self._list,
+            "write_file": self._write,
+            "delete_file": self._delete,
+        }
+
+    @classmethod
+    def of(cls, request: SessionRequest) -> FileTools:
+        """The tools that a session's request allows."""
+        return cls(request.workspace, read_only=request.read_only, write_set=request.write_set)
+
+    def mutates(self, name: str) -> bool:
+        return name not in ("read_file", "list_files")
+
+    async def call(self, name: str, args: Mapping[str, Any]) -> JSON:
+        tool = self._tools.get(name)
+        if tool is None:
+            hint = f"there are {', '.join(self._tools)}"
+            raise ToolFailed("tool", "tool.unknown", f'there is no tool "{name}"', hint)
+        try:
+            return tool(args)
+        except OSError as error:  # the disk is full, the file is somebody else's …
+            path = args.get("path", ".")
+            raise ToolFailed("tool", "tool.io", f'"{path}": {error.strerror or error}') from error
+
+    def _read(self, args: Mapping[str, Any]) -> JSON:
+        path = _text(args, "path")
+        offset = _whole(args, "offset", 0)
+        limit = min(_whole(args, "limit", MAX_READ_BYTES), MAX_READ_BYTES)
+        with resolve(self._folder, path) as spot:
+            handle = open_regular(spot, path)
+            try:
+                size = os.fstat(handle).st_size
+                data = os.pread(handle, limit, offset)
+            finally:
+                os.close(handle)
+        result: dict[str, JSON] = {"path": spot.path, "text": data.decode("utf-8", "replace"), "bytes": size}
+        if offset + len(data) < size:
+            result["next_offset"] = offset + len(data)
+        return result
+
+    def _list(self, args: Mapping[str, Any]) -> JSON:
+        path = _text(args, "path", ".")
+        found: list[str] = []
+        with resolve(self._folder, path) as spot:
+            try:
+                top = os.open(spot.name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=spot.folder)
+            except FileNotFoundError:
+                raise missing(path) from None
+            except NotADirectoryError:
+                raise ToolFailed("tool", "tool.not_a_folder", f'"{path}" is no folder') from None
+            try:
+                whole = _collect(top, spot.path, found, 0)
+            finally:
+                os.close(top)
+        return {"path": spot.path or ".", "files": found, "complete": whole}
+
+    def _write(self, args: Mapping[str, Any]) -> JSON:
+        path, text = _text(args, "path"), _text(args, "content")
+        data = text.encode("utf-8", "replace")
+        if len(data) > MAX_WRITE_BYTES:
+            message = f'"{path}": {len(data):,} bytes; at most {MAX_WRITE_BYTES:,} are written at once'
+            raise ToolFailed("tool", "tool.too_large", message)
+        check = partial(self._check_writable, path)
+        self._check_posture(path)
+        with resolve(self._folder, path, before_making=check, follow_last=False) as spot:
+            check(spot.path)
+            before = _replaceable(spot, path)
+            _replace(spot, data, None if before is None else stat.S_IMODE(before.st_mode))
+        return {"path": spot.path, "bytes": len(data), "created": before is None}
+
+    def _delete(self, args: Mapping[str, Any]) -> JSON:
+        path = _text(args, "path")
+        self._check_posture(path)
+        with resolve(self._folder, path, follow_last=False) as spot:
+            self._check_writable(path, spot.path)
+            before = spot.status()
+            if before is None:
+                raise missing(path)
+            if stat.S_ISDIR(before.st_mode):
+                raise ToolFailed("tool", "tool.is_a_folder", f'"{path}" is a folder', "delete its files")
+            os.unlink(spot.name, dir_fd=spot.folder)  # a link goes, what it leads to stays
+        return {"path": spot.path, "deleted": True}
+
+    def _check_posture(self, asked: str) -> None:
+        if self._read_only:
+            message = f'"{asked}": this session may only read'
+            raise ToolFailed("permission", "tool.read_only", message, "give the step a role that writes")
+
+    def _check_writable(self, asked: str, real: str) -> None:
+        names = real.split("/")
+        if ".git" in names or names[0] == ".fanfold":
+            raise refuse(asked, "this folder belongs to git or to Fanfold")
+        if real in ("", ".") or not matches(self._write_set, real):
+            shown = ", ".join(self._write_set[:5])
+            message = f'"{asked}" is outside the write_set ({shown})'
+            raise ToolFailed("violation", "tool.outside_write_set", message, "widen the step's write_set")
+
+
+def _replaceable(spot: Spot, path: str) -> os.stat_result | None:
+    before = spot.status()
+    if before is None:
+        if spot.name == ".":
+            raise refuse(path, "this is no file")
+        return None
+    if stat.S_ISDIR(before.st_mode):
+        raise ToolFailed("tool", "tool.is_a_folder", f'"{path}" is a folder')
+    if not stat.S_ISREG(before.st_mode):
+        raise refuse(path, "only regular files can be written")
+    return before
+
+
+def _replace(spot: Spot, data: bytes, mode: int | None) -> None:
+    """Put `data` where the spot is, all or nothing."""
+    beside = f".{secrets.token_hex(8)}.tmp"
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    handle = os.open(beside, flags, 0o666, dir_fd=spot.folder)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+            if mode is not None:
+                os.fchmod(file.fileno(), mode & 0o777)
+        os.rename(beside, spot.name, src_dir_fd=spot.folder, dst_dir_fd=spot.folder)
+    except BaseException:
+        os.unlink(beside, dir_fd=spot.folder)
+        raise
+
+
+def _collect(folder: int, path: str, found: list[str], depth: int) -> bool:
+    """Append the files below an open folder, sorted, links unfollowed; whether all were listed."""
+    whole = True
+    with os.scandir(folder) as listing:
+        entries = sorted(listing, key=lambda entry: entry.name)
+    for entry in entries:
+        if len(found) >= MAX_LISTED:
+            return False
+        where = f"{path}/{entry.name}" if path else entry.name
+        if not entry.is_dir(follow_symlinks=False):
+            found.append(where)
+            continue
+        if entry.name in _UNLISTED:
+            continue
+        if depth == MAX_LIST_DEPTH:
+            whole = False
+            continue
+        try:
+            below = os.open(entry.name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=folder)
+        except OSError:
+            continue  # gone or swapped since it was listed
+        try:
+            whole = _collect(below, where, found, depth + 1) and whole
+        finally:
+            os.close(below)
+    return whole
+
+
+def _text(args: Mapping[str, Any], name: str, default: str | None = None) -> str:
+    value = args.get(name, default)
+    if not isinstance(value, str):
+        raise ToolFailed("tool", "tool.bad_args", f'"{name}" must be text')
+    return value
+
+
+def _whole(args: Mapping[str, Any], name: str, default: int) -> int:
+    value = args.get(name, default)
+    if type(value) is not int or value < 0:
+        raise ToolFailed("tool", "tool.bad_args", f'"{name}" must be a whole number')
+    return value
