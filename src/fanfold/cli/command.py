@@ -33,7 +33,8 @@ def command(name: str, *, summary: str, epilog: str = "") -> Callable[[Callable[
             return function(call, **rest)
 
         invoke.__doc__ = function.__doc__
-        invoke.__click_params__ = getattr(function, "__click_params__", [])  # type: ignore[attr-defined]
+        # Where click's decorators collect a function's parameters before it becomes a command.
+        invoke.__dict__["__click_params__"] = getattr(function, "__click_params__", [])
         wrapped = click.option("--no-color", is_flag=True, help="Plain text, also on a terminal.")(invoke)
         wrapped = click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")(
             wrapped

@@ -61,9 +61,7 @@ def _does(instance: Instance) -> tuple[str, str]:
         where = " in the shared workspace" if instance.step.workspace_mode == "shared" else ""
         return plain(f"writes {sets}{where}"), "yellow"
     kind = label(instance.step).kind
-    return {"reader": ("reads", "green"), "approval": ("waits for a person", "magenta")}.get(
-        kind, (kind, "dim")
-    )
+    return {"reader": ("reads", "green"), "approval": ("approval", "magenta")}.get(kind, (kind, "dim"))
 
 
 def _conflicts(result: DryRun, steps: Mapping[str, Instance], colour: bool) -> Iterator[str]:

@@ -89,8 +89,11 @@ def _as_failure(error: BaseException) -> FanfoldError:
 
 
 def _usage_failure(error: BaseException) -> FanfoldError | None:
-    click = sys.modules.get("click")
-    if click is None or not isinstance(error, click.ClickException):
+    if "click" not in sys.modules:  # then it cannot be click's error, and click need not be loaded
+        return None
+    import click
+
+    if not isinstance(error, click.ClickException):
         return None
     if not isinstance(error, click.UsageError):
         return AuthorError("usage", error.format_message())

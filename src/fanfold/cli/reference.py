@@ -51,17 +51,16 @@ def _describe(name: str, command: click.Command) -> list[str]:
     parts = [f"```\nfanfold {name} {usage}\n```\n\n"]
     paragraphs = [" ".join(block.split()) for block in (command.help or "").split("\n\n")]
     parts += [f"{paragraph}\n\n" for paragraph in paragraphs if paragraph]
-    rows = [_row(param, context) for param in command.params if param.name not in _COMMON]
-    rows = [row for row in rows if row]
+    own = (p for p in command.params if isinstance(p, click.Option) and p.name not in _COMMON)
+    rows = [_row(option, context) for option in own]
     if rows:
         parts += ["| option | meaning |\n|---|---|\n", *rows]
     return parts
 
 
-def _row(param: click.Parameter, context: click.Context) -> str:
+def _row(param: click.Option, context: click.Context) -> str:
     record = param.get_help_record(context)
-    if record is None:
-        return ""
+    assert record is not None, f"{param.name} says nothing about itself"
     option, meaning = (cell.replace("|", "\\|") for cell in record)
     return f"| `{option}` | {meaning} |\n"
 

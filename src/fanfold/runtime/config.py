@@ -125,8 +125,10 @@ class Config(Struct, frozen=True):
                 found[setting.key] = (environment[name].strip(), name)
         values: dict[str, bool | int | str | None] = {}
         for setting in SETTINGS:  # ceilings stand first in the table, so they are known when needed
-            raw, origin = found.get(setting.key, (setting.default, "default"))
-            values[setting.key] = raw if origin == "default" else _checked(setting, raw, origin, values)  # type: ignore[assignment]
+            if setting.key in found:
+                values[setting.key] = _checked(setting, *found[setting.key], values)
+            else:
+                values[setting.key] = setting.default
         return Config(home, values, {s.key: found.get(s.key, (None, "default"))[1] for s in SETTINGS})
 
     def integer(self, key: str) -> int:
