@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -30,12 +31,9 @@ def library(folders: tuple[Path, Path, Path]) -> Library:
 def put(folder: Path, file: str, name: str = "", version: int = 1) -> Path:
     path = folder / file
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(
-        GOOD.format(
-            name=name or file.split("@", maxsplit=1)[0].split(".", maxsplit=1)[0].split("/", maxsplit=1)[0],
-            version=version,
-        )
-    )
+    named = re.match(r"[a-z]+", file)
+    assert named is not None
+    path.write_text(GOOD.format(name=name or named[0], version=version))
     return path
 
 
