@@ -7,17 +7,20 @@
 | 17 | folding the lines decides, at every point, the command whose answer was recorded there |
 | 19 | after the faults have stopped, the run ends or names what it waits for in a bounded number of events |
 
-11 is checked by the store, which refuses stale owners, and 14 by `values`.
+11 is checked by the store, which refuses stale owners, and 14 by `values`. `Watch` adds what the
+scheduling rules promise beyond the numbered invariants: fairness, the reach of a cancellation, the quiet
+of a pause, skips that have a cause, and maps with as many items as their list.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fanfold.kernel.commands import Command
-from fanfold.kernel.events import Event
-from fanfold.kernel.invariants import Violation, fingerprint
-from fanfold.kernel.nodes import State
+from fanfold.kernel.commands import Command, Conclude, Skip, Start
+from fanfold.kernel.events import Event, StepEvent, SubagentEvent, WorkflowEvent
+from fanfold.kernel.invariants import SLOT_TYPES, Violation, conflict, fingerprint
+from fanfold.kernel.lifecycle import COMPLETED, EVENT_WORDS, SKIPPED, TERMINAL
+from fanfold.kernel.nodes import Map, Node, Run, State
 from fanfold.kernel.state import create_state, evolve
 from fanfold.testing.store import Store
 
@@ -58,3 +61,83 @@ def _replay(events: Sequence[Event], answered: Sequence[Command | None], sampled
         if wanted is not None and fingerprint(state) != wanted:
             raise InvariantError(3, f"the state after line {place + 1} differs from the live one")
     return state
+
+
+class Watch:
+    """What the log has promised so far, held against each command before it is answered."""
+
+    def __init__(self) -> None:
+        self.cancelled: set[str] = set()
+        """Runs whose cancellation was asked for."""
+        self.pausing = False
+        self.ended: dict[tuple[str, str], tuple[str, str]] = {}
+        """Status and reason of every step that ended."""
+        self.items: dict[tuple[str, str], int] = {}
+        self.events = 0
+        self.parked_at: dict[int, int] = {}
+        """When a step was refused for a conflict and began to reserve its sets, by `ready_seq`."""
+        self.chosen_at: dict[int, int] = {}
+
+    def note(self, event: Event, state: State) -> None:
+        """Follow one event that was folded into `state`."""
+        self.events += 1
+        for seq, node in state.claimants.items():
+            (self.parked_at if node.reserving else self.chosen_at).setdefault(seq, self.events)
+        data = event.data
+        if isinstance(data, WorkflowEvent):
+            if data.kind == "cancel_requested":
+                self.cancelled.add(event.run)
+            elif data.kind in ("pause_requested", "resumed"):
+                self.pausing = data.kind == "pause_requested"
+            elif data.kind == "decided" and data.what == "for_each" and data.error is None:
+                self.items[event.run, data.step] = data.value or 0
+        elif isinstance(data, StepEvent | SubagentEvent) and not data.late:
+            word = EVENT_WORDS.get(data.status, data.status)
+            if word in TERMINAL and state.runs[event.run].nodes[data.step].status in TERMINAL:
+                self.ended[event.run, data.step] = (word, data.reason)
+
+    def check(self, command: Command, state: State) -> None:
+        """Hold a command that is about to be answered against the log."""
+        if isinstance(command, Start) and command.type in SLOT_TYPES:
+            self._check_start(state.runs[command.run].nodes[command.step], command, state)
+        elif isinstance(command, Skip) and command.reason == "failure":
+            self._check_skip(state.runs[command.run].nodes[command.step])
+        elif isinstance(command, Conclude) and command.status == COMPLETED:
+            node = state.runs[command.run].nodes[command.step]
+            wanted = self.items.get((command.run, command.step))
+            if isinstance(node, Map) and len(node.children) != wanted:
+                raise InvariantError(13, f"{node.path} has {len(node.children)} items, its list {wanted}")
+
+    def _check_start(self, node: Node, command: Start, state: State) -> None:
+        if self.is_cancelled(node.run):
+            raise InvariantError(9, f"{node.path} starts although its run was cancelled")
+        if self.pausing and not self.cancelled:
+            raise InvariantError(19, f"{node.path} starts although a pause was asked for")
+        if command.execution > 1:
+            return
+        chosen_at = self.chosen_at.get(node.ready_seq, self.events)
+        for seq, other in state.claimants.items():
+            waited = other.reserving and seq < node.ready_seq and self.parked_at[seq] < chosen_at
+            if waited and conflict(node, other):
+                raise InvariantError(19, f"{node.path} overtakes {other.path}, which waited longer")
+
+    def _check_skip(self, node: Node) -> None:
+        assert node.parent is not None
+        prefix = f"{node.parent.path}/" if node.parent.path else ""
+        for name in node.step.depends_on:
+            status, reason = self.ended.get((node.run.id, prefix + name), (COMPLETED, ""))
+            inline = node.run.nodes[prefix + name].step.on_failure == "inline"
+            if status == SKIPPED:
+                if reason == "failure":
+                    return
+            elif status != COMPLETED and not inline:
+                return
+        raise InvariantError(4, f"{node.path} is skipped for a failure, but no dependency failed")
+
+    def is_cancelled(self, run: Run | None) -> bool:
+        """Whether the run, or one around it, was cancelled on request."""
+        while run is not None:
+            if run.id in self.cancelled:
+                return True
+            run = run.parent
+        return False

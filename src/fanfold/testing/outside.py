@@ -193,8 +193,11 @@ def _report_orphan(owner: Owner) -> None:
 
 
 def report_late(owner: Owner, orphan: Execution) -> None:
-    """An execution that was given up delivers its result after all."""
+    """An execution that was given up delivers its result after all; it must not be applied."""
+    late = owner.state.late
     deliver(owner, orphan.run, _result(owner, orphan))
+    if owner.state.late == late:
+        raise InvariantError(10, f"the result of a lost execution of {orphan.step} was applied")
 
 
 def _cancel_child(owner: Owner) -> bool:

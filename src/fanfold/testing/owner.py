@@ -75,6 +75,7 @@ class Owner:
         state, world = self.state, self.world
         while state.agenda:
             command = decide(state)[0]
+            world.watch.check(command, state)
             data = answer(world, state, command)
             if isinstance(command, Finish):
                 self._check_quiet(command.run)
@@ -85,6 +86,15 @@ class Owner:
             if world.faults.hits("early commit"):
                 self.commit()
         self.commit()
+        if world.watch.cancelled:
+            self._check_stopped()
+
+    def _check_stopped(self) -> None:
+        """A cancellation reaches every execution below it (invariant 9)."""
+        for execution in self.running:
+            run = self.state.runs[execution.run]
+            if execution.type != "approval" and self.world.watch.is_cancelled(run) and not execution.stop:
+                raise InvariantError(9, f"the cancellation did not reach {execution.step}")
 
     def _check_quiet(self, run: str) -> None:
         """A run ends after the executions in it, as the host knows them (invariant 9)."""

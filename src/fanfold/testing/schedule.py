@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from fanfold.errors import BugError
 from fanfold.kernel.events import Event, WorkflowEvent
-from fanfold.kernel.invariants import Auditor, Violation
+from fanfold.kernel.invariants import Violation
 from fanfold.kernel.lifecycle import PENDING, RUN_TERMINAL, RUNNING, WAITING
 from fanfold.kernel.nodes import Run, State
 from fanfold.kernel.state import create_state, evolve
@@ -84,19 +84,18 @@ def _patience() -> Iterator[None]:
 
 
 def _drive(world: World) -> str:
-    owner = _first_owner(world)
+    owner = create_run(world)
     while True:
         try:
-            _begin(owner)
-            _live(owner)
+            live(owner)
             break
         except Crash:
             owner = _take_over(world, owner)
     return _finish(world, owner)
 
 
-def _first_owner(world: World) -> Owner:
-    """Create the run."""
+def create_run(world: World, shape: type[Owner] = Owner) -> Owner:
+    """Take the lease and record the first event."""
     epoch = world.store.take_lease()
     inputs = world.values.put({"topic": "t"}, frozenset())
     created = WorkflowEvent("created", plan=world.plan, settings=world.settings, inputs=inputs, epoch=epoch)
@@ -105,7 +104,7 @@ def _first_owner(world: World) -> Owner:
     world.answered.append(None)
     state = create_state(event)
     world.observe(envelope, event, state)
-    return Owner(world, state, epoch)
+    return shape(world, state, epoch)
 
 
 def _begin(owner: Owner) -> None:
@@ -117,7 +116,9 @@ def _begin(owner: Owner) -> None:
         owner.record(ROOT, WorkflowEvent("started"))
 
 
-def _live(owner: Owner) -> None:
+def live(owner: Owner) -> None:
+    """Start or resume the run and stay with it until it ends, or nothing can happen any more."""
+    _begin(owner)
     while True:
         owner.work_off_agenda()
         if owner.state.root.status in RUN_TERMINAL or not next_report(owner):
@@ -133,14 +134,11 @@ def _take_over(world: World, dead: Owner) -> Owner:
     check_acknowledged(store)
     world.orphans += [one for one in dead.running if one.type != "approval" and rng.random() < 0.5]
     del world.orphans[:-8]
-    del world.answered[len(store.lines) :]
-    world.sampled = {place: mark for place, mark in world.sampled.items() if place < len(store.lines)}
-    world.auditor = Auditor(world.plan)
-    world.values.forget_the_log()
+    world.forget_the_log()
     world.now += rng.choice((0, 5, 50_000))
     if not store.lines:
         world.reached["crash before creation"] += 1
-        return _first_owner(world)
+        return create_run(world)
     epoch = store.take_lease()
     if faults.hits("zombie"):
         _append_stale(world, dead)

@@ -10,7 +10,7 @@ from fanfold.kernel.events import Envelope, Event, Evidence, StepEvent, Subagent
 from fanfold.kernel.invariants import Auditor, fingerprint
 from fanfold.kernel.lifecycle import EVENT_WORDS, STEP_TRANSITIONS
 from fanfold.kernel.nodes import State
-from fanfold.testing.checks import InvariantError
+from fanfold.testing.checks import InvariantError, Watch
 from fanfold.testing.faults import Faults
 from fanfold.testing.plans import random_plan, random_settings
 from fanfold.testing.store import Store
@@ -42,7 +42,6 @@ class World:
     """One seed's world."""
 
     def __init__(self, seed: int) -> None:
-        self.seed = seed
         self.rng = Random(seed)
         self.reached: Counter[str] = Counter()
         """What occurred: constructs, faults, transitions, ends."""
@@ -51,6 +50,7 @@ class World:
         self.faults = Faults(self.rng, self.reached)
         self.store = Store()
         self.values = Values()
+        self.watch = Watch()
         self.auditor = Auditor(self.plan)
         self.now = 1_000_000
         self.answered: list[Command | None] = []
@@ -67,9 +67,18 @@ class World:
     def observe(self, envelope: Envelope, event: Event, state: State) -> None:
         """Check everything that can be checked after one event."""
         self.values.note(event, state)
+        self.watch.note(event, state)
         violations = self.auditor.observe(envelope, event, state)
         if violations:
             raise InvariantError(violations[0].number, violations[0].message)
+
+    def forget_the_log(self) -> None:
+        """A crash may have cut the log: everything derived from it is derived again."""
+        self.auditor = Auditor(self.plan)
+        self.values.forget_the_log()
+        self.watch = Watch()
+        self.sampled = {place: mark for place, mark in self.sampled.items() if place < len(self.store.lines)}
+        del self.answered[len(self.store.lines) :]
 
     def count(self, state: State) -> None:
         """One more event was recorded live: sample, and see whether the faults are over."""

@@ -1,0 +1,181 @@
+"""A scheduler that is slow and obviously right: at each decision it looks at everything, from scratch.
+
+It follows the log with bookkeeping of its own (who ended, who is live, who was examined in vain) and
+takes from the kernel's state only the shape of the tree. There are no queues, no heaps and no wake-ups:
+a decision is one walk over all steps in plan order, asking the four questions that `admission` states.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from fanfold.kernel.events import Event, Settings, StepEvent, SubagentEvent, WorkflowEvent
+from fanfold.kernel.lifecycle import COMPLETED, EVENT_WORDS, SKIPPED, TERMINAL
+from fanfold.kernel.nodes import LEAF, LOOP, MAP, SCOPE, Composite, Node, State
+from fanfold.kernel.paths import overlaps
+from fanfold.kernel.plan import AgentAction, ApprovalAction, GroupAction
+
+Address = tuple[str, str]
+
+
+def address(node: Node) -> Address:
+    return node.run.id, node.path
+
+
+class SlowScheduler:
+    def __init__(self, settings: Settings) -> None:
+        self.slots = settings.max_concurrency
+        self.agents = settings.max_agents
+        self.ended: dict[Address, tuple[str, str]] = {}
+        self.live: dict[Address, Node] = {}
+        self.begun: list[Node] = []
+        """Every attempt that was ever admitted."""
+        self.evaluated: set[Address] = set()
+        self.open: set[Address] = set()
+        """Scopes whose start is in the log; runs have the path ""."""
+        self.ready_at: dict[Address, int] = {}
+        self.in_vain: set[Address] = set()
+        """Examined and refused for a conflict: they hold their sets against whoever was ready later."""
+
+    # Following the log
+
+    def observe(self, event: Event, state: State) -> None:
+        data = event.data
+        if isinstance(data, WorkflowEvent):
+            if data.kind in ("started", "created"):
+                self.open.add((event.run, ""))
+            elif data.kind == "decided":
+                self.evaluated.add((event.run, data.step))
+            elif data.raised is not None:
+                self.agents = max(self.agents, data.raised.max_agents or 0)
+        elif isinstance(data, StepEvent | SubagentEvent) and not data.late:
+            self._observe_step((event.run, data.step), data, state)
+        for node in self._ready(state):
+            self.ready_at.setdefault(address(node), len(self.ready_at))
+
+    def _observe_step(self, where: Address, data: StepEvent | SubagentEvent, state: State) -> None:
+        word = EVENT_WORDS.get(data.status, data.status)
+        node = state.runs[where[0]].nodes[where[1]]
+        if word == "started":
+            self.open.add(where)
+            if node.kind == LEAF:
+                self.live[where] = node
+                self.begun.append(node)
+        elif word in TERMINAL:
+            if word == COMPLETED and isinstance(data, StepEvent) and data.cached:
+                self.begun.append(node)
+            self.live.pop(where, None)
+            self.ended[where] = (word, data.reason)
+
+    # Who is ready
+
+    def _ready(self, state: State) -> list[Node]:
+        """Leaves that wait for nothing but their turn, in plan order."""
+        nodes = [node for run in state.runs.values() for node in run.nodes.values()]
+        return sorted((node for node in nodes if self._is_ready(node)), key=lambda node: node.order)
+
+    def _is_ready(self, node: Node) -> bool:
+        where = address(node)
+        if node.kind != LEAF or isinstance(node.step.action, ApprovalAction):
+            return False
+        if where in self.ended or where in self.live:
+            return False
+        return self._is_admitted(node) and not self._is_doomed(node)
+
+    def _is_admitted(self, node: Node) -> bool:
+        step, parent = node.step, node.parent
+        assert parent is not None
+        asks = step.when is not None and parent.kind != LOOP and node.kind != MAP
+        if (asks or (step.templated_sets and node.kind == LEAF)) and address(node) not in self.evaluated:
+            return False
+        if parent.kind == SCOPE:
+            return address(parent) in self.open and all(
+                self._lets_through(node, name) for name in step.depends_on
+            )
+        return True
+
+    def _lets_through(self, node: Node, name: str) -> bool:
+        assert node.parent is not None
+        prefix = f"{node.parent.path}/" if node.parent.path else ""
+        status, reason = self.ended.get((node.run.id, prefix + name), ("", ""))
+        inline = node.run.nodes[prefix + name].step.on_failure == "inline"
+        if status == SKIPPED:
+            return reason == "condition"
+        return status == COMPLETED or (bool(status) and inline)
+
+    def _is_doomed(self, node: Node) -> bool:
+        """The run it belongs to is being wound up."""
+        return any(scope.stopping for scope in ancestors(node))
+
+    # Who starts
+
+    def wave(self, state: State) -> list[Address]:
+        """The steps that must start now, in order."""
+        chosen: list[Node] = []
+        for node in self._ready(state):
+            if len(self.live) + len(chosen) >= self.slots:
+                break
+            if not self._has_room(node, chosen):
+                continue
+            if self._is_blocked(node, chosen, state):
+                self.in_vain.add(address(node))
+                continue
+            self.in_vain.discard(address(node))
+            chosen.append(node)
+        return [address(node) for node in chosen]
+
+    def _has_room(self, node: Node, chosen: list[Node]) -> bool:
+        is_agent = isinstance(node.step.action, AgentAction)
+        admitted = [other for other in (*self.begun, *chosen) if isinstance(other.step.action, AgentAction)]
+        if is_agent and len(admitted) >= self.agents:
+            return False
+        for scope in ancestors(node):
+            slots, agents = caps(scope)
+            if slots is not None and count_inside((*self.live.values(), *chosen), scope) >= slots:
+                return False
+            if is_agent and agents is not None and count_inside(admitted, scope) >= agents:
+                return False
+        return True
+
+    def _is_blocked(self, node: Node, chosen: list[Node], state: State) -> bool:
+        if any(conflict(node, other) for other in (*self.live.values(), *chosen)):
+            return True
+        mine = self.ready_at[address(node)]
+        return any(
+            conflict(node, state.runs[run].nodes[path])
+            for run, path in self.in_vain
+            if (run, path) not in self.ended and self.ready_at[run, path] < mine
+        )
+
+
+def ancestors(node: Node) -> Iterator[Composite]:
+    parent = node.parent
+    while parent is not None:
+        yield parent
+        parent = parent.parent
+
+
+def caps(scope: Composite) -> tuple[int | None, int | None]:
+    """Slots and agents that a scope allows for everything inside it."""
+    if scope is scope.run.scope:
+        limits = scope.run.plan.limits
+        return (limits.max_concurrency, limits.max_agents) if scope.run.parent else (None, None)
+    action = scope.step.action
+    if scope.kind == SCOPE and isinstance(action, GroupAction):
+        return action.max_concurrency, action.max_agents
+    return None, None
+
+
+def count_inside(nodes: tuple[Node, ...] | list[Node], scope: Composite) -> int:
+    return sum(1 for node in nodes if any(parent is scope for parent in ancestors(node)))
+
+
+def conflict(a: Node, b: Node) -> bool:
+    if a.write_set and b.write_set and overlaps(a.write_set, b.write_set):
+        return True
+    return writes_under(a, b) or writes_under(b, a)
+
+
+def writes_under(writer: Node, reader: Node) -> bool:
+    shared = writer.step.posture == "writer" and writer.step.workspace_mode == "shared"
+    return shared and overlaps(writer.write_set, reader.read_set)

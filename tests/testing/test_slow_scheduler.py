@@ -1,0 +1,82 @@
+"""The kernel starts what a slow and obviously right scheduler starts, in the same order."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+
+from fanfold.kernel.commands import Command, Pause, Start
+from fanfold.kernel.events import Data, Event
+from fanfold.kernel.plan import ApprovalAction, GroupAction, Limits, Plan, Retry, Step
+from fanfold.testing.owner import Owner
+from fanfold.testing.schedule import create_run, live
+from fanfold.testing.world import World
+from tests.testing.slow_scheduler import Address, SlowScheduler
+
+SLOT_TYPES = ("agent", "function", "command")
+
+
+def without_trouble(plan: Plan) -> Plan:
+    """The same plan with nothing that fails, times out or costs; what is left is scheduling."""
+    limits = Limits(plan.limits.max_concurrency, plan.limits.max_agents)
+    workflows = {name: without_trouble(other) for name, other in plan.workflows.items()}
+    steps = tuple(step_without_trouble(step) for step in plan.steps)
+    return replace(plan, steps=steps, limits=limits, workflows=workflows)
+
+
+def step_without_trouble(step: Step) -> Step:
+    action = step.action
+    if isinstance(action, GroupAction):
+        action = replace(action, steps=tuple(step_without_trouble(inner) for inner in action.steps))
+    elif isinstance(action, ApprovalAction):
+        action = replace(action, default=None)
+    when = "true" if step.when == "error" else step.when
+    items = "items:2" if step.for_each == "error" else step.for_each
+    return replace(step, action=action, timeout_ms=None, retry=Retry(attempts=1), when=when, for_each=items)
+
+
+class Compared(Owner):
+    """An owner that asks the slow scheduler whenever the kernel has handed out slots."""
+
+    slow: SlowScheduler
+    wave: list[Address]
+    waves = 0
+
+    def record(self, run: str, data: Data, command: Command | None = None) -> None:
+        super().record(run, data, command)
+        self.slow.observe(Event(run, self.world.now, data), self.state)
+        if isinstance(command, Start) and self.wave[:1] == [(command.run, command.step)]:
+            self.wave.pop(0)
+        if self.wave or self.state.root.status != "running":
+            return
+        agenda = list(self.state.agenda)
+        if any(not isinstance(due, Pause) and not self.takes_a_slot(due) for due in agenda):
+            return  # there are questions to be answered before slots are handed out
+        starts = [(due.run, due.step) for due in agenda if isinstance(due, Start)]
+        assert starts == self.slow.wave(self.state)
+        self.wave = starts
+        self.waves += bool(starts)
+
+    @staticmethod
+    def takes_a_slot(command: Command) -> bool:
+        return isinstance(command, Start) and command.type in SLOT_TYPES
+
+
+def compare(seed: int) -> int:
+    """Drive one random plan with both schedulers; the number of waves they agreed on."""
+    world = World(seed)
+    world.plan = without_trouble(world.plan)
+    world.settings = replace(world.settings, timeout_ms=None, budget_tokens=None, budget_micro_usd=None)
+    world.faults.rates = {}
+    world.faults.calm = True
+    owner = create_run(world, Compared)
+    assert isinstance(owner, Compared)
+    owner.slow, owner.wave = SlowScheduler(world.settings), []
+    live(owner)
+    return owner.waves
+
+
+@pytest.mark.parametrize("first", range(0, 600, 100))
+def test_both_schedulers_start_the_same_steps_in_the_same_order(first: int):
+    waves = [compare(seed) for seed in range(first, first + 100)]
+    assert sum(waves) > 300
