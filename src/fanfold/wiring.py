@@ -18,7 +18,12 @@ from fanfold.recipe.surroundings import Ceilings, RoleFacts, Surroundings
 from fanfold.runtime.config import Config, user_home
 
 if TYPE_CHECKING:
+    from fanfold.agents.backend import Backend
+    from fanfold.runtime.frozen import Frozen
     from fanfold.runtime.handler_search import HandlerSearch
+    from fanfold.runtime.project import Project
+    from fanfold.sessions.supervisor import Supervisor
+    from fanfold.store.protocol import Store
 
 BUILT_IN_RECIPES = Path(__file__).parent / "recipe" / "builtin"
 
@@ -53,6 +58,35 @@ class Wired:
         from fanfold.runtime.handler_search import HandlerSearch
 
         return HandlerSearch(self.project)
+
+    def open(self) -> Project:
+        """The project with its store, ready to run recipes."""
+        # Looking at recipes must not cost the import of a database.
+        from fanfold.runtime.project import Project
+        from fanfold.store.sqlite import SqliteStore
+
+        durability = self.config.text("store.durability")
+        store = SqliteStore(
+            self.project / ".fanfold", durability="normal" if durability == "normal" else "full"
+        )
+        return Project(self.project, self.config, lambda: self.roles, store, self._supervise)
+
+    def _supervise(self, store: Store, frozen: Frozen) -> Supervisor:
+        from fanfold.agents.backends.scripted import Script, ScriptedBackend
+        from fanfold.sessions.supervisor import Supervisor
+        from fanfold.store.leases import this_process
+
+        backends: dict[str, Backend] = {}
+        if frozen.script is not None:
+            backends["scripted"] = ScriptedBackend(Script.load(frozen.script, frozen.script_file))
+        return Supervisor(
+            store,
+            backends,
+            max_threads=self.config.integer("sessions.max_threads"),
+            max_depth=self.config.integer("sessions.max_depth"),
+            max_sessions=self.config.integer("sessions.max_sessions"),
+            owner=this_process(),
+        )
 
     def _is_handler(self, name: str) -> bool:
         return self._handlers.knows(name)

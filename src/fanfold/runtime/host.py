@@ -27,7 +27,7 @@ from fanfold.runtime.jobs import Job, NoJob, Question
 from fanfold.runtime.performer import Outcome, Performer
 from fanfold.runtime.requests import apply_request
 from fanfold.runtime.run_tree import RunTree
-from fanfold.store.wakeup import listen
+from fanfold.store.wakeup import Listener, Wakeups
 
 PAUSE_GRACE_S = 10.0
 Watcher = Callable[[list[Envelope], RunTree], None]
@@ -41,8 +41,12 @@ def now_ms() -> int:
 class Host:
     """Drives one tree to its end, to a pause, or to the point where only people can go on."""
 
-    def __init__(self, tree: RunTree, performer: Performer, *, leave_when_waiting: bool = True) -> None:
+    def __init__(
+        self, tree: RunTree, performer: Performer, bells: Wakeups, *, leave_when_waiting: bool = True
+    ) -> None:
         self.tree = tree
+        self._bells = bells
+        performer.lease = tree.lease
         self._performer = performer
         self._leave_when_waiting = leave_when_waiting
         self._inbox: deque[tuple[str, Data]] = deque()
@@ -91,17 +95,18 @@ class Host:
 
     async def _drive(self) -> None:
         loop = asyncio.get_running_loop()
-        with listen(self.tree.store, self.tree.root.id) as socket:
-            loop.add_reader(socket.fileno(), self._drain, socket)
-            try:
-                while not self._is_done():
-                    await self._turn()
-            finally:
-                loop.remove_reader(socket.fileno())
-                await self._end_all()
+        bell = self._bells.listen(self.tree.root.id)
+        loop.add_reader(bell.fileno(), self._rung, bell)
+        try:
+            while not self._is_done():
+                await self._turn()
+        finally:
+            loop.remove_reader(bell.fileno())
+            bell.close()
+            await self._end_all()
 
-    def _drain(self, socket: Any) -> None:
-        socket.drain()
+    def _rung(self, bell: Listener) -> None:
+        bell.drain()
         self.look_for_requests()
 
     async def _turn(self) -> None:
@@ -206,6 +211,7 @@ class Host:
             )
         else:
             output = self.tree.blobs.put(outcome.output)
+            self.tree.carry.extend(outcome.carry)
             key = self._performer.cache_key(node) if node.step.cache else None
             if key is not None:
                 self.tree.remember_cached(key, output)

@@ -30,10 +30,8 @@ from fanfold.runtime.ids import session_id
 from fanfold.runtime.jobs import AgentJob, CommandJob, FunctionJob, Job
 from fanfold.runtime.outputs import check_output
 from fanfold.runtime.values import shorten
-from fanfold.sessions.log import read_entries
-from fanfold.sessions.processes import run_process
 from fanfold.sessions.supervisor import Supervisor
-from fanfold.store.protocol import Store
+from fanfold.store.protocol import Batch, Lease, Store
 
 MAX_OUTPUT_BYTES = 16 * 1024 * 1024
 SUMMARY_CHARS = 600
@@ -46,6 +44,8 @@ class Outcome(Struct, frozen=True):
     error: Failure | None = None
     summary: str = ""
     usage: Usage | None = None
+    carry: tuple[Batch, ...] = ()
+    """The end of the session's own log, to be written in the transaction that ends the step."""
 
 
 class Performer:
@@ -63,6 +63,8 @@ class Performer:
         self._project = project
         self._find_handler = find_handler
         self._keys: dict[tuple[str, str], str] = {}
+        self.lease: Lease | None = None
+        """The lease of the tree whose jobs are performed; it guards the sessions' logs too."""
 
     def reuse(self, node: Node, job: Job) -> str | None:
         """The output of an earlier run that may stand in for this step: a fork's, or a cached one."""
@@ -129,11 +131,13 @@ class Performer:
             workspace=self._project,
             read_only=node.step.posture == "read_only",
             write_set=node.write_set,
-            entries=read_entries(self._store, session) if start.execution > 1 else (),
         )
-        result = await self._supervisor.run_step(request, backend=self._frozen.backend, on_progress=progress)
+        carry: list[Batch] = []
+        result = await self._supervisor.run_step(
+            request, backend=self._frozen.backend, on_progress=progress, lease=self.lease, carry=carry
+        )
         summary = result.summary or shorten(_as_text(result.output), SUMMARY_CHARS)
-        return Outcome(result.output, None, summary, result.usage)
+        return Outcome(result.output, None, summary, result.usage, tuple(carry))
 
     def _role(self, action: AgentAction) -> Role:
         name = action.agent if action.agent_version is None else f"{action.agent}@{action.agent_version}"
@@ -153,6 +157,8 @@ class Performer:
             hint = "write `run:` in the gate"
             text = f"the {gate} gate names no command"
             return Outcome(error=_failure(node, start, "agent", "gate.no_command", text, hint))
+        from fanfold.sessions.processes import run_process
+
         session = session_id(start.run, start.step, start.attempt)
         try:
             ended = await run_process(job.argv, cwd=self._project, env=job.env, session_id=session)

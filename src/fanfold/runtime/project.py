@@ -29,11 +29,10 @@ from fanfold.runtime.performer import Performer
 from fanfold.runtime.report import write_mirror
 from fanfold.runtime.requests import check_choice, find_approval
 from fanfold.runtime.run_tree import RunTree
-from fanfold.sessions.processes import sweep_stragglers
 from fanfold.sessions.supervisor import Supervisor
 from fanfold.store.leases import this_process
 from fanfold.store.protocol import Request, RunHead, Store
-from fanfold.store.wakeup import wake
+from fanfold.store.wakeup import Wakeups
 
 MakeSupervisor = Callable[[Store, Frozen], Supervisor]
 
@@ -70,6 +69,7 @@ class Project:
         self._roles = roles
         self._supervise = supervise
         self._handlers = Handlers(self.folder)
+        self.bells = Wakeups(self.folder / ".fanfold")
 
     def close(self) -> None:
         self.store.close()
@@ -119,7 +119,9 @@ class Project:
 
     def host(self, tree: RunTree, *, leave_when_waiting: bool = True) -> Host:
         """What drives a tree this process owns."""
-        return Host(tree, self._performer(self.frozen(tree)), leave_when_waiting=leave_when_waiting)
+        return Host(
+            tree, self._performer(self.frozen(tree)), self.bells, leave_when_waiting=leave_when_waiting
+        )
 
     def own(self, root: str) -> RunTree:
         """Take a run tree over. Raises `LeaseHeld` while its owner lives."""
@@ -128,6 +130,8 @@ class Project:
         performer = self._performer(self.frozen(reader))
         tree = RunTree.load(self.store, root, lease, performer.reuse)
         if tree.root.status not in RUN_TERMINAL:
+            from fanfold.sessions.processes import sweep_stragglers
+
             sweep_stragglers(_sessions(tree))
         return tree
 
@@ -194,7 +198,7 @@ class Project:
         """Leave a request and wake the owner, if there is one."""
         request = Request(root=head.root_run_id, run_id=head.run_id, kind=kind, data=data, at=now_ms())
         number = self.store.request(request)
-        wake(self.store, head.root_run_id)
+        self.bells.wake(head.root_run_id)
         return number
 
     def answer(self, head: RunHead, path: str, decision: str, comment: str | None, edited: JSON) -> None:

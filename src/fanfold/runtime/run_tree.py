@@ -51,6 +51,8 @@ class RunTree:
         self.tree_seq = 0
         self.pending: list[Envelope] = []
         self.requests_done: list[int] = []
+        self.carry: list[Batch] = []
+        """What ends with a step but stands in another log: the last entries of its session."""
         self._written: dict[str, str] = {}
         self._outputs: list[OutputRow] = []
         self._cache: list[tuple[str, str, str]] = []
@@ -144,20 +146,18 @@ class RunTree:
         stops, self.answers.stops = self.answers.stops, []
         if written or self.requests_done:
             assert self.lease is not None
-            self.store.write(
-                [
-                    Batch(
-                        root=self.root.id,
-                        epoch=self.lease.epoch,
-                        envelopes=written,
-                        blobs=self.blobs.take_fresh(),
-                        heads=self._changed_heads(written),
-                        outputs=self._outputs,
-                        cache=self._cache,
-                        requests_done=self.requests_done,
-                    )
-                ]
+            batch = Batch(
+                root=self.root.id,
+                epoch=self.lease.epoch,
+                envelopes=written,
+                blobs=self.blobs.take_fresh(),
+                heads=self._changed_heads(written),
+                outputs=self._outputs,
+                cache=self._cache,
+                requests_done=self.requests_done,
             )
+            carried, self.carry = self.carry, []
+            self.store.write([batch, *carried])
             self._outputs, self._cache, self.requests_done = [], [], []
         return written, jobs, stops
 
