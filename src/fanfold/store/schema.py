@@ -51,7 +51,6 @@ CREATE UNIQUE INDEX events_of_children ON events (log, seq) WHERE log IS NOT NUL
 CREATE TABLE blobs (
   id INTEGER PRIMARY KEY,
   hash TEXT NOT NULL UNIQUE,
-  packed INTEGER NOT NULL,
   content BLOB NOT NULL
 );
 
