@@ -417,9 +417,19 @@ def test_defaults_reach_steps_that_do_not_say():
     assert (steps["d"].timeout_ms, steps["d"].retry) == (9, Retry(attempts=5))
 
 
-def test_money_is_counted_exactly():
-    plan = plan_of("name: t\nlimits: {budget: {usd: 0.1}}\nsteps:\n- {id: a, prompt: x}\n")
-    assert plan.limits.budget.micro_usd == 100_000
+@pytest.mark.parametrize(
+    ("usd", "micro_usd"),
+    [("0.1", 100_000), ("3", 3_000_000), ("0x10", 16_000_000), ("1e-9", 1), ("2.5e1", 25_000_000)],
+)
+def test_money_is_counted_exactly(usd: str, micro_usd: int):
+    plan = plan_of(f"name: t\nlimits: {{budget: {{usd: {usd}}}}}\nsteps:\n- {{id: a, prompt: x}}\n")
+    assert plan.limits.budget.micro_usd == micro_usd
+
+
+@pytest.mark.parametrize("usd", [".nan", ".inf", "-.inf", "1e400"])
+def test_money_must_be_a_number_one_can_spend(usd: str):
+    text = f"name: t\nlimits: {{budget: {{usd: {usd}}}}}\nsteps:\n- {{id: a, prompt: x}}\n"
+    assert not compile_text(text).report.ok
 
 
 def test_configuration_raises_the_ceilings():

@@ -109,8 +109,10 @@ def test_a_mistake_in_a_step_is_reported_once(step: str, code: str):
             "recipe.bad_value",
         ),
         (
-            "name: t\ninputs: [{name: x, type: string, enum: [a, 1]}]\n"
-            "steps: [{id: a, prompt: '{{inputs.x}}'}]\n",
+            (
+                "name: t\ninputs: [{name: x, type: string, enum: [a, 1]}]\n"
+                "steps: [{id: a, prompt: '{{inputs.x}}'}]\n"
+            ),
             "recipe.bad_type",
         ),
         (
@@ -136,13 +138,17 @@ def test_a_mistake_in_a_step_is_reported_once(step: str, code: str):
             "recipe.bad_template",
         ),
         (
-            "name: t\nsteps: [{id: a, prompt: x}, "
-            "{id: b, depends_on: [a], when: steps.a == 'x', prompt: y}]\n",
+            (
+                "name: t\nsteps: [{id: a, prompt: x}, "
+                "{id: b, depends_on: [a], when: steps.a == 'x', prompt: y}]\n"
+            ),
             "recipe.bad_expression",
         ),
         (
-            "name: t\nsteps: [{id: a, approve: Ok?}, "
-            "{id: b, depends_on: [a], when: steps.a.by == 'x', prompt: y}]\n",
+            (
+                "name: t\nsteps: [{id: a, approve: Ok?}, "
+                "{id: b, depends_on: [a], when: steps.a.by == 'x', prompt: y}]\n"
+            ),
             "recipe.bad_expression",
         ),
         ("name: t\nphases: [{id: p, tasks: []}]\n", "recipe.bad_value"),

@@ -11,8 +11,9 @@ Rules
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field
 from typing import cast
+
+from msgspec import Struct, field
 
 from fanfold.errors import FanfoldError
 from fanfold.kernel.plan import MAX_NESTING_DEPTH, Plan, Value
@@ -29,8 +30,7 @@ from fanfold.recipe.units import read_unit, warn_unused
 MAX_SUB_WORKFLOWS = 256
 
 
-@dataclass
-class Frame:
+class Frame(Struct):
     """A file on the way from the root to where we are, and the call it is at."""
 
     identity: str
@@ -38,8 +38,7 @@ class Frame:
     call: Draft | None = None
 
 
-@dataclass
-class Closure:
+class Closure(Struct):
     """Everything reachable from one root."""
 
     around: Surroundings

@@ -7,7 +7,6 @@ for convenience; a `{{path}}` in it stays one piece, and its value stays part of
 from __future__ import annotations
 
 import re
-import shlex
 
 from fanfold.recipe.entries import Entries
 from fanfold.recipe.notes import Notes, quoted
@@ -54,6 +53,8 @@ def _split(node: Scalar, text: str, notes: Notes) -> tuple[str, ...]:
             hidden += text[at:opened].replace("\\{{", hide("\\{{")) + hide(text[opened:closed])
             at = closed
     hidden += text[at:].replace("\\{{", hide("\\{{"))
+    import shlex
+
     try:
         words = shlex.split(hidden)
     except ValueError as error:

@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from fanfold.kernel.plan import JSON, Plan
@@ -36,8 +36,7 @@ __all__ = [
 ]
 
 
-@dataclass
-class Compiled:
+class Compiled(Struct):
     """What became of a recipe."""
 
     plan: Plan | None

@@ -11,7 +11,7 @@ Rules
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from msgspec import Struct
 
 from fanfold.kernel.plan import StepType
 from fanfold.recipe.diagnostics import Span
@@ -66,7 +66,7 @@ class Scope:
         return self.drafts[-1] if self.drafts else None
 
 
-class Words(NamedTuple):
+class Words(Struct, frozen=True):
     """Characters `start` to `end` of a text. Where they stand in the file is found out when someone asks,
     because that costs a walk through the text and most recipes are right."""
 

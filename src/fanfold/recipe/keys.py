@@ -14,8 +14,9 @@ Rules
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal, TypeAlias
+
+from msgspec import Struct
 
 Kind: TypeAlias = Literal[
     "slug",  # [a-z0-9][a-z0-9_-]{0,63}
@@ -55,8 +56,7 @@ RETRY_CLASSES = ("timeout", "transport", "rate_limit", "invalid_output", "agent"
 MAX_DURATION_MS = 366 * 24 * 3_600_000
 
 
-@dataclass(frozen=True)
-class Key:
+class Key(Struct, frozen=True):
     """One key: how it is spelled, what its value looks like, and one line for its reader."""
 
     name: str
@@ -72,8 +72,7 @@ class Key:
     alias: str = ""
 
 
-@dataclass(frozen=True)
-class Shape:
+class Shape(Struct, frozen=True):
     """One object of the language: its keys by name, in the order the reference prints them."""
 
     name: str

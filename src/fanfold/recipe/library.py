@@ -16,11 +16,12 @@ from __future__ import annotations
 
 import os
 import re
-import secrets
 import stat
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 from pathlib import Path
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from fanfold.errors import AuthorError, NotFoundError, WorldError
 from fanfold.recipe.diagnostics import nearest
@@ -33,8 +34,7 @@ _NAMED = re.compile(r"(?P<name>[a-z0-9][a-z0-9_-]{0,63})(?:@v?(?P<version>[1-9][
 _VERSION_LINE = re.compile(rb"^version:[ \t]*([1-9][0-9]{0,9})[ \t]*(?:#.*)?\r?$", re.MULTILINE)
 
 
-@dataclass(frozen=True)
-class Entry:
+class Entry(Struct, frozen=True):
     """One recipe in a folder."""
 
     name: str
@@ -47,8 +47,7 @@ class Entry:
     """What it shadows, or why it cannot be used."""
 
 
-@dataclass(frozen=True)
-class _Candidate:
+class _Candidate(Struct, frozen=True):
     name: str
     version: int | None
     """None: the file's name does not say; the text does."""
@@ -291,7 +290,7 @@ def _refuse_link(name: str, folder: int, shown: Path) -> None:
 
 def _replace(name: str, data: bytes, folder: int) -> None:
     """Write beside and rename: a reader sees the old recipe or the new one, never half of one."""
-    temporary = f".{name}.{secrets.token_hex(4)}.tmp"
+    temporary = f".{name}.{os.urandom(4).hex()}.tmp"
     handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o644, dir_fd=folder)
     try:
         with os.fdopen(handle, "wb") as opened:

@@ -7,8 +7,9 @@ anything, and a path into it is judged when the run gets there.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TypeAlias, cast
+
+from msgspec import Struct
 
 from fanfold.recipe import parse
 from fanfold.recipe.drafts import Draft
@@ -17,25 +18,21 @@ from fanfold.recipe.notes import Notes, quoted
 Known: TypeAlias = "Anything | Text | ListOf | Fields"
 
 
-@dataclass(frozen=True)
-class Anything:
+class Anything(Struct, frozen=True):
     """Nothing is known."""
 
 
-@dataclass(frozen=True)
-class Text:
+class Text(Struct, frozen=True):
     """Text: no path leads into it."""
 
 
-@dataclass(frozen=True)
-class ListOf:
+class ListOf(Struct, frozen=True):
     """A list, one element per item."""
 
     element: Known
 
 
-@dataclass(frozen=True)
-class Fields:
+class Fields(Struct, frozen=True):
     """An object with exactly these fields."""
 
     fields: dict[str, Known]

@@ -14,8 +14,10 @@ Rules
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, Literal, cast
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from fanfold.kernel.plan import (
     Action,
@@ -54,8 +56,7 @@ VERDICT_SCHEMA = {
 }
 
 
-@dataclass
-class PhaseParts:
+class PhaseParts(Struct):
     """The parts of a phase that are not steps yet."""
 
     review: Entries | None = None
@@ -250,8 +251,6 @@ _UNTIL = {
 def _mapped(task: Step, for_each: str | None, draft: Draft) -> Step:
     if for_each is None:
         return task
-    from msgspec.structs import replace
-
     return replace(
         task,
         for_each=for_each,

@@ -13,15 +13,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
+
+from msgspec import Struct
 
 from fanfold.recipe.drafts import Draft, Scope, Words
-from fanfold.recipe.expressions import ExpressionError, Reference, check_expression
 from fanfold.recipe.notes import Notes, quoted
 from fanfold.recipe.outputs import declared_names, output_of, why_not
 from fanfold.recipe.parse import Scalar
 from fanfold.recipe.template import Hole, Path, TemplateError, parse_template
+
+if TYPE_CHECKING:
+    from fanfold.recipe.expressions import Reference
 
 _AFTER_STEPS = re.compile(r"steps\.([A-Za-z0-9_]*-[A-Za-z0-9_-]*)", re.ASCII)
 STEP_FACTS = ("output", "status", "error")
@@ -35,8 +38,7 @@ _WHERE = {
 }
 
 
-@dataclass(frozen=True)
-class Place:
+class Place(Struct, frozen=True):
     """Where a text stands: whose it is, which steps it sees, which other names exist there."""
 
     draft: Draft | None
@@ -137,6 +139,9 @@ class References:
         text = node.text
         if isinstance(node.value, bool):
             return text
+        # Many recipes have no expressions, and theirs is the costliest module to load.
+        from fanfold.recipe.expressions import ExpressionError, check_expression
+
         try:
             found = check_expression(
                 text,

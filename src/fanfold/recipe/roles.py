@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from fanfold.recipe.notes import Notes, quoted
 from fanfold.recipe.parse import Scalar
@@ -11,8 +11,7 @@ from fanfold.recipe.surroundings import RoleFacts, Surroundings
 UNKNOWN = RoleFacts(read_only=False)
 
 
-@dataclass(frozen=True)
-class Role:
+class Role(Struct, frozen=True):
     """A role as a step asked for it, and what is known about it."""
 
     name: str

@@ -8,7 +8,7 @@ again when the instance is created.
 
 from __future__ import annotations
 
-from fanfold.kernel.paths import GlobError, check_glob
+from fanfold.kernel.globs import GlobError, check_glob
 from fanfold.recipe.drafts import Draft
 from fanfold.recipe.parse import Scalar
 from fanfold.recipe.references import Place, References

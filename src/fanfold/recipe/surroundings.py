@@ -6,12 +6,12 @@ They are passed in, because this package may not look for agents or functions it
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Protocol
 
+from msgspec import Struct, field
 
-@dataclass(frozen=True)
-class RoleFacts:
+
+class RoleFacts(Struct, frozen=True):
     """As much of a role as a recipe can be wrong about."""
 
     read_only: bool
@@ -20,16 +20,14 @@ class RoleFacts:
     prompt_template: bool = False
 
 
-@dataclass(frozen=True)
-class Ceilings:
+class Ceilings(Struct, frozen=True):
     """How far a recipe's limits may go; project configuration raises them."""
 
     concurrency: int = 16
     agents: int = 500
 
 
-@dataclass(frozen=True)
-class Found:
+class Found(Struct, frozen=True):
     """A recipe that was found: its bytes, and where they came from."""
 
     data: bytes
@@ -48,8 +46,7 @@ class Recipes(Protocol):
         ...
 
 
-@dataclass(frozen=True)
-class Surroundings:
+class Surroundings(Struct, frozen=True):
     """Everything outside the file that decides whether the file is right."""
 
     roles: Mapping[str, RoleFacts]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from fanfold.kernel.plan import Input, Limits, OnFailure, Output, Plan, Retry, WorkspaceMode
 from fanfold.recipe.diagnostics import Source
@@ -15,8 +16,7 @@ from fanfold.recipe.references import References
 from fanfold.recipe.surroundings import Surroundings
 
 
-@dataclass
-class Defaults:
+class Defaults(Struct):
     """What steps that do not say get."""
 
     agent: str | None = None
@@ -28,8 +28,7 @@ class Defaults:
     on_failure: OnFailure = "skip"
 
 
-@dataclass
-class Unit:
+class Unit(Struct):
     """A file, what was read of it, and the plan it becomes when nothing is wrong with it."""
 
     source: Source

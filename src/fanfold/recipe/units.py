@@ -8,7 +8,6 @@ Assembly comes last, after the sub-workflows are known, and only when nothing is
 from __future__ import annotations
 
 import hashlib
-from decimal import Decimal
 
 from fanfold.kernel.plan import Budget, Limits
 from fanfold.recipe import parse
@@ -80,8 +79,9 @@ def _read_budget(limits: Entries, notes: Notes) -> Budget:
     node = limits.nodes.get("budget")
     entries = read_entries(node, BUDGET, notes) if node is not None else None
     usd = entries.nodes.get("usd") if entries is not None else None
-    # From the text, not from the float: 0.1 dollars are 100,000 micro-dollars and nothing else.
-    micro_usd = max(1, int(Decimal(usd.text) * 1_000_000)) if isinstance(usd, Scalar) else None
+    amount = usd.value if isinstance(usd, Scalar) else None
+    # Any positive amount is a budget, also one below the smallest unit.
+    micro_usd = max(1, round(amount * 1_000_000)) if isinstance(amount, (int, float)) else None
     return Budget(tokens=entries.integer("tokens") if entries is not None else None, micro_usd=micro_usd)
 
 
