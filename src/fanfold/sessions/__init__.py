@@ -1,0 +1,1 @@
+"""Sessions: conversations of agents, their logs and processes, and the one authority over their lives."""

@@ -1,0 +1,33 @@
+"""What a process we start may know of our environment: a short list, and what its step gives it.
+
+Provider keys stay in this process. A step cannot hand one on either, not even under another name: recipes
+are written by people who need not know which key the engine was given.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+
+MARKER = "FANFOLD_SESSION"
+"""Names the session a process belongs to; how stragglers are found after a crash."""
+ALLOWED = ("PATH", "HOME", "LANG", "TERM", "TMPDIR", "TZ")
+PROVIDER_KEYS = frozenset({"OPENAI_API_KEY", "ANTHROPIC_API_KEY"})
+DEFAULT_PATH = "/usr/local/bin:/usr/bin:/bin"
+
+
+def child_environment(
+    session_id: str, given: Mapping[str, str] | None = None, ours: Mapping[str, str] | None = None
+) -> dict[str, str]:
+    """The environment of a process of a session; `ours` defaults to this process's."""
+    ours = os.environ if ours is None else ours
+    passed = {name: text for name, text in ours.items() if name in ALLOWED or name.startswith("LC_")}
+    secrets = {ours[name] for name in PROVIDER_KEYS if ours.get(name)}
+    passed |= {
+        name: text
+        for name, text in (given or {}).items()
+        if name not in PROVIDER_KEYS and text not in secrets
+    }
+    passed.setdefault("PATH", DEFAULT_PATH)
+    passed[MARKER] = session_id
+    return passed

@@ -1,0 +1,272 @@
+"""Starting process trees, and ending them so that nothing is left.
+
+Rules
+* Every process is started through a keeper (see `keeper`), in a session of its own, with an environment by
+  allow-list and a mark that names the session it belongs to.
+* A tree is over when its keeper is: then no process of it exists. `end_tree` returns only then, and being
+  cancelled does not make it return earlier. A tree also ends when its command does, when the caller of
+  `run_process` is cancelled or runs out of time, and when we die, however we die.
+* Output is read as it comes and kept up to a limit, so no process ever waits for us and none can fill our
+  memory.
+* Nothing here polls and no thread is needed: pipes tell us everything.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import IO, NamedTuple
+
+from fanfold.errors import WorldError
+from fanfold.sessions import keeper
+from fanfold.sessions.capture import Capture
+from fanfold.sessions.environment import child_environment
+from fanfold.sessions.insist import insist
+from fanfold.sessions.stragglers import sweep_stragglers
+
+__all__ = ["Ended", "Process", "ProcessTimeout", "end_session", "end_tree", "run_process", "start_process",
+           "sweep_stragglers"]  # fmt: skip
+
+GRACE_S = 2.0
+STUBBORN_S = 10.0
+"""How long to wait for the kernel to carry out SIGKILL before giving up on a tree."""
+MAX_OUTPUT_BYTES = 1024 * 1024
+MAX_LINE_BYTES = 16 * 1024 * 1024
+DRAIN_S = 1.0
+
+_live: dict[str, set[Process]] = {}
+"""The trees of this process by session: whoever ends a session ends all of them."""
+
+
+class Ended(NamedTuple):
+    """How a command ended: negative exit codes are signals."""
+
+    exit_code: int
+    stdout: str
+    stderr: str
+
+
+class ProcessTimeout(WorldError):
+    """The command did not end in time and was ended with all it had started; `ended` is what it said."""
+
+    def __init__(self, program: str, timeout_s: float, ended: Ended) -> None:
+        super().__init__("process.timeout", f"{program} did not end within {timeout_s:g} s")
+        self.ended = ended
+
+
+class _News(asyncio.Protocol):
+    """Hears what the keeper tells."""
+
+    def __init__(self, over: Callable[[], None]) -> None:
+        loop = asyncio.get_running_loop()
+        self.started: asyncio.Future[int] = loop.create_future()
+        self.over: asyncio.Future[None] = loop.create_future()
+        self.status: int | None = None
+        self._tell_over = over
+        self._line = b""
+
+    def data_received(self, data: bytes) -> None:
+        *lines, self._line = (self._line + data).split(b"\n")
+        for word, *number in map(bytes.split, lines):
+            if word == b"p":
+                self.started.set_result(int(number[0]))
+            elif word == b"x":
+                self.started.set_exception(OSError(int(number[0]), os.strerror(int(number[0]))))
+            elif word == b"e":
+                self.status = os.waitstatus_to_exitcode(int(number[0]))
+
+    def connection_lost(self, _: Exception | None) -> None:
+        if not self.started.done():
+            self.started.set_exception(OSError("the keeper was killed before it started anything"))
+        self.started.exception()  # looked at, so that nobody warns about a start nobody waited for
+        self._tell_over()
+        self.over.set_result(None)
+
+
+class _Sink(asyncio.Protocol):
+    """Reads output into a capture."""
+
+    def __init__(self, limit: int) -> None:
+        self.capture = Capture(limit)
+        self.closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def data_received(self, data: bytes) -> None:
+        self.capture.add(data)
+
+    def connection_lost(self, _: Exception | None) -> None:
+        self.closed.set_result(None)
+
+
+class Process:
+    """A command and everything it starts. Made by `start_process`."""
+
+    def __init__(self, argv: Sequence[str], session_id: str, max_output_bytes: int) -> None:
+        self.argv = tuple(argv)
+        self.session_id = session_id
+        self.pid = 0
+        self.stdin: asyncio.StreamWriter | None = None
+        """For talking to the command, when it was started `interactive`."""
+        self.stdout: asyncio.StreamReader | None = None
+        self._news = _News(self._forget)
+        self._out = _Sink(max_output_bytes)
+        self._err = _Sink(max_output_bytes)
+        self._transports: list[asyncio.BaseTransport] = []
+        self._life = -1
+        self._keeper: subprocess.Popen[bytes] | None = None
+
+    async def wait(self) -> int:
+        """Wait until the command and all it started are gone; the command's exit code."""
+        await asyncio.shield(self._news.over)
+        sinks = [sink.closed for sink in (self._out, self._err) if not sink.closed.done()]
+        if sinks and self.stdout is None:
+            await asyncio.wait(sinks, timeout=DRAIN_S)
+        for transport in self._transports:
+            transport.close()
+        if self._news.status is None:  # the keeper was killed and could not finish its work
+            await asyncio.to_thread(sweep_stragglers, [self.session_id])
+            return -9
+        return self._news.status
+
+    async def end(self, grace_s: float = GRACE_S) -> None:
+        """Ask everything to end, kill what has not after the grace period, return when nothing is left."""
+        if not self._news.over.done():
+            os.write(self._life, b"t %d\n" % round(grace_s * 1_000))
+            await asyncio.wait({self._news.over}, timeout=grace_s + STUBBORN_S)
+        if not self._news.over.done():
+            message = f"{self.argv[0]} (session {self.session_id}) cannot be killed"
+            raise WorldError("process.left_alive", message, hint="it waits for a device or belongs to root")
+        await self.wait()
+
+    def said(self) -> tuple[str, str]:
+        """What came on stdout and stderr so far, as far as it was kept."""
+        return self._out.capture.text(), self._err.capture.text()
+
+    def launch(self, cwd: str, environment: Mapping[str, str]) -> tuple[subprocess.Popen[bytes], int]:
+        """Start the keeper; its process and the pipe it tells its news through."""
+        life, self._life = os.pipe()
+        news, telling = os.pipe()
+        command = [sys.executable, "-I", "-S", keeper.__file__, str(life), str(telling), *self.argv]
+        try:
+            self._keeper = subprocess.Popen(
+                command,
+                cwd=cwd,
+                env=dict(environment),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                pass_fds=(life, telling),
+                start_new_session=True,
+            )
+        except BaseException:
+            os.close(self._life)
+            os.close(news)
+            raise
+        finally:
+            os.close(life)
+            os.close(telling)
+        _live.setdefault(self.session_id, set()).add(self)
+        return self._keeper, news
+
+    async def connect(
+        self, started: subprocess.Popen[bytes], news: int, stdin: bytes | None, interactive: bool
+    ) -> None:
+        """Hook the pipes up and wait until the command runs; raises OSError when it cannot."""
+        assert started.stdin is not None
+        assert started.stdout is not None
+        assert started.stderr is not None
+        loop = asyncio.get_running_loop()
+        await self._read(lambda: self._news, os.fdopen(news, "rb", 0))
+        await self._read(lambda: self._err, started.stderr)
+        if interactive:
+            self.stdout = reader = asyncio.StreamReader(limit=MAX_LINE_BYTES)
+            await self._read(lambda: asyncio.StreamReaderProtocol(reader), started.stdout)
+            pipe, protocol = await loop.connect_write_pipe(asyncio.streams.FlowControlMixin, started.stdin)
+            self.stdin = asyncio.StreamWriter(pipe, protocol, None, loop)
+            self._transports.append(pipe)
+        else:
+            await self._read(lambda: self._out, started.stdout)
+            feed, _ = await loop.connect_write_pipe(asyncio.BaseProtocol, started.stdin)
+            feed.write(stdin or b"")
+            feed.close()
+        self.pid = await asyncio.shield(self._news.started)
+
+    async def _read(self, make: Callable[[], asyncio.BaseProtocol], pipe: IO[bytes]) -> None:
+        transport, _ = await asyncio.get_running_loop().connect_read_pipe(make, pipe)
+        self._transports.append(transport)
+
+    def _forget(self) -> None:
+        """The keeper is gone, and with it the tree."""
+        assert self._keeper is not None
+        self._keeper.wait()
+        os.close(self._life)
+        trees = _live[self.session_id]
+        trees.discard(self)
+        if not trees:
+            del _live[self.session_id]
+
+
+async def start_process(
+    argv: Sequence[str],
+    *,
+    cwd: str,
+    session_id: str,
+    env: Mapping[str, str] | None = None,
+    stdin: bytes | None = None,
+    interactive: bool = False,
+    max_output_bytes: int = MAX_OUTPUT_BYTES,
+) -> Process:
+    """Start a command; raises OSError (`FileNotFoundError` …) when it cannot be executed.
+
+    `env` is added to what the allow-list passes on. An `interactive` process is talked to through its
+    `stdin` and `stdout`; of any other, output is kept and `stdin` is all it gets to read.
+    """
+    process = Process(argv, session_id, max_output_bytes)
+    started, news = process.launch(cwd, child_environment(session_id, env))
+    try:
+        await process.connect(started, news, stdin, interactive)
+    except BaseException:
+        await insist(process.end(0.0))
+        raise
+    return process
+
+
+async def run_process(
+    argv: Sequence[str],
+    *,
+    cwd: str,
+    session_id: str,
+    env: Mapping[str, str] | None = None,
+    stdin: bytes | str | None = None,
+    timeout_s: float | None = None,
+    grace_s: float = GRACE_S,
+    max_output_bytes: int = MAX_OUTPUT_BYTES,
+) -> Ended:
+    """Run a command to its end. Cancelled or out of time, it is ended with everything it started."""
+    data = stdin.encode() if isinstance(stdin, str) else stdin
+    process = await start_process(
+        argv, cwd=cwd, session_id=session_id, env=env, stdin=data, max_output_bytes=max_output_bytes
+    )
+    try:
+        exit_code = await asyncio.wait_for(process.wait(), timeout_s)
+    except TimeoutError:
+        await insist(process.end(grace_s))
+        assert timeout_s is not None
+        raise ProcessTimeout(argv[0], timeout_s, Ended(await process.wait(), *process.said())) from None
+    except BaseException:
+        await insist(process.end(grace_s))
+        raise
+    return Ended(exit_code, *process.said())
+
+
+async def end_tree(process: Process, *, grace_s: float = GRACE_S) -> None:
+    """End one tree; see `Process.end`."""
+    await insist(process.end(grace_s))
+
+
+async def end_session(session_id: str, *, grace_s: float = GRACE_S) -> None:
+    """End every tree of a session; returns when no process of it is left."""
+    while trees := _live.get(session_id):
+        await asyncio.gather(*(tree.end(grace_s) for tree in tuple(trees)))

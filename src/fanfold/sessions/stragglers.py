@@ -1,0 +1,104 @@
+"""Processes of sessions whose owner is gone, found by the mark in their environment.
+
+A keeper ends its tree when its owner dies, so there is normally nothing to find. This is for what is left
+when the keeper was killed too: marked processes and everything below them. A process that was started
+with an empty environment and then lost all its marked ancestors cannot be told from anybody else's.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Collection
+
+from fanfold.sessions import keeper
+from fanfold.sessions.environment import MARKER
+from fanfold.sessions.keeper import descendants_of, family_of
+
+LIMIT_S = 5.0
+KEEPERS_S = 1.5
+LOOK_S = 0.005
+
+
+def find_stragglers(session_ids: Collection[str]) -> dict[int, str]:
+    """Live marked processes of these sessions and what is below them: pid and when it started."""
+    marks = frozenset(f"{MARKER}={session_id}".encode() for session_id in session_ids)
+    spared = _own_line()
+    found: dict[int, str] = {}
+    for name in os.listdir("/proc") if marks and os.path.isdir("/proc") else ():
+        if not name.isdigit() or not _is_marked(name, marks):
+            continue
+        for pid in (int(name), *(pid for pid, _ in descendants_of(int(name)))):
+            if pid not in spared and (started := _started(pid)):
+                found[pid] = started
+    return found
+
+
+def sweep_stragglers(session_ids: Collection[str]) -> list[int]:
+    """End every process of these sessions, at once; the pids that were killed.
+
+    Called before a run is continued: what its last owner left behind must not write next to us. Keepers are
+    left to finish, since they alone can find what hides, and killed when they do not.
+    """
+    killed: set[int] = set()
+    began = time.monotonic()
+    while (found := find_stragglers(session_ids)) and (waited := time.monotonic() - began) < LIMIT_S:
+        for pid, started in found.items():
+            if (waited > KEEPERS_S or not _is_keeper(pid)) and _kill(pid, started):
+                killed.add(pid)
+        time.sleep(LOOK_S)
+    return sorted(killed)
+
+
+def _kill(pid: int, started: str) -> bool:
+    """Kill a process if the number still means the one that was found."""
+    try:
+        handle = os.pidfd_open(pid)
+    except OSError:
+        return False
+    try:
+        if _started(pid) == started:
+            signal.pidfd_send_signal(handle, signal.SIGKILL)
+            return True
+    except OSError:
+        pass  # it ended in between, or is not ours to signal
+    finally:
+        os.close(handle)
+    return False
+
+
+def _is_keeper(pid: int) -> bool:
+    try:
+        with open(f"/proc/{pid}/cmdline", "rb") as file:
+            return keeper.__file__.encode() in file.read().split(b"\0")[:5]
+    except OSError:
+        return False
+
+
+def _is_marked(pid: str, marks: Collection[bytes]) -> bool:
+    try:
+        with open(f"/proc/{pid}/environ", "rb") as file:
+            return any(variable in marks for variable in file.read().split(b"\0"))
+    except OSError:
+        return False  # gone, or not ours to look at
+
+
+def _started(pid: int) -> str:
+    """When a live process started, as the kernel counts; empty for a dead one."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            fields = file.read().rpartition(b")")[2].split()
+    except OSError:
+        return ""
+    return "" if fields[0] in (b"Z", b"X") else fields[19].decode()
+
+
+def _own_line() -> set[int]:
+    """This process and its ancestors: a session may well be what started us."""
+    line: set[int] = set()
+    pid = os.getpid()
+    while pid > 0 and pid not in line:
+        line.add(pid)
+        pid = family_of(pid)[0]
+    return line

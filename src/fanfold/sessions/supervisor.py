@@ -1,0 +1,289 @@
+"""The supervisor: the one authority that starts sessions, and the one that ends them.
+
+Rules
+* Every session of the process is started here: steps of runs through `run_step`, children by hand through
+  `children`. At most `max_sessions` run at once; the others wait in the order they came.
+* A session ends in one way whatever the reason. Its back end is asked to stop (cancelled) and given a
+  grace period; then whatever processes it started are killed; then its own children are stopped; and only
+  when nothing is left does the caller hear of it. A cancelled caller is no exception.
+* Deadlines count from the start of the session, not from the moment it queued.
+* What a back end raises becomes a `SessionFailed` with a class. What the store raises stays what it is:
+  it is not the session that failed, and its host must stop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+
+from msgspec import structs
+
+from fanfold.agents.backend import (
+    Backend,
+    Entry,
+    Progress,
+    SessionFailed,
+    SessionRequest,
+    SessionResult,
+)
+from fanfold.errors import AuthorError, BugError, FanfoldError
+from fanfold.kernel.events import Failure
+from fanfold.sessions.insist import insist
+from fanfold.sessions.log import Belonging, SessionLog, open_log
+from fanfold.sessions.places import Places
+from fanfold.sessions.processes import end_session
+from fanfold.store.protocol import Batch, Lease, LeaseLost, Owner, Store, StoreFault
+
+GRACE_S = 2.0
+STUCK_S = 10.0
+"""How long a back end may ignore being cancelled after its processes were killed."""
+_ENDS_A_TURN = frozenset({"response", "tool_result"})
+
+_log = logging.getLogger(__name__)
+
+
+class Live:
+    """A session that is running in this process."""
+
+    __slots__ = ("carries", "fault", "log", "pausing", "request", "stop_reason", "work")
+
+    def __init__(self, request: SessionRequest, log: SessionLog, carries: bool) -> None:
+        self.request = request
+        self.log = log
+        self.carries = carries
+        self.work: asyncio.Task[SessionResult] | None = None
+        self.fault: LeaseLost | StoreFault | BugError | None = None
+        self.pausing = False
+        self.stop_reason = ""
+
+    async def record(self, entry: Entry) -> None:
+        """What a back end calls as it learns something."""
+        try:
+            if self.carries and entry.get("last"):
+                self.log.hold(entry)
+            else:
+                self.log.append(entry)
+        except (LeaseLost, StoreFault, BugError) as fault:
+            self.fault = fault
+            raise
+        if self.pausing and entry.get("kind") in _ENDS_A_TURN and self.work is not None:
+            self.stop("paused")
+
+    def stop(self, reason: str) -> None:
+        """Ask the back end to stop; the reason goes into the failure."""
+        self.stop_reason = self.stop_reason or reason
+        if self.work is not None:
+            self.work.cancel()
+
+
+class Supervisor:
+    """Starts sessions, keeps their limits, ends them.
+
+    `owner` is this process as the store knows it; with it, sessions by hand are guarded by leases.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        backends: Mapping[str, Backend],
+        *,
+        max_threads: int = 6,
+        max_depth: int = 1,
+        max_sessions: int = 256,
+        grace_s: float = GRACE_S,
+        owner: Owner | None = None,
+    ) -> None:
+        self.store = store
+        self.backends = backends
+        self.max_threads = max_threads
+        self.max_depth = max_depth
+        self.grace_s = grace_s
+        self.owner = owner
+        self._places = Places(max_sessions)
+        self._live: dict[str, Live] = {}
+
+    # ------------------------------------------------------------------------------ steps of runs
+
+    async def run_step(
+        self,
+        request: SessionRequest,
+        *,
+        backend: str,
+        timeout_ms: int | None = None,
+        on_progress: Progress | None = None,
+        lease: Lease | None = None,
+        carry: list[Batch] | None = None,
+    ) -> SessionResult:
+        """Run one attempt of one step; raises `SessionFailed`.
+
+        `lease` guards the session's log by the lease of its run tree. When `carry` is given, the entry
+        that ends the session is not written here but put there, for the transaction that ends the step.
+        """
+        if request.session_id in self._live:
+            raise BugError("session.twice", f"session {request.session_id} is running already")
+        belonging = self._belonging(request, lease)
+        return await self.run(request, belonging, backend, timeout_ms, on_progress, carry)
+
+    async def run(
+        self,
+        request: SessionRequest,
+        belonging: Belonging | SessionLog,
+        backend: str,
+        timeout_ms: int | None = None,
+        on_progress: Progress | None = None,
+        carry: list[Batch] | None = None,
+        on_start: Callable[[], None] | None = None,
+    ) -> SessionResult:
+        """Wait for a place, run the session to its end, and leave nothing of it behind."""
+        door = self._door(backend)
+        await self._places.take()
+        try:
+            live = self._open(request, belonging, carry is not None)
+            if on_start is not None:
+                on_start()
+            return await self._supervise(live, door, timeout_ms, on_progress, carry)
+        finally:
+            self._places.give_back()
+
+    async def _supervise(
+        self,
+        live: Live,
+        door: Backend,
+        timeout_ms: int | None,
+        on_progress: Progress | None,
+        carry: list[Batch] | None,
+    ) -> SessionResult:
+        request = live.request
+        self._live[request.session_id] = live
+        live.work = asyncio.create_task(
+            door.run(request, live.record, on_progress or _ignore), name=request.session_id
+        )
+        try:
+            timeout_s = None if timeout_ms is None else timeout_ms / 1_000
+            done, _ = await asyncio.wait({live.work}, timeout=timeout_s)
+            if not done:
+                live.stop_reason = live.stop_reason or "timeout"
+        finally:
+            try:
+                await insist(self._end(live))
+            finally:
+                del self._live[request.session_id]
+                _settle(live, carry)
+        return _outcome(live, timeout_ms)
+
+    # ------------------------------------------------------------------------------------- ending
+
+    async def _end(self, live: Live) -> None:
+        """Ask, wait, kill, drain."""
+        work = live.work
+        assert work is not None, "a session is supervised from its start"
+        if not work.done():
+            work.cancel()
+            await asyncio.wait({work}, timeout=self.grace_s)
+        await end_session(live.request.session_id, grace_s=self.grace_s if work.done() else 0.0)
+        if not work.done():
+            work.cancel()
+            _, stuck = await asyncio.wait({work}, timeout=STUCK_S)
+            if stuck:
+                _log.error("the back end of session %s ignores being cancelled", live.request.session_id)
+                live.stop_reason = "stuck"
+
+    def cancel(self, session_id: str) -> bool:
+        """Ask a running session to end as cancelled; False when it does not run here."""
+        live = self._live.get(session_id)
+        if live is not None:
+            live.stop("cancelled")
+        return live is not None
+
+    def pause(self, session_id: str) -> bool:
+        """Have a session end (code `session.paused`) behind its next recorded response or tool result."""
+        live = self._live.get(session_id)
+        if live is not None:
+            live.pausing = True
+        return live is not None
+
+    def is_live(self, session_id: str) -> bool:
+        return session_id in self._live
+
+    # ------------------------------------------------------------------------------------ opening
+
+    def _door(self, backend: str) -> Backend:
+        door = self.backends.get(backend)
+        if door is None:
+            known = ", ".join(sorted(self.backends)) or "none"
+            message = f'there is no agent back end "{backend}"'
+            raise AuthorError("backend.unknown", message, hint=f"configured here: {known}")
+        return door
+
+    def _open(self, request: SessionRequest, belonging: Belonging | SessionLog, carries: bool) -> Live:
+        if isinstance(belonging, SessionLog):
+            return Live(request, belonging, carries)
+        log, entries, _ = open_log(self.store, request.session_id, belonging)
+        if not entries:
+            log.hold({"kind": "input", "text": request.prompt})
+        request = structs.replace(request, entries=entries)
+        return Live(request, log, carries)
+
+    def _belonging(self, request: SessionRequest, lease: Lease | None) -> Belonging:
+        if lease is not None:
+            return Belonging(root=lease.root, epoch=lease.epoch, run_id=request.run_id, path=request.step)
+        head = self.store.head(request.run_id)
+        root = request.run_id if head is None else head.root_run_id
+        return Belonging(root=root, guard=request.session_id, run_id=request.run_id, path=request.step)
+
+
+def _ignore(_: Entry) -> None:
+    return None
+
+
+def _settle(live: Live, carry: list[Batch] | None) -> None:
+    """See to what is held back: it goes to the caller, or into the log now."""
+    if live.fault is not None:
+        return
+    if carry is None:
+        live.log.flush()
+    elif (batch := live.log.take()) is not None:
+        carry.append(batch)
+
+
+def _outcome(live: Live, timeout_ms: int | None) -> SessionResult:
+    """The session's result, or the one failure that says why there is none."""
+    work, request = live.work, live.request
+    assert work is not None, "a session is supervised from its start"
+    if live.fault is not None:
+        raise live.fault
+    if not work.done():
+        raise _failed(request, "internal", "session.stuck", "the back end does not stop when asked")
+    if work.cancelled():
+        raise _failed(request, *_why_stopped(live.stop_reason, timeout_ms))
+    error = work.exception()
+    if error is None:
+        return work.result()
+    if isinstance(error, SessionFailed):
+        if not error.failure.step:
+            error.failure = structs.replace(error.failure, step=request.step, attempt=request.attempt)
+        raise error
+    if live.stop_reason:
+        raise _failed(request, *_why_stopped(live.stop_reason, timeout_ms)) from error
+    if isinstance(error, LeaseLost | StoreFault) or not isinstance(error, Exception):
+        raise error
+    if isinstance(error, FanfoldError):
+        raise _failed(request, "agent", error.code, error.message, error.hint) from error
+    _log.error("session %s crashed", request.session_id, exc_info=error)
+    message = f"the back end failed: {type(error).__name__}: {error}"
+    raise _failed(request, "internal", "session.crashed", message) from error
+
+
+def _why_stopped(reason: str, timeout_ms: int | None) -> tuple[str, str, str]:
+    if reason == "timeout" and timeout_ms is not None:
+        return "timeout", "session.timeout", f"no result within {timeout_ms / 1_000:g} s"
+    if reason == "paused":
+        return "cancelled", "session.paused", "stopped after the last recorded turn"
+    return "cancelled", "session.cancelled", "cancelled"
+
+
+def _failed(request: SessionRequest, kind: str, code: str, message: str, hint: str = "") -> SessionFailed:
+    return SessionFailed(
+        Failure(kind, code, f"{request.step}: {message}", hint, True, request.step, request.attempt)
+    )
