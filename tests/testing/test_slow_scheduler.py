@@ -11,6 +11,7 @@ from fanfold.kernel.plan import ApprovalAction, GroupAction, Limits, Plan, Retry
 from fanfold.testing.owner import Owner
 from fanfold.testing.schedule import create_run, live
 from fanfold.testing.world import World
+from tests.testing.planted import plant
 from tests.testing.slow_scheduler import Address, SlowScheduler
 
 SLOT_TYPES = ("agent", "function", "command")
@@ -80,3 +81,9 @@ def compare(seed: int) -> int:
 def test_both_schedulers_start_the_same_steps_in_the_same_order(first: int):
     waves = [compare(seed) for seed in range(first, first + 100)]
     assert sum(waves) > 300
+
+
+def test_a_scheduler_that_ignores_plan_order_is_noticed():
+    """The order of starts breaks no invariant as long as it is always the same; only this test sees it."""
+    with plant("order_by_address_in_reverse"), pytest.raises(AssertionError):
+        sum(compare(seed) for seed in range(50))

@@ -7,8 +7,6 @@ cancel in the middle.
 
 from __future__ import annotations
 
-from msgspec.structs import replace
-
 from fanfold.kernel.decide import is_waiting, next_timer
 from fanfold.kernel.events import (
     Event,
@@ -20,7 +18,8 @@ from fanfold.kernel.events import (
     Usage,
     WorkflowEvent,
 )
-from fanfold.kernel.lifecycle import PAUSED, PENDING, RUN_TERMINAL
+from fanfold.kernel.lifecycle import PAUSED, PENDING, READY, RUN_TERMINAL
+from fanfold.kernel.nodes import Quota, State
 from fanfold.kernel.plan import ApprovalAction
 from fanfold.kernel.state import mark_late
 from fanfold.testing.checks import InvariantError
@@ -35,6 +34,7 @@ ENDS: dict[str, tuple[tuple[str, ...], tuple[int, ...]]] = {
     "pause": (("interrupted", "completed", "failed", "cancelled"), (70, 22, 6, 2)),
 }
 """How an execution that was asked to stop ends, by the reason it was given."""
+PLENTY = 1_000_000_000
 
 
 def next_report(owner: Owner) -> bool:
@@ -257,11 +257,10 @@ def resume(owner: Owner, reason: str) -> bool:
     elif reason == "budget":
         world.reached["paused for a limit"] += 1
         if not world.faults.hits("nothing raised"):
-            if world.raised_at == state.agents + state.instances:
-                world.reached["held by a limit of a scope"] += 1
+            raised = _raised(state)
+            if raised is None:
+                _check_held(owner)
                 return False
-            world.raised_at = state.agents + state.instances
-            raised = _raised(owner)
     world.now += world.rng.choice((1, 10_000))
     owner.epoch = world.store.take_lease()
     owner.record(state.root.id, WorkflowEvent("resumed", epoch=owner.epoch, raised=raised))
@@ -269,11 +268,29 @@ def resume(owner: Owner, reason: str) -> bool:
     return True
 
 
-def _raised(owner: Owner) -> Raised:
-    settings = owner.world.settings
-    raised = Raised(max_agents=100_000, max_steps=100_000)
-    if settings.budget_tokens is not None:
-        raised = replace(raised, budget_tokens=100_000_000)
-    if settings.budget_micro_usd is not None:
-        raised = replace(raised, budget_micro_usd=100_000_000)
-    return raised
+def _check_held(owner: Owner) -> None:
+    """Limits of the tree were raised to no avail: then a scope's own, which nobody can raise, must hold."""
+    for run in owner.state.runs.values():
+        for node in run.nodes.values():
+            if node.status == READY and any(_is_used_up(quota) for quota in node.quotas):
+                owner.world.reached["held by a limit of a scope"] += 1
+                return
+    raise InvariantError(19, "the run is paused for a limit, but raising every limit changes nothing")
+
+
+def _is_used_up(quota: Quota) -> bool:
+    if quota.max_agents is not None and quota.agents >= quota.max_agents:
+        return True
+    return quota.ledger is not None
+
+
+def _raised(state: State) -> Raised | None:
+    """Every limit of the tree out of the way; None when they are already."""
+    ledger = state.ledger
+    tokens = None if ledger.max_tokens is None else PLENTY
+    micro_usd = None if ledger.max_micro_usd is None else PLENTY
+    if (state.max_agents, state.max_steps, ledger.max_tokens, ledger.max_micro_usd) == (
+        PLENTY, PLENTY, tokens, micro_usd,
+    ):  # fmt: skip
+        return None
+    return Raised(PLENTY, PLENTY, tokens, micro_usd)

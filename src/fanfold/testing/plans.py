@@ -29,12 +29,12 @@ from fanfold.kernel.plan import (
     ApprovalAction,
     Budget,
     CommandAction,
+    Constant,
     Fields,
     FunctionAction,
     GroupAction,
     Input,
     Limits,
-    Literal_,
     OnFailure,
     Output,
     Plan,
@@ -67,11 +67,11 @@ def random_settings(rng: Random, plan: Plan) -> Settings:
     tight = rng.random()
     return Settings(
         max_concurrency=rng.choice((1, 2, 2, 3, 4, 4, 8)),
-        max_agents=rng.randint(1, 8) if tight < 0.08 else 500,
-        max_steps=len(plan.steps) + rng.randint(0, 12) if 0.08 <= tight < 0.14 else 5_000,
+        max_agents=rng.randint(1, 8) if tight < 0.12 else 500,
+        max_steps=len(plan.steps) + rng.randint(0, 12) if 0.12 <= tight < 0.18 else 5_000,
         timeout_ms=rng.choice((200, 1_000, 3_000)) if rng.random() < 0.1 else 10_000_000,
-        budget_tokens=rng.choice((50, 300, 1_500)) if 0.14 <= tight < 0.24 else None,
-        budget_micro_usd=rng.choice((40, 400)) if 0.20 <= tight < 0.28 else None,
+        budget_tokens=rng.choice((50, 300, 1_500)) if 0.18 <= tight < 0.28 else None,
+        budget_micro_usd=rng.choice((40, 400)) if 0.24 <= tight < 0.32 else None,
         estimates={"*": Estimate(tokens=60, micro_usd=20), "worker": Estimate(tokens=120, micro_usd=5)},
     )
 
@@ -239,7 +239,7 @@ class _Maker:
             return None
         if roll < 0.8:
             return Ref(f"steps.{rng.choice(steps).id}.output")
-        return Fields({"one": Ref(f"steps.{rng.choice(steps).id}.output"), "two": Literal_(2)})
+        return Fields({"one": Ref(f"steps.{rng.choice(steps).id}.output"), "two": Constant(2)})
 
     def _inputs(self, edges: list[str], outer: tuple[str, ...], in_map: bool) -> dict[str, Value]:
         rng = self.rng

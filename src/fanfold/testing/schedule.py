@@ -16,7 +16,7 @@ from fanfold.kernel.invariants import Violation
 from fanfold.kernel.lifecycle import PENDING, RUN_TERMINAL, RUNNING, WAITING
 from fanfold.kernel.nodes import Run, State
 from fanfold.kernel.state import create_state, evolve
-from fanfold.testing.checks import InvariantError, check_acknowledged, check_replay
+from fanfold.testing.checks import InvariantError, check_acknowledged, check_due, check_replay
 from fanfold.testing.coverage import count_constructs
 from fanfold.testing.outside import next_report, report_late
 from fanfold.testing.owner import Crash, Owner
@@ -162,7 +162,8 @@ def _read_again(world: World) -> State:
     stored = world.store.read()
     state = create_state(stored[0][1])
     world.observe(*stored[0], state)
-    for envelope, event in stored[1:]:
+    for (envelope, event), command in zip(stored[1:], world.answered[1:], strict=True):
+        check_due(command, event, state)
         evolve(state, event)
         world.observe(envelope, event, state)
     return state

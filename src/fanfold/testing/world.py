@@ -7,7 +7,8 @@ from random import Random
 
 from fanfold.kernel.commands import Command
 from fanfold.kernel.events import Envelope, Event, Evidence, StepEvent, SubagentEvent, WorkflowEvent
-from fanfold.kernel.invariants import Auditor, fingerprint
+from fanfold.kernel.fingerprint import fingerprint
+from fanfold.kernel.invariants import Auditor
 from fanfold.kernel.lifecycle import EVENT_WORDS, STEP_TRANSITIONS
 from fanfold.kernel.nodes import State
 from fanfold.testing.checks import InvariantError, Watch
@@ -59,8 +60,6 @@ class World:
         """Fingerprints taken live, by line."""
         self.orphans: list[Execution] = []
         """Executions whose owner died, or that were answered for already; they may still report."""
-        self.raised_at = -1
-        """How far the run was when its limits were last raised."""
         self.events = 0
         self.calm_events = 0
 
