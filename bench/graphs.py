@@ -35,19 +35,20 @@ def layered(size: int) -> Plan:
 
 def conflicting(size: int) -> Plan:
     """Writers that all claim the whole workspace: the scheduler must serialise them."""
-    steps = [_step(i, (), posture="writer", write_set=("**/*",), workspace_mode="isolated") for i in range(size)]
+    steps = [
+        _step(i, (), posture="writer", write_set=("**/*",), workspace_mode="isolated") for i in range(size)
+    ]
     return Plan(name="conflicting writers", steps=tuple(steps))
 
 
 def pipeline(size: int, stages: int = 5) -> Plan:
     """Items that flow through five stages each, every item's writer confined to its own folder."""
-    inner = tuple(
-        _step(i, (i - 1,) if i else (), posture="writer", write_set=("out/{{item}}/**",), workspace_mode="isolated",
-              templated_sets=True)
-        for i in range(stages)
-    )  # fmt: skip
+    claim = {"posture": "writer", "write_set": ("out/{{item}}/**",), "workspace_mode": "isolated"}
+    inner = tuple(_step(i, (i - 1,) if i else (), templated_sets=True, **claim) for i in range(stages))
     items = size // stages
-    group = Step(id="items", action=GroupAction(steps=inner), for_each="inputs.items", max_items=max(items, 1))
+    group = Step(
+        id="items", action=GroupAction(steps=inner), for_each="inputs.items", max_items=max(items, 1)
+    )
     return Plan(name="pipeline", steps=(group,))
 
 

@@ -178,11 +178,14 @@ class Drive:
     def _data(self, command: Command, path: str) -> WorkflowEvent | StepEvent:
         match command:
             case Evaluate(step=step, what=what):
-                return self._decided(step, what, self.values.get(f"{path}:{what}", self.values.get(path, True)))
+                return self._decided(
+                    step, what, self.values.get(f"{path}:{what}", self.values.get(path, True))
+                )
             case Start(step=step, type=kind, attempt=attempt, execution=execution):
                 self.starts.append(path)
                 if path in self.values and isinstance(self.values[path], StepEvent):
-                    return self.values[path]
+                    given: StepEvent = self.values[path]
+                    return given
                 child = f"run-{path}" if kind == "workflow" else ""
                 word = "waiting" if kind == "approval" else "started"
                 return StepEvent(step, word, attempt, execution, child_run_id=child)

@@ -70,7 +70,14 @@ def test_an_isolated_writer_does_not_hold_readers_back() -> None:
 def test_a_shared_writer_waits_for_readers_of_its_files_and_they_for_it() -> None:
     shared = {"write_set": ("src/**",), "workspace_mode": "shared"}
     reads = {"read_set": ("src/a.py",)}
-    run = Drive(plan(agent("r1", **reads), agent("w", **shared), agent("r2", **reads), agent("other", read_set=("docs/**",))))
+    run = Drive(
+        plan(
+            agent("r1", **reads),
+            agent("w", **shared),
+            agent("r2", **reads),
+            agent("other", read_set=("docs/**",)),
+        )
+    )
     assert run.running() == ["r1", "other"]
     run.complete("r1")
     assert run.running() == ["w", "other"]
@@ -160,7 +167,9 @@ def test_a_condition_that_cannot_be_evaluated_fails_the_step() -> None:
 
 def test_a_prompt_that_cannot_be_rendered_fails_the_step_before_it_starts() -> None:
     error = Failure("agent", "template.unresolved", "no field x", retryable=False)
-    run = Drive(plan(agent("a"), agent("b", "a"), agent("c")), values={"a": StepEvent("a", "failed", error=error)})
+    run = Drive(
+        plan(agent("a"), agent("b", "a"), agent("c")), values={"a": StepEvent("a", "failed", error=error)}
+    )
     run.complete("c")
     assert run.statuses() == {"a": "failed", "b": "skipped", "c": "completed"}
 
@@ -349,7 +358,9 @@ def child_plan(*steps: object, **limits: object) -> dict[str, object]:
 
 
 def test_a_workflow_step_runs_as_a_child_and_ends_with_it() -> None:
-    run = Drive(plan(call("c", "kid"), agent("after", "c"), workflows={"kid": plan(agent("x"), agent("y", "x"))}))
+    run = Drive(
+        plan(call("c", "kid"), agent("after", "c"), workflows={"kid": plan(agent("x"), agent("y", "x"))})
+    )
     assert run.running() == ["c/x"]
     assert set(run.state.runs) == {"r", "run-c"}
     run.complete("c/x", "c/y")
@@ -377,7 +388,9 @@ def test_a_stop_inside_a_child_ends_the_child_alone() -> None:
 
 def test_slots_and_conflicts_span_the_whole_tree() -> None:
     kid = plan(agent("w", write_set=("a",)), agent("r"))
-    run = Drive(plan(agent("w", write_set=("a",)), call("c", "kid"), workflows={"kid": kid}), max_concurrency=2)
+    run = Drive(
+        plan(agent("w", write_set=("a",)), call("c", "kid"), workflows={"kid": kid}), max_concurrency=2
+    )
     assert run.running() == ["w", "c/r"]
 
 
@@ -404,13 +417,15 @@ def test_a_child_nested_too_deep_fails_its_step() -> None:
 
 def test_cancel_reaches_everything_and_is_recorded_only_when_all_has_stopped() -> None:
     kid = plan(agent("x"), approval("ok"))
-    run = Drive(plan(agent("a"), call("c", "kid"), group("g", agent("i"), deps=("a",)), workflows={"kid": kid}))
+    run = Drive(
+        plan(agent("a"), call("c", "kid"), group("g", agent("i"), deps=("a",)), workflows={"kid": kid})
+    )
     run.report_run("cancel_requested")
     assert run.status() == "running"
     run.report("a", "cancelled")
     run.report("c/x", "cancelled")
     assert run.status() == "cancelled"
-    assert {status for status in run.statuses().values()} == {"cancelled"}
+    assert set(run.statuses().values()) == {"cancelled"}
 
 
 def test_pause_admits_nothing_new_and_resume_goes_on_where_it_was() -> None:

@@ -10,7 +10,7 @@ from fanfold.kernel.plan import (
     AgentAction,
     CommandAction,
     GroupAction,
-    Literal_,
+    Constant,
     Plan,
     Ref,
     Retry,
@@ -242,13 +242,13 @@ def test_values_are_references_templates_or_literals():
         "index": Ref("index"),
         "sole": Ref("thing"),
         "text": Template("a {{thing}}"),
-        "word": Literal_("feedback"),
-        "words": Literal_("steps to take"),
+        "word": Constant("feedback"),
+        "words": Constant("steps to take"),
         "escaped": Template("\\{{x}}"),
-        "literal": Literal_("thing"),
-        "nested": Literal_({"a": "{{thing}}"}),
-        "number": Literal_(3),
-        "nothing": Literal_(None),
+        "literal": Constant("thing"),
+        "nested": Constant({"a": "{{thing}}"}),
+        "number": Constant(3),
+        "nothing": Constant(None),
     }
 
 

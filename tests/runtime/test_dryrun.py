@@ -18,7 +18,7 @@ from fanfold.kernel.plan import (
     GroupAction,
     Input,
     Limits,
-    Literal_,
+    Constant,
     Plan,
     Ref,
     Repeat,
@@ -107,7 +107,7 @@ def test_sub_workflows_are_opened_with_their_tree_paths():
         id="kids",
         action=WorkflowAction(workflow="c@1"),
         for_each="inputs.lists",
-        inputs={"list": Ref("item"), "other": Literal_(1)},
+        inputs={"list": Ref("item"), "other": Constant(1)},
     )
     result = predict(call, inputs={"lists": [["a", "b"], []]}, workflows={"c@1": child})
     assert result.waves == [["kids[0]/up[0]", "kids[0]/up[1]"]]

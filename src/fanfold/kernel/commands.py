@@ -9,7 +9,7 @@ Rules
 | command | answered by |
 |---|---|
 | `Evaluate` | `workflow_event decided` |
-| `Start` | `started` (`waiting` for an approval), or `completed` when cached, or `failed` when it cannot be rendered |
+| `Start` | `started` (an approval: `waiting`), `completed` when cached, `failed` when unrenderable |
 | `Create` | `workflow_event created` in the child run's log |
 | `Skip` | `step_event skipped` |
 | `Retry` | `retrying` with the recorded time of the next attempt |

@@ -37,8 +37,10 @@ from fanfold.kernel.lifecycle import (
     WAITING,
 )
 from fanfold.kernel.nodes import Composite, Node, State
+from fanfold.kernel.outcomes import conclude
 from fanfold.kernel.plan import ApprovalAction
-from fanfold.kernel.progress import BACK_OFF, conclude, end_run, sweep
+from fanfold.kernel.progress import BACK_OFF
+from fanfold.kernel.sweep import end_run, sweep
 
 
 def decide(state: State) -> Sequence[Command]:

@@ -121,7 +121,9 @@ def _why_ready(state: State, node: Node) -> tuple[str, list[Node]]:
 
 
 def _running(state: State) -> list[Node]:
-    return sorted((n for n in state.in_flight.values() if n.status in (RUNNING, READY)), key=lambda n: n.order)
+    return sorted(
+        (n for n in state.in_flight.values() if n.status in (RUNNING, READY)), key=lambda n: n.order
+    )
 
 
 def _is_oversize(state: State, node: Composite) -> bool:

@@ -62,7 +62,7 @@ def _tangles(edges: Edges) -> list[list[str]]:
                 if work:
                     low[work[-1][0]] = min(low[work[-1][0]], low[name])
                 if low[name] == index[name]:
-                    tangle = []
+                    tangle: list[str] = []
                     while not tangle or tangle[-1] != name:
                         tangle.append(stack.pop())
                         on_stack[tangle[-1]] = False

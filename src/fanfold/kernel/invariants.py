@@ -13,7 +13,6 @@ present), 3 (folding again gives the same `fingerprint`), 14 (what templates saw
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from hashlib import blake2b
 
 from msgspec import Struct
 
@@ -185,7 +184,7 @@ def _check_epoch(audit: Auditor, envelope: Envelope) -> Iterator[str]:
 # 4: order
 
 
-def dependencies_ended(audit: Auditor, event: Event, state: State) -> Iterator[str]:
+def dependencies_ended(audit: Auditor, event: Event, _state: State) -> Iterator[str]:
     """No step starts before its dependencies are terminal and admissible."""
     if not _is_start(event) or audit.last is None:
         return
@@ -219,7 +218,7 @@ def _admits(audit: Auditor, address: Address, status: str, dependency: Node) -> 
 # 7 and 8: who runs together
 
 
-def writers_apart(audit: Auditor, event: Event, state: State) -> Iterator[str]:
+def writers_apart(audit: Auditor, event: Event, _state: State) -> Iterator[str]:
     """No two live writers with overlapping sets; no shared writer over a live reader."""
     node = audit.last
     if not _is_start(event) or node is None or node.step.type not in SLOT_TYPES:
@@ -241,7 +240,7 @@ def _writes_under(writer: Node, reader: Node) -> bool:
     return shared and overlaps(writer.write_set, reader.read_set)
 
 
-def within_concurrency(audit: Auditor, event: Event, state: State) -> Iterator[str]:
+def within_concurrency(audit: Auditor, event: Event, _state: State) -> Iterator[str]:
     """Live steps never exceed the slots of the tree, nor those of any scope with a cap."""
     if not _is_start(event):
         return
@@ -347,7 +346,7 @@ def within_limits(audit: Auditor, event: Event, state: State) -> Iterator[str]:
 # 19: never stuck without a name
 
 
-def has_something_to_do(audit: Auditor, event: Event, state: State) -> Iterator[str]:
+def has_something_to_do(audit: Auditor, _event: Event, state: State) -> Iterator[str]:
     """A run that is not over does something, waits for something named, or is paused."""
     if state.root.status in RUN_TERMINAL or state.root.status == PAUSED or state.agenda:
         return
@@ -402,39 +401,3 @@ CHECKS: dict[int, Callable[[Auditor, Event, State], Iterator[str]]] = {
     13: within_limits,
     19: has_something_to_do,
 }
-
-
-def fingerprint(state: State) -> str:
-    """A hash of everything that matters in a state; two folds of one log must agree on it."""
-    digest = blake2b(digest_size=16)
-    for run in state.runs.values():
-        digest.update(
-            repr(
-                (
-                    run.id,
-                    run.path,
-                    run.status,
-                    run.ending,
-                    run.output,
-                    run.completed,
-                    run.unsuccessful,
-                    run.agents,
-                )
-            ).encode()
-        )
-        for path, node in run.nodes.items():
-            row = (
-                path, node.status, node.reason, node.attempt, node.execution, node.lost, node.stopping, node.output,
-                node.unmet, node.holding, node.reserving, node.ready_seq, node.reservation, node.closing,
-            )  # fmt: skip
-            digest.update(repr(row).encode())
-    ledger = state.ledger
-    totals = (
-        state.now, state.clock, state.epoch, state.live, state.executing, state.agents, state.instances,
-        state.approvals, state.backoffs, state.late, state.pausing, state.max_agents, state.max_steps,
-        ledger.spent_tokens, ledger.spent_micro_usd, ledger.reserved_tokens, ledger.reserved_micro_usd,
-        ledger.max_tokens, ledger.max_micro_usd, tuple(repr(command) for command in state.agenda),
-        sorted(timer[:3] for timer in state.timers), sorted(state.run_deadlines),
-    )  # fmt: skip
-    digest.update(repr(totals).encode())
-    return digest.hexdigest()

@@ -233,7 +233,7 @@ class State:
         "starved", "timer_count", "timers",
     )  # fmt: skip
 
-    def __init__(self, run_id: str, plan: Plan, settings: Settings, at: int) -> None:
+    def __init__(self, run_id: str, plan: Plan, settings: Settings, at: int) -> None:  # noqa: PLR0915  # fields
         self.plan = plan
         self.settings = settings
         self.runs: dict[str, Run] = {}

@@ -42,13 +42,13 @@ class Template(Struct, frozen=True, tag="template", tag_field="kind"):
     text: str
 
 
-class Literal_(Struct, frozen=True, tag="literal", tag_field="kind"):
+class Constant(Struct, frozen=True, tag="literal", tag_field="kind"):
     """A JSON value as it stands."""
 
     value: JSON = None
 
 
-Value: TypeAlias = Ref | Template | Literal_
+Value: TypeAlias = Ref | Template | Constant
 
 
 class Fields(Struct, frozen=True, tag="fields", tag_field="kind"):
@@ -57,7 +57,7 @@ class Fields(Struct, frozen=True, tag="fields", tag_field="kind"):
     fields: dict[str, Value]
 
 
-Output: TypeAlias = Ref | Template | Literal_ | Fields
+Output: TypeAlias = Ref | Template | Constant | Fields
 
 
 class Retry(Struct, frozen=True, omit_defaults=True):

@@ -4,8 +4,6 @@ Rules
 * A step is admitted when all its dependencies have ended and none of them failed in a way that
   reaches it; otherwise it is skipped for the failure.
 * A composite ends when all its children have ended. Its failure is that of its first failed child.
-* `sweep` ends a scope early: what runs is asked to stop, what does not run is cancelled, and the
-  composites then end by the ordinary rule. So a parent is never terminal before its descendants.
 * Nothing here decides who gets a slot (that is `admission`), and everything that others must know
   goes onto the agenda, to come back as an event.
 """
@@ -15,21 +13,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from heapq import heappush
 
-from fanfold.kernel.admission import enqueue, release, unchoose, withdraw
+from fanfold.kernel.admission import enqueue, release, withdraw
 from fanfold.kernel.budget import Ledger
-from fanfold.kernel.commands import Command, Conclude, Evaluate, Finish, Retry, Skip, Start, Stop
+from fanfold.kernel.commands import Evaluate, Skip, Start
 from fanfold.kernel.events import Failure
 from fanfold.kernel.lifecycle import (
-    CANCELLED,
     COMPLETED,
     FAILED,
-    PARTIAL,
     PENDING,
     READY,
     RUNNING,
     SKIPPED,
     TERMINAL,
-    TIMED_OUT,
     UNSUCCESSFUL,
     WAITING,
 )
@@ -50,6 +45,7 @@ from fanfold.kernel.nodes import (
     Scope,
     State,
 )
+from fanfold.kernel.outcomes import conclude, wind_up
 from fanfold.kernel.plan import (
     MAX_NESTING_DEPTH,
     ApprovalAction,
@@ -57,6 +53,7 @@ from fanfold.kernel.plan import (
     Step,
     WorkflowAction,
 )
+from fanfold.kernel.sweep import end_run
 
 # Creating instances
 
@@ -346,126 +343,3 @@ def _turns(state: State, loop: Loop, child: Node) -> bool:
         return False
     state.agenda.append(Evaluate(loop.run.id, loop.path, "until"))
     return True
-
-
-def wind_up(state: State, node: Composite) -> None:
-    """All children have ended: conclude the composite, or finish the run whose top scope it is."""
-    if node.closing:
-        return
-    run = node.run
-    if node is run.scope:
-        node.closing = True
-        state.agenda.append(Finish(run.id, *_run_outcome(run)))
-    elif node.stopping:
-        conclude(state, node, TIMED_OUT if node.stopping == TIMED_OUT else CANCELLED, _stop_failure(node))
-    elif node.failed_child is not None:
-        conclude(state, node, FAILED, failure_of(node.failed_child))
-    else:
-        conclude(state, node, COMPLETED, None)
-
-
-def conclude(state: State, node: Node, status: str, error: Failure | None, reason: str = "") -> None:
-    node.closing = True
-    state.agenda.append(Conclude(node.run.id, node.path, status, error, reason))
-
-
-def failure_of(node: Node) -> Failure:
-    """The failure a parent inherits from a child: the root cause, with its address."""
-    if node.error is not None:
-        return node.error
-    if node.status == SKIPPED and node.blocked_by is not None:
-        return failure_of(node.blocked_by)
-    return Failure(CANCELLED, f"step.{node.status}", f"{node.path} was {node.status}", step=node.path)
-
-
-def _stop_failure(node: Node) -> Failure | None:
-    if node.stopping == TIMED_OUT:
-        limit = node.step.timeout_ms
-        return Failure("timeout", "step.timeout", f"{node.path} took longer than {limit} ms", step=node.path)
-    return None
-
-
-def _run_outcome(run: Run) -> tuple[str, Failure | None]:
-    first = run.scope.failed_child
-    error = failure_of(first) if first is not None else None
-    if run.ending == CANCELLED:
-        return CANCELLED, None
-    if run.ending == TIMED_OUT:
-        return TIMED_OUT, Failure("timeout", "run.timeout", "the run took longer than its limit")
-    if run.ending == "stop":
-        return FAILED, error
-    if run.unsuccessful == 0:
-        return COMPLETED, None
-    return (PARTIAL if run.completed else FAILED), error
-
-
-def call_outcome(call: Call, child: Run) -> tuple[str, Failure | None]:
-    """What the end of a child run means for the step that called it."""
-    if call.stopping == TIMED_OUT:
-        return TIMED_OUT, _stop_failure(call)
-    if child.status in (COMPLETED, CANCELLED):
-        return child.status, None
-    inner = child.error.message if child.error is not None else ""
-    message = f"child run {child.id} is {child.status}" + (f": {inner}" if inner else "")
-    kind = "timeout" if child.status == TIMED_OUT else "agent"
-    failure = Failure(kind, f"run.{child.status}", message, retryable=False, step=call.path)
-    return (TIMED_OUT if child.status == TIMED_OUT else FAILED), failure
-
-
-# Early ends
-
-
-def end_run(state: State, run: Run, why: str) -> None:
-    """Wind a run up early. `why`: cancelled, timed_out, or stop."""
-    run.ending = why
-    sweep(state, run.scope, CANCELLED)
-
-
-def sweep(state: State, top: Composite, reason: str) -> None:
-    """Stop what runs below `top` and cancel what does not; composites then end by themselves."""
-    state.agenda = type(state.agenda)(
-        command for command in state.agenda if not _obsolete(state, command, top)
-    )
-    stack: list[Node] = [top]
-    leaves: list[Node] = []
-    composites: list[Composite] = []
-    while stack:
-        node = stack.pop()
-        if node.status in TERMINAL or node.closing:
-            continue
-        if isinstance(node, Composite):
-            node.stopping = node.stopping or (reason if node is top else CANCELLED)
-            composites.append(node)
-            if isinstance(node, Call) and node.child is not None and not node.child.ending:
-                node.child.ending = CANCELLED
-            stack.extend(reversed(node.children))
-        else:
-            leaves.append(node)
-    for leaf in leaves:
-        _stop_leaf(state, leaf)
-    for composite in reversed(composites):
-        if composite.open == 0 and not composite.closing and composite.kind != CALL:
-            wind_up(state, composite)
-        elif not composite.entered and composite.kind == CALL and not composite.closing:
-            conclude(state, composite, CANCELLED, None)
-
-
-def _obsolete(state: State, command: Command, top: Composite) -> bool:
-    if not isinstance(command, Evaluate | Start | Retry):
-        return False
-    node: Node | None = state.runs[command.run].nodes[command.step]
-    while node is not None and node is not top:
-        node = node.parent
-    return node is top
-
-
-def _stop_leaf(state: State, leaf: Node) -> None:
-    if leaf.status == RUNNING and not leaf.lost:
-        if leaf.stopping in ("", "pause"):
-            leaf.stopping = CANCELLED
-            command = Stop(leaf.run.id, leaf.path, leaf.attempt, leaf.execution, CANCELLED)
-            state.agenda.append(command)
-        return
-    if leaf.status == READY and leaf.holding:
-        unchoose(state, leaf)
-    conclude(state, leaf, CANCELLED, None)

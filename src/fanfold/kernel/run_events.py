@@ -11,10 +11,8 @@ from fanfold.kernel.commands import Create, Evaluate, Finish, Pause, Skip, Start
 from fanfold.kernel.events import Failure, WorkflowEvent
 from fanfold.kernel.lifecycle import CANCELLED, COMPLETED, FAILED, PAUSED, PENDING, RUN_TERMINAL, RUNNING
 from fanfold.kernel.nodes import Loop, Map, Run, State
+from fanfold.kernel.outcomes import call_outcome, conclude
 from fanfold.kernel.progress import (
-    call_outcome,
-    conclude,
-    end_run,
     enter_scope,
     expand_map,
     next_iteration,
@@ -24,9 +22,10 @@ from fanfold.kernel.progress import (
     start_fold,
 )
 from fanfold.kernel.step_events import lose
+from fanfold.kernel.sweep import end_run
 
 
-def _created(state: State, run: Run, data: WorkflowEvent) -> None:
+def _created(state: State, run: Run, _data: WorkflowEvent) -> None:
     """The child's log exists; its steps may begin."""
     take(state, Create, run.id)
     run.status = RUNNING
@@ -36,7 +35,7 @@ def _created(state: State, run: Run, data: WorkflowEvent) -> None:
         enter_scope(state, run.scope, run.plan.steps)
 
 
-def _run_started(state: State, run: Run, data: WorkflowEvent) -> None:
+def _run_started(state: State, run: Run, _data: WorkflowEvent) -> None:
     if run.status != PENDING:
         raise unexpected(f"run {run.id} has already started")
     run.status = RUNNING
@@ -84,12 +83,12 @@ def _decided_until(state: State, loop: Loop, passed: bool) -> None:
         conclude(state, loop, FAILED, failure)
 
 
-def _woke(state: State, run: Run, data: WorkflowEvent) -> None:
+def _woke(state: State, _run: Run, _data: WorkflowEvent) -> None:
     """Only time has passed."""
     require_idle(state, "the time")
 
 
-def _pause_requested(state: State, run: Run, data: WorkflowEvent) -> None:
+def _pause_requested(state: State, _run: Run, data: WorkflowEvent) -> None:
     require_idle(state, "a pause")
     state.pausing = data.reason or "requested"
     for node in sorted(state.in_flight.values(), key=lambda node: node.order):
@@ -175,7 +174,7 @@ def _finished(state: State, run: Run, data: WorkflowEvent) -> None:
         conclude(state, run.call, *call_outcome(run.call, run))
 
 
-def _noted(state: State, run: Run, data: WorkflowEvent) -> None:
+def _noted(_state: State, _run: Run, _data: WorkflowEvent) -> None:
     """Evidence: a fold was published, a fork was made."""
 
 

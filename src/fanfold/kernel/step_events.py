@@ -23,8 +23,9 @@ from fanfold.kernel.lifecycle import (
     WAITING,
 )
 from fanfold.kernel.nodes import Call, Node, Run, Scope, State
+from fanfold.kernel.outcomes import conclude
 from fanfold.kernel.plan import AgentAction, ApprovalAction, GroupAction, WorkflowAction
-from fanfold.kernel.progress import BACK_OFF, conclude, enter_scope, finish, limit_scope, open_run, redeem
+from fanfold.kernel.progress import BACK_OFF, enter_scope, finish, limit_scope, open_run, redeem
 
 Report: TypeAlias = StepEvent | SubagentEvent
 
@@ -75,7 +76,7 @@ def _open_child(state: State, node: Call, run_id: str) -> None:
     state.agenda.append(Create(child.id, action.workflow, node.run.id, node.path))
 
 
-def _waiting(state: State, node: Node, data: Report) -> None:
+def _waiting(state: State, node: Node, _data: Report) -> None:
     take(state, Start, node.run.id, node.path)
     node.status = WAITING
     node.started_at = state.now
@@ -153,7 +154,7 @@ def _skipped(state: State, node: Node, data: Report) -> None:
     finish(state, node, SKIPPED, data.reason)
 
 
-def _stopping(state: State, node: Node, data: Report) -> None:
+def _stopping(state: State, node: Node, _data: Report) -> None:
     take(state, Stop, node.run.id, node.path)
 
 

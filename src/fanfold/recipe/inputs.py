@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import cast
 
 from fanfold.errors import AuthorError
-from fanfold.kernel.plan import JSON, Input, Literal_, Plan, Value
+from fanfold.kernel.plan import JSON, Constant, Input, Plan, Value
 from fanfold.recipe.diagnostics import nearest
 from fanfold.recipe.entries import Entries, read_entries
 from fanfold.recipe.keys import INPUT
@@ -144,7 +144,7 @@ def parse_input_text(declared: Input, text: str) -> JSON:
 
 def literal_problem(declared: Input, value: Value) -> tuple[str, str] | None:
     """What is wrong with a value that a step gives to a sub-workflow, as far as it is known now."""
-    if isinstance(value, Literal_) and value.value is not None:
+    if isinstance(value, Constant) and value.value is not None:
         return problem_with(declared, value.value)
     return None
 

@@ -7,7 +7,7 @@ one `{{path}}`. Other strings with `{{…}}` are templates. Anything else stands
 
 from __future__ import annotations
 
-from fanfold.kernel.plan import Fields, Literal_, Output, Ref, Template, Value
+from fanfold.kernel.plan import Constant, Fields, Output, Ref, Template, Value
 from fanfold.recipe import parse
 from fanfold.recipe.forms import IDENTIFIER
 from fanfold.recipe.notes import quoted
@@ -22,9 +22,9 @@ _NEVER_PLAIN = frozenset({"feedback", "digest", "output"})
 def read_value(node: Node, references: References, place: Place) -> Value:
     """One value of a map, checked."""
     if isinstance(node, parse.Mapping) and len(node.entries) == 1 and node.entries[0][0].text == "literal":
-        return Literal_(plain(node.entries[0][1]))
+        return Constant(plain(node.entries[0][1]))
     if not isinstance(node, Scalar) or not isinstance(node.value, str):
-        return Literal_(plain(node))
+        return Constant(plain(node))
     text = node.text
     if "{{" in text:
         return _read_template(node, references, place)
@@ -32,7 +32,7 @@ def read_value(node: Node, references: References, place: Place) -> Value:
         path = parse_path(text)
         start = text.index(path.text)
         return Ref(_written_out(path.text, start, references.path(path, node, start, place)))
-    return Literal_(text)
+    return Constant(text)
 
 
 def read_values(node: Node | None, references: References, place: Place) -> dict[str, Value]:

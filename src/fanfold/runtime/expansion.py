@@ -19,8 +19,8 @@ from fanfold.kernel.plan import (
     EVERYTHING,
     JSON,
     AgentAction,
+    Constant,
     GroupAction,
-    Literal_,
     Plan,
     Ref,
     Step,
@@ -221,7 +221,7 @@ def _child_inputs(child: Plan, step: Step, known: Mapping[str, JSON]) -> Iterato
 def _known_value(value: Value, known: Mapping[str, JSON]) -> object:
     try:
         match value:
-            case Literal_(value=literal):
+            case Constant(value=literal):
                 return literal
             case Ref(path=path):
                 return resolve(parse_path(path), _only_known(known))

@@ -17,10 +17,10 @@ from fanfold.kernel.plan import (
     AgentAction,
     ApprovalAction,
     CommandAction,
+    Constant,
     Fields,
     FunctionAction,
     GroupAction,
-    Literal_,
     Output,
     Ref,
     Template,
@@ -106,7 +106,7 @@ def value_of(value: Output, names: dict[str, JSON]) -> JSON:
         return _text(value.text, names)
     if isinstance(value, Fields):
         return {key: value_of(inner, names) for key, inner in value.fields.items()}
-    assert isinstance(value, Literal_)
+    assert isinstance(value, Constant)
     return value.value
 
 

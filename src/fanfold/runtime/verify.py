@@ -12,7 +12,8 @@ from msgspec import Struct
 
 from fanfold.errors import BugError
 from fanfold.kernel.events import Envelope, Event, WorkflowEvent, event_of
-from fanfold.kernel.invariants import Auditor, Violation, fingerprint
+from fanfold.kernel.fingerprint import fingerprint
+from fanfold.kernel.invariants import Auditor, Violation
 from fanfold.kernel.lifecycle import RUN_TERMINAL
 from fanfold.kernel.nodes import State
 from fanfold.kernel.state import create_state, evolve

@@ -1,0 +1,44 @@
+"""A hash of a state: two folds of one log must agree on it, on any machine and under any hash seed."""
+
+from __future__ import annotations
+
+from hashlib import blake2b
+
+from fanfold.kernel.nodes import State
+
+
+def fingerprint(state: State) -> str:
+    """A hash of everything that matters in a state; two folds of one log must agree on it."""
+    digest = blake2b(digest_size=16)
+    for run in state.runs.values():
+        digest.update(
+            repr(
+                (
+                    run.id,
+                    run.path,
+                    run.status,
+                    run.ending,
+                    run.output,
+                    run.completed,
+                    run.unsuccessful,
+                    run.agents,
+                )
+            ).encode()
+        )
+        for path, node in run.nodes.items():
+            row = (
+                path, node.status, node.reason, node.attempt, node.execution, node.lost, node.stopping,
+                node.output, node.unmet, node.holding, node.reserving, node.ready_seq, node.reservation,
+                node.closing,
+            )  # fmt: skip
+            digest.update(repr(row).encode())
+    ledger = state.ledger
+    totals = (
+        state.now, state.clock, state.epoch, state.live, state.executing, state.agents, state.instances,
+        state.approvals, state.backoffs, state.late, state.pausing, state.max_agents, state.max_steps,
+        ledger.spent_tokens, ledger.spent_micro_usd, ledger.reserved_tokens, ledger.reserved_micro_usd,
+        ledger.max_tokens, ledger.max_micro_usd, tuple(repr(command) for command in state.agenda),
+        sorted(timer[:3] for timer in state.timers), sorted(state.run_deadlines),
+    )  # fmt: skip
+    digest.update(repr(totals).encode())
+    return digest.hexdigest()
