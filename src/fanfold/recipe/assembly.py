@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
-
 from fanfold.kernel.plan import (
-    EVERYTHING,
     Action,
     AgentAction,
     ApprovalAction,
@@ -24,7 +21,6 @@ from fanfold.recipe.drafts import Draft, Scope
 from fanfold.recipe.keys import ATTEMPTING
 from fanfold.recipe.outputs import declared_names
 from fanfold.recipe.parse import plain
-from fanfold.recipe.roles import Role
 from fanfold.recipe.unit import Unit
 
 
@@ -54,7 +50,7 @@ def _assemble_step(draft: Draft, unit: Unit) -> Step:
     if draft.phase:
         assert draft.inner is not None
         return phases.lower_phase(draft, assemble_steps(draft.inner, unit), unit)
-    facts = cast("dict[str, Any]", draft.facts)
+    facts = draft.facts
     entries = draft.entries
     action = _action(draft, unit)
     attempting = draft.type in ATTEMPTING
@@ -64,25 +60,25 @@ def _assemble_step(draft: Draft, unit: Unit) -> Step:
         id=draft.id,
         action=action,
         description=entries.text("description") or "",
-        depends_on=facts["depends_on"],
-        when=facts.get("when"),
-        for_each=facts.get("for_each"),
+        depends_on=facts.depends_on,
+        when=facts.when,
+        for_each=facts.for_each,
         item_name=draft.item_name or "item",
-        max_items=facts.get("max_items") or entries.integer("max_items") or 100,
+        max_items=entries.integer("max_items") or 100,
         repeat=_repeat(draft),
         posture=_posture(draft, action),
-        read_set=facts.get("read_set", EVERYTHING),
-        write_set=facts.get("write_set", ()),
-        templated_sets=facts.get("templated_sets", False),
-        workspace_mode=facts.get("workspace_mode", "shared"),
+        read_set=facts.read_set,
+        write_set=facts.write_set,
+        templated_sets=facts.templated_sets,
+        workspace_mode=facts.workspace_mode,
         merge=entries.text("merge") or "auto",  # type: ignore[arg-type]  # the table allows these words only
         on_conflict=entries.text("on_conflict") or "fail",  # type: ignore[arg-type]
-        output_schema=facts.get("output_schema"),
+        output_schema=facts.output_schema,
         outputs=tuple(declared_names(draft)),
-        inputs=facts.get("inputs", {}),
+        inputs=facts.inputs,
         timeout_ms=defaults.timeout_ms if timeout_ms is None and attempting else timeout_ms,
         # Groups, workflows and approvals have no attempts of their own.
-        retry=facts.get("retry") or defaults.retry or Retry() if attempting else phases.ONCE,
+        retry=facts.retry or defaults.retry or Retry() if attempting else phases.ONCE,
         on_failure=entries.text("on_failure") or defaults.on_failure,  # type: ignore[arg-type]
         cache=entries.flag("cache"),
     )
@@ -91,55 +87,53 @@ def _assemble_step(draft: Draft, unit: Unit) -> Step:
 def _repeat(draft: Draft) -> Repeat | None:
     if draft.repeat is None:
         return None
-    until = cast(str, draft.facts["until"])
-    return Repeat(until=until, max_iterations=draft.repeat.integer("max_iterations") or 2)
+    return Repeat(until=draft.facts.until, max_iterations=draft.repeat.integer("max_iterations") or 2)
 
 
 def _posture(draft: Draft, action: Action) -> Posture:
     if isinstance(action, GroupAction):
         return "writer" if any(step.posture == "writer" for step in action.steps) else "read_only"
     if isinstance(action, WorkflowAction):
-        child = cast(Unit, draft.facts["child"])
         narrowed = draft.narrowed or draft.entries.text("posture") == "read_only"
-        return "writer" if child.writes and not narrowed else "read_only"
-    return cast(Posture, draft.facts.get("posture", "read_only"))
+        return "writer" if draft.facts.child_writes and not narrowed else "read_only"
+    return draft.facts.posture
 
 
 def _action(draft: Draft, unit: Unit) -> Action:
     entries = draft.entries
-    facts = cast("dict[str, Any]", draft.facts)
+    facts = draft.facts
     match draft.type:
         case "agent":
             return _agent(draft, unit)
         case "function":
             return FunctionAction(handler=entries.text("handler") or "")
         case "command":
-            return CommandAction(run=facts["run"], env=facts["env"], network=entries.flag("network"))
+            return CommandAction(run=facts.run, env=facts.env, network=entries.flag("network"))
         case "workflow":
-            return WorkflowAction(workflow=facts["workflow"])
+            return WorkflowAction(workflow=facts.workflow)
         case "approval":
             return ApprovalAction(
-                approve=facts["approve"],
-                show=facts.get("show"),
+                approve=facts.approve,
+                show=facts.show,
                 choices=tuple(item.text for item in entries.scalars("choices")),
                 default=entries.text("default"),
             )
         case _:
             assert draft.inner is not None
-            return GroupAction(steps=assemble_steps(draft.inner, unit), output=facts.get("output"))
+            return GroupAction(steps=assemble_steps(draft.inner, unit), output=facts.output)
 
 
 def _agent(draft: Draft, unit: Unit) -> AgentAction:
     entries = draft.entries
-    role = cast(Role, draft.facts["role"])
-    depends_on = cast("tuple[str, ...]", draft.facts["depends_on"])
+    role = draft.facts.role
+    assert role is not None
     return AgentAction(
         agent=role.name,
         agent_version=role.version,
-        prompt=cast("str | None", draft.facts.get("prompt")),
+        prompt=draft.facts.prompt,
         model=entries.text("model") or unit.defaults.model,
         reasoning_effort=entries.text("reasoning_effort"),
         max_turns=entries.integer("max_turns"),
         tools=tuple(item.text for item in entries.scalars("tools")) if "tools" in entries.nodes else None,
-        summaries=tuple(name for name in depends_on if name not in draft.placed),
+        summaries=tuple(name for name in draft.facts.depends_on if name not in draft.placed),
     )

@@ -16,16 +16,16 @@ from typing import cast
 from msgspec import Struct, field
 
 from fanfold.errors import FanfoldError
-from fanfold.kernel.plan import MAX_NESTING_DEPTH, Plan, Value
+from fanfold.kernel.plan import MAX_NESTING_DEPTH, Plan
 from fanfold.recipe.assembly import assemble_plan
 from fanfold.recipe.diagnostics import Report
 from fanfold.recipe.drafts import Draft
 from fanfold.recipe.inputs import literal_problem
 from fanfold.recipe.notes import quoted
 from fanfold.recipe.parse import Scalar
+from fanfold.recipe.passes import read_unit, warn_unused
 from fanfold.recipe.surroundings import Found, Surroundings
 from fanfold.recipe.unit import Unit
-from fanfold.recipe.units import read_unit, warn_unused
 
 MAX_SUB_WORKFLOWS = 256
 
@@ -102,10 +102,11 @@ class Closure(Struct):
         unit.height = max(unit.height, child.height + 1)
         if len(self.way) + child.height > MAX_NESTING_DEPTH:
             self._report_depth()
-        call.facts["child"] = child
-        call.facts["workflow"] = self._key(node.text, found, child)
+        call.facts.child_writes = child.writes
+        call.facts.child_claims = child.claims
+        call.facts.workflow = self._key(node.text, found, child)
         if child.plan is not None:
-            self.plans[cast(str, call.facts["workflow"])] = child.plan
+            self.plans[call.facts.workflow] = child.plan
         _check_call(call, child, unit)
 
     def _find(self, node: Scalar, unit: Unit) -> Found | None:
@@ -183,7 +184,7 @@ def _check_given(call: Draft, child: Unit, unit: Unit) -> None:
     entries = call.entries
     if entries.has("inputs") and "inputs" not in entries.nodes:
         return
-    given = cast("dict[str, Value]", call.facts.get("inputs", {}))
+    given = call.facts.inputs
     complete = child.references.inputs_known
     for word, node in entries.pairs("inputs"):
         declared = child.inputs.get(word.text)
@@ -206,9 +207,8 @@ def _check_given(call: Draft, child: Unit, unit: Unit) -> None:
 
 def _first_claim(unit: Unit) -> str:
     for draft in unit.drafts():
-        if draft.facts.get("posture") == "writer" and draft.entries.scalars("write_set"):
+        if draft.facts.posture == "writer" and draft.entries.scalars("write_set"):
             return draft.path
-        child = draft.facts.get("child")
-        if isinstance(child, Unit) and child.claims:
-            return f"{draft.path}/{child.claims}"
+        if draft.facts.child_claims:
+            return f"{draft.path}/{draft.facts.child_claims}"
     return ""

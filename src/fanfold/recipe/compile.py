@@ -4,7 +4,7 @@
     compiled.plan        # None when there are errors
     compiled.report      # all problems of the file and of its sub-workflows, with positions
 
-Compiling executes nothing and reads no file but sub-workflows. The work is done by `units` (one file),
+Compiling executes nothing and reads no file but sub-workflows. The work is done by `passes` (one file),
 `closure` (the files it calls) and `assembly` (the plan).
 """
 

@@ -16,6 +16,7 @@ from msgspec import Struct
 from fanfold.kernel.plan import StepType
 from fanfold.recipe.diagnostics import Span
 from fanfold.recipe.entries import Entries
+from fanfold.recipe.facts import Facts
 from fanfold.recipe.parse import Scalar
 
 NO_NAMES: frozenset[str] = frozenset()
@@ -108,8 +109,7 @@ class Draft:
         """Steps whose output the prompt or the inputs of an agent step place themselves."""
         self.used = False
         """Some other step, an expression or an output looks at it."""
-        self.facts: dict[str, object] = {}
-        """Checked and resolved values, by key, waiting for the plan."""
+        self.facts = Facts()
 
     def names(self) -> frozenset[str]:
         """What the step's own fields may name."""

@@ -9,8 +9,6 @@ Rules
 
 from __future__ import annotations
 
-from typing import cast
-
 from fanfold.recipe import parse
 from fanfold.recipe.diagnostics import Fix
 from fanfold.recipe.drafts import Draft, Scope
@@ -22,11 +20,11 @@ MAX_RING_SHOWN = 20
 
 
 def connect(scope: Scope, notes: Notes) -> None:
-    """Settle the edges of one scope; the result is each draft's `facts["depends_on"]`."""
+    """Settle the edges of one scope; the result is each draft's `facts.depends_on`."""
     forward = False
     for draft in scope.drafts:
         targets = _targets(draft)
-        draft.facts["depends_on"] = tuple(target.id for target in targets)
+        draft.facts.depends_on = tuple(target.id for target in targets)
         forward = forward or any(target.order >= draft.order for target in targets)
         _warn_implied(draft, notes)
     if forward:  # edges that all lead to earlier steps cannot make a ring
@@ -97,8 +95,8 @@ def _extend_list(node: parse.Sequence, names: list[str], notes: Notes) -> Fix | 
 
 
 def _report_rings(scope: Scope, notes: Notes) -> None:
-    graph = {draft.id: draft.facts["depends_on"] for draft in scope.by_id.values()}
-    for ring in find_rings(cast("dict[str, tuple[str, ...]]", graph)):
+    graph = {draft.id: draft.facts.depends_on for draft in scope.by_id.values()}
+    for ring in find_rings(graph):
         first = scope.by_id[ring[0]]
         shown = [quoted(step_id) for step_id in ring[:MAX_RING_SHOWN]]
         if len(ring) > MAX_RING_SHOWN:

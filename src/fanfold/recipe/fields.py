@@ -77,18 +77,18 @@ def check_conditions(draft: Draft, references: References) -> None:
         # phase hands its items to its tasks and is judged once.
         items = {draft.item_name, "index"} if draft.item_name is not None and not draft.phase else set()
         place = Place(draft, draft.scope, around | frozenset(name for name in items if name))
-        draft.facts["when"] = references.expression(when, place, "bool")
+        draft.facts.when = references.expression(when, place, "bool")
     for_each = entries.nodes.get("for_each")
     if isinstance(for_each, Scalar):
         place = Place(draft, draft.scope, around)
-        draft.facts["for_each"] = references.expression(for_each, place, "list")
+        draft.facts.for_each = references.expression(for_each, place, "list")
 
 
 def _check_loop(draft: Draft, references: References) -> None:
     until = draft.repeat.nodes.get("until") if draft.repeat is not None else None
     if isinstance(until, Scalar):
         place = Place(draft, draft.inner or draft.scope, draft.names() | {"output"})
-        draft.facts["until"] = references.expression(until, place, "bool")
+        draft.facts.until = references.expression(until, place, "bool")
 
 
 def _check_contract(draft: Draft, unit: Unit, place: Place) -> None:
@@ -97,15 +97,17 @@ def _check_contract(draft: Draft, unit: Unit, place: Place) -> None:
     references = unit.references
     if "inputs" in entries.nodes:
         giving = Place(draft, draft.scope, place.names, placing=True)
-        draft.facts["inputs"] = read_values(entries.nodes["inputs"], references, giving)
-    for key in ("read_set", "write_set"):
-        if key in entries.nodes:
-            draft.facts[key], templated = read_set(key, draft, references)
-            draft.facts["templated_sets"] = templated or draft.facts.get("templated_sets", False)
+        draft.facts.inputs = read_values(entries.nodes["inputs"], references, giving)
+    facts = draft.facts
+    if "read_set" in entries.nodes:
+        facts.read_set, facts.templated_sets = read_set("read_set", draft, references)
+    if "write_set" in entries.nodes:
+        facts.write_set, templated = read_set("write_set", draft, references)
+        facts.templated_sets |= templated
     if "output_schema" in entries.nodes:
-        draft.facts["output_schema"] = read_schema(entries.nodes["output_schema"], unit.notes)
+        draft.facts.output_schema = read_schema(entries.nodes["output_schema"], unit.notes)
     if "retry" in entries.nodes:
-        draft.facts["retry"] = read_retry(entries.nodes["retry"], unit.notes)
+        draft.facts.retry = read_retry(entries.nodes["retry"], unit.notes)
     _check_output_names(draft, unit.notes)
 
 
@@ -145,11 +147,11 @@ def _check_agent(draft: Draft, unit: Unit, place: Place) -> None:
         role = find_role(node.text, node, unit.around, unit.notes)
     else:
         role = find_role(unit.defaults.agent or "default", None, unit.around, unit.notes)
-    draft.facts["role"] = role
+    draft.facts.role = role
     prompt = entries.nodes.get("prompt")
     if isinstance(prompt, Scalar):
         giving = Place(draft, draft.scope, place.names, placing=True)
-        draft.facts["prompt"] = unit.references.template(prompt, giving)
+        draft.facts.prompt = unit.references.template(prompt, giving)
         if not prompt.text.strip():
             unit.notes.error("recipe.bad_value", "the prompt is empty", prompt)
     elif (
@@ -179,16 +181,18 @@ def _check_function(draft: Draft, unit: Unit) -> None:
 
 def _check_command(draft: Draft, references: References, place: Place) -> None:
     if "run" in draft.entries.nodes:
-        draft.facts["run"] = read_arguments(draft.entries, references, place)
-    draft.facts["env"] = read_environment(draft.entries, references, place)
+        draft.facts.run = read_arguments(draft.entries, references, place)
+    draft.facts.env = read_environment(draft.entries, references, place)
 
 
 def _check_approval(draft: Draft, references: References, place: Place) -> None:
     entries = draft.entries
-    for key in ("approve", "show"):
-        node = entries.nodes.get(key)
-        if isinstance(node, Scalar):
-            draft.facts[key] = references.template(node, place)
+    question = entries.nodes.get("approve")
+    if isinstance(question, Scalar):
+        draft.facts.approve = references.template(question, place)
+    shown = entries.nodes.get("show")
+    if isinstance(shown, Scalar):
+        draft.facts.show = references.template(shown, place)
     choices = [item.text for item in entries.scalars("choices")]
     if "choices" in entries.nodes and (not choices or len(set(choices)) < len(choices) or "" in choices):
         message = "choices must be different from each other, and at least one"
@@ -204,4 +208,4 @@ def _check_approval(draft: Draft, references: References, place: Place) -> None:
 def _check_group_output(draft: Draft, references: References) -> None:
     if "output" in draft.entries.nodes and draft.inner is not None:
         place = Place(draft, draft.inner, draft.inner.names)
-        draft.facts["output"] = read_output(draft.entries.nodes["output"], references, place)
+        draft.facts.output = read_output(draft.entries.nodes["output"], references, place)

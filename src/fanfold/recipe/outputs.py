@@ -45,22 +45,24 @@ APPROVAL = Fields(dict.fromkeys(("decision", "by", "comment", "edited"), ANYTHIN
 
 def declared_names(draft: Draft) -> dict[str, Known]:
     """The names of `outputs`, in order."""
-    names = draft.facts.get("outputs")
+    names = draft.facts.output_names
     if names is None:
-        names = {item.text: ANYTHING for item in draft.entries.scalars("outputs")}
-        draft.facts["outputs"] = names
+        names = dict.fromkeys(
+            (item.text for item in draft.entries.scalars("outputs")), cast(object, ANYTHING)
+        )
+        draft.facts.output_names = names
     return cast("dict[str, Known]", names)
 
 
 def output_of(draft: Draft) -> Known:
     """What is known about the output of a step, seen from a step that refers to it."""
-    known = draft.facts.get("known")
+    known = draft.facts.known_output
     if known is None:
         known = _single_output(draft)
         # A phase hands its `for_each` on to its tasks: the phase itself is no map.
         if draft.item_name is not None and not draft.phase:
             known = ListOf(known)
-        draft.facts["known"] = known
+        draft.facts.known_output = known
     return cast(Known, known)
 
 

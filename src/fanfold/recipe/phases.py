@@ -14,9 +14,8 @@ Rules
 
 from __future__ import annotations
 
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from fanfold.kernel.plan import (
@@ -32,6 +31,7 @@ from fanfold.kernel.plan import (
 from fanfold.recipe.commands import read_arguments
 from fanfold.recipe.drafts import Draft
 from fanfold.recipe.entries import Entries, read_entries
+from fanfold.recipe.facts import PhaseParts
 from fanfold.recipe.fields import COMMAND_OUTPUTS, check_conditions, check_edges
 from fanfold.recipe.keys import CONVERGE, PHASE, REVIEW, VERIFY
 from fanfold.recipe.notes import quoted
@@ -56,18 +56,6 @@ VERDICT_SCHEMA = {
 }
 
 
-class PhaseParts(Struct):
-    """The parts of a phase that are not steps yet."""
-
-    review: Entries | None = None
-    verify: Entries | None = None
-    converge: Entries | None = None
-    reviewer: Role | None = None
-    critic: Role | None = None
-    gate: str = ""
-    run: tuple[str, ...] = ()
-
-
 # ---------------------------------------------------------------------------------------------------
 # Reading
 
@@ -86,7 +74,7 @@ def survey_phases(nodes: list[Node], unit: Unit) -> None:
         draft.phase = True
         draft.type = "group"
         draft.narrowed = entries.text("kind") in {"understand", "review"}
-        draft.facts["parts"] = _read_parts(entries, unit)
+        draft.facts.phase = _read_parts(entries, unit)
         for item in entries.scalars("depends_on"):
             draft.written.setdefault(item.text, item)
         survey_map(draft, notes)
@@ -149,7 +137,7 @@ def check_phase(draft: Draft, unit: Unit) -> None:
     """Check what a phase says itself; its tasks are checked as steps."""
     check_edges(draft, unit.notes, unit.references)
     check_conditions(draft, unit.references)
-    parts = cast(PhaseParts, draft.facts["parts"])
+    parts = draft.facts.phase
     if parts.review is not None:
         parts.reviewer = _role(parts.review, unit)
     if parts.verify is not None:
@@ -203,11 +191,11 @@ def _keep_items_apart(draft: Draft, unit: Unit) -> None:
 
 def lower_phase(draft: Draft, tasks: tuple[Step, ...], unit: Unit) -> Step:
     """The group a phase becomes."""
-    parts = cast(PhaseParts, draft.facts["parts"])
-    facts = cast("dict[str, Any]", draft.facts)
+    parts = draft.facts.phase
+    facts = draft.facts
     entries = draft.entries
     goal = entries.text("goal") or ""
-    steps = [_mapped(task, facts.get("for_each"), draft) for task in tasks]
+    steps = [_mapped(task, facts.for_each, draft) for task in tasks]
     names = tuple(task.id for task in tasks)
     if parts.review is not None:
         steps.append(_review(parts, parts.review, goal, names, unit.defaults))
@@ -225,8 +213,8 @@ def lower_phase(draft: Draft, tasks: tuple[Step, ...], unit: Unit) -> Step:
             phase_kind=entries.text("kind") or "custom",
             goal=goal,
         ),
-        depends_on=facts["depends_on"],
-        when=facts.get("when"),
+        depends_on=facts.depends_on,
+        when=facts.when,
         repeat=Repeat(
             until=_UNTIL[parts.gate],
             max_iterations=1 if parts.verify is None or stops else iterations,

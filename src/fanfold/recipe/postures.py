@@ -13,7 +13,9 @@ Rules
 
 from __future__ import annotations
 
-from fanfold.kernel.plan import EVERYTHING
+from typing import cast
+
+from fanfold.kernel.plan import EVERYTHING, WorkspaceMode
 from fanfold.recipe import parse
 from fanfold.recipe.drafts import Draft
 from fanfold.recipe.keys import ATTEMPTING
@@ -28,8 +30,8 @@ def settle_posture(draft: Draft, unit: Unit) -> None:
         return
     entries = draft.entries
     notes = unit.notes
-    role = draft.facts.get("role")
-    role_known = not isinstance(role, Role) or role.known
+    role = draft.facts.role
+    role_known = role is None or role.known
     declared = entries.nodes.get("write_set")
     claims = isinstance(declared, parse.Sequence) and bool(declared.items)
     reason = _why_read_only(draft, role)
@@ -50,28 +52,26 @@ def settle_posture(draft: Draft, unit: Unit) -> None:
         message = f"{reason or 'without a write_set it reads'}; {quoted('posture')} can only narrow"
         notes.error("recipe.conflicting_keys", message, entries.nodes["posture"])
     snapshot = writes or (draft.type == "command" and not claims)
-    mode = (
-        entries.text("workspace_mode")
-        or unit.defaults.workspace_mode
-        or ("isolated" if snapshot else "shared")
-    )
-    draft.facts["posture"] = "writer" if writes else "read_only"
-    draft.facts["workspace_mode"] = mode
+    usual: WorkspaceMode = "isolated" if snapshot else "shared"
+    said_mode = cast("WorkspaceMode | None", entries.text("workspace_mode"))
+    mode = said_mode or unit.defaults.workspace_mode or usual
+    draft.facts.posture = "writer" if writes else "read_only"
+    draft.facts.workspace_mode = mode
     if not writes:
-        draft.facts["write_set"] = ()
+        draft.facts.write_set = ()
     elif not claims:
-        draft.facts["write_set"] = EVERYTHING
+        draft.facts.write_set = EVERYTHING
     if role_known:
         _refuse_what_needs_a_writer(draft, notes, writes=writes, mode=mode)
 
 
-def _why_read_only(draft: Draft, role: object) -> str:
+def _why_read_only(draft: Draft, role: Role | None) -> str:
     """Why the step may not write whatever it declares; empty when it may."""
     if draft.entries.text("posture") == "read_only":
         return "the step is read-only"
     if draft.narrowed:
         return "the step stands inside something read-only"
-    if isinstance(role, Role) and role.facts.read_only:
+    if role is not None and role.facts.read_only:
         return f"role {quoted(role.name)} is read-only"
     return ""
 

@@ -168,7 +168,7 @@ def warn_unused(unit: Unit) -> None:
     _warn_unused_steps(unit.scope, unit, answered=unit.output is None)
     for draft in unit.drafts():
         if draft.inner is not None and not draft.phase:
-            _warn_unused_steps(draft.inner, unit, answered="output" not in draft.facts)
+            _warn_unused_steps(draft.inner, unit, answered=draft.facts.output is None)
 
 
 def _warn_unused_steps(scope: Scope, unit: Unit, *, answered: bool) -> None:
@@ -182,4 +182,4 @@ def _warn_unused_steps(scope: Scope, unit: Unit, *, answered: bool) -> None:
 
 
 def _only_answers(draft: Draft) -> bool:
-    return draft.type == "agent" and draft.facts.get("posture") == "read_only"
+    return draft.type == "agent" and draft.facts.posture == "read_only"
