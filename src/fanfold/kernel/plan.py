@@ -30,19 +30,19 @@ EVERYTHING = ("**/*",)
 MAX_NESTING_DEPTH = 5
 
 
-class Ref(Struct, frozen=True, tag="ref", tag_field="kind"):
+class Ref(Struct, frozen=True, gc=False, tag="ref", tag_field="kind"):
     """A state path (`steps.prepare.extracted_data`); the value keeps its type."""
 
     path: str
 
 
-class Template(Struct, frozen=True, tag="template", tag_field="kind"):
+class Template(Struct, frozen=True, gc=False, tag="template", tag_field="kind"):
     """Text with `{{path}}` holes; renders to text."""
 
     text: str
 
 
-class Constant(Struct, frozen=True, tag="literal", tag_field="kind"):
+class Constant(Struct, frozen=True, gc=False, tag="literal", tag_field="kind"):
     """A JSON value as it stands."""
 
     value: JSON = None
@@ -51,7 +51,7 @@ class Constant(Struct, frozen=True, tag="literal", tag_field="kind"):
 Value: TypeAlias = Ref | Template | Constant
 
 
-class Fields(Struct, frozen=True, tag="fields", tag_field="kind"):
+class Fields(Struct, frozen=True, gc=False, tag="fields", tag_field="kind"):
     """An object built from named values; what `output` written as a map becomes."""
 
     fields: dict[str, Value]
@@ -60,7 +60,7 @@ class Fields(Struct, frozen=True, tag="fields", tag_field="kind"):
 Output: TypeAlias = Ref | Template | Constant | Fields
 
 
-class Retry(Struct, frozen=True, omit_defaults=True):
+class Retry(Struct, frozen=True, omit_defaults=True, gc=False):
     """`attempts` counts all tries; `on` lists the error classes that are tried again."""
 
     attempts: int = 2
@@ -69,14 +69,14 @@ class Retry(Struct, frozen=True, omit_defaults=True):
     on: tuple[str, ...] = ("transport", "rate_limit")
 
 
-class Repeat(Struct, frozen=True, omit_defaults=True):
+class Repeat(Struct, frozen=True, omit_defaults=True, gc=False):
     """Run again while the CEL expression `until` is false, `max_iterations` times at most."""
 
     until: str
     max_iterations: int = 2
 
 
-class AgentAction(Struct, frozen=True, omit_defaults=True, tag="agent", tag_field="type"):
+class AgentAction(Struct, frozen=True, omit_defaults=True, gc=False, tag="agent", tag_field="type"):
     agent: str = "default"
     """Role name, without its version."""
     agent_version: str | None = None
@@ -91,11 +91,11 @@ class AgentAction(Struct, frozen=True, omit_defaults=True, tag="agent", tag_fiel
     purpose: Literal["work", "review", "critic", "fold"] = "work"
 
 
-class FunctionAction(Struct, frozen=True, omit_defaults=True, tag="function", tag_field="type"):
+class FunctionAction(Struct, frozen=True, omit_defaults=True, gc=False, tag="function", tag_field="type"):
     handler: str
 
 
-class CommandAction(Struct, frozen=True, omit_defaults=True, tag="command", tag_field="type"):
+class CommandAction(Struct, frozen=True, omit_defaults=True, gc=False, tag="command", tag_field="type"):
     run: tuple[str, ...] = ()
     """Argument templates; one argument stays one argument. Empty for a `tests` or `lint` gate that
     leaves the choice of command to the host."""
@@ -104,19 +104,19 @@ class CommandAction(Struct, frozen=True, omit_defaults=True, tag="command", tag_
     gate: Literal["command", "tests", "lint"] | None = None
 
 
-class WorkflowAction(Struct, frozen=True, omit_defaults=True, tag="workflow", tag_field="type"):
+class WorkflowAction(Struct, frozen=True, omit_defaults=True, gc=False, tag="workflow", tag_field="type"):
     workflow: str
     """Key into the root plan's `workflows`."""
 
 
-class ApprovalAction(Struct, frozen=True, omit_defaults=True, tag="approval", tag_field="type"):
+class ApprovalAction(Struct, frozen=True, omit_defaults=True, gc=False, tag="approval", tag_field="type"):
     approve: str
     show: str | None = None
     choices: tuple[str, ...] = ()
     default: str | None = None
 
 
-class GroupAction(Struct, frozen=True, omit_defaults=True, tag="group", tag_field="type"):
+class GroupAction(Struct, frozen=True, omit_defaults=True, gc=False, tag="group", tag_field="type"):
     steps: tuple[Step, ...]
     output: Output | None = None
     """None: the output of the last declared step."""
@@ -133,7 +133,7 @@ Action: TypeAlias = (
 )
 
 
-class Step(Struct, frozen=True, omit_defaults=True, kw_only=True):
+class Step(Struct, frozen=True, omit_defaults=True, kw_only=True, gc=False):
     """One node of the plan. Instances of it exist only in a run."""
 
     id: str
@@ -170,7 +170,7 @@ class Step(Struct, frozen=True, omit_defaults=True, kw_only=True):
         return kind
 
 
-class Input(Struct, frozen=True, omit_defaults=True):
+class Input(Struct, frozen=True, omit_defaults=True, gc=False):
     name: str
     required: bool = False
     default: JSON = None
@@ -180,14 +180,14 @@ class Input(Struct, frozen=True, omit_defaults=True):
     description: str = ""
 
 
-class Budget(Struct, frozen=True, omit_defaults=True):
+class Budget(Struct, frozen=True, omit_defaults=True, gc=False):
     """None means no limit. Money is whole micro-dollars: floats do not add up."""
 
     tokens: int | None = None
     micro_usd: int | None = None
 
 
-class Limits(Struct, frozen=True, omit_defaults=True):
+class Limits(Struct, frozen=True, omit_defaults=True, gc=False):
     """None: not said in the recipe; configuration (root) or the parent (child run) decides."""
 
     max_concurrency: int | None = None
@@ -197,7 +197,7 @@ class Limits(Struct, frozen=True, omit_defaults=True):
     budget: Budget = Budget()
 
 
-class Plan(Struct, frozen=True, omit_defaults=True, kw_only=True):
+class Plan(Struct, frozen=True, omit_defaults=True, kw_only=True, gc=False):
     name: str
     version: int = 1
     description: str = ""
