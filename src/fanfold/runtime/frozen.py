@@ -33,18 +33,20 @@ class Frozen(Struct, frozen=True, omit_defaults=True, kw_only=True):
 def freeze_roles(plan: Plan, find: Callable[[str], Role | None]) -> dict[str, Role]:
     """The roles that a plan and its sub-workflows use, as they are now."""
     roles: dict[str, Role] = {}
-    for used in (plan, *plan.workflows.values()):
-        for step in all_steps(used.steps):
-            action = step.action
-            if isinstance(action, AgentAction):
-                name = (
-                    action.agent if action.agent_version is None else f"{action.agent}@{action.agent_version}"
-                )
-                role = find(name)
-                if role is None:
-                    raise BugError("role.unknown", f"the checked plan names the unknown role {name}")
-                roles[name] = role
+    for step in all_steps_below(plan):
+        action = step.action
+        if isinstance(action, AgentAction):
+            name = action.agent if action.agent_version is None else f"{action.agent}@{action.agent_version}"
+            role = find(name)
+            if role is None:
+                raise BugError("role.unknown", f"the checked plan names the unknown role {name}")
+            roles[name] = role
     return roles
+
+
+def all_steps_below(plan: Plan) -> list[Step]:
+    """Every step of a plan and of the sub-workflows it calls."""
+    return [step for used in (plan, *plan.workflows.values()) for step in all_steps(used.steps)]
 
 
 def all_steps(steps: tuple[Step, ...]) -> list[Step]:

@@ -19,7 +19,7 @@ from typing import Any
 from fanfold.kernel.commands import Start, Stop
 from fanfold.kernel.decide import is_waiting, next_timer
 from fanfold.kernel.events import Data, Envelope, Raised, StepEvent, SubagentEvent, WorkflowEvent
-from fanfold.kernel.lifecycle import CANCELLED, COMPLETED, FAILED, PAUSED, RUN_TERMINAL, TIMED_OUT
+from fanfold.kernel.lifecycle import CANCELLED, COMPLETED, FAILED, PAUSED, RUN_TERMINAL, RUNNING, TIMED_OUT
 from fanfold.kernel.nodes import Node
 from fanfold.kernel.plan import AgentAction
 from fanfold.runtime.ids import session_id
@@ -70,6 +70,11 @@ class Host:
     def cancel(self, run: str | None = None) -> None:
         self.post(run or self.tree.root.id, WorkflowEvent("cancel_requested", reason="requested"))
 
+    def leave_when_waiting(self) -> None:
+        """Nobody is here to answer: end as soon as only people can go on."""
+        self._leave_when_waiting = True
+        self._woken.set()
+
     def look_for_requests(self) -> None:
         self._check_requests = True
         self._woken.set()
@@ -79,7 +84,7 @@ class Host:
     async def start(self) -> None:
         """Run a tree that was just created."""
         self.post(self.tree.root.id, WorkflowEvent("started"))
-        await self._drive()
+        await self.drive()
 
     async def resume(self, raised: Raised | None = None) -> None:
         """Take a tree over: whatever was running lost its process and runs again."""
@@ -91,9 +96,9 @@ class Host:
             assert self.tree.lease is not None
             epoch = self.tree.lease.epoch
             self.post(self.tree.root.id, WorkflowEvent("resumed", epoch=epoch, raised=raised))
-        await self._drive()
+        await self.drive()
 
-    async def _drive(self) -> None:
+    async def drive(self) -> None:
         loop = asyncio.get_running_loop()
         bell = self._bells.listen(self.tree.root.id)
         loop.add_reader(bell.fileno(), self._rung, bell)
@@ -113,7 +118,8 @@ class Host:
         self._woken.clear()
         while self._inbox:
             run, data = self._inbox.popleft()
-            self.tree.report(run, now_ms(), data)
+            if self._still_applies(data):
+                self.tree.report(run, now_ms(), data)
         if self._check_requests:
             self._check_requests = False
             self._take_requests()
@@ -122,6 +128,15 @@ class Host:
             await asyncio.sleep(0)
             return
         await self._sleep()
+
+    def _still_applies(self, data: Data) -> bool:
+        """A wish that came while the run ended or paused anyway changes nothing, so it is not recorded."""
+        if not isinstance(data, WorkflowEvent) or data.kind not in ("pause_requested", "cancel_requested"):
+            return True
+        root = self.tree.root
+        if data.kind == "cancel_requested":
+            return root.status not in RUN_TERMINAL
+        return root.status == RUNNING and not self.tree.state.pausing
 
     def _commit_and_act(self) -> None:
         written, jobs, stops = self.tree.commit()
@@ -142,7 +157,7 @@ class Host:
             self.post(self.tree.root.id, WorkflowEvent("woke"))
 
     def _is_done(self) -> bool:
-        if self._inbox or self.tree.pending:
+        if self._inbox or self.tree.pending or self._check_requests:
             return False
         root = self.tree.root
         if root.status in RUN_TERMINAL or root.status == PAUSED:
@@ -160,8 +175,10 @@ class Host:
         if isinstance(job, NoJob | Question):
             return
         node = self.tree.state.runs[start.run].nodes[start.step]
-        if node.status != "running" or (node.attempt, node.execution) != (start.attempt, start.execution):
+        if node.status != RUNNING or (node.attempt, node.execution) != (start.attempt, start.execution):
             return  # it ended within the same decision
+        if node.stopping:
+            return  # it was to stop before it began; there is nothing to undo
         key = (start.run, start.step)
         self._tasks[key] = asyncio.create_task(
             self._execute(start, node, job), name=f"{start.run}:{start.step}"

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import msgspec
@@ -65,6 +65,11 @@ class Performer:
         self._keys: dict[tuple[str, str], str] = {}
         self.lease: Lease | None = None
         """The lease of the tree whose jobs are performed; it guards the sessions' logs too."""
+
+    @property
+    def backends(self) -> Collection[str]:
+        """Names of the back ends there are."""
+        return self._supervisor.backends
 
     def reuse(self, node: Node, job: Job) -> str | None:
         """The output of an earlier run that may stand in for this step: a fork's, or a cached one."""

@@ -14,14 +14,15 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
+from fanfold.agents.role import Role
 from fanfold.agents.roles import Registry
 from fanfold.errors import AuthorError, NotFoundError
 from fanfold.kernel.events import Event, Raised, Settings, WorkflowEvent
 from fanfold.kernel.lifecycle import RUN_TERMINAL
-from fanfold.kernel.plan import JSON, Plan
+from fanfold.kernel.plan import JSON, AgentAction, Plan
 from fanfold.recipe.inputs import bind_inputs
 from fanfold.runtime.config import Config
-from fanfold.runtime.frozen import Frozen, freeze_roles, from_json, to_json
+from fanfold.runtime.frozen import Frozen, all_steps_below, freeze_roles, from_json, to_json
 from fanfold.runtime.handlers import Handlers
 from fanfold.runtime.host import Host, now_ms
 from fanfold.runtime.ids import new_run_id, session_id
@@ -52,6 +53,15 @@ class Options(Struct, frozen=True, kw_only=True):
     script_file: str = ""
 
 
+class Lineage(Struct, frozen=True, kw_only=True):
+    """Where a fork comes from, what it keeps of it, and the roles its steps had there."""
+
+    run_id: str
+    kept: dict[str, str]
+    """Tree path to blob of the steps whose output is reused."""
+    roles: dict[str, Role]
+
+
 class Project:
     """`folder` is the workspace; its memory lives in `.fanfold/` below it."""
 
@@ -69,6 +79,8 @@ class Project:
         self._roles = roles
         self._supervise = supervise
         self._handlers = Handlers(self.folder)
+        self._performers: dict[str, Performer] = {}
+        """By root: who looked for outputs to reuse also remembers new ones under the same keys."""
         self.bells = Wakeups(self.folder / ".fanfold")
 
     def close(self) -> None:
@@ -81,24 +93,19 @@ class Project:
         plan: Plan,
         given: Mapping[str, JSON],
         options: Options,
-        fork: tuple[str, dict[str, str]] | None = None,
+        fork: Lineage | None = None,
     ) -> RunTree:
         """Record a new run: plan, inputs and everything else it will ever need."""
         self._check_enabled()
         bound = bind_inputs(plan, given)
+        frozen = self._freeze(plan, options, fork)
         root = new_run_id()
+        performer = self._performer(root, frozen)
+        if frozen.backend not in performer.backends and any(
+            isinstance(step.action, AgentAction) for step in all_steps_below(plan)
+        ):
+            raise _no_backend(frozen.backend, named=options.backend is not None)
         lease = self.store.acquire(root, this_process())
-        frozen = Frozen(
-            roles=freeze_roles(plan, self._roles().find),
-            backend=options.backend or ("scripted" if options.script is not None else "model"),
-            model=options.model,
-            script=options.script,
-            script_file=options.script_file,
-            permission=options.permission,
-            forked_from=fork[0] if fork is not None else None,
-            reused=fork[1] if fork is not None else {},
-        )
-        performer = self._performer(frozen)
         data = WorkflowEvent(
             "created",
             plan=plan,
@@ -114,21 +121,38 @@ class Project:
         first = Event(root, now_ms(), data)
         tree.memory.observe(first)
         tree.begin(first)
+        if fork is not None:
+            tree.forked_from = fork.run_id
+            tree.report(root, now_ms(), WorkflowEvent("forked", reason=f"from {fork.run_id}"))
         tree.commit()
         return tree
 
+    def _freeze(self, plan: Plan, options: Options, fork: Lineage | None) -> Frozen:
+        """Everything beside plan and inputs that a run must not look up again later."""
+        before = fork.roles if fork is not None else {}
+        return Frozen(
+            roles=freeze_roles(plan, lambda name: before.get(name) or self._roles().find(name)),
+            backend=options.backend or ("scripted" if options.script is not None else "model"),
+            model=options.model,
+            script=options.script,
+            script_file=options.script_file,
+            permission=options.permission,
+            forked_from=fork.run_id if fork is not None else None,
+            reused=fork.kept if fork is not None else {},
+        )
+
     def host(self, tree: RunTree, *, leave_when_waiting: bool = True) -> Host:
         """What drives a tree this process owns."""
-        return Host(
-            tree, self._performer(self.frozen(tree)), self.bells, leave_when_waiting=leave_when_waiting
-        )
+        performer = self._performer(tree.root.id, self.frozen(tree))
+        return Host(tree, performer, self.bells, leave_when_waiting=leave_when_waiting)
 
     def own(self, root: str) -> RunTree:
         """Take a run tree over. Raises `LeaseHeld` while its owner lives."""
         lease = self.store.acquire(root, this_process())
         reader = RunTree.load(self.store, root)
-        performer = self._performer(self.frozen(reader))
-        tree = RunTree.load(self.store, root, lease, performer.reuse)
+        frozen = self.frozen(reader)
+        tree = RunTree.load(self.store, root, lease, self._performer(root, frozen).reuse)
+        tree.forked_from = frozen.forked_from
         if tree.root.status not in RUN_TERMINAL:
             from fanfold.sessions.processes import sweep_stragglers
 
@@ -137,6 +161,7 @@ class Project:
 
     def done(self, tree: RunTree) -> Path | None:
         """Give the lease back and write the files people read."""
+        self._performers.pop(tree.root.id, None)
         if tree.lease is not None:
             self.store.release(tree.lease)
         return write_mirror(tree, self.runs_folder)
@@ -148,9 +173,13 @@ class Project:
     def frozen(self, tree: RunTree) -> Frozen:
         return from_json(tree.blobs.get(tree.memory.frozen)) if tree.memory.frozen is not None else Frozen()
 
-    def _performer(self, frozen: Frozen) -> Performer:
-        supervisor = self._supervise(self.store, frozen)
-        return Performer(self.store, supervisor, frozen, str(self.folder), self._handlers.find)
+    def _performer(self, root: str, frozen: Frozen) -> Performer:
+        performer = self._performers.get(root)
+        if performer is None:
+            supervisor = self._supervise(self.store, frozen)
+            performer = Performer(self.store, supervisor, frozen, str(self.folder), self._handlers.find)
+            self._performers[root] = performer
+        return performer
 
     def settings(self, plan: Plan, options: Options) -> Settings:
         """Flags, then the recipe, then configuration."""
@@ -226,6 +255,20 @@ def raised(max_agents: int | None, tokens: int | None, micro_usd: int | None) ->
     if max_agents is None and tokens is None and micro_usd is None:
         return None
     return Raised(max_agents=max_agents, budget_tokens=tokens, budget_micro_usd=micro_usd)
+
+
+def _no_backend(name: str, *, named: bool) -> AuthorError:
+    if named and name != "model":
+        return AuthorError(
+            "backend.unknown",
+            f'there is no agent back end "{name}"',
+            hint="--script FILE gives scripted agents",
+        )
+    return AuthorError(
+        "provider.none",
+        "no model is configured for the agents of this recipe",
+        hint="this version runs scripted agents: --script FILE",
+    )
 
 
 def _sessions(tree: RunTree) -> list[str]:

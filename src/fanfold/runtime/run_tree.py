@@ -47,6 +47,7 @@ class RunTree:
         self.memory.observe(first)
         self.values = Values(self.state, self.memory, self.blobs)
         self.answers = Answers(self.state, self.values, self.blobs, reuse)
+        self.forked_from: str | None = None
         self.log_seq: dict[str, int] = {}
         self.tree_seq = 0
         self.pending: list[Envelope] = []
@@ -83,6 +84,12 @@ class RunTree:
             evolve(self.state, event)
             self.memory.observe(event)
             self._count(envelope)
+
+    def catch_up(self) -> list[Envelope]:
+        """A reader's copy: fold what its owner has written since; what that was."""
+        fresh = list(self.store.tree(self.root.id, self.tree_seq))
+        self._replay(fresh)
+        return fresh
 
     def _count(self, envelope: Envelope) -> None:
         self.log_seq[envelope.log] = envelope.seq
@@ -194,6 +201,7 @@ class RunTree:
             error=run.error,
             usage=usage,
             agents=agents,
+            forked_from=self.forked_from if run.parent is None else None,
         )
 
     def spent(self, run: Run) -> tuple[Usage, int]:
