@@ -11,7 +11,7 @@ TOPIC ?= solid-state batteries
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check static style lint mypy pyright imports sim fix docs coverage bench lock clean
+.PHONY: help demo test check static style lint mypy pyright imports sim fix docs coverage kill-test bench lock clean
 
 help: ## list these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -55,6 +55,9 @@ docs: $(READY) ## rewrite generated docs only
 coverage: $(READY) ## run the tests and show every line and branch they do not reach
 	$(BIN)/coverage run -m pytest -q $(ARGS)
 	$(BIN)/coverage report
+
+kill-test: $(READY) ## kill a run at every commit of its log, and every owner that resumes it
+	KILL_TEST=all $(BIN)/python -m pytest -q tests/kill $(ARGS)
 
 bench: $(READY) ## run the benchmarks
 	$(BIN)/python -m bench $(ARGS)

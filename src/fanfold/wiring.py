@@ -69,9 +69,9 @@ class Wired:
         store = SqliteStore(
             self.project / ".fanfold", durability="normal" if durability == "normal" else "full"
         )
-        return Project(self.project, self.config, lambda: self.roles, store, self._supervise)
+        return Project(self.project, self.config, lambda: self.roles, store, self.supervise)
 
-    def _supervise(self, store: Store, frozen: Frozen) -> Supervisor:
+    def supervise(self, store: Store, frozen: Frozen) -> Supervisor:
         from fanfold.agents.backends.scripted import Script, ScriptedBackend
         from fanfold.sessions.supervisor import Supervisor
         from fanfold.store.leases import this_process

@@ -1,0 +1,86 @@
+"""One process of a kill test: creates or resumes the campaign and dies at a chosen commit.
+
+    python driver.py PROJECT KILL_AT WHEN [ROOT]
+
+WHEN is `before` (everything was written, the commit was not) or `after` (the commit returned, nobody was
+told). KILL_AT counts this process's commits from 1; 0 means: live. Prints the run id, then its status.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from fanfold.recipe.compile import compile_recipe
+from fanfold.runtime.project import Options, Project
+from fanfold.runtime.run_tree import RunTree
+from fanfold.store.protocol import Batch
+from fanfold.store.sqlite import SqliteStore
+from fanfold.wiring import Wired, wire
+
+TOPICS = [f"t{i}" for i in range(14)]
+
+
+class DyingStore(SqliteStore):
+    """Counts commits and kills its own process at one of them."""
+
+    kill_at = 0
+    when = "after"
+    commits = 0
+
+    def write(self, batches: Sequence[Batch]) -> None:
+        self.commits += 1
+        if self.commits != self.kill_at:
+            super().write(batches)
+            return
+        if self.when == "after":
+            super().write(batches)
+        else:
+            # Rows of a transaction that never commits: the next owner must not see them.
+            self._db.execute("BEGIN IMMEDIATE")
+            for batch in batches:
+                self._write_batch(self._db, batch)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+async def main(folder: Path, kill_at: int, when: str, root: str | None) -> None:
+    wired: Wired = wire(folder)
+    store = DyingStore(folder / ".fanfold")
+    store.kill_at, store.when = kill_at, when
+    project = Project(folder, wired.config, lambda: wired.roles, store, wired.supervise)
+    tree = create(project, wired) if root is None else project.own(root)
+    say(tree.root.id)
+    host = project.host(tree)
+    await (host.start() if root is None else host.resume())
+    while tree.root.status == "running":  # only the approval is open
+        project.answer(project.resolve(tree.root.id), "release", "approve", "go", None)
+        host = project.host(tree)
+        host.look_for_requests()
+        await host.drive()
+    project.done(tree)
+    say(f"{tree.root.status} {store.commits}")
+
+
+def say(line: str) -> None:
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
+
+
+def create(project: Project, wired: Wired) -> RunTree:
+    found = wired.library.find("campaign")
+    plan = compile_recipe(found.data, found.file, wired.around).plan
+    assert plan is not None
+    script = (project.folder / "script.yaml").read_text()
+    slots = int(os.environ.get("KILL_TEST_SLOTS", "1"))
+    options = Options(permission="auto", script=script, script_file="script.yaml", max_concurrency=slots)
+    return project.create(plan, {"topics": TOPICS}, options)
+
+
+if __name__ == "__main__":
+    asyncio.run(
+        main(Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3], sys.argv[4] if len(sys.argv) > 4 else None)
+    )
