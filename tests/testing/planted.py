@@ -129,6 +129,14 @@ def nobody_wakes_who_waited_for_a_conflict(real: Any) -> Any:
     return wake_waiters
 
 
+@planted(admission, "_wake_quota")
+def nobody_wakes_who_waited_for_a_cap(real: Any) -> Any:
+    def wake_quota(state: Any, quota: Any) -> None:
+        pass
+
+    return wake_quota
+
+
 @planted(admission, "release")
 def a_reservation_leaks(real: Any) -> Any:
     def release(state: Any, node: Node) -> None:

@@ -32,6 +32,7 @@ CAUGHT_BY = {
     "an_inline_failure_skips_dependents": {4},
     "caps_of_scopes_are_ignored": {8},
     "max_steps_is_one_too_generous": {13},
+    "nobody_wakes_who_waited_for_a_cap": {0, 19},
     "nobody_wakes_who_waited_for_a_conflict": {0, 19},
     "one_slot_too_many": {8},
     "raised_limits_are_ignored": {19},

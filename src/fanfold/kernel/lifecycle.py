@@ -66,6 +66,7 @@ STEP_TRANSITIONS: Final[dict[tuple[str, str], tuple[str, ...]]] = {
 
 RUN_TRANSITIONS: Final[dict[tuple[str, str], tuple[str, ...]]] = {
     (PENDING, "started"): (RUNNING,),
+    (PENDING, "created"): (RUNNING,),  # a child run begins with its log
     (PENDING, "cancel_requested"): (RUNNING,),
     (RUNNING, "approvals only"): (WAITING,),
     (WAITING, "answered"): (RUNNING,),
@@ -74,7 +75,9 @@ RUN_TRANSITIONS: Final[dict[tuple[str, str], tuple[str, ...]]] = {
     (PAUSED, "resumed"): (RUNNING,),
     (RUNNING, "finished"): (COMPLETED, PARTIAL, FAILED, CANCELLED, TIMED_OUT),
     (WAITING, "finished"): (CANCELLED, TIMED_OUT),
-    (PAUSED, "finished"): (CANCELLED,),
+    (PAUSED, "cancel_requested"): (RUNNING,),
+    # The answer of a person may be the last thing that was missing.
+    (PAUSED, "finished"): (COMPLETED, PARTIAL, FAILED),
 }
 
 EVENT_WORDS: Final[dict[str, str]] = {"finished": COMPLETED}

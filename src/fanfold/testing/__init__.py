@@ -1,0 +1,1 @@
+"""Tools for testing runs: a simulated world driven by a seed."""

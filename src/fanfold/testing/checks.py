@@ -16,11 +16,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fanfold.kernel.commands import Command, Conclude, Skip, Start
+from fanfold.kernel.commands import Command, Conclude, Finish, Skip, Start
 from fanfold.kernel.events import Event, StepEvent, SubagentEvent, WorkflowEvent
+from fanfold.kernel.explain import explain
 from fanfold.kernel.fingerprint import fingerprint
 from fanfold.kernel.invariants import SLOT_TYPES, Violation, conflict
-from fanfold.kernel.lifecycle import COMPLETED, EVENT_WORDS, SKIPPED, TERMINAL
+from fanfold.kernel.lifecycle import COMPLETED, EVENT_WORDS, FAILED, PARTIAL, SKIPPED, TERMINAL, UNSUCCESSFUL
 from fanfold.kernel.nodes import Map, Node, Run, State
 from fanfold.kernel.state import create_state, evolve
 from fanfold.testing.store import Store
@@ -70,6 +71,18 @@ def _replay(events: Sequence[Event], answered: Sequence[Command | None], sampled
     return state
 
 
+def check_explained(state: State) -> None:
+    """Everything decided is answered: whoever has not ended must be able to say why it waits (19)."""
+    for run in state.runs.values():
+        for node in run.nodes.values():
+            if node.status in TERMINAL:
+                continue
+            explanation = explain(state, node)
+            idle = explanation.reason == "slots" and state.live < state.slots
+            if idle or explanation.reason in ("deciding", "chosen"):
+                raise InvariantError(19, f"{explanation.message}, and nothing will ever change that")
+
+
 class Watch:
     """What the log has promised so far, held against each command before it is answered."""
 
@@ -109,6 +122,8 @@ class Watch:
             self._check_start(state.runs[command.run].nodes[command.step], command, state)
         elif isinstance(command, Skip) and command.reason == "failure":
             self._check_skip(state.runs[command.run].nodes[command.step])
+        elif isinstance(command, Finish):
+            self._check_outcome(state.runs[command.run], command.status)
         elif isinstance(command, Conclude) and command.status == COMPLETED:
             node = state.runs[command.run].nodes[command.step]
             wanted = self.items.get((command.run, command.step))
@@ -140,6 +155,22 @@ class Watch:
             elif status != COMPLETED and not inline:
                 return
         raise InvariantError(4, f"{node.path} is skipped for a failure, but no dependency failed")
+
+    def _check_outcome(self, run: Run, status: str) -> None:
+        """A run's word about itself, held against what became of its steps (10)."""
+        ends = [(path, *end) for (owner, path), end in self.ended.items() if owner == run.id]
+        done = sum(end == COMPLETED for _, end, _ in ends)
+        lost = [(path, end) for path, end, reason in ends if end in UNSUCCESSFUL or reason == "failure"]
+        stops = any(run.nodes[path].step.on_failure == "stop" for path, _ in lost)
+        right = {
+            COMPLETED: not lost,
+            PARTIAL: bool(lost) and done > 0,
+            FAILED: bool(lost) and (done == 0 or stops),
+        }
+        if not right.get(status, True):
+            raise InvariantError(
+                10, f"run {run.id} says {status}: {done} steps completed, {len(lost)} did not"
+            )
 
     def is_cancelled(self, run: Run | None) -> bool:
         """Whether the run, or one around it, was cancelled on request."""

@@ -12,12 +12,12 @@ from __future__ import annotations
 from fanfold.kernel.commands import Command, Finish, Start, Stop
 from fanfold.kernel.decide import decide
 from fanfold.kernel.events import Data, Event, WorkflowEvent
-from fanfold.kernel.lifecycle import STEP_TRANSITIONS, WAITING
+from fanfold.kernel.lifecycle import RUN_TRANSITIONS, STEP_TRANSITIONS, WAITING
 from fanfold.kernel.nodes import State
 from fanfold.kernel.plan import ApprovalAction
 from fanfold.kernel.state import evolve
 from fanfold.testing.answers import answer
-from fanfold.testing.checks import InvariantError
+from fanfold.testing.checks import InvariantError, check_explained
 from fanfold.testing.world import Execution, World, transition
 
 FOREVER_MS = 600_000
@@ -44,8 +44,10 @@ class Owner:
         envelope = world.store.append(event, state.runs[run], state.root.id, self.epoch)
         world.answered.append(command)
         row = transition(event, state)
-        backoffs = state.backoffs
+        backoffs, status = state.backoffs, state.runs[run].status
         evolve(state, event)
+        if state.runs[run].status != status:
+            self._check_run(status, event)
         if row is not None:
             world.reached[f"{row[0]} + {row[1]}"] += 1
             self._check_decided(row, event)
@@ -70,6 +72,12 @@ class Owner:
         if status not in STEP_TRANSITIONS[row]:
             raise InvariantError(10, f"{event.data.step}: {row} led to {status}")
 
+    def _check_run(self, before: str, event: Event) -> None:
+        word = event.data.kind if isinstance(event.data, WorkflowEvent) else ""
+        after = self.state.runs[event.run].status
+        if after not in RUN_TRANSITIONS.get((before, word), ()):
+            raise InvariantError(10, f"run {event.run}: {before} + {word!r} led to {after}")
+
     def work_off_agenda(self) -> None:
         """Answer every command; sometimes commit half-way, as a busy group commit would."""
         state, world = self.state, self.world
@@ -86,6 +94,8 @@ class Owner:
             if world.faults.hits("early commit"):
                 self.commit()
         self.commit()
+        if world.rng.random() < 0.1:
+            check_explained(state)
         if world.watch.cancelled:
             self._check_stopped()
 
