@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from msgspec import structs
 
@@ -30,9 +30,11 @@ from fanfold.agents.backend import (
 from fanfold.errors import AuthorError, BugError, FanfoldError
 from fanfold.kernel.events import Failure
 from fanfold.sessions.insist import insist
-from fanfold.sessions.log import Belonging, SessionLog, open_log
+from fanfold.sessions.lineage import Child
+from fanfold.sessions.log import Belonging, SessionLog, open_log, read_entries
 from fanfold.sessions.places import Places
 from fanfold.sessions.processes import end_session
+from fanfold.sessions.subagents import WAIT_S, Settings, Subagents
 from fanfold.store.protocol import Batch, Lease, LeaseLost, Owner, Store, StoreFault
 
 GRACE_S = 2.0
@@ -102,6 +104,7 @@ class Supervisor:
         self.owner = owner
         self._places = Places(max_sessions)
         self._live: dict[str, Live] = {}
+        self.children = Subagents(self)
 
     # ------------------------------------------------------------------------------ steps of runs
 
@@ -122,27 +125,24 @@ class Supervisor:
         """
         if request.session_id in self._live:
             raise BugError("session.twice", f"session {request.session_id} is running already")
-        belonging = self._belonging(request, lease)
-        return await self.run(request, belonging, backend, timeout_ms, on_progress, carry)
-
-    async def run(
-        self,
-        request: SessionRequest,
-        belonging: Belonging | SessionLog,
-        backend: str,
-        timeout_ms: int | None = None,
-        on_progress: Progress | None = None,
-        carry: list[Batch] | None = None,
-        on_start: Callable[[], None] | None = None,
-    ) -> SessionResult:
-        """Wait for a place, run the session to its end, and leave nothing of it behind."""
         door = self._door(backend)
         await self._places.take()
         try:
-            live = self._open(request, belonging, carry is not None)
-            if on_start is not None:
-                on_start()
+            live = self._open(request, self._belonging(request, lease), carry is not None)
             return await self._supervise(live, door, timeout_ms, on_progress, carry)
+        finally:
+            self._places.give_back()
+
+    async def run_child(
+        self, request: SessionRequest, log: SessionLog, settings: Settings, on_start: Callable[[], None]
+    ) -> SessionResult:
+        """Run one turn of a child whose log is open already; `on_start` is called when its place is free."""
+        door = self._door(settings.backend)
+        await self._places.take()
+        try:
+            on_start()
+            live = Live(request, log, carries=False)
+            return await self._supervise(live, door, round(settings.timeout_s * 1_000), None, None)
         finally:
             self._places.give_back()
 
@@ -188,6 +188,7 @@ class Supervisor:
             if stuck:
                 _log.error("the back end of session %s ignores being cancelled", live.request.session_id)
                 live.stop_reason = "stuck"
+        await self.children.stop_all(live.request.session_id)
 
     def cancel(self, session_id: str) -> bool:
         """Ask a running session to end as cancelled; False when it does not run here."""
@@ -204,7 +205,49 @@ class Supervisor:
         return live is not None
 
     def is_live(self, session_id: str) -> bool:
+        """Whether the session runs in this process."""
         return session_id in self._live
+
+    def is_read_only(self, session_id: str) -> bool:
+        """Whether the session runs here and may only read."""
+        live = self._live.get(session_id)
+        return live is not None and live.request.read_only
+
+    def running_log(self, session_id: str) -> SessionLog | None:
+        """The log that a running session writes; whoever else writes into it goes through this."""
+        live = self._live.get(session_id)
+        return None if live is None else live.log
+
+    async def aclose(self) -> None:
+        """Stop everything that runs here and give the leases of sessions by hand back."""
+        await self.children.stop_everything()
+        for live in tuple(self._live.values()):
+            live.stop("cancelled")
+            if live.work is not None:
+                await asyncio.wait({live.work})
+        self.children.above.release()
+
+    # -------------------------------------------------------------------------- subagents by hand
+
+    async def spawn(self, parent_session: str, role: str, task: str, settings: Settings) -> str:
+        """Delegate a task to a new child of a session; its id. Over capacity it queues."""
+        return self.children.spawn(parent_session, role, task, settings)
+
+    async def wait(self, ids: Sequence[str], timeout_s: float = WAIT_S) -> dict[str, list[Child]]:
+        """How children stand once all are over or the time is, in buckets by status; 0 only looks."""
+        return await self.children.wait(ids, timeout_s)
+
+    async def send_input(self, subagent_id: str, text: str) -> Child:
+        """Say something to a child; one that is over runs again, unless it is detached or closed."""
+        return self.children.send_input(subagent_id, text)
+
+    async def close(self, subagent_id: str) -> Child:
+        """Cancel a child that runs, close any other."""
+        return await self.children.close(subagent_id)
+
+    def list(self, parent_session: str) -> list[Child]:
+        """The children of a session, those of dead processes included."""
+        return self.children.list(parent_session)
 
     # ------------------------------------------------------------------------------------ opening
 
@@ -216,14 +259,21 @@ class Supervisor:
             raise AuthorError("backend.unknown", message, hint=f"configured here: {known}")
         return door
 
-    def _open(self, request: SessionRequest, belonging: Belonging | SessionLog, carries: bool) -> Live:
-        if isinstance(belonging, SessionLog):
-            return Live(request, belonging, carries)
-        log, entries, _ = open_log(self.store, request.session_id, belonging)
+    def _open(self, request: SessionRequest, belonging: Belonging, carries: bool) -> Live:
+        log, entries = self._open_log(request, belonging)
         if not entries:
             log.hold({"kind": "input", "text": request.prompt})
         request = structs.replace(request, entries=entries)
         return Live(request, log, carries)
+
+    def _open_log(self, request: SessionRequest, belonging: Belonging) -> tuple[SessionLog, Sequence[Entry]]:
+        log = self.children.above.known_log(request.session_id)
+        if log is not None:
+            return log, read_entries(self.store, request.session_id)
+        if request.execution == 1 and not belonging.guard:
+            return SessionLog(self.store, request.session_id, belonging, 0), ()  # nobody can have been here
+        log, entries, _ = open_log(self.store, request.session_id, belonging)
+        return log, entries
 
     def _belonging(self, request: SessionRequest, lease: Lease | None) -> Belonging:
         if lease is not None:
