@@ -5,6 +5,7 @@ Rules
 * A write is `BEGIN IMMEDIATE`, the epoch check, the rows, `COMMIT`: nothing of the transaction depends
   on what was read before the lock was held, so waiting for the lock is the only thing another process
   can make us do.
+* A checkpoint is no part of a write: it runs after the commit, and its failure is not the write's.
 * The write path does no work that reading could do: one encoded blob per event, no derived text, no
   second copy of what all events of a log share. Nothing is
   compressed: packing a blob of 64 kB takes as long as writing it does.
@@ -28,7 +29,7 @@ from fanfold.store.protocol import Batch, Lease, OutputRow, Owner, Request, RunH
 from fanfold.store.removal import Removal
 
 CHECKPOINT_PAGES = 2_000
-"""Pages in the write-ahead log after which a commit also writes them back: bounds the log at 8 MB."""
+"""Pages in the write-ahead log after which they are written back: bounds it at 8 MB, stalls of 2-3 ms."""
 WAL_KEPT_BYTES = 16 * 1024 * 1024
 CACHE_KIB = 16 * 1024
 
@@ -58,6 +59,8 @@ class SqliteStore:
         self._lock = threading.Lock()
         self._local = threading.local()
         self._readers: list[apsw.Connection] = []
+        self._pages = 0
+        """In the write-ahead log after the last commit."""
         with faults.translated(self._file):
             self._db = self._open_writer()
         self._appender = logs.Appender(self._db)
@@ -105,6 +108,19 @@ class SqliteStore:
                 if isinstance(error, apsw.IOError | apsw.FullError):
                     faults.bury(db)
                 raise faults.fault(error, self._file) from error
+            if self._pages >= CHECKPOINT_PAGES:
+                self._checkpoint()
+
+    def _checkpoint(self) -> None:
+        """Write back what no reader needs in the write-ahead log; a later commit tries again if it fails."""
+        try:
+            self._db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
+        except apsw.Error:
+            pass  # the commit is safe in the write-ahead log, and that is all the caller was promised
+
+    def _committed(self, _db: apsw.Connection, _name: str, pages: int) -> int:
+        self._pages = pages
+        return apsw.SQLITE_OK
 
     # ------------------------------------------------------------------------------------ reading
 
@@ -275,13 +291,21 @@ class SqliteStore:
 
     def _open_writer(self) -> apsw.Connection:
         db = self._connect()
+        try:
+            self._prepare(db)
+        except BaseException:
+            db.close()
+            raise
+        return db
+
+    def _prepare(self, db: apsw.Connection) -> None:
         faults.insist(lambda: db.pragma("journal_mode", "WAL"))
         db.pragma("synchronous", self._synchronous)
         db.pragma("foreign_keys", True)
         db.pragma("journal_size_limit", WAL_KEPT_BYTES)
-        db.pragma("wal_autocheckpoint", CHECKPOINT_PAGES)
+        # Replaces SQLite's own checkpoints, so that a failing one is never taken for a failing commit.
+        db.set_wal_hook(self._committed)
         schema.migrate(db)
-        return db
 
     def _connect(self) -> apsw.Connection:
         db = apsw.Connection(self._file, vfs=self._vfs)

@@ -43,14 +43,14 @@ class Disk(apsw.VFS):
         self.struck: list[str] = []
         """What each fault hit, as `kind file`."""
         self._recording = recording
-        self._fault: Fault = "io"
+        self.fault: Fault = "io"
         self._at = 0
-        self._lasting = False
+        self.lasting = False
         super().__init__(name, "")
 
     def plan(self, at: int, fault: Fault, *, lasting: bool = False) -> None:
         """Fail operation `at`; with `lasting`, fail every write from then on until `heal`."""
-        self._at, self._fault, self._lasting = at, fault, lasting
+        self._at, self.fault, self.lasting = at, fault, lasting
 
     def heal(self) -> None:
         """Nothing fails any more."""
@@ -74,19 +74,19 @@ class Disk(apsw.VFS):
         self.count += 1
         if not self._at or self.count < self._at:
             return False
-        if self.count > self._at and not (self._lasting and kind == "write"):
+        if self.count > self._at and not (self.lasting and kind == "write"):
             return False
         self.struck.append(f"{kind} {Path(file).name}")
-        if self._fault == "short" and kind == "write":
+        if self.fault == "short" and kind == "write":
             return True
         raise self.error(kind)
 
-    def error(self, kind: str) -> apsw.Error:
+    def error(self, kind: str) -> Exception:
         """What the system would answer."""
-        if self._fault != "io" and kind in ("write", "truncate"):
+        if self.fault != "io" and kind in ("write", "truncate"):
             return apsw.FullError("no space left (injected)")
-        error = apsw.IOError("the disk failed (injected)")
-        error.extendedresult = _CODES[kind]
+        error = apsw.exception_for(_CODES[kind])
+        error.args = ("the disk failed (injected)",)
         return error
 
 
@@ -122,7 +122,7 @@ class _File(apsw.VFSFile):
         super().xTruncate(newsize)
         self._disk.record(Operation("truncate", Path(self._name).name, newsize))
 
-    def xSync(self, flags: int) -> None:  # noqa: N802 - SQLite's name
+    def xSync(self, flags: int) -> None:  # noqa: ARG002, N802 - SQLite's signature
         self._disk.strike("sync", self._name)
         self._disk.record(Operation("sync", Path(self._name).name))
 
@@ -147,7 +147,7 @@ class Platters:
             self._pending.setdefault(operation.file, []).append(operation)
 
     def restore(self, folder: Path, rng: Random | None = None) -> None:
-        """Write the files as found after the cut: only what was synced or, with `rng`, also any part of the rest."""
+        """Write the files as found after the cut: what was synced and, with `rng`, any part of the rest."""
         for name in self._safe.keys() | (self._pending.keys() if rng else set()):
             content = bytearray(self._safe.get(name, b""))
             for operation in self._pending.get(name, []) if rng else []:

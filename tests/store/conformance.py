@@ -1,0 +1,339 @@
+"""What every store must do, whatever database is behind it.
+
+A store's test module subclasses `Conformance` and says how to open one: the factory is called several times
+in a test and must always open the same, at first empty, memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+import pytest
+from msgspec.structs import replace
+
+from fanfold.errors import AuthorError, BugError, NotFoundError
+from fanfold.kernel.events import Evidence, Failure, StepEvent, Usage
+from fanfold.store.leases import start_time, this_process
+from fanfold.store.protocol import (
+    DELETED,
+    Batch,
+    Lease,
+    LeaseHeld,
+    LeaseLost,
+    OutputRow,
+    Owner,
+    Request,
+    RunHead,
+    Store,
+)
+from tests.store.trees import Tree, head, stored
+
+Open: TypeAlias = Callable[[], Store]
+
+SOMEBODY_DEAD = Owner("an earlier boot", 4711, "12345")
+
+
+class Conformance:
+    @pytest.fixture
+    def open_store(self) -> Open:
+        raise NotImplementedError("say how to open the store")
+
+    @pytest.fixture
+    def store(self, open_store: Open) -> Store:
+        return open_store()
+
+    # ------------------------------------------------------------------------------------- the log
+
+    def test_a_tree_is_read_back_as_it_was_written(self, store: Store, open_store: Open):
+        tree = Tree("r1")
+        for _ in range(3):
+            store.write([Batch(root="r1", epoch=0, envelopes=[tree.event(), tree.event()])])
+        assert list(store.tree("r1")) == tree.envelopes
+        assert list(open_store().tree("r1")) == tree.envelopes
+
+    def test_reading_goes_on_after_a_number(self, store: Store):
+        tree = Tree("r1")
+        store.write([Batch(root="r1", epoch=0, envelopes=[tree.event() for _ in range(10)])])
+        assert [event.tree_seq for event in store.tree("r1", after=7)] == [8, 9, 10]
+        assert [event.seq for event in store.log("r1", after=9)] == [10]
+        assert list(store.tree("r1", after=10)) == []
+
+    def test_a_child_run_has_a_log_of_its_own_and_its_place_in_the_tree(self, store: Store, open_store: Open):
+        tree = Tree("r1")
+        events = [tree.event(), tree.event(run="c1", depth=1), tree.event(), tree.event(run="c1", depth=1)]
+        store.write([Batch(root="r1", epoch=0, envelopes=events)])
+        more = [tree.event(run="c2", depth=1), tree.event(run="c1", depth=1), tree.event()]
+        open_store().write([Batch(root="r1", epoch=0, envelopes=more)])
+        assert [event.log for event in store.tree("r1")] == ["r1", "c1", "r1", "c1", "c2", "c1", "r1"]
+        assert [(event.seq, event.tree_seq) for event in store.log("c1")] == [(1, 2), (2, 4), (3, 6)]
+        assert list(store.log("r1")) == [event for event in tree.envelopes if event.log == "r1"]
+        assert list(store.log("c1", after=2)) == [more[1]]
+
+    def test_a_session_has_a_log_without_a_place_in_the_tree(self, store: Store):
+        tree = Tree("r1")
+        say = Evidence("session_event", {"kind": "input", "text": "hello"})
+        store.write([Batch(root="r1", epoch=0, envelopes=[tree.event(), tree.session("s1", say)])])
+        store.write([Batch(root="r1", epoch=0, envelopes=[tree.session("s1", say), tree.event()])])
+        assert [(event.seq, event.tree_seq, event.type) for event in store.log("s1")] == [
+            (1, 0, "session_event"),
+            (2, 0, "session_event"),
+        ]
+        assert [event.log for event in store.tree("r1")] == ["r1", "r1"]
+
+    def test_a_long_log_comes_in_order_and_whole(self, store: Store):
+        tree = Tree("r1")
+        events = [tree.event(run="" if n % 3 else "c1", depth=n % 3 == 0) for n in range(1, 3_501)]
+        store.write([Batch(root="r1", epoch=0, envelopes=events)])
+        assert list(store.tree("r1")) == events
+        assert [event.seq for event in store.log("c1")] == list(range(1, 3_500 // 3 + 1))
+        assert list(store.log("r1")) == [event for event in events if event.log == "r1"]
+
+    def test_what_was_appended_while_reading_is_read_too(self, store: Store):
+        tree = Tree("r1")
+        store.write([Batch(root="r1", epoch=0, envelopes=[tree.event() for _ in range(1_500)])])
+        reading = store.tree("r1")
+        next(reading)
+        store.write([Batch(root="r1", epoch=0, envelopes=[tree.event(run="c1", depth=1)])])
+        assert [event.log for event in reading][-1] == "c1"
+
+    def test_a_log_nobody_wrote_is_empty(self, store: Store):
+        assert list(store.tree("r1")) == list(store.log("r1")) == []
+
+    @pytest.mark.parametrize(("seq", "place"), [(4, 4), (2, 2), (3, 4), (4, 3), (2, 3), (1, 3)])
+    def test_a_gap_or_a_number_used_twice_is_refused_whole(self, store: Store, seq: int, place: int):
+        tree = Tree("r1")
+        store.write([Batch(root="r1", epoch=0, envelopes=[tree.event()])])
+        good = tree.event()
+        bad = replace(tree.event(), seq=seq, tree_seq=place)
+        with pytest.raises(BugError):
+            store.write([Batch(root="r1", epoch=0, envelopes=[good, bad], blobs=[stored("lost")])])
+        assert [event.seq for event in store.log("r1")] == [1]
+        assert not store.has_blob(stored("lost")[0])
+        store.write([Batch(root="r1", epoch=0, envelopes=[good])])
+
+    def test_a_childs_event_needs_its_root(self, store: Store):
+        with pytest.raises(BugError):
+            store.write([Batch(root="r1", epoch=0, envelopes=[Tree("r1").event(run="c1", depth=1)])])
+
+    def test_several_trees_are_written_in_one_go_or_not_at_all(self, store: Store):
+        one, two = Tree("r1"), Tree("r2")
+        store.write([one.step(), two.step()])
+        assert len(list(store.tree("r1"))) == len(list(store.tree("r2"))) == 2
+        two.epoch = 9
+        with pytest.raises(LeaseLost):
+            store.write([one.step(), two.step()])
+        assert len(list(store.tree("r1"))) == 2
+
+    # ------------------------------------------------------------------------------- blobs, outputs
+
+    def test_content_is_found_by_its_hash(self, store: Store):
+        blobs = [stored("a"), stored({"big": "x" * 300_000})]
+        store.write([Batch(root="r1", epoch=0, blobs=blobs)])
+        store.write([Batch(root="r2", epoch=0, blobs=blobs)])
+        assert [store.blob(hash) for hash, _ in blobs] == [content for _, content in blobs]
+        assert store.has_blob(blobs[0][0])
+        assert not store.has_blob("0" * 32)
+        with pytest.raises(NotFoundError):
+            store.blob("0" * 32)
+
+    def test_outputs_come_in_order_of_arrival(self, store: Store):
+        tree = Tree("r1")
+        for _ in range(5):
+            store.write([tree.step()])
+        rows = store.output_rows(limit=3)
+        rows += store.output_rows(after=rows[-1][0])
+        assert [row.path for _, row in rows] == ["step1", "step2", "step3", "step4", "step5"]
+        assert [number for number, _ in rows] == sorted({number for number, _ in rows})
+        assert rows[0][1] == OutputRow(
+            run_id="r1",
+            root_run_id="r1",
+            path="step1",
+            role="critic",
+            blob=stored("output 1 of r1")[0],
+            at=1,
+        )
+
+    def test_a_completed_step_is_found_by_its_content_key(self, store: Store):
+        assert store.cached("key") is None
+        store.write([Batch(root="r1", epoch=0, cache=[("key", "blob1", "r1")])])
+        assert store.cached("key") == "blob1"
+
+    # ----------------------------------------------------------------------------------------- runs
+
+    def test_a_head_is_kept_up_to_date(self, store: Store):
+        first = head("r1", started_at=5)
+        store.write([Batch(root="r1", epoch=0, heads=[first])])
+        assert store.head("r1") == first
+        last = head(
+            "r1",
+            started_at=5,
+            ended_at=9,
+            status="failed",
+            inputs="i" * 32,
+            output="o" * 32,
+            error=Failure("timeout", "step.timeout", "too slow", "give it more time", False, "a", 2),
+            usage=Usage(10, 20, 30),
+            agents=3,
+            forked_from="r0",
+        )
+        store.write([Batch(root="r1", epoch=0, heads=[last])])
+        assert store.head("r1") == last
+        assert store.head("r2") is None
+
+    def test_heads_come_newest_first_and_can_be_chosen(self, store: Store):
+        for number in range(5):
+            status = "failed" if number % 2 else "completed"
+            store.write([Batch(root="x", epoch=0, heads=[head(f"r{number}", status=status)])])
+        store.write([Batch(root="x", epoch=0, heads=[head("c0", "r0", "r0")])])
+        assert _ids(store.heads()) == ["r4", "r3", "r2", "r1", "r0"]
+        assert _ids(store.heads(limit=2)) == ["r4", "r3"]
+        assert _ids(store.heads(status="failed")) == ["r3", "r1"]
+        assert _ids(store.heads(roots_only=False, limit=1)) == ["c0"]
+
+    def test_runs_know_their_children_and_their_tree(self, store: Store):
+        heads = [head("r1"), head("c1", "r1", "r1"), head("c2", "r1", "r1"), head("g1", "r1", "c1")]
+        store.write([Batch(root="r1", epoch=0, heads=heads)])
+        store.write([Batch(root="r1", epoch=0, heads=[head("c1", "r1", "r1", status="completed")])])
+        assert _ids(store.children("r1")) == ["c1", "c2"]
+        assert _ids(store.tree_heads("r1")) == ["r1", "c1", "c2", "g1"]
+        assert store.children("g1") == []
+
+    def test_a_run_is_meant_by_the_beginning_of_its_id(self, store: Store):
+        with pytest.raises(NotFoundError):
+            store.resolve("last")
+        for run in ("abc1", "abd2", "abd"):
+            store.write([Batch(root=run, epoch=0, heads=[head(run)])])
+        store.write([Batch(root="abd", epoch=0, heads=[head("zz", "abd", "abd")])])
+        assert store.resolve("abc") == "abc1"
+        assert store.resolve("abd") == "abd"
+        assert store.resolve("z") == "zz"
+        assert store.resolve("last") == "abd"
+        with pytest.raises(AuthorError) as ambiguous:
+            store.resolve("ab")
+        assert ambiguous.value.details["runs"] == ["abc1", "abd", "abd2"]
+        for nothing in ("x", "%", "ab_", "abc1x"):
+            with pytest.raises(NotFoundError):
+                store.resolve(nothing)
+
+    # ------------------------------------------------------------------------------------ ownership
+
+    def test_a_live_owner_keeps_everybody_else_out(self, store: Store, open_store: Open):
+        lease = store.acquire("r1", this_process())
+        assert lease == Lease("r1", this_process(), 1)
+        with pytest.raises(LeaseHeld) as held:
+            open_store().acquire("r1", this_process())
+        assert held.value.details["pid"] == this_process().pid
+        assert store.owner("r1") == (this_process(), True)
+        assert store.acquire("r2", this_process()).epoch == 1
+
+    def test_a_released_lease_goes_to_the_next_with_a_higher_epoch(self, store: Store):
+        assert store.owner("r1") is None
+        store.release(store.acquire("r1", this_process()))
+        assert store.owner("r1") is None
+        assert store.acquire("r1", this_process()).epoch == 2
+
+    def test_the_lease_of_a_dead_process_is_taken_at_once(self, store: Store):
+        myself = this_process()
+        reused = Owner(myself.boot_id, myself.pid, "another start")
+        for epoch, dead in enumerate([SOMEBODY_DEAD, reused], start=1):
+            assert store.acquire("r1", dead).epoch == epoch
+            assert store.owner("r1") == (dead, False)
+        assert store.acquire("r1", myself).epoch == 3
+
+    def test_a_write_of_an_earlier_owner_is_refused_whole(self, store: Store, open_store: Open):
+        zombie = Tree("r1", store.acquire("r1", SOMEBODY_DEAD).epoch)
+        store.write([zombie.step()])
+        other = open_store()
+        owner = Tree("r1", other.acquire("r1", this_process()).epoch)
+        late = zombie.step("too late")
+        with pytest.raises(LeaseLost):
+            store.write([late])
+        assert not store.has_blob(late.blobs[0][0])
+        owner.place, owner.seqs = 2, {"r1": 2}
+        other.write([owner.step("in time")])
+        with pytest.raises(LeaseLost):
+            store.write([late])
+        assert [event.epoch for event in store.tree("r1")] == [1, 1, 2, 2]
+
+    def test_a_lost_lease_cannot_be_released(self, store: Store):
+        old = store.acquire("r1", SOMEBODY_DEAD)
+        store.acquire("r1", this_process())
+        store.release(old)
+        assert store.owner("r1") == (this_process(), True)
+
+    # ------------------------------------------------------------------------------------- requests
+
+    def test_requests_wait_until_the_owner_acted_on_them(self, store: Store, open_store: Open):
+        asked = [
+            Request(root="r1", run_id="c1", kind="approve", data={"step": "gate", "by": "ann"}, at=5),
+            Request(root="r1", run_id="r1", kind="cancel", data={}, at=6),
+            Request(root="r2", run_id="r2", kind="pause", data={}, at=7),
+        ]
+        ids = [open_store().request(request) for request in asked]
+        assert [(request.id, request.kind, request.data) for request in store.requests("r1")] == [
+            (ids[0], "approve", {"step": "gate", "by": "ann"}),
+            (ids[1], "cancel", {}),
+        ]
+        store.write([Batch(root="r1", epoch=0, requests_done=[ids[0], ids[2]])])
+        assert [request.id for request in store.requests("r1")] == [ids[1]]
+        assert [request.id for request in store.requests("r2")] == [ids[2]], "only the owner's own requests"
+        assert store.request(asked[0]) > ids[2]
+
+    # ----------------------------------------------------------------------------------- forgetting
+
+    def test_a_deleted_tree_leaves_nothing_but_what_others_need(self, store: Store):
+        shared, own, deep = stored("shared"), stored("own"), stored("deep in a session")
+        doomed, other = Tree("r1", store.acquire("r1", this_process()).epoch), Tree("r2")
+        say = Evidence("session_event", {"entries": [{"text": f"see {deep[0]}, it is long"}]})
+        first = [
+            doomed.event(StepEvent("a", "completed", output=shared[0])),
+            doomed.event(StepEvent("b", "completed", output=own[0]), run="c1", depth=1),
+            doomed.session("s1", say),
+        ]
+        heads = [head("r1"), head("c1", "r1", "r1")]
+        store.write([Batch(root="r1", epoch=1, envelopes=first, blobs=[shared, own, deep], heads=heads)])
+        store.write([doomed.step(), other.step()])
+        seen = store.output_rows()[-1][0]
+        event = other.event(StepEvent("again", "completed", output=shared[0]))
+        store.write([Batch(root="r2", epoch=0, envelopes=[event], cache=[("k2", shared[0], "r2")])])
+        store.write([Batch(root="r1", epoch=1, cache=[("k1", own[0], "c1")])])
+        store.request(Request(root="r1", run_id="r1", kind="cancel", data={}, at=1))
+
+        store.delete_tree("r1")
+
+        assert list(store.tree("r1")) == list(store.log("c1")) == list(store.log("s1")) == []
+        assert _ids(store.heads(roots_only=False)) == ["r2"]
+        assert store.requests("r1") == []
+        assert store.owner("r1") is None
+        assert store.cached("k1") is None
+        assert store.has_blob(shared[0])
+        assert not store.has_blob(own[0])
+        assert not store.has_blob(deep[0])
+        assert list(store.tree("r2")) == other.envelopes
+        assert store.blob(stored("output 1 of r2")[0]) == stored("output 1 of r2")[1]
+        assert [row.root_run_id for _, row in store.output_rows() if row.status != DELETED] == ["r2"]
+        assert [row.status for _, row in store.output_rows(after=seen)] == [DELETED]
+
+    def test_a_tree_driven_by_another_process_is_not_deleted(self, store: Store):
+        parent = Owner(this_process().boot_id, 1, _start_of_process_1())
+        store.acquire("r1", parent)
+        with pytest.raises(LeaseHeld):
+            store.delete_tree("r1")
+
+    def test_a_deleted_tree_can_be_written_anew(self, store: Store):
+        tree = Tree("r1")
+        store.write([tree.step()])
+        store.delete_tree("r1")
+        store.delete_tree("r1")
+        again = Tree("r1")
+        store.write([again.step()])
+        assert list(store.tree("r1")) == again.envelopes
+
+
+def _ids(heads: list[RunHead]) -> list[str]:
+    return [row.run_id for row in heads]
+
+
+def _start_of_process_1() -> str:
+    return start_time(1) or ""

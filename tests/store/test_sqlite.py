@@ -1,0 +1,286 @@
+"""SQLite as a store: what every store does, and what only a file on a disk can do to it."""
+
+import os
+import stat
+import subprocess
+import threading
+from pathlib import Path
+
+import apsw
+import pytest
+
+from fanfold.errors import FanfoldError
+from fanfold.store import schema
+from fanfold.store.protocol import Batch, Store, StoreFault
+from fanfold.store.sqlite import SqliteStore
+from tests.store.conformance import Conformance
+from tests.store.trees import Tree, head, stored
+
+VERSION_1 = Path(__file__).parent / "version_1.sql"
+
+
+class TestConformance(Conformance):
+    @pytest.fixture
+    def open_store(self, tmp_path: Path):
+        opened: list[Store] = []
+
+        def open_store() -> Store:
+            opened.append(SqliteStore(tmp_path / ".fanfold", durability="normal"))
+            return opened[-1]
+
+        yield open_store
+        for store in opened:
+            store.close()
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / ".fanfold"
+
+
+def intact(folder: Path) -> bool:
+    db = apsw.Connection(str(folder / "fanfold.db"))
+    try:
+        return bool(db.pragma("integrity_check") == "ok")
+    finally:
+        db.close()
+
+
+def test_the_database_is_durable_by_default_and_less_so_by_configuration(folder: Path):
+    for store, synchronous in ((SqliteStore(folder), 2), (SqliteStore(folder, durability="normal"), 1)):
+        assert store._db.pragma("synchronous") == synchronous
+        assert store._db.pragma("journal_mode") == "wal"
+        store.close()
+
+
+def test_the_private_parts_are_private(folder: Path):
+    store = SqliteStore(folder)
+    store.write([Tree("r1").step()])
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    for file in folder.glob("fanfold.db*"):
+        assert stat.S_IMODE(file.stat().st_mode) == 0o600, file
+    store.close()
+
+
+def test_git_sees_recipes_roles_and_configuration_only(folder: Path):
+    store = SqliteStore(folder)
+    for name in ("workflows/a/b.yaml", "agents/critic.md", "config.toml", "runs/r1/report.md", "index/x"):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).touch()
+    subprocess.run(["git", "init", "-q"], cwd=folder.parent, check=True)
+    seen = subprocess.run(
+        ["git", "ls-files", "--others", "--exclude-standard"],
+        cwd=folder.parent,
+        check=True,
+        capture_output=True,
+        text=True,
+    ).stdout.split()
+    store.close()
+    assert sorted(seen) == [
+        ".fanfold/.gitignore",
+        ".fanfold/agents/critic.md",
+        ".fanfold/config.toml",
+        ".fanfold/workflows/a/b.yaml",
+    ]
+
+
+def test_a_gitignore_that_people_wrote_is_left_alone(folder: Path):
+    folder.mkdir()
+    (folder / ".gitignore").write_text("mine\n")
+    SqliteStore(folder).close()
+    assert (folder / ".gitignore").read_text() == "mine\n"
+
+
+def test_every_thread_reads_beside_the_writer(folder: Path):
+    store = SqliteStore(folder, durability="normal")
+    tree, problems = Tree("r1"), []
+
+    def read():
+        try:
+            for _ in range(30):
+                numbers = [event.tree_seq for event in store.tree("r1")]
+                assert numbers == list(range(1, len(numbers) + 1))
+        except Exception as error:  # noqa: BLE001 - reported by the main thread
+            problems.append(error)
+
+    threads = [threading.Thread(target=read) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for _ in range(60):
+        store.write([tree.step()])
+    for thread in threads:
+        thread.join()
+    store.close()
+    assert problems == []
+
+
+def test_the_write_ahead_log_stays_small(folder: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("fanfold.store.sqlite.CHECKPOINT_PAGES", 50)
+    store = SqliteStore(folder, durability="normal")
+    tree = Tree("r1")
+    for _ in range(200):
+        store.write([tree.step()])
+    assert (folder / "fanfold.db-wal").stat().st_size < 100 * 4_200
+    store.close()
+
+
+def test_an_event_takes_the_same_space_early_and_late(folder: Path):
+    store = SqliteStore(folder, durability="normal")
+    tree = Tree("r1")
+    sizes = []
+    for _ in range(2):
+        store.write([Batch(root="r1", epoch=0, envelopes=[tree.event() for _ in range(5_000)])])
+        sizes.append(store._db.execute("SELECT sum(pgsize) FROM dbstat WHERE name = 'events'").get)
+    store.close()
+    assert sizes[1] == pytest.approx(2 * sizes[0], rel=0.1)
+    assert sizes[0] < 5_000 * 160
+
+
+# ------------------------------------------------------------------------------------------- migrations
+
+
+def old_database(folder: Path) -> None:
+    folder.mkdir()
+    db = apsw.Connection(str(folder / "fanfold.db"))
+    db.execute(VERSION_1.read_text())
+    db.close()
+
+
+def test_a_database_of_version_1_is_carried_forward_without_loss(folder: Path):
+    old_database(folder)
+    store = SqliteStore(folder)
+    assert [(event.log, event.seq, event.tree_seq) for event in store.tree("r1")] == [
+        ("r1", 1, 1),
+        ("r1", 2, 2),
+        ("c1", 1, 3),
+        ("r1", 3, 4),
+    ]
+    assert [event.data["text"] for event in store.log("s1")] == ["hello"]
+    assert store.blob(stored("old output")[0]) == stored("old output")[1]
+    assert [row.run_id for row in store.tree_heads("r1")] == ["r1", "c1"]
+    assert [row.path for _, row in store.output_rows()] == ["gather"]
+    assert [request.kind for request in store.requests("r1")] == ["approve"]
+    assert store.owner("r1") is not None
+    forked = head("r2", forked_from="r1")
+    store.write([Batch(root="r2", epoch=0, heads=[forked], cache=[("key", "blob", "r2")])])
+    assert store.head("r2") == forked
+    assert store.cached("key") == "blob"
+    store.close()
+    assert intact(folder)
+
+
+def test_old_and_new_databases_have_the_same_tables(folder: Path, tmp_path: Path):
+    old_database(folder)
+    described = []
+    for place in (folder, tmp_path / "new"):
+        SqliteStore(place).close()
+        db = apsw.Connection(str(place / "fanfold.db"))
+        described.append(db.execute("SELECT type, name, sql FROM sqlite_schema ORDER BY name").fetchall())
+        db.close()
+    assert described[0] == described[1]
+
+
+def test_a_migration_that_fails_leaves_the_old_database(folder: Path):
+    old_database(folder)
+    db = apsw.Connection(str(folder / "fanfold.db"))
+    with pytest.raises(apsw.SQLError):
+        schema.migrate(db, (schema.BASE, "CREATE TABLE extra (x); INSERT INTO nowhere VALUES (1)"))
+    assert db.pragma("user_version") == 1
+    assert not db.table_exists("main", "extra")
+    db.close()
+
+
+def test_a_newer_database_is_refused_untouched(folder: Path):
+    SqliteStore(folder).close()
+    db = apsw.Connection(str(folder / "fanfold.db"))
+    db.pragma("user_version", 99)
+    db.close()
+    before = (folder / "fanfold.db").read_bytes()
+    with pytest.raises(StoreFault) as refused:
+        SqliteStore(folder)
+    assert refused.value.code == "store.newer"
+    assert "upgrade" in refused.value.hint
+    assert (folder / "fanfold.db").read_bytes() == before
+
+
+def test_a_database_of_another_program_is_refused(folder: Path):
+    folder.mkdir()
+    db = apsw.Connection(str(folder / "fanfold.db"))
+    db.execute("CREATE TABLE theirs (x)")
+    db.close()
+    with pytest.raises(StoreFault) as refused:
+        SqliteStore(folder)
+    assert refused.value.code == "store.foreign"
+
+
+# ----------------------------------------------------------------------------------------------- faults
+
+
+def test_a_file_that_is_no_database_is_named(folder: Path):
+    folder.mkdir()
+    (folder / "fanfold.db").write_bytes(b"these are my notes, not a database " * 100)
+    with pytest.raises(StoreFault) as refused:
+        SqliteStore(folder)
+    assert refused.value.code == "store.corrupt"
+    assert "fanfold.db" in refused.value.message
+
+
+def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path):
+    (tmp_path / "file").touch()
+    with pytest.raises(StoreFault) as refused:
+        SqliteStore(tmp_path / "file" / ".fanfold")
+    assert refused.value.code == "store.cannot_open"
+
+
+def test_damage_is_reported_as_damage(folder: Path):
+    store = SqliteStore(folder, durability="normal")
+    tree = Tree("r1")
+    for _ in range(200):
+        store.write([tree.step("words " * 300 + str(tree.place))])
+    store.close()
+    with (folder / "fanfold.db").open("r+b") as file:
+        for page in range(8, os.path.getsize(folder / "fanfold.db") // 4096):
+            file.seek(page * 4096)
+            file.write(b"\xff" * 100)
+    store = SqliteStore(folder)
+    with pytest.raises(StoreFault) as damaged:
+        list(store.tree("r1"))
+    assert damaged.value.code == "store.corrupt"
+    store.close()
+
+
+def test_a_database_that_may_not_be_written_says_so(folder: Path):
+    store = SqliteStore(folder)
+    store._db.pragma("query_only", True)
+    with pytest.raises(StoreFault) as refused:
+        store.write([Tree("r1").step()])
+    assert refused.value.code == "store.read_only"
+    store._db.pragma("query_only", False)
+    store.write([Tree("r1").step()])
+    store.close()
+
+
+def test_a_lock_that_is_never_released_is_reported_with_what_to_do(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("fanfold.store.faults.PATIENCE_S", 0.05)
+    store = SqliteStore(folder)
+    hog = apsw.Connection(str(folder / "fanfold.db"))
+    hog.execute("BEGIN IMMEDIATE")
+    with pytest.raises(StoreFault) as busy:
+        store.write([Tree("r1").step()])
+    assert busy.value.code == "store.busy"
+    assert busy.value.hint
+    hog.execute("ROLLBACK")
+    hog.close()
+    store.write([Tree("r1").step()])
+    store.close()
+
+
+def test_a_child_without_its_parents_head_is_a_bug(folder: Path):
+    store = SqliteStore(folder)
+    with pytest.raises(FanfoldError) as bug:
+        store.write([Batch(root="r1", epoch=0, heads=[head("c1", "r1", "r1")])])
+    assert bug.value.code == "store.constraint"
+    store.write([Batch(root="r1", epoch=0, heads=[head("c1", "r1", "r1"), head("r1")])])
+    store.close()
