@@ -15,7 +15,7 @@ from html import escape
 from types import TracebackType
 from typing import Any, Self
 
-from msgspec import Struct
+from msgspec import Struct, structs, to_builtins
 
 from fanfold.kernel.events import Envelope
 from fanfold.kernel.lifecycle import RUN_TERMINAL
@@ -93,8 +93,8 @@ class RunHandle:
         seen = 0
 
         def watch(written: list[Envelope], _tree: RunTree) -> None:
-            for envelope in written:
-                queue.put_nowait(envelope)
+            for envelope in written:  # as it will be read from the log: plain JSON data
+                queue.put_nowait(structs.replace(envelope, data=to_builtins(envelope.data)))
 
         self._host.watchers.append(watch)
         self._work.add_done_callback(lambda _: queue.put_nowait(None))

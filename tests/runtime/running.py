@@ -1,0 +1,35 @@
+"""Runs recipes with scripted agents in a project of their own, through the public Python surface."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+from fanfold.recipe.compile import compile_recipe
+from fanfold.runtime.client import Client, Result
+from fanfold.runtime.project import Options
+from fanfold.wiring import wire
+
+
+def client(folder: Path) -> Client:
+    wired = wire(folder)
+
+    def find(recipe: Any) -> Any:
+        compiled = compile_recipe(str(recipe).encode(), str(folder / "test.yaml"), wired.around)
+        assert compiled.plan is not None, [d.message for d in compiled.report.diagnostics]
+        return compiled.plan
+
+    return Client(wired.open(), find)
+
+
+def run(folder: Path, recipe: str, script: str = "default: ok from {{step}}", **named: Any) -> Result:
+    """Run a recipe text to its end."""
+    options = Options(permission="auto", script=script, **named.pop("options", {}))
+
+    async def work() -> Result:
+        async with client(folder) as opened:
+            handle = await opened.start(recipe, options=options, inputs=named)
+            return await asyncio.wait_for(handle.result(), 30)
+
+    return asyncio.run(work())
