@@ -82,7 +82,6 @@ def test_inputs_are_taken_by_type_and_the_flag_wins_over_the_file(fanfold, proje
 @pytest.mark.parametrize(
     ("arguments", "code"),
     [
-        ([], "recipe.missing_input"),
         (["-i", "topic"], "usage.bad_input"),
         (["-i", "=x"], "usage.bad_input"),
         (["-i", "topic=a", "-i", "topic=b"], "usage.bad_input"),
@@ -152,11 +151,11 @@ def test_concurrency_comes_from_the_flag_then_the_recipe_then_configuration(
     assert widest("--max-concurrency", "2") == 2
 
 
-def test_a_real_run_is_refused_honestly_for_now(fanfold):
+def test_a_run_without_any_model_is_refused_honestly(fanfold):
     result = fanfold("run", "research-and-brief", "-i", "topic=x", "--json")
     assert result.status == 2
-    assert result.json()["error"]["code"] == "run.not_available"
-    assert "--dry-run" in result.json()["error"]["hint"]
+    assert result.json()["error"]["code"] == "provider.none"
+    assert "--script" in result.json()["error"]["hint"]
 
 
 def test_switched_off_workflows_would_not_run(fanfold, monkeypatch):

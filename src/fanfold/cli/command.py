@@ -19,6 +19,9 @@ class Call(NamedTuple):
     project: Path
     as_json: bool
     colour: bool
+    """On stdout."""
+    no_color: bool = False
+    """Colour was refused, on stderr too."""
 
 
 def command(name: str, *, summary: str, epilog: str = "") -> Callable[[Callable[..., Any]], click.Command]:
@@ -29,7 +32,7 @@ def command(name: str, *, summary: str, epilog: str = "") -> Callable[[Callable[
 
     def declare(function: Callable[..., Any]) -> click.Command:
         def invoke(project: str, as_json: bool, no_color: bool, **rest: Any) -> Any:
-            call = Call(_project_folder(project), as_json, wants_colour(sys.stdout, no_color))
+            call = Call(_project_folder(project), as_json, wants_colour(sys.stdout, no_color), no_color)
             return function(call, **rest)
 
         invoke.__doc__ = function.__doc__

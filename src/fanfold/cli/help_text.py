@@ -8,6 +8,7 @@ Usage: fanfold COMMAND [OPTIONS] [ARGUMENTS]
 Commands:
   check   Check recipes and explain every problem, with its place and a hint
   list    List the recipes known here
+  resume  Go on with a run that paused, waits or was killed
   run     Run a recipe, or predict the run with --dry-run
   schema  Print the recipe format as JSON Schema, or set up editors with --install
   show    Show a recipe's inputs and graph, as text, Mermaid or SVG

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+import msgspec
+
 from fanfold.errors import AuthorError
 from fanfold.kernel.plan import JSON, Plan
 from fanfold.recipe.inputs import bind_inputs, parse_input_text
@@ -14,6 +16,28 @@ MAX_FILE_BYTES = 16 * 1024 * 1024
 
 def read_inputs(plan: Plan, pairs: Sequence[str], file: str | None) -> dict[str, JSON]:
     """Every input of the plan with its value; what is wrong is said in the words the user typed."""
+    return bind_inputs(plan, given_inputs(plan, pairs, file))
+
+
+def bind_what_is_there(
+    plan: Plan, pairs: Sequence[str], file: str | None
+) -> tuple[dict[str, JSON], list[str]]:
+    """The inputs that have a value, and a sentence for each required one that has none.
+
+    For predictions: what is missing is left out, so that nothing can rely on it; what is wrong is refused.
+    """
+    given = given_inputs(plan, pairs, file)
+    needed = [one.name for one in plan.inputs if one.required and given.get(one.name) is None]
+    optional = tuple(
+        msgspec.structs.replace(one, required=False) if one.name in needed else one for one in plan.inputs
+    )
+    bound = bind_inputs(msgspec.structs.replace(plan, inputs=optional), given)
+    missing = [f'input "{name}" is required and was not given' for name in needed]
+    return {name: value for name, value in bound.items() if name not in needed}, missing
+
+
+def given_inputs(plan: Plan, pairs: Sequence[str], file: str | None) -> dict[str, JSON]:
+    """Only what the user gave, by name, not yet checked against the declarations."""
     given: dict[str, JSON] = {} if file is None else _read_file(Path(file))
     declared = {one.name: one for one in plan.inputs}
     seen: set[str] = set()
@@ -31,7 +55,7 @@ def read_inputs(plan: Plan, pairs: Sequence[str], file: str | None) -> dict[str,
         if not _is_unicode(text):
             raise AuthorError("usage.bad_input", f'input "{name}" is not UTF-8 text')
         given[name] = parse_input_text(declared[name], text) if name in declared else text
-    return bind_inputs(plan, given)
+    return given
 
 
 def _is_unicode(text: str) -> bool:
@@ -59,8 +83,6 @@ def _read_file(file: Path) -> dict[str, JSON]:
 
 
 def _parse_json(data: bytes, file: Path) -> JSON:
-    import msgspec
-
     try:
         return msgspec.json.decode(data)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:

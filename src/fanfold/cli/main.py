@@ -15,6 +15,7 @@ import sys
 COMMANDS = {
     "check": "fanfold.cli.check",
     "list": "fanfold.cli.recipes",
+    "resume": "fanfold.cli.resume",
     "run": "fanfold.cli.run",
     "schema": "fanfold.cli.schema",
     "show": "fanfold.cli.recipes",

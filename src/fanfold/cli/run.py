@@ -4,14 +4,36 @@ from __future__ import annotations
 
 import math
 import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
+from msgspec import Struct
 
 from fanfold.cli.command import Call, command
-from fanfold.cli.inputs import read_inputs
-from fanfold.cli.opening import open_recipe, role_warnings
+from fanfold.cli.inputs import bind_what_is_there, read_inputs
+from fanfold.cli.opening import Opened, Project, open_recipe, role_warnings
 from fanfold.cli.output import say, say_json
 from fanfold.errors import EXIT_OK, AuthorError
+from fanfold.kernel.plan import JSON, Plan
+
+if TYPE_CHECKING:
+    from fanfold.runtime.project import Options
+
+MAX_SCRIPT_BYTES = 8 * 1024 * 1024
+
+
+class Flags(Struct, frozen=True, kw_only=True):
+    """What the command line fixes for one run."""
+
+    model: str | None
+    agent_backend: str | None
+    max_concurrency: int | None
+    budget_usd: float | None
+    budget_tokens: int | None
+    permission: str | None
+    yes: bool
+    script: str | None
 
 
 @command("run", summary="Run a recipe, or predict the run with --dry-run")
@@ -41,43 +63,97 @@ def run_command(
     recipe: str,
     pairs: tuple[str, ...],
     file: str | None,
-    max_concurrency: int | None,
-    budget_usd: float | None,
-    budget_tokens: int | None,
     dry_run: bool,
-    **later: object,
+    detach: bool,
+    **given: object,
 ) -> int:
     """Run RECIPE, a file or the name of a recipe (fanfold list).
 
-    The result goes to stdout, progress to stderr.
+    The result goes to stdout, progress to stderr. Ctrl-C pauses the run so that it can be resumed; a
+    second one stops at once.
     """
-    del later  # flags of a real run; accepted now so that scripts need not change
+    flags = Flags(**given)  # type: ignore[arg-type]  # click gives exactly these
     project, opened = open_recipe(call, recipe)
     plan = opened.runnable()
-    config = project.wired.config
-    _check_numbers(max_concurrency, config.integer("ceilings.concurrency"), budget_usd, budget_tokens)
+    _check_numbers(flags, project.wired.config.integer("ceilings.concurrency"))
+    if dry_run:
+        _predict(call, project, opened, *bind_what_is_there(plan, pairs, file), flags)
+        return EXIT_OK
     inputs = read_inputs(plan, pairs, file)
-    if not dry_run:
-        raise AuthorError(
-            "run.not_available",
-            "this version cannot run recipes yet; it can check and predict them",
-            hint=f"fanfold run {recipe} --dry-run",
-        )
+    options = _options(flags)
+    if project.wired.config.switch("workflows.enabled"):  # switched off, nothing is asked first
+        _check_permission(plan, flags)
+    running = project.wired.open()
+    try:
+        tree = running.create(plan, inputs, options)
+        if detach:
+            from fanfold.cli.detaching import hand_over
+
+            return hand_over(call, running, tree)
+        from fanfold.cli.driving import start
+
+        return start(call, running, tree)
+    finally:
+        running.close()
+
+
+def _options(flags: Flags) -> Options:
+    from fanfold.runtime.project import Options
+
+    script = None if flags.script is None else _read_script(Path(flags.script))
+    permission = flags.permission or "ask"
+    return Options(
+        max_concurrency=flags.max_concurrency,
+        budget_tokens=flags.budget_tokens,
+        budget_micro_usd=None if flags.budget_usd is None else round(flags.budget_usd * 1_000_000),
+        permission="auto" if flags.yes and permission == "ask" else permission,
+        backend=flags.agent_backend,
+        model=flags.model,
+        script=script,
+        script_file=flags.script or "",
+    )
+
+
+def _read_script(file: Path) -> str:
+    """The text of a script that was checked: a mistake in it must not wait for the step it concerns."""
+    from fanfold.agents.script import Script
+
+    try:
+        with file.open("rb") as opened:
+            data = opened.read(MAX_SCRIPT_BYTES + 1)
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "not a file name"
+        raise AuthorError("usage.bad_script", f"--script {file} cannot be read: {reason}") from None
+    return Script.load(data, str(file)).source
+
+
+def _check_permission(plan: Plan, flags: Flags) -> None:
+    """One question at the start covers what the recipe declares."""
+    from fanfold.cli.permission import ask_permission
+
+    ask_permission(plan, flags.permission or "ask", yes=flags.yes)
+
+
+def _predict(
+    call: Call, project: Project, opened: Opened, inputs: dict[str, JSON], missing: list[str], flags: Flags
+) -> None:
     from fanfold.runtime.dryrun import dry_run as predict
 
+    plan, config = opened.runnable(), project.wired.config
     warnings = [d.message for d in (*role_warnings(project), *opened.diagnostics)]
     enabled = config.switch("workflows.enabled")
     if not enabled:
         warnings.append(f"workflows are switched off ({config.origins['workflows.enabled']})")
+    warnings += missing
     result, steps = predict(
         plan,
         inputs,
-        max_concurrency=max_concurrency,
+        max_concurrency=flags.max_concurrency,
         default_concurrency=config.integer("workflows.max_concurrent"),
         default_agents=config.integer("workflows.max_agents"),
-        budget_usd=budget_usd,
+        budget_usd=flags.budget_usd,
         warnings=warnings,
-        allowed=enabled,
+        allowed=enabled and not missing,
     )
     if call.as_json:
         say_json(result)
@@ -85,16 +161,21 @@ def run_command(
         from fanfold.cli.dry_run_text import render
 
         say(render(plan, result, steps, call.colour))
-    return EXIT_OK
 
 
-def _check_numbers(concurrency: int | None, ceiling: int, usd: float | None, tokens: int | None) -> None:
+def _check_numbers(flags: Flags, ceiling: int) -> None:
+    concurrency, usd, tokens = flags.max_concurrency, flags.budget_usd, flags.budget_tokens
     if concurrency is not None and not 1 <= concurrency <= ceiling:
         raise AuthorError(
             "usage.out_of_range",
             f"--max-concurrency must be from 1 to {ceiling}, not {concurrency}",
             hint="[ceilings] concurrency in .fanfold/config.toml raises the maximum, to at most 1024",
         )
+    check_budget(usd, tokens)
+
+
+def check_budget(usd: float | None, tokens: int | None) -> None:
+    """Budgets are amounts one can spend."""
     if usd is not None and not (math.isfinite(usd) and usd > 0):
         raise AuthorError("usage.out_of_range", "--budget-usd must be more than 0")
     if tokens is not None and not 0 < tokens < sys.maxsize:

@@ -1,0 +1,134 @@
+"""How a run is reported to whoever started, resumed or forked it: result on stdout, summary on stderr.
+
+`run`, `resume` and `fork` print the same things and end with the same status, also for a run that ended
+long ago, so that a script need not know which of them it was that finished the work.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from fanfold.cli.command import Call
+from fanfold.cli.output import paint, plain, say, say_json, wants_colour
+from fanfold.cli.progress import tell
+from fanfold.cli.transitions import COLOURS, duration
+from fanfold.errors import EXIT_BUDGET, EXIT_CANCELLED, EXIT_FAILED, EXIT_OK, EXIT_WAITING
+from fanfold.kernel.lifecycle import CANCELLED, COMPLETED, PAUSED, RUN_TERMINAL, WAITING
+from fanfold.kernel.nodes import Node
+from fanfold.runtime.approvals import open_approvals
+from fanfold.runtime.run_tree import RunTree, run_status
+from fanfold.runtime.views import as_text, result_document, run_error
+
+MAX_FAILURES = 5
+
+
+def exit_status(tree: RunTree) -> int:
+    """The exit status that says how a run stands."""
+    status = run_status(tree.state, tree.root)
+    if status == COMPLETED:
+        return EXIT_OK
+    if status == CANCELLED:
+        return EXIT_CANCELLED
+    if status in RUN_TERMINAL:
+        return EXIT_FAILED
+    if status == PAUSED and tree.state.pausing == "budget":
+        return EXIT_BUDGET
+    return EXIT_WAITING
+
+
+def say_outcome(call: Call, tree: RunTree) -> int:
+    """Print the result and what a person should know beside it; returns the exit status."""
+    document = result_document(tree)
+    if call.as_json:
+        say_json(document)
+    elif document["output"] is not None:
+        text = as_text(document["output"])
+        say(text if text.endswith("\n") else f"{text}\n")
+    sys.stdout.flush()
+    colour = wants_colour(sys.stderr, call.no_color)
+    tell("".join(_summary(tree, colour)))
+    return exit_status(tree)
+
+
+def _summary(tree: RunTree, colour: bool) -> list[str]:
+    status = run_status(tree.state, tree.root)
+    lines = [f"{paint(status, COLOURS.get(status, 'bold'), colour)}  {_facts(tree)}\n"]
+    if status in RUN_TERMINAL:
+        lines += _failures(tree, colour)
+        return lines
+    held = run_error(tree, tree.root)
+    if status == WAITING:
+        lines += _how_to_answer(tree)
+    elif held is not None and tree.state.pausing == "budget":
+        lines.append(f"  {held.message}\n")
+        lines.append(f"  raise it: fanfold resume {tree.root.id} {_raise_flag(tree)}\n")
+    else:
+        lines.append(f"  resume it: fanfold resume {tree.root.id}\n")
+    return lines
+
+
+def _facts(tree: RunTree) -> str:
+    usage, agents = tree.spent(tree.root)
+    parts = [f"run {tree.root.id}"]
+    started, ended = tree.memory.run_started.get(tree.root.id), tree.memory.run_ended.get(tree.root.id)
+    if started and ended:
+        parts.append(duration(ended - started))
+    if agents:
+        parts.append(f"{agents} agent{'' if agents == 1 else 's'}")
+    if usage.tokens:
+        parts.append(f"{usage.tokens:,} tokens")
+    if usage.micro_usd:
+        parts.append(f"${usage.micro_usd / 1_000_000:.4f}")
+    return " · ".join(parts)
+
+
+def _raise_flag(tree: RunTree) -> str:
+    """The option that lifts what holds the run."""
+    limits = {limit for _, _, limit in tree.state.starved}
+    if limits == {"max_agents"}:
+        return f"--max-agents {tree.state.max_agents * 2}"
+    if tree.state.ledger.max_micro_usd is not None and tree.state.ledger.max_tokens is None:
+        return f"--budget-usd {tree.state.ledger.max_micro_usd * 2 / 1_000_000:g}"
+    if tree.state.ledger.max_tokens is not None:
+        return f"--budget-tokens {tree.state.ledger.max_tokens * 2}"
+    return "--max-agents N"
+
+
+def _how_to_answer(tree: RunTree) -> list[str]:
+    lines: list[str] = []
+    for approval in open_approvals(tree)[:MAX_FAILURES]:
+        choice = f" --choice {approval.choices[0]}" if approval.choices else ""
+        lines.append(f"  {approval.path}: {plain(approval.question)}\n")
+        lines.append(f"    answer it: fanfold approve {tree.root.id} {approval.path}{choice}\n")
+    return lines
+
+
+def _failures(tree: RunTree, colour: bool) -> list[str]:
+    """What failed first hand; a group or map fails only because of what it holds."""
+    failed = [node for run in tree.state.runs.values() for node in run.nodes.values() if _failed(node)]
+    lines = [_failure_line(node, colour) for node in failed[:MAX_FAILURES]]
+    if len(failed) > MAX_FAILURES:
+        lines.append(f"  and {len(failed) - MAX_FAILURES} more: fanfold inspect {tree.root.id} --steps\n")
+    error = tree.root.error
+    if not failed and error is not None:
+        lines.append(f"  {plain(error.message or error.code)}\n")
+    return lines
+
+
+def _failed(node: Node) -> bool:
+    return (
+        node.error is not None
+        and node.status in ("failed", "timed_out")
+        and getattr(node, "failed_child", None) is None
+    )
+
+
+def _failure_line(node: Node, colour: bool) -> str:
+    error = node.error
+    assert error is not None
+    path = node.run.tree_path(node.path)
+    attempts = f" after {node.attempt} attempts" if node.attempt > 1 else ""
+    text = (
+        f"  {paint(path, 'cyan', colour)} {node.status.replace('_', ' ')}{attempts}: {plain(error.message)}"
+    )
+    return f"{text} [{error.code}]\n" + (f"    {plain(error.hint)}\n" if error.hint else "")

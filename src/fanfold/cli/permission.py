@@ -1,0 +1,22 @@
+"""Permission at the command line: who answers when a recipe asks for more than reading."""
+
+from __future__ import annotations
+
+from fanfold.kernel.plan import Plan
+from fanfold.runtime.permission import denied, needs_permission
+
+
+def ask_permission(plan: Plan, posture: str, *, yes: bool) -> None:
+    """Return when the recipe may do what it declares; raise `permission_denied` otherwise."""
+    lines = needs_permission(plan)
+    if not lines or posture == "auto" or (yes and posture == "ask"):
+        return
+    if posture == "ask":
+        from fanfold.cli.driving import on_terminal
+
+        if on_terminal():
+            from fanfold.cli.asking import may_run
+
+            if may_run(plan, lines):
+                return
+    raise denied(plan, lines)
