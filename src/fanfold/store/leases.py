@@ -20,6 +20,7 @@ import apsw
 from fanfold.store.protocol import Lease, LeaseHeld, LeaseLost, Owner
 
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+STAT = "/proc/{pid}/stat"
 
 
 @cache
@@ -34,7 +35,7 @@ def boot_id() -> str:
 def start_time(pid: int) -> str | None:
     """When the process started, in whatever unit the system counts; None when it is dead."""
     try:
-        text = Path(f"/proc/{pid}/stat").read_text()
+        text = Path(STAT.format(pid=pid)).read_text()
     except OSError:
         if BOOT_ID.exists():
             return None

@@ -43,6 +43,8 @@ MAX_WORDS = 32
 MAX_CHARACTERS = 1_000_000
 """Of one output; what is behind is not searched."""
 LOCK_PATIENCE_S = 2.0
+REPAIR_PATIENCE_S = 60.0
+"""Without an index there is no answer, so waiting for whoever builds it is worth more."""
 ROWS_PER_READ = 1_000
 HEAP_BYTES = 48_000_000
 
@@ -217,7 +219,7 @@ class Search:
     def _repair(self) -> None:
         """Build the index again, unless another process just did."""
         self._index = None
-        with self._writing(patience_s=60.0) as writable:
+        with self._writing(REPAIR_PATIENCE_S) as writable:
             if not writable:
                 raise TimeoutError(f"another process holds {self._lock_file}")
             try:
@@ -246,11 +248,11 @@ class Search:
         self._open()
 
     @contextmanager
-    def _writing(self, patience_s: float = LOCK_PATIENCE_S) -> Iterator[bool]:
+    def _writing(self, patience_s: float = 0) -> Iterator[bool]:
         """Hold the lock for writing the index; False when another process keeps it too long."""
         descriptor = os.open(self._lock_file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
-            yield _lock(descriptor, time.monotonic() + patience_s)
+            yield _lock(descriptor, time.monotonic() + (patience_s or LOCK_PATIENCE_S))
         finally:
             os.close(descriptor)
 
