@@ -156,8 +156,8 @@ class StepEvent(Struct, frozen=True, omit_defaults=True, gc=False):
     late: bool = False
 
 
-class SubagentEvent(Struct, frozen=True, omit_defaults=True, gc=False):
-    """The life of one child session, as its parent remembers it."""
+class SubagentEvent(Struct, frozen=True, gc=False):
+    """The life of one child session, as its parent remembers it. Every field is always written."""
 
     step: str
     status: str

@@ -183,8 +183,9 @@ class Answers:
             subagent_id=session,
             session_id=session,
             role=action.agent,
-            task=shorten(action.prompt or node.step.description or node.step.id, TASK_CHARS),
+            task=task_of(node),
             depth=node.run.depth + 1,
+            workspace=node.step.workspace_mode,
         )
 
     def _retrying(self, command: Retry, node: Node) -> Data:
@@ -270,3 +271,10 @@ class Answers:
         if output is not None:
             return value_of(output, names)
         return self._values.output(scope.children[-1])
+
+
+def task_of(node: Node) -> str:
+    """What a session was asked, short enough for every event of its life."""
+    action = node.step.action
+    prompt = action.prompt if isinstance(action, AgentAction) else None
+    return shorten(prompt or node.step.description or node.step.id, TASK_CHARS)

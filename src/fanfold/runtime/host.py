@@ -22,6 +22,7 @@ from fanfold.kernel.events import Data, Envelope, Raised, StepEvent, SubagentEve
 from fanfold.kernel.lifecycle import CANCELLED, COMPLETED, FAILED, PAUSED, RUN_TERMINAL, RUNNING, TIMED_OUT
 from fanfold.kernel.nodes import Node
 from fanfold.kernel.plan import AgentAction
+from fanfold.runtime.answers import task_of
 from fanfold.runtime.ids import session_id
 from fanfold.runtime.jobs import Job, NoJob, Question
 from fanfold.runtime.performer import Outcome, Performer
@@ -253,8 +254,17 @@ def _report(node: Node, word: str, attempt: int, execution: int, **more: Any) ->
     if not isinstance(action, AgentAction):
         return StepEvent(node.path, word, attempt, execution, **more)
     session = session_id(node.run.id, node.path, attempt)
-    status = "finished" if word == COMPLETED else word
     return SubagentEvent(
-        node.path, status, attempt, execution, parent_id=node.run.id, subagent_id=session, session_id=session,
-        role=action.agent, depth=node.run.depth + 1, **more,
-    )  # fmt: skip
+        node.path,
+        "finished" if word == COMPLETED else word,
+        attempt,
+        execution,
+        parent_id=node.run.id,
+        subagent_id=session,
+        session_id=session,
+        role=action.agent,
+        task=task_of(node),
+        depth=node.run.depth + 1,
+        workspace=node.step.workspace_mode,
+        **more,
+    )
