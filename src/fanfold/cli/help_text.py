@@ -6,12 +6,20 @@ Fan a job out to a team of AI agents and fold one answer back.
 Usage: fanfold COMMAND [OPTIONS] [ARGUMENTS]
 
 Commands:
-  check   Check recipes and explain every problem, with its place and a hint
-  list    List the recipes known here
-  resume  Go on with a run that paused, waits or was killed
-  run     Run a recipe, or predict the run with --dry-run
-  schema  Print the recipe format as JSON Schema, or set up editors with --install
-  show    Show a recipe's inputs and graph, as text, Mermaid or SVG
+  run      Run a recipe, or predict the run with --dry-run
+  check    Check recipes and explain every problem, with its place and a hint
+  list     List the recipes known here
+  show     Show a recipe's inputs and graph, as text, Mermaid or SVG
+  runs     List runs, newest first
+  inspect  Show a run: its steps, child runs, result and cost
+  logs     Print a run's log, or follow it with -f
+  watch    Watch a run live, whichever process drives it
+  resume   Go on with a run that paused, waits or was killed
+  pause    Pause a run; everything is kept
+  cancel   Cancel a run and everything below it
+  approve  Answer an approval with yes, or with one of its choices
+  reject   Answer an approval with no
+  schema   Print the recipe format as JSON Schema, or set up editors with --install
 
 Options of every command:
   --project DIR  The project's folder; default: the current one.

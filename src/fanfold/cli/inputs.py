@@ -63,15 +63,30 @@ def _is_unicode(text: str) -> bool:
     return not any("\ud800" <= char <= "\udfff" for char in text) if not text.isascii() else True
 
 
-def _read_file(file: Path) -> dict[str, JSON]:
+def read_text_file(file: Path, flag: str, code: str = "usage.bad_file") -> bytes:
+    """The content of a file that a flag names; what is wrong is said with the flag's name."""
     try:
         with file.open("rb") as opened:
             data = opened.read(MAX_FILE_BYTES + 1)
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not a file name"
-        raise AuthorError("usage.bad_inputs_file", f"--inputs {file} cannot be read: {reason}") from None
+        raise AuthorError(code, f"{flag} {file} cannot be read: {reason}") from None
     if len(data) > MAX_FILE_BYTES:
-        raise AuthorError("usage.bad_inputs_file", f"--inputs {file} is larger than 16 MiB")
+        raise AuthorError(code, f"{flag} {file} is larger than 16 MiB")
+    return data
+
+
+def read_value(file: Path, flag: str) -> JSON:
+    """A value from a file: JSON from `.json`, text from any other."""
+    data = read_text_file(file, flag)
+    try:
+        return msgspec.json.decode(data) if file.suffix == ".json" else data.decode()
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+        raise AuthorError("usage.bad_file", f"{flag} {file} cannot be used: {error}") from None
+
+
+def _read_file(file: Path) -> dict[str, JSON]:
+    data = read_text_file(file, "--inputs", "usage.bad_inputs_file")
     value = _parse_json(data, file) if file.suffix == ".json" else _parse_yaml(data, file)
     if not isinstance(value, dict):
         raise AuthorError(

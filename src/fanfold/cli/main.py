@@ -13,12 +13,20 @@ import gc
 import sys
 
 COMMANDS = {
+    "run": "fanfold.cli.run",
     "check": "fanfold.cli.check",
     "list": "fanfold.cli.recipes",
-    "resume": "fanfold.cli.resume",
-    "run": "fanfold.cli.run",
-    "schema": "fanfold.cli.schema",
     "show": "fanfold.cli.recipes",
+    "runs": "fanfold.cli.runs",
+    "inspect": "fanfold.cli.runs",
+    "logs": "fanfold.cli.logs",
+    "watch": "fanfold.cli.logs",
+    "resume": "fanfold.cli.resume",
+    "pause": "fanfold.cli.control",
+    "cancel": "fanfold.cli.control",
+    "approve": "fanfold.cli.control",
+    "reject": "fanfold.cli.control",
+    "schema": "fanfold.cli.schema",
 }
 """Command → the module that holds it. The order is that of the help text."""
 

@@ -11,7 +11,7 @@ import click
 from msgspec import Struct
 
 from fanfold.cli.command import Call, command
-from fanfold.cli.inputs import bind_what_is_there, read_inputs
+from fanfold.cli.inputs import bind_what_is_there, read_inputs, read_text_file
 from fanfold.cli.opening import Opened, Project, open_recipe, role_warnings
 from fanfold.cli.output import say, say_json
 from fanfold.errors import EXIT_OK, AuthorError
@@ -19,8 +19,6 @@ from fanfold.kernel.plan import JSON, Plan
 
 if TYPE_CHECKING:
     from fanfold.runtime.project import Options
-
-MAX_SCRIPT_BYTES = 8 * 1024 * 1024
 
 
 class Flags(Struct, frozen=True, kw_only=True):
@@ -118,13 +116,7 @@ def _read_script(file: Path) -> str:
     """The text of a script that was checked: a mistake in it must not wait for the step it concerns."""
     from fanfold.agents.script import Script
 
-    try:
-        with file.open("rb") as opened:
-            data = opened.read(MAX_SCRIPT_BYTES + 1)
-    except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "not a file name"
-        raise AuthorError("usage.bad_script", f"--script {file} cannot be read: {reason}") from None
-    return Script.load(data, str(file)).source
+    return Script.load(read_text_file(file, "--script", "usage.bad_script"), str(file)).source
 
 
 def _check_permission(plan: Plan, flags: Flags) -> None:

@@ -14,7 +14,7 @@ from msgspec import Struct
 from fanfold.cli.output import plain
 from fanfold.cli.transitions import duration
 from fanfold.kernel.lifecycle import COMPLETED, PENDING, READY, RUNNING, SKIPPED, TERMINAL, WAITING
-from fanfold.kernel.nodes import LEAF, MAP, Call, Composite, Node
+from fanfold.kernel.nodes import LEAF, MAP, Call, Composite, Node, Run
 from fanfold.kernel.plan import AgentAction, ApprovalAction, CommandAction, FunctionAction, WorkflowAction
 from fanfold.runtime.run_tree import RunTree
 
@@ -51,7 +51,12 @@ class Row(Struct, frozen=True):
 
 def rows(tree: RunTree, now: int, *, every: bool = False, fold_finished: bool = False) -> list[Row]:
     """The rows of a whole tree; `every` leaves nothing out."""
-    return list(_Walk(tree, now, every, fold_finished).children(tree.root.scope.children, 0))
+    return run_rows(tree.root, now, every=every, fold_finished=fold_finished)
+
+
+def run_rows(run: Run, now: int, *, every: bool = False, fold_finished: bool = False) -> list[Row]:
+    """The rows of one run and of the runs below it."""
+    return list(_Walk(now, every, fold_finished).children(run.scope.children, 0))
 
 
 def tallest(tree: RunTree, now: int, height: int) -> list[Row]:
@@ -76,8 +81,7 @@ def counts(tree: RunTree) -> Counter[str]:
 
 
 class _Walk:
-    def __init__(self, tree: RunTree, now: int, every: bool, fold_finished: bool) -> None:
-        self._tree = tree
+    def __init__(self, now: int, every: bool, fold_finished: bool) -> None:
         self._now = now
         self._every = every
         self._fold_finished = fold_finished

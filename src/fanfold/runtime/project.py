@@ -230,8 +230,8 @@ class Project:
         self.bells.wake(head.root_run_id)
         return number
 
-    def answer(self, head: RunHead, path: str, decision: str, comment: str | None, edited: JSON) -> None:
-        """Answer an approval; checked now against the log, acted on by the run's owner."""
+    def answer(self, head: RunHead, path: str, decision: str, comment: str | None, edited: JSON) -> int:
+        """Answer an approval; checked now against the log, acted on by the run's owner. The request's id."""
         tree = self.view(head.root_run_id)
         full = tree.state.runs[head.run_id].tree_path(path)
         node = find_approval(tree.state, full)
@@ -243,7 +243,7 @@ class Project:
             "comment": comment,
             "edited": edited,
         }
-        self.ask(head, "answer", data)
+        return self.ask(head, "answer", data)
 
     def has_owner(self, root: str) -> bool:
         found = self.store.owner(root)

@@ -1,0 +1,63 @@
+"""The steps of a run as lines of text, for reading rather than watching."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from time import time
+
+from fanfold.cli.output import paint, plain
+from fanfold.cli.step_rows import MARKS, Row, run_rows
+from fanfold.cli.transitions import COLOURS
+from fanfold.kernel.lifecycle import COMPLETED
+from fanfold.kernel.nodes import LEAF, Run
+from fanfold.kernel.state import find_node
+from fanfold.runtime.run_tree import RunTree
+from fanfold.runtime.views import as_text
+
+MAX_STEP_LINES = 12
+
+
+def step_lines(tree: RunTree, run: Run, *, every: bool, colour: bool) -> Iterator[str]:
+    """One line per step; with `every`, nothing is left out and outputs follow."""
+    found = run_rows(run, int(time() * 1_000), every=every)
+    widths = [
+        max((len(text) for text in column), default=0)
+        for column in (
+            ["  " * row.depth + row.name for row in found],
+            [row.who for row in found],
+            [row.took for row in found],
+        )
+    ]
+    for row in found:
+        yield _line(row, widths, colour)
+        if every:
+            yield from _more(tree, row, colour)
+
+
+def _line(row: Row, widths: list[int], colour: bool) -> str:
+    shade = COLOURS.get(row.status, "dim" if row.status == "pending" else "blue")
+    name = ("  " * row.depth + row.name).ljust(widths[0])
+    mark = MARKS.get(row.status, ("·", "."))[0]
+    parts = [
+        f"  {paint(mark, shade, colour)} {name}",
+        paint(row.status.ljust(9), shade, colour),
+        paint(row.who.ljust(widths[1]), "dim", colour),
+        row.took.rjust(widths[2]),
+        paint(row.note, shade, colour),
+    ]
+    return "  ".join(parts).rstrip() + "\n"
+
+
+def _more(tree: RunTree, row: Row, colour: bool) -> Iterator[str]:
+    node = find_node(tree.state, row.path)
+    if node is None or node.kind != LEAF:
+        return
+    indent = "  " * (row.depth + 3)
+    if node.error is not None and node.status != COMPLETED and node.error.hint:
+        yield f"{indent}{paint('hint', 'cyan', colour)}: {plain(node.error.hint)}\n"
+    if node.output is None:
+        return
+    lines = plain(as_text(tree.blobs.get(node.output))).splitlines()
+    yield from (f"{indent}{paint('│', 'dim', colour)} {one}\n" for one in lines[:MAX_STEP_LINES])
+    if len(lines) > MAX_STEP_LINES:
+        yield f"{indent}{paint('│', 'dim', colour)} … {len(lines) - MAX_STEP_LINES} more lines\n"
