@@ -36,6 +36,8 @@ STUBBORN_S = 10.0
 MAX_OUTPUT_BYTES = 1024 * 1024
 MAX_LINE_BYTES = 16 * 1024 * 1024
 DRAIN_S = 1.0
+NEVER_STARTED = 127
+"""What a shell says of a program that it could not execute."""
 
 _live: dict[str, set[Process]] = {}
 """The trees of this process by session: whoever ends a session ends all of them."""
@@ -125,6 +127,8 @@ class Process:
             await asyncio.wait(sinks, timeout=DRAIN_S)
         for transport in self._transports:
             transport.close()
+        if self._news.status is None and self._news.started.exception() is not None:
+            return NEVER_STARTED
         if self._news.status is None:  # the keeper was killed and could not finish its work
             await asyncio.to_thread(sweep_stragglers, [self.session_id])
             return -9
