@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fanfold.kernel.events import Failure, Raised, Usage
+from fanfold.kernel.events import Failure, Raised, StepEvent, Usage
 from fanfold.kernel.plan import AgentAction, Budget, Limits, Retry, Step
 from tests.kernel.drive import Drive, agent, call, function, group, plan, repeat
 
@@ -130,3 +130,18 @@ def test_a_step_cancelled_with_its_group_does_not_stop_the_run():
     run.report("g/slow", "cancelled")
     assert run.status("g") == "timed_out"
     assert run.running() == ["after"]
+
+
+def test_a_cache_hit_uses_up_no_agent():
+    """`max_agents` counts sessions, and a cache hit starts none."""
+    hit = StepEvent("a", "completed", 1, 1, cached=True)
+    run = Drive(plan(agent("a"), agent("b", "a")), values={"a": hit}, max_agents=1)
+    assert run.running() == ["b"]
+    run.complete("b")
+    assert run.status() == "completed"
+
+
+def test_an_agent_that_was_given_back_goes_to_whoever_the_cap_held_back():
+    hit = StepEvent("a", "completed", 1, 1, cached=True)
+    run = Drive(plan(agent("a"), agent("b"), function("f")), values={"a": hit}, max_agents=1)
+    assert run.running() == ["b", "f"]

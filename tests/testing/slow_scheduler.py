@@ -62,8 +62,6 @@ class SlowScheduler:
                 self.live[where] = node
                 self.begun.append(node)
         elif word in TERMINAL:
-            if word == COMPLETED and isinstance(data, StepEvent) and data.cached:
-                self.begun.append(node)
             self.live.pop(where, None)
             self.ended[where] = (word, data.reason)
 
@@ -72,7 +70,7 @@ class SlowScheduler:
     def _ready(self, state: State) -> list[Node]:
         """Leaves that wait for nothing but their turn, in plan order."""
         nodes = [node for run in state.runs.values() for node in run.nodes.values()]
-        return sorted((node for node in nodes if self._is_ready(node)), key=lambda node: node.order)
+        return sorted((node for node in nodes if self._is_ready(node)), key=plan_order)
 
     def _is_ready(self, node: Node) -> bool:
         where = address(node)
@@ -146,6 +144,13 @@ class SlowScheduler:
             for run, path in self.in_vain
             if (run, path) not in self.ended and self.ready_at[run, path] < mine
         )
+
+
+def plan_order(node: Node) -> list[int]:
+    """Declaration order, then items, then iterations: the way to the node from the root."""
+    if node.parent is None:
+        return []
+    return [*plan_order(node.parent), node.parent.children.index(node)]
 
 
 def ancestors(node: Node) -> Iterator[Composite]:

@@ -126,13 +126,19 @@ def unchoose(state: State, node: Node) -> None:
     """Take back a choice whose `Start` was never carried out."""
     node.attempt -= 1
     node.execution = 0
-    agent = type(node.step.action) is AgentAction
-    if agent:
-        state.agents -= 1
-        node.run.agents -= 1
-    for quota in node.quotas:
-        quota.agents -= agent
+    return_agent(state, node)
     release(state, node)
+
+
+def return_agent(state: State, node: Node) -> None:
+    """The agent chosen for this step never began: not carried out, cached, or not rendered."""
+    if type(node.step.action) is not AgentAction:
+        return
+    state.agents -= 1
+    node.run.agents -= 1
+    for quota in node.quotas:
+        quota.agents -= 1
+    requeue_starved(state)
 
 
 def withdraw(state: State, node: Node) -> None:

@@ -36,7 +36,7 @@ RUN_STATUSES: Final = (
 
 STEP_TRANSITIONS: Final[dict[tuple[str, str], tuple[str, ...]]] = {
     # Not yet admitted: dependencies, conditions and lists are settled first.
-    (PENDING, "decided"): (READY, SKIPPED, RUNNING, FAILED, PENDING),
+    (PENDING, "decided"): (READY, RUNNING, PENDING),
     (PENDING, "skipped"): (SKIPPED,),
     (PENDING, "failed"): (FAILED,),
     (PENDING, "cancelled"): (CANCELLED,),
@@ -49,7 +49,7 @@ STEP_TRANSITIONS: Final[dict[tuple[str, str], tuple[str, ...]]] = {
     # Under way. A second `started` is a new execution after a crash; `interrupted` gives the slot back.
     (RUNNING, "started"): (RUNNING,),
     (RUNNING, "stopping"): (RUNNING,),
-    (RUNNING, "interrupted"): (RUNNING, CANCELLED, TIMED_OUT),
+    (RUNNING, "interrupted"): (RUNNING,),
     (RUNNING, "completed"): (COMPLETED,),
     (RUNNING, "failed"): (FAILED, WAITING),
     (RUNNING, "timed_out"): (TIMED_OUT, WAITING),

@@ -7,7 +7,7 @@ from heapq import heappush
 from typing import TypeAlias
 from zlib import crc32
 
-from fanfold.kernel.admission import release
+from fanfold.kernel.admission import release, return_agent
 from fanfold.kernel.agenda import require_idle, take, unexpected
 from fanfold.kernel.budget import settle_history
 from fanfold.kernel.commands import Conclude, Create, Retry, Skip, Start, Stop
@@ -91,6 +91,8 @@ def _ended(state: State, node: Node, data: Report) -> None:
         # A `Start` may be answered by an end: a cache hit, or a prompt that cannot be rendered.
         shape = Start if isinstance(state.agenda[0], Start) else Conclude
         take(state, shape, node.run.id, node.path)
+        if shape is Start:
+            return_agent(state, node)
     elif not is_current(node, data):
         raise unexpected(f"{node.path} has no execution {data.attempt}.{data.execution}: mark it late")
     if node.holding and node.status == RUNNING and not node.lost:

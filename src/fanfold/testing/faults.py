@@ -44,10 +44,12 @@ RATES: dict[str, tuple[float, ...]] = {
 }
 FAULTS = tuple(RATES)
 FAILURES = (
-    "transport", "transport", "rate_limit", "timeout", "agent", "agent", "invalid_output", "tool",
-    "conflict", "violation", "quota", "permission", "internal",
+    "transport", "transport", "transport", "rate_limit", "rate_limit", "timeout", "agent", "agent",
+    "invalid_output", "tool", "conflict", "violation", "quota", "permission", "internal",
 )  # fmt: skip
-"""Classes of failures, the common ones twice."""
+"""Classes of failures, the common ones more than once."""
+TRANSIENT = ("transport", "rate_limit")
+"""In some schedules nothing worse happens, so that steps come to their second and third attempt."""
 MAX_CRASHES = 12
 
 
@@ -59,6 +61,9 @@ class Faults:
         self.reached = reached
         share = 0.0 if rng.random() < 0.12 else rng.choice((0.1, 0.2, 0.35, 0.6))
         self.rates = {name: rng.choice(rates) for name, rates in RATES.items() if rng.random() < share}
+        if self.rates and rng.random() < 0.4:
+            self.rates["failure"] = 0.3
+        self.kinds = FAILURES if rng.random() < 0.6 else TRANSIENT
         self.crashes = 0
         self.calm = not self.rates
         self.lasting = rng.choice((30, 100, 300, 600))

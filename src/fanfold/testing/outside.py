@@ -23,7 +23,6 @@ from fanfold.kernel.nodes import Quota, State
 from fanfold.kernel.plan import ApprovalAction
 from fanfold.kernel.state import mark_late
 from fanfold.testing.checks import InvariantError
-from fanfold.testing.faults import FAILURES
 from fanfold.testing.owner import Owner
 from fanfold.testing.values import NOWHERE
 from fanfold.testing.world import Execution
@@ -145,7 +144,7 @@ def _outcome(owner: Owner, execution: Execution) -> str:
 
 def _failure(owner: Owner, execution: Execution) -> Failure:
     rng = owner.world.rng
-    kind = rng.choice(FAILURES)
+    kind = rng.choice(owner.world.faults.kinds)
     owner.world.reached[f"failure {kind}"] += 1
     return Failure(
         kind, f"sim.{kind}", retryable=rng.random() < 0.9, step=execution.step, attempt=execution.attempt

@@ -264,7 +264,7 @@ class _Maker:
         rng = self.rng
         kinds = ("timeout", "transport", "rate_limit", "invalid_output", "agent")
         if rng.random() < 0.5:
-            return Retry(backoff_ms=50)
+            return Retry(rng.choice((2, 3)), backoff_ms=50)
         on = tuple(kind for kind in kinds if rng.random() < 0.7)
         return Retry(rng.randint(1, 4), rng.choice((0, 10, 300)), rng.choice((10, 1_000)), on)
 
