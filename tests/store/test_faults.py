@@ -27,6 +27,14 @@ def frequent_checkpoints(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("fanfold.store.sqlite.CHECKPOINT_PAGES", 12)
 
 
+@pytest.fixture(scope="module", autouse=True)
+def sound() -> Iterator[None]:
+    """A disk that never fails and never waits: what is looked at afterwards need not survive anything."""
+    disk = Disk("sound", recording=False)
+    yield
+    disk.unregister()
+
+
 @pytest.fixture
 def disk(request: pytest.FixtureRequest) -> Iterator[Disk]:
     disk = Disk(f"disk of {request.node.name}")
@@ -42,7 +50,7 @@ def steps(tree: Tree) -> Iterator[Batch]:
 
 def events_in(folder: Path) -> list[object]:
     """What an ordinary process finds there; the database must be sound."""
-    store = SqliteStore(folder)
+    store = SqliteStore(folder, vfs="sound")
     assert store._db.pragma("integrity_check") == "ok"
     found: list[object] = list(store.tree("r1"))
     for batch_of_two in store.tree("r1"):
@@ -107,22 +115,22 @@ def work(folder: Path, disk: Disk, place: Path) -> None:
     ("fault", "lasting"), [("io", False), ("short", False), ("full", False), ("full", True)]
 )
 def test_a_failing_operation_fails_one_write_and_loses_nothing(
-    fault: Fault, lasting: bool, tmp_path: Path, disk: Disk
+    fault: Fault, lasting: bool, memory_path: Path, disk: Disk
 ):
-    _, total = operations_of_the_work(tmp_path / "counted", disk)
+    _, total = operations_of_the_work(memory_path / "counted", disk)
     hit = set()
     for number in range(1, total + 1):
-        folder = tmp_path / "tried"
+        folder = memory_path / "tried"
         shutil.rmtree(folder, ignore_errors=True)
         disk.plan(at=disk.count + number, fault=fault, lasting=lasting)
         disk.struck.clear()
-        work(folder, disk, tmp_path / "crashed")
+        work(folder, disk, memory_path / "crashed")
         hit.update(disk.struck)
     assert {"write fanfold.db-wal", "write fanfold.db"} <= hit, "the work must reach the log and a checkpoint"
 
 
-def test_a_power_cut_at_any_operation_keeps_everything_acknowledged(tmp_path: Path, disk: Disk):
-    store = SqliteStore(tmp_path / "real", vfs=disk.name)
+def test_a_power_cut_at_any_operation_keeps_everything_acknowledged(memory_path: Path, disk: Disk):
+    store = SqliteStore(memory_path / "real", vfs=disk.name)
     tree = Tree("r1")
     acknowledged: list[tuple[int, int]] = [(0, 0)]
     for batch in steps(tree):
@@ -135,7 +143,7 @@ def test_a_power_cut_at_any_operation_keeps_everything_acknowledged(tmp_path: Pa
         platters.apply(operation)
         promised = max(events for done, events in acknowledged if done <= number)
         for draw in range(4 if LONG else 2):
-            folder = tmp_path / "cut"
+            folder = memory_path / "cut"
             shutil.rmtree(folder, ignore_errors=True)
             folder.mkdir()
             platters.restore(folder, Random(f"{number} {draw}") if draw else None)
@@ -147,18 +155,18 @@ def test_a_power_cut_at_any_operation_keeps_everything_acknowledged(tmp_path: Pa
     assert checked > 50
 
 
-def test_a_disk_that_lies_about_syncs_would_be_noticed(tmp_path: Path, disk: Disk):
+def test_a_disk_that_lies_about_syncs_would_be_noticed(memory_path: Path, disk: Disk):
     """The test above can fail: without its syncs, the same work loses what was acknowledged."""
-    store = SqliteStore(tmp_path / "real", vfs=disk.name)
+    store = SqliteStore(memory_path / "real", vfs=disk.name)
     store.write([Tree("r1").step()])
     platters = Platters()
     for operation in disk.operations:
         if operation.kind != "sync":
             platters.apply(operation)
     store.close()
-    (tmp_path / "cut").mkdir()
-    platters.restore(tmp_path / "cut")
-    assert events_in(tmp_path / "cut") == []
+    (memory_path / "cut").mkdir()
+    platters.restore(memory_path / "cut")
+    assert events_in(memory_path / "cut") == []
 
 
 def test_a_write_succeeds_again_when_there_is_space_again(tmp_path: Path, disk: Disk):

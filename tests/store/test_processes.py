@@ -37,6 +37,7 @@ def start(code: str, folder: Path, name: str, count: int) -> "subprocess.Popen[s
     return subprocess.Popen(
         [sys.executable, "-c", PRELUDE + textwrap.dedent(code), str(folder), name, str(count)],
         cwd=ROOT,
+        stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

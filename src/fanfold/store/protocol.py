@@ -115,15 +115,19 @@ class Store(Protocol):
 
     def write(self, batches: Sequence[Batch]) -> None:
         """Append atomically and durably. Raises `LeaseLost` or `StoreFault`; then nothing was written."""
+        ...
 
     def tree(self, root: str, after: int = 0) -> Iterator[Envelope]:
         """The events of a run tree in order of replay, `data` as plain JSON values."""
+        ...
 
     def log(self, log: str, after: int = 0) -> Iterator[Envelope]:
         """The events of one run's or session's log."""
+        ...
 
     def blob(self, hash: str) -> bytes:
         """Content by hash; raises `NotFoundError`."""
+        ...
 
     def has_blob(self, hash: str) -> bool: ...
 
@@ -131,37 +135,48 @@ class Store(Protocol):
 
     def heads(self, *, roots_only: bool = True, status: str | None = None, limit: int = 100) -> list[RunHead]:
         """Newest first."""
+        ...
 
     def children(self, run_id: str) -> list[RunHead]:
         """Child runs in order of creation."""
+        ...
 
     def tree_heads(self, root: str) -> list[RunHead]:
         """The root and all its descendants in order of creation."""
+        ...
 
     def resolve(self, prefix: str) -> str:
         """A run id from a unique prefix or `last`; raises `NotFoundError` or, for several, `AuthorError`."""
+        ...
 
     def cached(self, key: str) -> str | None:
         """Blob of a completed cacheable step with this content key."""
+        ...
 
     def acquire(self, root: str, owner: Owner) -> Lease:
         """Own a run tree: a new epoch. Raises `LeaseHeld` when its owner is alive on this machine."""
+        ...
 
     def owner(self, root: str) -> tuple[Owner, bool] | None:
         """Who holds the lease and whether that process is alive."""
+        ...
 
     def release(self, lease: Lease) -> None: ...
 
     def request(self, request: Request) -> int:
         """Insert a request durably; its id."""
+        ...
 
     def requests(self, root: str) -> list[Request]:
         """Requests nobody has acted on, oldest first."""
+        ...
 
     def output_rows(self, after: int = 0, limit: int = 1_000) -> list[tuple[int, OutputRow]]:
         """Outputs in order of arrival with their running number; what the search index catches up from."""
+        ...
 
     def delete_tree(self, root: str) -> None:
         """Forget a run tree and the blobs nobody else refers to."""
+        ...
 
     def close(self) -> None: ...
