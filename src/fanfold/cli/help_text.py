@@ -19,6 +19,12 @@ Commands:
   cancel   Cancel a run and everything below it
   approve  Answer an approval with yes, or with one of its choices
   reject   Answer an approval with no
+  explain  Why a run or step waits, was skipped, retried, or ran then
+  query    Search the outputs of steps, best match first
+  fork     Run again from a step on, reusing what the change does not reach
+  replay   Fold a run's log again without running anything
+  verify   Check that a run's log keeps every invariant
+  gc       Forget runs that ended long ago, with their files
   schema   Print the recipe format as JSON Schema, or set up editors with --install
 
 Options of every command:

@@ -26,6 +26,12 @@ COMMANDS = {
     "cancel": "fanfold.cli.control",
     "approve": "fanfold.cli.control",
     "reject": "fanfold.cli.control",
+    "explain": "fanfold.cli.explain",
+    "query": "fanfold.cli.query",
+    "fork": "fanfold.cli.fork",
+    "replay": "fanfold.cli.verify",
+    "verify": "fanfold.cli.verify",
+    "gc": "fanfold.cli.gc",
     "schema": "fanfold.cli.schema",
 }
 """Command → the module that holds it. The order is that of the help text."""

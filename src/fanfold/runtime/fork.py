@@ -14,8 +14,8 @@ import msgspec
 from msgspec import Struct
 
 from fanfold.errors import AuthorError, NotFoundError
-from fanfold.kernel.lifecycle import COMPLETED, TERMINAL
-from fanfold.kernel.nodes import LEAF, SCOPE, Composite, Node
+from fanfold.kernel.lifecycle import COMPLETED
+from fanfold.kernel.nodes import LEAF, LOOP, Composite, Node
 from fanfold.kernel.plan import JSON, AgentAction, GroupAction, Plan, Step
 from fanfold.kernel.state import find_node
 from fanfold.runtime.run_tree import RunTree
@@ -59,7 +59,7 @@ def plan_fork(
             path = run.tree_path(node.path)
             if node.status == COMPLETED and node.output is not None and not reached.holds(node):
                 kept[path] = node.output
-            elif node.status in TERMINAL:
+            elif reached.holds(node) or node.reason != "condition":
                 again.append(path)
                 agents += isinstance(node.step.action, AgentAction)
     plan = _with_prompts(tree.state.plan, prompts)
@@ -89,35 +89,22 @@ class _Reached:
             node = self._queue.pop()
             for dependent in node.dependents:
                 self.add(dependent)
-                self._add_inside(dependent)
-            parent = node.parent
-            while parent is not None and parent.kind != SCOPE:
-                # A map, loop or call ends with its children: whoever waits for it is reached too.
-                for dependent in parent.dependents:
-                    self.add(dependent)
-                    self._add_inside(dependent)
-                parent = parent.parent
-            if parent is not None:
-                for dependent in parent.dependents:
-                    self.add(dependent)
-                    self._add_inside(dependent)
-                self._mark_scope(parent)
-            if node.kind != LEAF:
-                self._add_inside(node)
+            if isinstance(node, Composite):
+                for child in node.children:
+                    self.add(child)
+            self._climb(node)
 
-    def _mark_scope(self, scope: Composite) -> None:
-        """The scope's own result changes, so its followers run again; its other steps are kept."""
-        outer = scope.parent
+    def _climb(self, node: Node) -> None:
+        """What holds the node ends differently too: its followers are reached, and later iterations."""
+        outer = node.parent
         while outer is not None:
+            if outer.kind == LOOP:
+                for later in outer.children:
+                    if later.order > node.order:
+                        self.add(later)
             for dependent in outer.dependents:
                 self.add(dependent)
-                self._add_inside(dependent)
-            outer = outer.parent
-
-    def _add_inside(self, node: Node) -> None:
-        if isinstance(node, Composite):
-            for child in node.children:
-                self.add(child)
+            node, outer = outer, outer.parent
 
     def holds(self, node: Node) -> bool:
         return id(node) in self._nodes

@@ -47,6 +47,22 @@ def verify(store: Store, root: str) -> Verdict:
     return first
 
 
+def replay(store: Store, root: str) -> Verdict:
+    """Fold the stored log once; only what does not follow from the log is a violation."""
+    count = 0
+    state: State | None = None
+    try:
+        for _, event in _events(store, root):
+            count += 1
+            state = create_state(event) if state is None else evolve(state, event)
+    except BugError as error:
+        broken = Violation(10, f"event {count} does not follow from the log: {error.message}")
+        return Verdict(root, count, "", "", (broken,))
+    if state is None:
+        return Verdict(root, count, "", "", (Violation(1, "the log is empty"),))
+    return Verdict(root, count, state.root.status, fingerprint(state), ())
+
+
 def _audit(store: Store, root: str) -> Verdict:
     auditor: Auditor | None = None
     state: State | None = None
