@@ -32,7 +32,8 @@ from fanfold.recipe.inputs import bind_inputs
 from fanfold.recipe.template import UnresolvedPath
 from fanfold.runtime.blobs import Blobs
 from fanfold.runtime.ids import new_run_id, session_id
-from fanfold.runtime.jobs import CallJob, Job, Unrenderable, prepare, render_sets, value_of
+from fanfold.runtime.jobs import AgentJob, CallJob, Job, Unrenderable, prepare, render_sets, value_of
+from fanfold.runtime.memory import Memory
 from fanfold.runtime.outputs import check_output
 from fanfold.runtime.values import Values, last_iteration, shorten
 
@@ -43,9 +44,15 @@ class Answers:
     """Answers commands for one run tree. `jobs` holds what the answered starts must do now."""
 
     def __init__(
-        self, state: State, values: Values, blobs: Blobs, reuse: Callable[[Node, Job], str | None]
+        self,
+        state: State,
+        memory: Memory,
+        values: Values,
+        blobs: Blobs,
+        reuse: Callable[[Node, Job], str | None],
     ) -> None:
         self._state = state
+        self._memory = memory
         self._values = values
         self._blobs = blobs
         self._reuse = reuse
@@ -153,7 +160,8 @@ class Answers:
                 )
         self.jobs.append((command, job))
         if command.type == "agent":
-            return self._subagent(command, node, "started")
+            task = job.prompt if isinstance(job, AgentJob) else ""
+            return self._subagent(command, node, "started", shorten(task, TASK_CHARS))
         word = "waiting" if command.type == "approval" else "started"
         return StepEvent(command.step, word, command.attempt, command.execution)
 
@@ -169,7 +177,9 @@ class Answers:
         self._child_inputs[child] = self._blobs.put(bound)
         return StepEvent(command.step, "started", command.attempt, command.execution, child_run_id=child)
 
-    def _subagent(self, command: Start | Retry, node: Node, status: str, retry_at: int = 0) -> SubagentEvent:
+    def _subagent(
+        self, command: Start | Retry, node: Node, status: str, task: str, retry_at: int = 0
+    ) -> SubagentEvent:
         action = node.step.action
         assert isinstance(action, AgentAction)
         session = session_id(command.run, command.step, command.attempt)
@@ -183,14 +193,15 @@ class Answers:
             subagent_id=session,
             session_id=session,
             role=action.agent,
-            task=task_of(node),
+            task=task,
             depth=node.run.depth + 1,
             workspace=node.step.workspace_mode,
         )
 
     def _retrying(self, command: Retry, node: Node) -> Data:
         if isinstance(node.step.action, AgentAction):
-            return self._subagent(command, node, "retrying", command.retry_at)
+            task = self._memory.tasks.get((command.run, command.step), "")
+            return self._subagent(command, node, "retrying", task, command.retry_at)
         return StepEvent(command.step, "retrying", command.attempt, retry_at=command.retry_at)
 
     def _conclude(self, command: Conclude, node: Node) -> StepEvent:
@@ -271,10 +282,3 @@ class Answers:
         if output is not None:
             return value_of(output, names)
         return self._values.output(scope.children[-1])
-
-
-def task_of(node: Node) -> str:
-    """What a session was asked, short enough for every event of its life."""
-    action = node.step.action
-    prompt = action.prompt if isinstance(action, AgentAction) else None
-    return shorten(prompt or node.step.description or node.step.id, TASK_CHARS)

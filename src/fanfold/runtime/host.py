@@ -22,7 +22,6 @@ from fanfold.kernel.events import Data, Envelope, Raised, StepEvent, SubagentEve
 from fanfold.kernel.lifecycle import CANCELLED, COMPLETED, FAILED, PAUSED, RUN_TERMINAL, RUNNING, TIMED_OUT
 from fanfold.kernel.nodes import Node
 from fanfold.kernel.plan import AgentAction
-from fanfold.runtime.answers import task_of
 from fanfold.runtime.ids import session_id
 from fanfold.runtime.jobs import Job, NoJob, Question
 from fanfold.runtime.performer import Outcome, Performer
@@ -220,12 +219,18 @@ class Host:
         reason = self._stop_reasons.pop((run, step), "pause")
         word = {"cancelled": CANCELLED, "timed_out": TIMED_OUT}.get(reason, "interrupted")
         node = self.tree.state.runs[run].nodes[step]
-        self.post(run, _report(node, word, attempt, execution))
+        self.post(run, _report(self._task(node), node, word, attempt, execution))
 
     def _report_outcome(self, start: Start, node: Node, outcome: Outcome) -> None:
         if outcome.error is not None:
             data = _report(
-                node, FAILED, start.attempt, start.execution, error=outcome.error, usage=outcome.usage
+                self._task(node),
+                node,
+                FAILED,
+                start.attempt,
+                start.execution,
+                error=outcome.error,
+                usage=outcome.usage,
             )
         else:
             output = self.tree.blobs.put(outcome.output)
@@ -234,10 +239,13 @@ class Host:
             if key is not None:
                 self.tree.remember_cached(key, output)
             data = _report(
-                node, COMPLETED, start.attempt, start.execution,
+                self._task(node), node, COMPLETED, start.attempt, start.execution,
                 output=output, summary=outcome.summary, usage=outcome.usage,
             )  # fmt: skip
         self.post(start.run, data)
+
+    def _task(self, node: Node) -> str:
+        return self.tree.memory.tasks.get((node.run.id, node.path), "")
 
     async def _end_all(self) -> None:
         """Leaving for whatever reason: nothing that this process started goes on without it."""
@@ -248,7 +256,7 @@ class Host:
             await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def _report(node: Node, word: str, attempt: int, execution: int, **more: Any) -> Data:
+def _report(task: str, node: Node, word: str, attempt: int, execution: int, **more: Any) -> Data:
     """A result as the log records it: `subagent_event` for agents, `step_event` for the rest."""
     action = node.step.action
     if not isinstance(action, AgentAction):
@@ -263,7 +271,7 @@ def _report(node: Node, word: str, attempt: int, execution: int, **more: Any) ->
         subagent_id=session,
         session_id=session,
         role=action.agent,
-        task=task_of(node),
+        task=task,
         depth=node.run.depth + 1,
         workspace=node.step.workspace_mode,
         **more,

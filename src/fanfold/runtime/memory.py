@@ -22,6 +22,8 @@ class Memory:
         self.items: dict[Address, str] = {}
         """Blob of each map's list."""
         self.summaries: dict[Address, str] = {}
+        self.tasks: dict[Address, str] = {}
+        """What the session of each agent step was asked, shortened."""
         self.usage: dict[Address, Usage] = {}
         """What all attempts of a step spent."""
 
@@ -33,6 +35,8 @@ class Memory:
             address = (event.run, data.step)
             if data.summary:
                 self.summaries[address] = data.summary
+            if isinstance(data, SubagentEvent) and data.status == "started":
+                self.tasks[address] = data.task
             if data.usage is not None:
                 self.usage[address] = add(self.usage.get(address), data.usage)
 

@@ -46,7 +46,7 @@ class RunTree:
         self.state: State = create_state(first)
         self.memory.observe(first)
         self.values = Values(self.state, self.memory, self.blobs)
-        self.answers = Answers(self.state, self.values, self.blobs, reuse)
+        self.answers = Answers(self.state, self.memory, self.values, self.blobs, reuse)
         self.forked_from: str | None = None
         self.log_seq: dict[str, int] = {}
         self.tree_seq = 0
