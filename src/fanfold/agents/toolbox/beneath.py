@@ -1,180 +1,54 @@
-"""Paths resolved beneath one folder, whatever links and swaps are in the way.
+"""Confinement as the tools meet it: `workspace.beneath` resolves, this tells the agent what went wrong.
 
-Rules
-* Nothing is ever opened by a path of more than one name. Each name is opened relative to the handle of the
-  folder before it and without following links; a link is read and its target walked in the same manner.
-* `..` inside a link goes back to a handle already held, never to whatever the parent is called now. A step
-  above the top, an absolute path, an absolute link: refused.
-* So a folder swapped for a link in between changes what is found, but never leads out.
+A path that tries to leave is a refusal (`permission`); one that is not there is news for the agent (`tool`).
 """
 
 from __future__ import annotations
 
-import os
-import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from fanfold.agents.toolbox import ToolFailed
+from fanfold.workspace import beneath
+from fanfold.workspace.beneath import PathProblem, Spot
 
-MAX_LINKS = 40
-MAX_PATH_BYTES = 4_096
-_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+__all__ = ["Spot", "missing", "open_regular", "refuse", "resolve"]
+
+_CODES = {"missing": "not_found", "gone": "no_workspace"}
+_HINTS = {"missing": "list_files shows what does", "is_a_folder": "list_files shows what is in it"}
 
 
-class Spot:
-    """A name in an open folder beneath the top; `path` is where it really is, links resolved."""
-
-    __slots__ = ("folder", "name", "path")
-
-    def __init__(self, folder: int, name: str, path: str) -> None:
-        self.folder = folder
-        self.name = name
-        self.path = path
-
-    def status(self) -> os.stat_result | None:
-        """What is there now, not following a link; None when nothing is."""
-        try:
-            return os.stat(self.name, dir_fd=self.folder, follow_symlinks=False)
-        except FileNotFoundError:
-            return None
+def _told(problem: PathProblem) -> ToolFailed:
+    if problem.problem == "refused":
+        return ToolFailed("permission", "tool.path_refused", problem.message, problem.hint)
+    code = _CODES.get(problem.problem, problem.problem)
+    return ToolFailed("tool", f"tool.{code}", problem.message, _HINTS.get(problem.problem, ""))
 
 
 def refuse(path: str, why: str) -> ToolFailed:
     """The refusal of a path that is not the agent's to use."""
-    return ToolFailed(
-        "permission", "tool.path_refused", f'"{path}": {why}', "name a file below the workspace"
-    )
-
-
-def names_of(path: str) -> list[str]:
-    """The names of a relative path; refuses what could never stay beneath the top."""
-    if "\0" in path or len(os.fsencode(path)) > MAX_PATH_BYTES:
-        raise refuse(path[:80], "this is no path")
-    if path.startswith("/"):
-        raise refuse(path, "absolute paths are not allowed")
-    names = [name for name in path.split("/") if name not in ("", ".")]
-    if ".." in names:
-        raise refuse(path, '".." is not allowed')
-    return names
-
-
-class _Walk:
-    """One walk down from the top; holds a handle of every folder on the way."""
-
-    def __init__(self, top: str, path: str, before_making: Callable[[str], None] | None) -> None:
-        self._asked = path
-        self._before_making = before_making
-        self._links = 0
-        self._handles = [os.open(top, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)]
-        self._names: list[str] = []
-
-    def close(self) -> None:
-        for handle in self._handles:
-            os.close(handle)
-
-    def go(self, names: list[str], follow_last: bool) -> Spot:
-        ahead = names[::-1]
-        while ahead:
-            name = ahead.pop()
-            if name == "..":
-                self._up()
-                continue
-            target = self._link(name) if ahead or follow_last else None
-            if target is not None:
-                ahead.extend(part for part in target.split("/")[::-1] if part not in ("", "."))
-            elif ahead:
-                self._down(name, ahead)
-            else:
-                return Spot(self._handles[-1], name, "/".join([*self._names, name]))
-        return Spot(self._handles[-1], ".", "/".join(self._names))
-
-    def _up(self) -> None:
-        if not self._names:
-            raise refuse(self._asked, "it leads out of the workspace")
-        self._names.pop()
-        os.close(self._handles.pop())
-
-    def _link(self, name: str) -> str | None:
-        try:
-            target = os.readlink(name, dir_fd=self._handles[-1])
-        except OSError:
-            return None  # not a link, or not there: opening it will tell
-        self._links += 1
-        if target.startswith("/"):
-            raise refuse(self._asked, "it leads out of the workspace")
-        if self._links > MAX_LINKS:
-            raise refuse(self._asked, "too many links")
-        return target
-
-    def _down(self, name: str, ahead: list[str]) -> None:
-        try:
-            handle = self._open(name, ahead)
-        except FileNotFoundError:
-            raise missing(self._asked) from None
-        except NotADirectoryError:
-            raise ToolFailed("tool", "tool.not_a_folder", f'"{self._asked}": "{name}" is no folder') from None
-        except OSError as error:  # a link that was put there after we looked, or no permission
-            raise refuse(self._asked, error.strerror or "it cannot be opened") from None
-        self._handles.append(handle)
-        self._names.append(name)
-
-    def _open(self, name: str, ahead: list[str]) -> int:
-        try:
-            return os.open(name, _FOLDER, dir_fd=self._handles[-1])
-        except FileNotFoundError:
-            if self._before_making is None:
-                raise
-            if ".." in ahead:  # the tail of a link that leads nowhere yet
-                raise refuse(self._asked, "it goes through a folder that does not exist") from None
-        self._before_making("/".join([*self._names, name, *ahead[::-1]]))
-        try:
-            os.mkdir(name, dir_fd=self._handles[-1])
-        except FileExistsError:
-            pass  # somebody else made it; what it is, opening tells
-        return os.open(name, _FOLDER, dir_fd=self._handles[-1])
+    return _told(beneath.refuse(path, why))
 
 
 def missing(path: str) -> ToolFailed:
-    return ToolFailed("tool", "tool.not_found", f'"{path}" does not exist', "list_files shows what does")
+    return _told(beneath.missing(path))
 
 
 @contextmanager
 def resolve(
     top: str, path: str, *, before_making: Callable[[str], None] | None = None, follow_last: bool = True
 ) -> Iterator[Spot]:
-    """Find `path` beneath `top`. The spot's folder is open for as long as the context lasts.
-
-    Missing folders are made when `before_making` is given; it is told where the path really leads and
-    raises to forbid it.
-    """
-    names = names_of(path)
+    """See `workspace.beneath.resolve`."""
     try:
-        walk = _Walk(top, path, before_making)
-    except OSError as error:
-        raise ToolFailed("tool", "tool.no_workspace", f"the workspace is gone: {error.strerror}") from None
-    try:
-        yield walk.go(names, follow_last)
-    finally:
-        walk.close()
+        with beneath.resolve(top, path, before_making=before_making, follow_last=follow_last) as spot:
+            yield spot
+    except PathProblem as problem:
+        raise _told(problem) from None
 
 
 def open_regular(spot: Spot, asked: str) -> int:
-    """A handle of a regular file for reading; anything else is refused without waiting for it."""
+    """See `workspace.beneath.open_regular`."""
     try:
-        handle = os.open(
-            spot.name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=spot.folder
-        )
-    except FileNotFoundError:
-        raise missing(asked) from None
-    except OSError as error:
-        raise refuse(asked, error.strerror or "it cannot be opened") from None
-    mode = os.fstat(handle).st_mode
-    if stat.S_ISREG(mode):
-        return handle
-    os.close(handle)
-    if stat.S_ISDIR(mode):
-        raise ToolFailed(
-            "tool", "tool.is_a_folder", f'"{asked}" is a folder', "list_files shows what is in it"
-        )
-    raise refuse(asked, "only regular files can be read")
+        return beneath.open_regular(spot, asked)
+    except PathProblem as problem:
+        raise _told(problem) from None
