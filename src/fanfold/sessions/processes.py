@@ -80,7 +80,7 @@ class _News(asyncio.Protocol):
             elif word == b"e":
                 self.status = os.waitstatus_to_exitcode(int(number[0]))
 
-    def connection_lost(self, _: Exception | None) -> None:
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio names it so
         if not self.started.done():
             self.started.set_exception(OSError("the keeper was killed before it started anything"))
         self.started.exception()  # looked at, so that nobody warns about a start nobody waited for
@@ -98,7 +98,7 @@ class _Sink(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         self.capture.add(data)
 
-    def connection_lost(self, _: Exception | None) -> None:
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio names it so
         self.closed.set_result(None)
 
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from msgspec import structs
 
@@ -48,7 +49,7 @@ _log = logging.getLogger(__name__)
 class Live:
     """A session that is running in this process."""
 
-    __slots__ = ("carries", "fault", "log", "pausing", "request", "stop_reason", "work")
+    __slots__ = ("carries", "fault", "log", "pausing", "request", "stop_reason", "stopping", "work")
 
     def __init__(self, request: SessionRequest, log: SessionLog, carries: bool) -> None:
         self.request = request
@@ -58,6 +59,8 @@ class Live:
         self.fault: LeaseLost | StoreFault | BugError | None = None
         self.pausing = False
         self.stop_reason = ""
+        self.stopping: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        """Done when somebody wants the session to end: from then on the grace period counts."""
 
     async def record(self, entry: Entry) -> None:
         """What a back end calls as it learns something."""
@@ -69,12 +72,15 @@ class Live:
         except (LeaseLost, StoreFault, BugError) as fault:
             self.fault = fault
             raise
-        if self.pausing and entry.get("kind") in _ENDS_A_TURN and self.work is not None:
+        if self.pausing and entry.get("kind") in _ENDS_A_TURN and not entry.get("last"):
             self.stop("paused")
+            await asyncio.sleep(0)  # where the request to stop arrives
 
     def stop(self, reason: str) -> None:
         """Ask the back end to stop; the reason goes into the failure."""
         self.stop_reason = self.stop_reason or reason
+        if not self.stopping.done():
+            self.stopping.set_result(None)
         if self.work is not None:
             self.work.cancel()
 
@@ -161,7 +167,8 @@ class Supervisor:
         )
         try:
             timeout_s = None if timeout_ms is None else timeout_ms / 1_000
-            done, _ = await asyncio.wait({live.work}, timeout=timeout_s)
+            ends: set[asyncio.Future[Any]] = {live.work, live.stopping}
+            done, _ = await asyncio.wait(ends, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
             if not done:
                 live.stop_reason = live.stop_reason or "timeout"
         finally:
@@ -224,7 +231,8 @@ class Supervisor:
         for live in tuple(self._live.values()):
             live.stop("cancelled")
             if live.work is not None:
-                await asyncio.wait({live.work})
+                await asyncio.wait({live.work}, timeout=self.grace_s)
+            await end_session(live.request.session_id, grace_s=0.0)
         self.children.above.release()
 
     # -------------------------------------------------------------------------- subagents by hand

@@ -1,0 +1,319 @@
+"""The supervisor runs sessions of steps: results, failures, limits, deadlines, cancellation, resumption."""
+
+import asyncio
+import gc
+import time
+import tracemalloc
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fanfold.agents.backend import Progress, Record, SessionFailed, SessionRequest, SessionResult
+from fanfold.errors import AuthorError, BugError, WorldError
+from fanfold.kernel.events import Failure
+from fanfold.sessions.log import MAX_INLINE_BYTES, Belonging, open_log, read_entries
+from fanfold.sessions.supervisor import Supervisor
+from fanfold.store.leases import this_process
+from fanfold.store.protocol import Batch, LeaseLost, Owner
+from tests.sessions.trees import DEADLINE_S, TREES, alive, pids_in, until
+from tests.sessions.world import World, run_in
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path)
+
+
+async def failure_of(supervisor: Supervisor, request: SessionRequest, backend: str, **given: Any) -> Failure:
+    with pytest.raises(SessionFailed) as caught:
+        await supervisor.run_step(request, backend=backend, **given)
+    return caught.value.failure
+
+
+class Misbehaving:
+    """A back end that ends in the way its step is named after."""
+
+    name = "misbehaving"
+
+    async def run(self, request: SessionRequest, record: Record, progress: Progress) -> SessionResult:
+        if request.step == "crashes":
+            raise ZeroDivisionError("by zero")
+        if request.step == "is_refused":
+            raise WorldError("provider.down", "no provider", hint="try later")
+        if request.step == "exits":
+            raise asyncio.CancelledError
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            if request.step == "cleans_up":
+                raise
+            await asyncio.sleep(0.5)  # ignores the first request to stop
+        return SessionResult(output="late")
+
+
+def test_a_step_s_session_is_run_and_logged(world):
+    async def story() -> None:
+        result = await world.supervisor().run_step(world.request("a"), backend="scripted")
+        assert result.output == "OK from a"
+
+    run_in(world, story)
+    envelopes = list(World(world.folder).store.log("s-a-1"))
+    assert [(e.seq, e.type, e.run_id, e.root_run_id, e.path) for e in envelopes] == [
+        (1, "session_event", "r1", "r1", "a"),
+        (2, "session_event", "r1", "r1", "a"),
+    ]
+    assert [e.data["kind"] for e in envelopes] == ["input", "response"]
+
+
+def test_failures_have_the_class_that_says_whose_they_are(world):
+    async def story() -> None:
+        world.backends["misbehaving"] = Misbehaving()
+        supervisor = world.supervisor(grace_s=0.1)
+        crashed = await failure_of(supervisor, world.request("crashes"), "misbehaving")
+        refused = await failure_of(supervisor, world.request("is_refused"), "misbehaving")
+        exited = await failure_of(supervisor, world.request("exits"), "misbehaving")
+        assert (crashed.kind, crashed.code) == ("internal", "session.crashed")
+        assert "ZeroDivisionError: by zero" in crashed.message
+        assert (refused.kind, refused.code, refused.hint) == ("agent", "provider.down", "try later")
+        assert exited.kind == "cancelled"
+        assert {f.step for f in (crashed, refused, exited)} == {"crashes", "is_refused", "exits"}
+
+    run_in(world, story)
+
+
+def test_a_refused_tool_says_which_step_and_attempt_it_was(tmp_path):
+    world = World(tmp_path, "steps: {a: {output: x, writes: {f: t}}}")
+
+    async def story() -> None:
+        failure = await failure_of(world.supervisor(), world.request("a", attempt=2), "scripted")
+        assert (failure.kind, failure.step, failure.attempt) == ("permission", "a", 2)
+
+    run_in(world, story)
+
+
+def test_an_unknown_back_end_is_the_author_s_error(world):
+    async def story() -> None:
+        with pytest.raises(AuthorError, match="no agent back end") as caught:
+            await world.supervisor().run_step(world.request(), backend="modle")
+        assert "gated, scripted" in caught.value.hint
+
+    run_in(world, story)
+
+
+def test_a_session_is_never_run_twice_at_once(world):
+    async def story() -> None:
+        supervisor = world.supervisor()
+        first = asyncio.create_task(supervisor.run_step(world.request("a"), backend="gated"))
+        await until(lambda: world.gated.inside)
+        with pytest.raises(BugError):
+            await supervisor.run_step(world.request("a"), backend="gated")
+        world.gated.gate("a").set()
+        await first
+
+    run_in(world, story)
+
+
+def test_sessions_over_the_limit_wait_in_the_order_they_came(world):
+    async def story() -> None:
+        supervisor = world.supervisor(max_sessions=3)
+        names = [f"s{i}" for i in range(10)]
+        tasks = []
+        for name in names:
+            tasks.append(
+                asyncio.create_task(
+                    supervisor.run_step(world.request(name), backend="gated", timeout_ms=20_000)
+                )
+            )
+            await asyncio.sleep(0)
+        await until(lambda: len(world.gated.inside) == 3)
+        tasks[4].cancel()  # called away while it waited
+        for name in names:
+            if name != "s4":
+                await until(partial(world.gated.has, name))
+                world.gated.gate(name).set()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        assert world.gated.most == 3
+        assert world.gated.order == [name for name in names if name != "s4"]
+
+    run_in(world, story)
+
+
+def test_time_in_the_queue_does_not_count(world):
+    async def story() -> None:
+        supervisor = world.supervisor(max_sessions=1)
+        first = asyncio.create_task(supervisor.run_step(world.request("a"), backend="gated"))
+        await until(lambda: world.gated.inside)
+        second = asyncio.create_task(
+            supervisor.run_step(world.request("b"), backend="scripted", timeout_ms=5_000)
+        )
+        await asyncio.sleep(0)
+        assert not second.done()
+        world.gated.gate("a").set()
+        await first
+        assert (await second).output == "OK from b"
+
+    run_in(world, story)
+
+
+def test_a_session_out_of_time_fails_as_such(world):
+    async def story() -> None:
+        failure = await failure_of(world.supervisor(), world.request(), "gated", timeout_ms=50)
+        assert (failure.kind, failure.code) == ("timeout", "session.timeout")
+        assert "0.05 s" in failure.message
+        assert world.gated.inside == []
+
+    run_in(world, story)
+
+
+@pytest.mark.parametrize("tree", ["ignores SIGTERM", "double-forks and clears its environment"])
+@pytest.mark.parametrize("how", ["caller cancelled", "cancel", "timeout"])
+def test_however_a_session_is_ended_none_of_its_processes_is_left(world, tree, how, tmp_path):
+    pids = tmp_path / "pids"
+    session = f"s-{tmp_path.name}-{time.time_ns()}"
+
+    async def story() -> None:
+        supervisor = world.supervisor(grace_s=0.2)
+        request = world.request(session_id=session, prompt=TREES[tree].format(pids=pids))
+        timeout_ms = 700 if how == "timeout" else None
+        work = asyncio.create_task(supervisor.run_step(request, backend="shell", timeout_ms=timeout_ms))
+        await until(lambda: pids_in(pids))
+        began = time.monotonic()
+        if how == "caller cancelled":
+            work.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await work
+        else:
+            if how == "cancel":
+                assert supervisor.cancel(session)
+            with pytest.raises(SessionFailed) as caught:
+                await work
+            assert caught.value.failure.kind == ("cancelled" if how == "cancel" else "timeout")
+        assert time.monotonic() - began < DEADLINE_S
+        assert alive(pids) == []
+        assert not supervisor.is_live(session)
+
+    run_in(world, story)
+
+
+def test_cancelling_twice_does_not_cut_the_ending_short(world, tmp_path):
+    pids = tmp_path / "pids"
+    session = f"s-{tmp_path.name}-{time.time_ns()}"
+
+    async def story() -> None:
+        supervisor = world.supervisor(grace_s=0.3)
+        request = world.request(session_id=session, prompt=TREES["ignores SIGTERM"].format(pids=pids))
+        work = asyncio.create_task(supervisor.run_step(request, backend="shell"))
+        await until(lambda: pids_in(pids))
+        for _ in range(5):
+            work.cancel()
+            await asyncio.sleep(0)
+        with pytest.raises(asyncio.CancelledError):
+            await work
+        assert alive(pids) == []
+
+    run_in(world, story)
+
+
+def test_a_back_end_that_ignores_the_first_request_is_waited_for(world):
+    async def story() -> None:
+        world.backends["misbehaving"] = Misbehaving()
+        supervisor = world.supervisor(grace_s=0.05)
+        failure = await failure_of(supervisor, world.request("ignores"), "misbehaving", timeout_ms=50)
+        assert failure.code == "session.timeout"
+
+    run_in(world, story)
+
+
+def test_a_paused_session_stops_behind_its_next_recorded_turn_and_goes_on_from_there(tmp_path):
+    world = World(tmp_path, "steps: {a: {output: ok, delay_ms: 50, writes: {f: 1x, g: 2x}}}")
+
+    async def story() -> None:
+        supervisor = world.supervisor()
+        request = world.request("a", read_only=False)
+        work = asyncio.create_task(supervisor.run_step(request, backend="scripted"))
+        await until(lambda: supervisor.pause("s-a-1"))
+        with pytest.raises(SessionFailed) as caught:
+            await work
+        assert caught.value.code == "session.paused"
+        kinds = [entry["kind"] for entry in read_entries(world.store, "s-a-1")]
+        assert kinds == ["input", "response"]
+        again = world.request("a", read_only=False, execution=2)
+        assert (await supervisor.run_step(again, backend="scripted")).output == "ok"
+        assert (tmp_path / "g").read_text() == "2x"
+
+    run_in(world, story)
+
+
+def test_a_session_run_again_after_a_crash_is_handed_what_it_recorded(world):
+    async def story() -> None:
+        log, _, _ = open_log(world.store, "s-a-1", Belonging(root="r1", guard="s-a-1", run_id="r1"))
+        log.append({"kind": "input", "text": "go"})
+        log.append({"kind": "response", "output": "from before"})
+        result = await world.supervisor().run_step(world.request("a", execution=2), backend="scripted")
+        assert result.output == "from before"
+        assert not (world.folder / "calls").exists()
+
+    run_in(world, story)
+
+
+def test_a_large_entry_is_stored_beside_the_log_and_comes_back_whole(world):
+    async def story() -> None:
+        text = "long " * MAX_INLINE_BYTES
+        log, _, _ = open_log(world.store, "big", Belonging(root="r1", guard="big", run_id="r1"))
+        log.append({"kind": "response", "output": text})
+        (envelope,) = world.store.log("big")
+        assert len(str(envelope.data)) < 200
+        assert read_entries(world.store, "big") == [{"kind": "response", "output": text}]
+
+    run_in(world, story)
+
+
+def test_what_ends_a_session_can_be_left_to_the_caller_s_transaction(world):
+    async def story() -> None:
+        carry: list[Batch] = []
+        result = await world.supervisor().run_step(world.request("a"), backend="scripted", carry=carry)
+        assert result.output == "OK from a"
+        assert read_entries(world.store, "s-a-1") == []
+        world.store.write(carry)
+        assert [entry["kind"] for entry in read_entries(world.store, "s-a-1")] == ["input", "response"]
+
+    run_in(world, story)
+
+
+def test_under_a_lease_a_session_of_an_old_owner_cannot_write(world):
+    async def story() -> None:
+        owner = this_process()
+        old = world.store.acquire("r1", Owner(owner.boot_id, 2**22 + 1, "dead"))
+        new = world.store.acquire("r1", owner)
+        supervisor = world.supervisor()
+        assert (await supervisor.run_step(world.request("a"), backend="scripted", lease=new)).output
+        with pytest.raises(LeaseLost):
+            await supervisor.run_step(world.request("b"), backend="scripted", lease=old)
+        assert read_entries(world.store, "s-b-1") == []
+
+    run_in(world, story)
+
+
+def test_a_thousand_sessions_at_once_take_less_than_100_kb_each(world):
+    async def story() -> float:
+        supervisor = world.supervisor(max_sessions=1_000)
+        gc.collect()
+        tracemalloc.start()
+        before, _ = tracemalloc.get_traced_memory()
+        tasks = [
+            asyncio.create_task(supervisor.run_step(world.request(f"s{i}"), backend="gated"))
+            for i in range(1_000)
+        ]
+        await until(lambda: len(world.gated.inside) == 1_000, 30)
+        gc.collect()
+        after, _ = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        assert world.gated.inside == []
+        return (after - before) / 1_000
+
+    assert run_in(world, story) < 100_000

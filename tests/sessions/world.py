@@ -1,0 +1,94 @@
+"""A project on disk with a real store, and agents that do as they are told."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+from fanfold.agents.backend import Backend, Progress, Record, SessionRequest, SessionResult
+from fanfold.agents.backends.scripted import Script, ScriptedBackend
+from fanfold.sessions.log import read_children
+from fanfold.sessions.processes import run_process
+from fanfold.sessions.subagents import Settings
+from fanfold.sessions.supervisor import Supervisor
+from fanfold.store.sqlite import SqliteStore
+
+SCRIPTED = Settings(backend="scripted")
+
+
+class Shell:
+    """A back end that runs its prompt as a shell command: an agent with real processes."""
+
+    name = "shell"
+
+    async def run(self, request: SessionRequest, record: Record, progress: Progress) -> SessionResult:
+        session = request.session_id
+        ended = await run_process(["bash", "-c", request.prompt], cwd="/", session_id=session)
+        return SessionResult(output=ended.stdout)
+
+
+class Gated:
+    """A back end whose sessions wait until the test lets them go; it tells who is inside."""
+
+    name = "gated"
+
+    def __init__(self) -> None:
+        self.inside: list[str] = []
+        self.order: list[str] = []
+        self.most = 0
+        self.entries: dict[str, list[Any]] = {}
+        self._gates: dict[str, asyncio.Event] = {}
+
+    def gate(self, step: str) -> asyncio.Event:
+        return self._gates.setdefault(step, asyncio.Event())
+
+    def has(self, step: str) -> bool:
+        return step in self.inside
+
+    async def run(self, request: SessionRequest, record: Record, progress: Progress) -> SessionResult:
+        self.inside.append(request.step)
+        self.order.append(request.step)
+        self.most = max(self.most, len(self.inside))
+        self.entries[request.session_id] = list(request.entries)
+        try:
+            await self.gate(request.step).wait()
+            await record({"kind": "response", "output": request.prompt})
+        finally:
+            self.inside.remove(request.step)
+        return SessionResult(output=request.prompt, summary=f"did {request.prompt}")
+
+
+class World:
+    """One store, opened again at will as another process would."""
+
+    def __init__(self, folder: Path, script: str = "default: OK from {{step}}") -> None:
+        self.folder = folder
+        self.store = SqliteStore(folder / ".fanfold", durability="normal")
+        self.gated = Gated()
+        self.backends: dict[str, Backend] = {
+            "scripted": ScriptedBackend(Script.load(script, "script.yaml"), folder / "calls"),
+            "gated": self.gated,
+            "shell": Shell(),
+        }
+
+    def supervisor(self, **given: Any) -> Supervisor:
+        return Supervisor(self.store, self.backends, **given)
+
+    def request(self, step: str = "a", **given: Any) -> SessionRequest:
+        defaults = {"attempt": 1, "execution": 1, "role": "worker", "prompt": "go", "run_id": "r1"}
+        session = f"s-{step}-{given.get('attempt', 1)}"
+        return SessionRequest(
+            **{"session_id": session, "step": step, "workspace": str(self.folder), **defaults, **given}
+        )
+
+    def life(self, parent: str) -> list[tuple[str, str]]:
+        """What the parent's log says, in order: whom about, and the word."""
+        return [(event.subagent_id, event.status) for event in read_children(self.store, parent)]
+
+
+def run_in(world: World, story: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
+    """Run a story to its end; nothing may take longer than a minute."""
+    try:
+        return asyncio.run(asyncio.wait_for(story(), 60))
+    finally:
+        world.store.close()
