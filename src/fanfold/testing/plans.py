@@ -50,7 +50,9 @@ from fanfold.kernel.plan import (
 ROLES = ("default", "explorer", "worker")
 SETS = ("src/**", "src/*.py", "src/a.py", "src/b/**", "docs/**", "docs/*.md", "{src,docs}/a.*", "lib/[ab]/**")
 ITEM_SETS = ("packages/{{item}}/**", "src/{{item}}.py", "docs/{{index}}/*.md")
-ON_FAILURE: tuple[OnFailure, ...] = (*("skip",) * 6, *("inline",) * 3, "stop")
+ON_FAILURE: tuple[OnFailure, ...] = (
+    "skip", "skip", "skip", "skip", "skip", "skip", "inline", "inline", "inline", "stop",
+)  # fmt: skip
 WHEN = (*("true", "coin") * 4, "false", "error")
 UNTIL = (*("from:1", "from:2", "from:3", "coin") * 2, "never", "error")
 CHAIN = 6
