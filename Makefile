@@ -11,7 +11,7 @@ TOPIC ?= solid-state batteries
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check static style lint mypy pyright imports sim fix docs coverage kill-test bench lock clean
+.PHONY: help demo test check static style lint mypy pyright imports sim fix docs coverage kill-test local-test bench lock clean
 
 help: ## list these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -58,6 +58,10 @@ coverage: $(READY) ## run the tests and show every line and branch they do not r
 
 kill-test: $(READY) ## kill a run at every commit of its log, and every owner that resumes it
 	KILL_TEST=all $(BIN)/python -m pytest -q tests/kill $(ARGS)
+
+local-test: $(READY) ## fetch the local model and test it for real: shared, idle, killed, measured
+	$(BIN)/python -m pip install -qq --disable-pip-version-check --no-build-isolation --editable ".[local]"
+	LOCAL_TEST=all $(BIN)/python -m pytest -q -s tests/local $(ARGS)
 
 bench: $(READY) ## run the benchmarks
 	$(BIN)/python -m bench $(ARGS)

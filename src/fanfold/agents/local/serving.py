@@ -1,0 +1,213 @@
+"""The process that serves a local model: llama.cpp's own HTTP server, on loopback, until nobody needs it.
+
+    python -m fanfold.agents.local.serving '{"weights": …, "home": …, "idle_s": 300, "news": 5}'
+
+Rules
+* It belongs to no run. It detaches from whoever started it, so that no starter is left with a zombie and
+  ending a run's processes does not end the model under another run.
+* It stops by itself: when idle, on SIGTERM, and when its lock file is gone, since nobody could find it any
+  more. A shutdown that hangs is ended by an alarm.
+* It listens on 127.0.0.1 at a port the system picks, and lets no web page read its answers.
+* Threads wait asleep. Left alone they spin, and on a machine that does something else besides, two spinning
+  threads made 2 tokens a second where one made 25 and two sleeping ones 48.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+from types import FrameType
+from typing import Any, Protocol
+
+import msgspec
+from msgspec import Struct
+
+from fanfold.agents.local import record
+from fanfold.agents.local.record import Place, Record
+from fanfold.agents.local.weights import LIBRARY, require_library
+from fanfold.errors import WorldError
+
+CONTEXT_TOKENS = 4_096
+"""Per slot: a prompt and its answer must fit."""
+MAX_SLOTS = 4
+MAX_THREADS = 8
+PROMPT_CACHE_MIB = 256
+LOOK_EVERY_S = 1.0
+SHUTDOWN_S = 10
+QUIET = 2
+"""Warnings and errors of llama.cpp; prompts and answers are never logged."""
+WAITING = {"OMP_WAIT_POLICY": "passive"}
+_BUSY = ("llamacpp:requests_processing", "llamacpp:requests_deferred")
+_WORK = ("llamacpp:prompt_tokens_total", "llamacpp:tokens_predicted_total", "llamacpp:n_decode_total")
+
+
+class Order(Struct, frozen=True, forbid_unknown_fields=True):
+    """What the starter asks for."""
+
+    weights: str
+    home: str
+    idle_s: float
+    news: int
+    """A pipe: `ready`, `taken` or `failed …` is written to it, once."""
+
+
+class Engine(Protocol):
+    """What is used of `xllamacpp.Server`."""
+
+    listening_address: str
+
+    def handle_metrics(self) -> str: ...
+
+
+def main(argument: str) -> int:
+    """Detach, load, serve."""
+    order = msgspec.json.decode(argument, type=Order)
+    if os.fork():
+        return 0
+    os.setsid()
+    news = order.news
+    try:
+        place = record.place_of(Path(order.weights), Path(order.home))
+        serve(place, become_server(place), idle_s=order.idle_s, ready=lambda _: _tell(news, "ready"))
+    except AlreadyServed:
+        _tell(news, "taken")
+    except Exception as error:  # noqa: BLE001 - whatever it is, the starter must hear of it
+        _tell(news, f"failed {error}")
+        return 1
+    return 0
+
+
+class AlreadyServed(WorldError):
+    """Another process serves these weights."""
+
+    def __init__(self, weights: Path) -> None:
+        super().__init__("local.already_served", f"another process already serves {weights}")
+
+
+def become_server(place: Place) -> int:
+    """Take the lock; the process keeps it to its very end, so that whoever sees it free sees us gone."""
+    require_library()
+    handle = record.hold(place)
+    if handle is None:
+        raise AlreadyServed(place.weights)
+    return handle
+
+
+def serve(place: Place, handle: int, *, idle_s: float | None, ready: Callable[[Record], None]) -> None:
+    """Serve until idle for `idle_s` (None: for ever), told to stop by SIGTERM or SIGINT, or forgotten."""
+    stop = threading.Event()
+
+    def told_to_stop(_signal: int, _frame: FrameType | None) -> None:
+        stop.set()
+
+    before = {number: signal.signal(number, told_to_stop) for number in (signal.SIGTERM, signal.SIGINT)}
+    loading = Record(os.getpid(), time.time(), "loading")
+    try:
+        record.write(handle, loading)
+        engine = load(place.weights)
+        port = int(engine.listening_address.rpartition(":")[2])
+        serving = msgspec.structs.replace(loading, state="ready", port=port)
+        record.write(handle, serving)
+        ready(serving)
+        _Watch(place, handle, serving, engine).until(stop, idle_s)
+        record.write(handle, msgspec.structs.replace(loading, state="stopping"))
+        signal.alarm(SHUTDOWN_S)
+        del engine
+        signal.alarm(0)
+    finally:
+        for number, action in before.items():
+            signal.signal(number, action)
+
+
+def load(weights: Path) -> Engine:
+    """Load the weights and listen; takes a second for small ones."""
+    for name, value in WAITING.items():
+        os.environ.setdefault(name, value)  # before the library is loaded, which reads it once
+    library: Any = import_module(LIBRARY)  # a compiled module that ships no annotations
+    threads, slots = _threads_and_slots(_processors())
+    params = library.CommonParams()
+    params.model.path = str(weights)
+    params.model_alias = {weights.stem}
+    params.hostnames = ["127.0.0.1"]
+    params.port = 0
+    params.cors_origins = ""
+    params.ui = False
+    params.endpoint_slots = False  # it shows other runs' prompts
+    params.endpoint_metrics = True
+    params.n_ctx = CONTEXT_TOKENS * slots
+    params.n_parallel = slots
+    params.cache_ram_mib = PROMPT_CACHE_MIB
+    params.verbosity = QUIET
+    for pool in (params.cpuparams, params.cpuparams_batch):
+        pool.n_threads = threads
+        pool.poll = 0
+    engine: Engine = library.Server(params)
+    return engine
+
+
+def _threads_and_slots(processors: int) -> tuple[int, int]:
+    """All processors up to a limit beyond which small models gain nothing; at least two requests at once."""
+    return min(processors, MAX_THREADS), min(max(processors, 2), MAX_SLOTS)
+
+
+def _processors() -> int:
+    try:
+        return len(os.sched_getaffinity(0))
+    except AttributeError:  # not on this system
+        return os.cpu_count() or 1
+
+
+class _Watch:
+    """Decides when the server has been idle for long enough."""
+
+    def __init__(self, place: Place, handle: int, serving: Record, engine: Engine) -> None:
+        self._place = place
+        self._handle = handle
+        self._serving = serving
+        self._engine = engine
+
+    def until(self, stop: threading.Event, idle_s: float | None) -> None:
+        """Return when it is time to stop."""
+        seen, since = self._signs_of_life(), time.monotonic()
+        pause = LOOK_EVERY_S if idle_s is None else min(LOOK_EVERY_S, max(idle_s / 4, 0.05))
+        while not stop.wait(pause):
+            if not record.is_still_there(self._place, self._handle):
+                return
+            signs = self._signs_of_life()
+            if signs is None or signs != seen:
+                seen, since = signs, time.monotonic()
+            elif idle_s is not None and time.monotonic() - since >= idle_s:
+                record.write(
+                    self._handle, msgspec.structs.replace(self._serving, state="stopping", port=None)
+                )
+                if self._signs_of_life() == seen:
+                    return
+                record.write(self._handle, self._serving)
+
+    def _signs_of_life(self) -> tuple[object, ...] | None:
+        """What changes when the server is used; None while it works."""
+        values = dict(
+            line.rsplit(" ", 1) for line in self._engine.handle_metrics().splitlines() if line[0] != "#"
+        )
+        if any(float(values[name]) > 0 for name in _BUSY):
+            return None
+        return (record.last_used(self._place), *(values[name] for name in _WORK))
+
+
+def _tell(news: int, text: str) -> None:
+    try:
+        os.write(news, text.encode("utf-8", "replace")[:2_000])
+        os.close(news)
+    except BrokenPipeError:
+        pass  # the starter was killed; the server is there for the next one
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+    sys.exit(main(sys.argv[1]))
