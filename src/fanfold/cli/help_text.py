@@ -25,6 +25,8 @@ Commands:
   replay   Fold a run's log again without running anything
   verify   Check that a run's log keeps every invariant
   gc       Forget runs that ended long ago, with their files
+  doctor   Show configuration with origins, and check store, tools and roles
+  init     Set up a project: configuration, an example recipe and its script
   schema   Print the recipe format as JSON Schema, or set up editors with --install
 
 Options of every command:

@@ -32,6 +32,8 @@ COMMANDS = {
     "replay": "fanfold.cli.verify",
     "verify": "fanfold.cli.verify",
     "gc": "fanfold.cli.gc",
+    "doctor": "fanfold.cli.doctor",
+    "init": "fanfold.cli.init",
     "schema": "fanfold.cli.schema",
 }
 """Command → the module that holds it. The order is that of the help text."""
