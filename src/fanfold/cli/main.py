@@ -31,6 +31,7 @@ COMMANDS = {
     "fork": "fanfold.cli.fork",
     "replay": "fanfold.cli.verify",
     "verify": "fanfold.cli.verify",
+    "models": "fanfold.cli.models",
     "gc": "fanfold.cli.gc",
     "doctor": "fanfold.cli.doctor",
     "init": "fanfold.cli.init",

@@ -89,6 +89,7 @@ SETTINGS = (
     Setting("models.openai_base_url", ("OPENAI_BASE_URL",), not_in=("project",)),
     Setting("models.openai_api_key", ("OPENAI_API_KEY",), "secret", not_in=("project", "user")),
     Setting("models.anthropic_api_key", ("ANTHROPIC_API_KEY",), "secret", not_in=("project", "user")),
+    Setting("models.local_idle_s", ("FANFOLD_LOCAL_IDLE_S",), "integer", 300, 1, 86_400),
     Setting("sessions.max_threads", ("FANFOLD_MAX_THREADS",), "integer", 6, 1, 1_024),
     Setting("sessions.max_depth", ("FANFOLD_MAX_DEPTH",), "integer", 1, 0, 5),
     Setting("sessions.max_sessions", ("FANFOLD_MAX_SESSIONS",), "integer", 256, 1, 100_000),

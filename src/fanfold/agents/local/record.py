@@ -57,13 +57,17 @@ class Place(NamedTuple):
 
 
 def place_of(weights: Path, home: Path) -> Place:
-    """The files for these weights; their folder is made."""
+    """The files for these weights; nothing is made yet."""
     facts = weights.stat()
     identity = f"{weights}\0{facts.st_size}\0{facts.st_mtime_ns}\0{platform.node()}"
     key = hashlib.sha256(identity.encode("utf-8", "surrogateescape")).hexdigest()[:16]
     folder = models_folder(home) / "servers"
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     return Place(weights, folder / f"{key}.lock", folder / f"{key}.used", folder / f"{key}.log")
+
+
+def prepare(place: Place) -> None:
+    """Make the folder; only its owner may look inside."""
+    place.lock.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
 
 
 def hold(place: Place) -> int | None:

@@ -53,6 +53,7 @@ def ensure_server(model: str, home: Path, *, idle_s: float = DEFAULT_IDLE_S) -> 
     """
     require_library()
     place = record.place_of(find_weights(model, home), home)
+    record.prepare(place)
     deadline = time.monotonic() + START_TIMEOUT_S
     silent_since = None
     while time.monotonic() < deadline:

@@ -93,6 +93,7 @@ class AlreadyServed(WorldError):
 def become_server(place: Place) -> int:
     """Take the lock; the process keeps it to its very end, so that whoever sees it free sees us gone."""
     require_library()
+    record.prepare(place)
     handle = record.hold(place)
     if handle is None:
         raise AlreadyServed(place.weights)
