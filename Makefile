@@ -63,7 +63,7 @@ local-test: $(READY) ## fetch the local model and test it for real: shared, idle
 	$(BIN)/python -m pip install -qq --disable-pip-version-check --no-build-isolation --editable ".[local]"
 	LOCAL_TEST=all $(BIN)/python -m pytest -q -s tests/local $(ARGS)
 
-bench: $(READY) ## run the benchmarks
+bench: $(READY) ## run the benchmarks (ARGS=--quick: those that need no other packages)
 	$(BIN)/python -m bench $(ARGS)
 
 lock: ## resolve requirements/dev.txt anew after a change of dependencies

@@ -1,6 +1,9 @@
 """Run the benchmarks, print their tables, keep the figures as JSON, fail when a bar is missed.
 
-    python -m bench [SECTION…] [--out FILE] [--rounds N]
+    python -m bench [SECTION…] [--quick] [--rounds N] [--out FILE]
+
+Everything is measured in one run on one machine, and bars are ratios wherever they can be. `--quick` leaves
+out what needs other packages or long measurements, and takes less than two minutes.
 """
 
 from __future__ import annotations
@@ -8,6 +11,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import json
+import os
 import platform
 import sys
 from collections.abc import Sequence
@@ -17,7 +21,9 @@ from typing import Protocol, cast
 from fanfold import __version__
 
 Table = dict[str, dict[str, float]]
-SECTIONS = ("kernel", "startup")
+SECTIONS = ("kernel", "startup", "sizes", "search", "durable")
+QUICK = ("kernel", "startup", "sizes")
+QUICK_ROUNDS = 5
 RESULTS = Path(__file__).parent / "results"
 
 
@@ -31,23 +37,37 @@ class Section(Protocol):
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
-    parser.add_argument("sections", nargs="*", choices=[*SECTIONS, []], default=[])
-    parser.add_argument("--out", type=Path, default=RESULTS / "latest.json")
-    parser.add_argument("--rounds", type=int, default=7)
-    options = parser.parse_args(argv)
-    versions = {"fanfold": __version__, "python": platform.python_version(), "machine": platform.machine()}
-    results: dict[str, object] = {"command": "make bench", "versions": versions, "rounds": options.rounds}
+    parser = argparse.ArgumentParser(prog="python -m bench", description=(__doc__ or "").split("\n", 1)[0])
+    parser.add_argument("sections", nargs="*", choices=[*SECTIONS, []], default=[], metavar="SECTION",
+                        help=", ".join(SECTIONS))  # fmt: skip
+    parser.add_argument("--quick", action="store_true", help=f"only {', '.join(QUICK)}, few rounds")
+    parser.add_argument("--rounds", type=int, help="turns of each contender; the best counts (7)")
+    parser.add_argument("--out", type=Path, default=RESULTS / "latest.json", help="where the figures go")
+    given = list(sys.argv[1:] if argv is None else argv)
+    options = parser.parse_args(given)
+    sections = options.sections or (QUICK if options.quick else SECTIONS)
+    rounds = options.rounds or (QUICK_ROUNDS if options.quick else 7)
+    results: dict[str, object] = {
+        "command": " ".join(["python -m bench", *given]),
+        "versions": {"fanfold": __version__, "python": platform.python_version()},
+        "machine": {"cpus": os.cpu_count(), "kind": platform.machine(), "system": platform.system()},
+        "rounds": rounds,
+    }
     missed: list[str] = []
-    for name in options.sections or SECTIONS:
+    for name in sections:
         section = cast(Section, importlib.import_module(f"bench.{name}"))
-        table = section.measure(options.rounds)
-        results[name] = table
+        table = section.measure(rounds)
+        told: dict[str, dict[str, str]] = getattr(section, "facts", {})
+        problems = section.failures(table)
+        results[name] = {"table": table, "missed": problems} | ({"facts": told} if told else {})
         print(f"\n{section.__doc__.splitlines()[0]}\n")
         _print_table(table)
-        missed += [f"{name}: {problem}" for problem in section.failures(table)]
-    options.out.parent.mkdir(parents=True, exist_ok=True)
-    options.out.write_text(json.dumps(results, indent=1) + "\n")
+        for who, known in told.items():
+            print(f"{who}: {', '.join(f'{key} {value}' for key, value in known.items())}")
+        missed += [f"{name}: {problem}" for problem in problems]
+        # After each section: a long run that is cut short keeps what it found.
+        options.out.parent.mkdir(parents=True, exist_ok=True)
+        options.out.write_text(json.dumps(results, indent=1) + "\n")
     for problem in missed:
         print(f"missed: {problem}", file=sys.stderr)
     print(f"\nwritten to {options.out}")
@@ -55,12 +75,26 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _print_table(table: Table) -> None:
-    columns = list(dict.fromkeys(column for row in table.values() for column in row))
-    width = max(len(name) for name in table)
-    print(" " * width, *(f"{column:>16}" for column in columns))
+    """One table, or one for each kind of row where rows have nothing in common."""
+    kinds: dict[tuple[str, ...], dict[str, dict[str, float]]] = {}
     for name, row in table.items():
-        cells = (f"{row[column]:>16.2f}" if column in row else " " * 16 for column in columns)
-        print(f"{name:<{width}}", *cells)
+        kind = next((known for known in kinds if set(known) & set(row)), tuple(row))
+        kinds.setdefault(kind, {})[name] = row
+    width = max(len(name) for name in table)
+    for rows in kinds.values():
+        columns = list(dict.fromkeys(column for row in rows.values() for column in row))
+        print(" " * width, *(f"{column:>{max(10, len(column))}}" for column in columns))
+        for name, row in rows.items():
+            cells = (_cell(row, column) for column in columns)
+            print(f"{name:<{width}}", *cells)
+
+
+def _cell(row: dict[str, float], column: str) -> str:
+    width = max(10, len(column))
+    if column not in row:
+        return " " * width
+    value = row[column]
+    return f"{value:>{width}.0f}" if value >= 1_000 or value == int(value) else f"{value:>{width}.2f}"
 
 
 if __name__ == "__main__":

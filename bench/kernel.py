@@ -101,8 +101,8 @@ def measure(rounds: int = ROUNDS) -> dict[str, dict[str, float]]:
     table: dict[str, dict[str, float]] = {}
     for name, make in shapes.items():
         plans = {size: make(size) for size in SIZES}
-        ours = dict.fromkeys(SIZES, float("inf"))
-        theirs = dict.fromkeys(SIZES, float("inf"))
+        ours: dict[int, float] = dict.fromkeys(SIZES, float("inf"))
+        theirs: dict[int, float] = dict.fromkeys(SIZES, float("inf"))
         for _ in range(rounds):
             for size, plan in plans.items():
                 # Small sizes are repeated so that both see the same amount of measured work.

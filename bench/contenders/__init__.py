@@ -1,0 +1,1 @@
+"""What is measured against each other; each runs in a process, and a virtual environment, of its own."""

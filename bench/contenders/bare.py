@@ -1,0 +1,51 @@
+"""The yardstick: an asyncio loop that runs the steps of a group and commits their results in one go.
+
+It keeps one row a step, in WAL mode with `synchronous=FULL`, and nothing else: no plan, no dependencies,
+no way to resume. A group is as many steps as may run at once, so a chain commits once per step.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from time import time_ns
+
+import apsw
+
+from bench.contenders.protocol import Clock, OutOfTime, contend, groups
+
+
+def run(graph: list[list[int]], folder: Path, clock: Clock) -> dict[str, str]:
+    db = apsw.Connection(str(folder / "bare.db"))
+    db.pragma("journal_mode", "WAL")
+    db.pragma("synchronous", "FULL")
+    db.execute("CREATE TABLE results (step INTEGER PRIMARY KEY, at INTEGER NOT NULL, data BLOB NOT NULL)")
+    order = groups(graph)
+
+    async def step() -> str:
+        return clock.tick()
+
+    async def drive() -> None:
+        clock.start()
+        for group in order:
+            results = await asyncio.gather(*(step() for _ in group))
+            now = time_ns() // 1_000_000
+            rows = [
+                (number, now, json.dumps({"step": f"s{number}", "status": "completed", "output": result}))
+                for number, result in zip(group, results, strict=True)
+            ]
+            db.execute("BEGIN IMMEDIATE")
+            db.executemany("INSERT INTO results VALUES (?, ?, ?)", rows)
+            db.execute("COMMIT")
+
+    try:
+        asyncio.run(drive())
+    except OutOfTime:
+        pass
+    clock.stop()
+    db.close()
+    return {"apsw": apsw.apsw_version(), "sqlite": apsw.sqlite_lib_version(), "journal": "WAL, FULL"}
+
+
+contend(run)

@@ -1,0 +1,79 @@
+"""How a contender is started and what it answers. The standard library alone: peers import this too.
+
+    python -m bench.contenders.CONTENDER GRAPH FOLDER LIMIT_S
+
+GRAPH is a JSON file: for each step the numbers of the steps it depends on. FOLDER is empty and on the disk
+that is measured. BENCH_VARIANT, in the environment, chooses between ways to set a contender up. A step
+does nothing and answers a word, so what is measured is what it costs to run and remember it. The
+contender prints one line of JSON.
+
+The clock starts when everything is loaded, opened and built, and stops when the last step's result is on
+the disk. A contender that would take longer than LIMIT_S gives up in the middle and says how far it came.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from time import perf_counter, process_time
+
+ANSWER = "done"
+CONCURRENCY = 16
+
+
+class OutOfTime(BaseException):
+    """Raised inside a step; not an `Exception`, so that no retry policy catches it."""
+
+
+class Clock:
+    """Counts steps and gives up when the time is over."""
+
+    def __init__(self, limit_s: float) -> None:
+        self._limit_s = limit_s
+        self.steps = 0
+        self.begin = self.wall_s = perf_counter()
+        self.cpu_begin = self.cpu_s = process_time()
+
+    def start(self) -> None:
+        self.begin, self.cpu_begin = perf_counter(), process_time()
+
+    def tick(self) -> str:
+        """What every step does."""
+        self.steps += 1
+        if perf_counter() - self.begin > self._limit_s:
+            raise OutOfTime
+        return ANSWER
+
+    def stop(self) -> None:
+        """The last step's result is on the disk."""
+        self.wall_s, self.cpu_s = perf_counter() - self.begin, process_time() - self.cpu_begin
+
+
+Contender = Callable[[list[list[int]], Path, Clock], dict[str, str]]
+
+
+def contend(run: Contender) -> None:
+    """Run a contender as the command line asks and print its line."""
+    graph: list[list[int]] = json.loads(Path(sys.argv[1]).read_text())
+    clock = Clock(float(sys.argv[3]))
+    facts = run(graph, Path(sys.argv[2]), clock)
+    line = {"steps": clock.steps, "wall_s": clock.wall_s, "cpu_s": clock.cpu_s, "facts": facts}
+    print("\n" + json.dumps(line))
+
+
+def levels(graph: list[list[int]]) -> list[list[int]]:
+    """Steps by their longest way from the start: all of a level may run at once."""
+    depth: list[int] = []
+    for needs in graph:
+        depth.append(1 + max((depth[i] for i in needs), default=-1))
+    found: list[list[int]] = [[] for _ in range(max(depth) + 1)]
+    for step, level in enumerate(depth):
+        found[level].append(step)
+    return found
+
+
+def groups(graph: list[list[int]]) -> list[list[int]]:
+    """Levels cut into as many steps as may run at once."""
+    return [level[i : i + CONCURRENCY] for level in levels(graph) for i in range(0, len(level), CONCURRENCY)]

@@ -1,0 +1,177 @@
+"""Durable steps: microseconds a step on this disk with `synchronous=FULL`, ours and others in one run.
+
+Every contender runs the same graphs with a step that does nothing, up to 16 at once, in a process of its
+own that counts from the first step to the last result on disk. What each is asked to do is told at the head
+of its file in `bench/contenders`. They take turns, the disk is whatever is left of a shared one, and the
+best of each is kept: noise only ever adds. A slow contender is not repeated once it had its share
+of time, and one that does not finish in the time allowed is reported with the steps it did, whose average
+is then in its favour. Growth is by wall clock like everything else; `cpu` columns tell what of
+it is the contender and what is the disk.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+from msgspec import Struct
+
+from bench.graphs import chain, fan_out, layered
+from bench.peers import interpreter
+from fanfold.kernel.plan import Plan
+
+HERE = Path(__file__).parent
+WORK = HERE / ".work"
+SHAPES: dict[str, Callable[[int], Plan]] = {"chain": chain, "fan-out": fan_out, "layered": layered}
+SMALL, LARGE = 1_000, 10_000
+LIMIT_S = 25.0
+"""What one attempt of one contender may take."""
+SHARE_S = {SMALL: 12.0, LARGE: 45.0}
+"""After so much time a contender is not repeated."""
+
+
+class Contender(Struct, frozen=True, kw_only=True):
+    module: str
+    peer: str = ""
+    variant: str = ""
+    sizes: tuple[int, ...] = (SMALL, LARGE)
+
+
+CONTENDERS = {
+    "fanfold": Contender(module="ours"),
+    "fanfold, plain def": Contender(module="ours", variant="plain"),
+    "bare loop": Contender(module="bare"),
+    "dbos": Contender(module="dbos_peer", peer="dbos"),
+    "dbos, made wal": Contender(module="dbos_peer", peer="dbos", variant="wal"),
+    "langgraph": Contender(module="langgraph_peer", peer="langgraph"),
+}
+
+MAX_OF_BARE = {"chain": 2.0, "fan-out": 5.0, "layered": 5.0}
+MIN_FASTER = {"chain": 5.0, "fan-out": 6.0, "layered": 6.0}
+"""Than each peer as it is shipped."""
+COMPARED = ("dbos", "langgraph")
+MAX_GROWTH = 1.2
+
+facts: dict[str, dict[str, str]] = {}
+"""Versions and settings, as each contender told them."""
+
+
+class Best:
+    """The best of a contender's turns at one shape and size."""
+
+    def __init__(self) -> None:
+        self.us = self.cpu_us = float("inf")
+        self.steps = 0
+        self.spent_s = 0.0
+        self.turns = 0
+
+    def keep(self, steps: int, wall_s: float, cpu_s: float) -> None:
+        self.turns += 1
+        self.spent_s += wall_s
+        if steps:
+            self.us = min(self.us, wall_s * 1e6 / steps)
+            self.cpu_us = min(self.cpu_us, cpu_s * 1e6 / steps)
+            self.steps = max(self.steps, steps)
+
+    def has_had_its_share(self, rounds: int, size: int) -> bool:
+        return self.turns >= rounds or self.spent_s > SHARE_S[size]
+
+
+def measure(rounds: int) -> dict[str, dict[str, float]]:
+    """A row for each shape and contender."""
+    pythons = {name: _python(contender) for name, contender in CONTENDERS.items()}
+    facts.update({name: {"missing": "cannot be installed"} for name, python in pythons.items() if not python})
+    shutil.rmtree(WORK, ignore_errors=True)
+    WORK.mkdir()
+    best: dict[tuple[str, str, int], Best] = {}
+    for size in (SMALL, LARGE):
+        for shape, make in SHAPES.items():
+            graph = WORK / f"{shape}-{size}.json"
+            graph.write_text(json.dumps(plain_graph(make(size))))
+            for _ in range(rounds):
+                for name, python in pythons.items():
+                    mine = best.setdefault((shape, name, size), Best())
+                    if python and not mine.has_had_its_share(rounds, size):
+                        _take_turn(name, python, graph, size, mine)
+    shutil.rmtree(WORK, ignore_errors=True)
+    return _table(best)
+
+
+def plain_graph(plan: Plan) -> list[list[int]]:
+    numbers = {step.id: number for number, step in enumerate(plan.steps)}
+    return [[numbers[name] for name in step.depends_on] for step in plan.steps]
+
+
+def _python(contender: Contender) -> str | None:
+    return interpreter(contender.peer) if contender.peer else sys.executable
+
+
+def _take_turn(name: str, python: str, graph: Path, size: int, best: Best) -> None:
+    """Let a contender run once; one that fails, or does not do one step in time, is not asked again."""
+    contender = CONTENDERS[name]
+    folder = tempfile.mkdtemp(dir=WORK)
+    command = [python, "-m", f"bench.contenders.{contender.module}", str(graph), folder, str(LIMIT_S)]
+    environment = {**os.environ, "BENCH_VARIANT": contender.variant}
+    noted = facts.setdefault(name, {})
+    try:
+        done = subprocess.run(
+            command,
+            cwd=HERE.parent,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=3 * LIMIT_S + 60,
+            check=True,
+        )
+    except subprocess.TimeoutExpired:
+        best.keep(0, SHARE_S[size] + 1, 0.0)
+        noted[graph.stem] = "not one step in the time allowed"
+    except subprocess.CalledProcessError as error:
+        best.keep(0, SHARE_S[size] + 1, 0.0)
+        noted[graph.stem] = f"failed: {error.stderr.strip().rpartition(chr(10))[2][:200]}"
+        print(f"{name} failed at {graph.stem}:\n{error.stderr[-2_000:]}", file=sys.stderr)
+    else:
+        told = json.loads(done.stdout.rstrip().rpartition("\n")[2])
+        best.keep(told["steps"], told["wall_s"], told["cpu_s"])
+        noted |= told["facts"]
+    shutil.rmtree(folder)
+
+
+def _table(best: dict[tuple[str, str, int], Best]) -> dict[str, dict[str, float]]:
+    table: dict[str, dict[str, float]] = {}
+    for shape in SHAPES:
+        for name in CONTENDERS:
+            small, large = best[shape, name, SMALL], best[shape, name, LARGE]
+            row: dict[str, float] = {}
+            if small.steps:
+                ours, bare = best[shape, "fanfold", SMALL], best[shape, "bare loop", SMALL]
+                row |= {"us_1000": small.us, "of_bare": small.us / bare.us, "of_fanfold": small.us / ours.us}
+                row |= {"cpu_us_1000": small.cpu_us, "reached_1000": small.steps}
+            if large.steps:
+                row |= {"us_10000": large.us, "cpu_us_10000": large.cpu_us, "reached_10000": large.steps}
+            if small.steps and large.steps:
+                row |= {"growth": large.us / small.us, "cpu_growth": large.cpu_us / small.cpu_us}
+            table[f"{shape}: {name}"] = row
+    return table
+
+
+def failures(table: dict[str, dict[str, float]]) -> list[str]:
+    """What misses its bar. A peer that could not be measured is no reason to fail, nor to pass."""
+    missed = []
+    for shape in SHAPES:
+        ours = table[f"{shape}: fanfold"]
+        if ours["of_bare"] > MAX_OF_BARE[shape]:
+            missed.append(f"{shape}: {ours['of_bare']:.2f} times the bare loop, allowed {MAX_OF_BARE[shape]}")
+        for peer in COMPARED:
+            faster = table[f"{shape}: {peer}"].get("of_fanfold")
+            if faster is not None and faster < MIN_FASTER[shape]:
+                missed.append(f"{shape}: {faster:.2f} times faster than {peer}, asked {MIN_FASTER[shape]}")
+        if ours["growth"] > MAX_GROWTH:
+            missed.append(f"{shape}: growth {ours['growth']:.2f}, allowed {MAX_GROWTH}")
+    return missed
