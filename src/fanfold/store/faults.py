@@ -22,8 +22,7 @@ from fanfold.errors import BugError, FanfoldError
 from fanfold.store.protocol import StoreFault
 
 PATIENCE_S = 10.0
-"""How long one attempt waits for another process to finish its transaction."""
-ATTEMPTS = 3
+"""How long one attempt waits for another process, and how long new attempts are made."""
 
 _MEANINGS: tuple[tuple[type[apsw.Error], str, str, str], ...] = (
     (apsw.FullError, "store.full", "the disk is full", "free some space, then resume the run"),
@@ -109,16 +108,16 @@ def begin(db: apsw.Connection) -> None:
 
 
 def insist(attempt: Callable[[], object]) -> None:
-    """Try again where SQLite answers "busy" without asking the busy handler, as it does around recovery."""
-    for left in reversed(range(ATTEMPTS)):
+    """Try again where SQLite answers "busy" without asking the busy handler, as around a new database."""
+    deadline = time.monotonic() + PATIENCE_S
+    while True:
         try:
             attempt()
-        except apsw.BusyError:
-            if left == 0:
-                raise
-            time.sleep(0.05)
-        else:
             return
+        except apsw.BusyError:
+            if time.monotonic() >= deadline:
+                raise
+            time.sleep(0.01)
 
 
 def undo(db: apsw.Connection) -> None:
