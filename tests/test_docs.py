@@ -70,7 +70,7 @@ def check_command(command: Command, project: Path) -> None:
 
 
 def make_targets() -> set[str]:
-    return set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    return set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
 
 
 @each_page
@@ -82,6 +82,10 @@ def test_commands_do_what_the_page_shows(page, tmp_path):
         if block.language == "console":
             for command in markdown.transcript(block):
                 check_command(command, tmp_path)
+        if block.language == "python":
+            (tmp_path / "page.py").write_text(block.text)
+            done = run(["python", "page.py"], tmp_path)
+            assert done.returncode == 0, f"line {block.line}:\n{done.stdout}"
 
 
 @each_page
@@ -97,7 +101,7 @@ def test_recipes_on_the_page_pass_the_checker(page, tmp_path):
 
 @each_page
 def test_make_commands_in_the_text_exist(page):
-    named = re.findall(r"`make ([a-z]+)[^`]*`", markdown.prose(page.text))
+    named = re.findall(r"`make ([a-z-]+)[^`]*`", markdown.prose(page.text))
     assert set(named) <= make_targets()
 
 
