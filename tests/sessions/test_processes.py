@@ -57,7 +57,7 @@ def test_a_command_runs_in_its_folder(tmp_path):
 
 def test_a_program_that_does_not_exist_is_an_error_of_its_kind():
     with pytest.raises(FileNotFoundError):
-        run("no-such-program-anywhere")
+        run("no-such-program-anywhere", env={"PATH": "/usr/bin:/bin"})
 
 
 def test_a_file_that_may_not_be_executed_is_an_error_of_its_kind(tmp_path):
