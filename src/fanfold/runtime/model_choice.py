@@ -1,7 +1,8 @@
 """Which model does the work when nobody named one for a step, and why.
 
 The rule, first match wins
-1. What was asked for: `--model`, else `FANFOLD_MODEL` (or `models.model` in a file).
+1. What was asked for: by the step or its role, else by `--model`, else `FANFOLD_MODEL` (or `models.model` in
+   a file).
 2. A provider whose key is set: OpenAI, then Anthropic, with that provider's default model.
 3. The local model, when its library is installed and its weights are here.
 4. Otherwise an error that lists these ways with the words to type.
@@ -9,8 +10,8 @@ The rule, first match wins
 A choice that cannot work (a provider without its key, weights that were never pulled) is refused here, before
 a run begins. Nothing is looked up: what is on this machine is passed in.
 
-A project's file comes with a checkout. It may name a model, but not weights by path: they would be loaded
-into a native library by whoever runs a recipe of that project.
+Recipes, roles and a project's file come with a checkout. They may name a model, but not weights by path that
+the user did not name too: they would be loaded into a native library by whoever runs that recipe.
 """
 
 from __future__ import annotations
@@ -52,25 +53,27 @@ class Choice(Struct, frozen=True):
     why: str
 
 
-def choose_model(config: Config, local: LocalState, asked: str | None = None) -> Choice:
-    """The model to use; `asked` is what a flag, a role or a step named, and wins.
+def choose_model(
+    config: Config, local: LocalState, *, asked: str | None = None, flag: str | None = None
+) -> Choice:
+    """The model to use; `asked` is what a step or role names, `flag` what the user typed.
 
     >>> from pathlib import Path
     >>> config = Config.read(Path("."), {"FANFOLD_HOME": "/nonexistent", "ANTHROPIC_API_KEY": "…"})
     >>> choose_model(config, LocalState(installed=False, pulled=False)).model
     'anthropic:claude-sonnet-4-6'
     """
+    configured, origin = config.text("models.model"), config.origins["models.model"]
     if asked is not None:
-        return _named(asked, "it was asked for", config, local)
-    configured = config.text("models.model")
+        by_user = (flag, None if _is_of_project(config, origin) else configured)
+        if _is_weights_file(asked) and asked not in by_user:
+            raise _not_here("the recipe or role", asked)
+        return _named(asked, "the step or its role asks for it", config, local)
+    if flag is not None:
+        return _named(flag, "it was asked for", config, local)
     if configured is not None:
-        origin = config.origins["models.model"]
         if _is_weights_file(configured) and _is_of_project(config, origin):
-            raise AuthorError(
-                "model.not_here",
-                f"{origin} names weights by path, which a project may not do",
-                hint=f"if you trust the file: FANFOLD_MODEL={configured}",
-            )
+            raise _not_here(origin, configured)
         return _named(configured, f"{origin} says so", config, local)
     for provider, key in KEYS.items():
         if config.text(key):
@@ -137,6 +140,14 @@ def _is_weights_file(name: str) -> bool:
 
 def _is_of_project(config: Config, origin: str) -> bool:
     return origin != "FANFOLD_MODEL" and not origin.startswith(f"{config.home / 'config.toml'} ")
+
+
+def _not_here(where: str, model: str) -> AuthorError:
+    return AuthorError(
+        "model.not_here",
+        f"{where} names weights by path ({model}), which only the user may do",
+        hint=f"if you trust the file: FANFOLD_MODEL={model}",
+    )
 
 
 def _which_model(config: Config) -> AuthorError:

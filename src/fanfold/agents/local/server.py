@@ -87,17 +87,18 @@ def find_server(model: str, home: Path) -> Record | None:
 def stop_server(model: str, home: Path) -> bool:
     """Stop the model's server and wait until it is gone; False when there was none."""
     place = record.place_of(find_weights(model, home), home)
-    found = record.read(place)
-    if found is None:
-        return False
-    first = found.pid
-    _signal(found, signal.SIGTERM)
+    asked: int | None = None
     deadline = time.monotonic() + STOP_TIMEOUT_S
-    while (found := record.read(place)) is not None and found.pid in (0, first):
-        if time.monotonic() > deadline:
+    while (found := record.read(place)) is not None:
+        if asked is None and found.pid:
+            asked = found.pid
+            _signal(found, signal.SIGTERM)
+        elif found.pid not in (0, asked):
+            break  # someone has started another
+        elif time.monotonic() > deadline:
             _signal(found, signal.SIGKILL)
         time.sleep(LOOK_AGAIN_S)
-    return True
+    return asked is not None
 
 
 def is_healthy(found: Record) -> bool:

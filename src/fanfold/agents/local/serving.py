@@ -19,6 +19,7 @@ import signal
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
@@ -71,14 +72,15 @@ def main(argument: str) -> int:
     if os.fork():
         return 0
     os.setsid()
-    news = order.news
+    starter = _Starter(order.news)
     try:
         place = record.place_of(Path(order.weights), Path(order.home))
-        serve(place, become_server(place), idle_s=order.idle_s, ready=lambda _: _tell(news, "ready"))
+        serve(place, become_server(place), idle_s=order.idle_s, ready=lambda _: starter.tell("ready"))
     except AlreadyServed:
-        _tell(news, "taken")
-    except Exception as error:  # noqa: BLE001 - whatever it is, the starter must hear of it
-        _tell(news, f"failed {error}")
+        starter.tell("taken")
+    except Exception as error:  # noqa: BLE001 - whatever it is, the starter must hear of it, and the log
+        starter.tell(f"failed {error}")
+        traceback.print_exc()
         return 1
     return 0
 
@@ -194,21 +196,33 @@ class _Watch:
     def _signs_of_life(self) -> tuple[object, ...] | None:
         """What changes when the server is used; None while it works."""
         values = dict(
-            line.rsplit(" ", 1) for line in self._engine.handle_metrics().splitlines() if line[0] != "#"
+            line.rsplit(" ", 1)
+            for line in self._engine.handle_metrics().splitlines()
+            if line and line[0] != "#"
         )
         if any(float(values[name]) > 0 for name in _BUSY):
             return None
         return (record.last_used(self._place), *(values[name] for name in _WORK))
 
 
-def _tell(news: int, text: str) -> None:
-    try:
-        os.write(news, text.encode("utf-8", "replace")[:2_000])
+class _Starter:
+    """Whoever waits for news of this process; hears the first only."""
+
+    def __init__(self, news: int) -> None:
+        self._news: int | None = news
+
+    def tell(self, text: str) -> None:
+        news, self._news = self._news, None
+        if news is None:
+            return
+        try:
+            os.write(news, text.encode("utf-8", "replace")[:2_000])
+        except BrokenPipeError:
+            pass  # the starter was killed; the server is there for the next one
         os.close(news)
-    except BrokenPipeError:
-        pass  # the starter was killed; the server is there for the next one
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGPIPE, signal.SIG_IGN)
-    sys.exit(main(sys.argv[1]))
+    status = main(sys.argv[1])
+    sys.stderr.flush()
+    os._exit(status)  # native threads may still run after a failure, and nothing may wait for them
