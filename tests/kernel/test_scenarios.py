@@ -543,3 +543,12 @@ def test_a_budget_of_a_child_is_part_of_its_parents() -> None:
 def test_commands_and_functions_need_no_agents_or_budget() -> None:
     run = Drive(plan(command("x"), function("y")), max_agents=1, budget_tokens=1)
     assert run.running() == ["x", "y"]
+
+
+def test_a_raise_on_resume_lifts_the_caps_of_scopes_too() -> None:
+    run = Drive(plan(group("g", agent("a"), agent("b", "a"), max_agents=1)))
+    run.complete("g/a")
+    assert run.status() == "paused"
+    run.resume(Raised(max_agents=2))
+    run.complete("g/b")
+    assert run.status() == "completed"

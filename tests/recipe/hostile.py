@@ -226,7 +226,7 @@ def main(name: str) -> None:
     cpu_s = time.process_time() - started
     errors = sorted({d.code for d in compiled.report.diagnostics if d.severity == "error"})
     peak_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    print(json.dumps({"errors": errors, "cpu_s": cpu_s, "peak_mb": peak_mb, "bytes": len(data)}))  # noqa: T201
+    print(json.dumps({"errors": errors, "cpu_s": cpu_s, "peak_mb": peak_mb, "bytes": len(data)}))  # noqa: T201  # what the parent reads
 
 
 if __name__ == "__main__":

@@ -67,7 +67,7 @@ def test_null_is_as_good_as_not_given():
     ],
 )
 def test_types_are_those_of_json(kind: str, good: JSON, bad: JSON):
-    plan = Plan(name="p", steps=(), inputs=(Input("x", type=kind),))  # type: ignore[arg-type]
+    plan = Plan(name="p", steps=(), inputs=(Input("x", type=kind),))  # type: ignore[arg-type]  # any value
     assert bind_inputs(plan, {"x": good}) == {"x": good}
     with pytest.raises(AuthorError) as caught:
         bind_inputs(plan, {"x": bad})
@@ -88,13 +88,13 @@ def test_types_are_those_of_json(kind: str, good: JSON, bad: JSON):
     ],
 )
 def test_text_is_json_for_inputs_of_another_type(kind: str | None, text: str, value: JSON):
-    assert parse_input_text(Input("x", type=kind), text) == value  # type: ignore[arg-type]
+    assert parse_input_text(Input("x", type=kind), text) == value  # type: ignore[arg-type]  # any value
 
 
 @pytest.mark.parametrize(("kind", "text"), [("integer", "three"), ("array", "[" * 100_000), ("boolean", "1")])
 def test_text_that_is_not_json_of_the_type_is_refused(kind: str, text: str):
     with pytest.raises(AuthorError) as caught:
-        parse_input_text(Input("x", type=kind), text)  # type: ignore[arg-type]
+        parse_input_text(Input("x", type=kind), text)  # type: ignore[arg-type]  # any value
     assert caught.value.code == "recipe.bad_type"
     assert caught.value.details == {"input": "x"}
 

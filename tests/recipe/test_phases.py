@@ -121,7 +121,7 @@ def test_a_command_gate_asks_for_its_exit_status(gate: str):
         f"review: {{}}\nverify: {{gate: {gate}, run: pytest -q}}\nconverge: {{max_iterations: 4}}"
     )
     verify = inner["verify"]
-    assert verify.action == CommandAction(run=("pytest", "-q"), gate=gate)  # type: ignore[arg-type]
+    assert verify.action == CommandAction(run=("pytest", "-q"), gate=gate)  # type: ignore[arg-type]  # known to be one
     assert verify.outputs == ("exit_code", "stdout", "stderr")
     assert verify.depends_on == ("a", "b", "review")
     assert (verify.posture, verify.workspace_mode) == ("read_only", "isolated")
@@ -131,7 +131,7 @@ def test_a_command_gate_asks_for_its_exit_status(gate: str):
 @pytest.mark.parametrize("gate", ["tests", "lint"])
 def test_the_project_chooses_the_command_of_a_gate_that_names_none(gate: str):
     step, inner = only(f"verify: {{gate: {gate}}}")
-    assert inner["verify"].action == CommandAction(gate=gate)  # type: ignore[arg-type]
+    assert inner["verify"].action == CommandAction(gate=gate)  # type: ignore[arg-type]  # known to be one
     assert step.repeat is not None
     assert step.repeat.max_iterations == 2
 

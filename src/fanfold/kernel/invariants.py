@@ -5,9 +5,8 @@ the shape of the tree (which steps there are and what their recipe says), and co
 the kill tests and `fanfold verify` all use it. Each invariant is one function; its number is the one
 the quality goals give it, and `INVARIANTS` lists them with their sentence.
 
-Some invariants are about a host rather than about a log and are checked there: 2 (acknowledged means
-present), 3 (folding again gives the same `fingerprint`), 14 (what templates saw), 15 and 16
-(processes and files), 17 (same results, same starts), 18 (secrets), 20 (two stores, one log).
+Invariants about a host rather than a log are checked there: 2 (acknowledged means present), 3 (folding
+again gives the same fingerprint), 14 (what templates saw), 15 to 18 and 20.
 """
 
 from __future__ import annotations
@@ -63,10 +62,7 @@ class Attempt:
 
 
 class Auditor:
-    """Follows one run tree. Call `observe` after each fold, `close` when the run is over.
-
-    Recorded facts are kept apart from the kernel's own counters, so that a counter that lies is seen.
-    """
+    """Follows one run tree. Call `observe` after each fold, `close` when the run is over."""
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan

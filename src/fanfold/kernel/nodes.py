@@ -229,11 +229,11 @@ class State:
         "agenda", "agents", "approvals", "backoffs", "budgeted", "claimants", "clock", "dirty", "epoch",
         "executing", "history", "in_flight", "instances", "late", "ledger", "live", "live_claims",
         "max_agents", "max_steps", "now", "oversize", "parked_claims", "pausing", "plan", "promised",
-        "ready", "ready_count", "root", "run_deadlines", "runs", "settings", "shared_writers", "slots",
-        "starved", "timer_count", "timers",
+        "quotas", "ready", "ready_count", "root", "run_deadlines", "runs", "settings", "shared_writers",
+        "slots", "starved", "timer_count", "timers",
     )  # fmt: skip
 
-    def __init__(self, run_id: str, plan: Plan, settings: Settings, at: int) -> None:  # noqa: PLR0915  # fields
+    def __init__(self, run_id: str, plan: Plan, settings: Settings, at: int) -> None:  # noqa: PLR0915 - one line a field is long, not complex
         self.plan = plan
         self.settings = settings
         self.runs: dict[str, Run] = {}
@@ -267,6 +267,8 @@ class State:
         """Whether any ledger of the tree has a limit; without one nothing is reserved."""
         self.history: dict[str, list[int]] = {}
         """Per role: attempts settled, tokens, micro-dollars."""
+        self.quotas: list[Quota] = []
+        """Every cap of a scope inside the tree, for raising."""
         self.starved: list[tuple[Order, Node, str]] = []
         """Heap of what a limit holds back, with the limit's name."""
         self.oversize: list[tuple[Order, Composite]] = []

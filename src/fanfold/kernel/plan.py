@@ -166,7 +166,7 @@ class Step(Struct, frozen=True, omit_defaults=True, kw_only=True, gc=False):
     @property
     def type(self) -> StepType:
         """The step's type word as recipes write it."""
-        kind: StepType = self.action.__struct_config__.tag  # type: ignore[assignment]
+        kind: StepType = self.action.__struct_config__.tag  # type: ignore[assignment]  # tags are these words
         return kind
 
 

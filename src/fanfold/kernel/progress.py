@@ -137,7 +137,9 @@ def limit_scope(
     """Put a cap on everything inside a scope; without limits nothing is added and nothing costs."""
     if slots is None and agents is None and ledger is None:
         return
-    scope.inner_quotas = (*scope.quotas, Quota(slots, agents, ledger))
+    quota = Quota(slots, agents, ledger)
+    scope.inner_quotas = (*scope.quotas, quota)
+    state.quotas.append(quota)
     if ledger is not None:
         state.budgeted = True
 

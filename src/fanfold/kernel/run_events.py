@@ -8,9 +8,9 @@ from fanfold.errors import BugError
 from fanfold.kernel.admission import requeue_starved
 from fanfold.kernel.agenda import require_idle, take, unexpected
 from fanfold.kernel.commands import Create, Evaluate, Finish, Pause, Skip, Start, Stop
-from fanfold.kernel.events import Failure, WorkflowEvent
+from fanfold.kernel.events import Failure, Raised, WorkflowEvent
 from fanfold.kernel.lifecycle import CANCELLED, COMPLETED, FAILED, PAUSED, PENDING, RUN_TERMINAL, RUNNING
-from fanfold.kernel.nodes import Loop, Map, Run, State
+from fanfold.kernel.nodes import Loop, Map, Quota, Run, State
 from fanfold.kernel.outcomes import call_outcome, conclude
 from fanfold.kernel.progress import (
     enter_scope,
@@ -145,6 +145,19 @@ def _raise_limits(state: State, data: WorkflowEvent) -> None:
     if raised.budget_micro_usd is not None:
         ledger.max_micro_usd = raised.budget_micro_usd
     state.budgeted = state.budgeted or ledger.limited
+    for quota in state.quotas:
+        _raise_quota(quota, raised)
+
+
+def _raise_quota(quota: Quota, raised: Raised) -> None:
+    """A raise is for the tree: a scope's own cap must not hold what the person just allowed."""
+    if quota.max_agents is not None:
+        quota.max_agents = max(quota.max_agents, raised.max_agents or 0)
+    ledger = quota.ledger
+    if ledger is not None and ledger.max_tokens is not None:
+        ledger.max_tokens = max(ledger.max_tokens, raised.budget_tokens or 0)
+    if ledger is not None and ledger.max_micro_usd is not None:
+        ledger.max_micro_usd = max(ledger.max_micro_usd, raised.budget_micro_usd or 0)
 
 
 def _cancel_requested(state: State, run: Run, data: WorkflowEvent) -> None:

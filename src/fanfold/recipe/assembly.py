@@ -72,14 +72,14 @@ def _assemble_step(draft: Draft, unit: Unit) -> Step:
         templated_sets=facts.templated_sets,
         workspace_mode=facts.workspace_mode,
         merge=entries.text("merge") or "auto",  # type: ignore[arg-type]  # the table allows these words only
-        on_conflict=entries.text("on_conflict") or "fail",  # type: ignore[arg-type]
+        on_conflict=entries.text("on_conflict") or "fail",  # type: ignore[arg-type]  # checked words
         output_schema=facts.output_schema,
         outputs=tuple(declared_names(draft)),
         inputs=facts.inputs,
         timeout_ms=defaults.timeout_ms if timeout_ms is None and attempting else timeout_ms,
         # Groups, workflows and approvals have no attempts of their own.
         retry=facts.retry or defaults.retry or Retry() if attempting else phases.ONCE,
-        on_failure=entries.text("on_failure") or defaults.on_failure,  # type: ignore[arg-type]
+        on_failure=entries.text("on_failure") or defaults.on_failure,  # type: ignore[arg-type]  # checked words
         cache=entries.flag("cache"),
     )
 

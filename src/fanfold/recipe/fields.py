@@ -137,7 +137,7 @@ def read_retry(node: Node, notes: Notes) -> Retry:
         "max_backoff_ms": entries.milliseconds("max_backoff"),
         "on": tuple(item.text for item in entries.scalars("on")) if "on" in entries.nodes else None,
     }
-    return Retry(**{name: value for name, value in said.items() if value is not None})  # type: ignore[arg-type]
+    return Retry(**{name: value for name, value in said.items() if value is not None})  # type: ignore[arg-type]  # checked words
 
 
 def _check_agent(draft: Draft, unit: Unit, place: Place) -> None:
