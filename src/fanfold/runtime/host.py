@@ -54,6 +54,8 @@ class Host:
         self._tasks: dict[tuple[str, str], asyncio.Task[None]] = {}
         self._stop_reasons: dict[tuple[str, str], str] = {}
         self._check_requests = True
+        self._due: int | None = None
+        self._timer: asyncio.TimerHandle | None = None
         self.watchers: list[Watcher] = []
         self.on_progress: list[Progress] = []
 
@@ -106,6 +108,7 @@ class Host:
             while not self._is_done():
                 await self._turn()
         finally:
+            self._arm(None)
             loop.remove_reader(bell.fileno())
             bell.close()
             await self._end_all()
@@ -149,11 +152,23 @@ class Host:
             self._stop(stop)
 
     async def _sleep(self) -> None:
-        due = next_timer(self.tree.state)
-        try:
-            timeout = None if due is None else max(0.0, (due - now_ms()) / 1_000)
-            await asyncio.wait_for(self._woken.wait(), timeout)
-        except TimeoutError:
+        self._arm(next_timer(self.tree.state))
+        await self._woken.wait()
+
+    def _arm(self, due: int | None) -> None:
+        """Have time itself post at `due`. Most turns leave the next timer as it was, and so do we."""
+        if due == self._due:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._due, self._timer = due, None
+        if due is not None:
+            delay_s = max(0.0, (due - now_ms()) / 1_000)
+            self._timer = asyncio.get_running_loop().call_later(delay_s, self._time_passed)
+
+    def _time_passed(self) -> None:
+        self._due = self._timer = None
+        if next_timer(self.tree.state) is not None:  # else the run ended or paused in this very turn
             self.post(self.tree.root.id, WorkflowEvent("woke"))
 
     def _is_done(self) -> bool:

@@ -149,9 +149,9 @@ class Project:
     def own(self, root: str) -> RunTree:
         """Take a run tree over. Raises `LeaseHeld` while its owner lives."""
         lease = self.store.acquire(root, this_process())
-        reader = RunTree.load(self.store, root)
-        frozen = self.frozen(reader)
-        tree = RunTree.load(self.store, root, lease, self._performer(root, frozen).reuse)
+        tree = RunTree.load(self.store, root, lease)
+        frozen = self.frozen(tree)  # stands in the first event, so it is known only now
+        tree.answers.reuse = self._performer(root, frozen).reuse
         tree.forked_from = frozen.forked_from
         if tree.root.status not in RUN_TERMINAL:
             from fanfold.sessions.processes import sweep_stragglers
