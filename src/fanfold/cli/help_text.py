@@ -25,6 +25,7 @@ Commands:
   replay   Fold a run's log again without running anything
   verify   Check that a run's log keeps every invariant
   models   Show which models can be used here; fetch or serve the local one, which needs no key
+  smoke    Prove that the promises hold here
   gc       Forget runs that ended long ago, with their files
   doctor   Show configuration with origins, and check store, tools and roles
   init     Set up a project: configuration, an example recipe and its script

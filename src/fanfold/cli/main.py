@@ -32,6 +32,7 @@ COMMANDS = {
     "replay": "fanfold.cli.verify",
     "verify": "fanfold.cli.verify",
     "models": "fanfold.cli.models",
+    "smoke": "fanfold.cli.smoke",
     "gc": "fanfold.cli.gc",
     "doctor": "fanfold.cli.doctor",
     "init": "fanfold.cli.init",

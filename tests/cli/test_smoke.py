@@ -1,0 +1,52 @@
+"""`fanfold smoke`: what it proves, and that it leaves nothing behind."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from fanfold.cli.main import main
+from fanfold.recipe.compile import compile_recipe
+from fanfold.runtime import smoke
+from fanfold.wiring import wire
+
+
+def test_every_promise_is_shown_from_the_log(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    status = main(["smoke", "--json", "--project", str(tmp_path)])
+    document = json.loads(capsys.readouterr().out)
+    assert (status, document["ok"]) == (0, True)
+    names = ["validation", "parallel_readers", "serialized_writers", "dependency_summaries", "lifecycle"]
+    assert [check["name"] for check in document["checks"]] == names
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_real_dry_run_needs_no_provider_and_writes_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = [
+        "smoke",
+        "--real",
+        "--scenario",
+        "dependency",
+        "--dry-run",
+        "--json",
+        "--project",
+        str(tmp_path),
+    ]
+    assert main(arguments) == 0
+    assert [check["name"] for check in json.loads(capsys.readouterr().out)["checks"]] == ["dependency"]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_promise_that_does_not_hold_is_reported_as_failed() -> None:
+    """The checks can fail: an empty log proves nothing."""
+    empty = smoke.Ran("failed", [], {})
+    assert [check(empty).ok for _, _, check in smoke.PLAN] == [False] * len(smoke.PLAN)
+
+
+@pytest.mark.parametrize("recipe", [*(row[1] for row in smoke.PLAN), *smoke.SCENARIOS.values()])
+def test_the_recipes_of_smoke_are_sound(recipe: str, tmp_path: Path) -> None:
+    compiled = compile_recipe(recipe.encode(), "smoke.yaml", wire(tmp_path).around)
+    assert [d.code for d in compiled.report.diagnostics if d.severity == "error"] == []
