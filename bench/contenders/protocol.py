@@ -33,6 +33,7 @@ class Clock:
     def __init__(self, limit_s: float) -> None:
         self._limit_s = limit_s
         self.steps = 0
+        self.is_over = False
         self.begin = self.wall_s = perf_counter()
         self.cpu_begin = self.cpu_s = process_time()
 
@@ -43,6 +44,7 @@ class Clock:
         """What every step does."""
         self.steps += 1
         if perf_counter() - self.begin > self._limit_s:
+            self.is_over = True
             raise OutOfTime
         return ANSWER
 
@@ -59,6 +61,8 @@ def contend(run: Contender) -> None:
     graph: list[list[int]] = json.loads(Path(sys.argv[1]).read_text())
     clock = Clock(float(sys.argv[3]))
     facts = run(graph, Path(sys.argv[2]), clock)
+    if clock.steps < len(graph) and not clock.is_over:
+        raise RuntimeError(f"only {clock.steps} of {len(graph)} steps ran")
     line = {"steps": clock.steps, "wall_s": clock.wall_s, "cpu_s": clock.cpu_s, "facts": facts}
     print("\n" + json.dumps(line))
 

@@ -9,9 +9,9 @@ Rules
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 from collections.abc import Callable, Collection, Mapping
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -24,6 +24,7 @@ from fanfold.kernel.commands import Start
 from fanfold.kernel.events import Failure, Usage
 from fanfold.kernel.nodes import Node
 from fanfold.kernel.plan import JSON, AgentAction, CommandAction
+from fanfold.runtime import threads
 from fanfold.runtime.cache import content_key
 from fanfold.runtime.frozen import Frozen
 from fanfold.runtime.ids import session_id
@@ -153,7 +154,7 @@ class Performer:
         if inspect.iscoroutinefunction(handler):
             return await handler(**job.inputs)
         # A thread cannot be ended from outside: a cancelled function's result is thrown away.
-        result = await asyncio.to_thread(handler, **job.inputs)
+        result = await threads.shared.run(partial(handler, **job.inputs))
         return await result if inspect.isawaitable(result) else result
 
     async def _command(self, start: Start, node: Node, job: CommandJob) -> Outcome:
