@@ -1,0 +1,78 @@
+"""The model back end: agents that are API models (OpenAI, Anthropic, anything that speaks like OpenAI).
+
+Rules
+* One back end serves a whole process: it holds the connections, the limits and the circuits of providers, and
+  nothing of any session. Sessions hold nothing that is not in their entries.
+* Keys are given to it and stay in it: they reach a provider's address and nothing else. Everything it records
+  or returns passes through the redactor first.
+* Importing this module costs nothing. The SDKs are loaded by the first session that asks a model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from fanfold.agents.backend import Progress, Record, SessionFailed, SessionRequest, SessionResult
+from fanfold.agents.instructions import compose, project_instructions
+from fanfold.agents.models.asking import Asker, Patience
+from fanfold.agents.models.providers import Access, Providers
+from fanfold.agents.models.session import ModelSession, Setting
+from fanfold.agents.redaction import Redactor
+from fanfold.agents.toolbox.catalogue import SessionTools, Tools
+from fanfold.kernel.events import Failure
+
+__all__ = ["Access", "ModelBackend", "Patience"]
+
+
+def _no_fallbacks(_: SessionRequest) -> Sequence[str]:
+    return ()
+
+
+class ModelBackend:
+    """Answers sessions by asking models.
+
+    `model` is what a session uses that names none. `toolbox` makes the tools of a session, `fallback_models`
+    names the models to ask when the first cannot answer, `instructions` is what a project tells every agent.
+    """
+
+    name = "model"
+
+    def __init__(
+        self,
+        access: Access,
+        *,
+        model: str | None = None,
+        redactor: Redactor | None = None,
+        toolbox: Callable[[SessionRequest], Tools] = SessionTools.of,
+        fallback_models: Callable[[SessionRequest], Sequence[str]] = _no_fallbacks,
+        instructions: Callable[[str], str] | None = project_instructions,
+        patience: Patience | None = None,
+        providers: Providers | None = None,
+    ) -> None:
+        self._model = model
+        self._redactor = redactor or Redactor(access.secrets)
+        self._toolbox = toolbox
+        self._fallback_models = fallback_models
+        self._instructions = instructions
+        self._patience = patience or Patience()
+        self._providers = providers or Providers(access)
+
+    async def run(self, request: SessionRequest, record: Record, progress: Progress) -> SessionResult:
+        model = request.model or self._model
+        if model is None:
+            hint = "set FANFOLD_MODEL, pass --model, or write `model:` in the step or role"
+            message = f"{request.step}: nobody said which model to use"
+            raise SessionFailed(Failure("agent", "model.none", message, hint, retryable=False))
+        models = [model, *(one for one in self._fallback_models(request) if one != model)]
+        told = "" if self._instructions is None else self._instructions(request.workspace)
+        setting = Setting(
+            asker=Asker(self._providers, models, self._redactor, self._patience, progress),
+            tools=self._toolbox(request),
+            redactor=self._redactor,
+            instructions=compose(request.instructions, told),
+        )
+        return await ModelSession(request, setting, record, progress).run()
+
+    async def aclose(self) -> None:
+        """Close the connections to providers."""
+        await self._providers.aclose()

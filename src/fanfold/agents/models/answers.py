@@ -1,0 +1,185 @@
+"""The answer a session owes: text, or a value that fits the step's schema and names.
+
+Rules
+* A typed answer is asked for the way the model does it best (a tool that takes the answer, or a response
+  format), and judged here by the step's own schema, whatever the provider promised.
+* What does not fit is sent back with the validator's words, `MAX_COMPLAINTS` times. It is never patched up:
+  no fences are stripped, no types converted, no missing names filled in.
+* Providers want an object at the top. Any other schema is wrapped into one for the wire and taken out again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from msgspec import Struct
+
+from fanfold.agents.backend import SessionRequest
+from fanfold.kernel.plan import JSON
+
+if TYPE_CHECKING:
+    import jsonschema_rs
+    from pydantic_ai.messages import ModelResponse
+    from pydantic_ai.models import ModelRequestParameters
+
+OUTPUT_TOOL = "final_output"
+MAX_COMPLAINTS = 3
+MAX_ERRORS = 5
+_WRAPPER = "result"
+_DESCRIPTION = (
+    "Hand in the final answer. Call it once, when everything else is done; it ends your work on the task."
+)
+
+
+class Judgement(Struct, frozen=True):
+    """What is to be made of a response: an answer, a complaint, or neither while tools are being called."""
+
+    final: bool = False
+    value: JSON = None
+    complaint: str = ""
+    call_id: str | None = None
+    """The call that handed the answer in, when it came that way."""
+
+
+class Contract:
+    """What one session's answer must be."""
+
+    def __init__(self, schema: JSON, outputs: tuple[str, ...]) -> None:
+        if schema is None and outputs:
+            schema = {
+                "type": "object",
+                "properties": {name: {} for name in outputs},
+                "required": list(outputs),
+                "additionalProperties": False,
+            }
+        self._schema = schema
+        self._names = outputs
+        self._wrapped = isinstance(schema, bool) or (schema is not None and not _is_object(schema))
+
+    @classmethod
+    def of(cls, request: SessionRequest) -> Contract:
+        return cls(request.output_schema, request.outputs)
+
+    @property
+    def typed(self) -> bool:
+        """Whether the answer must be a value, as opposed to text."""
+        return self._schema is not None
+
+    def parameters(self, parameters: ModelRequestParameters) -> ModelRequestParameters:
+        """The request with the form of the answer added."""
+        if not self.typed:
+            return parameters
+        from dataclasses import replace
+
+        from pydantic_ai.output import OutputObjectDefinition
+        from pydantic_ai.tools import ToolDefinition
+
+        wire = _wrap(self._schema) if self._wrapped else self._schema
+        tool = ToolDefinition(
+            name=OUTPUT_TOOL,
+            description=_DESCRIPTION,
+            parameters_json_schema=wire,
+            kind="output",
+            strict=False,
+        )
+        form = OutputObjectDefinition(json_schema=wire, name=OUTPUT_TOOL, description=_DESCRIPTION)
+        return replace(
+            parameters,
+            output_mode="auto",
+            output_tools=[tool],
+            output_object=form,
+            allow_text_output=False,
+        )
+
+    def judge(self, response: ModelResponse) -> Judgement:
+        """Whether a response is the answer; pure, so that it can be asked again after a crash."""
+        from pydantic_ai.messages import ToolCallPart
+
+        calls = [part for part in response.parts if isinstance(part, ToolCallPart)]
+        handed = [call for call in calls if call.tool_name == OUTPUT_TOOL and self.typed]
+        if handed:
+            return self._judge_call(handed[0].args, handed[0].tool_call_id, response.finish_reason)
+        if calls:
+            return Judgement()
+        text = response.text or ""
+        if response.finish_reason == "length":
+            return Judgement(complaint="Your answer was cut off at the limit of tokens: be shorter.")
+        if not text.strip():
+            return Judgement(complaint="You said nothing. Finish the task, then give the answer.")
+        return self._judge_text(text) if self.typed else Judgement(final=True, value=text)
+
+    def _judge_text(self, text: str) -> Judgement:
+        try:
+            value = msgspec.json.decode(text)
+        except msgspec.DecodeError as error:
+            return Judgement(complaint=f"The answer must be one JSON value and nothing else: {error}.")
+        return self._judge_value(value, None)
+
+    def _judge_call(self, args: object, call_id: str, finish: str | None) -> Judgement:
+        if not isinstance(args, str):
+            return self._judge_value(args or {}, call_id)
+        try:
+            value = msgspec.json.decode(args or "{}")
+        except msgspec.DecodeError as error:
+            cut = " It was cut off at the limit of tokens: be shorter." if finish == "length" else ""
+            return Judgement(complaint=f"The answer is not valid JSON: {error}.{cut}", call_id=call_id)
+        return self._judge_value(value, call_id)
+
+    def _judge_value(self, value: JSON, call_id: str | None) -> Judgement:
+        if self._wrapped:
+            if not isinstance(value, Mapping) or value.keys() != {_WRAPPER}:
+                complaint = f'The answer must be an object with "{_WRAPPER}" alone.'
+                return Judgement(complaint=complaint, call_id=call_id)
+            value = value[_WRAPPER]
+        words = complaints(self._schema, value) or self._missing(value)
+        if words:
+            return Judgement(complaint=f"The answer does not fit: {words}. Correct it.", call_id=call_id)
+        return Judgement(True, value, "", call_id)
+
+    def _missing(self, value: JSON) -> str:
+        if not self._names:
+            return ""
+        if not isinstance(value, Mapping):
+            return f"it must be an object with {', '.join(self._names)}"
+        missing = [name for name in self._names if name not in value]
+        return f"it lacks {', '.join(missing)}" if missing else ""
+
+
+def complaints(schema: JSON, value: JSON) -> str:
+    """What the validator says against a value; empty when it fits."""
+    problems: list[str] = []
+    for error in _validator(msgspec.json.encode(schema)).iter_errors(value):
+        place = "/".join(str(part) for part in error.instance_path)
+        problems.append(f"{place}: {error.message}" if place else error.message)
+        if len(problems) == MAX_ERRORS:
+            break
+    return "; ".join(problems)
+
+
+@lru_cache(maxsize=256)
+def _validator(schema: bytes) -> jsonschema_rs.Validator:
+    import jsonschema_rs  # only what has a schema pays for it
+
+    return jsonschema_rs.validator_for(msgspec.json.decode(schema))
+
+
+def _is_object(schema: JSON) -> bool:
+    return isinstance(schema, Mapping) and (schema.get("type") == "object" or "properties" in schema)
+
+
+def _wrap(schema: JSON) -> dict[str, Any]:
+    """The schema as the one property of an object; definitions move to the top, where references look."""
+    inner = dict(schema) if isinstance(schema, Mapping) else schema
+    shared: dict[str, Any] = {}
+    if isinstance(inner, dict):
+        shared = {key: inner.pop(key) for key in ("$defs", "definitions") if key in inner}
+    return {
+        "type": "object",
+        "properties": {_WRAPPER: inner},
+        "required": [_WRAPPER],
+        "additionalProperties": False,
+        **shared,
+    }

@@ -1,0 +1,314 @@
+"""One session of a model: ask, do what it calls for, ask again, until there is an answer.
+
+The loop is ours, on top of pydantic-ai's model layer, and not its agent loop. Ours has to stop at any point
+and go on in another process: each response is recorded before anything is done about it, each mutating call
+before it runs, each result before the model hears of it, and where the conversation stands is read from those
+entries alone. An agent loop that keeps its state in memory has no place to put that.
+
+Rules
+* What was paid for is not asked for again: a response that was recorded is never requested a second time.
+* Calls that only read run side by side; one that changes something runs alone, in its place in the order.
+* A call that may have happened before a crash is not repeated: the model is told that its outcome is unknown.
+* What tools cannot do is news for the model, not the end of the session. The session fails when the model
+  cannot be reached, does not end within its turns, or does not give a fitting answer when told what is wrong.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from msgspec import Struct
+
+from fanfold.agents.backend import Entry, Progress, Record, SessionFailed, SessionRequest, SessionResult
+from fanfold.agents.models.answers import MAX_COMPLAINTS, OUTPUT_TOOL, Contract, Judgement, complaints
+from fanfold.agents.models.asking import Asker, TooLong, check_effort
+from fanfold.agents.models.compaction import FULL, INSTRUCTIONS, MAX_COMPACTIONS, PIECE_CHARS, transcript
+from fanfold.agents.models.messages import (
+    TWICE,
+    WITHHELD,
+    Conversation,
+    outcome_of,
+    readable,
+    response_entry,
+    result_text,
+)
+from fanfold.agents.models.prices import usage_of
+from fanfold.agents.redaction import Redactor
+from fanfold.agents.toolbox import ToolFailed
+from fanfold.agents.toolbox.catalogue import Tools
+from fanfold.kernel.events import Failure
+from fanfold.kernel.plan import JSON
+
+if TYPE_CHECKING:
+    from pydantic_ai.messages import ToolCallPart
+    from pydantic_ai.models import ModelRequestParameters
+
+MAX_TURNS = 100
+SUMMARY_CHARS = 600
+NOT_ACCEPTED = "Not accepted: another call of the same response failed. Look at it, then answer again."
+
+
+class Setting(Struct, frozen=True, kw_only=True):
+    """What a session works with."""
+
+    asker: Asker
+    tools: Tools
+    redactor: Redactor
+    instructions: str
+
+
+class ModelSession:
+    """Runs one request to its end."""
+
+    def __init__(self, request: SessionRequest, setting: Setting, record: Record, progress: Progress) -> None:
+        self._request = request
+        self._asker = setting.asker
+        self._tools = setting.tools
+        self._redactor = setting.redactor
+        self._instructions = setting.instructions
+        self._record_raw = record
+        self._progress = progress
+        self._contract = Contract.of(request)
+        self._talk = Conversation(request.prompt, request.entries)
+        self._max_turns = request.max_turns or MAX_TURNS
+        self._used = 0
+        """Tokens of the last request and its response."""
+
+    async def run(self) -> SessionResult:
+        """The answer; raises `SessionFailed` with what was spent."""
+        try:
+            bad = check_effort(self._request.reasoning_effort)
+            if bad is not None:
+                raise self._failed("agent", "model.bad_effort", bad["message"], bad["hint"])
+            while True:
+                if self._talk.final is not None:  # everything was said before the crash
+                    return self._result(self._talk.final["output"])
+                if self._talk.last is not None:
+                    judgement = self._contract.judge(self._talk.last)
+                    output = await self._act(judgement)
+                    if output is not None:
+                        return self._result(output.value)
+                await self._turn()
+        except SessionFailed as failed:
+            failed.usage = self._talk.usage
+            raise
+
+    # ---------------------------------------------------------------------------------- the model
+
+    async def _turn(self) -> None:
+        """Ask for the next response and record it."""
+        if self._talk.turns >= self._max_turns:
+            message = f"no answer within {self._max_turns} turns"
+            raise self._failed("agent", "session.max_turns", message, "raise max_turns, or split the task")
+        parameters = self._contract.parameters(self._parameters())
+        if self._is_full():
+            await self._compact(None)
+        try:
+            response = await self._asker.ask(self._talk.ready(), parameters, self._request.reasoning_effort)
+        except TooLong as too_long:
+            await self._compact(too_long)
+            return
+        usage = usage_of(response)
+        judgement = self._contract.judge(response)
+        entry = response_entry(self._asker.model, response, usage)
+        clean = self._redactor.json(entry)
+        changed = _changed(entry, clean)
+        if changed:
+            clean = {**clean, "withheld": changed}
+        if judgement.final and len(entry.get("tool_calls", ())) == (judgement.call_id is not None):
+            # Nothing is left to do: this entry ends the session.
+            output = self._redactor.json(judgement.value)
+            await self._record_raw({**clean, "output": output, "last": True})
+        else:
+            await self._record_raw(clean)
+        self._talk.say(response, usage)
+        self._used = response.usage.input_tokens + response.usage.output_tokens
+
+    def _parameters(self) -> ModelRequestParameters:
+        from pydantic_ai.messages import InstructionPart
+        from pydantic_ai.models import ModelRequestParameters
+        from pydantic_ai.tools import ToolDefinition
+
+        offered = [
+            ToolDefinition(
+                name=tool.name,
+                description=tool.description,
+                parameters_json_schema=tool.schema,
+                strict=False,
+            )
+            for tool in self._tools.offered()
+        ]
+        instructions = [InstructionPart(content=self._instructions)] if self._instructions else None
+        return ModelRequestParameters(function_tools=offered, instruction_parts=instructions)
+
+    # ------------------------------------------------------------------------------ what it wants
+
+    async def _act(self, judgement: Judgement) -> Judgement | None:
+        """Do what the last response calls for; the answer when that was it."""
+        talk = self._talk
+        if judgement.final and not talk.pending:
+            return judgement
+        alone = judgement.final and list(talk.pending) == [judgement.call_id]
+        if not alone:
+            await self._do_calls()
+        if judgement.final and talk.failed_calls == 0:
+            if not alone:
+                value = self._redactor.json(judgement.value)
+                end = {"id": judgement.call_id, "tool": OUTPUT_TOOL, "result": "accepted", "output": value}
+                await self._record_raw({"kind": "tool_result", **end, "last": True})
+            return judgement
+        if judgement.final:
+            error = {"code": "output.not_accepted", "message": NOT_ACCEPTED}
+            await self._note_result({"id": judgement.call_id, "tool": OUTPUT_TOOL, "error": error})
+        elif judgement.complaint:
+            await self._complain(judgement)
+        for call in tuple(talk.pending.values()):  # a second hand-in beside the first
+            error = {"code": "output.twice", "message": TWICE}
+            await self._note_result({"id": call.tool_call_id, "tool": call.tool_name, "error": error})
+        talk.settle()
+        return None
+
+    async def _complain(self, judgement: Judgement) -> None:
+        if self._talk.complaints >= MAX_COMPLAINTS:
+            message = f"no valid answer after {MAX_COMPLAINTS} corrections: {judgement.complaint}"
+            hint = "loosen the step's output schema, or use a stronger model"
+            raise self._failed("invalid_output", "output.invalid", self._redactor.text(message), hint, True)
+        entry = {"id": judgement.call_id or "", "tool": OUTPUT_TOOL, "complaint": judgement.complaint}
+        await self._record({"kind": "tool_result", **entry})
+        self._talk.complain(judgement.complaint, judgement.call_id)
+
+    async def _do_calls(self) -> None:
+        """Carry out the calls that have no result yet, readers side by side, changes one by one."""
+        calls = [call for call in self._talk.pending.values() if call.tool_name != OUTPUT_TOOL]
+        side_by_side: list[ToolCallPart] = []
+        for call in calls:
+            if self._tools.mutates(call.tool_name):
+                await self._do_all(side_by_side)
+                side_by_side = []
+                await self._do(call)
+            else:
+                side_by_side.append(call)
+        await self._do_all(side_by_side)
+
+    async def _do_all(self, calls: Sequence[ToolCallPart]) -> None:
+        if len(calls) == 1:
+            await self._do(calls[0])
+        elif calls:
+            async with asyncio.TaskGroup() as group:
+                for call in calls:
+                    group.create_task(self._do(call))
+
+    async def _do(self, call: ToolCallPart) -> None:
+        about: dict[str, Any] = {"id": call.tool_call_id, "tool": call.tool_name}
+        mutates = self._tools.mutates(call.tool_name)
+        if mutates and call.tool_call_id in self._talk.begun:
+            await self._note_result({**about, "outcome": "unknown"})
+            return
+        if call.tool_call_id in self._talk.withheld:
+            await self._note_result({**about, "error": {"code": "tool.withheld", "message": WITHHELD}})
+            return
+        args = readable(call)
+        problem = self._problem(call.tool_name, args)
+        if problem:
+            await self._note_result({**about, "error": {"code": "invalid_args", "message": problem}})
+            return
+        if mutates:
+            await self._record({"kind": "tool_call", **about, "args": args})
+        self._progress({"kind": "tool_call", "tool": call.tool_name})
+        try:
+            result = await self._tools.call(call.tool_name, args)
+        except ToolFailed as failed:
+            said = {"code": failed.code, "message": failed.message, "hint": failed.hint}
+            await self._note_result({**about, "error": self._redactor.json(said, shapes=False)})
+        else:
+            await self._note_result({**about, "result": self._redactor.json(result, shapes=False)})
+
+    def _problem(self, tool: str, args: JSON) -> str:
+        offered = {one.name: one for one in self._tools.offered()}
+        if tool not in offered:
+            return f'there is no tool "{tool}" here; there are {", ".join(offered) or "none"}'
+        if not isinstance(args, dict):
+            return "the arguments are not a JSON object"
+        return complaints(offered[tool].schema, args)
+
+    async def _note_result(self, about: dict[str, Any]) -> None:
+        entry = {"kind": "tool_result", **about}
+        await self._record(entry)
+        self._talk.answer(about["id"], about["tool"], result_text(entry), outcome_of(entry))
+
+    # --------------------------------------------------------------------------------- compaction
+
+    def _is_full(self) -> bool:
+        """Whether the next request would hardly fit."""
+        if not self._used or self._talk.compactions >= MAX_COMPACTIONS:
+            return False
+        window = self._asker.window
+        return window is not None and self._used >= FULL * window
+
+    async def _compact(self, too_long: TooLong | None) -> None:
+        if too_long is not None and (self._talk.turns == 0 or self._talk.compactions >= MAX_COMPACTIONS):
+            raise SessionFailed(too_long.problem.failure) from too_long
+        from pydantic_ai.messages import InstructionPart, ModelRequest
+        from pydantic_ai.models import ModelRequestParameters
+
+        parameters = ModelRequestParameters(instruction_parts=[InstructionPart(content=INSTRUCTIONS)])
+        self._progress({"kind": "compacting"})
+        for piece_chars in PIECE_CHARS:
+            asked = [ModelRequest.user_text_prompt(transcript(self._talk.ready(), piece_chars))]
+            try:
+                response = await self._asker.ask(asked, parameters, None)
+            except TooLong as again:
+                too_long = again
+                continue
+            usage = usage_of(response)
+            entry = response_entry(self._asker.model, response, usage)
+            entry.pop("message")
+            await self._record({**entry, "compaction": True, "text": response.text or ""})
+            self._talk.compact(response.text or "", usage)
+            self._used = 0
+            return
+        assert too_long is not None, "every size was too long"
+        raise SessionFailed(too_long.problem.failure) from too_long
+
+    # ------------------------------------------------------------------------------------ the end
+
+    async def _record(self, entry: Entry) -> None:
+        await self._record_raw(self._redactor.json(entry))
+
+    def _result(self, output: JSON) -> SessionResult:
+        output = self._redactor.json(output)
+        text = output if isinstance(output, str) else msgspec.json.encode(output).decode()
+        summary = text if len(text) <= SUMMARY_CHARS else text[: SUMMARY_CHARS - 1] + "…"
+        talk = self._talk
+        trace: dict[str, Any] = {
+            "backend": "model",
+            "model": self._asker.model,
+            "turns": talk.turns,
+            "tool_calls": talk.calls,
+            "continued": talk.continued,
+            "retries": self._asker.retries,
+        }
+        if self._asker.passed_over:
+            trace["passed_over"] = self._asker.passed_over
+        if talk.compactions:
+            trace["compactions"] = talk.compactions
+        return SessionResult(output=output, summary=summary, usage=talk.usage, trace=trace)
+
+    def _failed(
+        self, kind: str, code: str, message: str, hint: str, retryable: bool = False
+    ) -> SessionFailed:
+        request = self._request
+        return SessionFailed(
+            Failure(kind, code, f"{request.step}: {message}", hint, retryable, request.step, request.attempt)
+        )
+
+
+def _changed(entry: dict[str, Any], clean: dict[str, Any]) -> list[str]:
+    """The calls whose arguments redaction changed: what is recorded of them cannot be carried out."""
+    if clean is entry:
+        return []
+    pairs = zip(entry.get("tool_calls", ()), clean.get("tool_calls", ()), strict=True)
+    return [before["id"] for before, after in pairs if before["args"] != after["args"]]

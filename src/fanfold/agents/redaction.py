@@ -1,0 +1,108 @@
+"""Redaction: no secret goes into a log, an output or an error.
+
+Rules
+* Two kinds of secrets are known: values (the keys this process was given) and shapes (text that looks like
+  the key of a well-known service, whoever's it is).
+* Values are nobody's business: they are taken out of what is recorded and of what a model is told. Shapes are
+  taken out of what is recorded only. A model that edits a file with a key in it must see the file as it is,
+  or it would write the mark back into it.
+* Redaction never fails and never changes anything but text. What holds no secret comes back as the same
+  object, so the usual case costs one search.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from typing import TypeVar
+from urllib.parse import quote
+
+from fanfold.kernel.plan import JSON
+
+MARK = "[redacted]"
+MIN_SECRET_CHARS = 8
+MIN_OTHER_CHARS = 16
+PROVIDER_KEYS = ("OPENAI_API_KEY", "ANTHROPIC_API_KEY")
+
+_NAMES = re.compile(r"(?:KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIALS?)$")
+# What stands before a shape must not be part of a longer word: signatures and hashes of providers are long
+# runs of the same characters and have to survive.
+_SHAPES = re.compile(
+    r"""(?<![A-Za-z0-9_\-])(?:
+        sk-[A-Za-z0-9_\-]{16,}              # OpenAI, Anthropic and many that copied them
+      | (?:AKIA|ASIA)[0-9A-Z]{16}           # AWS
+      | gh[pousr]_[A-Za-z0-9]{30,}          # GitHub
+      | github_pat_[A-Za-z0-9_]{30,}
+      | glpat-[A-Za-z0-9_\-]{20,}           # GitLab
+      | xox[abposr]-[A-Za-z0-9\-]{10,}      # Slack
+      | AIza[A-Za-z0-9_\-]{35}              # Google
+      | hf_[A-Za-z0-9]{30,}                 # Hugging Face
+      | (?:sk|rk)_live_[A-Za-z0-9]{16,}     # Stripe
+      | npm_[A-Za-z0-9]{36}
+      | pypi-[A-Za-z0-9_\-]{50,}
+      | eyJ[A-Za-z0-9_\-]{10,}\.eyJ[A-Za-z0-9_\-]{10,}\.[A-Za-z0-9_\-]{10,}   # JSON web tokens
+    )
+    | -----BEGIN\ [A-Z ]*PRIVATE\ KEY-----.*?(?:-----END\ [A-Z ]*PRIVATE\ KEY-----|\Z)
+    | (?<=://)[^\s/:@]{1,64}:[^\s/@]{3,256}(?=@)   # user:password in an address""",
+    re.VERBOSE | re.DOTALL,
+)
+_T = TypeVar("_T", bound=JSON)
+
+
+class Redactor:
+    """Takes secrets out of text and of JSON values.
+
+    >>> Redactor(["hunter2-hunter2"]).text("the password is hunter2-hunter2, the key sk-abcdefghijklmnop1234")
+    'the password is [redacted], the key [redacted]'
+    """
+
+    def __init__(self, values: Iterable[str] = ()) -> None:
+        known = {value for value in values if len(value) >= MIN_SECRET_CHARS}
+        known |= {quote(value, safe="") for value in known}
+        # Longest first: a secret that begins with another one must go as a whole.
+        escaped = [re.escape(value) for value in sorted(known, key=lambda value: (-len(value), value))]
+        self._values = re.compile("|".join(escaped)) if escaped else None
+
+    @classmethod
+    def of(cls, environment: Mapping[str, str], also: Iterable[str | None] = ()) -> Redactor:
+        """The secrets of an environment: provider keys, and long values whose name says what they are."""
+        values = [environment[name] for name in PROVIDER_KEYS if environment.get(name)]
+        values += [
+            value
+            for name, value in environment.items()
+            if len(value) >= MIN_OTHER_CHARS and _NAMES.search(name.upper())
+        ]
+        return cls([*values, *(value for value in also if value)])
+
+    def text(self, text: str) -> str:
+        """The text without values and shapes."""
+        return _SHAPES.sub(MARK, self.known(text))
+
+    def known(self, text: str) -> str:
+        """The text without the values this process was given."""
+        return text if self._values is None else self._values.sub(MARK, text)
+
+    def json(self, value: _T, *, shapes: bool = True) -> _T:
+        """The value with every text in it redacted, keys of objects included."""
+        cleaned: _T = _each(value, self.text if shapes else self.known)
+        return cleaned
+
+
+def _each(value: JSON, clean: Callable[[str], str]) -> JSON:
+    if isinstance(value, str):
+        return clean(value)
+    if isinstance(value, Mapping):
+        keys = [clean(key) if isinstance(key, str) else key for key in value]
+        values = [_each(one, clean) for one in value.values()]
+        if _same(value, keys) and _same(value.values(), values):
+            return value
+        return dict(zip(keys, values, strict=True))
+    if isinstance(value, list | tuple):
+        items = [_each(one, clean) for one in value]
+        return value if _same(value, items) else items
+    return value
+
+
+def _same(before: Iterable[object], after: Iterable[object]) -> bool:
+    # A search that finds nothing hands back the text it was given.
+    return all(one is other for one, other in zip(before, after, strict=True))

@@ -1,0 +1,121 @@
+"""The tools of a session: which there are for it, and one door to all of them.
+
+Rules
+* A session is offered what its role and step list (everything when they list nothing), less what it has not
+  the means for (no runner, no network, no run to query) and, when it may only read, less every mutation.
+* What is not offered cannot be called either: a model that names a tool it was not given is told so.
+* Mutations pass the permission of the session before they happen, reads do not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, Protocol, TypeAlias
+
+from fanfold.agents.backend import SessionRequest
+from fanfold.agents.permissions import Action, PermissionDenied, Permissions, Posture
+from fanfold.agents.toolbox import Toolbox, ToolFailed
+from fanfold.agents.toolbox.commands import CommandTools, Runner
+from fanfold.agents.toolbox.editing import EditTools
+from fanfold.agents.toolbox.fetching import FetchTools
+from fanfold.agents.toolbox.files import FileTools
+from fanfold.agents.toolbox.schemas import ALIASES, BY_NAME, SPECS, ToolSpec
+from fanfold.agents.toolbox.searching import SearchTools
+from fanfold.kernel.plan import JSON
+
+READ_BYTES = 32 * 1024
+"""How much of a file a model gets unless it asks for more: it pays for every byte, each turn again."""
+
+Call: TypeAlias = Callable[[Mapping[str, Any]], Awaitable[JSON]]
+Query: TypeAlias = Callable[[SessionRequest, str, int], Awaitable[JSON]]
+"""Searches the outputs of a session's own run: request, words, number of hits."""
+
+
+class Tools(Toolbox, Protocol):
+    """A toolbox that can be offered to a model."""
+
+    def offered(self) -> Sequence[ToolSpec]:
+        """The tools of this session, always in the same order."""
+        ...
+
+
+class SessionTools:
+    """The built-in tools of one session."""
+
+    def __init__(
+        self,
+        request: SessionRequest,
+        *,
+        permissions: Permissions | None = None,
+        runner: Runner | None = None,
+        fetch: FetchTools | None = None,
+        query: Query | None = None,
+    ) -> None:
+        self._request = request
+        posture: Posture = "read_only" if request.read_only else "auto"
+        self._permissions = (permissions or Permissions("auto")).narrowed(posture)
+        files = FileTools.of(request)
+        edits = EditTools(request.workspace, files)
+        search = SearchTools(request.workspace)
+        self._calls: dict[str, Call] = {
+            "read_file": lambda args: files.call("read_file", {"limit": READ_BYTES, **args}),
+            "list_files": search.list_files,
+            "search_files": search.search_files,
+            "write_file": lambda args: files.call("write_file", args),
+            "edit_file": edits.edit_file,
+            "apply_patch": edits.apply_patch,
+            "delete_file": lambda args: files.call("delete_file", args),
+        }
+        if runner is not None:
+            self._calls["run_command"] = CommandTools(request, runner, self._permissions).run_command
+        if fetch is not None:
+            self._calls["fetch_url"] = fetch.fetch_url
+        if query is not None:
+            self._calls["query_workflow"] = _querying(request, query)
+        self._offered = tuple(spec for spec in SPECS if self._is_offered(spec))
+        self._names = frozenset(spec.name for spec in self._offered)
+
+    @classmethod
+    def of(cls, request: SessionRequest) -> SessionTools:
+        """The tools that a session's request allows by itself: files and searching."""
+        return cls(request)
+
+    def offered(self) -> Sequence[ToolSpec]:
+        return self._offered
+
+    def mutates(self, name: str) -> bool:
+        spec = BY_NAME.get(name)
+        return spec is None or spec.mutates
+
+    async def call(self, name: str, args: Mapping[str, Any]) -> JSON:
+        try:
+            return await self._call(name, args)
+        except PermissionDenied as denied:
+            raise ToolFailed("permission", denied.code, denied.message, denied.hint) from None
+
+    async def _call(self, name: str, args: Mapping[str, Any]) -> JSON:
+        if name not in self._names:
+            hint = f"there are {', '.join(spec.name for spec in self._offered)}"
+            if name in self._calls and self.mutates(name) and self._permissions.posture == "read_only":
+                await self._permissions.check(self._action(name, args))
+            raise ToolFailed("tool", "tool.unknown", f'there is no tool "{name}" here', hint)
+        if self.mutates(name) and name != "run_command":  # which asks in its own words
+            await self._permissions.check(self._action(name, args))
+        return await self._calls[name](args)
+
+    def _is_offered(self, spec: ToolSpec) -> bool:
+        if spec.name not in self._calls or (spec.mutates and self._permissions.posture == "read_only"):
+            return False
+        listed = self._request.tools
+        return listed is None or spec.name in {ALIASES.get(name, name) for name in listed}
+
+    def _action(self, name: str, args: Mapping[str, Any]) -> Action:
+        where = args.get("path", "a patch")
+        return Action("write", f"{name} {where}", self._request.session_id, self._request.step)
+
+
+def _querying(request: SessionRequest, query: Query) -> Call:
+    async def call(args: Mapping[str, Any]) -> JSON:
+        return await query(request, args["query"], args.get("k", 5))
+
+    return call

@@ -1,0 +1,208 @@
+"""`fetch_url`: public pages for agents that may use the network, and nothing else.
+
+Rules
+* A name is resolved here, once, every address it has must be a public one, and the connection goes to an
+  address that was checked: a name that means something else a moment later changes nothing. The name is still
+  what the certificate must be for.
+* Redirects are followed by hand, each as if it had been asked for.
+* Size, time and number of redirects are bounded. No cookies, no credentials, no proxy, `GET` alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import socket
+from collections.abc import Callable, Iterable, Mapping
+from html.parser import HTMLParser
+from typing import Any
+from urllib.parse import urljoin, urlsplit
+
+from fanfold.agents.toolbox import ToolFailed
+from fanfold.kernel.plan import JSON
+
+LIMIT_CHARS = 20_000
+MAX_BYTES = 4 * 1024 * 1024
+MAX_REDIRECTS = 5
+TIMEOUT_S = 30.0
+_REDIRECTS = frozenset({301, 302, 303, 307, 308})
+_SILENT = frozenset({"script", "style", "noscript", "template", "svg", "head"})
+_BREAKS = frozenset("p div br li tr h1 h2 h3 h4 h5 h6 section article pre table ul ol".split())
+
+Check = Callable[[str], bool]
+
+
+def is_public(address: str) -> bool:
+    """Whether an address is one that everybody can reach.
+
+    >>> is_public("127.0.0.1"), is_public("::ffff:10.0.0.1"), is_public("169.254.169.254")
+    (False, False, False)
+    """
+    ip = ipaddress.ip_address(address.partition("%")[0])
+    if isinstance(ip, ipaddress.IPv6Address):
+        inner = ip.ipv4_mapped or ip.sixtofour or (ip.teredo[1] if ip.teredo else None)
+        if ip in _NAT64:
+            inner = ipaddress.IPv4Address(int(ip) & 0xFFFFFFFF)
+        if inner is not None:
+            ip = inner
+    return ip.is_global and not ip.is_multicast
+
+
+_NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
+
+
+class FetchTools:
+    """The fetching tool of one session. `allowed` decides about addresses."""
+
+    def __init__(self, allowed: Check = is_public, timeout_s: float = TIMEOUT_S) -> None:
+        self._allowed = allowed
+        self._timeout_s = timeout_s
+
+    async def fetch_url(self, args: Mapping[str, Any]) -> JSON:
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                url, status, kind, data = await self._follow(args["url"])
+        except TimeoutError:
+            raise ToolFailed("tool", "tool.timeout", f"no answer within {self._timeout_s:g} s") from None
+        whole = data[:MAX_BYTES].decode(_charset(kind), "replace")
+        text = _readable(whole) if "html" in kind else whole
+        offset, limit = args.get("offset", 0), args.get("limit", LIMIT_CHARS)
+        result: dict[str, JSON] = {"url": url, "status": status, "text": text[offset : offset + limit]}
+        if offset + limit < len(text):
+            result["next_offset"] = offset + limit
+        if len(data) > MAX_BYTES:
+            result["cut"] = f"only the first {MAX_BYTES:,} bytes were fetched"
+        return result
+
+    async def _follow(self, url: str) -> tuple[str, int, str, bytes]:
+        for _ in range(MAX_REDIRECTS + 1):
+            status, headers, data = await self._get(url)
+            if status not in _REDIRECTS or "location" not in headers:
+                return url, status, headers.get("content-type", "text/plain").lower(), data
+            url = urljoin(url, headers["location"])
+        raise ToolFailed("tool", "tool.redirects", f"more than {MAX_REDIRECTS} redirects")
+
+    async def _get(self, url: str) -> tuple[int, dict[str, str], bytes]:
+        import httpcore2
+
+        _check_url(url)
+        try:
+            async with (
+                httpcore2.AsyncConnectionPool(network_backend=_checked_backend(self._allowed)) as pool,
+                pool.stream("GET", url, headers=_headers(url)) as response,
+            ):
+                headers = {
+                    name.decode("latin-1").lower(): value.decode("latin-1")
+                    for name, value in response.headers
+                }
+                data = bytearray()
+                if response.status not in _REDIRECTS:
+                    async for piece in response.aiter_stream():
+                        data += piece
+                        if len(data) > MAX_BYTES:
+                            break
+                return response.status, headers, bytes(data)
+        except (httpcore2.NetworkError, httpcore2.ProtocolError, httpcore2.TimeoutException) as error:
+            raise ToolFailed(
+                "tool", "tool.unreachable", f"{url}: {str(error) or type(error).__name__}"
+            ) from None
+
+
+def _headers(url: str) -> list[tuple[bytes, bytes]]:
+    host = urlsplit(url).netloc.rpartition("@")[2]
+    return [
+        (b"Host", host.encode("idna" if not host.isascii() else "ascii")),
+        (b"User-Agent", b"fanfold"),
+        (b"Accept", b"text/html, text/*, application/json, */*;q=0.5"),
+        (b"Accept-Encoding", b"identity"),
+    ]
+
+
+def _check_url(url: str) -> None:
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError:
+        raise ToolFailed("tool", "tool.bad_url", f"this is no address: {url[:200]}") from None
+    if parts.scheme not in ("http", "https") or not parts.hostname or not url.isprintable():
+        raise ToolFailed("tool", "tool.bad_url", f"only http and https addresses are fetched: {url[:200]}")
+    if parts.username is not None or port == 0:
+        raise ToolFailed("permission", "tool.bad_url", "addresses with user names are not fetched")
+
+
+async def resolve_public(host: str, port: int, allowed: Check) -> str:
+    """An address of a host, after all of them were found to be allowed."""
+    try:
+        found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except OSError:
+        raise ToolFailed("tool", "tool.unreachable", f'"{host}" has no address') from None
+    addresses = [str(info[4][0]) for info in found]
+    bad = next((one for one in addresses if not allowed(one)), None)
+    if bad is not None or not addresses:
+        message = f'"{host}" is not a public address ({bad})'
+        raise ToolFailed("permission", "tool.private_address", message, "only public addresses are fetched")
+    return addresses[0]
+
+
+def _checked_backend(allowed: Check) -> Any:
+    """A network that connects to checked addresses only."""
+    import httpcore2
+
+    class Checked(httpcore2.AnyIOBackend):
+        async def connect_tcp(
+            self,
+            host: str,
+            port: int,
+            timeout: float | None = None,  # noqa: ASYNC109 - the library's signature
+            local_address: str | None = None,
+            socket_options: Iterable[Any] | None = None,
+        ) -> httpcore2.AsyncNetworkStream:
+            address = await resolve_public(host, port, allowed)
+            return await super().connect_tcp(address, port, timeout, local_address, socket_options)
+
+    return Checked()
+
+
+def _charset(kind: str) -> str:
+    import codecs
+
+    name = kind.partition("charset=")[2].partition(";")[0].strip(" \"'")
+    try:
+        return codecs.lookup(name).name if name else "utf-8"
+    except LookupError:
+        return "utf-8"
+
+
+def _readable(page: str) -> str:
+    """The words of a page, a line per block."""
+    reader = _Words()
+    reader.feed(page)
+    lines = (" ".join(line.split()) for line in "".join(reader.words).split("\n"))
+    return "\n".join(line for line in lines if line)
+
+
+class _Words(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__()
+        self.words: list[str] = []
+        self._silent = 0
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag in _SILENT:
+            self._silent += 1
+        elif tag in _BREAKS:
+            self.words.append("\n")
+        if tag == "a":
+            target = dict(attrs).get("href") or ""
+            if target.startswith("http"):
+                self.words.append(f" ({target}) ")
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag in _SILENT and self._silent:
+            self._silent -= 1
+        elif tag in _BREAKS:
+            self.words.append("\n")
+
+    def handle_data(self, data: str) -> None:
+        if not self._silent:
+            self.words.append(data)

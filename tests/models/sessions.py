@@ -1,0 +1,103 @@
+"""Sessions of real SDKs against the scripted provider, for the tests of this folder."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from fanfold.agents.backend import Entry, SessionRequest, SessionResult
+from fanfold.agents.backends.model import Access, ModelBackend, Patience
+from fanfold.agents.models.providers import Providers
+from fanfold.testing.provider import KEY, Script, ScriptedProvider
+
+MODELS = ("openai-chat:gpt-5", "openai-responses:gpt-5", "anthropic:claude-sonnet-4-6")
+QUICK = Patience(tries=3, backoff_s=0.001, max_wait_s=1.0)
+
+
+def access(url: str, key: str = KEY) -> Access:
+    return Access(
+        openai_api_key=key, openai_base_url=f"{url}/v1", anthropic_api_key=key, anthropic_base_url=url
+    )
+
+
+def request(workspace: Path | str = ".", **given: Any) -> SessionRequest:
+    asked: dict[str, Any] = {
+        "session_id": "s1",
+        "run_id": "r1",
+        "step": "work",
+        "attempt": 1,
+        "execution": 1,
+        "role": "worker",
+        "instructions": "You work.",
+        "prompt": "Do the work.",
+        "model": MODELS[0],
+        "workspace": str(workspace),
+        "read_only": False,
+    }
+    return SessionRequest(**{**asked, **given})
+
+
+class Recorder:
+    """Takes what a session records; `stop_at` kills it behind that many entries."""
+
+    def __init__(self, stop_at: int | None = None) -> None:
+        self.entries: list[Entry] = []
+        self.shown: list[Entry] = []
+        self._stop_at = stop_at
+
+    async def record(self, entry: Entry) -> None:
+        self.entries.append(entry)
+        if len(self.entries) == self._stop_at:
+            raise Killed
+
+    def show(self, entry: Entry) -> None:
+        self.shown.append(entry)
+
+    def of(self, kind: str) -> list[Entry]:
+        return [entry for entry in self.entries if entry["kind"] == kind]
+
+
+class Killed(BaseException):
+    """The process died here."""
+
+
+class World:
+    """A provider, a back end that talks to it, and what the session recorded."""
+
+    def __init__(self, provider: ScriptedProvider, backend: ModelBackend) -> None:
+        self.provider = provider
+        self.backend = backend
+        self.recorder = Recorder()
+
+    async def run(self, asked: SessionRequest, recorder: Recorder | None = None) -> SessionResult:
+        self.recorder = recorder or Recorder()
+        return await self.backend.run(asked, self.recorder.record, self.recorder.show)
+
+
+@asynccontextmanager
+async def world(script: Script, *, key: str = KEY, stall_s: float = 5.0, **options: Any):
+    async with ScriptedProvider(script) as provider:
+        given = access(provider.url, key)
+        options.setdefault("patience", QUICK)
+        backend = ModelBackend(given, providers=Providers(given, stall_s=stall_s), **options)
+        try:
+            yield World(provider, backend)
+        finally:
+            await backend.aclose()
+
+
+def play(script: Script, scene: Callable[[World], Awaitable[None]], **options: Any) -> None:
+    """Run a scene in a world."""
+
+    async def main() -> None:
+        async with world(script, **options) as here:
+            await asyncio.wait_for(scene(here), 30)
+
+    asyncio.run(main())
+
+
+def kinds(entries: Sequence[Entry]) -> list[str]:
+    return [entry["kind"] for entry in entries]
