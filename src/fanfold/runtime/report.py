@@ -7,6 +7,7 @@ again whenever they are missing.
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 
 import msgspec
@@ -97,18 +98,42 @@ def write_mirror(tree: RunTree, folder: Path) -> Path:
     """Write report and outputs of every run of the tree; the root's report file."""
     for run in tree.state.runs.values():
         home = folder / run.id
-        outputs = home / "outputs"
-        outputs.mkdir(parents=True, exist_ok=True)
+        home.mkdir(parents=True, exist_ok=True)
         _replace(home / "report.md", report_markdown(tree, run))
-        for path, node in run.nodes.items():
-            if node.output is None:
-                continue
-            value = tree.blobs.get(node.output)
-            suffix = "md" if isinstance(value, str) else "json"
-            target = outputs / f"{path}.{suffix}"
-            target.parent.mkdir(parents=True, exist_ok=True)
-            _replace(target, value if isinstance(value, str) else msgspec.json.encode(value).decode())
+        _write_outputs(tree, run, home)
     return folder / tree.root.id / "report.md"
+
+
+def _write_outputs(tree: RunTree, run: Run, home: Path) -> None:
+    """All outputs into a new folder, which then takes the place of the old one.
+
+    A reader never sees half a file, and a file costs one change of a folder instead of three.
+    """
+    fresh = home / f".outputs.{os.getpid()}"
+    shutil.rmtree(fresh, ignore_errors=True)
+    fresh.mkdir()
+    made: set[str] = set()
+    for path, node in run.nodes.items():
+        if node.output is None:
+            continue
+        value = tree.blobs.get(node.output)
+        target = f"{fresh}/{path}.{'md' if isinstance(value, str) else 'json'}"
+        parent = os.path.dirname(target)
+        if parent not in made:
+            os.makedirs(parent, exist_ok=True)
+            made.add(parent)
+        with open(target, "wb") as file:
+            file.write(
+                value.encode("utf-8", "replace") if isinstance(value, str) else msgspec.json.encode(value)
+            )
+    old = home / f".outputs.{os.getpid()}.old"
+    try:
+        if (home / "outputs").exists():
+            (home / "outputs").rename(old)
+        fresh.rename(home / "outputs")
+    except OSError:  # the run's next owner is writing them too, and knows more
+        shutil.rmtree(fresh, ignore_errors=True)
+    shutil.rmtree(old, ignore_errors=True)
 
 
 def _replace(target: Path, text: str) -> None:
