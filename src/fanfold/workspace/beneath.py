@@ -4,7 +4,7 @@ Rules
 * Nothing of ours is opened by a path that somebody else could bend. Either the kernel resolves it beneath an
   open folder (`openat2` with RESOLVE_BENEATH), or each name is opened relative to the handle of the folder
   before it, without following links.
-* Where links may be followed (`resolve`), a link is read and its target walked in the same manner; `..` inside
+* Where links may be followed (`resolve`), a link is read and its target walked in the same manner; `..` in
   a link goes back to a handle already held, never to whatever the parent is called now. A step above the top,
   an absolute path, an absolute link: refused.
 * So a folder swapped for a link in between changes what is found, but never leads out.

@@ -1,0 +1,284 @@
+"""What a child really changed, and what of it was not its to change.
+
+Rules
+* A change is a difference in content, in being a program, in kind or in existence; touching a file is none.
+  Empty folders count, since programs look for them.
+* What the project ignores, and what tools keep for themselves (dependency folders, caches), is no change: it
+  was not in the snapshot and does not come back.
+* Whatever the write-set says, these are violations: anything of git's, ours or the roles' (`protected`),
+  links that lead out of the workspace, pipes, sockets and devices, and names that are not text.
+* Time is spent on what was touched: an overlay's layer lists it, a copy is compared by inodes and times.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterable, Sequence
+from typing import Literal
+
+import msgspec
+
+from fanfold.kernel.paths import matches
+from fanfold.workspace.beneath import PathProblem, open_folder
+from fanfold.workspace.copying import same_content
+from fanfold.workspace.ignoring import CACHES, DEPENDENCIES, Ignoring
+from fanfold.workspace.manifest import Entry, Manifest, git_mode
+from fanfold.workspace.overlay import is_rewritten, is_whiteout
+from fanfold.workspace.protected import is_protected, leads_out, plain_name
+
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+MAX_DEPTH = 200
+
+
+class Change(msgspec.Struct, frozen=True, order=True):
+    """One path that differs from the base. `mode` and `before` are git's modes, 0 where there is nothing."""
+
+    path: str
+    kind: Literal["added", "modified", "deleted"]
+    what: Literal["file", "link", "folder", "special"] = "file"
+    mode: int = 0
+    before: int = 0
+    target: str = ""
+    """Where a link points."""
+
+
+class Violation(msgspec.Struct, frozen=True, order=True):
+    """A change that was not the step's to make, and why."""
+
+    path: str
+    why: Literal["outside_write_set", "read_only", "protected", "special_file", "leads_out", "bad_name"]
+
+
+def violations(changes: Iterable[Change], write_set: Sequence[str] | None) -> list[Violation]:
+    """What of these changes must not be merged. No write-set (None) allows everything, an empty one nothing.
+
+    >>> violations([Change("src/a.py", "added"), Change("README.md", "deleted")], ["src/**"])
+    [Violation(path='README.md', why='outside_write_set')]
+    """
+    found: list[Violation] = []
+    for change in changes:
+        why = _never(change)
+        if why is None and write_set is not None:
+            if not write_set:
+                why = "read_only"
+            elif not matches(write_set, change.path):
+                why = "outside_write_set"
+        if why is not None:
+            found.append(Violation(change.path, why))
+    return found
+
+
+def _never(
+    change: Change,
+) -> Literal["outside_write_set", "read_only", "protected", "special_file", "leads_out", "bad_name"] | None:
+    if is_protected(change.path):
+        return "protected"
+    if change.what == "special":
+        return "special_file"
+    if change.what == "link" and change.kind != "deleted" and leads_out(change.path, change.target):
+        return "leads_out"
+    try:
+        change.path.encode()
+    except UnicodeEncodeError:
+        return "bad_name"
+    return None
+
+
+class Touched:
+    """What may differ: single paths, folders that are new, and trees to be compared whole."""
+
+    def __init__(self, known: Manifest) -> None:
+        self.known = known
+        self.paths: set[str] = set()
+        self.folders: set[str] = set()
+        self.trees: set[str] = set()
+
+    def own(self, name: str, path: str) -> bool:
+        """Whether a folder is a tool's: whatever is inside is no change."""
+        return (name in DEPENDENCIES or name in CACHES) and path not in self.known.folders
+
+    def layer(self, handle: int, path: str = "", depth: int = 0) -> None:
+        """Take in an open folder of an overlay's upper layer."""
+        prefix = path + "/" if path else ""
+        with os.scandir(handle) as listing:
+            entries = list(listing)
+        for entry in entries:
+            where = prefix + entry.name
+            if not entry.is_dir(follow_symlinks=False):
+                self.paths.add(where)
+                if where in self.known.folders and is_whiteout(entry.stat(follow_symlinks=False)):
+                    self.trees.add(where)
+                continue
+            if self.own(entry.name, where):
+                continue
+            below = os.open(entry.name, _FOLDER, dir_fd=handle)
+            try:
+                if plain_name(entry.name) == ".git" or (not depth and plain_name(entry.name) == ".fanfold"):
+                    if os.listdir(below):
+                        self.paths.add(where)
+                    continue
+                if where not in self.known.folders:
+                    self.folders.add(where)
+                    self.paths.add(where)  # a file of the base may have become this folder
+                if where in self.known.folders and is_rewritten(below):
+                    self.trees.add(where)
+                elif depth < MAX_DEPTH:
+                    self.layer(below, where, depth + 1)
+            finally:
+                os.close(below)
+
+    def compare(self, handle: int, was: dict[str, Entry], path: str = "", depth: int = 0) -> None:
+        """Take in an open folder of a copied child, whose files were `was` when it was made."""
+        prefix = path + "/" if path else ""
+        with os.scandir(handle) as listing:
+            entries = list(listing)
+        for entry in entries:
+            where = prefix + entry.name
+            if not entry.is_dir(follow_symlinks=False):
+                if Entry.of(entry.stat(follow_symlinks=False)) != was.get(where):
+                    self.paths.add(where)
+                continue
+            if self.own(entry.name, where):
+                continue
+            below = os.open(entry.name, _FOLDER, dir_fd=handle)
+            try:
+                if plain_name(entry.name) == ".git" or (not depth and plain_name(entry.name) == ".fanfold"):
+                    if os.listdir(below):
+                        self.paths.add(where)
+                    continue
+                if where not in self.known.folders:
+                    self.folders.add(where)
+                    self.paths.add(where)
+                if depth < MAX_DEPTH:
+                    self.compare(below, was, where, depth + 1)
+            finally:
+                os.close(below)
+
+    def missing(self, top: int) -> None:
+        """Add what the base has and an open copied child has not."""
+        seen: dict[str, set[str]] = {}
+        for path in self.known.files:
+            folder, _, name = path.rpartition("/")
+            if folder not in seen:
+                seen[folder] = _names(top, folder)
+            if name not in seen[folder]:
+                self.paths.add(path)
+        for folder in self.known.folders:
+            parent, _, name = folder.rpartition("/")
+            if parent not in seen:
+                seen[parent] = _names(top, parent)
+            if name not in seen[parent]:
+                self.trees.add(folder)
+
+    def expand(self, top: int) -> None:
+        """Replace trees by every path the base or the child has in them."""
+        trees = tuple(tree + "/" for tree in self.trees)
+        if not trees:
+            return
+        self.paths.update(path for path in self.known.files if path.startswith(trees))
+        for tree in self.trees:
+            try:
+                handle = open_folder(top, tree)
+            except (FileNotFoundError, PathProblem):
+                self.paths.add(tree)
+                continue
+            try:
+                self.compare(handle, {}, tree, 1)
+            finally:
+                os.close(handle)
+
+
+def judge(touched: Touched, base: int, child: int, ignoring: Ignoring) -> list[Change]:
+    """The changes among what was touched; `base` and `child` are open trees."""
+    touched.expand(child)
+    found: list[Change] = []
+    for path in touched.paths:
+        change = _judge(path, touched.known, base, child)
+        if change is not None:
+            found.append(change)
+    found += _folders(touched, child)
+    new = [
+        change.path + ("/" if change.what == "folder" else "") for change in found if change.kind == "added"
+    ]
+    if new:
+        nested = [point.removesuffix("/.git") for point in touched.known.points if point.endswith("/.git")]
+        ignored = ignoring.ignored(new, nested)
+        found = [
+            change
+            for change in found
+            if change.kind != "added"
+            or (change.path not in ignored and change.path + "/" not in ignored)
+            or is_protected(change.path)
+        ]
+    return sorted(found)
+
+
+def _judge(path: str, known: Manifest, base: int, child: int) -> Change | None:
+    before = known.files.get(path)
+    was = before.git_mode if before else 0
+    folder, _, name = path.rpartition("/")
+    try:
+        theirs = open_folder(child, folder)
+    except (FileNotFoundError, PathProblem):
+        return _deleted(path, was)
+    try:
+        try:
+            now = os.stat(name, dir_fd=theirs, follow_symlinks=False)
+        except FileNotFoundError:
+            return _deleted(path, was)
+        if stat.S_ISDIR(now.st_mode):
+            if is_protected(path):
+                return Change(path, "modified", "special")
+            return _deleted(path, was)
+        kind: Literal["added", "modified"] = "modified" if was else "added"
+        if stat.S_ISLNK(now.st_mode):
+            change = Change(path, kind, "link", 0o120000, was, os.readlink(name, dir_fd=theirs))
+        elif stat.S_ISREG(now.st_mode):
+            change = Change(path, kind, "file", git_mode(now.st_mode), was)
+        else:
+            return Change(path, kind, "special", 0, was)
+        if was:
+            ours = open_folder(base, folder)
+            try:
+                return None if same_content(ours, theirs, name) else change
+            finally:
+                os.close(ours)
+        return change
+    finally:
+        os.close(theirs)
+
+
+def _deleted(path: str, was: int) -> Change | None:
+    return Change(path, "deleted", "link" if was == 0o120000 else "file", 0, was) if was else None
+
+
+def _folders(touched: Touched, child: int) -> list[Change]:
+    """Empty folders that came, and folders that were empty and went."""
+    found = [Change(path, "added", "folder") for path in touched.folders if not _names(child, path, "x")]
+    if touched.trees:
+        used = {path.rpartition("/")[0] for path in (*touched.known.files, *touched.known.folders)}
+        trees = tuple(tree + "/" for tree in touched.trees)
+        for path in touched.known.folders - used:
+            if (path in touched.trees or path.startswith(trees)) and not _is_folder(child, path):
+                found.append(Change(path, "deleted", "folder"))  # noqa: PERF401 - two lines of condition
+    return found
+
+
+def _is_folder(top: int, path: str) -> bool:
+    try:
+        os.close(open_folder(top, path))
+    except (OSError, PathProblem):
+        return False
+    return True
+
+
+def _names(top: int, folder: str, otherwise: str = "") -> set[str]:
+    try:
+        handle = open_folder(top, folder)
+    except (OSError, PathProblem):
+        return {otherwise} if otherwise else set()
+    try:
+        return set(os.listdir(handle))
+    finally:
+        os.close(handle)

@@ -1,0 +1,106 @@
+"""Where things are kept below the project's `.fanfold`, and the one lock that guards them.
+
+    .fanfold/subagents/<session>/     one child: its record, its layer, and `workspace`, which the step sees
+    .fanfold/workspace/               private: bases/, store.git/, journal/, proposals/, trash/, tmp/, lock
+
+Rules
+* All of it is ours and nobody else may enter. Git sees none of it.
+* Snapshots, merges and clean-up hold the lock, so a base is a state the parent really had between merges, and
+  two processes on one project never mix theirs. It is an flock: it ends with its holder, however that dies.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from fanfold.errors import AuthorError, WorldError
+
+OWN_FOLDER = ".fanfold"
+_SESSION = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:#@=+-]{0,199}")
+
+
+class Layout:
+    """The folders of one project."""
+
+    def __init__(self, project: Path) -> None:
+        self.project = Path(os.path.realpath(project))
+        own = self.project / OWN_FOLDER
+        self.own = own
+        self.children = own / "subagents"
+        self.private = own / "workspace"
+        self.bases = self.private / "bases"
+        self.store = self.private / "store.git"
+        self.journal = self.private / "journal"
+        self.proposals = self.private / "proposals"
+        self.trash = self.private / "trash"
+        self.scratch = self.private / "tmp"
+
+    def prepare(self) -> None:
+        """Make the folders; refuses a `.fanfold` that leads elsewhere."""
+        if not self.project.is_dir():
+            raise WorldError("workspace.no_project", f"{self.project} is no folder")
+        try:
+            self.own.mkdir(mode=0o700, exist_ok=True)
+            if not stat.S_ISDIR(os.lstat(self.own).st_mode):
+                message = f"{self.own} is a link; workspaces need a folder on the project's own disk"
+                raise WorldError("workspace.own_folder", message, hint="replace the link by a folder")
+            inner = (self.bases, self.store, self.journal, self.proposals, self.trash, self.scratch)
+            for folder in (self.children, self.private, *inner):
+                folder.mkdir(mode=0o700, exist_ok=True)
+            for folder in (self.children, self.private):
+                ignore = folder / ".gitignore"
+                if not ignore.exists():
+                    ignore.write_text("*\n")
+        except OSError as error:
+            message = f"{error.filename or self.own} cannot be used: {error.strerror}"
+            hint = "check that the project's folder may be written and the disk has space"
+            raise WorldError("workspace.own_folder", message, hint=hint) from error
+
+    def child(self, session_id: str) -> Path:
+        """The folder of a child; refuses ids that are no plain name."""
+        if not _SESSION.fullmatch(session_id):
+            raise AuthorError("workspace.bad_id", f"{session_id!r:.80} cannot name a workspace")
+        return self.children / session_id
+
+    @contextmanager
+    def lock(self, *, wait: bool = True) -> Iterator[bool]:
+        """Hold the workspace lock; whether it was got (always, when waiting)."""
+        handle = os.open(self.private / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+            except BlockingIOError:
+                yield False
+                return
+            yield True
+        finally:
+            os.close(handle)
+
+
+def write_whole(file: Path, data: bytes, *, durable: bool = False) -> None:
+    """Put a small file of ours in its place, all or nothing."""
+    beside = file.with_name(f".{file.name}.{os.getpid()}.{os.urandom(4).hex()}")
+    handle = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    with os.fdopen(handle, "wb") as out:
+        out.write(data)
+        if durable:
+            out.flush()
+            os.fsync(out.fileno())
+    os.rename(beside, file)
+    if durable:
+        sync_folder(file.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make the names in a folder durable."""
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

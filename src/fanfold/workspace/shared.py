@@ -1,0 +1,88 @@
+"""Shared mode: what changed in the workspace itself between two moments.
+
+Both moments are described by names, inodes and times, which costs a walk and no copy. A file that was written
+with what it already held is told apart only where a base has its earlier content; elsewhere it counts as
+changed, since nobody can say that it did not.
+"""
+
+from __future__ import annotations
+
+import os
+
+from fanfold.workspace.bases import Base
+from fanfold.workspace.beneath import PathProblem, open_folder, open_top
+from fanfold.workspace.changes import Change
+from fanfold.workspace.copying import same_content
+from fanfold.workspace.ignoring import Ignoring
+from fanfold.workspace.layout import Layout
+from fanfold.workspace.manifest import Manifest
+from fanfold.workspace.scan import Limits, look
+
+
+class Watch:
+    """The parent as it was when the watch began."""
+
+    def __init__(self, layout: Layout, ignoring: Ignoring, limits: Limits, base: Base | None) -> None:
+        self._layout, self._ignoring, self._limits, self._base = layout, ignoring, limits, base
+        self._before = self._look(base.manifest if base else None)
+
+    def _look(self, known: Manifest | None) -> Manifest:
+        return look(self._layout.project, known, self._ignoring, self._limits)
+
+    def changes(self) -> list[Change]:
+        """What changed since, sorted by path."""
+        before, now = self._before, self._look(self._before)
+        found: list[Change] = []
+        for path, entry in now.files.items():
+            was = before.files.get(path)
+            if was == entry:
+                continue
+            if was is not None and self._is_rewritten(path):
+                continue
+            target = self._target(path) if entry.is_link else ""
+            found.append(
+                Change(
+                    path,
+                    "modified" if was else "added",
+                    "link" if entry.is_link else "file",
+                    entry.git_mode,
+                    was.git_mode if was else 0,
+                    target,
+                )
+            )
+        for path, was in before.files.items():
+            if path not in now.files:
+                found.append(Change(path, "deleted", "link" if was.is_link else "file", 0, was.git_mode))
+        used = {path.rpartition("/")[0] for path in (*now.files, *now.folders)}
+        found += [Change(path, "added", "folder") for path in now.folders - before.folders - used]
+        used = {path.rpartition("/")[0] for path in (*before.files, *before.folders)}
+        found += [Change(path, "deleted", "folder") for path in before.folders - now.folders - used]
+        return sorted(found)
+
+    def _is_rewritten(self, path: str) -> bool:
+        """Whether the file holds again what it held, as far as a base can tell."""
+        if self._base is None or self._base.manifest.files.get(path) != self._before.files.get(path):
+            return False
+        folder, _, name = path.rpartition("/")
+        top, tree = open_top(self._layout.project), open_top(self._base.tree)
+        try:
+            here = open_folder(top, folder)
+            try:
+                there = open_folder(tree, folder)
+                try:
+                    return same_content(here, there, name)
+                finally:
+                    os.close(there)
+            finally:
+                os.close(here)
+        except (OSError, PathProblem):
+            return False
+        finally:
+            os.close(top)
+            os.close(tree)
+
+    def _target(self, path: str) -> str:
+        try:
+            return os.readlink(self._layout.project / path)
+        except OSError:
+            return ""

@@ -1,0 +1,71 @@
+"""Throwing trees away without waiting for it.
+
+Rules
+* What is thrown away is renamed into the trash first: it is gone at once for everybody, and a crash in
+  between leaves it where `empty` finds it.
+* Deleting is bounded in time and done a little at a time by whoever calls `empty`: on common file systems,
+  making files right after deleting many is slow for minutes.
+* Nothing is followed: links are removed, folders are entered from their own handle and never across mounts.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import time
+from pathlib import Path
+
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+def throw_away(thing: Path, trash: Path) -> None:
+    """Put a file or folder of ours out of the way."""
+    try:
+        os.rename(thing, trash / f"{thing.name[:80]}.{os.urandom(6).hex()}")
+    except FileNotFoundError:
+        pass
+
+
+def empty(trash: Path, *, budget_s: float | None = None) -> bool:
+    """Delete what was thrown away, for at most that long; whether nothing is left."""
+    until = None if budget_s is None else time.monotonic() + budget_s
+    done = True
+    top = os.open(trash, _FOLDER)
+    try:
+        device = os.fstat(top).st_dev
+        for name in os.listdir(top):
+            done = _delete(top, name, device, until) and done
+    finally:
+        os.close(top)
+    return done
+
+
+def _delete(folder: int, name: str, device: int, until: float | None) -> bool:
+    if until is not None and time.monotonic() > until:
+        return False
+    try:
+        status = os.stat(name, dir_fd=folder, follow_symlinks=False)
+        if not stat.S_ISDIR(status.st_mode):
+            os.unlink(name, dir_fd=folder)
+            return True
+        if status.st_dev != device:
+            return False  # something is still mounted here: what is below is not ours
+        if status.st_mode & 0o700 != 0o700:
+            os.chmod(name, 0o700, dir_fd=folder)  # overlayfs leaves a folder that nobody may enter
+        below = os.open(name, _FOLDER, dir_fd=folder)
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False
+    try:
+        done = True
+        for inner in os.listdir(below):
+            done = _delete(below, inner, device, until) and done
+    finally:
+        os.close(below)
+    if done:
+        try:
+            os.rmdir(name, dir_fd=folder)
+        except OSError:
+            return False
+    return done

@@ -1,0 +1,375 @@
+"""Workspaces of one project: children for isolated steps, and their changes brought home.
+
+    spaces = Workspaces(project)
+    spaces.recover()                                       # once, when the project is opened
+    child = spaces.open_child("s1", write_set=["src/**"])  # a snapshot of the project as it is now
+    ...                                                    # the step works in child.path
+    merged = spaces.merge(child, ["src/**"], "auto")       # all of it, or a reason why not
+    spaces.close(child)                                    # nothing of it is left
+
+Rules
+* Every method may be called from any thread and beside other processes. Those that look at or write the
+  parent hold the workspace lock; none may be called from an event loop, for they wait.
+* `merge` returns what happened as data: violations and conflicts leave the parent untouched and are no
+  exceptions. Exceptions are for a disk or a git that failed.
+* A merge is remembered in the child's folder before anyone is told of it: merging again, also by a process
+  that took the session over, returns the same and does nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal, TypeAlias
+
+import msgspec
+
+from fanfold.errors import NotFoundError, WorldError
+from fanfold.kernel.paths import matches
+from fanfold.workspace import children, overlay, trash
+from fanfold.workspace.bases import Base, Bases
+from fanfold.workspace.beneath import open_top
+from fanfold.workspace.changes import Change, Violation, violations
+from fanfold.workspace.children import Child
+from fanfold.workspace.ignoring import Ignoring
+from fanfold.workspace.journal import Journal, Moved, Note
+from fanfold.workspace.layout import Layout, write_whole
+from fanfold.workspace.merge import Conflict, Outcome, content_of, merge_fully, merge_simply
+from fanfold.workspace.objects import Objects, State
+from fanfold.workspace.proposals import Proposal, Proposals, draw_diff, keep_content
+from fanfold.workspace.revision import Content, Revision, StoredContent, TreeContent, revise, state_at
+from fanfold.workspace.scan import Limits
+from fanfold.workspace.shared import Watch
+
+Mode: TypeAlias = Literal["auto", "propose", "discard"]
+MAX_TRIES = 5
+CLOSE_S = 0.02
+"""How long closing a child may spend on deleting what it left."""
+
+
+class Merged(msgspec.Struct, frozen=True):
+    """What became of a child's changes. Free of violations and conflicts, `auto` put them in place."""
+
+    changes: tuple[Change, ...] = ()
+    conflicts: tuple[Conflict, ...] = ()
+    violations: tuple[Violation, ...] = ()
+    proposal: str = ""
+    applied: tuple[str, ...] = ()
+    """The paths of the parent that were written or removed."""
+
+    @property
+    def ok(self) -> bool:
+        return not self.conflicts and not self.violations
+
+
+class Recovered(msgspec.Struct, frozen=True):
+    """What opening a project found of earlier processes."""
+
+    left: tuple[str, ...] = ()
+    """Paths of a half-done merge that somebody changed since: they were left alone."""
+    unmounted: tuple[str, ...] = ()
+    children: tuple[str, ...] = ()
+    """Sessions whose workspace is still there without a process."""
+
+
+class Workspaces:
+    """The workspaces of one project."""
+
+    def __init__(self, project: Path, limits: Limits | None = None) -> None:
+        self._layout = Layout(project)
+        self._layout.prepare()
+        self._limits = limits or Limits()
+        self._objects = Objects(self._layout.store)
+        self._objects.prepare()
+        self._ignoring = Ignoring(self._layout.project, self._layout.store)
+        self._bases = Bases(self._layout, self._ignoring, self._limits)
+        self._journal = Journal(self._layout)
+        self._proposals = Proposals(self._layout, self._objects)
+
+    @property
+    def project(self) -> Path:
+        """The parent workspace, with every link in its path resolved."""
+        return self._layout.project
+
+    def open_child(
+        self, session_id: str, *, read_only: bool = False, write_set: Sequence[str] | None = None
+    ) -> Child:
+        """Snapshot the parent as it is now for one session; an older workspace of it is thrown away."""
+        folder = self._layout.child(session_id)
+        kept = None if write_set is None else tuple(write_set)
+        with self._layout.lock():
+            if folder.exists():
+                self._throw_away(folder)
+            base = self._bases.current()
+            try:
+                return children.make(
+                    folder, session_id, base, self._ignoring, read_only=read_only, write_set=kept
+                )
+            except BaseException:
+                self._throw_away(folder)
+                raise
+
+    def find_child(self, session_id: str) -> Child | None:
+        """The workspace an earlier process left for this session, opened as it was; None without one."""
+        folder = self._layout.child(session_id)
+        with self._layout.lock():
+            try:
+                record = children.read_record(folder)
+                base = self._bases.get(record.base)
+            except (NotFoundError, FileNotFoundError):
+                return None
+            if record.method.startswith("overlay") and not children.is_of_this_boot(record.owner):
+                return None  # what the layer held may never have reached the disk
+            return children.attach(folder, record, base, self._ignoring)
+
+    def watch(self) -> Watch:
+        """Begin to watch the parent for a shared step; its `changes()` are what changed since."""
+        with self._layout.lock():
+            name = self._bases.newest_name()
+            try:
+                base = self._bases.get(name) if name else None
+            except FileNotFoundError:
+                base = None
+            return Watch(self._layout, self._ignoring, self._limits, base)
+
+    # ------------------------------------------------------------------------------ coming home
+
+    def merge(self, child: Child, write_set: Sequence[str] | None = None, mode: Mode = "auto") -> Merged:
+        """Bring a child's changes home: put them into the parent, keep them as a proposal, or drop them."""
+        known = self._remembered(child)
+        if known is not None:
+            return known
+        changes = tuple(child.changes())
+        allowed = () if child.read_only else write_set
+        bad = tuple(violations(changes, allowed))
+        if bad or mode == "discard" or not changes:
+            return Merged(changes, violations=bad)
+        base, tree = open_top(child.base.tree), open_top(child.path)
+        try:
+            revision = revise(changes, base, tree)
+            content = TreeContent(tree)
+            if mode == "propose":
+                keep_content(revision, TreeContent(base), content, self._objects)
+                kept = None if write_set is None else tuple(write_set)
+                with self._layout.lock():
+                    proposal = self._proposals.add(child.session_id, child.base.id, kept, changes, revision)
+                merged = Merged(changes, proposal=proposal.id)
+                write_whole(child.folder / "merged.json", msgspec.json.encode(merged))
+                return merged
+            note = child.folder / "merged.json"
+            return self._put(changes, revision, content, child.base, write_set, note)
+        finally:
+            os.close(base)
+            os.close(tree)
+
+    def apply(self, proposal_id: str, *, dry_run: bool = False) -> Merged:
+        """Put a proposal into the parent as it is now; a dry run only says what would happen."""
+        proposal = self._proposals.get(proposal_id)
+        try:
+            base: Base | None = self._bases.get(proposal.base)
+        except FileNotFoundError:
+            base = None
+        content = StoredContent(self._objects)
+        merged = self._put(
+            proposal.changes, proposal.revision, content, base, proposal.write_set, None, dry_run=dry_run
+        )
+        if merged.ok and not dry_run:
+            self._proposals.drop(proposal_id)
+        return merged
+
+    def proposals(self) -> list[Proposal]:
+        """Everything that waits to be applied, oldest first."""
+        return self._proposals.all()
+
+    def reject(self, proposal_id: str) -> None:
+        """Drop a proposal."""
+        self._proposals.get(proposal_id)
+        self._proposals.drop(proposal_id)
+
+    def diff(self, what: Child | str) -> str:
+        """The changes of a child, or of a proposal by its id, as a patch."""
+        if isinstance(what, str):
+            return draw_diff(self._proposals.get(what).revision, self._objects)
+        base, tree = open_top(what.base.tree), open_top(what.path)
+        try:
+            plain = [change for change in what.changes() if change.what != "special"]
+            revision = revise(plain, base, tree)
+            keep_content(revision, TreeContent(base), TreeContent(tree), self._objects)
+            return draw_diff(revision, self._objects)
+        finally:
+            os.close(base)
+            os.close(tree)
+
+    def content(self, side: str) -> bytes:
+        """What a side of a conflict (`mode hash`) holds."""
+        return self._objects.get(side.rpartition(" ")[2])
+
+    def _remembered(self, child: Child) -> Merged | None:
+        try:
+            return msgspec.json.decode((child.folder / "merged.json").read_bytes(), type=Merged)
+        except FileNotFoundError:
+            return None
+
+    def _put(
+        self,
+        changes: tuple[Change, ...],
+        revision: Revision,
+        content: Content,
+        base: Base | None,
+        write_set: Sequence[str] | None,
+        note: Path | None,
+        *,
+        dry_run: bool = False,
+    ) -> Merged:
+        with self._layout.lock():
+            for _ in range(MAX_TRIES):
+                outcome = self._decide(revision, content, base)
+                conflicts = outcome.conflicts + _outside(outcome, write_set)
+                merged = Merged(changes, conflicts, applied=tuple(step.path for step in outcome.steps))
+                if conflicts or dry_run:
+                    return msgspec.structs.replace(merged, applied=()) if conflicts else merged
+                told = Note(str(note), msgspec.json.encode(merged)) if note else None
+                try:
+                    self._journal.apply(
+                        outcome.steps,
+                        content_of(outcome, content, self._objects),
+                        revision.folders_made,
+                        revision.folders_gone,
+                        told,
+                    )
+                except Moved:
+                    continue
+                except OSError as error:
+                    message = f"the changes could not be put into the workspace: {error}"
+                    hint = "nothing was changed; check permissions and disk space"
+                    raise WorldError("workspace.cannot_apply", message, hint=hint) from error
+                return merged
+        message = "the workspace changes faster than changes can be merged into it"
+        raise WorldError("workspace.changing", message, hint="stop what writes to it, then merge again")
+
+    def _decide(self, revision: Revision, content: Content, base: Base | None) -> Outcome:
+        parent = open_top(self._layout.project)
+        try:
+            simple = merge_simply(revision, parent)
+            if simple is not None:
+                return simple
+            if base is None:  # the store has both sides of every path, which is all that is left to go by
+                ours = {file.path: (file.before, state_at(parent, file.path)) for file in revision.files}
+                stored = StoredContent(self._objects)
+                return merge_fully(revision, content, ours, self._objects, stored, TreeContent(parent))
+            tree = open_top(base.tree)
+            try:
+                ours = self._parent_changes(base, tree, parent, revision)
+                return merge_fully(
+                    revision, content, ours, self._objects, TreeContent(tree), TreeContent(parent)
+                )
+            finally:
+                os.close(tree)
+        finally:
+            os.close(parent)
+
+    def _parent_changes(
+        self, base: Base, tree: int, parent: int, revision: Revision
+    ) -> dict[str, tuple[State | None, State | None]]:
+        """What the parent changed since a base, what the revision touches in any case."""
+        now = self._bases.look(base.manifest)
+        paths = {file.path for file in revision.files}
+        before = base.manifest.files
+        for path in before.keys() | now.files.keys():
+            entry = now.files.get(path)
+            if before.get(path) != entry or (entry is not None and not base.manifest.settled(entry)):
+                paths.add(path)
+        found = {path: (state_at(tree, path), state_at(parent, path)) for path in paths}
+        return {path: states for path, states in found.items() if states[0] != states[1]}
+
+    # ------------------------------------------------------------------------------- the end of it
+
+    def close(self, child: Child, *, keep: bool = False, why: str = "") -> None:
+        """End a child: nothing of it is left, or its folder is kept and says why."""
+        child.detach()
+        if keep:
+            record = msgspec.structs.replace(child.record, kept=why or "kept")
+            write_whole(child.folder / "child.json", msgspec.json.encode(record))
+            return
+        with self._layout.lock():
+            self._throw_away(child.folder)
+            self._prune_bases()
+        trash.empty(self._layout.trash, budget_s=CLOSE_S)
+
+    def recover(self) -> Recovered:
+        """Finish or undo what dead processes left; called when the project is opened."""
+        with self._layout.lock():
+            left = self._journal.recover()
+            unmounted: list[str] = []
+            orphans: list[str] = []
+            for folder in self._folders():
+                try:
+                    record = children.read_record(folder)
+                except WorldError:
+                    if not (folder / "child.json").exists():
+                        self._throw_away(folder)  # died while it was made
+                    continue
+                if children.is_alive(record.owner):
+                    continue
+                orphans.append(record.session)
+                if overlay.mounts_below(folder):
+                    overlay.lift(folder / "workspace")
+                    unmounted.append(record.session)
+        return Recovered(tuple(left), tuple(unmounted), tuple(orphans))
+
+    def gc(self, *, keep_for_s: float | None = None) -> None:
+        """Delete what nobody needs: old bases, thrown-away trees, content without a proposal, and, when a
+        time is given, workspaces kept or abandoned longer ago than that.
+        """
+        with self._layout.lock():
+            for folder in self._folders():
+                if keep_for_s is not None and self._is_old(folder, keep_for_s):
+                    self._throw_away(folder)
+            self._prune_bases()
+            for name in os.listdir(self._layout.bases):
+                if name.startswith("."):
+                    trash.throw_away(self._layout.bases / name, self._layout.trash)
+            if not self._proposals.all() and not self._folders():
+                trash.throw_away(self._layout.store / "objects", self._layout.trash)
+                (self._layout.store / "objects").mkdir(exist_ok=True)
+        trash.empty(self._layout.trash)
+
+    def _is_old(self, folder: Path, keep_for_s: float) -> bool:
+        try:
+            record = children.read_record(folder)
+            age_s = time.time() - (folder / "child.json").stat().st_mtime
+        except (WorldError, OSError):
+            return True
+        return age_s > keep_for_s and (bool(record.kept) or not children.is_alive(record.owner))
+
+    def _folders(self) -> list[Path]:
+        return [folder for folder in self._layout.children.iterdir() if folder.is_dir()]
+
+    def _throw_away(self, folder: Path) -> None:
+        overlay.lift(folder / "workspace")
+        trash.throw_away(folder, self._layout.trash)
+
+    def _prune_bases(self) -> None:
+        used = {self._bases.newest_name()}
+        used.update(proposal.base for proposal in self._proposals.all())
+        for folder in self._folders():
+            try:
+                used.add(children.read_record(folder).base)
+            except WorldError:
+                continue
+        for name in self._bases.names():
+            if name not in used:
+                trash.throw_away(self._layout.bases / name, self._layout.trash)
+
+
+def _outside(outcome: Outcome, write_set: Sequence[str] | None) -> tuple[Conflict, ...]:
+    """Where a rename by the parent would carry a change to a path the step may not write."""
+    if write_set is None:
+        return ()
+    return tuple(
+        Conflict(step.path, "CONFLICT (outside write_set)")
+        for step in outcome.steps
+        if not matches(write_set, step.path)
+    )
