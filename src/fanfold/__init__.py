@@ -1,5 +1,12 @@
 """Fan a job out to a team of AI agents and fold one answer back.
 
+    result = fanfold.run_sync("research-and-brief", topic="solid-state batteries")
+    result.status, result.output, result.steps["gather"].output
+
+    async with fanfold.open(".") as ff:
+        run = await ff.start("audit.yaml", packages=["a", "b"])
+        async for event in run.events(): ...
+
 Public names are loaded at their first use: `fanfold --help` and every script that imports the package
 would otherwise pay for all of it.
 """
@@ -8,13 +15,97 @@ from __future__ import annotations
 
 TYPE_CHECKING = False  # type checkers take it for true; importing it from typing would cost 10 ms
 if TYPE_CHECKING:
-    from fanfold.errors import FanfoldError
+    import os
+    from collections.abc import Mapping
+
+    from fanfold.errors import AuthorError, FanfoldError, NotFoundError, WorldError
+    from fanfold.kernel.plan import JSON
+    from fanfold.recipe.builder import Recipe
+    from fanfold.runtime.client import Client, Result, RunHandle, StepResult
     from fanfold.runtime.functions import function
+    from fanfold.runtime.project import Options
 
 __version__ = "0.1.0"
-__all__ = ["FanfoldError", "__version__", "function"]
+__all__ = [
+    "AuthorError",
+    "Client",
+    "FanfoldError",
+    "NotFoundError",
+    "Options",
+    "Recipe",
+    "Result",
+    "RunHandle",
+    "StepResult",
+    "WorldError",
+    "__version__",
+    "function",
+    "open",
+    "run",
+    "run_sync",
+]
 
-_HOMES = {"FanfoldError": "fanfold.errors", "function": "fanfold.runtime.functions"}
+_HOMES = {
+    "AuthorError": "fanfold.errors",
+    "Client": "fanfold.runtime.client",
+    "FanfoldError": "fanfold.errors",
+    "NotFoundError": "fanfold.errors",
+    "Options": "fanfold.runtime.project",
+    "Recipe": "fanfold.recipe.builder",
+    "Result": "fanfold.runtime.client",
+    "RunHandle": "fanfold.runtime.client",
+    "StepResult": "fanfold.runtime.client",
+    "WorldError": "fanfold.errors",
+    "function": "fanfold.runtime.functions",
+}
+
+
+def open(path: str | os.PathLike[str] = ".") -> Client:
+    """A project, to be used in `async with`; leaving it pauses what still runs."""
+    from pathlib import Path
+
+    from fanfold.wiring import wire
+
+    return wire(Path(path)).client()
+
+
+async def run(
+    recipe: str | os.PathLike[str] | Recipe,
+    /,
+    *,
+    project: str | os.PathLike[str] = ".",
+    inputs: Mapping[str, JSON] | None = None,
+    options: Options | None = None,
+    **named: JSON,
+) -> Result:
+    """Run a recipe until it ends, pauses, or only people can go on.
+
+    `recipe` is a name, a file or a `Recipe`; inputs are given by name, or as a map where a name is taken.
+    """
+    async with open(project) as client:
+        return await client.run(recipe, inputs=inputs, options=options, **named)
+
+
+def run_sync(
+    recipe: str | os.PathLike[str] | Recipe,
+    /,
+    *,
+    project: str | os.PathLike[str] = ".",
+    inputs: Mapping[str, JSON] | None = None,
+    options: Options | None = None,
+    **named: JSON,
+) -> Result:
+    """`run` for code that is not async. In a notebook, where a loop runs already, it uses a thread."""
+    import asyncio
+
+    work = run(recipe, project=project, inputs=inputs, options=options, **named)
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(work)
+    from concurrent.futures import ThreadPoolExecutor
+
+    with ThreadPoolExecutor(1, "fanfold") as pool:
+        return pool.submit(asyncio.run, work).result()
 
 
 def __getattr__(name: str) -> object:

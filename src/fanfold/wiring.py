@@ -13,12 +13,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fanfold.agents.roles import Registry, load_roles, role_roots
-from fanfold.recipe.library import Library
-from fanfold.recipe.surroundings import Ceilings, RoleFacts, Surroundings
+from fanfold.recipe.library import Library, is_path
+from fanfold.recipe.surroundings import Ceilings, Found, RoleFacts, Surroundings
 from fanfold.runtime.config import Config, user_home
 
 if TYPE_CHECKING:
     from fanfold.agents.backend import Backend
+    from fanfold.kernel.plan import Plan
+    from fanfold.recipe.builder import Recipe
+    from fanfold.runtime.client import Client
     from fanfold.runtime.frozen import Frozen
     from fanfold.runtime.handler_search import HandlerSearch
     from fanfold.runtime.project import Project
@@ -58,6 +61,34 @@ class Wired:
         from fanfold.runtime.handler_search import HandlerSearch
 
         return HandlerSearch(self.project)
+
+    def find(self, ref: str) -> Found:
+        """A recipe by name or file; a file is looked for in the current folder, then in the project."""
+        if is_path(ref) and not os.path.exists(ref) and os.path.exists(self.project / ref):
+            return self.library.find(str(self.project / ref))
+        return self.library.find(ref)
+
+    def plan_of(self, recipe: str | os.PathLike[str] | Recipe) -> Plan:
+        """The plan of a recipe by name, by file or built in code; raises `RecipeRefused`."""
+        from fanfold.recipe.builder import Recipe
+        from fanfold.recipe.compile import compile_recipe
+        from fanfold.recipe.refusal import RecipeRefused
+
+        if isinstance(recipe, Recipe):
+            name, compiled = recipe.name, recipe.compile(self.around, self.project)
+        else:
+            name = os.fspath(recipe)
+            found = self.find(name)
+            compiled = compile_recipe(found.data, found.file, self.around)
+        if compiled.plan is None:
+            raise RecipeRefused(name, compiled.report.diagnostics, compiled.sources)
+        return compiled.plan
+
+    def client(self) -> Client:
+        """The project as Python sees it."""
+        from fanfold.runtime.client import Client
+
+        return Client(self.open(), self.plan_of)
 
     def open(self) -> Project:
         """The project with its store, ready to run recipes."""

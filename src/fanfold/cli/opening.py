@@ -2,35 +2,18 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from fanfold.cli.command import Call
-from fanfold.errors import AuthorError
 from fanfold.recipe.compile import compile_recipe
 from fanfold.recipe.diagnostics import Diagnostic, Position, Range, Source, render_text
-from fanfold.recipe.library import is_path
+from fanfold.recipe.refusal import RecipeRefused
 from fanfold.recipe.surroundings import Found
 from fanfold.wiring import Wired, wire
 
 if TYPE_CHECKING:
     from fanfold.kernel.plan import Plan
-
-
-class RecipeRefused(AuthorError):
-    """The recipe has errors. `rendered` shows them to a person; `details` is what `check --json` says."""
-
-    def __init__(self, opened: Opened) -> None:
-        errors = [diagnostic for diagnostic in opened.diagnostics if diagnostic.severity == "error"]
-        more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
-        import msgspec
-
-        details = {"ok": False, "diagnostics": msgspec.to_builtins(opened.diagnostics)}
-        super().__init__(
-            errors[0].code, errors[0].message + more, hint=f"fanfold check {opened.ref}", details=details
-        )
-        self.rendered = opened.rendered
 
 
 class Opened:
@@ -62,7 +45,7 @@ class Opened:
     def runnable(self) -> Plan:
         """The plan, or `RecipeRefused`."""
         if self.plan is None or not self.ok:
-            raise RecipeRefused(self)
+            raise RecipeRefused(self.ref, self.diagnostics, self.sources)
         return self.plan
 
 
@@ -74,10 +57,7 @@ class Project:
 
     def find(self, ref: str) -> tuple[str, Found]:
         """A recipe by name or file; a file is looked for here first, then in the project."""
-        folder = self.wired.project
-        if is_path(ref) and not os.path.exists(ref) and os.path.exists(folder / ref):
-            return ref, self.wired.library.find(str(folder / ref))
-        return ref, self.wired.library.find(ref)
+        return ref, self.wired.find(ref)
 
     def compile(self, found: tuple[str, Found]) -> Opened:
         ref, recipe = found

@@ -52,10 +52,10 @@ class Closure(Struct):
     """Answers of the library, by the folder asked from and the reference."""
     too_deep: set[int] = field(default_factory=set)
 
-    def enter(self, data: bytes, file: str, identity: str) -> Unit | None:
-        """Compile a file and everything below it."""
+    def enter(self, data: bytes, file: str, identity: str, *, bounded: bool = True) -> Unit | None:
+        """Compile a file and everything below it; `bounded` says whether limits on text hold for it."""
         errors_before = _errors(self.report)
-        unit = read_unit(data, file, self.around, self.report)
+        unit = read_unit(data, file, self.around, self.report, bounded=bounded)
         self.units[identity] = unit
         if unit is None:
             return None

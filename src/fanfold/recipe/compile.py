@@ -49,12 +49,20 @@ class Compiled(Struct):
 
 
 def compile_recipe(
-    data: bytes, file: str, around: Surroundings, *, inputs: Mapping[str, JSON] | None = None
+    data: bytes,
+    file: str,
+    around: Surroundings,
+    *,
+    inputs: Mapping[str, JSON] | None = None,
+    bounded: bool = True,
 ) -> Compiled:
-    """Compile a recipe and all it calls; with `inputs`, also check that they fit what it declares."""
+    """Compile a recipe and all it calls; with `inputs`, also check that they fit what it declares.
+
+    `bounded=False` is for text made from a recipe built in code: limits on files do not hold for it.
+    """
     report = Report()
     closure = Closure(around, report, file)
-    root = closure.enter(data, file, os.path.realpath(file))
+    root = closure.enter(data, file, os.path.realpath(file), bounded=bounded)
     if root is not None and inputs is not None:
         _check_inputs(root, inputs)
     units = [unit for unit in closure.units.values() if unit is not None]

@@ -27,6 +27,8 @@ __all__ = ["MAX_BYTES", "MAX_DEPTH", "MAX_VALUES", "Mapping", "Node", "Scalar", 
 MAX_BYTES = 256 * 1024
 MAX_DEPTH = 20
 """Collections inside one another; the outermost counts."""
+MAX_BUILT_DEPTH = 200
+"""For recipes built in code; beyond it Python's own stack would decide."""
 MAX_VALUES = 50_000
 """More than one value in five bytes of the largest recipe is no recipe."""
 MAX_ENCODING_ERRORS = 20
@@ -44,27 +46,29 @@ class _Stop(BaseException):
     """Composing cannot go on; the reason is in the report. A signal, not an error."""
 
 
-def parse(data: bytes, file: str) -> tuple[Node | None, Source, Report]:
+def parse(data: bytes, file: str, *, bounded: bool = True) -> tuple[Node | None, Source, Report]:
     """Read one recipe. The tree is None when the text could not be read to its end.
+
+    `bounded=False` lifts the limits on size and characters, for text that this program wrote itself.
 
     >>> tree, source, report = parse(b"name: hello", "hello.yaml")
     >>> report.ok, plain(tree)
     (True, {'name': 'hello'})
     """
     report = Report()
-    source = _decode(data, file, report)
+    source = _decode(data, file, report, bounded)
     if not report.ok:
         return None, source, report
     try:
-        tree = _Composer(data, source, report).document()
+        tree = _Composer(data, source, report, bounded).document()
     except _Stop:
         tree = None
     return tree, source, report
 
 
-def _decode(data: bytes, file: str, report: Report) -> Source:
+def _decode(data: bytes, file: str, report: Report, bounded: bool) -> Source:
     """The text of the file; anything that is not clean UTF-8 is reported."""
-    if len(data) > MAX_BYTES:
+    if bounded and len(data) > MAX_BYTES:
         source = Source(data[:MAX_BYTES].decode("utf-8", "replace"), file)
         message = f"the recipe has {len(data):,} bytes; at most {MAX_BYTES:,} are allowed"
         report.error("recipe.too_large", message, source, (0, 0), "move long texts to roles or files")
@@ -116,7 +120,7 @@ def _clip(text: str) -> str:
 class _Composer:
     """Builds the tree of one document from libyaml's events."""
 
-    def __init__(self, data: bytes, source: Source, report: Report) -> None:
+    def __init__(self, data: bytes, source: Source, report: Report, bounded: bool) -> None:
         import yaml
         from yaml import events
         from yaml._yaml import CParser
@@ -127,6 +131,8 @@ class _Composer:
         self._source = source
         self._text = source.text
         self._report = report
+        self._bounded = bounded
+        self._max_depth = MAX_DEPTH if bounded else MAX_BUILT_DEPTH
         self._values = 0
         self._template_at = -1  # the last unquoted template; the syntax error it causes says nothing new
 
@@ -170,7 +176,7 @@ class _Composer:
         events = self._events
         start, end = event.start_mark.index, event.end_mark.index
         self._values += 1
-        if self._values > MAX_VALUES:
+        if self._values > MAX_VALUES and self._bounded:
             message = f"the recipe has more than {MAX_VALUES:,} values"
             self._error("recipe.too_large", message, (start, start + 1))
             raise _Stop
@@ -183,8 +189,8 @@ class _Composer:
             start = min(self._refuse_properties(start), end)
         if isinstance(event, events.ScalarEvent):
             return self._scalar(event, start)
-        if depth == MAX_DEPTH:
-            message = f"the recipe nests more than {MAX_DEPTH} levels deep"
+        if depth == self._max_depth:
+            message = f"the recipe nests more than {self._max_depth} levels deep"
             self._error("recipe.too_deep", message, (start, start + 1))
             raise _Stop
         if isinstance(event, events.SequenceStartEvent):
@@ -203,7 +209,7 @@ class _Composer:
                 self._error("recipe.bad_value", str(error), (start, end), "quote it if it is meant as text")
                 value = 0
         scalar = Scalar(value, text, start, end, style, self._text)
-        if style == '"' and (found := _FORBIDDEN_VALUES.search(text)):
+        if self._bounded and style == '"' and (found := _FORBIDDEN_VALUES.search(text)):
             message = f"control character U+{ord(found.group()):04X} is not allowed"
             self._error("recipe.encoding", message, scalar.span(*found.span()), "remove it")
         return scalar

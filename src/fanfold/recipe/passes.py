@@ -32,9 +32,11 @@ from fanfold.recipe.values import read_output
 DEFAULT_MAX_STEPS = 1_000
 
 
-def read_unit(data: bytes, file: str, around: Surroundings, report: Report) -> Unit | None:
+def read_unit(
+    data: bytes, file: str, around: Surroundings, report: Report, *, bounded: bool = True
+) -> Unit | None:
     """Read and check one file; None when it is not even a map of keys."""
-    tree, source, problems = parse.parse(data, file)
+    tree, source, problems = parse.parse(data, file, bounded=bounded)
     report.extend(problems)
     notes = Notes(report, source)
     entries = read_entries(tree, RECIPE, notes) if tree is not None else None
@@ -86,7 +88,7 @@ def _read_budget(limits: Entries, notes: Notes) -> Budget:
 
 
 def _read_defaults(unit: Unit) -> Defaults:
-    defaults = Defaults(on_failure=unit.entries.text("on_failure") or "skip")  # type: ignore[arg-type]
+    defaults = Defaults(on_failure=unit.entries.text("on_failure") or "skip")  # type: ignore[arg-type]  # checked words
     node = unit.entries.nodes.get("defaults")
     entries = read_entries(node, DEFAULTS, unit.notes) if node is not None else None
     if entries is None:
@@ -97,7 +99,7 @@ def _read_defaults(unit: Unit) -> Defaults:
         defaults.agent = agent.text if role.known else None
     defaults.model = entries.text("model")
     defaults.timeout_ms = entries.milliseconds("timeout")
-    defaults.workspace_mode = entries.text("workspace_mode")  # type: ignore[assignment]
+    defaults.workspace_mode = entries.text("workspace_mode")  # type: ignore[assignment]  # checked words
     if "retry" in entries.nodes:
         defaults.retry = read_retry(entries.nodes["retry"], unit.notes)
     return defaults

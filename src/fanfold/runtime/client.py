@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
-from html import escape
 from types import TracebackType
 from typing import Any, Self
 
@@ -24,7 +23,7 @@ from fanfold.runtime.host import Host, now_ms
 from fanfold.runtime.permission import denied, needs_permission
 from fanfold.runtime.project import Options, Project
 from fanfold.runtime.requests import Verdict, answer_approval, check_choice, find_approval
-from fanfold.runtime.run_tree import RunTree
+from fanfold.runtime.run_tree import RunTree, run_status
 from fanfold.runtime.views import head_document, result_document
 
 FindPlan = Callable[[Any], Plan]
@@ -57,20 +56,18 @@ class Result(Struct, frozen=True):
     usage: dict[str, Any]
     changes: list[Any]
     children: list[str]
+    plan: Plan | None = None
+    """What was run; for pictures."""
 
     @property
     def ok(self) -> bool:
         return self.status == "completed"
 
     def _repr_html_(self) -> str:
-        """How a notebook shows it: status, answer, and a table of steps."""
-        rows = "".join(
-            f"<tr><td>{escape(path)}</td><td>{escape(step.type)}</td><td>{escape(step.status)}</td></tr>"
-            for path, step in self.steps.items()
-        )
-        answer = escape(self.output if isinstance(self.output, str) else repr(self.output))
-        title = f"<b>{escape(self.recipe)}</b> {escape(self.status)} <code>{escape(self.run_id)}</code>"
-        return f"<div>{title}<pre>{answer}</pre><table>{rows}</table></div>"
+        """How a notebook shows it: status, answer, the graph, and a table of steps."""
+        from fanfold.runtime.notebook import result_html
+
+        return result_html(self)
 
 
 class RunHandle:
@@ -85,7 +82,7 @@ class RunHandle:
 
     @property
     def status(self) -> str:
-        return self._tree.root.status
+        return run_status(self._tree.state, self._tree.root)
 
     async def events(self) -> AsyncIterator[Envelope]:
         """Every event of the tree in order, from the first, then live until the run stops."""
@@ -170,21 +167,36 @@ class Client:
         **named: JSON,
     ) -> RunHandle:
         """Start a recipe: a name, a file, or a `Recipe`. Inputs by name, or as a mapping."""
+        tree = self._create(recipe, {**(inputs or {}), **named}, options or Options())
+        return self._drive(tree, resumed=False)
+
+    async def run(
+        self,
+        recipe: Any,
+        /,
+        *,
+        inputs: Mapping[str, JSON] | None = None,
+        options: Options | None = None,
+        **named: JSON,
+    ) -> Result:
+        """Run a recipe until it ends, pauses, or waits for people only."""
+        tree = self._create(recipe, {**(inputs or {}), **named}, options or Options())
+        return await self._drive(tree, resumed=False, leave_when_waiting=True).result()
+
+    def _create(self, recipe: Any, inputs: Mapping[str, JSON], options: Options) -> RunTree:
         plan = self._find_plan(recipe)
-        options = options or Options()
         lines = needs_permission(plan)
         if lines and options.permission != "auto":
             raise denied(plan, lines)
-        tree = self.project.create(plan, {**(inputs or {}), **named}, options)
-        return self._drive(tree, resumed=False)
+        return self.project.create(plan, inputs, options)
 
     async def resume(self, run: str) -> RunHandle:
         """Take a paused or abandoned run over and go on."""
         tree = self.project.own(self.project.resolve(run).root_run_id)
         return self._drive(tree, resumed=True)
 
-    def _drive(self, tree: RunTree, *, resumed: bool) -> RunHandle:
-        host = self.project.host(tree, leave_when_waiting=False)
+    def _drive(self, tree: RunTree, *, resumed: bool, leave_when_waiting: bool = False) -> RunHandle:
+        host = self.project.host(tree, leave_when_waiting=leave_when_waiting)
 
         async def work() -> None:
             try:
@@ -204,4 +216,4 @@ class Client:
 def to_result(tree: RunTree) -> Result:
     document = result_document(tree)
     steps = {path: StepResult(**step) for path, step in document.pop("steps").items()}
-    return Result(**document, steps=steps)
+    return Result(**document, steps=steps, plan=tree.state.plan)

@@ -1,0 +1,148 @@
+"""Recipes built in code: the same keys as in YAML, the same compiler, the same refusals.
+
+    recipe = Recipe(
+        name="greet",
+        inputs=[{"name": "who", "required": True}],
+        steps=[{"id": "hello", "agent": "explorer", "prompt": "Greet {{inputs.who}}."}],
+    )
+    recipe.to_yaml()            # the file that would say the same
+    Recipe.from_yaml(text)      # and back
+
+A recipe is checked when it is run, or by `check`. It becomes YAML on the way, so a diagnostic points at a
+line one can look at; the limits on the size of recipe files do not bind it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Self
+
+import msgspec
+
+from fanfold.errors import AuthorError
+from fanfold.kernel.plan import JSON
+from fanfold.recipe.parse import parse, plain
+from fanfold.recipe.refusal import RecipeRefused
+from fanfold.recipe.scalars import resolve
+
+if TYPE_CHECKING:
+    from fanfold.recipe.compile import Compiled
+    from fanfold.recipe.surroundings import Surroundings
+
+Entry = Mapping[str, Any]
+
+
+class Recipe:
+    """A recipe as data; `value` is what its YAML file would hold.
+
+    >>> recipe = Recipe(name="one", steps=[{"id": "a", "prompt": "Say yes"}])
+    >>> Recipe.from_yaml(recipe.to_yaml()) == recipe
+    True
+    """
+
+    __slots__ = ("value",)
+
+    def __init__(  # noqa: PLR0913 - one argument per key of the language
+        self,
+        *,
+        name: str,
+        steps: Sequence[Entry] | None = None,
+        phases: Sequence[Entry] | None = None,
+        description: str | None = None,
+        version: int | None = None,
+        inputs: Sequence[Entry] | None = None,
+        output: str | Entry | None = None,
+        limits: Entry | None = None,
+        defaults: Entry | None = None,
+        on_failure: str | None = None,
+        metadata: Entry | None = None,
+    ) -> None:
+        given = {
+            "name": name, "description": description, "version": version, "inputs": inputs, "limits": limits,
+            "defaults": defaults, "on_failure": on_failure, "metadata": metadata, "steps": steps,
+            "phases": phases, "output": output,
+        }  # fmt: skip
+        self.value: dict[str, JSON] = _plain({key: one for key, one in given.items() if one is not None})
+
+    @classmethod
+    def from_yaml(cls, text: str | bytes) -> Self:
+        """Read a recipe; raises `RecipeRefused` when the text is no YAML map."""
+        data = text.encode() if isinstance(text, str) else text
+        tree, source, report = parse(data, "recipe", bounded=False)
+        if tree is None or not report.ok:
+            raise RecipeRefused("FILE", report.diagnostics, {source.file: source})
+        value = plain(tree)
+        if not isinstance(value, dict):
+            raise AuthorError(
+                "recipe.bad_type", "a recipe is a map of keys", hint="begin with name: and steps:"
+            )
+        recipe = cls.__new__(cls)
+        recipe.value = value
+        return recipe
+
+    def to_yaml(self) -> str:
+        """The recipe as a file would hold it."""
+        import yaml
+
+        return yaml.dump(
+            self.value, Dumper=_dumper(), sort_keys=False, allow_unicode=True, width=2**31 - 1, indent=2
+        )
+
+    def compile(self, around: Surroundings, folder: str | os.PathLike[str] = ".") -> Compiled:
+        """Check the recipe and everything it calls; sub-workflows in files are found from `folder`."""
+        from fanfold.recipe.compile import compile_recipe
+
+        file = os.path.join(folder, f"<{self.value.get('name', 'recipe')}>")  # a name no file has
+        return compile_recipe(self.to_yaml().encode(), file, around, bounded=False)
+
+    @property
+    def name(self) -> str:
+        return str(self.value.get("name", ""))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Recipe) and self.value == other.value
+
+    __hash__ = None  # type: ignore[assignment]  # its value can be changed, as a dict's can
+
+    def __repr__(self) -> str:
+        return f"Recipe(name={self.name!r})"
+
+
+def _plain(value: dict[str, Any]) -> dict[str, JSON]:
+    """Only what JSON can hold, and a copy, so that later changes of a list do not change the recipe."""
+    try:
+        copied: dict[str, JSON] = msgspec.json.decode(msgspec.json.encode(value))
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        hint = "a recipe is data: text, numbers, lists and maps"
+        raise AuthorError(
+            "recipe.bad_type", f"the recipe holds something else than data: {error}", hint=hint
+        ) from None
+    return copied
+
+
+def _dumper() -> type[Any]:
+    import yaml
+
+    class Dumper(yaml.SafeDumper):
+        """Block style, long texts as they are read, and nothing our scalars would take for a number."""
+
+        def ignore_aliases(self, data: Any) -> bool:
+            del data
+            return True
+
+    def text(dumper: Any, value: str) -> Any:
+        style = "|" if "\n" in value else None
+        if style is None and value and _means_something_else(value):
+            style = '"'
+        return dumper.represent_scalar("tag:yaml.org,2002:str", value, style=style)
+
+    Dumper.add_representer(str, text)
+    return Dumper
+
+
+def _means_something_else(text: str) -> bool:
+    try:
+        return resolve(text) != text
+    except ValueError:
+        return True
