@@ -48,9 +48,9 @@ def test_the_first_rule_that_matches_chooses(tmp_path, environment, local, model
 @pytest.mark.parametrize(
     ("environment", "local", "code", "hint"),
     [
-        ({}, NOTHING, "model.none", 'pip install "fanfold[local]" && fanfold models pull'),
-        ({}, NOTHING, "model.none", "OPENAI_API_KEY or ANTHROPIC_API_KEY"),
-        ({}, BARE, "model.none", "fanfold models pull"),
+        ({}, NOTHING, "provider.none", 'pip install "fanfold[local]" && fanfold models pull'),
+        ({}, NOTHING, "provider.none", "OPENAI_API_KEY or ANTHROPIC_API_KEY"),
+        ({}, BARE, "provider.none", "fanfold models pull"),
         (SERVER, READY, "model.unnamed", "FANFOLD_MODEL=openai:NAME"),
         ({**SERVER, **OPENAI}, READY, "model.unnamed", "FANFOLD_MODEL=openai:NAME"),
         ({"FANFOLD_MODEL": "openai:x"}, READY, "model.no_key", "set OPENAI_API_KEY"),

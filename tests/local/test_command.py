@@ -47,7 +47,7 @@ def overview(models: Run, **environment: str) -> Any:
 def test_with_nothing_configured_it_says_what_to_do(models: Run, tmp_path: Path):
     document = overview(models)
     assert document["default"] is None
-    assert document["error"]["code"] == "model.none"
+    assert document["error"]["code"] == "provider.none"
     assert "fanfold models pull" in document["error"]["hint"]
     assert document["local"] == {
         "model": "local:smollm2",

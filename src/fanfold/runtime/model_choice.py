@@ -18,7 +18,14 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from fanfold.agents.local.weights import INSTALL_HINT, PROVIDER, PULL_HINT, SMOLLM2, LocalState
+from fanfold.agents.local.weights import (
+    INSTALL_HINT,
+    PROVIDER,
+    PULL_HINT,
+    SMOLLM2,
+    LocalState,
+    is_weights_file,
+)
 from fanfold.errors import AuthorError, WorldError
 from fanfold.runtime.config import Config
 
@@ -37,10 +44,12 @@ _WORDS = {
     "anthropic": "anthropic",
     PROVIDER: PROVIDER,
 }
-_WAYS = (
+_REMOTE_WAYS = (
     "set OPENAI_API_KEY or ANTHROPIC_API_KEY; or name a model with FANFOLD_MODEL (for a compatible server "
-    f"also OPENAI_BASE_URL); or use the local model, which needs no key: {INSTALL_HINT} && {PULL_HINT}"
+    "also OPENAI_BASE_URL); or try the recipe with scripted agents: --script FILE"
 )
+_WAYS = f"use the local model, which needs no key: {INSTALL_HINT} && {PULL_HINT}; or {_REMOTE_WAYS}"
+_WAYS_FROM_HERE = f"{PULL_HINT}, which needs no key; or {_REMOTE_WAYS}"
 
 
 class Choice(Struct, frozen=True):
@@ -66,13 +75,13 @@ def choose_model(
     configured, origin = config.text("models.model"), config.origins["models.model"]
     if asked is not None:
         by_user = (flag, None if _is_of_project(config, origin) else configured)
-        if _is_weights_file(asked) and asked not in by_user:
+        if is_weights_file(asked) and asked not in by_user:
             raise _not_here("the recipe or role", asked)
         return _named(asked, "the step or its role asks for it", config, local)
     if flag is not None:
         return _named(flag, "it was asked for", config, local)
     if configured is not None:
-        if _is_weights_file(configured) and _is_of_project(config, origin):
+        if is_weights_file(configured) and _is_of_project(config, origin):
             raise _not_here(origin, configured)
         return _named(configured, f"{origin} says so", config, local)
     for provider, key in KEYS.items():
@@ -85,12 +94,13 @@ def choose_model(
     if local.ready:
         return Choice(LOCAL_MODEL, PROVIDER, "no provider is configured, and the local model is here")
     if local.installed:
-        hint = f"{PULL_HINT}, which needs no key; or set OPENAI_API_KEY or ANTHROPIC_API_KEY"
-        raise WorldError(
-            "model.none", "no model: the local one has no weights yet, and no key is set", hint=hint
+        raise AuthorError(
+            "provider.none",
+            "no model: the local one has no weights yet, and no key is set",
+            hint=_WAYS_FROM_HERE,
         )
-    raise WorldError(
-        "model.none", "no model: no provider is configured and the local one is not here", hint=_WAYS
+    raise AuthorError(
+        "provider.none", "no model: no provider is configured and the local one is not here", hint=_WAYS
     )
 
 
@@ -101,7 +111,7 @@ def _named(name: str, why: str, config: Config, local: LocalState) -> Choice:
     elif not config.text(KEYS[provider]) and not (
         provider == "openai" and config.text("models.openai_base_url")
     ):
-        raise WorldError(
+        raise AuthorError(
             "model.no_key",
             f'"{name}" needs {VARIABLES[provider]}, which is not set',
             hint=f"set {VARIABLES[provider]}, or choose a model that needs no key: {LOCAL_MODEL}",
@@ -132,10 +142,6 @@ def _check_local(name: str, local: LocalState) -> None:
         )
     if name == LOCAL_MODEL and not local.pulled:
         raise WorldError("local.not_pulled", f'the weights of "{name}" are not here yet', hint=PULL_HINT)
-
-
-def _is_weights_file(name: str) -> bool:
-    return name.startswith(f"{PROVIDER}:") and name != LOCAL_MODEL
 
 
 def _is_of_project(config: Config, origin: str) -> bool:

@@ -87,6 +87,16 @@ def require_library() -> None:
         )
 
 
+def is_weights_file(model: str) -> bool:
+    """Whether a model is named by the path of its weights. Recipes and roles may not do that: they come with
+    a checkout, and weights are read by a native library.
+
+    >>> is_weights_file("local:/tmp/x.gguf"), is_weights_file("local:smollm2"), is_weights_file("openai:x")
+    (True, False, False)
+    """
+    return model.startswith(f"{PROVIDER}:") and model != f"{PROVIDER}:{SMOLLM2}"
+
+
 def find_weights(model: str, home: Path) -> Path:
     """The weights that `smollm2`, `local:smollm2` or `local:FILE.gguf` stand for, resolved and looked at."""
     name = model.removeprefix(f"{PROVIDER}:").strip()
