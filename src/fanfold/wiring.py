@@ -110,6 +110,8 @@ class Wired:
         backends: dict[str, Backend] = {}
         if frozen.script is not None:
             backends["scripted"] = ScriptedBackend(Script.load(frozen.script, frozen.script_file))
+        if frozen.backend == "model" and frozen.roles:  # a recipe without agents needs no model
+            backends["model"] = self._models(frozen)
         return Supervisor(
             store,
             backends,
@@ -118,6 +120,25 @@ class Wired:
             max_sessions=self.config.integer("sessions.max_sessions"),
             owner=this_process(),
         )
+
+    def _models(self, frozen: Frozen) -> Backend:
+        from fanfold.agents.backends.local import AnyModel
+        from fanfold.agents.backends.model import Access, ModelBackend
+        from fanfold.agents.local.weights import local_state
+        from fanfold.runtime.model_choice import choose_model
+
+        config = self.config
+        choice = choose_model(config, local_state(config.home), flag=frozen.model)
+        access = Access(
+            openai_api_key=config.text("models.openai_api_key"),
+            openai_base_url=config.text("models.openai_base_url"),
+            anthropic_api_key=config.text("models.anthropic_api_key"),
+        )
+
+        def reach(address: str) -> ModelBackend:
+            return ModelBackend(Access(openai_api_key="local", openai_base_url=address))
+
+        return AnyModel(choice.model, ModelBackend(access, model=choice.model), reach, config.home)
 
     def _is_handler(self, name: str) -> bool:
         return self._handlers.knows(name)

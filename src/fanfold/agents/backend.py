@@ -51,6 +51,8 @@ class SessionRequest(Struct, frozen=True, kw_only=True):
     model: str | None = None
     reasoning_effort: str | None = None
     max_turns: int | None = None
+    max_output_tokens: int | None = None
+    """A bound on each response; a text that reaches it is taken as it is, cut."""
     tools: tuple[str, ...] | None = None
     output_schema: JSON = None
     outputs: tuple[str, ...] = ()

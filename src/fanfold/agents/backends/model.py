@@ -64,9 +64,12 @@ class ModelBackend:
             message = f"{request.step}: nobody said which model to use"
             raise SessionFailed(Failure("agent", "model.none", message, hint, retryable=False))
         models = [model, *(one for one in self._fallback_models(request) if one != model)]
+        await self._providers.load(models)
         told = "" if self._instructions is None else self._instructions(request.workspace)
         setting = Setting(
-            asker=Asker(self._providers, models, self._redactor, self._patience, progress),
+            asker=Asker(
+                self._providers, models, self._redactor, self._patience, progress, request.max_output_tokens
+            ),
             tools=self._toolbox(request),
             redactor=self._redactor,
             instructions=compose(request.instructions, told),

@@ -47,7 +47,7 @@ class Judgement(Struct, frozen=True):
 class Contract:
     """What one session's answer must be."""
 
-    def __init__(self, schema: JSON, outputs: tuple[str, ...]) -> None:
+    def __init__(self, schema: JSON, outputs: tuple[str, ...], bounded: bool = False) -> None:
         if schema is None and outputs:
             schema = {
                 "type": "object",
@@ -57,11 +57,12 @@ class Contract:
             }
         self._schema = schema
         self._names = outputs
+        self._bounded = bounded
         self._wrapped = isinstance(schema, bool) or (schema is not None and not _is_object(schema))
 
     @classmethod
     def of(cls, request: SessionRequest) -> Contract:
-        return cls(request.output_schema, request.outputs)
+        return cls(request.output_schema, request.outputs, request.max_output_tokens is not None)
 
     @property
     def typed(self) -> bool:
@@ -105,7 +106,7 @@ class Contract:
         if calls:
             return Judgement()
         text = response.text or ""
-        if response.finish_reason == "length":
+        if response.finish_reason == "length" and not (self._bounded and not self.typed and text.strip()):
             return Judgement(complaint="Your answer was cut off at the limit of tokens: be shorter.")
         if not text.strip():
             return Judgement(complaint="You said nothing. Finish the task, then give the answer.")

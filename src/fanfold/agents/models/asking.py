@@ -65,7 +65,9 @@ class Asker:
         redactor: Redactor,
         patience: Patience,
         progress: Progress,
+        max_output_tokens: int | None = None,
     ) -> None:
+        self._max_output_tokens = max_output_tokens
         self._providers = providers
         self._models = models
         self._redactor = redactor
@@ -147,8 +149,9 @@ class Asker:
     ) -> ModelResponse:
         prepared = line.model.prepare_messages(messages, parameters)
         shown = _Shown(self._progress, self._redactor)
-        async with line.model.request_stream(prepared, settings(effort), parameters) as stream:
-            async with aclosing(stream.__aiter__()) as events:  # type: ignore[type-var]
+        how = settings(effort, self._max_output_tokens)
+        async with line.model.request_stream(prepared, how, parameters) as stream:
+            async with aclosing(stream.__aiter__()) as events:  # type: ignore[type-var]  # it is a generator
                 async for event in events:
                     shown.take(event)
             shown.flush()
@@ -165,9 +168,11 @@ class Asker:
         return structs.replace(failure, message=self._redactor.text(failure.message) + times)
 
 
-def settings(effort: str | None) -> ModelSettings:
+def settings(effort: str | None, max_tokens: int | None = None) -> ModelSettings:
     """How requests are made: once each, with prompts cached, and thinking as hard as asked for."""
     made: dict[str, Any] = {"max_retries": 0, "cache": True}
+    if max_tokens is not None:
+        made["max_tokens"] = max_tokens
     if effort is not None:
         made["thinking"] = False if effort == "none" else effort
     return made  # type: ignore[return-value]  # a TypedDict whose keys are chosen above

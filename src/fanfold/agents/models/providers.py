@@ -13,6 +13,9 @@ Rules
 from __future__ import annotations
 
 import asyncio
+import importlib
+import sys
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec import Struct
@@ -32,6 +35,7 @@ CONNECT_S = 10.0
 MAX_CONNECTIONS = 1_000
 KINDS = ("openai", "openai-chat", "openai-responses", "anthropic")
 _OPENAI_NAMES = ("gpt-", "o1", "o3", "o4", "chatgpt-", "codex-")
+_MODULES = {"openai": "pydantic_ai.models.openai", "anthropic": "pydantic_ai.models.anthropic"}
 _KEY_VARIABLES = {"openai": "OPENAI_API_KEY", "anthropic": "ANTHROPIC_API_KEY"}
 
 
@@ -88,6 +92,14 @@ class Providers:
             line = Line(name, provider, self._model(kind, model_name), gate)
             self._lines[name] = line
         return line
+
+    async def load(self, names: Sequence[str]) -> None:
+        """Import what models need, in a thread: it takes seconds, and other sessions must go on meanwhile."""
+        modules = {"pydantic_ai.messages"}
+        modules |= {_MODULES[self.parse(name)[0].partition("-")[0]] for name in names}
+        if not modules <= sys.modules.keys():
+            for module in sorted(modules):
+                await asyncio.to_thread(importlib.import_module, module)
 
     def parse(self, name: str) -> tuple[str, str]:
         """Kind of provider and bare name of a model.

@@ -74,6 +74,7 @@ class ModelSession:
         self._contract = Contract.of(request)
         self._talk = Conversation(request.prompt, request.entries)
         self._max_turns = request.max_turns or MAX_TURNS
+        self._parameters = self._contract.parameters(self._offer())
         self._used = 0
         """Tokens of the last request and its response."""
 
@@ -103,11 +104,12 @@ class ModelSession:
         if self._talk.turns >= self._max_turns:
             message = f"no answer within {self._max_turns} turns"
             raise self._failed("agent", "session.max_turns", message, "raise max_turns, or split the task")
-        parameters = self._contract.parameters(self._parameters())
         if self._is_full():
             await self._compact(None)
         try:
-            response = await self._asker.ask(self._talk.ready(), parameters, self._request.reasoning_effort)
+            response = await self._asker.ask(
+                self._talk.ready(), self._parameters, self._request.reasoning_effort
+            )
         except TooLong as too_long:
             await self._compact(too_long)
             return
@@ -127,7 +129,7 @@ class ModelSession:
         self._talk.say(response, usage)
         self._used = response.usage.input_tokens + response.usage.output_tokens
 
-    def _parameters(self) -> ModelRequestParameters:
+    def _offer(self) -> ModelRequestParameters:
         from pydantic_ai.messages import InstructionPart
         from pydantic_ai.models import ModelRequestParameters
         from pydantic_ai.tools import ToolDefinition

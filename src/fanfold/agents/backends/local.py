@@ -1,0 +1,63 @@
+"""Models by name, the local one included: whoever asks for `local:…` gets a server on this machine.
+
+The local server speaks like OpenAI, so the model back end does the talking; this one finds or starts the
+server, before every session, because a server leaves when idle. The small built-in model cannot use tools
+and is offered none: it would only be confused by them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+
+from msgspec import structs
+
+from fanfold.agents.backend import Backend, Progress, Record, SessionFailed, SessionRequest, SessionResult
+from fanfold.agents.local.server import ensure_server
+from fanfold.agents.local.weights import PROVIDER, SMOLLM2
+from fanfold.errors import FanfoldError
+from fanfold.kernel.events import Failure
+
+SMALL_ANSWER_TOKENS = 320
+"""The small model never stops by itself for long; on two cores this is a few seconds of talk."""
+Reach = Callable[[str], Backend]
+
+
+class AnyModel:
+    """Sends each session to the provider its model belongs to.
+
+    `remote` serves every provider with a key; `reach` makes a back end for the address of a local server.
+    """
+
+    name = "model"
+
+    def __init__(self, default: str, remote: Backend, reach: Reach, home: Path) -> None:
+        self._default = default
+        self._remote = remote
+        self._reach = reach
+        self._home = home
+        self._local: dict[str, Backend] = {}
+
+    async def run(self, request: SessionRequest, record: Record, progress: Progress) -> SessionResult:
+        model = request.model or self._default
+        if not model.startswith(f"{PROVIDER}:"):
+            return await self._remote.run(structs.replace(request, model=model), record, progress)
+        backend = await self._server(model)
+        name = model.partition(":")[2]
+        request = structs.replace(request, model=f"openai-chat:{Path(name).stem}")
+        if name == SMOLLM2:
+            request = structs.replace(
+                request, tools=(), max_output_tokens=request.max_output_tokens or SMALL_ANSWER_TOKENS
+            )
+        return await backend.run(request, record, progress)
+
+    async def _server(self, model: str) -> Backend:
+        try:
+            address = await asyncio.to_thread(ensure_server, model, self._home)
+        except FanfoldError as error:
+            failure = Failure("transport", error.code, error.message, error.hint, retryable=False)
+            raise SessionFailed(failure) from error
+        if address not in self._local:
+            self._local[address] = self._reach(address)
+        return self._local[address]
