@@ -115,6 +115,7 @@ class ScriptedProvider:
         self._key = key
         self._server: asyncio.Server | None = None
         self._open: set[asyncio.StreamWriter] = set()
+        self._news = asyncio.Event()
         self.asked: list[Asked] = []
         self.port = 0
 
@@ -134,6 +135,12 @@ class ScriptedProvider:
         for writer in tuple(self._open):
             writer.transport.abort()
         await asyncio.sleep(0)
+
+    async def until_asked(self, times: int = 1) -> None:
+        """Return once that many requests have come."""
+        while len(self.asked) < times:
+            self._news.clear()
+            await self._news.wait()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._open.add(writer)
@@ -170,6 +177,7 @@ class ScriptedProvider:
         key = headers.get("x-api-key") or headers.get("authorization", "").removeprefix("Bearer ")
         asked = Asked(len(self.asked) + 1, form.name, body["model"], tuple(messages), tuple(tools), key, body)
         self.asked.append(asked)
+        self._news.set()
         return asked
 
     def _next(self, asked: Asked) -> Answer:

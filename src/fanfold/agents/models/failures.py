@@ -3,8 +3,8 @@
 Rules
 * Errors are told apart by what the provider said (pydantic-ai sorts status codes, error codes and transport
   errors into categories), never by searching messages of our own.
-* `again` is for what passes by itself: too fast, overloaded, cut off. `elsewhere` is for what another model
-  may do. `terminal` is what no request to this provider can change: it opens the circuit.
+* `again` is for what passes by itself: too fast, overloaded, cut off. `terminal` is what no request to this
+  provider can change: it opens the circuit.
 * The message holds the provider's own words, shortened; the hint says what to do.
 """
 
@@ -28,7 +28,6 @@ class Problem(Struct, frozen=True, kw_only=True):
     again: bool = False
     wait_s: float | None = None
     """How long the provider asked to wait."""
-    elsewhere: bool = False
     terminal: bool = False
     too_long: bool = False
     """The conversation does not fit the model any more."""
@@ -49,7 +48,7 @@ def understand(error: Exception, model: str, variable: str) -> Problem | None:
         return _passing("transport", "model.garbled", model, error.message, None)
     if isinstance(error, exceptions.UserError):
         failure = _failure("agent", "model.unusable", model, error.message, "choose another model")
-        return Problem(failure=failure, elsewhere=True)
+        return Problem(failure=failure)
     return _of_transport(error, model)
 
 
@@ -64,7 +63,7 @@ def _of_provider(error: Exception, model: str, variable: str) -> Problem:
         case e.ModelQuotaExceededError():
             hint = "top the account up or raise its limit, then resume the run"
             failure = _failure("quota", "model.quota", model, said, hint)
-            return Problem(failure=failure, elsewhere=True, terminal=True)
+            return Problem(failure=failure, terminal=True)
         case e.ModelTimeoutError() | e.ModelRequestTimeout():
             return _passing("timeout", "model.timeout", model, said, wait_s)
         case e.ModelConnectionError():
@@ -74,7 +73,7 @@ def _of_provider(error: Exception, model: str, variable: str) -> Problem:
         case e.ModelAuthenticationError():
             hint = _KEY_HINT.format(variable=variable)
             failure = _failure("permission", "model.key_refused", model, said, hint)
-            return Problem(failure=failure, elsewhere=True, terminal=True)
+            return Problem(failure=failure, terminal=True)
         case e.ModelNotFoundError():
             near = error.suggested_model_id if isinstance(error, e.ModelHTTPError) else None
             hint = (
@@ -82,16 +81,16 @@ def _of_provider(error: Exception, model: str, variable: str) -> Problem:
                 if near
                 else "check the model's name, and the base URL if you set one"
             )
-            return Problem(failure=_failure("agent", "model.unknown", model, said, hint), elsewhere=True)
+            return Problem(failure=_failure("agent", "model.unknown", model, said, hint))
         case e.ModelContextWindowExceededError():
             hint = "shorten the prompt, or choose a model with a larger context"
             failure = _failure("agent", "model.context_overflow", model, said, hint)
-            return Problem(failure=failure, too_long=True, elsewhere=True)
+            return Problem(failure=failure, too_long=True)
         case _ if error.provider_error_code in _FILTERS:
             return _filtered(model, said)
         case e.ModelRequestRejectedError():
             failure = _failure("agent", "model.rejected", model, said, "it refuses the request itself")
-            return Problem(failure=failure, elsewhere=True)
+            return Problem(failure=failure)
         case _:
             return _passing("transport", "model.garbled", model, said, wait_s)
 
@@ -122,12 +121,12 @@ def _passing(kind: str, code: str, model: str, said: str, wait_s: float | None) 
         "transport": "check the network and the provider's status; then resume the run",
     }
     failure = _failure(kind, code, model, said, hints[kind], retryable=True)
-    return Problem(failure=failure, again=True, wait_s=wait_s, elsewhere=True)
+    return Problem(failure=failure, again=True, wait_s=wait_s)
 
 
 def _filtered(model: str, said: str) -> Problem:
     hint = "the provider's content filter refused; rephrase the task or use another model"
-    return Problem(failure=_failure("agent", "model.content_filter", model, said, hint), elsewhere=True)
+    return Problem(failure=_failure("agent", "model.content_filter", model, said, hint))
 
 
 def _failure(kind: str, code: str, model: str, said: str, hint: str, retryable: bool = False) -> Failure:

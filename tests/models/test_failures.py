@@ -1,0 +1,269 @@
+"""What goes wrong between us and a provider: survived where it passes, clear where it does not."""
+
+import asyncio
+import time
+
+import pytest
+
+from fanfold.agents.backend import SessionFailed
+from fanfold.agents.backends.model import Access, ModelBackend, Patience
+from fanfold.agents.models.limits import Gate
+from fanfold.kernel.events import Failure
+from fanfold.testing.provider import Asked, Call, Fault, Reply
+from tests.models.sessions import MODELS, Recorder, play, request, world
+
+
+async def fails(here, **given) -> Failure:
+    with pytest.raises(SessionFailed) as failed:
+        await here.run(request(**given))
+    return failed.value.failure
+
+
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize(
+    "fault",
+    [
+        Fault("rate_limit", retry_after_s=0.02),
+        Fault("rate_limit"),
+        Fault("server_error"),
+        Fault("overloaded"),
+        Fault("reset"),
+        Fault("reset", after=0),
+        Fault("malformed"),
+    ],
+    ids=lambda fault: f"{fault.kind}-{fault.after}",
+)
+def test_what_passes_by_itself_is_survived(model, fault):
+    async def scene(here):
+        result = await here.run(request(model=model))
+        assert result.output == "here I am"
+        assert result.trace["retries"] == 1
+        assert len(here.provider.asked) == 2
+        assert len(here.recorder.entries) == 1, "half a response is never recorded"
+
+    play([fault, Reply(text="here I am")], scene)
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_a_stall_ends_as_a_timeout_and_is_tried_again(model):
+    async def scene(here):
+        result = await here.run(request(model=model))
+        assert result.output == "here I am"
+        retries = [entry for entry in here.recorder.shown if entry["kind"] == "retrying"]
+        assert [entry["class"] for entry in retries] == ["timeout"]
+
+    play([Fault("stall"), Reply(text="here I am")], scene, stall_s=0.2)
+
+
+def test_a_provider_asks_everybody_to_wait_and_everybody_does():
+    waited = 0.15
+
+    async def scene(here):
+        begun = time.monotonic()
+        await here.run(request())
+        assert time.monotonic() - begun >= waited
+
+    play([Fault("rate_limit", retry_after_s=waited), Reply(text="ok")], scene)
+
+
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize(
+    ("fault", "kind", "code", "hint", "retryable"),
+    [
+        ("rate_limit", "rate_limit", "model.rate_limit", "concurrency", True),
+        ("server_error", "transport", "model.unavailable", "resume", True),
+        ("reset", "transport", "model", "resume", True),
+        ("quota", "quota", "model.quota", "account", False),
+        ("bad_key", "permission", "model.key_refused", "_API_KEY", False),
+        ("unknown_model", "agent", "model.unknown", "name", False),
+        ("content_filter", "agent", "model", "", False),
+        ("rejected", "agent", "model.rejected", "", False),
+        ("too_long", "agent", "model.context_overflow", "larger context", False),
+    ],
+)
+def test_what_stays_wrong_fails_with_its_class_and_a_hint(model, fault, kind, code, hint, retryable):
+    async def scene(here):
+        failure = await fails(here, model=model)
+        assert failure.kind == kind
+        assert failure.code.startswith(code)
+        assert hint in failure.hint
+        assert failure.retryable is retryable
+        assert failure.message.startswith(f"{model}: ")
+        assert len(here.provider.asked) == (3 if retryable else 1)
+
+    play(lambda asked: Fault(fault), scene)
+
+
+def test_a_refused_key_opens_the_circuit_so_nobody_else_asks():
+    async def scene(here):
+        first = await fails(here)
+        second = await fails(here)
+        assert first.kind == second.kind == "permission"
+        assert len(here.provider.asked) == 1
+        assert "test-wrong-key" not in str(first)
+
+    play([], scene, key="test-wrong-key")
+
+
+def test_without_a_key_nothing_is_asked_and_the_variable_is_named():
+    async def main():
+        backend = ModelBackend(Access(), model="anthropic:claude-sonnet-4-6")
+        recorder = Recorder()
+        with pytest.raises(SessionFailed) as failed:
+            await backend.run(request(model=None), recorder.record, recorder.show)
+        assert failed.value.failure.kind == "permission"
+        assert "ANTHROPIC_API_KEY" in failed.value.failure.hint
+
+    asyncio.run(main())
+
+
+def test_without_a_network_the_session_fails_soon_and_says_so():
+    async def main():
+        access = Access(openai_api_key="test-key", openai_base_url="http://127.0.0.1:9/v1")
+        backend = ModelBackend(access, patience=Patience(tries=2, backoff_s=0.001))
+        recorder = Recorder()
+        with pytest.raises(SessionFailed) as failed:
+            await asyncio.wait_for(backend.run(request(), recorder.record, recorder.show), 10)
+        assert failed.value.failure.kind == "transport"
+        assert "network" in failed.value.failure.hint
+        assert failed.value.failure.retryable
+        await backend.aclose()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("given", "code"),
+    [
+        ({"model": "acme:clever"}, "model.unknown_provider"),
+        ({"reasoning_effort": "huge"}, "model.bad_effort"),
+        ({"model": None}, "model.none"),
+    ],
+)
+def test_what_nobody_could_ask_for_is_refused_before_asking(given, code):
+    async def scene(here):
+        if given.get("model") == "acme:clever":
+            here.backend = ModelBackend(Access(openai_api_key="test-key"))
+        failure = await fails(here, **given)
+        assert failure.code == code
+        assert failure.kind == "agent"
+        assert failure.hint
+        assert here.provider.asked == []
+
+    play([], scene)
+
+
+def test_the_next_model_is_asked_when_the_first_cannot_answer():
+    def script(asked: Asked):
+        return Fault("unknown_model") if asked.model == "gpt-5" else Reply(text=f"from {asked.model}")
+
+    async def scene(here):
+        result = await here.run(request())
+        assert result.output == "from claude-sonnet-4-6"
+        assert result.trace["model"] == MODELS[2]
+        assert result.trace["passed_over"] == [MODELS[0]]
+        assert [entry["from"] for entry in here.recorder.shown if entry["kind"] == "fallback"] == [MODELS[0]]
+
+    play(script, scene, fallback_models=lambda request: (MODELS[2],))
+
+
+def test_a_conversation_goes_on_with_another_provider_in_the_middle(tmp_path):
+    def script(asked: Asked):
+        if asked.model != "gpt-5":
+            return Reply(text=f"read {len(asked.results)}")
+        return Reply(calls=(Call("list_files", {}),)) if asked.turns == 0 else Fault("quota")
+
+    async def scene(here):
+        result = await here.run(request(tmp_path))
+        assert result.output == "read 1"
+
+    play(script, scene, fallback_models=lambda request: (MODELS[2],))
+
+
+def test_max_turns_ends_a_session_that_does_not_end_itself(tmp_path):
+    async def scene(here):
+        failure = await fails(here, workspace=tmp_path, max_turns=3)
+        assert failure.code == "session.max_turns"
+        assert len(here.provider.asked) == 3
+
+    play(lambda asked: Reply(calls=(Call("list_files", {}),)), scene)
+
+
+def test_cancelling_a_session_that_waits_for_a_provider_ends_it_at_once():
+    async def main():
+        async with world([Fault("stall", after=0)]) as here:
+            work = asyncio.create_task(here.run(request()))
+            await here.provider.until_asked()
+            work.cancel()
+            begun = time.monotonic()
+            with pytest.raises(asyncio.CancelledError):
+                await work
+            assert time.monotonic() - begun < 1
+
+    asyncio.run(main())
+
+
+def test_a_conversation_too_long_is_summed_up_recorded_and_gone_on_with(tmp_path):
+    (tmp_path / "big.txt").write_text("x" * 20_000)
+
+    def script(asked: Asked):
+        if "record of your own work" in asked.messages[0].text:
+            assert len(asked.prompt) < 10_000
+            return Reply(text="SUMMARY: big.txt is full of x")
+        if "SUMMARY" in asked.prompt:
+            return Reply(text="finished from the summary")
+        return (
+            Reply(calls=(Call("read_file", {"path": "big.txt"}),)) if asked.turns == 0 else Fault("too_long")
+        )
+
+    async def scene(here):
+        asked = request(tmp_path)
+        result = await here.run(asked)
+        assert result.output == "finished from the summary"
+        assert result.trace["compactions"] == 1
+        assert result.usage.input_tokens == 30
+        (summary,) = [entry for entry in here.recorder.entries if entry.get("compaction")]
+        assert summary["text"].startswith("SUMMARY")
+        assert "Do the work." in here.provider.asked[-1].prompt
+        # Killed behind the summary, it goes on from there.
+        recorded = here.recorder.entries[: here.recorder.entries.index(summary) + 1]
+        entries = [{"kind": "input", "text": asked.prompt}, *recorded]
+        before = len(here.provider.asked)
+        result = await here.run(request(tmp_path, entries=entries))
+        assert result.output == "finished from the summary"
+        assert len(here.provider.asked) == before + 1
+
+    play(script, scene)
+
+
+def test_a_gate_halves_what_goes_at_once_and_grows_again():
+    async def main():
+        now = 0.0
+        gate = Gate(8, clock=lambda: now)
+        async with gate.passing(), gate.passing(), gate.passing(), gate.passing():
+            gate.slow_down(0)
+        assert gate.allowed == 2
+        for _ in range(2):
+            gate.succeeded()
+        assert gate.allowed == 3
+
+    asyncio.run(main())
+
+
+def test_a_cancelled_wait_at_a_gate_passes_its_turn_on():
+    async def main():
+        gate = Gate(1)
+        order = []
+
+        async def use(name):
+            async with gate.passing():
+                order.append(name)
+
+        async with gate.passing():
+            tasks = [asyncio.create_task(use(name)) for name in "abc"]
+            await asyncio.sleep(0)
+            tasks[0].cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        assert order == ["b", "c"]
+
+    asyncio.run(main())
