@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import errno
 import os
-import stat
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
@@ -31,10 +30,9 @@ from fanfold.workspace.beneath import PathProblem, Spot, open_folder, open_top, 
 from fanfold.workspace.layout import Layout, sync_folder, write_whole
 from fanfold.workspace.objects import State
 from fanfold.workspace.revision import Content, Revised, state_at
+from fanfold.workspace.staging import dress, is_folder, sync_staged
 
 _CANNOT = (errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP, errno.EPERM)
-FEW = 16
-"""Up to so many staged files are forced to disk one by one, more of them together."""
 
 
 class Operation(msgspec.Struct, array_like=True, frozen=True):
@@ -87,7 +85,7 @@ class Journal:
         top, slots = open_top(self._layout.project), open_top(folder)
         try:
             plan = self._stage(steps, contents, folders_made, folders_gone, top, slots)
-            _sync_staged(slots, plan)
+            sync_staged(slots, [operation.slot for operation in plan if operation.kind == "put"])
             if note is not None:
                 write_whole(folder / "note", msgspec.msgpack.encode(note), durable=True)
             write_whole(folder / "plan", msgspec.msgpack.encode(plan), durable=True)
@@ -148,7 +146,7 @@ class Journal:
                 removals.append(Operation("remove", step.path, slot, step.before))
                 continue
             contents[step.path].stage(step.path, step.after, slots, slot)
-            inode = _dress(slots, slot, step.after, top, step.path)
+            inode = dress(slots, slot, step.after, top, step.path)
             puts.append(Operation("put", step.path, slot, step.before, step.after, inode))
         gone = {step.path for step in steps if step.after is None}
         emptied = _ancestors(gone) | set(folders_gone)
@@ -159,7 +157,7 @@ class Journal:
         come = [
             Operation("make_folder", path)
             for path in sorted(needed)
-            if path in gone or not _is_folder(top, path)
+            if path in gone or not is_folder(top, path)
         ]
         return [*removals, *leave, *come, *puts]
 
@@ -181,74 +179,6 @@ def _ancestors(paths: set[str]) -> set[str]:
             found.add(folder)
             folder = folder.rpartition("/")[0]
     return found
-
-
-def _is_folder(top: int, path: str) -> bool:
-    try:
-        os.close(open_folder(top, path))
-    except (OSError, PathProblem):
-        return False
-    return True
-
-
-def _dress(slots: int, slot: str, state: State, top: int, path: str) -> int:
-    """Give a staged file the mode and owner it will have in the parent; its inode."""
-    if state.mode != 0o120000:
-        mode, owner = _manner(top, path)
-        mode = mode | (mode & 0o444) >> 2 if state.mode & 0o111 else mode & ~0o111
-        os.chmod(slot, mode, dir_fd=slots)
-        if owner is not None and os.geteuid() == 0:
-            os.chown(slot, *owner, dir_fd=slots)
-    return os.stat(slot, dir_fd=slots, follow_symlinks=False).st_ino
-
-
-def _manner(top: int, path: str) -> tuple[int, tuple[int, int] | None]:
-    """Mode and owner of the file that is replaced; those usual in the nearest folder for a new one."""
-    try:
-        with spot_beneath(top, path) as spot:
-            status = spot.status()
-            if status is not None and stat.S_ISREG(status.st_mode):
-                return status.st_mode & 0o777, (status.st_uid, status.st_gid)
-    except (FileNotFoundError, PathProblem):
-        pass
-    folder = path.rpartition("/")[0]
-    while folder and not _is_folder(top, folder):
-        folder = folder.rpartition("/")[0]
-    handle = open_folder(top, folder)
-    try:
-        status = os.fstat(handle)
-    finally:
-        os.close(handle)
-    return 0o666 & ~_umask(), (status.st_uid, status.st_gid)
-
-
-def _umask() -> int:
-    """The mask for new files, read without changing it for the other threads."""
-    try:
-        for line in Path("/proc/self/status").read_text().splitlines():
-            if line.startswith("Umask:"):
-                return int(line.split()[1], 8)
-    except OSError:
-        pass
-    return 0o022
-
-
-def _sync_staged(slots: int, plan: list[Operation]) -> None:
-    staged = [operation.slot for operation in plan if operation.kind == "put"]
-    if len(staged) > FEW:
-        try:
-            syscalls.sync_file_system(slots)
-            return
-        except OSError:
-            pass  # one by one, then
-    for slot in staged:
-        if not stat.S_ISLNK(os.stat(slot, dir_fd=slots, follow_symlinks=False).st_mode):
-            handle = os.open(slot, os.O_RDONLY | os.O_CLOEXEC, dir_fd=slots)
-            try:
-                os.fsync(handle)
-            finally:
-                os.close(handle)
-    os.fsync(slots)
 
 
 def _sync_parents(top: int, plan: list[Operation]) -> None:

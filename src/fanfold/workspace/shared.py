@@ -29,6 +29,11 @@ class Watch:
     def _look(self, known: Manifest | None) -> Manifest:
         return look(self._layout.project, known, self._ignoring, self._limits)
 
+    @property
+    def points(self) -> dict[str, bool]:
+        """Where git's, ours and dependency folders were."""
+        return self._before.points
+
     def changes(self) -> list[Change]:
         """What changed since, sorted by path."""
         before, now = self._before, self._look(self._before)

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal, TypeAlias
 
@@ -31,14 +31,16 @@ from fanfold.kernel.paths import matches
 from fanfold.workspace import children, overlay, trash
 from fanfold.workspace.bases import Base, Bases
 from fanfold.workspace.beneath import open_top
-from fanfold.workspace.changes import Change, Violation, violations
+from fanfold.workspace.changes import Change, violations
 from fanfold.workspace.children import Child
 from fanfold.workspace.ignoring import Ignoring
 from fanfold.workspace.journal import Journal, Moved, Note
 from fanfold.workspace.layout import Layout, write_whole
 from fanfold.workspace.merge import Conflict, Outcome, content_of, merge_fully, merge_simply
 from fanfold.workspace.objects import Objects, State
+from fanfold.workspace.policy import Policy, ProcessLimits
 from fanfold.workspace.proposals import Proposal, Proposals, draw_diff, keep_content
+from fanfold.workspace.results import Merged, Recovered
 from fanfold.workspace.revision import Content, Revision, StoredContent, TreeContent, revise, state_at
 from fanfold.workspace.scan import Limits
 from fanfold.workspace.shared import Watch
@@ -47,31 +49,6 @@ Mode: TypeAlias = Literal["auto", "propose", "discard"]
 MAX_TRIES = 5
 CLOSE_S = 0.02
 """How long closing a child may spend on deleting what it left."""
-
-
-class Merged(msgspec.Struct, frozen=True):
-    """What became of a child's changes. Free of violations and conflicts, `auto` put them in place."""
-
-    changes: tuple[Change, ...] = ()
-    conflicts: tuple[Conflict, ...] = ()
-    violations: tuple[Violation, ...] = ()
-    proposal: str = ""
-    applied: tuple[str, ...] = ()
-    """The paths of the parent that were written or removed."""
-
-    @property
-    def ok(self) -> bool:
-        return not self.conflicts and not self.violations
-
-
-class Recovered(msgspec.Struct, frozen=True):
-    """What opening a project found of earlier processes."""
-
-    left: tuple[str, ...] = ()
-    """Paths of a half-done merge that somebody changed since: they were left alone."""
-    unmounted: tuple[str, ...] = ()
-    children: tuple[str, ...] = ()
-    """Sessions whose workspace is still there without a process."""
 
 
 class Workspaces:
@@ -133,6 +110,34 @@ class Workspaces:
             except FileNotFoundError:
                 base = None
             return Watch(self._layout, self._ignoring, self._limits, base)
+
+    def policy(
+        self,
+        child: Child | None,
+        *,
+        read_only: bool = False,
+        network: bool = False,
+        environment: Mapping[str, str] | None = None,
+        limits: ProcessLimits | None = None,
+    ) -> Policy:
+        """The confines of a command in a child, or in the shared workspace when there is none."""
+        project = self._layout.project
+        entrance = child.entrance if child else None
+        points = child.base.manifest.points if child else self.watch().points
+        return Policy(
+            project=project,
+            workspace=child.path if child else project,
+            place=child.place if child else project,
+            scratch=self._layout.scratch,
+            namespaces=entrance.namespaces if entrance else None,
+            read_only=read_only or (child is not None and child.read_only),
+            network=network,
+            environment=dict(environment or {}),
+            points=dict(points),
+            path=os.environ.get("PATH", os.defpath),
+            home=Path.home(),
+            limits=limits or ProcessLimits(),
+        )
 
     # ------------------------------------------------------------------------------ coming home
 

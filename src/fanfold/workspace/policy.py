@@ -1,0 +1,118 @@
+"""What one command may see and do: the sandbox's input, whatever level carries it out."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+
+_HIDDEN = ("/home", "/root", "/tmp", "/var/tmp", "/run", "/mnt", "/media")  # noqa: S108 - hidden, not used
+
+
+class ProcessLimits(msgspec.Struct, frozen=True):
+    """What a command and all it starts may use."""
+
+    max_processes: int = 512
+    max_memory_bytes: int = 8 * 1024**3
+    max_file_bytes: int = 2 * 1024**3
+    max_open_files: int = 4_096
+    max_scratch_bytes: int = 1024**3
+    """Of each private temporary folder."""
+
+
+class Policy(msgspec.Struct, frozen=True, kw_only=True):
+    """One command's confines. Made by `Workspaces.policy`."""
+
+    project: Path
+    """Where the workspace appears inside."""
+    workspace: Path
+    """Its files, as this process reaches them."""
+    place: Path
+    """Its files, as a process inside `namespaces` reaches them."""
+    scratch: Path
+    """A private folder of ours for what a level needs outside."""
+    namespaces: tuple[str, str] | None = None
+    read_only: bool = False
+    network: bool = False
+    environment: Mapping[str, str] = {}
+    points: Mapping[str, bool] = {}
+    """What is bound in read-only from the parent, True for folders."""
+    path: str = os.defpath
+    home: Path = Path("/nonexistent")
+    limits: ProcessLimits = ProcessLimits()
+
+    @property
+    def shared(self) -> bool:
+        """Whether the workspace is the project itself."""
+        return self.place == self.project
+
+
+def hidden_folders(policy: Policy) -> list[Path]:
+    """Homes, temporary and run-time folders, without those inside another of them."""
+    wanted = [*_HIDDEN, str(policy.home), os.environ.get("TMPDIR", "/tmp")]  # noqa: S108 - hidden, not used
+    found: list[Path] = []
+    for name in sorted({os.path.realpath(name) for name in wanted if name and os.path.isdir(name)}):
+        folder = Path(name)
+        if folder == Path("/") or any(folder.is_relative_to(one) for one in found):
+            continue
+        found.append(folder)
+    return found
+
+
+def programs(policy: Policy, hidden: list[Path]) -> list[Path]:
+    """What of hidden folders is needed to run programs: PATH entries and their interpreters' prefixes."""
+    found: list[Path] = []
+
+    def add(folder: Path) -> None:
+        if not folder.exists() or not any(folder.is_relative_to(one) and folder != one for one in hidden):
+            return
+        if policy.home.is_relative_to(folder) or policy.project.is_relative_to(folder):
+            return  # a whole home is no program, and the project has its own place
+        if not any(folder.is_relative_to(one) for one in found) and len(found) < 256:
+            found.append(folder)
+
+    for name in policy.path.split(":"):
+        if not name.startswith("/"):
+            continue
+        entry = Path(name)
+        for folder in dict.fromkeys((entry, Path(os.path.realpath(entry)))):
+            if policy.project in (folder, *folder.parents):
+                continue
+            add(folder)
+            _add_prefix(folder.parent, add)
+        for target in _targets(entry):
+            if policy.project not in target.parents:
+                add(target)
+                _add_prefix(target.parent.parent, add)
+    return found
+
+
+def _add_prefix(prefix: Path, add: object) -> None:
+    """The parts of an installation prefix that programs load from; not what else people keep beside them."""
+    assert callable(add)
+    for part in ("lib", "lib64", "libexec", "include", "pyvenv.cfg"):
+        add(prefix / part)
+    config = prefix / "pyvenv.cfg"
+    if config.is_file():
+        for line in config.read_text(errors="replace").splitlines():
+            key, _, value = line.partition("=")
+            if key.strip() == "home":
+                add(Path(value.strip()))
+                _add_prefix(Path(value.strip()).parent, add)
+    if prefix.name == ".cargo":
+        add(prefix.parent / ".rustup" / "toolchains")
+    if prefix.name == ".pyenv":
+        for part in ("versions", "libexec", "version", "plugins"):
+            add(prefix / part)
+
+
+def _targets(folder: Path) -> list[Path]:
+    """Where the links of a PATH entry really lead."""
+    try:
+        with os.scandir(folder) as listing:
+            links = [entry.path for entry in listing if entry.is_symlink()][:500]
+    except OSError:
+        return []
+    return [Path(os.path.realpath(link)) for link in links]
