@@ -18,7 +18,7 @@ from typing import Any
 
 from fanfold.kernel.commands import Start, Stop
 from fanfold.kernel.decide import is_waiting, next_timer
-from fanfold.kernel.events import Data, Envelope, Raised, StepEvent, SubagentEvent, WorkflowEvent
+from fanfold.kernel.events import Data, Envelope, Evidence, Raised, StepEvent, SubagentEvent, WorkflowEvent
 from fanfold.kernel.lifecycle import CANCELLED, COMPLETED, FAILED, PAUSED, RUN_TERMINAL, RUNNING, TIMED_OUT
 from fanfold.kernel.nodes import Node
 from fanfold.kernel.plan import AgentAction
@@ -237,6 +237,9 @@ class Host:
         self.post(run, _report(self._task(node), node, word, attempt, execution))
 
     def _report_outcome(self, start: Start, node: Node, outcome: Outcome) -> None:
+        for fact in outcome.evidence:
+            told = {**fact, "step": start.step, "attempt": start.attempt, "execution": start.execution}
+            self.post(start.run, Evidence("workspace_event", told))
         if outcome.error is not None:
             data = _report(
                 self._task(node),

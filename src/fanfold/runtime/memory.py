@@ -6,7 +6,9 @@ each run, the items of each map, what sessions said and spent. Folding the log a
 
 from __future__ import annotations
 
-from fanfold.kernel.events import Event, StepEvent, SubagentEvent, Usage, WorkflowEvent
+from typing import Any
+
+from fanfold.kernel.events import Event, Evidence, StepEvent, SubagentEvent, Usage, WorkflowEvent
 
 Address = tuple[str, str]
 
@@ -22,6 +24,8 @@ class Memory:
         self.items: dict[Address, str] = {}
         """Blob of each map's list."""
         self.summaries: dict[Address, str] = {}
+        self.changes: dict[str, list[dict[str, Any]]] = {}
+        """What each run's steps changed in the workspace, in order of merging."""
         self.tasks: dict[Address, str] = {}
         """What the session of each agent step was asked, shortened."""
         self.usage: dict[Address, Usage] = {}
@@ -31,6 +35,9 @@ class Memory:
         data = event.data
         if isinstance(data, WorkflowEvent):
             self._observe_run(event, data)
+        elif isinstance(data, Evidence):
+            if data.type == "workspace_event" and data.data.get("what") == "merge":
+                self._observe_merge(event.run, data.data)
         elif isinstance(data, StepEvent | SubagentEvent):
             address = (event.run, data.step)
             if data.summary:
@@ -39,6 +46,10 @@ class Memory:
                 self.tasks[address] = data.task
             if data.usage is not None:
                 self.usage[address] = add(self.usage.get(address), data.usage)
+
+    def _observe_merge(self, run: str, told: dict[str, Any]) -> None:
+        facts = {"step": told["step"], "mode": told["mode"], "proposal": told["proposal"] or None}
+        self.changes.setdefault(run, []).extend({**change, **facts} for change in told["changes"])
 
     def _observe_run(self, event: Event, data: WorkflowEvent) -> None:
         if data.kind == "created":

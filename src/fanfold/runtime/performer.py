@@ -28,6 +28,7 @@ from fanfold.runtime import threads
 from fanfold.runtime.cache import content_key
 from fanfold.runtime.frozen import Frozen
 from fanfold.runtime.ids import session_id
+from fanfold.runtime.isolation import Isolation, Place
 from fanfold.runtime.jobs import AgentJob, CommandJob, FunctionJob, Job
 from fanfold.runtime.outputs import check_output
 from fanfold.runtime.values import shorten
@@ -36,6 +37,9 @@ from fanfold.store.protocol import Batch, Lease, Store
 
 MAX_OUTPUT_BYTES = 16 * 1024 * 1024
 SUMMARY_CHARS = 600
+
+
+Tell = Callable[[Mapping[str, Any]], None]
 
 
 class Outcome(Struct, frozen=True):
@@ -47,6 +51,8 @@ class Outcome(Struct, frozen=True):
     usage: Usage | None = None
     carry: tuple[Batch, ...] = ()
     """The end of the session's own log, to be written in the transaction that ends the step."""
+    evidence: tuple[dict[str, Any], ...] = ()
+    """What happened to the workspace, for the log."""
 
 
 class Performer:
@@ -57,7 +63,9 @@ class Performer:
         frozen: Frozen,
         project: str,
         find_handler: Callable[[str], Callable[..., Any]],
+        isolation: Isolation,
     ) -> None:
+        self._isolation = isolation
         self._store = store
         self._supervisor = supervisor
         self._frozen = frozen
@@ -87,33 +95,45 @@ class Performer:
         """The key this step had when it started; its output is remembered under it."""
         return self._keys.pop((node.run.id, node.path), None)
 
-    async def perform(
-        self, start: Start, node: Node, job: Job, progress: Callable[[Mapping[str, Any]], None]
-    ) -> Outcome:
+    async def perform(self, start: Start, node: Node, job: Job, progress: Tell) -> Outcome:
         """Do the work of one execution. Raises only `CancelledError`."""
         try:
-            if isinstance(job, AgentJob):
-                outcome = await self._agent(start, node, job, progress)
-            elif isinstance(job, FunctionJob):
-                outcome = Outcome(_plain(await self._function(job)))
-            else:
-                assert isinstance(job, CommandJob)
-                outcome = await self._command(start, node, job)
-        except SessionFailed as error:
-            return Outcome(error=error.failure, usage=error.usage)
+            if isinstance(job, FunctionJob):
+                return _checked(node, Outcome(_plain(await self._function(job))))
+            return await self._in_workspace(start, node, job, progress)
         except FanfoldError as error:
             return Outcome(error=_failure(node, start, "agent", error.code, error.message, error.hint))
         except Exception as error:  # noqa: BLE001  # a handler may raise anything; it is the step's failure
             text = f"{type(error).__name__}: {error}"
             return Outcome(error=_failure(node, start, "agent", "step.exception", text))
-        if outcome.error is None:
-            invalid = check_output(node, outcome.output)
-            if invalid is not None:
-                return Outcome(error=invalid, usage=outcome.usage)
-        return outcome
+
+    async def _in_workspace(self, start: Start, node: Node, job: Job, progress: Tell) -> Outcome:
+        """Work in the step's own place, then bring home what changed while the step still holds its sets."""
+        session = session_id(start.run, start.step, start.attempt)
+        place = await self._isolation.open(node, session, start.execution)
+        try:
+            outcome = _checked(node, await self._work(start, node, job, progress, place))
+            if outcome.error is None:
+                refused = await self._isolation.bring_home(node, place)
+                if refused is not None:
+                    outcome = Outcome(error=refused, usage=outcome.usage)
+            await self._isolation.close(place, outcome.error)
+        except BaseException:
+            self._isolation.leave(place)
+            raise
+        return msgspec.structs.replace(outcome, evidence=tuple(place.evidence))
+
+    async def _work(self, start: Start, node: Node, job: Job, progress: Tell, place: Place) -> Outcome:
+        try:
+            if isinstance(job, AgentJob):
+                return await self._agent(start, node, job, progress, place.path)
+            assert isinstance(job, CommandJob)
+            return await self._command(start, node, job, place.path)
+        except SessionFailed as error:
+            return Outcome(error=error.failure, usage=error.usage)
 
     async def _agent(
-        self, start: Start, node: Node, job: AgentJob, progress: Callable[[Mapping[str, Any]], None]
+        self, start: Start, node: Node, job: AgentJob, progress: Tell, workspace: str
     ) -> Outcome:
         action = node.step.action
         assert isinstance(action, AgentAction)
@@ -134,7 +154,7 @@ class Performer:
             tools=action.tools if action.tools is not None else role.tools,
             output_schema=node.step.output_schema,
             outputs=node.step.outputs,
-            workspace=self._project,
+            workspace=workspace,
             read_only=node.step.posture == "read_only",
             write_set=node.write_set,
         )
@@ -157,7 +177,7 @@ class Performer:
         result = await threads.shared.run(partial(handler, **job.inputs))
         return await result if inspect.isawaitable(result) else result
 
-    async def _command(self, start: Start, node: Node, job: CommandJob) -> Outcome:
+    async def _command(self, start: Start, node: Node, job: CommandJob, workspace: str) -> Outcome:
         if not job.argv:
             gate = node.step.action.gate if isinstance(node.step.action, CommandAction) else ""
             hint = "write `run:` in the gate"
@@ -167,7 +187,7 @@ class Performer:
 
         session = session_id(start.run, start.step, start.attempt)
         try:
-            ended = await run_process(job.argv, cwd=self._project, env=job.env, session_id=session)
+            ended = await run_process(job.argv, cwd=workspace, env=job.env, session_id=session)
         except FileNotFoundError:
             text = f"there is no program {job.argv[0]!r}"
             return Outcome(error=_failure(node, start, "agent", "command.not_found", text, retryable=False))
@@ -180,6 +200,12 @@ class Performer:
             text = f"{job.argv[0]} ended with status {ended.exit_code}: {said}"
             return Outcome(error=_failure(node, start, "agent", "command.failed", text))
         return Outcome(output, None, shorten(output, SUMMARY_CHARS))
+
+
+def _checked(node: Node, outcome: Outcome) -> Outcome:
+    """An output that does not keep the step's promise is a failure."""
+    invalid = check_output(node, outcome.output) if outcome.error is None else None
+    return outcome if invalid is None else Outcome(error=invalid, usage=outcome.usage)
 
 
 def _failure(

@@ -26,6 +26,7 @@ from fanfold.runtime.frozen import Frozen, all_steps_below, freeze_roles, from_j
 from fanfold.runtime.handlers import Handlers
 from fanfold.runtime.host import Host, now_ms
 from fanfold.runtime.ids import new_run_id, session_id
+from fanfold.runtime.isolation import Isolation
 from fanfold.runtime.performer import Performer
 from fanfold.runtime.report import write_mirror
 from fanfold.runtime.requests import check_choice, find_approval
@@ -81,6 +82,7 @@ class Project:
         self._handlers = Handlers(self.folder)
         self._performers: dict[str, Performer] = {}
         """By root: who looked for outputs to reuse also remembers new ones under the same keys."""
+        self.isolation = Isolation(self.folder)
         self.bells = Wakeups(self.folder / ".fanfold")
 
     def close(self) -> None:
@@ -177,7 +179,9 @@ class Project:
         performer = self._performers.get(root)
         if performer is None:
             supervisor = self._supervise(self.store, frozen)
-            performer = Performer(self.store, supervisor, frozen, str(self.folder), self._handlers.find)
+            performer = Performer(
+                self.store, supervisor, frozen, str(self.folder), self._handlers.find, self.isolation
+            )
             self._performers[root] = performer
         return performer
 

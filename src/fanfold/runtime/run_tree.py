@@ -14,7 +14,17 @@ from typing import TypeAlias
 from fanfold.errors import NotFoundError
 from fanfold.kernel.commands import Start, Stop
 from fanfold.kernel.decide import is_waiting
-from fanfold.kernel.events import Data, Envelope, Event, StepEvent, SubagentEvent, Usage, event_of, type_name
+from fanfold.kernel.events import (
+    Data,
+    Envelope,
+    Event,
+    Evidence,
+    StepEvent,
+    SubagentEvent,
+    Usage,
+    event_of,
+    type_name,
+)
 from fanfold.kernel.lifecycle import EVENT_WORDS, RUNNING, WAITING
 from fanfold.kernel.nodes import Node, Run, State
 from fanfold.kernel.plan import AgentAction
@@ -123,7 +133,8 @@ class RunTree:
         epoch = self.lease.epoch if self.lease is not None else 0
         place = (run.id, self.root.id, parent, run.depth, run.path, epoch)
         kind = type_name(event.data)
-        self.pending.append(Envelope(run.id, seq, self.tree_seq, event.at, kind, event.data, *place))
+        data = event.data.data if isinstance(event.data, Evidence) else event.data
+        self.pending.append(Envelope(run.id, seq, self.tree_seq, event.at, kind, data, *place))
 
     def _note_output(self, event: Event) -> None:
         data = event.data

@@ -42,7 +42,7 @@ def result_document(tree: RunTree, run: Run | None = None) -> Document:
         "error": failure_document(run_error(tree, run)),
         "steps": {path: step_document(tree, node) for path, node in run.nodes.items()},
         "usage": {**usage_document(usage), "agents": agents},
-        "changes": [],
+        "changes": tree.memory.changes.get(run.id, []),
         "children": children,
     }
 
