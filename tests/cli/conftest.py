@@ -4,7 +4,8 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -58,3 +59,42 @@ def shell(project: Path) -> Callable[..., Result]:
         return Result(done.returncode, done.stdout.decode(), done.stderr.decode())
 
     return run
+
+
+@pytest.fixture
+def background(project: Path) -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
+    """Start a command as a process and go on; whatever still runs when the test ends is killed."""
+    started: list[subprocess.Popen[bytes]] = []
+
+    def run(*arguments: str, **environment: str) -> subprocess.Popen[bytes]:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "fanfold.cli.main", *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env={**os.environ, **environment},
+        )
+        started.append(process)
+        return process
+
+    yield run
+    for process in started:
+        if process.poll() is None:
+            process.kill()
+        process.communicate()
+
+
+@pytest.fixture
+def until(fanfold: Callable[..., Result]) -> Callable[..., Any]:
+    """Look at a run again and again until it is as expected; the last look."""
+
+    def wait(expected: Callable[[Any], bool], run: str = "last", timeout_s: float = 20) -> Any:
+        deadline = time.monotonic() + timeout_s
+        while True:
+            seen = fanfold("inspect", run, "--json")
+            if seen.status == 0 and expected(seen.json()):
+                return seen.json()
+            assert time.monotonic() < deadline, f"still {seen.out[:500]} {seen.err}"
+            time.sleep(0.03)
+
+    return wait

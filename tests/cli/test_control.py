@@ -1,0 +1,257 @@
+"""Runs in the background, and what other processes may ask of them."""
+
+import os
+import signal
+import time
+
+import pytest
+
+CHAIN = """\
+name: chain
+steps:
+  - {id: a, agent: explorer, prompt: x}
+  - {id: b, agent: explorer, prompt: "{{steps.a.output}}"}
+"""
+GATED = """\
+name: gated
+steps:
+  - {id: a, agent: explorer, prompt: x}
+  - {id: ok, approve: "Ship {{steps.a.output}}?", show: "{{steps.a.output}}", depends_on: [a]}
+  - {id: ship, agent: explorer, prompt: "{{steps.ok.output.comment}} {{steps.ok.output.edited}}"}
+"""
+HANGING = "{default: OK from {{step}}, steps: {b: {output: late, delay_ms: 60000}}}"
+
+
+@pytest.fixture
+def recipes(project):
+    (project / "chain.yaml").write_text(CHAIN)
+    (project / "gated.yaml").write_text(GATED)
+    (project / "quick.yaml").write_text("default: OK from {{step}}\n")
+    (project / "hanging.yaml").write_text(
+        "default: OK from {{step}}\nsteps: {b: {output: late, delay_ms: 60000}}\n"
+    )
+    return project
+
+
+@pytest.fixture
+def hanging(recipes, background, until):
+    """A run whose second step hangs, driven by another process."""
+    process = background("run", "chain.yaml", "--script", "hanging.yaml")
+    run = until(lambda run: run["steps"].get("b", {}).get("status") == "running")
+    return process, run["run_id"]
+
+
+def alive(pid):
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+# In the background
+
+
+def test_a_detached_run_says_its_id_at_once_and_goes_on_by_itself(fanfold, shell, recipes, until):
+    run = shell("run", "chain.yaml", "--script", "quick.yaml", "--detach").out.strip()
+    assert until(lambda seen: seen["status"] == "completed", run)["output"] == "OK from b"
+    log = recipes / ".fanfold" / "runs" / run / "detached.log"
+    deadline = time.monotonic() + 10
+    while "completed  run" not in log.read_text():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def test_a_detached_run_in_json_is_the_documented_document(shell, recipes, until):
+    document = shell("run", "chain.yaml", "--script", "quick.yaml", "--detach", "--json").json()
+    assert document["status"] == "pending"
+    assert until(lambda seen: seen["status"] == "completed", document["run_id"])
+
+
+def test_a_detached_run_lives_in_a_session_of_its_own(fanfold, shell, recipes, until):
+    shell("run", "chain.yaml", "--script", "hanging.yaml", "--detach")
+    run = until(lambda run: run["steps"].get("b", {}).get("status") == "running")["run_id"]
+    pid = fanfold("inspect", run, "--state", "--json").json()["state"]["owner"]["pid"]
+    assert os.getsid(pid) == pid != os.getsid(0)
+    os.kill(pid, signal.SIGHUP)  # what a closing terminal would send to its own session never reaches it
+    deadline = time.monotonic() + 10
+    while alive(pid) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert fanfold("cancel", run, "--json").json()["status"] == "cancelled"
+
+
+def test_resuming_in_the_background(shell, recipes, until, hanging):
+    process, run = hanging
+    process.send_signal(signal.SIGINT)
+    assert process.wait(timeout=30) == 3
+    assert shell("resume", run, "--detach").out.strip() == run
+    until(lambda seen: seen["status"] == "running", run)
+    assert shell("cancel", run).status == 0
+
+
+# Asked from outside
+
+
+def test_only_one_process_drives_a_run_and_the_refusal_names_it(fanfold, hanging):
+    process, run = hanging
+    for flags in ([], ["--detach"]):
+        refused = fanfold("resume", run, *flags, "--json")
+        assert refused.status == 1
+        error = refused.json()["error"]
+        assert (error["code"], error["details"]["pid"]) == ("lease.held", process.pid)
+        assert f"fanfold watch {run}" in error["hint"]
+
+
+def test_pausing_a_live_run_waits_until_it_has_paused(fanfold, hanging):
+    process, run = hanging
+    done = fanfold("pause", run, "--json")
+    assert (done.status, done.json()["status"]) == (0, "paused")
+    assert process.wait(timeout=30) == 3
+    assert fanfold("pause", run).status == 0
+    assert fanfold("verify", run).status == 0
+
+
+def test_cancelling_a_live_run_waits_until_it_is_cancelled(fanfold, hanging):
+    process, run = hanging
+    done = fanfold("cancel", run, "--json")
+    assert (done.status, done.json()["status"]) == (0, "cancelled")
+    assert process.wait(timeout=30) == 7
+    document = fanfold("resume", run, "--json")
+    assert document.status == 7
+    assert document.json()["steps"]["a"]["status"] == "completed"
+    assert document.json()["steps"]["b"]["status"] == "cancelled"
+    assert fanfold("verify", run).status == 0
+    assert fanfold("cancel", run).status == 0
+
+
+@pytest.mark.parametrize("asked", ["pause", "cancel"])
+def test_a_run_whose_process_died_is_paused_or_cancelled_here(fanfold, recipes, hanging, monkeypatch, asked):
+    process, run = hanging
+    process.kill()
+    process.communicate()
+    monkeypatch.setenv("FANFOLD_SCRIPT_CALLS", str(recipes / "calls"))
+    word = {"pause": "paused", "cancel": "cancelled"}[asked]
+    assert fanfold(asked, run, "--json").json()["status"] == word
+    assert not (recipes / "calls").exists(), "no agent was asked anything on the way"
+    assert fanfold("verify", run).status == 0
+
+
+def test_what_has_ended_can_be_neither_paused_nor_cancelled(fanfold, recipes):
+    assert fanfold("run", "chain.yaml", "--script", "quick.yaml").status == 0
+    for asked in ("pause", "cancel"):
+        refused = fanfold(asked, "last", "--json")
+        assert (refused.status, refused.json()["error"]["code"]) == (2, "run.ended")
+
+
+def test_cancelling_a_child_run_leaves_the_rest(fanfold, recipes, background, until):
+    (recipes / "parent.yaml").write_text(
+        "name: parent\nsteps:\n  - {id: kid, workflow: ./chain.yaml}\n  - {id: c, agent: explorer, prompt: x}\n"
+    )
+    script = "default: OK from {{step}}\nsteps: {kid/b: {output: late, delay_ms: 60000}}\n"
+    (recipes / "hanging.yaml").write_text(script)
+    process = background("run", "parent.yaml", "--script", "hanging.yaml")
+    run = until(lambda run: any("b" in kid["steps"] for kid in run["runs"]))
+    assert fanfold("cancel", run["children"][0], "--json").json()["status"] == "cancelled"
+    assert process.wait(timeout=30) == 1
+    document = fanfold("resume", run["run_id"], "--json").json()
+    assert (document["status"], document["steps"]["c"]["status"]) == ("partial", "completed")
+
+
+# Approvals
+
+
+def test_approving_an_ownerless_run_lets_it_go_on_in_the_background(fanfold, recipes, until):
+    assert fanfold("run", "gated.yaml", "--script", "quick.yaml").status == 3
+    (recipes / "better.txt").write_text("a better text")
+    answer = fanfold("approve", "last", "ok", "--comment", "nice", "--edit", "better.txt", "--json").json()
+    assert (answer["step"], answer["decision"], answer["detached"]) == ("ok", "approve", True)
+    run = until(lambda run: run["status"] == "completed")
+    output = run["steps"]["ok"]["output"]
+    assert (output["decision"], output["comment"], output["edited"]) == ("approve", "nice", "a better text")
+
+
+def test_rejecting_fails_the_step_with_the_reason(fanfold, recipes, until):
+    assert fanfold("run", "gated.yaml", "--script", "quick.yaml").status == 3
+    assert fanfold("reject", "last", "ok", "--comment", "not yet").status == 0
+    run = until(lambda run: run["status"] == "partial")
+    assert run["steps"]["ok"]["error"]["code"] == "approval.rejected"
+    assert run["steps"]["ok"]["error"]["message"] == "not yet"
+    assert run["steps"]["ship"]["status"] == "skipped"
+
+
+def test_a_live_run_takes_an_answer_while_other_steps_run(fanfold, recipes, background, until):
+    recipe = GATED + "  - {id: b, agent: explorer, prompt: x}\n"
+    (recipes / "gated.yaml").write_text(recipe)
+    process = background("run", "gated.yaml", "--script", "hanging.yaml")
+    until(lambda run: run["steps"].get("ok", {}).get("status") == "waiting")
+    answer = fanfold("approve", "last", "ok", "--json").json()
+    assert answer["detached"] is False
+    until(lambda run: run["steps"]["ship"]["status"] == "completed")
+    assert process.poll() is None
+    assert fanfold("cancel", "last").status == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "code"),
+    [
+        (["last", "nothing"], 6, "step.not_found"),
+        (["last", "a"], 2, "approval.not_one"),
+        (["last", "later"], 2, "approval.not_open"),
+        (["last", "pick", "--choice", "c"], 2, "approval.bad_choice"),
+        (["last", "pick"], 2, "approval.bad_choice"),
+        (["last", "ok", "--edit", "missing.txt"], 2, "usage.bad_file"),
+        (["zzzz", "ok"], 6, "run.not_found"),
+    ],
+)
+def test_answers_that_do_not_fit_are_refused_with_the_reason(fanfold, recipes, arguments, status, code):
+    (recipes / "gated.yaml").write_text(
+        GATED
+        + '  - {id: pick, approve: "Which?", choices: [x, y], depends_on: [a]}\n'
+        + '  - {id: later, approve: "Then?", depends_on: [ok]}\n'
+    )
+    assert fanfold("run", "gated.yaml", "--script", "quick.yaml").status == 3
+    refused = fanfold("approve", *arguments, "--json")
+    assert (refused.status, refused.json()["error"]["code"]) == (status, code)
+
+
+def test_an_approval_in_a_child_run_is_answered_by_its_tree_path_or_in_the_child(fanfold, recipes, until):
+    (recipes / "parent.yaml").write_text(
+        "name: parent\nsteps:\n  - {id: kids, workflow: ./gated.yaml, for_each: '[1, 2]'}\n"
+    )
+    assert fanfold("run", "parent.yaml", "--script", "quick.yaml").status == 3
+    run = fanfold("inspect", "last", "--json").json()
+    assert fanfold("approve", run["run_id"], "kids[0]/ok").status == 0
+    until(lambda run: run["runs"][0]["status"] == "completed", run["run_id"])
+    assert fanfold("approve", run["children"][1], "ok").status == 0
+    until(lambda run: run["status"] == "completed", run["run_id"])
+    assert fanfold("verify", run["run_id"]).status == 0
+
+
+# Following
+
+
+def test_watching_shows_what_happens_elsewhere_and_ends_with_the_run(recipes, background, shell, until):
+    (recipes / "hanging.yaml").write_text("default: {output: 'OK from {{step}}', delay_ms: 600}\n")
+    process = background("run", "chain.yaml", "--script", "hanging.yaml")
+    run = until(lambda run: run["steps"].get("a", {}).get("status") == "running")["run_id"]
+    watched = shell("watch", run)
+    assert (watched.status, watched.out) == (0, "OK from b\n")
+    assert "a started (explorer)" in watched.err
+    assert "b completed" in watched.err
+    assert process.wait(timeout=30) == 0
+
+
+def test_watching_ends_when_nobody_drives_the_run(recipes, shell, fanfold):
+    assert fanfold("run", "gated.yaml", "--script", "quick.yaml").status == 3
+    watched = shell("watch", "last")
+    assert watched.status == 3
+    assert "fanfold approve" in watched.err
+
+
+def test_a_followed_log_gives_each_event_once(recipes, background, shell, until, fanfold):
+    (recipes / "hanging.yaml").write_text("default: {output: 'OK from {{step}}', delay_ms: 500}\n")
+    background("run", "chain.yaml", "--script", "hanging.yaml")
+    run = until(lambda run: run["steps"].get("a", {}).get("status") == "running")["run_id"]
+    followed = shell("logs", run, "-f", "--json").out
+    assert followed == fanfold("logs", run, "--json").out
+    assert followed.count("\n") == 7
