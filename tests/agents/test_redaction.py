@@ -1,0 +1,89 @@
+"""Secrets are taken out, and nothing else is touched."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fanfold.agents.redaction import MARK, Redactor
+
+KEY = "k3y-of-the-engine-0123456789"
+
+
+@pytest.mark.parametrize(
+    "secret",
+    [
+        "sk-abcdefghijklmnopqrstuvwx",
+        "sk-proj-abc_DEF-ghijklmnop1234",
+        "sk-ant-api03-AAAA_bbbb-cccc1234567890",
+        "AKIAIOSFODNN7EXAMPLE",
+        "ghp_" + "a1B2" * 9,
+        "github_pat_" + "a1B2" * 10,
+        "glpat-" + "a1B2" * 5,
+        "xoxb-1234567890-abcdef",
+        "AIza" + "a1B2c" * 7,
+        "hf_" + "a1B2" * 9,
+        "sk_live_" + "a1B2" * 5,
+        "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0NTYifQ.c2lnbmF0dXJlMTIz",
+        "-----BEGIN RSA PRIVATE KEY-----\nMIIabc\n-----END RSA PRIVATE KEY-----",
+        KEY,
+    ],
+)
+@pytest.mark.parametrize("frame", ["{}", "KEY={}\n", 'x: "{}",', "Bearer {} ", "({})"])
+def test_what_looks_like_a_key_goes_and_what_stands_around_it_stays(secret, frame):
+    assert Redactor([KEY]).text(frame.format(secret)) == frame.format(MARK)
+
+
+def test_a_password_in_an_address_goes():
+    assert Redactor().text("postgres://me:s3cret@db/x") == f"postgres://{MARK}@db/x"
+
+
+@pytest.mark.parametrize(
+    "harmless",
+    [
+        "task-abcdefghijklmnopqrstuvwx",
+        "risk-adjusted-return-on-capital-employed",
+        "gAAAAABsk-abcdefghijklmnopqrstuvwxyz0123456789",
+        "https://example.org/a:b@c",
+        "8f14e45fceea167a5a36dedd4bea2543",
+    ],
+)
+def test_what_only_resembles_a_key_stays(harmless):
+    assert Redactor().text(harmless) == harmless
+
+
+def test_values_of_the_environment_go_by_the_name_they_have():
+    environment = {
+        "OPENAI_API_KEY": "short-one",
+        "DB_PASSWORD": "correct-horse-battery",
+        "SOME_KEY": "tiny",
+        "PATH": "/usr/local/bin:/usr/bin",
+    }
+    redactor = Redactor.of(environment, also=["given-by-hand", None])
+    text = "short-one correct-horse-battery tiny /usr/local/bin:/usr/bin given-by-hand"
+    assert redactor.text(text) == f"{MARK} {MARK} tiny /usr/local/bin:/usr/bin {MARK}"
+    assert Redactor(["a/b+c=d&e"]).text("q=a%2Fb%2Bc%3Dd%26e") == f"q={MARK}"
+
+
+def test_a_secret_that_begins_with_another_goes_as_a_whole():
+    assert Redactor(["abcdefgh", "abcdefgh-ijkl"]).text("abcdefgh-ijkl") == MARK
+
+
+values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+    max_leaves=20,
+)
+
+
+@given(values)
+def test_a_value_without_secrets_comes_back_as_the_same_object(value):
+    assert Redactor([KEY]).json(value) is value
+
+
+@given(values)
+def test_no_secret_survives_anywhere_in_a_value(value):
+    hidden = {"deep": [value, {KEY: [f"a {KEY} b", 1, None]}], "same": value}
+    clean = Redactor([KEY]).json(hidden)
+    assert KEY not in repr(clean)
+    assert clean["deep"][1] == {MARK: [f"a {MARK} b", 1, None]}
+    assert clean["same"] is value
