@@ -54,7 +54,7 @@ def narrower(one: Posture, other: Posture) -> Posture:
     >>> narrower("auto", "read_only")
     'read_only'
     """
-    return min(one, other, key=POSTURES.index)
+    return POSTURES[min(POSTURES.index(one), POSTURES.index(other))]
 
 
 class Permissions:

@@ -78,7 +78,7 @@ class Contract:
         from pydantic_ai.output import OutputObjectDefinition
         from pydantic_ai.tools import ToolDefinition
 
-        wire = _wrap(self._schema) if self._wrapped else self._schema
+        wire: Any = _wrap(self._schema) if self._wrapped else self._schema
         tool = ToolDefinition(
             name=OUTPUT_TOOL,
             description=_DESCRIPTION,

@@ -15,11 +15,14 @@ import ipaddress
 import socket
 from collections.abc import Callable, Iterable, Mapping
 from html.parser import HTMLParser
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urljoin, urlsplit
 
 from fanfold.agents.toolbox import ToolFailed
 from fanfold.kernel.plan import JSON
+
+if TYPE_CHECKING:
+    import httpcore2
 
 LIMIT_CHARS = 20_000
 MAX_BYTES = 4 * 1024 * 1024
@@ -144,11 +147,13 @@ async def resolve_public(host: str, port: int, allowed: Check) -> str:
     return addresses[0]
 
 
-def _checked_backend(allowed: Check) -> Any:
+def _checked_backend(allowed: Check) -> httpcore2.AsyncNetworkBackend:
     """A network that connects to checked addresses only."""
     import httpcore2
 
-    class Checked(httpcore2.AnyIOBackend):
+    anywhere: Any = httpcore2.AnyIOBackend()
+
+    class Checked(httpcore2.AsyncNetworkBackend):
         async def connect_tcp(
             self,
             host: str,
@@ -158,7 +163,13 @@ def _checked_backend(allowed: Check) -> Any:
             socket_options: Iterable[Any] | None = None,
         ) -> httpcore2.AsyncNetworkStream:
             address = await resolve_public(host, port, allowed)
-            return await super().connect_tcp(address, port, timeout, local_address, socket_options)
+            stream: httpcore2.AsyncNetworkStream = await anywhere.connect_tcp(
+                address, port, timeout, local_address, socket_options
+            )
+            return stream
+
+        async def sleep(self, seconds: float) -> None:
+            await anywhere.sleep(seconds)
 
     return Checked()
 
