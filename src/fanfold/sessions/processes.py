@@ -204,8 +204,8 @@ class Process:
     def _forget(self) -> None:
         """The keeper is gone, and with it the tree."""
         assert self._keeper is not None
+        os.close(self._life)  # first: a keeper that has not ended yet does so because of this
         self._keeper.wait()
-        os.close(self._life)
         trees = _live[self.session_id]
         trees.discard(self)
         if not trees:
@@ -230,7 +230,8 @@ async def start_process(
     process = Process(argv, session_id, max_output_bytes)
     started, news = process.launch(cwd, child_environment(session_id, env))
     try:
-        await process.connect(started, news, stdin, interactive)
+        # Half connected, nobody would hear the keeper; it takes a few milliseconds, cancelled or not.
+        await insist(process.connect(started, news, stdin, interactive))
     except BaseException:
         await insist(process.end(0.0))
         raise
