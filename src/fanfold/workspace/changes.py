@@ -24,7 +24,7 @@ from fanfold.workspace.beneath import PathProblem, open_folder
 from fanfold.workspace.copying import same_content
 from fanfold.workspace.ignoring import CACHES, DEPENDENCIES, Ignoring
 from fanfold.workspace.manifest import Entry, Manifest, git_mode
-from fanfold.workspace.overlay import is_rewritten, is_whiteout
+from fanfold.workspace.overlay import is_rewritten
 from fanfold.workspace.protected import is_protected, leads_out, plain_name
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -107,21 +107,21 @@ class Touched:
             where = prefix + entry.name
             if not entry.is_dir(follow_symlinks=False):
                 self.paths.add(where)
-                if where in self.known.folders and is_whiteout(entry.stat(follow_symlinks=False)):
-                    self.trees.add(where)
+                if where in self.known.folders:
+                    self.trees.add(where)  # deleted, or a file by now
                 continue
             if self.own(entry.name, where):
                 continue
             below = os.open(entry.name, _FOLDER, dir_fd=handle)
             try:
-                if plain_name(entry.name) == ".git" or (not depth and plain_name(entry.name) == ".fanfold"):
+                if _is_closed(where):
                     if os.listdir(below):
                         self.paths.add(where)
                     continue
                 if where not in self.known.folders:
                     self.folders.add(where)
                     self.paths.add(where)  # a file of the base may have become this folder
-                if where in self.known.folders and is_rewritten(below):
+                if is_rewritten(below):
                     self.trees.add(where)
                 elif depth < MAX_DEPTH:
                     self.layer(below, where, depth + 1)
@@ -143,7 +143,7 @@ class Touched:
                 continue
             below = os.open(entry.name, _FOLDER, dir_fd=handle)
             try:
-                if plain_name(entry.name) == ".git" or (not depth and plain_name(entry.name) == ".fanfold"):
+                if _is_closed(where):
                     if os.listdir(below):
                         self.paths.add(where)
                     continue
@@ -228,7 +228,7 @@ def _judge(path: str, known: Manifest, base: int, child: int) -> Change | None:
         except FileNotFoundError:
             return _deleted(path, was)
         if stat.S_ISDIR(now.st_mode):
-            if is_protected(path):
+            if _is_closed(path):
                 return Change(path, "modified", "special")
             return _deleted(path, was)
         kind: Literal["added", "modified"] = "modified" if was else "added"
@@ -247,6 +247,11 @@ def _judge(path: str, known: Manifest, base: int, child: int) -> Change | None:
         return change
     finally:
         os.close(theirs)
+
+
+def _is_closed(path: str) -> bool:
+    """Whether a folder is git's or ours: reported as one thing, whatever is in it."""
+    return plain_name(path.rpartition("/")[2]) == ".git" or plain_name(path) == ".fanfold"
 
 
 def _deleted(path: str, was: int) -> Change | None:

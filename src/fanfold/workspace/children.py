@@ -24,7 +24,8 @@ from fanfold.workspace.changes import Change, Touched, judge
 from fanfold.workspace.copying import Copier
 from fanfold.workspace.ignoring import Ignoring
 from fanfold.workspace.layout import write_whole
-from fanfold.workspace.manifest import Entry, Manifest, boot_id, decode, encode
+from fanfold.workspace.manifest import Entry, Manifest, decode, encode
+from fanfold.workspace.owner import owner_now
 
 Method: TypeAlias = Literal["overlay", "overlay-userns", "reflink", "copy"]
 _failed: set[str] = set()
@@ -209,28 +210,3 @@ def attach(folder: Path, record: Record, base: Base, ignoring: Ignoring) -> Chil
     record = msgspec.structs.replace(record, owner=owner_now(), kept="")
     write_whole(folder / "child.json", msgspec.json.encode(record))
     return Child(folder, record, base, ignoring, entrance)
-
-
-def owner_now() -> str:
-    """Names this process for as long as it lives."""
-    return f"{boot_id()}:{os.getpid()}:{_started(os.getpid())}"
-
-
-def is_of_this_boot(owner: str) -> bool:
-    """Whether the machine ran on since that process lived."""
-    return owner.partition(":")[0] == boot_id()
-
-
-def is_alive(owner: str) -> bool:
-    """Whether that process still runs on this machine."""
-    boot, _, rest = owner.partition(":")
-    pid, _, started = rest.partition(":")
-    return boot == boot_id() and pid.isdigit() and started != "" and _started(int(pid)) == started
-
-
-def _started(pid: int) -> str:
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
-    except OSError:
-        return ""
-    return fields[19].decode()

@@ -2,8 +2,8 @@
 
 Rules
 * Never over the live workspace: an overlay whose lower tree changes is undefined. Bases do not change.
-* Root lays it in the open, at the child's `workspace`. Anyone else lays it in a user namespace of its own,
-  which we hold by three handles: its files are reached through one of them, programs enter it by the other
+* Root lays it in the open, at the child's `workspace` (see `undertaker`). Anyone else lays it in a user
+  namespace of its own, which we hold by three handles: its files are reached through one of them, programs enter it by the other
   two (see `Entrance`). That overlay ends with us.
 * A layer is not forced to disk (`volatile`): taking it away would else wait for everything the machine has
   yet to write. What is merged is forced to disk by the merge. After a power cut a layer is not trusted.
@@ -14,14 +14,14 @@ from __future__ import annotations
 
 import os
 import select
-import stat
 import subprocess
 import sys
 from contextlib import ExitStack
 from pathlib import Path
 
 from fanfold.errors import WorldError
-from fanfold.workspace import mounter, syscalls
+from fanfold.workspace import mounter, syscalls, undertaker
+from fanfold.workspace.owner import owner_now
 
 _START_S = 10.0
 _FLAGS = syscalls.MS_NOSUID | syscalls.MS_NODEV
@@ -61,6 +61,7 @@ def lay(lower: Path, upper: Path, work: Path, target: Path, *, read_only: bool) 
         options = f"lowerdir={low},upperdir={up},workdir={wo},redirect_dir=on,index=off,metacopy=off,volatile"
         flags = _FLAGS | (syscalls.MS_RDONLY if read_only else 0)
         syscalls.mount("fanfold", str(target), "overlay", flags, options)
+        undertaker.watch(str(target), owner_now())
     finally:
         for handle in handles:
             os.close(handle)
@@ -98,11 +99,8 @@ def lay_in_namespace(lower: Path, upper: Path, work: Path, target: Path, *, read
 
 def forgive(work: Path) -> None:
     """Let a layer be laid again whose process died; only the machine's death makes it untrustworthy."""
-    try:
-        os.rmdir(work / "work/incompat/volatile")
-        os.rmdir(work / "work/incompat")
-    except OSError:
-        pass  # it was taken away properly
+    os.rename(work, work.with_name(f"work.{os.urandom(4).hex()}"))
+    work.mkdir(mode=0o755)
 
 
 def mounts_below(folder: Path) -> list[str]:
@@ -125,14 +123,10 @@ def lift(target: Path) -> None:
         if point == str(target):
             try:
                 syscalls.unmount(point)
+                undertaker.forget(point)
             except OSError as error:
                 message = f"{point} cannot be unmounted: {error.strerror}"
                 raise WorldError("workspace.still_mounted", message) from error
-
-
-def is_whiteout(status: os.stat_result) -> bool:
-    """The kernel's mark for something deleted."""
-    return stat.S_ISCHR(status.st_mode) and status.st_rdev == 0
 
 
 def is_rewritten(handle: int) -> bool:

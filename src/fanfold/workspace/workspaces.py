@@ -38,6 +38,7 @@ from fanfold.workspace.journal import Journal, Moved, Note
 from fanfold.workspace.layout import Layout, write_whole
 from fanfold.workspace.merge import Conflict, Outcome, content_of, merge_fully, merge_simply
 from fanfold.workspace.objects import Objects, State
+from fanfold.workspace.owner import is_alive, is_of_this_boot
 from fanfold.workspace.policy import Policy, ProcessLimits
 from fanfold.workspace.proposals import Proposal, Proposals, draw_diff, keep_content
 from fanfold.workspace.results import Merged, Recovered
@@ -97,7 +98,7 @@ class Workspaces:
                 base = self._bases.get(record.base)
             except (NotFoundError, FileNotFoundError):
                 return None
-            if record.method.startswith("overlay") and not children.is_of_this_boot(record.owner):
+            if record.method.startswith("overlay") and not is_of_this_boot(record.owner):
                 return None  # what the layer held may never have reached the disk
             return children.attach(folder, record, base, self._ignoring)
 
@@ -228,6 +229,7 @@ class Workspaces:
         *,
         dry_run: bool = False,
     ) -> Merged:
+        moved = ""
         with self._layout.lock():
             for _ in range(MAX_TRIES):
                 outcome = self._decide(revision, content, base)
@@ -244,15 +246,16 @@ class Workspaces:
                         revision.folders_gone,
                         told,
                     )
-                except Moved:
+                except Moved as signal:
+                    moved = signal.path
                     continue
                 except OSError as error:
                     message = f"the changes could not be put into the workspace: {error}"
                     hint = "nothing was changed; check permissions and disk space"
                     raise WorldError("workspace.cannot_apply", message, hint=hint) from error
                 return merged
-        message = "the workspace changes faster than changes can be merged into it"
-        raise WorldError("workspace.changing", message, hint="stop what writes to it, then merge again")
+        # Something keeps changing there, or ignored files are where a file would have to be.
+        return Merged(changes, (Conflict(moved, "CONFLICT (in the way)"),))
 
     def _decide(self, revision: Revision, content: Content, base: Base | None) -> Outcome:
         parent = open_top(self._layout.project)
@@ -316,7 +319,7 @@ class Workspaces:
                     if not (folder / "child.json").exists():
                         self._throw_away(folder)  # died while it was made
                     continue
-                if children.is_alive(record.owner):
+                if is_alive(record.owner):
                     continue
                 orphans.append(record.session)
                 if overlay.mounts_below(folder):
@@ -347,7 +350,7 @@ class Workspaces:
             age_s = time.time() - (folder / "child.json").stat().st_mtime
         except (WorldError, OSError):
             return True
-        return age_s > keep_for_s and (bool(record.kept) or not children.is_alive(record.owner))
+        return age_s > keep_for_s and (bool(record.kept) or not is_alive(record.owner))
 
     def _folders(self) -> list[Path]:
         return [folder for folder in self._layout.children.iterdir() if folder.is_dir()]
