@@ -9,8 +9,8 @@ from fanfold.agents.backend import SessionFailed
 from fanfold.agents.backends.model import Access, ModelBackend, Patience
 from fanfold.agents.models.limits import Gate
 from fanfold.kernel.events import Failure
-from fanfold.testing.provider import Asked, Call, Fault, Reply
-from tests.models.sessions import MODELS, Recorder, play, request, world
+from fanfold.testing.provider import Asked, Call, Fault, Reply, answer_with
+from tests.models.sessions import MODELS, Killed, Recorder, play, request, world
 
 
 async def fails(here, **given) -> Failure:
@@ -267,3 +267,96 @@ def test_a_cancelled_wait_at_a_gate_passes_its_turn_on():
         assert order == ["b", "c"]
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_a_response_withheld_by_a_filter_is_a_failure_and_not_an_answer(model):
+    async def scene(here):
+        failure = await fails(here, model=model)
+        assert failure.code == "model.content_filter"
+        assert failure.kind == "agent"
+        assert here.recorder.entries == []
+
+    play([Reply(text="half a", finish="content_filter")], scene)
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_an_answer_cut_off_at_the_limit_of_tokens_is_sent_back(model):
+    async def scene(here):
+        result = await here.run(request(model=model))
+        assert result.output == "whole"
+        assert "cut off" in here.provider.asked[1].messages[-1].text
+
+    play([Reply(text="half a", finish="length"), Reply(text="whole")], scene)
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_calls_that_make_no_sense_are_answered_with_what_is_wrong(model, tmp_path):
+    calls = (
+        Call("read_file", '{"path": '),
+        Call("read_file", {"file": "a"}),
+        Call("launch", {}),
+        Call("read_file", {"path": "../../etc/passwd"}),
+    )
+
+    async def scene(here):
+        result = await here.run(request(tmp_path, model=model))
+        assert result.output == "I see"
+        told = here.provider.asked[1].results
+        assert "not a JSON object" in told["call_1_1"]
+        assert "required property" in told["call_1_2"]
+        assert "there is no tool" in told["call_1_3"]
+        assert "not allowed" in told["call_1_4"]
+
+    play([Reply(calls=calls), Reply(text="I see")], scene)
+
+
+EFFORT = {
+    MODELS[0]: lambda body: body["reasoning_effort"],
+    MODELS[1]: lambda body: body["reasoning"]["effort"],
+    MODELS[2]: lambda body: body["output_config"]["effort"],
+}
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_the_reasoning_effort_reaches_the_provider(model):
+    async def scene(here):
+        await here.run(request(model=model, reasoning_effort="high"))
+        assert EFFORT[model](here.provider.asked[0].body) == "high"
+
+    play([Reply(text="ok")], scene)
+
+
+def test_a_model_that_thinks_gives_typed_answers_and_gets_its_signed_thoughts_back(tmp_path):
+    schema = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
+
+    def script(asked: Asked):
+        if asked.turns == 0:
+            return Reply(thinking="hmm", calls=(Call("list_files", {}),))
+        return answer_with({"n": 1}, asked)
+
+    async def scene(here):
+        asked = {"model": MODELS[2], "reasoning_effort": "high", "output_schema": schema}
+        first = Recorder(stop_at=1)
+        with pytest.raises(Killed):
+            await here.run(request(tmp_path, **asked), first)
+        entries = [{"kind": "input", "text": "Do the work."}, *first.entries]
+        result = await here.run(request(tmp_path, entries=entries, **asked))
+        assert result.output == {"n": 1}
+        (said,) = [m for m in here.provider.asked[1].body["messages"] if m["role"] == "assistant"]
+        assert said["content"][0] == {"type": "thinking", "thinking": "hmm", "signature": "signed"}
+
+    play(script, scene)
+
+
+def test_loading_the_back_end_loads_no_sdk():
+    import subprocess
+    import sys
+
+    code = (
+        "import sys, fanfold.agents.backends.model, fanfold.agents.toolbox.catalogue;"
+        "print([name for name in ('pydantic_ai', 'openai', 'anthropic', 'httpx2', 'regex', 'jsonschema_rs')"
+        " if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct, structs
 
 from fanfold.agents.backend import Progress, SessionFailed
-from fanfold.agents.models.failures import Problem, broken_off, understand
+from fanfold.agents.models.failures import Problem, fault_of, understand
 from fanfold.agents.models.providers import Line, Providers
 from fanfold.agents.redaction import Redactor
 
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from pydantic_ai.settings import ModelSettings
 
 MAX_TRIES = 5
+TIMEOUT_TRIES = 2
 MAX_WAIT_S = 90.0
 BACKOFF_S = 0.5
 MAX_SHOWN_CHARS = 2_000
@@ -112,30 +113,31 @@ class Asker:
     ) -> ModelResponse:
         tried = 0
         while True:
-            problem: Problem | None = None
+            response: ModelResponse | None = None
+            cause: Exception | None = None
             async with line.gate.passing():
                 try:
                     response = await self._once(line, messages, parameters, effort)
+                    found = fault_of(response, line.name)
                 except Exception as error:
-                    problem = understand(error, line.name, _VARIABLES[line.provider])
-                    if problem is None:
+                    found, cause = understand(error, line.name, _VARIABLES[line.provider]), error
+                    if found is None:
                         raise
-                    cause: Exception | None = error
-                else:
-                    if _is_whole(response):
-                        line.gate.succeeded()
-                        return response
-                    problem, cause = broken_off(line.name), None
+                if response is not None and found is None:
+                    line.gate.succeeded()
+                    return response
+                assert found is not None, "an error was understood, or raised"
+                tried += 1
+                problem = self._clean(found, tried)
                 wait_s = self._wait_s(problem, tried)
                 if problem.failure.kind == "rate_limit":
                     line.gate.slow_down(min(wait_s, self._patience.max_wait_s))
-            tried += 1
             if problem.too_long:
                 raise TooLong(problem) from cause
             if problem.terminal:
                 line.gate.open_circuit(problem.failure)
-            if not problem.again or tried == self._patience.tries or wait_s > self._patience.max_wait_s:
-                raise SessionFailed(self._clean(problem, tried)) from cause
+            if not problem.again or self._is_enough(problem, tried, wait_s):
+                raise SessionFailed(problem.failure) from cause
             self.retries += 1
             self._progress({"kind": "retrying", "class": problem.failure.kind, "wait_s": round(wait_s, 3)})
             await asyncio.sleep(wait_s)
@@ -160,12 +162,18 @@ class Asker:
     def _wait_s(self, problem: Problem, tried: int) -> float:
         if problem.wait_s is not None:
             return problem.wait_s
-        return float(self._patience.backoff_s * 2**tried * (0.5 + _chance.random()))
+        return float(self._patience.backoff_s * 2 ** (tried - 1) * (0.5 + _chance.random()))
 
-    def _clean(self, problem: Problem, tried: int) -> Any:
-        times = f" (tried {tried} times)" if tried > 1 else ""
-        failure = problem.failure
-        return structs.replace(failure, message=self._redactor.text(failure.message) + times)
+    def _is_enough(self, problem: Problem, tried: int, wait_s: float) -> bool:
+        slow = problem.failure.kind == "timeout"  # each of these took minutes already
+        most = min(TIMEOUT_TRIES, self._patience.tries) if slow else self._patience.tries
+        return tried >= most or wait_s > self._patience.max_wait_s
+
+    def _clean(self, problem: Problem, tried: int) -> Problem:
+        """The problem without secrets: providers quote keys that they refuse."""
+        times = f" (tried {tried} times)" if problem.again and tried > 1 else ""
+        message = self._redactor.text(problem.failure.message) + times
+        return structs.replace(problem, failure=structs.replace(problem.failure, message=message))
 
 
 def settings(effort: str | None, max_tokens: int | None = None) -> ModelSettings:
@@ -176,11 +184,6 @@ def settings(effort: str | None, max_tokens: int | None = None) -> ModelSettings
     if effort is not None:
         made["thinking"] = False if effort == "none" else effort
     return made  # type: ignore[return-value]  # a TypedDict whose keys are chosen above
-
-
-def _is_whole(response: ModelResponse) -> bool:
-    """Whether the stream said that it was over, and said something."""
-    return response.state == "complete" and response.finish_reason is not None
 
 
 class _Shown:

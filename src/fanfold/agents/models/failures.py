@@ -11,10 +11,14 @@ Rules
 from __future__ import annotations
 
 import json
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
 from fanfold.kernel.events import Failure
+
+if TYPE_CHECKING:
+    from pydantic_ai.messages import ModelResponse
 
 MAX_MESSAGE_CHARS = 500
 _FILTERS = frozenset({"content_filter", "content_policy_violation", "moderation_blocked"})
@@ -109,8 +113,12 @@ def _of_transport(error: Exception, model: str) -> Problem | None:
     return None
 
 
-def broken_off(model: str) -> Problem:
-    """A stream that ended without saying that it was over."""
+def fault_of(response: ModelResponse, model: str) -> Problem | None:
+    """What is wrong with a response that came without an error; None when it can be worked with."""
+    if response.finish_reason == "content_filter":
+        return _filtered(model, "the response was withheld")
+    if response.state == "complete" and response.finish_reason is not None:
+        return None
     return _passing("transport", "model.broken_off", model, "the response ended in the middle", None)
 
 

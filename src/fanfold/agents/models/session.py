@@ -199,9 +199,12 @@ class ModelSession:
         if len(calls) == 1:
             await self._do(calls[0])
         elif calls:
-            async with asyncio.TaskGroup() as group:
-                for call in calls:
-                    group.create_task(self._do(call))
+            try:
+                async with asyncio.TaskGroup() as group:
+                    for call in calls:
+                        group.create_task(self._do(call))
+            except BaseExceptionGroup as several:
+                raise several.exceptions[0] from None  # whoever catches it expects one
 
     async def _do(self, call: ToolCallPart) -> None:
         about: dict[str, Any] = {"id": call.tool_call_id, "tool": call.tool_name}

@@ -92,6 +92,8 @@ class SessionTools:
             return await self._call(name, args)
         except PermissionDenied as denied:
             raise ToolFailed("permission", denied.code, denied.message, denied.hint) from None
+        except OSError as error:  # the disk is full, a file is somebody else's …
+            raise ToolFailed("tool", "tool.io", f"{name}: {error.strerror or error}") from error
 
     async def _call(self, name: str, args: Mapping[str, Any]) -> JSON:
         if name not in self._names:

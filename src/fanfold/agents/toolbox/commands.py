@@ -37,7 +37,7 @@ class Ran(Protocol):
 class Runner(Protocol):
     """Runs a program for a session, in its workspace and sandbox, and ends it when the time is over."""
 
-    async def __call__(self, request: SessionRequest, argv: Sequence[str], timeout_s: float) -> Ran: ...
+    async def __call__(self, request: SessionRequest, argv: Sequence[str], timeout_s: float, /) -> Ran: ...
 
 
 class CommandTools:
