@@ -19,7 +19,6 @@ steps:
   - {id: ok, approve: "Ship {{steps.a.output}}?", show: "{{steps.a.output}}", depends_on: [a]}
   - {id: ship, agent: explorer, prompt: "{{steps.ok.output.comment}} {{steps.ok.output.edited}}"}
 """
-HANGING = "{default: OK from {{step}}, steps: {b: {output: late, delay_ms: 60000}}}"
 
 
 @pytest.fixture
@@ -145,7 +144,8 @@ def test_what_has_ended_can_be_neither_paused_nor_cancelled(fanfold, recipes):
 
 def test_cancelling_a_child_run_leaves_the_rest(fanfold, recipes, background, until):
     (recipes / "parent.yaml").write_text(
-        "name: parent\nsteps:\n  - {id: kid, workflow: ./chain.yaml}\n  - {id: c, agent: explorer, prompt: x}\n"
+        "name: parent\nsteps:\n"
+        "  - {id: kid, workflow: ./chain.yaml}\n  - {id: c, agent: explorer, prompt: x}\n"
     )
     script = "default: OK from {{step}}\nsteps: {kid/b: {output: late, delay_ms: 60000}}\n"
     (recipes / "hanging.yaml").write_text(script)

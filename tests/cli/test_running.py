@@ -1,4 +1,4 @@
-"""`fanfold run` and `fanfold resume` for real, with scripted agents: results, statuses, permission, limits."""
+"""`fanfold run` and `fanfold resume` for real, with scripted agents: results, statuses, limits."""
 
 import re
 
@@ -83,14 +83,16 @@ def test_structured_output_is_printed_as_json(fanfold, project):
     ],
 )
 def test_the_exit_status_says_how_the_run_ended(fanfold, project, more, script, status, exit_status):
-    recipe = f"name: r\nsteps:\n  - {{id: a, agent: explorer, prompt: x}}\n  - {{id: b, agent: explorer, prompt: y}}\n{more}\n"
+    steps = "".join(f"  - {{id: {name}, agent: explorer, prompt: x}}\n" for name in "ab")
+    recipe = f"name: r\n{more}\nsteps:\n{steps}"
     result = fanfold(*write(project, recipe, script), "--json")
     assert (result.json()["status"], result.status) == (status, exit_status)
     assert fanfold("resume", "last", "--json").status == exit_status
 
 
 def test_a_failure_is_named_with_what_can_be_done(fanfold, project):
-    recipe = "name: r\nsteps: [{id: a, agent: explorer, prompt: x, retry: {attempts: 2, backoff: 1ms, on: [agent]}}]\n"
+    retry = "retry: {attempts: 2, backoff: 1ms, on: [agent]}"
+    recipe = f"name: r\nsteps: [{{id: a, agent: explorer, prompt: x, {retry}}}]\n"
     script = "default: {fail: {class: agent, code: x.y, message: it broke, hint: mend it}}"
     status, out, err = fanfold(*write(project, recipe, script))
     assert (status, out) == (1, "")
@@ -211,7 +213,8 @@ def test_a_budget_that_is_used_up_pauses_and_raising_it_goes_on(fanfold, brief):
 
 
 def test_limits_that_raise_nothing_are_refused(fanfold, project):
-    recipe = "name: r\nlimits: {max_agents: 2}\nsteps: [{id: a, agent: explorer, for_each: '[1, 2, 3]', prompt: x}]\n"
+    step = "{id: a, agent: explorer, for_each: '[1, 2, 3]', prompt: x}"
+    recipe = f"name: r\nlimits: {{max_agents: 2}}\nsteps: [{step}]\n"
     assert fanfold(*write(project, recipe)).status == 5
     for agents in ("0", "2", "501"):
         refused = fanfold("resume", "last", "--max-agents", agents, "--json")
@@ -241,7 +244,8 @@ def test_child_runs_are_named_and_have_their_own_steps(fanfold, project):
     (project / "child.yaml").write_text(
         "name: child\ninputs: [{name: n, required: true}]\nsteps: [{id: up, agent: explorer, prompt: x}]\n"
     )
-    recipe = "name: parent\nsteps:\n  - {id: kids, workflow: ./child.yaml, for_each: '[1, 2]', inputs: {n: item}}\n"
+    step = "{id: kids, workflow: ./child.yaml, for_each: '[1, 2]', inputs: {n: item}}"
+    recipe = f"name: parent\nsteps: [{step}]\n"
     document = fanfold(*write(project, recipe), "--json").json()
     assert set(document["steps"]) == {"kids", "kids[0]", "kids[1]"}
     assert document["steps"]["kids"]["output"] == ["OK from kids[0]/up", "OK from kids[1]/up"]

@@ -1,0 +1,125 @@
+"""`fanfold fork`: what is reused, what runs again, and that it is said first."""
+
+import pytest
+
+RECIPE = """\
+name: essay
+inputs:
+  - {name: topic, default: tea}
+  - {name: style, default: plain}
+steps:
+  - {id: gather, agent: explorer, prompt: "Research {{inputs.topic}}"}
+  - {id: angles, agent: explorer, prompt: "Angles of {{steps.gather.output}}"}
+  - {id: write, agent: explorer, prompt: "Write {{inputs.style}}: {{steps.angles.output}}"}
+  - {id: aside, agent: explorer, prompt: "Something else"}
+output: "{{steps.write.output}}"
+"""
+
+
+@pytest.fixture
+def essay(fanfold, project, monkeypatch):
+    """A finished run; gives its id and what agents are asked from now on."""
+    (project / "essay.yaml").write_text(RECIPE)
+    (project / "script.yaml").write_text(
+        "default: {output: 'OK from {{step}}', usage: {input_tokens: 60, output_tokens: 40, cost_usd: 0.5}}\n"
+    )
+    result = fanfold("run", "essay.yaml", "--script", "script.yaml", "--json")
+    assert result.status == 0
+    calls = project / "calls"
+    monkeypatch.setenv("FANFOLD_SCRIPT_CALLS", str(calls))
+
+    def asked():
+        return [line.split()[0] for line in calls.read_text().splitlines()] if calls.exists() else []
+
+    return result.json()["run_id"], asked
+
+
+def test_a_fork_runs_the_step_and_its_followers_again_and_reuses_the_rest(fanfold, essay):
+    run, asked = essay
+    result = fanfold("fork", run, "--from", "angles", "--json")
+    assert result.status == 0
+    assert asked() == ["angles", "write"]
+    document = result.json()
+    assert document["run_id"] != run
+    assert document["steps"]["gather"]["output"] == "OK from gather"
+    assert document["usage"]["agents"] == 2
+    assert fanfold("verify", document["run_id"]).status == 0
+    assert f"forked from {run}" in fanfold("runs").out
+
+
+def test_what_a_fork_will_do_and_cost_is_said_before_it_starts(fanfold, essay):
+    run, _ = essay
+    err = fanfold("fork", run, "--from", "write").err
+    said, _, _ = err.partition(" started")
+    assert "reuses     gather, angles, aside" in said
+    assert "runs again write" in said
+    assert "1 agent; last time these took 100 tokens, $0.5000" in said
+
+
+def test_a_changed_input_reaches_the_steps_that_mention_it(fanfold, essay):
+    run, asked = essay
+    assert fanfold("fork", run, "-i", "style=wild").status == 0
+    assert asked() == ["write"]
+
+
+def test_a_changed_prompt_reaches_its_step(fanfold, project, essay):
+    run, asked = essay
+    (project / "prompt.md").write_text("Other angles of {{steps.gather.output}}")
+    assert fanfold("fork", run, "--prompt", "angles=prompt.md").status == 0
+    assert asked() == ["angles", "write"]
+
+
+def test_a_fork_of_a_loop_runs_later_iterations_again(fanfold, project, monkeypatch):
+    (project / "loop.yaml").write_text(
+        "name: loop\nsteps:\n  - id: heal\n"
+        "    repeat: {until: \"steps.test.output == 'good'\", max_iterations: 3}\n"
+        "    steps:\n      - {id: fix, agent: explorer, prompt: x}\n"
+        "      - {id: test, agent: explorer, prompt: y, depends_on: [fix]}\n"
+    )
+    (project / "script.yaml").write_text('default: bad\nsteps: {"heal#2/test": good}\n')
+    assert fanfold("run", "loop.yaml", "--script", "script.yaml").status == 0
+    monkeypatch.setenv("FANFOLD_SCRIPT_CALLS", str(project / "calls"))
+    assert fanfold("fork", "last", "--from", "heal#1/test").status == 0
+    calls = [line.split()[0] for line in (project / "calls").read_text().splitlines()]
+    assert calls == ["heal#1/test", "heal#2/fix", "heal#2/test"]
+
+
+def test_a_failed_run_is_mended_by_a_fork_with_another_input(fanfold, project, monkeypatch):
+    (project / "r.yaml").write_text(
+        "name: r\ninputs: [{name: n, type: integer, default: 1}]\nsteps:\n"
+        "  - {id: a, agent: explorer, prompt: x}\n"
+        "  - {id: b, agent: explorer, when: inputs.n == 1, prompt: y, depends_on: [a]}\n"
+    )
+    (project / "script.yaml").write_text("{default: ok, steps: {b: {fail: {class: agent}}}}")
+    assert fanfold("run", "r.yaml", "--script", "script.yaml").status == 1
+    mended = fanfold("fork", "last", "-i", "n=2", "--json")
+    assert (mended.status, mended.json()["steps"]["b"]["status"]) == (0, "skipped")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "code"),
+    [
+        ([], 2, "usage.missing_option"),
+        (["--from", "nothing"], 6, "step.not_found"),
+        (["-i", "nothing=1"], 2, "recipe.unknown_input"),
+        (["--prompt", "angles"], 2, "usage.bad_value"),
+        (["--prompt", "nothing=essay.yaml"], 2, "fork.bad_prompt"),
+        (["--prompt", "angles=missing.md"], 2, "usage.bad_file"),
+    ],
+)
+def test_forks_that_cannot_be_are_refused(fanfold, essay, arguments, status, code):
+    run, asked = essay
+    result = fanfold("fork", run, *arguments, "--json")
+    assert (result.status, result.json()["error"]["code"]) == (status, code)
+    assert asked() == []
+    assert len(fanfold("runs", "--json").json()) == 1
+
+
+def test_a_fork_has_the_permission_of_the_run_it_comes_from(fanfold, project):
+    (project / "w.yaml").write_text("name: w\nsteps: [{id: a, run: [echo, hi]}]\n")
+    assert fanfold("run", "w.yaml", "--permission", "auto").status == 0
+    assert fanfold("fork", "last", "--from", "a").status == 0
+    (project / "r.yaml").write_text("name: r\nsteps: [{id: a, agent: worker, prompt: x}]\n")
+    (project / "script.yaml").write_text("default: ok\n")
+    assert fanfold("run", "r.yaml", "--script", "script.yaml", "--yes").status == 0
+    assert fanfold("fork", "last", "--from", "a").status == 0

@@ -1,0 +1,285 @@
+"""Looking into runs: runs, inspect, logs, explain, query, replay, verify, gc, doctor, init."""
+
+import json
+import sqlite3
+
+import pytest
+
+RECIPE = """\
+name: tour
+inputs: [{name: words, type: array, default: [red, green]}]
+steps:
+  - {id: each, agent: explorer, for_each: inputs.words, prompt: "Describe {{item}}"}
+  - {id: never, agent: explorer, when: "1 == 2", prompt: x}
+  - {id: bad, agent: explorer, prompt: x, retry: {attempts: 2, backoff: 1ms, on: [transport]}}
+  - {id: after, agent: explorer, prompt: "{{steps.bad.output}}"}
+  - {id: kid, workflow: ./child.yaml, depends_on: [each]}
+output: "{{steps.kid.output}}"
+"""
+CHILD = "name: child\nsteps: [{id: up, agent: summarizer, prompt: x}]\n"
+SCRIPT = """\
+default: OK from {{step}}
+steps:
+  "each[0]": {output: the colour of ripe strawberries}
+  bad: {fail: {class: transport, message: connection reset}}
+"""
+ENVELOPE = [
+    "log", "seq", "tree_seq", "at", "type", "data", "run_id", "root_run_id", "parent_run_id", "depth", "path",
+    "epoch",
+]  # fmt: skip
+
+
+@pytest.fixture
+def toured(fanfold, project):
+    """A run that did a bit of everything; its id."""
+    (project / "tour.yaml").write_text(RECIPE)
+    (project / "child.yaml").write_text(CHILD)
+    (project / "script.yaml").write_text(SCRIPT)
+    result = fanfold("run", "tour.yaml", "--script", "script.yaml", "--json")
+    assert result.json()["status"] == "partial"
+    return result.json()["run_id"]
+
+
+# Which run
+
+
+def test_a_run_is_meant_by_a_unique_prefix_or_last(fanfold, toured):
+    for name in (toured, toured[:5], "last"):
+        assert fanfold("inspect", name, "--json").json()["run_id"] == toured
+
+
+@pytest.mark.parametrize(
+    "command", ["inspect", "logs", "explain", "resume", "watch", "cancel", "pause", "replay"]
+)
+def test_a_run_that_does_not_exist_is_not_found_and_nothing_is_made(fanfold, project, command):
+    result = fanfold(command, "zzzz", "--json")
+    assert (result.status, result.json()["error"]["code"]) == (6, "run.not_found")
+    assert not (project / ".fanfold").exists()
+
+
+def test_an_ambiguous_prefix_names_the_runs_it_could_mean(fanfold, toured):
+    result = fanfold("inspect", "", "--json")  # everything begins with nothing
+    assert (result.status, result.json()["error"]["code"]) == (2, "run.ambiguous")
+
+
+# runs and inspect
+
+
+def test_runs_are_listed_newest_first_by_their_heads(fanfold, project, toured):
+    assert fanfold("run", "child.yaml", "--script", "script.yaml").status == 0
+    heads = fanfold("runs", "--json").json()
+    assert [head["recipe"] for head in heads] == ["child", "tour"]
+    assert heads[1]["run_id"] == toured
+    keys = {"run_id", "recipe", "version", "status", "parent_run_id", "created_at", "usage", "error"}
+    assert keys <= set(heads[0])
+    assert len(fanfold("runs", "--all", "--json").json()) == 3
+    assert [head["recipe"] for head in fanfold("runs", "--status", "partial", "--json").json()] == ["tour"]
+    assert len(fanfold("runs", "--limit", "1", "--json").json()) == 1
+    text = fanfold("runs").out
+    assert toured in text
+    assert "tour@1" in text
+
+
+def test_a_project_in_which_nothing_ran_has_no_runs(fanfold, project):
+    assert fanfold("runs", "--json").json() == []
+    assert "nothing has run" in fanfold("runs").out
+    assert not (project / ".fanfold").exists()
+
+
+def test_inspect_shows_the_tree_with_its_child_runs(fanfold, toured):
+    document = fanfold("inspect", toured, "--json").json()
+    assert (document["parent_run_id"], document["nesting_depth"], document["execution_path"]) == (None, 0, "")
+    assert set(document["steps"]) == {"each", "each[0]", "each[1]", "never", "bad", "after", "kid"}
+    assert document["steps"]["never"]["reason"] == "condition"
+    child = document["runs"][0]
+    assert (child["parent_run_id"], child["execution_path"], child["runs"]) == (toured, "kid", [])
+    text = fanfold("inspect", toured).out
+    for words in (
+        "tour@1",
+        "each[1]",
+        "kid",
+        "child@1",
+        child["run_id"],
+        "connection reset",
+        "OK from kid/up",
+    ):
+        assert words in text
+    full = fanfold("inspect", toured, "--steps", "--state").out
+    assert "strawberries" in full
+    assert "slots" in full
+
+
+def test_inspecting_a_large_fan_out_stays_short_unless_every_step_is_asked_for(fanfold, project, toured):
+    words = json.dumps([str(i) for i in range(30)])
+    assert fanfold("run", "tour.yaml", "--script", "script.yaml", "-i", f"words={words}").status == 1
+    assert "each[17]" not in fanfold("inspect", "last").out
+    assert "30/30" in fanfold("inspect", "last").out
+    assert "each[17]" in fanfold("inspect", "last", "--steps").out
+
+
+# logs
+
+
+def test_logs_in_json_are_the_envelopes_themselves(fanfold, toured):
+    lines = [json.loads(line) for line in fanfold("logs", toured, "--json").out.splitlines()]
+    assert all(list(line) == ENVELOPE for line in lines)
+    assert [line["seq"] for line in lines] == list(range(1, len(lines) + 1))
+    assert {line["log"] for line in lines} == {toured}
+    tree = [json.loads(line) for line in fanfold("logs", toured, "--tree", "--json").out.splitlines()]
+    assert [line["tree_seq"] for line in tree] == list(range(1, len(tree) + 1))
+    assert {line["path"] for line in tree} == {"", "kid"}
+
+
+def test_logs_as_text_tell_what_happened(fanfold, toured):
+    text = fanfold("logs", toured).out
+    for words in ("run created", "each started (2 items)", "bad tries again", "never skipped (condition)"):
+        assert words in text
+
+
+# explain
+
+
+@pytest.mark.parametrize(
+    ("step", "status", "reason", "blocked_by"),
+    [
+        ("each[0]", "completed", "completed", []),
+        ("never", "skipped", "condition", []),
+        ("after", "skipped", "failure", ["bad"]),
+        ("bad", "failed", "failed", []),
+        ("kid/up", "completed", "completed", []),
+    ],
+)
+def test_a_step_is_explained(fanfold, toured, step, status, reason, blocked_by):
+    document = fanfold("explain", toured, step, "--json").json()
+    assert [document[key] for key in ("path", "status", "reason", "blocked_by")] == [
+        step,
+        status,
+        reason,
+        blocked_by,
+    ]
+
+
+def test_retries_and_the_reason_for_the_moment_are_told(fanfold, toured):
+    text = fanfold("explain", toured, "bad").out
+    assert "connection reset" in text
+    assert "tries again" in text
+    assert "attempt 2" in text
+    assert "could start when bad had ended" not in text
+
+
+def test_a_whole_run_is_explained_by_what_did_not_simply_complete(fanfold, toured):
+    document = fanfold("explain", toured, "--json").json()
+    assert (document["path"], document["status"], document["blocked_by"]) == ("", "partial", ["bad"])
+    assert {step["path"] for step in document["steps"]} == {"never", "bad", "after"}
+    missing = fanfold("explain", toured, "aftr", "--json")
+    assert (missing.status, missing.json()["error"]["code"]) == (6, "step.not_found")
+    assert missing.json()["error"]["hint"] == 'did you mean "after"?'
+
+
+# query
+
+
+def test_outputs_are_found_by_their_words(fanfold, toured):
+    hits = fanfold("query", "ripe", "strawberries", "--json").json()["hits"]
+    assert set(hits[0]) == {"run_id", "path", "role", "score", "excerpt"}
+    assert (hits[0]["run_id"], hits[0]["path"], hits[0]["role"]) == (toured, "each[0]", "explorer")
+    assert "strawberries" in hits[0]["excerpt"]
+    for run in ("last", toured, toured[:6]):
+        assert (
+            fanfold("query", run, "strawberries", "-k", "1", "--json").json()["hits"][0]["path"] == "each[0]"
+        )
+    assert fanfold("query", "elephants", "--json").json() == {"hits": []}
+    assert "each[0]" in fanfold("query", "strawberries").out
+
+
+# replay and verify
+
+
+def test_replaying_twice_gives_the_same_state_and_spends_nothing(fanfold, toured):
+    first, second = (fanfold("replay", toured, "--json").json() for _ in range(2))
+    assert first == second
+    assert (first["ok"], first["status"]) == (True, "partial")
+    checked = fanfold("replay", toured, "--verify", "--json").json()
+    assert checked["fingerprint"] == first["fingerprint"]
+
+
+def test_verify_finds_a_log_that_was_tampered_with(fanfold, project, toured):
+    assert fanfold("verify", "--all", "--json").json()["ok"] is True
+    assert fanfold("verify").status == 0
+    with sqlite3.connect(project / ".fanfold" / "fanfold.db") as db:
+        rows = db.execute("SELECT id, data FROM events").fetchall()
+        number = next(id for id, data in rows if b'"finished"' in data and b'"each[0]"' in data)
+        db.execute("DELETE FROM events WHERE id = ?", (number,))
+    result = fanfold("verify", toured, "--json")
+    assert (result.status, result.json()["ok"]) == (1, False)
+    assert result.json()["runs"][0]["violations"]
+
+
+# gc
+
+
+def test_only_runs_that_ended_long_ago_are_forgotten(fanfold, project, toured):
+    (project / "wait.yaml").write_text('name: wait\nsteps: [{id: ok, approve: "Go?"}]\n')
+    assert fanfold("run", "wait.yaml").status == 3
+    assert fanfold("gc", "--json").json()["runs"] == []
+    would = fanfold("gc", "--older-than", "0d", "--dry-run", "--json").json()
+    assert would["runs"] == [toured]
+    assert len(would["folders"]) == 2, "the run's and its child's"
+    assert fanfold("inspect", toured).status == 0
+    assert fanfold("gc", "--older-than", "0d", "--json").json()["runs"] == [toured]
+    assert fanfold("inspect", toured).status == 6
+    left = [path.name for path in (project / ".fanfold" / "runs").iterdir()]
+    assert left == [head["run_id"] for head in fanfold("runs", "--json").json()]
+    assert fanfold("query", "strawberries", "--json").json() == {"hits": []}
+    assert fanfold("gc", "--older-than", "soon", "--json").json()["error"]["code"] == "usage.bad_value"
+
+
+# doctor and init
+
+
+def test_doctor_shows_each_value_and_where_it_is_from(fanfold, project, monkeypatch):
+    monkeypatch.setenv("FANFOLD_MAX_THREADS", "3")
+    monkeypatch.setenv("OPENAI_API_KEY", "secret-value")
+    (project / ".fanfold").mkdir()
+    (project / ".fanfold" / "config.toml").write_text("[workflows]\nmax_agents = 7\n")
+    result = fanfold("doctor", "--json")
+    config = {entry["key"]: (entry["value"], entry["origin"]) for entry in result.json()["config"]}
+    assert config["sessions.max_threads"] == (3, "FANFOLD_MAX_THREADS")
+    assert config["workflows.max_agents"][0] == 7
+    assert "config.toml" in config["workflows.max_agents"][1]
+    assert config["workflows.max_concurrent"] == (4, "default")
+    assert "secret-value" not in result.out + fanfold("doctor").out
+    names = {check["name"] for check in result.json()["checks"]}
+    assert {"python", "sqlite", "store", "git", "sandbox", "roles", "recipes"} <= names
+
+
+def test_doctor_reports_what_is_broken(fanfold, project, toured):
+    assert fanfold("doctor").status == 0
+    (project / ".fanfold" / "config.toml").write_text("[workflows]\nmax_agents = 0\n")
+    (project / ".fanfold" / "agents").mkdir()
+    result = fanfold("doctor", "--json")
+    assert result.status == 1
+    assert "max_agents" in next(c for c in result.json()["checks"] if c["name"] == "config")["message"]
+    (project / ".fanfold" / "config.toml").unlink()
+    (project / ".fanfold" / "agents" / "bad.toml").write_text("name = ")
+    warned = fanfold("doctor", "--json")
+    assert any(c["name"] == "roles" and c["level"] == "warning" for c in warned.json()["checks"])
+    database = project / ".fanfold" / "fanfold.db"
+    database.write_bytes(b"this is no database at all" * 500)
+    for side in ("-wal", "-shm"):
+        (project / ".fanfold" / f"fanfold.db{side}").unlink(missing_ok=True)
+    broken = fanfold("doctor", "--json")
+    assert broken.status == 1
+    assert any(c["name"] == "store" and not c["ok"] for c in broken.json()["checks"])
+
+
+def test_init_makes_a_project_that_runs_and_keeps_what_is_there(fanfold, project):
+    created = fanfold("init", "--json").json()["created"]
+    assert ".fanfold/config.toml" in created
+    script = ".fanfold/workflows/first-steps/script.yaml"
+    assert fanfold("check", "first-steps").status == 0
+    assert fanfold("run", "first-steps", "--script", script).status == 0
+    (project / ".fanfold" / "config.toml").write_text("# mine\n")
+    again = fanfold("init", "--json").json()
+    assert (again["created"], again["kept"]) == ([], created)
+    assert (project / ".fanfold" / "config.toml").read_text() == "# mine\n"

@@ -1,0 +1,159 @@
+"""What a person at a terminal sees and is asked, through a real one."""
+
+import os
+import pty
+import re
+import select
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+GATED = """\
+name: gated
+steps:
+  - {id: look, agent: explorer, prompt: x}
+  - {id: ok, approve: "Ship {{steps.look.output}}?", depends_on: [look]}
+  - {id: pick, approve: "Which one?", choices: [red, blue], depends_on: [ok]}
+  - {id: ship, run: [echo, shipped], depends_on: [pick]}
+"""
+ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+
+
+class Terminal:
+    """A command whose standard streams are a terminal."""
+
+    def __init__(self, *arguments: str) -> None:
+        self._here, there = pty.openpty()
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "fanfold.cli.main", *arguments],
+            stdin=there,
+            stdout=there,
+            stderr=there,
+            env={**os.environ, "TERM": "xterm-256color", "COLUMNS": "100", "LINES": "30", "PYTHONUTF8": "1"},
+            start_new_session=True,
+        )
+        os.close(there)
+        self.screen = ""
+
+    def until(self, words: str, timeout_s: float = 20) -> str:
+        """Read on until the words are there; everything shown so far, without escapes."""
+        deadline = time.monotonic() + timeout_s
+        while words not in self.plain:
+            ready, _, _ = select.select([self._here], [], [], max(0, deadline - time.monotonic()))
+            assert ready, f"no {words!r} in {self.plain[-1500:]!r}"
+            if not self._read():
+                break
+        assert words in self.plain, self.plain[-1500:]
+        return self.plain
+
+    def type(self, text: str) -> None:
+        os.write(self._here, text.encode())
+
+    def end(self) -> tuple[int, str]:
+        while self._read():
+            pass
+        os.close(self._here)
+        return self.process.wait(timeout=20), self.plain
+
+    @property
+    def plain(self) -> str:
+        return ESCAPES.sub("", self.screen)
+
+    def _read(self) -> bool:
+        try:
+            data = os.read(self._here, 65_536)
+        except OSError:  # how a terminal says that nobody is at the other end
+            return False
+        self.screen += data.decode("utf-8", "replace")
+        return bool(data)
+
+
+@pytest.fixture
+def gated(project):
+    (project / "gated.yaml").write_text(GATED)
+    (project / "script.yaml").write_text("default: {output: it, delay_ms: 300}\n")
+    return ["run", "gated.yaml", "--script", "script.yaml"]
+
+
+def test_permission_and_approvals_are_asked_at_the_terminal(gated, fanfold):
+    terminal = Terminal(*gated)
+    asked = terminal.until("Run it? [y/N]")
+    assert "ship runs: echo shipped" in asked
+    terminal.type("y\n")
+    terminal.until("ok: Ship it?")
+    terminal.type("perhaps\n")
+    terminal.type("approve looks fine\n")
+    terminal.until("1) red  2) blue")
+    terminal.type("2\n")
+    status, screen = terminal.end()
+    assert status == 0
+    assert "shipped" in screen
+    steps = fanfold("inspect", "last", "--json").json()["steps"]
+    assert steps["ok"]["output"]["comment"] == "looks fine"
+    assert steps["pick"]["output"]["decision"] == "blue"
+
+
+def test_a_permission_that_is_refused_ends_with_its_status(gated, fanfold):
+    terminal = Terminal(*gated)
+    terminal.until("Run it? [y/N]")
+    terminal.type("\n")
+    status, screen = terminal.end()
+    assert status == 4
+    assert "permission_denied" in screen
+    assert fanfold("runs", "--json").json() == []
+
+
+def test_the_live_tree_shows_steps_as_they_go(gated):
+    terminal = Terminal(*gated, "--yes")
+    terminal.until("look")
+    terminal.until("gated@1")
+    terminal.until("ok: Ship it?")
+    terminal.type("later\n")
+    status, screen = terminal.end()
+    assert status == 3
+    assert "✓ look" in screen
+    assert "? ok" in screen
+    assert "fanfold approve" in screen
+    assert "\x1b[" in terminal.screen
+
+
+def test_an_approval_answered_elsewhere_is_withdrawn(gated, fanfold):
+    terminal = Terminal(*gated, "--yes")
+    terminal.until("ok: Ship it?")
+    assert fanfold("approve", "last", "ok", "--json").json()["detached"] is False
+    terminal.until("1) red  2) blue")
+    assert fanfold("approve", "last", "pick", "--choice", "red").status == 0
+    assert terminal.end()[0] == 0
+
+
+def test_interrupting_while_a_question_stands_pauses_the_run(gated, fanfold):
+    terminal = Terminal(*gated, "--yes")
+    terminal.until("ok: Ship it?")
+    terminal.process.send_signal(signal.SIGINT)
+    status, screen = terminal.end()
+    assert status == 3
+    assert "fanfold resume" in screen
+    assert fanfold("inspect", "last", "--json").json()["status"] == "paused"
+
+
+def test_plain_output_on_a_terminal_has_no_colours(gated):
+    terminal = Terminal(*gated, "--yes", "--no-color")
+    terminal.until("ok: Ship it?")
+    terminal.type("l\n")
+    terminal.end()
+    assert not re.search(r"\x1b\[[0-9;]*3[0-9]m", terminal.screen)
+
+
+def test_a_fork_is_asked_for_at_the_terminal(project, fanfold):
+    (project / "r.yaml").write_text("name: r\nsteps: [{id: a, agent: explorer, prompt: x}]\n")
+    (project / "script.yaml").write_text("default: ok\n")
+    assert fanfold("run", "r.yaml", "--script", "script.yaml").status == 0
+    terminal = Terminal("fork", "last", "--from", "a")
+    asked = terminal.until("Fork and run? [y/N]")
+    assert "runs again a" in asked
+    terminal.type("n\n")
+    assert terminal.end()[0] == 4
+    assert len(fanfold("runs", "--json").json()) == 1
