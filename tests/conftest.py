@@ -1,7 +1,11 @@
 """Settings shared by every test."""
 
 import os
+import subprocess
+import tempfile
+from pathlib import Path
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 # Deadlines, and how fast examples are drawn, measure the machine: a slow neighbour must not fail a property.
@@ -11,3 +15,14 @@ settings.register_profile(
     "ci", deadline=None, derandomize=True, database=None, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("ci" if os.environ.get("CI") else "dev")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_sessionfinish() -> None:
+    """Lift the overlays of processes that tests killed, so that their folders can be deleted."""
+    mounts = Path("/proc/self/mountinfo")
+    below = str(Path(tempfile.gettempdir()) / "pytest-of-")
+    for line in mounts.read_text().splitlines() if mounts.exists() else ():
+        fields = line.split()
+        if " - overlay fanfold " in line and fields[4].startswith(below):
+            subprocess.run(["umount", "--lazy", fields[4]], check=False, capture_output=True)

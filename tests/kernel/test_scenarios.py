@@ -552,3 +552,36 @@ def test_a_raise_on_resume_lifts_the_caps_of_scopes_too() -> None:
     run.resume(Raised(max_agents=2))
     run.complete("g/b")
     assert run.status() == "completed"
+
+
+def test_the_timeout_of_a_group_does_not_count_paused_time() -> None:
+    run = Drive(plan(group("g", agent("x"), timeout_ms=3_000)))
+    run.report_run("pause_requested")
+    run.report("g/x", "interrupted")
+    run.at += 60_000
+    run.resume()
+    assert run.running() == ["g/x"]
+    assert next_timer(run.state) == run.at + 3_000
+
+
+def test_a_money_budget_admits_nothing_after_spending_at_an_unknown_price() -> None:
+    run = Drive(plan(agent("a"), agent("b", "a")), budget_micro_usd=1_000_000)
+    run.report("a", usage=Usage(10, 5))
+    assert run.status() == "paused"
+
+
+def test_a_raise_never_lowers_a_limit() -> None:
+    run = Drive(plan(agent("a"), agent("b", "a")), budget_tokens=100, max_agents=1)
+    run.complete("a", tokens=10)
+    run.resume(Raised(budget_tokens=5, max_agents=2))
+    assert run.state.ledger.max_tokens == 100
+    assert run.running() == ["b"]
+
+
+def test_a_stopped_run_names_the_step_that_stopped_it() -> None:
+    run = Drive(plan(agent("victim"), agent("culprit", on_failure="stop")))
+    run.fail("culprit")
+    run.report("victim", "cancelled")
+    error = run.state.root.error
+    assert error is not None
+    assert error.code == "agent.test"

@@ -26,6 +26,7 @@ class SlowScheduler:
     def __init__(self, settings: Settings) -> None:
         self.slots = settings.max_concurrency
         self.agents = settings.max_agents
+        self.raised = 0
         self.ended: dict[Address, tuple[str, str]] = {}
         self.live: dict[Address, Node] = {}
         self.begun: list[Node] = []
@@ -48,6 +49,7 @@ class SlowScheduler:
                 self.evaluated.add((event.run, data.step))
             elif data.raised is not None:
                 self.agents = max(self.agents, data.raised.max_agents or 0)
+                self.raised = max(self.raised, data.raised.max_agents or 0)
         elif isinstance(data, StepEvent | SubagentEvent) and not data.late:
             self._observe_step((event.run, data.step), data, state)
         for node in self._ready(state):
@@ -131,7 +133,7 @@ class SlowScheduler:
             slots, agents = caps(scope)
             if slots is not None and count_inside((*self.live.values(), *chosen), scope) >= slots:
                 return False
-            if is_agent and agents is not None and count_inside(admitted, scope) >= agents:
+            if is_agent and agents is not None and count_inside(admitted, scope) >= max(agents, self.raised):
                 return False
         return True
 

@@ -5,7 +5,8 @@ Rules
   is part of its parent's.
 * Money is whole micro-dollars, so that sums are exact on every machine.
 * What was really spent counts even when it is more than was reserved; the next reservation then does
-  not fit and the run pauses. Folding a log again spends nothing: it repeats the same numbers.
+  not fit and the run pauses. Unknown is not zero: after spending at an unknown price, a limit in money
+  admits nothing more. Folding a log again spends nothing: it repeats the same numbers.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ class Ledger:
     """Limits, what was spent, and what running attempts may still spend. None: no limit."""
 
     __slots__ = ("max_micro_usd", "max_tokens", "reserved_micro_usd", "reserved_tokens", "spent_micro_usd",
-                 "spent_tokens")  # fmt: skip
+                 "spent_tokens", "unpriced")  # fmt: skip
 
     def __init__(self, max_tokens: int | None, max_micro_usd: int | None) -> None:
         self.max_tokens = max_tokens
@@ -33,6 +34,8 @@ class Ledger:
         self.spent_micro_usd = 0
         self.reserved_tokens = 0
         self.reserved_micro_usd = 0
+        self.unpriced = False
+        """Something was spent whose price nobody knows: a limit in money can no longer be kept."""
 
     @property
     def limited(self) -> bool:
@@ -48,7 +51,11 @@ class Ledger:
         if self.max_tokens is not None:
             tokens = max(0, self.max_tokens - self.spent_tokens - self.reserved_tokens)
         if self.max_micro_usd is not None:
-            micro_usd = max(0, self.max_micro_usd - self.spent_micro_usd - self.reserved_micro_usd)
+            micro_usd = (
+                0
+                if self.unpriced
+                else max(0, self.max_micro_usd - self.spent_micro_usd - self.reserved_micro_usd)
+            )
         return tokens, micro_usd
 
     def fits(self, amount: Amount) -> bool:
@@ -66,6 +73,8 @@ class Ledger:
     def spend(self, usage: Usage) -> None:
         self.spent_tokens += usage.tokens
         self.spent_micro_usd += usage.micro_usd or 0
+        if usage.micro_usd is None and usage.tokens:
+            self.unpriced = True
 
 
 def estimate(

@@ -53,9 +53,11 @@ def next_timer(state: State) -> int | None:
     if state.root.status in RUN_TERMINAL or state.root.status == PAUSED:
         return None
     due = state.timers[0][0] if state.timers else None
-    if state.run_deadlines and is_ticking(state):
-        deadline = state.now + state.run_deadlines[0][0] - state.clock
-        due = deadline if due is None else min(due, deadline)
+    if is_ticking(state):
+        for heap in (state.run_deadlines, state.scope_deadlines):
+            if heap:
+                deadline = state.now + heap[0][0] - state.clock
+                due = deadline if due is None else min(due, deadline)
     return due
 
 
@@ -117,6 +119,15 @@ def _fire_due(state: State) -> None:
         run = state.runs[heappop(deadlines)[1]]
         if not run.ending and run.status not in RUN_TERMINAL:
             end_run(state, run, TIMED_OUT)
+    scopes = state.scope_deadlines
+    while scopes and (scopes[0][0] <= state.clock or _is_over(scopes[0][2])):
+        scope = heappop(scopes)[2]
+        if not _is_over(scope):
+            sweep(state, scope, TIMED_OUT)
+
+
+def _is_over(scope: Composite) -> bool:
+    return scope.status in TERMINAL or scope.closing or bool(scope.stopping)
 
 
 def _is_stale(entry: tuple[int, int, str, Node, int, int]) -> bool:
@@ -133,8 +144,6 @@ def _fire(state: State, kind: str, node: Node) -> None:
         state.backoffs -= 1
         node.reason = ""
         enqueue(state, node)
-    elif isinstance(node, Composite):
-        sweep(state, node, TIMED_OUT)
     elif isinstance(node.step.action, ApprovalAction):
         if node.step.action.default is not None:
             conclude(state, node, COMPLETED, None, reason="default")

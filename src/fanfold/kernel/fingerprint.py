@@ -39,6 +39,7 @@ def fingerprint(state: State) -> str:
         ledger.spent_tokens, ledger.spent_micro_usd, ledger.reserved_tokens, ledger.reserved_micro_usd,
         ledger.max_tokens, ledger.max_micro_usd, tuple(repr(command) for command in state.agenda),
         sorted(timer[:3] for timer in state.timers), sorted(state.run_deadlines),
+        sorted(entry[:2] for entry in state.scope_deadlines),
     )  # fmt: skip
     digest.update(repr(totals).encode())
     return digest.hexdigest()

@@ -116,9 +116,10 @@ class Auditor:
         elif data.kind == "resumed" and data.raised is not None:
             raised = data.raised
             self.max_agents = max(self.max_agents, raised.max_agents or 0)
-            self.max_tokens = raised.budget_tokens if raised.budget_tokens is not None else self.max_tokens
+            if raised.budget_tokens is not None:
+                self.max_tokens = max(self.max_tokens or 0, raised.budget_tokens)
             if raised.budget_micro_usd is not None:
-                self.max_micro_usd = raised.budget_micro_usd
+                self.max_micro_usd = max(self.max_micro_usd or 0, raised.budget_micro_usd)
 
     def _note_step(
         self, run: str, node: Node, data: StepEvent | SubagentEvent, before: str | None

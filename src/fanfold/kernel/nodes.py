@@ -165,7 +165,7 @@ class Run:
 
     __slots__ = (
         "agents", "call", "completed", "depth", "ending", "error", "id", "nodes", "output",
-        "parent", "path", "plan", "scope", "status", "unsuccessful", "usage_input", "usage_micro_usd",
+        "parent", "path", "plan", "scope", "status", "stopped_by", "unsuccessful", "usage_input", "usage_micro_usd",
         "usage_output", "usage_unpriced",
     )  # fmt: skip
 
@@ -182,6 +182,8 @@ class Run:
         self.status = PENDING
         self.ending = ""
         """Why the run winds up early: cancelled, timed_out or stop."""
+        self.stopped_by: Node | None = None
+        """The step whose failure stopped the run."""
         self.output: str | None = None
         self.error: Failure | None = None
         self.completed = 0
@@ -229,11 +231,11 @@ class State:
         "agenda", "agents", "approvals", "backoffs", "budgeted", "claimants", "clock", "dirty", "epoch",
         "executing", "history", "in_flight", "instances", "late", "ledger", "live", "live_claims",
         "max_agents", "max_steps", "now", "oversize", "parked_claims", "pausing", "plan", "promised",
-        "quotas", "ready", "ready_count", "root", "run_deadlines", "runs", "settings", "shared_writers",
-        "slots", "starved", "timer_count", "timers",
+        "quotas", "raised_agents", "ready", "ready_count", "root", "run_deadlines", "runs", "scope_deadlines",
+        "settings", "shared_writers", "slots", "starved", "timer_count", "timers",
     )  # fmt: skip
 
-    def __init__(self, run_id: str, plan: Plan, settings: Settings, at: int) -> None:  # noqa: PLR0915 - one line a field is long, not complex
+    def __init__(self, run_id: str, plan: Plan, settings: Settings, at: int) -> None:  # noqa: PLR0915 - a line a field
         self.plan = plan
         self.settings = settings
         self.runs: dict[str, Run] = {}
@@ -269,6 +271,8 @@ class State:
         """Per role: attempts settled, tokens, micro-dollars."""
         self.quotas: list[Quota] = []
         """Every cap of a scope inside the tree, for raising."""
+        self.raised_agents = 0
+        """What a resume allowed: no scope's own cap on agents is below it any more."""
         self.starved: list[tuple[Order, Node, str]] = []
         """Heap of what a limit holds back, with the limit's name."""
         self.oversize: list[tuple[Order, Composite]] = []
@@ -288,6 +292,8 @@ class State:
         self.timer_count = 0
         self.run_deadlines: list[tuple[int, str]] = []
         """Heap of (clock, run id)."""
+        self.scope_deadlines: list[tuple[int, int, Composite]] = []
+        """Heap of (clock, tie-break, group or call): their time, too, counts only while the run is live."""
         self.backoffs = 0
         self.approvals = 0
         self.late = 0

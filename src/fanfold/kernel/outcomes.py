@@ -60,7 +60,7 @@ def _run_outcome(run: Run) -> tuple[str, Failure | None]:
     if run.ending == TIMED_OUT:
         return TIMED_OUT, Failure("timeout", "run.timeout", "the run took longer than its limit")
     if run.ending == "stop":
-        return FAILED, error
+        return FAILED, failure_of(run.stopped_by) if run.stopped_by is not None else error
     if run.unsuccessful == 0:
         return COMPLETED, None
     return (PARTIAL if run.completed else FAILED), error

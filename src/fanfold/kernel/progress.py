@@ -137,7 +137,7 @@ def limit_scope(
     """Put a cap on everything inside a scope; without limits nothing is added and nothing costs."""
     if slots is None and agents is None and ledger is None:
         return
-    quota = Quota(slots, agents, ledger)
+    quota = Quota(slots, agents if agents is None else max(agents, state.raised_agents), ledger)
     scope.inner_quotas = (*scope.quotas, quota)
     state.quotas.append(quota)
     if ledger is not None:
@@ -301,7 +301,8 @@ def finish(state: State, node: Node, status: str, reason: str = "") -> None:
     if unsuccessful and policy == "stop" and in_scope and status != SKIPPED and not run.ending:
         assert parent is not None
         if not parent.stopping:  # else it ends with its group, whose own policy counts
-            end_run(state, run, "stop")
+            run.stopped_by = node
+        end_run(state, run, "stop")
     reaches = unsuccessful and not (policy == "inline" and status != SKIPPED)
     for dependent in node.dependents:
         dependent.unmet -= 1

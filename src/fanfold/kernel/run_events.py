@@ -141,10 +141,12 @@ def _raise_limits(state: State, data: WorkflowEvent) -> None:
     state.max_steps = max(state.max_steps, raised.max_steps or 0)
     ledger = state.ledger
     if raised.budget_tokens is not None:
-        ledger.max_tokens = raised.budget_tokens
+        ledger.max_tokens = max(ledger.max_tokens or 0, raised.budget_tokens)
     if raised.budget_micro_usd is not None:
-        ledger.max_micro_usd = raised.budget_micro_usd
+        ledger.max_micro_usd = max(ledger.max_micro_usd or 0, raised.budget_micro_usd)
+        ledger.unpriced = False  # whoever raises it was told why it stopped
     state.budgeted = state.budgeted or ledger.limited
+    state.raised_agents = max(state.raised_agents, raised.max_agents or 0)
     for quota in state.quotas:
         _raise_quota(quota, raised)
 
@@ -156,8 +158,9 @@ def _raise_quota(quota: Quota, raised: Raised) -> None:
     ledger = quota.ledger
     if ledger is not None and ledger.max_tokens is not None:
         ledger.max_tokens = max(ledger.max_tokens, raised.budget_tokens or 0)
-    if ledger is not None and ledger.max_micro_usd is not None:
-        ledger.max_micro_usd = max(ledger.max_micro_usd, raised.budget_micro_usd or 0)
+    if ledger is not None and ledger.max_micro_usd is not None and raised.budget_micro_usd is not None:
+        ledger.max_micro_usd = max(ledger.max_micro_usd, raised.budget_micro_usd)
+        ledger.unpriced = False
 
 
 def _cancel_requested(state: State, run: Run, data: WorkflowEvent) -> None:

@@ -22,7 +22,7 @@ from fanfold.kernel.lifecycle import (
     TIMED_OUT,
     WAITING,
 )
-from fanfold.kernel.nodes import Call, Node, Run, Scope, State
+from fanfold.kernel.nodes import Call, Composite, Node, Run, Scope, State
 from fanfold.kernel.outcomes import conclude
 from fanfold.kernel.plan import AgentAction, ApprovalAction, GroupAction, WorkflowAction
 from fanfold.kernel.progress import BACK_OFF, enter_scope, finish, limit_scope, open_run, redeem
@@ -50,7 +50,7 @@ def _started(state: State, node: Node, data: Report) -> None:
         action = node.step.action
         assert isinstance(action, GroupAction)
         limit_scope(state, node, action.max_concurrency, action.max_agents, None)
-        _arm(state, node, "deadline", node.step.timeout_ms)
+        _arm_scope(state, node)
         redeem(state, node)
         enter_scope(state, node, action.steps)
     elif isinstance(node, Call):
@@ -72,7 +72,7 @@ def _open_child(state: State, node: Call, run_id: str) -> None:
     node.child = child
     node.entered = True
     open_run(state, child, node)
-    _arm(state, node, "deadline", node.step.timeout_ms)
+    _arm_scope(state, node)
     state.agenda.append(Create(child.id, action.workflow, node.run.id, node.path))
 
 
@@ -197,6 +197,12 @@ def spend(state: State, node: Node, usage: Usage) -> None:
     for quota in node.quotas:
         if quota.ledger is not None:
             quota.ledger.spend(usage)
+
+
+def _arm_scope(state: State, node: Composite) -> None:
+    if node.step.timeout_ms is not None:
+        state.timer_count += 1
+        heappush(state.scope_deadlines, (state.clock + node.step.timeout_ms, state.timer_count, node))
 
 
 def _arm(state: State, node: Node, kind: str, timeout_ms: int | None) -> None:

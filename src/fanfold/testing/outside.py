@@ -290,6 +290,6 @@ def _raised(state: State) -> Raised | None:
     micro_usd = None if ledger.max_micro_usd is None else PLENTY
     if (state.max_agents, state.max_steps, ledger.max_tokens, ledger.max_micro_usd) == (
         PLENTY, PLENTY, tokens, micro_usd,
-    ):  # fmt: skip
+    ) and not (ledger.unpriced and micro_usd is not None):  # fmt: skip
         return None
     return Raised(PLENTY, PLENTY, tokens, micro_usd)
