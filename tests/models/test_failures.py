@@ -311,6 +311,20 @@ def test_calls_that_make_no_sense_are_answered_with_what_is_wrong(model, tmp_pat
     play([Reply(calls=calls), Reply(text="I see")], scene)
 
 
+def test_calls_that_a_server_numbers_alike_are_told_apart(tmp_path):
+    (tmp_path / "a").write_text("A")
+    (tmp_path / "b").write_text("B")
+    calls = (Call("read_file", {"path": "a"}, "call_0"), Call("read_file", {"path": "b"}, "call_0"))
+
+    async def scene(here):
+        await here.run(request(tmp_path))
+        told = here.provider.asked[1].results
+        assert len(told) == 2
+        assert '"A"' in told["call_0"]
+
+    play([Reply(calls=calls), Reply(text="ok")], scene)
+
+
 EFFORT = {
     MODELS[0]: lambda body: body["reasoning_effort"],
     MODELS[1]: lambda body: body["reasoning"]["effort"],

@@ -82,3 +82,13 @@ def test_a_summary_holds_no_key(tmp_path):
 
 def test_access_does_not_print_its_keys():
     assert CANARY not in repr(Access(openai_api_key=CANARY, anthropic_api_key=CANARY))
+
+
+def test_a_prompt_made_from_a_file_tells_no_provider_our_keys():
+    async def scene(here):
+        await here.run(request(prompt=f"Use {CANARY}.", instructions=f"Know {CANARY}."))
+        entries = [{"kind": "input", "text": f"Use {CANARY}."}]
+        await here.run(request(entries=entries))
+        assert CANARY not in repr([asked.body for asked in here.provider.asked])
+
+    play([Reply(text="ok"), Reply(text="ok")], scene, redactor=Redactor([CANARY]))

@@ -12,6 +12,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from msgspec import structs
+
 from fanfold.agents.backend import Progress, Record, SessionFailed, SessionRequest, SessionResult
 from fanfold.agents.instructions import compose, project_instructions
 from fanfold.agents.models.asking import Asker, Patience
@@ -65,6 +67,7 @@ class ModelBackend:
             raise SessionFailed(Failure("agent", "model.none", message, hint, retryable=False))
         models = [model, *(one for one in self._fallback_models(request) if one != model)]
         await self._providers.load(models)
+        request = self._without_secrets(request)
         told = "" if self._instructions is None else self._instructions(request.workspace)
         setting = Setting(
             asker=Asker(
@@ -75,6 +78,15 @@ class ModelBackend:
             instructions=compose(request.instructions, told),
         )
         return await ModelSession(request, setting, record, progress).run()
+
+    def _without_secrets(self, request: SessionRequest) -> SessionRequest:
+        """The request as a model may know it: a prompt made from a file may hold one of our keys."""
+        return structs.replace(
+            request,
+            prompt=self._redactor.known(request.prompt),
+            instructions=self._redactor.known(request.instructions),
+            entries=self._redactor.json(request.entries, shapes=False),
+        )
 
     async def aclose(self) -> None:
         """Close the connections to providers."""

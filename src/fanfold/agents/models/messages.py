@@ -63,6 +63,18 @@ def response_entry(model: str, response: ModelResponse, usage: Usage) -> dict[st
     return {**entry, "usage": msgspec.to_builtins(usage), "message": message}
 
 
+def tell_apart(response: ModelResponse) -> None:
+    """Give calls of one response different ids: some servers number them all alike."""
+    from pydantic_ai.messages import ToolCallPart
+
+    seen: set[str] = set()
+    for i, part in enumerate(response.parts):
+        if isinstance(part, ToolCallPart):
+            if part.tool_call_id in seen:
+                part.tool_call_id = f"{part.tool_call_id}_{i}"
+            seen.add(part.tool_call_id)
+
+
 def readable(call: ToolCallPart) -> JSON:
     """The arguments of a call as a value, or as the text they came as when that is no JSON."""
     if not isinstance(call.args, str):

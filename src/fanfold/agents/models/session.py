@@ -34,6 +34,7 @@ from fanfold.agents.models.messages import (
     readable,
     response_entry,
     result_text,
+    tell_apart,
 )
 from fanfold.agents.models.prices import usage_of
 from fanfold.agents.redaction import Redactor
@@ -113,6 +114,7 @@ class ModelSession:
         except TooLong as too_long:
             await self._compact(too_long)
             return
+        tell_apart(response)
         usage = usage_of(response)
         judgement = self._contract.judge(response)
         entry = response_entry(self._asker.model, response, usage)
