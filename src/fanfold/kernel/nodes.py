@@ -165,8 +165,8 @@ class Run:
 
     __slots__ = (
         "agents", "call", "completed", "depth", "ending", "error", "id", "nodes", "output",
-        "parent", "path", "plan", "scope", "status", "stopped_by", "unsuccessful", "usage_input", "usage_micro_usd",
-        "usage_output", "usage_unpriced",
+        "parent", "path", "plan", "scope", "status", "stopped_by", "unsuccessful", "usage_input",
+        "usage_micro_usd", "usage_output", "usage_unpriced",
     )  # fmt: skip
 
     def __init__(self, run_id: str, plan: Plan, parent: Run | None, call: Call | None) -> None:

@@ -302,7 +302,7 @@ def finish(state: State, node: Node, status: str, reason: str = "") -> None:
         assert parent is not None
         if not parent.stopping:  # else it ends with its group, whose own policy counts
             run.stopped_by = node
-        end_run(state, run, "stop")
+            end_run(state, run, "stop")
     reaches = unsuccessful and not (policy == "inline" and status != SKIPPED)
     for dependent in node.dependents:
         dependent.unmet -= 1
