@@ -22,7 +22,7 @@ import msgspec
 
 from fanfold.errors import AuthorError
 from fanfold.kernel.plan import JSON
-from fanfold.recipe.parse import parse, plain
+from fanfold.recipe.parse import FORBIDDEN, parse, plain
 from fanfold.recipe.refusal import RecipeRefused
 from fanfold.recipe.scalars import resolve
 
@@ -124,7 +124,7 @@ def _plain(value: dict[str, Any]) -> dict[str, JSON]:
 def _dumper() -> type[Any]:
     import yaml
 
-    class Dumper(yaml.SafeDumper):
+    class Dumper(yaml.CSafeDumper):
         """Block style, long texts as they are read, and nothing our scalars would take for a number."""
 
         def ignore_aliases(self, data: Any) -> bool:
@@ -133,7 +133,7 @@ def _dumper() -> type[Any]:
 
     def text(dumper: Any, value: str) -> Any:
         style = "|" if "\n" in value else None
-        if style is None and value and _means_something_else(value):
+        if value and (FORBIDDEN.search(value) or (style is None and _means_something_else(value))):
             style = '"'
         return dumper.represent_scalar("tag:yaml.org,2002:str", value, style=style)
 

@@ -35,7 +35,7 @@ MAX_ENCODING_ERRORS = 20
 MAX_SHOWN_CHARS = 60
 
 # Control characters but tab and line breaks, and what YAML 1.1 and 1.2 disagree about (line separators).
-_FORBIDDEN = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]")
+FORBIDDEN = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]")
 _FORBIDDEN_VALUES = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
 _QUOTABLE = re.compile(r'[^"\\\r\n]*')
 _ENDS_VALUE = re.compile(r"[ \t]*(?:[\]}\r\n]|#|$)")
@@ -82,7 +82,7 @@ def _decode(data: bytes, file: str, report: Report, bounded: bool) -> Source:
         message = f"the file is {wide}, not UTF-8" if wide else f"byte 0x{data[error.start]:02x} is not UTF-8"
         report.error("recipe.encoding", message, source, (at, at + 1), "save the file as UTF-8")
         return source
-    for count, match in enumerate(_FORBIDDEN.finditer(source.text)):
+    for count, match in enumerate(FORBIDDEN.finditer(source.text)):
         if count == MAX_ENCODING_ERRORS:
             break
         if not _report_character(match.group(), match.span(), data, source, report):

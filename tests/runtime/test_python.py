@@ -1,0 +1,97 @@
+"""Fanfold from Python: the names the package offers, with and without a running event loop."""
+
+import asyncio
+import subprocess
+import sys
+
+import pytest
+
+import fanfold
+
+RECIPE = """\
+name: greet
+inputs: [{name: who, default: world}]
+steps:
+  - {id: think, agent: explorer, prompt: "Think of {{inputs.who}}"}
+  - {id: say, agent: explorer, prompt: "Say {{steps.think.output}}"}
+"""
+OPTIONS = {"script": "default: OK from {{step}}"}
+
+
+@pytest.fixture
+def project(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    (tmp_path / "greet.yaml").write_text(RECIPE)
+    return tmp_path
+
+
+def test_a_recipe_runs_from_synchronous_code(project):
+    result = fanfold.run_sync("greet.yaml", options=fanfold.Options(**OPTIONS), who="you")
+    assert (result.status, result.ok, result.output) == ("completed", True, "OK from say")
+    assert result.steps["think"].output == "OK from think"
+    assert result.usage["agents"] == 2
+
+
+def test_it_also_runs_inside_a_loop_that_is_running_already(project):
+    async def cell():
+        return fanfold.run_sync("greet.yaml", options=fanfold.Options(**OPTIONS))
+
+    assert asyncio.run(cell()).ok
+
+
+def test_a_run_that_needs_a_person_comes_back_waiting(project):
+    recipe = fanfold.Recipe(name="r", steps=[{"id": "ok", "approve": "Go?"}])
+    assert fanfold.run_sync(recipe).status == "waiting"
+
+
+def test_a_project_is_opened_and_its_runs_followed(project):
+    async def work():
+        async with fanfold.open(project) as ff:
+            run = await ff.start("greet.yaml", options=fanfold.Options(**OPTIONS), inputs={"who": "me"})
+            words = [event.data.get("status") or event.data.get("kind") async for event in run.events()]
+            return words, await run.result()
+
+    words, result = asyncio.run(work())
+    assert (words[0], words[-1]) == ("created", "completed")
+    assert result.output == "OK from say"
+
+
+def test_inputs_and_recipes_are_checked_as_on_the_command_line(project):
+    options = fanfold.Options(**OPTIONS)
+    with pytest.raises(fanfold.AuthorError) as unknown:
+        fanfold.run_sync("greet.yaml", options=options, whom="x")
+    assert unknown.value.code == "recipe.unknown_input"
+    with pytest.raises(fanfold.AuthorError) as refused:
+        fanfold.run_sync(fanfold.Recipe(name="r", steps=[{"id": "a", "agent": "nobody", "prompt": "x"}]))
+    assert refused.value.code == "recipe.unknown_role"
+    with pytest.raises(fanfold.NotFoundError):
+        fanfold.run_sync("nowhere", options=options)
+
+
+def test_what_writes_needs_permission(project):
+    recipe = fanfold.Recipe(name="r", steps=[{"id": "a", "run": ["echo", "hi"]}])
+    with pytest.raises(fanfold.WorldError) as denied:
+        fanfold.run_sync(recipe)
+    assert denied.value.code == "permission_denied"
+    assert fanfold.run_sync(recipe, options=fanfold.Options(permission="auto")).output == "hi"
+
+
+def test_a_notebook_shows_status_graph_and_steps_and_no_markup_of_agents(project):
+    script = "default: <script>alert(1)</script>"
+    shown = fanfold.run_sync("greet.yaml", options=fanfold.Options(script=script))._repr_html_()
+    assert "completed" in shown
+    assert "<svg" in shown
+    assert "think" in shown
+    assert "<script>" not in shown
+    assert "&lt;script&gt;" in shown
+
+
+def test_names_are_loaded_when_they_are_used():
+    code = (
+        "import sys, fanfold\n"
+        "assert not {'msgspec', 'asyncio', 'fanfold.runtime'} & set(sys.modules)\n"
+        "assert set(fanfold.__all__) <= set(dir(fanfold))\n"
+        "for name in fanfold.__all__: getattr(fanfold, name)\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=30)
