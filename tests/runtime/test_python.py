@@ -15,7 +15,7 @@ steps:
   - {id: think, agent: explorer, prompt: "Think of {{inputs.who}}"}
   - {id: say, agent: explorer, prompt: "Say {{steps.think.output}}"}
 """
-OPTIONS = {"script": "default: OK from {{step}}"}
+OPTIONS = fanfold.Options(script="default: OK from {{step}}")
 
 
 @pytest.fixture
@@ -27,7 +27,7 @@ def project(tmp_path, monkeypatch):
 
 
 def test_a_recipe_runs_from_synchronous_code(project):
-    result = fanfold.run_sync("greet.yaml", options=fanfold.Options(**OPTIONS), who="you")
+    result = fanfold.run_sync("greet.yaml", options=OPTIONS, who="you")
     assert (result.status, result.ok, result.output) == ("completed", True, "OK from say")
     assert result.steps["think"].output == "OK from think"
     assert result.usage["agents"] == 2
@@ -35,7 +35,7 @@ def test_a_recipe_runs_from_synchronous_code(project):
 
 def test_it_also_runs_inside_a_loop_that_is_running_already(project):
     async def cell():
-        return fanfold.run_sync("greet.yaml", options=fanfold.Options(**OPTIONS))
+        return fanfold.run_sync("greet.yaml", options=OPTIONS)
 
     assert asyncio.run(cell()).ok
 
@@ -48,7 +48,7 @@ def test_a_run_that_needs_a_person_comes_back_waiting(project):
 def test_a_project_is_opened_and_its_runs_followed(project):
     async def work():
         async with fanfold.open(project) as ff:
-            run = await ff.start("greet.yaml", options=fanfold.Options(**OPTIONS), inputs={"who": "me"})
+            run = await ff.start("greet.yaml", options=OPTIONS, inputs={"who": "me"})
             words = [event.data.get("status") or event.data.get("kind") async for event in run.events()]
             return words, await run.result()
 
@@ -58,15 +58,14 @@ def test_a_project_is_opened_and_its_runs_followed(project):
 
 
 def test_inputs_and_recipes_are_checked_as_on_the_command_line(project):
-    options = fanfold.Options(**OPTIONS)
     with pytest.raises(fanfold.AuthorError) as unknown:
-        fanfold.run_sync("greet.yaml", options=options, whom="x")
+        fanfold.run_sync("greet.yaml", options=OPTIONS, whom="x")
     assert unknown.value.code == "recipe.unknown_input"
     with pytest.raises(fanfold.AuthorError) as refused:
         fanfold.run_sync(fanfold.Recipe(name="r", steps=[{"id": "a", "agent": "nobody", "prompt": "x"}]))
     assert refused.value.code == "recipe.unknown_role"
     with pytest.raises(fanfold.NotFoundError):
-        fanfold.run_sync("nowhere", options=options)
+        fanfold.run_sync("nowhere", options=OPTIONS)
 
 
 def test_what_writes_needs_permission(project):
