@@ -17,6 +17,10 @@ from fanfold.workspace.policy import Policy, hidden_folders, programs
 from fanfold.workspace.protected import ROLE_FOLDERS
 
 
+_KERNEL = ("sys", "sysrq-trigger", "irq", "bus", "fs", "acpi", "scsi")
+"""Parts of /proc through which the whole machine is set, writable for whoever is root outside."""
+
+
 @cache
 def program() -> str | None:
     """Where bubblewrap is."""
@@ -38,13 +42,16 @@ def namespaces(network: bool) -> list[str]:
         found.append("--unshare-net")
     if "--disable-userns" in _options():
         found.append("--disable-userns")
-    return [*found, "--die-with-parent", "--new-session"]
+    # Root would keep its capabilities inside, and stays the owner of the kernel's settings in any case.
+    return [*found, "--cap-drop", "ALL", "--die-with-parent", "--new-session"]
 
 
 def arguments(policy: Policy) -> list[str]:
     """Everything up to the command; the program is told to start in the project."""
     found = [program() or "bwrap", *namespaces(policy.network)]
     found += ["--ro-bind", "/", "/", "--dev", "/dev", "--proc", "/proc"]
+    for name in _KERNEL:
+        found += ["--ro-bind-try", f"/proc/{name}", f"/proc/{name}"]
     hidden = hidden_folders(policy)
     for folder in hidden:
         found += [*_sized(policy), "--tmpfs", str(folder)]

@@ -3,8 +3,8 @@
 Rules
 * Never over the live workspace: an overlay whose lower tree changes is undefined. Bases do not change.
 * Root lays it in the open, at the child's `workspace` (see `undertaker`). Anyone else lays it in a user
-  namespace of its own, which we hold by three handles: its files are reached through one of them, programs enter it by the other
-  two (see `Entrance`). That overlay ends with us.
+  namespace of its own, which we hold by three handles: its files are reached through one of them, programs
+  enter it by the other two (see `Entrance`). That overlay ends with us.
 * A layer is not forced to disk (`volatile`): taking it away would else wait for everything the machine has
   yet to write. What is merged is forced to disk by the merge. After a power cut a layer is not trusted.
 * Folders are passed to the kernel as handles, so no character of a path can be taken for an option.

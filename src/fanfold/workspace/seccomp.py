@@ -43,7 +43,9 @@ _X86_64 = {
     "chown": 92, "fchown": 93, "lchown": 94, "fchownat": 260, "setxattr": 188, "lsetxattr": 189,
     "fsetxattr": 190, "removexattr": 197, "lremovexattr": 198, "fremovexattr": 199, "shmget": 29,
     "shmat": 30, "shmctl": 31, "semget": 64, "semop": 65, "semctl": 66, "semtimedop": 220, "msgget": 68,
-    "msgsnd": 69, "msgrcv": 70, "msgctl": 71, "mq_open": 240, "mq_unlink": 241,
+    "msgsnd": 69, "msgrcv": 70, "msgctl": 71, "mq_open": 240, "mq_unlink": 241, "prlimit64": 302,
+    "sched_setaffinity": 203, "sched_setscheduler": 144, "sched_setparam": 142, "sched_setattr": 314,
+    "setpriority": 141, "ioprio_set": 251, "migrate_pages": 256, "move_pages": 279,
 }  # fmt: skip
 _AARCH64 = {
     "socket": 198, "clone": 220, "ioctl": 29, "mount": 40, "umount2": 39, "pivot_root": 41, "chroot": 51,
@@ -57,14 +59,22 @@ _AARCH64 = {
     "lsetxattr": 6, "fsetxattr": 7, "removexattr": 14, "lremovexattr": 15, "fremovexattr": 16,
     "shmget": 194, "shmctl": 195, "shmat": 196, "semget": 190, "semctl": 191, "semtimedop": 192,
     "semop": 193, "msgget": 186, "msgctl": 187, "msgrcv": 188, "msgsnd": 189, "mq_open": 180,
-    "mq_unlink": 181,
+    "mq_unlink": 181, "prlimit64": 261, "sched_setaffinity": 122, "sched_setscheduler": 119,
+    "sched_setparam": 118, "sched_setattr": 274, "setpriority": 140, "ioprio_set": 30, "migrate_pages": 238,
+    "move_pages": 239,
 }  # fmt: skip
 _MACHINES: Mapping[str, tuple[int, Mapping[str, int]]] = {
     "x86_64": (0xC000003E, _X86_64),
     "aarch64": (0xC00000B7, _AARCH64),
 }
 _ABSENT = ("clone3", "io_uring_setup", "io_uring_enter", "io_uring_register")
-_SPECIAL = ("socket", "clone", "ioctl", *_ABSENT)
+_OF_OTHERS = {
+    "prlimit64": 0, "sched_setaffinity": 0, "sched_setscheduler": 0, "sched_setparam": 0, "sched_setattr": 0,
+    "migrate_pages": 0, "move_pages": 0, "setpriority": 1, "ioprio_set": 1,
+}  # fmt: skip
+"""Calls that change another process of the same user, by which argument names it: only 0, oneself, is allowed
+where no pid namespace hides the others."""
+_SPECIAL = ("socket", "clone", "ioctl", *_ABSENT, *_OF_OTHERS)
 _LANDLOCK_ONLY = frozenset(
     """chmod fchmod fchmodat fchmodat2 chown fchown lchown fchownat setxattr lsetxattr fsetxattr setxattrat
     removexattr lremovexattr fremovexattr removexattrat shmget shmat shmctl semget semop semctl semtimedop
@@ -97,6 +107,10 @@ def assemble(*, alone: bool, network: bool) -> bytes:
     code += _case(numbers["ioctl"], _ARG1, typing)
     allowed = [line for family in families for line in ((_JEQ, 0, 1, int(family)), (_RETURN, 0, 0, _ALLOW))]
     code += _case(numbers["socket"], _ARG0, [*allowed, *_refuse(errno.EPERM)])
+    if alone:
+        for name, argument in _OF_OTHERS.items():
+            body = [(_JEQ, 1, 0, 0), *_refuse(errno.EPERM)]
+            code += _case(numbers[name], _ARG0 + 8 * argument, body)
     code.append((_RETURN, 0, 0, _ALLOW))
     return b"".join(struct.pack("=HBBI", *line) for line in code)
 

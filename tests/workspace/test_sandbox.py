@@ -1,0 +1,310 @@
+"""The sandbox: at every level, every attempt to get out is refused; and ordinary work is not."""
+
+import ctypes
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from fanfold.errors import WorldError
+from fanfold.workspace import children, cgroups, policy
+from fanfold.workspace.children import Child
+from fanfold.workspace.levels import Level, Levels
+from fanfold.workspace.sandbox import Launch, LevelName, choose_level, detect, plan_sandbox
+from fanfold.workspace.workspaces import Workspaces
+from tests.workspace.attempts import ATTEMPTS, NOT_UNDER_LANDLOCK, PRELUDE, READ_ONLY
+from tests.workspace.trees import METHODS, repository, tree, write
+
+LEVELS = ("bubblewrap", "landlock")
+LIMITS = policy.ProcessLimits(
+    max_processes=64,
+    max_memory_bytes=1024**3,
+    max_file_bytes=32 * 1024**2,
+    max_open_files=512,
+    max_scratch_bytes=16 * 1024**2,
+)
+
+
+@pytest.fixture(params=LEVELS)
+def level(request: pytest.FixtureRequest) -> LevelName:
+    name: LevelName = request.param
+    found = getattr(detect(), name)
+    if not found.available:
+        pytest.skip(f"{name}: {found.why}")
+    return name
+
+
+class World:
+    """A project with a secret beside it, listeners on the host, and a home worth reading."""
+
+    def __init__(self, folder: Path) -> None:
+        self.project = repository(
+            folder / "project",
+            {
+                "a.txt": "a",
+                ".codex/agents/reviewer.toml": "r",
+                ".claude/agents/reviewer.md": "r",
+                ".gitignore": "node_modules\n",
+            },
+        )
+        write(self.project, {"node_modules/m.js": "m", ".fanfold/fanfold.db": "CANARY"})
+        self.secret = folder / "outside/secret"
+        write(folder, {"outside/secret": "CANARY", "home/.netrc": "CANARY"})
+        self.tcp = socket.create_server(("127.0.0.1", 0))
+        self.udp = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        self.udp.bind(("127.0.0.1", 0))
+        self.abstract = socket.socket(socket.AF_UNIX)
+        self.abstract.bind(f"\0fanfold-{os.getpid()}")
+        self.abstract.listen()
+        self.in_folder = socket.socket(socket.AF_UNIX)
+        short = f"/tmp/fanfold-{os.getpid()}.socket"
+        Path(short).unlink(missing_ok=True)
+        self.in_folder.bind(short)
+        self.in_folder.listen()
+        threading.Thread(target=self._answer, daemon=True).start()
+        libc = ctypes.CDLL(None, use_errno=True)
+        self.key = 0x46000000 | os.getpid()
+        self.memory = libc.shmget(self.key, 4096, 0o1600)
+        libc.shmat.restype = ctypes.c_void_p
+        ctypes.memmove(libc.shmat(self.memory, None, 0), b"CANARY", 6)
+        self.facts = {
+            "project": str(self.project),
+            "outside": str(folder / "outside"),
+            "secret": str(self.secret),
+            "home": str(folder / "home"),
+            "engine": os.getpid(),
+            "port": self.tcp.getsockname()[1],
+            "udp": self.udp.getsockname()[1],
+            "abstract": f"fanfold-{os.getpid()}",
+            "path_socket": short,
+            "key": self.key,
+        }
+
+    def _answer(self) -> None:
+        while True:
+            try:
+                _, sender = self.udp.recvfrom(100)
+                self.udp.sendto(b"heard", sender)
+            except OSError:
+                return
+
+    def close(self) -> None:
+        for one in (self.tcp, self.udp, self.abstract, self.in_folder):
+            one.close()
+        Path(str(self.facts["path_socket"])).unlink()
+        ctypes.CDLL(None).shmctl(self.memory, 0, None)
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    made = World(tmp_path_factory.mktemp("world"))
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="module")
+def spaces(world: World) -> Workspaces:
+    return Workspaces(world.project)
+
+
+@pytest.fixture
+def child(spaces: Workspaces) -> Iterator[Child]:
+    made = spaces.open_child("s1")
+    yield made
+    spaces.close(made)
+
+
+def plan(spaces: Workspaces, child: Child | None, level: LevelName, world: World, **given) -> Launch:
+    confines = spaces.policy(child, limits=LIMITS, environment={"GIVEN": "yes"}, **given)
+    home = Path(str(world.facts["home"]))
+    path = f"{Path(sys.executable).parent}:{confines.path}"
+    import msgspec
+
+    return plan_sandbox(level, msgspec.structs.replace(confines, home=home, path=path))
+
+
+def run(launch: Launch, argv: list[str], timeout: float = 60) -> subprocess.CompletedProcess[str]:
+    environment = (
+        os.environ | {"PROVIDER_KEY": "CANARY", "LD_PRELOAD": "", "PYTHONPATH": "/x"} | launch.environment
+    )
+    try:
+        return subprocess.run(
+            launch.command(argv),
+            cwd=launch.cwd,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+        )
+    finally:
+        until = time.monotonic() + 5
+        while not launch.close() and time.monotonic() < until:
+            time.sleep(0.01)
+
+
+def attempt(world: World, launch: Launch, code: str) -> str:
+    """Run one attempt; what it said of itself."""
+    facts = world.facts | {"own_pid_namespace": launch.level == "bubblewrap"}
+    program = (
+        f"{PRELUDE}\ntry:\n    exec({code!r})\nexcept Exception as error:\n    print('refused', repr(error)[:200])\n"
+        "else:\n    print('ESCAPED')"
+    )
+    python = os.path.realpath(sys.executable)
+    ended = run(launch, [python, "-I", "-S", "-c", program, json.dumps(facts)])
+    return ended.stdout.strip() or f"ended with {ended.returncode}: {ended.stderr[-300:]}"
+
+
+@pytest.mark.parametrize("name", ATTEMPTS)
+def test_nothing_gets_out(world: World, spaces: Workspaces, child: Child, level: LevelName, name: str):
+    if level == "landlock" and name == "see our handles":
+        pytest.skip(NOT_UNDER_LANDLOCK[name])
+    if name == "fork without end" and os.geteuid() == 0 and not cgroups.limits_processes():
+        pytest.skip("root without a pids cgroup")
+    if level == "landlock" and name == "fill the temporary folder":
+        pytest.skip("temporary files are limited one by one")
+    before = tree(world.project, without=(".fanfold",))
+    said = attempt(world, plan(spaces, child, level, world), ATTEMPTS[name])
+    assert said.startswith("refused"), said
+    assert world.secret.read_text() == "CANARY"
+    assert not Path("/etc/fanfold-was-here").exists()
+    assert tree(world.project, without=(".fanfold",)) == before
+
+
+@pytest.mark.parametrize("name", READ_ONLY)
+@pytest.mark.parametrize("shared", [False, True], ids=["isolated", "shared"])
+def test_read_only_is_really_read_only(
+    world: World, spaces: Workspaces, child: Child, level: LevelName, name: str, shared: bool
+):
+    launch = plan(spaces, None if shared else child, level, world, read_only=True)
+    said = attempt(
+        world, launch, f"os.chdir(project) if {shared or level == 'bubblewrap'} else None\n" + READ_ONLY[name]
+    )
+    assert said.startswith("refused"), said
+    assert (world.project / "a.txt").read_text() == "a"
+
+
+SHARED = ("plant a hook", "change git's configuration", "write Fanfold's configuration", "read Fanfold's database",
+          "write a role of Codex", "write beside the project", "read a secret beside the project")  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SHARED)
+def test_a_shared_writer_cannot_touch_what_programs_are_told_by(
+    world: World, spaces: Workspaces, level: LevelName, name: str
+):
+    said = attempt(world, plan(spaces, None, level, world), ATTEMPTS[name])
+    assert said.startswith("refused"), said
+
+
+def test_a_shared_writer_writes(world: World, spaces: Workspaces, level: LevelName):
+    (world.project / "shared").mkdir(exist_ok=True)
+    ended = run(plan(spaces, None, level, world), ["sh", "-c", "echo new > shared/n.txt; cat a.txt"])
+    assert ended.stdout == "a", ended.stderr
+    assert (world.project / "shared/n.txt").read_text() == "new\n"
+    (world.project / "shared/n.txt").unlink()
+    (world.project / "shared").rmdir()
+
+
+def test_ordinary_work_is_possible(world: World, spaces: Workspaces, child: Child, level: LevelName):
+    script = """
+    set -e
+    echo changed > a.txt; mkdir -p new/deep; echo n > new/deep/n.txt; ln -s a.txt link; mv a.txt b.txt; cp b.txt a.txt
+    echo t > "$TMPDIR/t"; cat "$TMPDIR/t"; echo h > "$HOME/h"; cat "$HOME/h"
+    python3 -c 'import json, ssl, ctypes, subprocess; print(subprocess.check_output(["echo", "inner"], text=True), end="")'
+    echo "$GIVEN"; cat /dev/null; echo x > /dev/null
+    """
+    ended = run(plan(spaces, child, level, world), ["sh", "-c", script])
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout == "t\nh\ninner\nyes\n"
+    changed = {change.path for change in child.changes()}
+    assert changed == {"a.txt", "b.txt", "link", "new/deep/n.txt"}
+
+
+def test_bubblewrap_shows_the_workspace_at_the_projects_path(world: World, spaces: Workspaces, child: Child):
+    if not detect().bubblewrap.available:
+        pytest.skip("no bubblewrap")
+    write(child.path, {"a.txt": "the child's"})
+    script = "pwd; cat a.txt; git status --short; chmod 755 a.txt; ls .fanfold; cat node_modules/m.js"
+    ended = run(plan(spaces, child, "bubblewrap", world), ["sh", "-c", script])
+    lines = ended.stdout.splitlines()
+    assert lines[:2] == [str(world.project), "the child's M a.txt"], ended.stderr
+    assert lines[2] == "m"
+    assert (world.project / "a.txt").read_text() == "a"
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_kind_of_child_can_be_entered(
+    world: World, spaces: Workspaces, level: LevelName, method: str, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(children, "_failed", set(METHODS[: METHODS.index(method)]))
+    if method == "overlay" and os.geteuid() != 0:
+        pytest.skip("an overlay in the open needs root")
+    made = spaces.open_child("entered")
+    try:
+        ended = run(plan(spaces, made, level, world), ["sh", "-c", "cat a.txt; echo inside > a.txt"])
+        assert (ended.returncode, ended.stdout) == (0, "a"), ended.stderr
+        assert (made.path / "a.txt").read_text() == "inside\n"
+    finally:
+        spaces.close(made)
+
+
+def test_the_network_is_there_when_it_is_allowed(
+    world: World, spaces: Workspaces, child: Child, level: LevelName
+):
+    launch = plan(spaces, child, level, world, network=True)
+    assert attempt(world, launch, ATTEMPTS["connect to the host"]) == "ESCAPED"
+    launch = plan(spaces, child, level, world, network=True)
+    assert attempt(world, launch, ATTEMPTS["connect to a socket in a folder"]).startswith("refused")
+    launch = plan(spaces, child, level, world, network=True)
+    said = attempt(world, launch, ATTEMPTS["connect to an abstract socket"])
+    assert said.startswith("refused"), said
+
+
+def test_what_was_started_inside_dies_with_its_start(world: World, spaces: Workspaces, child: Child):
+    if not detect().bubblewrap.available:
+        pytest.skip("no bubblewrap")
+    launch = plan(spaces, child, "bubblewrap", world)
+    script = "setsid sh -c 'while :; do date +%s%N > beat; sleep 0.02; done' & sleep 60"
+    running = subprocess.Popen(launch.command(["sh", "-c", script]), cwd=launch.cwd, env=os.environ.copy())
+    until = time.monotonic() + 10
+    while not (child.path / "beat").exists() and time.monotonic() < until:
+        time.sleep(0.01)
+    running.kill()
+    running.wait()
+    while not launch.close() and time.monotonic() < until:
+        time.sleep(0.01)
+    time.sleep(0.1)
+    last = (child.path / "beat").read_text()
+    time.sleep(0.3)
+    assert (child.path / "beat").read_text() == last
+
+
+def test_without_any_level_commands_are_refused_unless_told_otherwise():
+    none = Levels(Level("bubblewrap", False, "not here"), Level("landlock", False, "not here"))
+    with pytest.raises(WorldError, match="cannot be confined"):
+        choose_level(none)
+    assert choose_level(none, unsafe=True) == "unsafe"
+    assert choose_level(Levels(none.bubblewrap, Level("landlock", True))) == "landlock"
+
+
+def test_unsafe_runs_the_command_in_the_workspace(world: World, spaces: Workspaces, child: Child):
+    ended = run(plan(spaces, child, "unsafe", world), ["sh", "-c", "cat a.txt; pwd"])
+    assert ended.stdout.startswith("a/"), ended.stderr
+
+
+def test_a_sandbox_that_cannot_be_put_in_place_ends_the_command(
+    world: World, spaces: Workspaces, child: Child
+):
+    import msgspec
+
+    confines = spaces.policy(child)
+    broken = msgspec.structs.replace(confines, namespaces=("/nonexistent", "/nonexistent"))
+    ended = run(plan_sandbox("landlock", broken), ["echo", "ran"])
+    assert ended.returncode != 0
+    assert ended.stdout == ""
