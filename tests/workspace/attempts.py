@@ -1,7 +1,11 @@
 """Attempts to leave a sandbox, as programs that raise when they are refused and return when they got out.
 
 Each gets: project, outside (a folder beside the project), secret (a file there), engine (our pid), port, udp,
-abstract, path_socket, home, key (of a shared memory segment), call(number, *arguments) for raw system calls.
+abstract, path_socket, home, key (of a shared memory segment), system (a file of the system, or for root a
+disposable one in a folder that is visible inside), call(number, *arguments) for raw system calls.
+
+An attempt that gets out must do no harm: a sandbox that fails is what these look for, and they run on people's
+machines. So settings are written with the value they have, and files of the system are never root's to lose.
 """
 
 PRELUDE = r"""
@@ -22,6 +26,11 @@ def write(path, text="evil"):
 def read(path):
     with open(path, "rb") as file:
         return file.read()
+def rewrite(path):
+    """Write a setting as it is: proves the way out and changes nothing."""
+    with open(path) as file:
+        text = file.read()
+    write(path, text)
 def refuse_unless(condition):
     if not condition:
         raise PermissionError("did not get out")
@@ -38,17 +47,17 @@ ATTEMPTS = {
     "go up with dots": 'read("../" * 20 + secret.lstrip("/"))',
     "list the home": 'refuse_unless(".netrc" in os.listdir(home))',
     "read the home": 'read(home + "/.netrc")',
-    "empty a file of the system": 'os.truncate("/etc/passwd", 0)',
-    "rename a file of the system": 'os.rename("/etc/passwd", "/etc/passwd.old")',
-    "delete a file of the system": 'os.unlink("/etc/passwd")',
-    "change a mode outside": 'os.chmod("/etc/passwd", 0o777)',
-    "change an owner outside": 'os.chown("/etc/passwd", 1, 1)',
-    "set an attribute outside": 'os.setxattr("/etc/passwd", "user.x", b"y")',
+    "empty a file of the system": 'os.truncate(system, 0)',
+    "rename a file of the system": 'os.rename(system, system + ".old")',
+    "delete a file of the system": 'os.unlink(system)',
+    "change a mode outside": 'os.chmod(system, 0o777)',
+    "change an owner outside": 'os.chown(system, 1, 1)',
+    "set an attribute outside": 'os.setxattr(system, "user.x", b"y")',
     "append to a log of the system": 'open("/var/log/fanfold-was-here", "a")',
     # ------------------------------------------------------------------------------------- links
     "write through a link": 'os.symlink("/etc", "out"); write("out/fanfold-was-here")',
     "read through a link": 'os.symlink(secret, "peek"); read("peek")',
-    "hard link to a file of the system": 'os.link("/etc/passwd", "linked"); open("linked", "a").close()',
+    "hard link to a file of the system": 'os.link(system, "linked"); open("linked", "a").close()',
     "hard link out of the workspace": 'write("mine"); os.link("mine", "/etc/fanfold-was-here")',
     "move out of the workspace": 'write("mine"); os.rename("mine", outside + "/moved"); refuse_unless(os.path.exists(secret))',
     "through /proc/self/root": 'write("/proc/self/root/etc/fanfold-was-here")',
@@ -89,8 +98,8 @@ _, tty = pty.openpty()
 fcntl.ioctl(tty, 0x5412, b"x")
 """,
     # ------------------------------------------------------------------------------- /proc and /sys
-    "change the kernel": 'write("/proc/sys/kernel/core_pattern", "|/bin/false")',
-    "press the magic key": 'write("/proc/sysrq-trigger", "h")',
+    "change the kernel": 'rewrite("/proc/sys/kernel/core_pattern")',
+    "press the magic key": 'open("/proc/sysrq-trigger", "w")',
     "read our environment": 'refuse_unless(b"CANARY" in read(f"/proc/{engine}/environ"))',
     "read our files": 'read(f"/proc/{engine}/root" + secret)',
     "see our handles": 'refuse_unless(os.listdir(f"/proc/{engine}/fd") and os.readlink(f"/proc/{engine}/exe"))',
@@ -104,7 +113,7 @@ for line in open("/proc/self/cgroup"):
             raise SystemExit
 refuse_unless(False)
 """,
-    "write to /sys": 'write("/sys/kernel/mm/ksm/run", "0")',
+    "write to /sys": 'rewrite("/sys/kernel/mm/ksm/run")',
     # -------------------------------------------------------------------------------- processes
     "signal us": 'os.kill(engine, signal.SIGUSR1); refuse_unless(os.path.exists(f"/proc/{engine}/root") and own_pid_namespace is False)',
     "signal us by a handle": "signal.pidfd_send_signal(os.pidfd_open(engine), signal.SIGUSR1); refuse_unless(own_pid_namespace is False)",
@@ -162,7 +171,7 @@ refuse_unless(sender.recv(10) == b"heard")
     "use io_uring": "call(425, ctypes.c_long(4), (ctypes.c_char * 120)())",
     "handle page faults": "call(323, ctypes.c_long(1))",
     "switch rebooting": "checked(libc.reboot(0))",
-    "rename the machine": 'socket.sethostname("evil")',
+    "rename the machine": 'socket.sethostname(socket.gethostname())',
     "set the clock": "time.clock_settime(time.CLOCK_REALTIME, time.time())",
     "read the kernel's log": "checked(libc.klogctl(3, (ctypes.c_char * 100)(), 100))",
     "keep capabilities": 'refuse_unless("CapEff:\\t0000000000000000" not in open("/proc/self/status").read())',

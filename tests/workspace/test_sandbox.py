@@ -3,9 +3,11 @@
 import ctypes
 import json
 import os
+import shutil
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -56,6 +58,11 @@ class World:
         )
         write(self.project, {"node_modules/m.js": "m", ".fanfold/fanfold.db": "CANARY"})
         self.secret = folder / "outside/secret"
+        self.visible = Path(tempfile.mkdtemp(prefix="fanfold-", dir="/opt")) if os.geteuid() == 0 else None
+        self.system = self.visible / "file" if self.visible else Path("/etc/passwd")
+        if self.visible:
+            self.visible.chmod(0o755)
+            self.system.write_text("root's")
         write(folder, {"outside/secret": "CANARY", "home/.netrc": "CANARY"})
         self.tcp = socket.create_server(("127.0.0.1", 0))
         self.udp = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
@@ -79,6 +86,7 @@ class World:
             "outside": str(folder / "outside"),
             "secret": str(self.secret),
             "home": str(folder / "home"),
+            "system": str(self.system),
             "engine": os.getpid(),
             "port": self.tcp.getsockname()[1],
             "udp": self.udp.getsockname()[1],
@@ -99,6 +107,8 @@ class World:
         for one in (self.tcp, self.udp, self.abstract, self.in_folder):
             one.close()
         Path(str(self.facts["path_socket"])).unlink()
+        if self.visible:
+            shutil.rmtree(self.visible)
         ctypes.CDLL(None).shmctl(self.memory, 0, None)
 
 
@@ -169,12 +179,13 @@ def test_nothing_gets_out(world: World, spaces: Workspaces, child: Child, level:
         pytest.skip("root without a pids cgroup")
     if level == "landlock" and name == "fill the temporary folder":
         pytest.skip("temporary files are limited one by one")
-    before = tree(world.project, without=(".fanfold",))
+    before = tree(world.project, without=(".fanfold",)), world.system.read_bytes(), world.system.stat()[:6]
     said = attempt(world, plan(spaces, child, level, world), ATTEMPTS[name])
     assert said.startswith("refused"), said
     assert world.secret.read_text() == "CANARY"
     assert not Path("/etc/fanfold-was-here").exists()
-    assert tree(world.project, without=(".fanfold",)) == before
+    after = tree(world.project, without=(".fanfold",)), world.system.read_bytes(), world.system.stat()[:6]
+    assert after == before
 
 
 @pytest.mark.parametrize("name", READ_ONLY)

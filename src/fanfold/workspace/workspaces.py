@@ -28,7 +28,7 @@ import msgspec
 
 from fanfold.errors import NotFoundError, WorldError
 from fanfold.kernel.paths import matches
-from fanfold.workspace import children, overlay, trash
+from fanfold.workspace import cgroups, children, overlay, trash
 from fanfold.workspace.bases import Base, Bases
 from fanfold.workspace.beneath import open_top
 from fanfold.workspace.changes import Change, violations
@@ -343,6 +343,7 @@ class Workspaces:
                 trash.throw_away(self._layout.store / "objects", self._layout.trash)
                 (self._layout.store / "objects").mkdir(exist_ok=True)
         trash.empty(self._layout.trash)
+        cgroups.sweep()
 
     def _is_old(self, folder: Path, keep_for_s: float) -> bool:
         try:
