@@ -21,9 +21,10 @@ if TYPE_CHECKING:
     from fanfold.errors import AuthorError, FanfoldError, NotFoundError, WorldError
     from fanfold.kernel.plan import JSON
     from fanfold.recipe.builder import Recipe
-    from fanfold.runtime.client import Client, Result, RunHandle, StepResult
+    from fanfold.runtime.client import Client, RunHandle
     from fanfold.runtime.functions import function
     from fanfold.runtime.project import Options
+    from fanfold.runtime.result import Result, StepResult
 
 __version__ = "0.1.0"
 __all__ = [
@@ -51,9 +52,9 @@ _HOMES = {
     "NotFoundError": "fanfold.errors",
     "Options": "fanfold.runtime.project",
     "Recipe": "fanfold.recipe.builder",
-    "Result": "fanfold.runtime.client",
+    "Result": "fanfold.runtime.result",
     "RunHandle": "fanfold.runtime.client",
-    "StepResult": "fanfold.runtime.client",
+    "StepResult": "fanfold.runtime.result",
     "WorldError": "fanfold.errors",
     "function": "fanfold.runtime.functions",
 }

@@ -7,7 +7,7 @@ environment: roles, handlers, the library of recipes, ceilings. Surfaces ask for
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -121,6 +121,31 @@ class Wired:
             owner=this_process(),
         )
 
+    def supervise_by_hand(self, store: Store) -> Supervisor:
+        """The supervisor of subagents that people start themselves; each names its own back end."""
+        from fanfold.sessions.supervisor import Supervisor
+        from fanfold.store.leases import this_process
+
+        return Supervisor(
+            store,
+            _Doors(self._door, store),
+            max_threads=self.config.integer("sessions.max_threads"),
+            max_depth=self.config.integer("sessions.max_depth"),
+            max_sessions=self.config.integer("sessions.max_sessions"),
+            owner=this_process(),
+        )
+
+    def _door(self, name: str, store: Store) -> Backend:
+        from fanfold.agents.backends.scripted import Script, ScriptedBackend
+        from fanfold.runtime.frozen import Frozen
+
+        kind, _, blob = name.partition(":")
+        if kind == "scripted" and blob:
+            return ScriptedBackend(Script.load(store.blob(blob), "script"))
+        if kind == "model":
+            return self._models(Frozen())
+        raise KeyError(name)
+
     def _models(self, frozen: Frozen) -> Backend:
         from fanfold.agents.backends.local import AnyModel
         from fanfold.agents.backends.model import Access, ModelBackend
@@ -145,6 +170,26 @@ class Wired:
 
     def _handler_names(self) -> Sequence[str]:
         return self._handlers.names()
+
+
+class _Doors(Mapping[str, "Backend"]):
+    """Back ends by name, each made when a session first asks for it: `model`, or `scripted:BLOB`."""
+
+    def __init__(self, make: Callable[[str, Store], Backend], store: Store) -> None:
+        self._make = make
+        self._store = store
+        self._made: dict[str, Backend] = {}
+
+    def __getitem__(self, name: str) -> Backend:
+        if name not in self._made:
+            self._made[name] = self._make(name, self._store)
+        return self._made[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(("model", "scripted"))
+
+    def __len__(self) -> int:
+        return 2
 
 
 def wire(project: Path, environment: Mapping[str, str] | None = None) -> Wired:

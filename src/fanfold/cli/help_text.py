@@ -26,6 +26,11 @@ Commands:
   verify   Check that a run's log keeps every invariant
   models   Show which models can be used here; fetch or serve the local one, which needs no key
   smoke    Prove that the promises hold here
+  spawn    Delegate one task to a subagent in the background
+  wait     Wait for subagents; never ends one
+  send     Say something to a subagent; one that is over runs again
+  close    Cancel a subagent that runs, or close one for good
+  ps       List subagents, newest last
   gc       Forget runs that ended long ago, with their files
   doctor   Show configuration with origins, and check store, tools and roles
   init     Set up a project: configuration, an example recipe and its script

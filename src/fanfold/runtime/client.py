@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from types import TracebackType
 from typing import Any, Self
 
-from msgspec import Struct, structs, to_builtins
+from msgspec import structs, to_builtins
 
 from fanfold.kernel.events import Envelope
 from fanfold.kernel.lifecycle import RUN_TERMINAL
@@ -23,51 +23,13 @@ from fanfold.runtime.host import Host, now_ms
 from fanfold.runtime.permission import denied, needs_permission
 from fanfold.runtime.project import Options, Project
 from fanfold.runtime.requests import Verdict, answer_approval, check_choice, find_approval
+from fanfold.runtime.result import Result, StepResult, to_result
 from fanfold.runtime.run_tree import RunTree, run_status
-from fanfold.runtime.views import head_document, result_document
+from fanfold.runtime.views import head_document
+
+__all__ = ["Client", "Result", "RunHandle", "StepResult"]
 
 FindPlan = Callable[[Any], Plan]
-
-
-class StepResult(Struct, frozen=True):
-    """One step instance of a finished, paused or waiting run."""
-
-    status: str
-    type: str
-    output: JSON
-    error: dict[str, Any] | None
-    attempts: int
-    started_at: str | None
-    ended_at: str | None
-    usage: dict[str, Any] | None
-    reason: str = ""
-
-
-class Result(Struct, frozen=True):
-    """What a run gave: the same document as `fanfold run --json`, with names."""
-
-    run_id: str
-    recipe: str
-    version: int
-    status: str
-    output: JSON
-    error: dict[str, Any] | None
-    steps: dict[str, StepResult]
-    usage: dict[str, Any]
-    changes: list[Any]
-    children: list[str]
-    plan: Plan | None = None
-    """What was run; for pictures."""
-
-    @property
-    def ok(self) -> bool:
-        return self.status == "completed"
-
-    def _repr_html_(self) -> str:
-        """How a notebook shows it: status, answer, the graph, and a table of steps."""
-        from fanfold.runtime.notebook import result_html
-
-        return result_html(self)
 
 
 class RunHandle:
@@ -211,9 +173,3 @@ class Client:
     def runs(self, limit: int = 100) -> list[dict[str, Any]]:
         """Heads of root runs, newest first."""
         return [head_document(head) for head in self.project.store.heads(limit=limit)]
-
-
-def to_result(tree: RunTree) -> Result:
-    document = result_document(tree)
-    steps = {path: StepResult(**step) for path, step in document.pop("steps").items()}
-    return Result(**document, steps=steps, plan=tree.state.plan)

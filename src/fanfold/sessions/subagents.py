@@ -51,6 +51,8 @@ class Settings(Struct, frozen=True, kw_only=True, omit_defaults=True):
     backend: str
     name: str = ""
     """What scripts answer by; the role when empty."""
+    key: str = ""
+    """Chosen by whoever asked for the child from another process, to find it again."""
     instructions: str = ""
     model: str | None = None
     reasoning_effort: str | None = None

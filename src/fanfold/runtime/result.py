@@ -1,19 +1,20 @@
-"""A result as a notebook shows it: how it ended, the answer, the graph, and what each step did.
+"""What a run gave, as Python and notebooks see it: the document of `fanfold run --json`, with names.
 
-Everything an agent wrote is text here, never markup.
+A notebook shows how it ended, the answer, the graph, and what each step did. Everything an agent wrote is
+text there, never markup.
 """
 
 from __future__ import annotations
 
 from datetime import datetime
 from html import escape
-from typing import TYPE_CHECKING
+from typing import Any
 
-from fanfold.runtime.drawing_svg import svg
-from fanfold.runtime.views import as_text
+from msgspec import Struct
 
-if TYPE_CHECKING:
-    from fanfold.runtime.client import Result, StepResult
+from fanfold.kernel.plan import JSON, Plan
+from fanfold.runtime.run_tree import RunTree
+from fanfold.runtime.views import as_text, result_document
 
 MAX_ROWS = 200
 MAX_ANSWER_CHARS = 20_000
@@ -21,7 +22,52 @@ MAX_DRAWN_STEPS = 200
 _COLOURS = {"completed": "#15803d", "failed": "#b91c1c", "timed_out": "#b91c1c", "skipped": "#6b7280"}
 
 
-def result_html(result: Result) -> str:
+class StepResult(Struct, frozen=True):
+    """One step instance of a finished, paused or waiting run."""
+
+    status: str
+    type: str
+    output: JSON
+    error: dict[str, Any] | None
+    attempts: int
+    started_at: str | None
+    ended_at: str | None
+    usage: dict[str, Any] | None
+    reason: str = ""
+
+
+class Result(Struct, frozen=True):
+    """What a run gave: the same document as `fanfold run --json`, with names."""
+
+    run_id: str
+    recipe: str
+    version: int
+    status: str
+    output: JSON
+    error: dict[str, Any] | None
+    steps: dict[str, StepResult]
+    usage: dict[str, Any]
+    changes: list[Any]
+    children: list[str]
+    plan: Plan | None = None
+    """What was run; for pictures."""
+
+    @property
+    def ok(self) -> bool:
+        return self.status == "completed"
+
+    def _repr_html_(self) -> str:
+        """How a notebook shows it: status, answer, the graph, and a table of steps."""
+        return _html(self)
+
+
+def to_result(tree: RunTree) -> Result:
+    document = result_document(tree)
+    steps = {path: StepResult(**step) for path, step in document.pop("steps").items()}
+    return Result(**document, steps=steps, plan=tree.state.plan)
+
+
+def _html(result: Result) -> str:
     """One block of HTML that needs nothing from outside."""
     answer = as_text(result.output) if result.output is not None else ""
     parts = [
@@ -38,6 +84,8 @@ def result_html(result: Result) -> str:
 def _graph(result: Result) -> str:
     if result.plan is None or len(result.plan.steps) > MAX_DRAWN_STEPS:
         return ""
+    from fanfold.runtime.drawing_svg import svg
+
     return f"<div style='overflow-x:auto'>{svg(result.plan)}</div>"
 
 

@@ -1,0 +1,116 @@
+"""Subagents that people start themselves, one process for all of them.
+
+Rules
+* All of them are children of one session, `HAND`, so one supervisor counts their places and one lease
+  guards their history. Whoever holds the lease is their host; it leaves when nothing runs any more.
+* Any process asks by a request, as it asks runs: spawn, input, close. A request carries a key, and a spawn
+  whose key a child already has is not repeated, so asking is safe to repeat after a crash.
+* Looking needs no host: what became of a child stands in the log.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping
+from hashlib import blake2b
+from typing import Any
+
+import msgspec
+
+from fanfold.errors import FanfoldError
+from fanfold.runtime.host import now_ms
+from fanfold.runtime.project import Project
+from fanfold.sessions.lineage import QUEUED, RUNNING, Child
+from fanfold.sessions.log import read_entries
+from fanfold.sessions.subagents import Settings
+from fanfold.sessions.supervisor import Supervisor
+from fanfold.store.protocol import Batch, Request
+
+HAND = "hand"
+LINGER_S = 1.0
+"""A host without work stays this long, so that a row of quick requests does not start a row of hosts."""
+LOOK_S = 0.05
+
+
+def ask(project: Project, kind: str, data: Mapping[str, Any]) -> int:
+    """Leave a request for the host and ring; its number."""
+    number = project.store.request(Request(root=HAND, run_id=HAND, kind=kind, data=dict(data), at=now_ms()))
+    project.bells.wake(HAND)
+    return number
+
+
+def is_taken(project: Project, number: int) -> bool:
+    """Whether a host has acted on a request."""
+    return all(request.id != number for request in project.store.requests(HAND))
+
+
+def with_key(supervisor: Supervisor, key: str) -> Child | None:
+    """The child that was spawned under a key."""
+    for child in reversed(supervisor.list(HAND)):
+        opened = next(iter(read_entries(supervisor.store, child.session_id)), {})
+        if opened.get("settings", {}).get("key") == key:
+            return child
+    return None
+
+
+def is_live(child: Child) -> bool:
+    return child.status in (QUEUED, RUNNING)
+
+
+async def serve(project: Project, supervisor: Supervisor) -> None:
+    """Host subagents until nothing runs and nothing is asked; raises `LeaseHeld` when another does."""
+    epoch = supervisor.children.above.belonging(HAND, HAND, None, 0).epoch
+    bell = project.bells.listen(HAND)
+    rung = asyncio.ensure_future(bell.wait())
+    idle_since = time.monotonic()
+    try:
+        while True:
+            await _act(project, supervisor, epoch)
+            running = [child.subagent_id for child in supervisor.list(HAND) if is_live(child)]
+            if running:
+                idle_since = time.monotonic()
+            elif time.monotonic() - idle_since >= LINGER_S:
+                return
+            over = asyncio.ensure_future(
+                supervisor.wait(running, 3_600) if running else asyncio.sleep(LOOK_S)
+            )
+            await asyncio.wait({rung, over}, return_when=asyncio.FIRST_COMPLETED)
+            over.cancel()
+            if rung.done():
+                rung = asyncio.ensure_future(bell.wait())
+    finally:
+        rung.cancel()
+        bell.close()
+        await supervisor.aclose()
+
+
+async def _act(project: Project, supervisor: Supervisor, epoch: int) -> None:
+    for request in project.store.requests(HAND):
+        try:
+            await _carry_out(supervisor, request, epoch)
+        except FanfoldError:
+            pass  # it was possible when it was asked for and is not any more; the log says why
+        project.store.write([Batch(root=HAND, epoch=epoch, requests_done=[request.id])])
+
+
+async def _carry_out(supervisor: Supervisor, request: Request, epoch: int) -> None:
+    data = request.data
+    if request.kind == "spawn":
+        settings = msgspec.convert(data["settings"], Settings)
+        if with_key(supervisor, settings.key) is None:
+            if data.get("script") is not None:
+                settings = _keep_script(supervisor, settings, str(data["script"]), epoch)
+            await supervisor.spawn(HAND, str(data["role"]), str(data["task"]), settings)
+    elif request.kind == "input":
+        await supervisor.send_input(str(data["id"]), str(data["text"]))
+    elif request.kind == "close":
+        await supervisor.close(str(data["id"]))
+
+
+def _keep_script(supervisor: Supervisor, settings: Settings, script: str, epoch: int) -> Settings:
+    """Store the script of a child, so that another process can go on with the child later."""
+    content = script.encode()
+    blob = blake2b(content, digest_size=16).hexdigest()
+    supervisor.store.write([Batch(root=HAND, epoch=epoch, blobs=[(blob, content)])])
+    return msgspec.structs.replace(settings, backend=f"scripted:{blob}")
