@@ -18,7 +18,7 @@ from rich.text import Text
 from fanfold.cli.step_rows import MARKS, Row, counts, rows, tallest
 from fanfold.cli.transitions import COLOURS, duration
 from fanfold.kernel.events import Envelope
-from fanfold.kernel.lifecycle import COMPLETED, PENDING, READY, RUN_TERMINAL, RUNNING, SKIPPED, TERMINAL
+from fanfold.kernel.lifecycle import PENDING, READY, RUN_TERMINAL, RUNNING, SKIPPED, TERMINAL
 from fanfold.runtime.run_tree import RunTree, run_status
 
 PERIOD_S = 0.1
@@ -109,8 +109,8 @@ class LiveTree:
         if row.status == RUNNING and self._unicode:
             mark = SPINNER[self._frame % len(SPINNER)]
         text = Text("  " * row.depth)
-        text.append(mark, STYLES.get(row.status, ""))
-        text.append(f" {row.name}", "dim" if row.status in (PENDING, READY, SKIPPED) else "")
+        text.append(f"{mark} ", STYLES.get(row.status, ""))
+        text.append(row.name, "dim" if row.status in (PENDING, READY, SKIPPED) else "")
         return text
 
     def _heading(self, tree: RunTree, now: int) -> Text:
@@ -118,17 +118,17 @@ class LiveTree:
         found = counts(tree)
         done = sum(found[word] for word in TERMINAL)
         text = Text()
-        text.append(f"{tree.root.plan.name}@{tree.root.plan.version}", "bold")
-        text.append(f"  run {tree.root.id}  ", "dim")
-        text.append(status, STYLES.get(status, "bold"))
+        text.append(f"{tree.root.plan.name}@{tree.root.plan.version}  ", "bold")
+        text.append(f"run {tree.root.id}  ", "dim")
+        text.append(f"{status}  ", STYLES.get(status, "bold"))
         started = tree.memory.run_started.get(tree.root.id)
         ended = tree.memory.run_ended.get(tree.root.id) if status in RUN_TERMINAL else None
         if started:
-            text.append(f"  {duration((ended or now) - started)}")
-        text.append(f"  {done}/{sum(found.values())} steps", "dim")
+            text.append(f"{duration((ended or now) - started)}  ")
+        text.append(f"{done}/{sum(found.values())} steps  ", "dim")
         usage, _ = tree.spent(tree.root)
         if usage.tokens:
-            text.append(f"  {usage.tokens:,} tokens", "dim")
-        if found[COMPLETED] and found["failed"]:
-            text.append(f"  {found['failed']} failed", "red")
+            text.append(f"{usage.tokens:,} tokens  ", "dim")
+        if found["failed"]:
+            text.append(f"{found['failed']} failed", "red")
         return text
