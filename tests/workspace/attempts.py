@@ -27,7 +27,7 @@ def read(path):
     with open(path, "rb") as file:
         return file.read()
 def rewrite(path):
-    """Write a setting as it is: proves the way out and changes nothing."""
+    # Write a setting as it is: proves the way out and changes nothing.
     with open(path) as file:
         text = file.read()
     write(path, text)
@@ -47,11 +47,11 @@ ATTEMPTS = {
     "go up with dots": 'read("../" * 20 + secret.lstrip("/"))',
     "list the home": 'refuse_unless(".netrc" in os.listdir(home))',
     "read the home": 'read(home + "/.netrc")',
-    "empty a file of the system": 'os.truncate(system, 0)',
+    "empty a file of the system": "os.truncate(system, 0)",
     "rename a file of the system": 'os.rename(system, system + ".old")',
-    "delete a file of the system": 'os.unlink(system)',
-    "change a mode outside": 'os.chmod(system, 0o777)',
-    "change an owner outside": 'os.chown(system, 1, 1)',
+    "delete a file of the system": "os.unlink(system)",
+    "change a mode outside": "os.chmod(system, 0o777)",
+    "change an owner outside": "os.chown(system, 1, 1)",
     "set an attribute outside": 'os.setxattr(system, "user.x", b"y")',
     "append to a log of the system": 'open("/var/log/fanfold-was-here", "a")',
     # ------------------------------------------------------------------------------------- links
@@ -171,7 +171,7 @@ refuse_unless(sender.recv(10) == b"heard")
     "use io_uring": "call(425, ctypes.c_long(4), (ctypes.c_char * 120)())",
     "handle page faults": "call(323, ctypes.c_long(1))",
     "switch rebooting": "checked(libc.reboot(0))",
-    "rename the machine": 'socket.sethostname(socket.gethostname())',
+    "rename the machine": "socket.sethostname(socket.gethostname())",
     "set the clock": "time.clock_settime(time.CLOCK_REALTIME, time.time())",
     "read the kernel's log": "checked(libc.klogctl(3, (ctypes.c_char * 100)(), 100))",
     "keep capabilities": 'refuse_unless("CapEff:\\t0000000000000000" not in open("/proc/self/status").read())',
@@ -200,7 +200,7 @@ with open(os.environ["TMPDIR"] + "/fill", "wb") as file:
 
 NOT_UNDER_LANDLOCK = {
     "see our handles": "processes outside are seen",
-    "fork without end": "without a cgroup, a limit on processes does not bind root",
+    "fill the temporary folder": "temporary files are limited one by one",
 }
 
 READ_ONLY = {
