@@ -283,3 +283,33 @@ def test_init_makes_a_project_that_runs_and_keeps_what_is_there(fanfold, project
     again = fanfold("init", "--json").json()
     assert (again["created"], again["kept"]) == ([], created)
     assert (project / ".fanfold" / "config.toml").read_text() == "# mine\n"
+
+
+# agents
+
+
+def test_roles_are_listed_with_where_they_come_from_and_what_is_wrong(fanfold, project):
+    folder = project / ".fanfold" / "agents"
+    folder.mkdir(parents=True)
+    mine = {"name": "explorer", "description": "Mine", "developer_instructions": "Look"}
+    lines = [
+        f"{key} = {json.dumps(value)}\n" for key, value in (mine | {"sandbox_mode": "read-only"}).items()
+    ]
+    (folder / "explorer.toml").write_text("".join(lines))
+    (folder / "broken.toml").write_text("name = \n")
+    document = fanfold("agents", "--json").json()
+    roles = {role["name"]: role for role in document["roles"]}
+    assert (roles["explorer"]["description"], roles["explorer"]["read_only"]) == ("Mine", True)
+    assert roles["explorer"]["source"].endswith("explorer.toml")
+    assert roles["researcher"]["description"] == "Mine", "an alias follows what its role has become"
+    assert {warning["code"] for warning in document["warnings"]} == {"role.duplicate", "role.invalid"}
+    listed = fanfold("agents")
+    assert "worker" in listed.out
+    assert "broken.toml:1" in listed.err
+
+
+def test_one_role_is_shown_whole_and_a_mistyped_one_is_guessed(fanfold):
+    assert fanfold("agents", "worker", "--json").json()["sandbox_mode"] == "workspace-write"
+    assert fanfold("agents", "worker").out.startswith("worker")
+    missing = fanfold("agents", "wroker", "--json")
+    assert (missing.status, missing.json()["error"]["hint"]) == (6, 'did you mean "worker"?')

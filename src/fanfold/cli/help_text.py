@@ -10,6 +10,7 @@ Commands:
   check    Check recipes and explain every problem, with its place and a hint
   list     List the recipes known here
   show     Show a recipe's inputs and graph, as text, Mermaid or SVG
+  agents   List roles: what each is for, where it comes from, warnings
   runs     List runs, newest first
   inspect  Show a run: its steps, child runs, result and cost
   logs     Print a run's log, or follow it with -f

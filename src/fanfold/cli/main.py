@@ -17,6 +17,7 @@ COMMANDS = {
     "check": "fanfold.cli.check",
     "list": "fanfold.cli.recipes",
     "show": "fanfold.cli.recipes",
+    "agents": "fanfold.cli.roles",
     "runs": "fanfold.cli.runs",
     "inspect": "fanfold.cli.runs",
     "logs": "fanfold.cli.logs",

@@ -81,13 +81,13 @@ def step_at(tree: RunTree, run: str, path: str) -> Step | None:
 
 def tell(text: str, stream: TextIO | None = None) -> None:
     """Say something on stderr; a reader that left is no reason to stop a run."""
-    stream = sys.stderr if stream is None else stream
+    out: TextIO = sys.stderr if stream is None else stream
     try:
-        stream.write(text)
-        stream.flush()
+        out.write(text)
+        out.flush()
     except UnicodeEncodeError:
-        encoding = stream.encoding or "ascii"
-        stream.write(text.encode(encoding, "backslashreplace").decode(encoding))
+        encoding = out.encoding or "ascii"
+        out.write(text.encode(encoding, "backslashreplace").decode(encoding))
     except (BrokenPipeError, ValueError):
         pass
 

@@ -16,9 +16,10 @@ from fanfold.cli.command import Call, command
 from fanfold.cli.hand_host import start_host
 from fanfold.cli.inputs import read_text_file
 from fanfold.cli.output import paint, plain, say, say_json
+from fanfold.cli.roles import find_role
 from fanfold.cli.stored import has_runs
 from fanfold.cli.transitions import COLOURS
-from fanfold.errors import EXIT_FAILED, EXIT_OK, EXIT_PERMISSION, EXIT_WAITING, NotFoundError, WorldError
+from fanfold.errors import EXIT_FAILED, EXIT_OK, EXIT_PERMISSION, EXIT_WAITING, WorldError
 from fanfold.runtime.by_hand import HAND, LOOK_S, ask, is_live, is_taken, with_key
 from fanfold.runtime.project import Project
 from fanfold.runtime.views import failure_document, usage_document
@@ -149,13 +150,7 @@ def ps_command(call: Call, everything: bool) -> int:
 
 
 def _settings(wired: Wired, name: str, timeout: float, model: str | None, yes: bool) -> Settings:
-    role = wired.roles.find(name)
-    if role is None:
-        from fanfold.recipe.diagnostics import nearest
-
-        near = nearest(name, wired.roles.names())
-        hint = f'did you mean "{near}"?' if near else f"known here: {', '.join(wired.roles.names())}"
-        raise NotFoundError("role.not_found", f"there is no role {name}", hint=hint)
+    role = find_role(wired.roles, name)
     if not role.read_only and not yes:
         _ask_to_write(name)
     return Settings(
