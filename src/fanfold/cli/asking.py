@@ -18,7 +18,7 @@ from fanfold.kernel.lifecycle import RUNNING
 from fanfold.kernel.plan import Plan
 from fanfold.runtime.approvals import OpenApproval, open_approvals
 from fanfold.runtime.host import Host, now_ms
-from fanfold.runtime.requests import Verdict, answer_approval
+from fanfold.runtime.requests import Verdict, answer_approval, this_person
 from fanfold.runtime.run_tree import RunTree
 
 MAX_LINES = 20
@@ -84,7 +84,7 @@ class Desk:
             tell(_prompt(approval))
             return
         self._withdraw()
-        verdict = Verdict(decision, os.environ.get("USER") or "terminal", comment.strip() or None)
+        verdict = Verdict(decision, this_person(), comment.strip() or None)
         answer_approval(self._host.tree, approval.path, verdict, now_ms())
         self._host.look_for_requests()
 

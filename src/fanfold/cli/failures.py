@@ -27,7 +27,7 @@ REPORT_HINT = "this is a bug in Fanfold: please report it with the command and w
 def report(error: BaseException, arguments: list[str]) -> int:
     """Tell the user about `error`; returns the exit status."""
     if isinstance(error, BrokenPipeError):
-        return _reader_left()
+        return reader_left()
     if os.environ.get("FANFOLD_DEBUG") == "1":
         import traceback
 
@@ -44,7 +44,7 @@ def report(error: BaseException, arguments: list[str]) -> int:
         else:
             _say_error(failure, refuse_colour="--no-color" in arguments)
     except BrokenPipeError:
-        _reader_left()
+        reader_left()
     return failure.exit_status
 
 
@@ -137,7 +137,7 @@ def _say_error(failure: FanfoldError, refuse_colour: bool) -> None:
         sys.stderr.write(f"{paint('hint', 'cyan', colour)}: {plain(failure.hint)}\n")
 
 
-def _reader_left() -> int:
+def reader_left() -> int:
     """`fanfold list | head -1`: the reader has what it wanted, so this is no failure."""
     try:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 
 from fanfold.cli.command import Call
+from fanfold.cli.failures import reader_left
 from fanfold.cli.output import paint, plain, say, say_json, wants_colour
 from fanfold.cli.progress import tell
 from fanfold.cli.transitions import COLOURS, duration
@@ -38,6 +39,16 @@ def exit_status(tree: RunTree) -> int:
 
 def say_outcome(call: Call, tree: RunTree) -> int:
     """Print the result and what a person should know beside it; returns the exit status."""
+    try:
+        _say_result(call, tree)
+    except BrokenPipeError:
+        reader_left()  # who ran it may not care for the answer; the status still tells how it went
+    colour = wants_colour(sys.stderr, call.no_color)
+    tell("".join(_summary(tree, colour)))
+    return exit_status(tree)
+
+
+def _say_result(call: Call, tree: RunTree) -> None:
     document = result_document(tree)
     if call.as_json:
         say_json(document)
@@ -45,9 +56,6 @@ def say_outcome(call: Call, tree: RunTree) -> int:
         text = as_text(document["output"])
         say(text if text.endswith("\n") else f"{text}\n")
     sys.stdout.flush()
-    colour = wants_colour(sys.stderr, call.no_color)
-    tell("".join(_summary(tree, colour)))
-    return exit_status(tree)
 
 
 def _summary(tree: RunTree, colour: bool) -> list[str]:

@@ -82,6 +82,7 @@ Options of every command:
   --version      Print the version.
 
 First steps:
+  fanfold init
   fanfold list
   fanfold run research-and-brief -i topic="solid-state batteries" --dry-run
 """

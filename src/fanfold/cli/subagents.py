@@ -19,7 +19,7 @@ from fanfold.cli.output import paint, plain, say, say_json
 from fanfold.cli.roles import find_role
 from fanfold.cli.stored import has_runs
 from fanfold.cli.transitions import COLOURS
-from fanfold.errors import EXIT_FAILED, EXIT_OK, EXIT_PERMISSION, EXIT_WAITING, WorldError
+from fanfold.errors import EXIT_FAILED, EXIT_OK, EXIT_PERMISSION, EXIT_WAITING, NotFoundError, WorldError
 from fanfold.runtime.by_hand import HAND, LOOK_S, ask, is_live, is_taken, with_key
 from fanfold.runtime.project import Project
 from fanfold.runtime.views import failure_document, usage_document
@@ -41,7 +41,11 @@ class Hand(NamedTuple):
 
 
 @contextmanager
-def _opened(call: Call) -> Iterator[Hand]:
+def _opened(call: Call, *, make: bool = False) -> Iterator[Hand]:
+    if not make and not has_runs(call):
+        raise NotFoundError(
+            "subagent.not_found", "there are no subagents here", hint="fanfold spawn ROLE TASK"
+        )
     wired = wire(call.project)
     project = wired.open()
     try:
@@ -75,7 +79,7 @@ def spawn_command(
     yes: bool,
 ) -> int:
     """Start a subagent of ROLE with TASK and print its id; over capacity it queues."""
-    with _opened(call) as hand:
+    with _opened(call, make=True) as hand:
         settings = _settings(hand.wired, role, timeout, model, yes)
         text = None if script is None else _script(Path(script))
         data = {"role": role, "task": task, "script": text, "settings": msgspec.to_builtins(settings)}

@@ -6,7 +6,6 @@ leaves requests.
 
 from __future__ import annotations
 
-import getpass
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -29,7 +28,7 @@ from fanfold.runtime.ids import new_run_id, session_id
 from fanfold.runtime.isolation import Isolation
 from fanfold.runtime.performer import Performer
 from fanfold.runtime.report import write_mirror
-from fanfold.runtime.requests import check_choice, find_approval
+from fanfold.runtime.requests import check_choice, find_approval, this_person
 from fanfold.runtime.run_tree import RunTree
 from fanfold.sessions.supervisor import Supervisor
 from fanfold.store.leases import this_process
@@ -243,7 +242,7 @@ class Project:
         data = {
             "path": full,
             "decision": decision,
-            "by": getpass.getuser(),
+            "by": this_person(),
             "comment": comment,
             "edited": edited,
         }

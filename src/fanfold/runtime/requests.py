@@ -6,6 +6,8 @@ when its owner acts on it, because the run has gone on in between. One that no l
 
 from __future__ import annotations
 
+import getpass
+import os
 from typing import Any
 
 from msgspec import Struct
@@ -18,6 +20,14 @@ from fanfold.kernel.plan import ApprovalAction
 from fanfold.kernel.state import find_node
 from fanfold.runtime.run_tree import RunTree
 from fanfold.store.protocol import Request
+
+
+def this_person() -> str:
+    """Who answers from this process, by name where the system knows one."""
+    try:
+        return getpass.getuser()
+    except (KeyError, ImportError, OSError):
+        return f"user {os.getuid()}"
 
 
 class Verdict(Struct, frozen=True):
