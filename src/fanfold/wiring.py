@@ -93,6 +93,7 @@ class Wired:
     def open(self) -> Project:
         """The project with its store, ready to run recipes."""
         # Looking at recipes must not cost the import of a database.
+        from fanfold.agents.redaction import secrets_of
         from fanfold.runtime.project import Project
         from fanfold.store.sqlite import SqliteStore
 
@@ -100,7 +101,9 @@ class Wired:
         store = SqliteStore(
             self.project / ".fanfold", durability="normal" if durability == "normal" else "full"
         )
-        return Project(self.project, self.config, lambda: self.roles, store, self.supervise)
+        project = Project(self.project, self.config, lambda: self.roles, store, self.supervise)
+        project.secrets = tuple(value.encode() for value in secrets_of(self._environment))
+        return project
 
     def supervise(self, store: Store, frozen: Frozen) -> Supervisor:
         from fanfold.agents.backends.scripted import Script, ScriptedBackend

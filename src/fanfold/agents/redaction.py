@@ -49,6 +49,18 @@ _SHAPES = re.compile(
 _T = TypeVar("_T", bound=JSON)
 
 
+def secrets_of(environment: Mapping[str, str]) -> list[str]:
+    """The secrets of an environment: provider keys, and long values whose name says what they are."""
+    values = [
+        environment[name] for name in PROVIDER_KEYS if len(environment.get(name, "")) >= MIN_SECRET_CHARS
+    ]
+    return values + [
+        value
+        for name, value in environment.items()
+        if len(value) >= MIN_OTHER_CHARS and _NAMES.search(name.upper())
+    ]
+
+
 class Redactor:
     """Takes secrets out of text and of JSON values.
 
@@ -66,13 +78,7 @@ class Redactor:
     @classmethod
     def of(cls, environment: Mapping[str, str], also: Iterable[str | None] = ()) -> Redactor:
         """The secrets of an environment: provider keys, and long values whose name says what they are."""
-        values = [environment[name] for name in PROVIDER_KEYS if environment.get(name)]
-        values += [
-            value
-            for name, value in environment.items()
-            if len(value) >= MIN_OTHER_CHARS and _NAMES.search(name.upper())
-        ]
-        return cls([*values, *(value for value in also if value)])
+        return cls([*secrets_of(environment), *(value for value in also if value)])
 
     def text(self, text: str) -> str:
         """The text without values and shapes."""

@@ -129,6 +129,8 @@ class WorkflowEvent(Struct, frozen=True, omit_defaults=True, gc=False):
     items: str | None = None
     read_set: tuple[str, ...] | None = None
     write_set: tuple[str, ...] | None = None
+    kept: tuple[str, ...] = ()
+    """forked: the blobs of the steps that are reused."""
     # paused, resumed, cancelled, finished
     reason: str = ""
     raised: Raised | None = None

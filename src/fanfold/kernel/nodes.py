@@ -164,7 +164,7 @@ class Run:
     """One run of the tree: the root, or the child run of a `workflow` step."""
 
     __slots__ = (
-        "agents", "call", "completed", "depth", "ending", "error", "id", "nodes", "output",
+        "agents", "call", "children", "completed", "depth", "ending", "error", "id", "nodes", "output",
         "parent", "path", "plan", "scope", "status", "stopped_by", "unsuccessful", "usage_input",
         "usage_micro_usd", "usage_output", "usage_unpriced",
     )  # fmt: skip
@@ -174,6 +174,9 @@ class Run:
         self.plan = plan
         self.parent = parent
         self.call = call
+        self.children: list[Run] = []
+        if parent is not None:
+            parent.children.append(self)
         self.depth: int = 0 if parent is None else parent.depth + 1
         self.path: str = "" if call is None or parent is None else _join(parent.path, call.path)
         """The execution path: where this run sits in the tree."""
@@ -235,7 +238,7 @@ class State:
         "settings", "shared_writers", "slots", "starved", "timer_count", "timers",
     )  # fmt: skip
 
-    def __init__(self, run_id: str, plan: Plan, settings: Settings, at: int) -> None:  # noqa: PLR0915 - a line a field
+    def __init__(self, run_id: str, plan: Plan, settings: Settings, at: int) -> None:  # noqa: PLR0915 - one line per field
         self.plan = plan
         self.settings = settings
         self.runs: dict[str, Run] = {}

@@ -15,6 +15,9 @@ from fanfold.kernel.plan import JSON
 from fanfold.store.protocol import Store
 
 REMEMBERED = 2_000
+LARGE_BYTES = 256 * 1024
+"""Larger values are read again when they are needed: a run may make thousands of them."""
+MARK = b"[redacted]"
 _encoder = msgspec.json.Encoder()
 
 
@@ -22,16 +25,23 @@ class Blobs:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._known: OrderedDict[str, JSON] = OrderedDict()
+        self.secrets: tuple[bytes, ...] = ()
+        """Values that are never stored: each is replaced by a mark."""
         self.fresh: list[tuple[str, bytes]] = []
         """Values to be written with the next batch."""
 
     def put(self, value: JSON) -> str:
         """The hash of a JSON value."""
         content = _encoder.encode(value)
+        if any(secret in content for secret in self.secrets):
+            for secret in self.secrets:
+                content = content.replace(secret, MARK)
+            value = msgspec.json.decode(content)
         name = blake2b(content, digest_size=16).hexdigest()
         if name not in self._known:
             self.fresh.append((name, content))
-            self._remember(name, value)
+            if len(content) <= LARGE_BYTES:
+                self._remember(name, value)
         return name
 
     def get(self, name: str) -> JSON:
@@ -42,8 +52,10 @@ class Blobs:
         for fresh, content in self.fresh:
             if fresh == name:
                 return msgspec.json.decode(content)
-        value = msgspec.json.decode(self._store.blob(name))
-        self._remember(name, value)
+        content = self._store.blob(name)
+        value = msgspec.json.decode(content)
+        if len(content) <= LARGE_BYTES:
+            self._remember(name, value)
         return value
 
     def take_fresh(self) -> list[tuple[str, bytes]]:

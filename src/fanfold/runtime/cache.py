@@ -25,7 +25,10 @@ MAX_FILES = 20_000
 
 def content_key(node: Node, job: Job, frozen: Frozen, project: str) -> str | None:
     """The key, or None when the read-set holds too many files to be worth reading."""
-    content = _content_of(project, node.read_set)
+    try:
+        content = _content_of(project, node.read_set)
+    except OSError:
+        return None  # a file went away while it was read
     if content is None:
         return None
     action = node.step.action
@@ -54,7 +57,7 @@ def _content_of(project: str, patterns: tuple[str, ...]) -> str | None:
         for name in sorted(files):
             path = os.path.join(folder, name)
             relative = os.path.relpath(path, project)
-            if os.path.islink(path) or not os.path.isfile(path) or not matches(patterns, relative):
+            if not matches(patterns, relative) or not os.path.isfile(path):
                 continue
             count += 1
             if count > MAX_FILES:

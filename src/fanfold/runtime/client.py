@@ -16,6 +16,7 @@ from typing import Any, Self
 
 from msgspec import structs, to_builtins
 
+from fanfold.errors import AuthorError
 from fanfold.kernel.events import Envelope
 from fanfold.kernel.lifecycle import RUN_TERMINAL
 from fanfold.kernel.plan import JSON, Plan
@@ -81,13 +82,25 @@ class RunHandle:
     async def reject(self, step: str, *, comment: str | None = None) -> None:
         self._answer(step, Verdict("reject", "api", comment))
 
+    def _check_driven(self) -> None:
+        if self._work.done():
+            raise AuthorError(
+                "run.not_driven",
+                f"run {self.id} is {self.status} and nobody drives it here",
+                hint=f'take it over first: await client.resume("{self.id}")',
+            )
+
     def _answer(self, step: str, verdict: Verdict) -> None:
+        self._check_driven()
         node = find_approval(self._tree.state, step)
         check_choice(node, verdict.decision)
         answer_approval(self._tree, step, verdict, now_ms())
         self._host.look_for_requests()
 
     async def cancel(self) -> None:
+        if self.status in RUN_TERMINAL:
+            return
+        self._check_driven()
         self._host.cancel()
         await self._work
 
@@ -163,8 +176,10 @@ class Client:
         async def work() -> None:
             try:
                 await (host.resume() if resumed else host.start())
-            finally:
-                self.project.done(tree)
+            except BaseException:
+                self.project.let_go(tree)
+                raise
+            self.project.done(tree)
 
         handle = RunHandle(self, tree, host, asyncio.create_task(work()))
         self._runs.append(handle)

@@ -18,7 +18,16 @@ from typing import Any
 
 from fanfold.kernel.commands import Start, Stop
 from fanfold.kernel.decide import is_waiting, next_timer
-from fanfold.kernel.events import Data, Envelope, Evidence, Raised, StepEvent, SubagentEvent, WorkflowEvent
+from fanfold.kernel.events import (
+    Data,
+    Envelope,
+    Evidence,
+    Failure,
+    Raised,
+    StepEvent,
+    SubagentEvent,
+    WorkflowEvent,
+)
 from fanfold.kernel.lifecycle import CANCELLED, COMPLETED, FAILED, PAUSED, RUN_TERMINAL, RUNNING, TIMED_OUT
 from fanfold.kernel.nodes import Node
 from fanfold.kernel.plan import AgentAction
@@ -54,6 +63,9 @@ class Host:
         self._tasks: dict[tuple[str, str], asyncio.Task[None]] = {}
         self._stop_reasons: dict[tuple[str, str], str] = {}
         self._check_requests = True
+        self._held_by = ""
+        self._fault: Exception | None = None
+        """What no step can answer for; the loop ends with it, and the run can be resumed."""
         self._due: int | None = None
         self._timer: asyncio.TimerHandle | None = None
         self.watchers: list[Watcher] = []
@@ -118,6 +130,8 @@ class Host:
         self.look_for_requests()
 
     async def _turn(self) -> None:
+        if self._fault is not None:
+            raise self._fault
         self._woken.clear()
         while self._inbox:
             run, data = self._inbox.popleft()
@@ -172,7 +186,7 @@ class Host:
             self.post(self.tree.root.id, WorkflowEvent("woke"))
 
     def _is_done(self) -> bool:
-        if self._inbox or self.tree.pending or self._check_requests:
+        if self._inbox or self.tree.pending or self._check_requests or self._fault is not None:
             return False
         root = self.tree.root
         if root.status in RUN_TERMINAL or root.status == PAUSED:
@@ -205,13 +219,17 @@ class Host:
         self._stop_reasons[key] = stop.reason
         if task is None:
             self._report_stopped(stop.run, stop.step, stop.attempt, stop.execution)
-        elif stop.reason == "pause" and self._is_command(key):
+        elif stop.reason == "pause" and self._can_finish_a_turn(stop):
             asyncio.get_running_loop().call_later(PAUSE_GRACE_S, task.cancel)
         else:
             task.cancel()
 
-    def _is_command(self, key: tuple[str, str]) -> bool:
-        return self.tree.state.runs[key[0]].nodes[key[1]].step.type == "command"
+    def _can_finish_a_turn(self, stop: Stop) -> bool:
+        """A pause lets commands and functions run on for a while, and sessions to the end of their turn."""
+        step = self.tree.state.runs[stop.run].nodes[stop.step].step
+        if step.type == "agent":
+            return self._performer.pause(session_id(stop.run, stop.step, stop.attempt))
+        return True
 
     async def _execute(self, start: Start, node: Node, job: Job) -> None:
         key = (start.run, start.step)
@@ -222,32 +240,44 @@ class Host:
 
         try:
             outcome = await self._performer.perform(start, node, job, progress)
+            self._tasks.pop(key, None)
+            self._report_outcome(start, node, outcome)
         except asyncio.CancelledError:
             self._tasks.pop(key, None)
             self._report_stopped(start.run, start.step, start.attempt, start.execution)
-            return
-        self._tasks.pop(key, None)
-        self._stop_reasons.pop(key, None)
-        self._report_outcome(start, node, outcome)
+        except Exception as error:  # noqa: BLE001  # the store failed, or we did: the loop must hear of it
+            self._tasks.pop(key, None)
+            self._fault = self._fault or error
+            self._woken.set()
 
     def _report_stopped(self, run: str, step: str, attempt: int, execution: int) -> None:
         reason = self._stop_reasons.pop((run, step), "pause")
         word = {"cancelled": CANCELLED, "timed_out": TIMED_OUT}.get(reason, "interrupted")
         node = self.tree.state.runs[run].nodes[step]
-        self.post(run, _report(self._task(node), node, word, attempt, execution))
+        spent = None
+        if word != "interrupted" and step_is_agent(node):  # one that goes on later reports all of it then
+            spent = self._performer.spent(session_id(run, step, attempt))
+        self.post(run, _report(self._task(node), node, word, attempt, execution, usage=spent))
 
     def _report_outcome(self, start: Start, node: Node, outcome: Outcome) -> None:
         for fact in outcome.evidence:
             told = {**fact, "step": start.step, "attempt": start.attempt, "execution": start.execution}
             self.post(start.run, Evidence("workspace_event", told))
-        if outcome.error is not None:
+        reason = self._stop_reasons.pop((start.run, start.step), "")
+        if outcome.error is not None and self._holds_the_run(node, outcome.error, reason):
+            self.tree.carry.extend(outcome.carry)  # what was said is not asked for again
+            data = _report(
+                self._task(node), node, "interrupted", start.attempt, start.execution, error=outcome.error
+            )
+        elif outcome.error is not None:
+            self.tree.carry.extend(outcome.carry)
             data = _report(
                 self._task(node),
                 node,
                 FAILED,
                 start.attempt,
                 start.execution,
-                error=outcome.error,
+                error=self.tree.redacted(outcome.error),
                 usage=outcome.usage,
             )
         else:
@@ -258,9 +288,22 @@ class Host:
                 self.tree.remember_cached(key, output)
             data = _report(
                 self._task(node), node, COMPLETED, start.attempt, start.execution,
-                output=output, summary=outcome.summary, usage=outcome.usage,
+                output=output, summary=self.tree.redact(outcome.summary), usage=outcome.usage,
             )  # fmt: skip
         self.post(start.run, data)
+        if self._held_by:
+            self.pause(self._held_by)
+            self._held_by = ""
+
+    def _holds_the_run(self, node: Node, error: Failure, stopping: str) -> bool:
+        """Whether an execution ended for now, not for good: it was paused, or its provider refuses us all."""
+        if error.code == "session.paused":
+            return stopping in ("", "pause")
+        refused = error.kind == "quota" or (error.kind == "permission" and error.code.startswith("model."))
+        if not refused or not step_is_agent(node) or stopping not in ("", "pause"):
+            return False
+        self._held_by = f"provider: {self.tree.redact(error.message)}"
+        return True
 
     def _task(self, node: Node) -> str:
         return self.tree.memory.tasks.get((node.run.id, node.path), "")
@@ -272,6 +315,10 @@ class Host:
             task.cancel()
         if tasks:
             await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def step_is_agent(node: Node) -> bool:
+    return isinstance(node.step.action, AgentAction)
 
 
 def _report(task: str, node: Node, word: str, attempt: int, execution: int, **more: Any) -> Data:

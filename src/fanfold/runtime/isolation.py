@@ -50,6 +50,11 @@ class Isolation:
         spaces.recover()
         return spaces
 
+    def recover(self) -> None:
+        """Finish or undo what dead processes left, where any isolated step ever ran."""
+        if (self._project / ".fanfold" / "subagents").is_dir():
+            _ = self.spaces
+
     async def open(self, node: Node, session: str, execution: int) -> Place:
         """The project itself, or a snapshot; a session that goes on after a crash finds its own again."""
         if node.step.workspace_mode != "isolated":

@@ -6,6 +6,7 @@ An output that does not fit fails the step with class `invalid_output`; it is ne
 from __future__ import annotations
 
 from functools import lru_cache
+from math import isfinite
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
     import jsonschema_rs
 
 MAX_ERRORS = 5
+MAX_OUTPUT_BYTES = 16 * 1024 * 1024
+MAX_DEPTH = 100
+_LARGEST = 2**63
 
 
 def check_output(node: Node, value: JSON) -> Failure | None:
@@ -31,6 +35,42 @@ def check_output(node: Node, value: JSON) -> Failure | None:
     if not message:
         return None
     return Failure("invalid_output", "output.invalid", f"{node.path}: {message}", step=node.path)
+
+
+def strict(value: object) -> JSON:
+    """A value that JSON can hold and give back unchanged; `ValueError` says what is wrong with any other.
+
+    >>> strict({"a": (1, 2.5, "x", None)})
+    {'a': [1, 2.5, 'x', None]}
+    """
+    plain = _strict(value, 0)
+    size = len(msgspec.json.encode(plain))
+    if size > MAX_OUTPUT_BYTES:
+        raise ValueError(f"the output has {size:,} bytes, {MAX_OUTPUT_BYTES:,} are allowed")
+    return plain
+
+
+def _strict(value: object, depth: int) -> JSON:
+    if depth > MAX_DEPTH:
+        raise ValueError(f"the output is nested more than {MAX_DEPTH} deep")
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, str):
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            raise ValueError("the output holds text that is not Unicode") from None
+        return value
+    if isinstance(value, int) and -_LARGEST <= value < _LARGEST:
+        return value
+    if isinstance(value, float) and isfinite(value):
+        return value
+    if isinstance(value, list | tuple):
+        return [_strict(item, depth + 1) for item in value]
+    if isinstance(value, dict) and all(isinstance(key, str) for key in value):
+        return {key: _strict(item, depth + 1) for key, item in value.items()}
+    shown = value if isinstance(value, int | float) else type(value).__name__
+    raise ValueError(f"the output is not JSON: {shown}")
 
 
 def _against_schema(schema: bytes, value: JSON) -> str:

@@ -19,7 +19,7 @@ from msgspec import Struct
 
 from fanfold.agents.backend import SessionFailed, SessionRequest
 from fanfold.agents.role import Role
-from fanfold.errors import FanfoldError
+from fanfold.errors import BugError, FanfoldError
 from fanfold.kernel.commands import Start
 from fanfold.kernel.events import Failure, Usage
 from fanfold.kernel.nodes import Node
@@ -30,12 +30,13 @@ from fanfold.runtime.frozen import Frozen
 from fanfold.runtime.ids import session_id
 from fanfold.runtime.isolation import Isolation, Place
 from fanfold.runtime.jobs import AgentJob, CommandJob, FunctionJob, Job
-from fanfold.runtime.outputs import check_output
+from fanfold.runtime.memory import add
+from fanfold.runtime.outputs import MAX_OUTPUT_BYTES, check_output, strict
 from fanfold.runtime.values import shorten
+from fanfold.sessions.log import read_entries
 from fanfold.sessions.supervisor import Supervisor
-from fanfold.store.protocol import Batch, Lease, Store
+from fanfold.store.protocol import Batch, Lease, LeaseLost, Store, StoreFault
 
-MAX_OUTPUT_BYTES = 16 * 1024 * 1024
 SUMMARY_CHARS = 600
 
 
@@ -95,12 +96,27 @@ class Performer:
         """The key this step had when it started; its output is remembered under it."""
         return self._keys.pop((node.run.id, node.path), None)
 
+    def pause(self, session: str) -> bool:
+        """Let a session end with its turn; False when it does not run here."""
+        return self._supervisor.pause(session)
+
+    def spent(self, session: str) -> Usage | None:
+        """What a session that gave no result has spent, by what it recorded."""
+        total: Usage | None = None
+        for entry in read_entries(self._store, session):
+            said = entry.get("usage")
+            if entry.get("kind") == "response" and isinstance(said, dict):
+                total = add(total, msgspec.convert(said, Usage, strict=False))
+        return total
+
     async def perform(self, start: Start, node: Node, job: Job, progress: Tell) -> Outcome:
         """Do the work of one execution. Raises only `CancelledError`."""
         try:
             if isinstance(job, FunctionJob):
-                return _checked(node, Outcome(_plain(await self._function(job))))
+                return _checked(node, Outcome(await self._function(job)))
             return await self._in_workspace(start, node, job, progress)
+        except (StoreFault, LeaseLost, BugError):
+            raise  # not the step's failure: its host must stop
         except FanfoldError as error:
             return Outcome(error=_failure(node, start, "agent", error.code, error.message, error.hint))
         except Exception as error:  # noqa: BLE001  # a handler may raise anything; it is the step's failure
@@ -116,7 +132,7 @@ class Performer:
             if outcome.error is None:
                 refused = await self._isolation.bring_home(node, place)
                 if refused is not None:
-                    outcome = Outcome(error=refused, usage=outcome.usage)
+                    outcome = Outcome(error=refused, usage=outcome.usage, carry=outcome.carry)
             await self._isolation.close(place, outcome.error)
         except BaseException:
             self._isolation.leave(place)
@@ -129,7 +145,7 @@ class Performer:
                 return await self._agent(start, node, job, progress, place.path)
             assert isinstance(job, CommandJob)
             return await self._command(start, node, job, place.path)
-        except SessionFailed as error:
+        except SessionFailed as error:  # a tool of a script, outside any session
             return Outcome(error=error.failure, usage=error.usage)
 
     async def _agent(
@@ -159,9 +175,12 @@ class Performer:
             write_set=node.write_set,
         )
         carry: list[Batch] = []
-        result = await self._supervisor.run_step(
-            request, backend=self._frozen.backend, on_progress=progress, lease=self.lease, carry=carry
-        )
+        try:
+            result = await self._supervisor.run_step(
+                request, backend=self._frozen.backend, on_progress=progress, lease=self.lease, carry=carry
+            )
+        except SessionFailed as error:
+            return Outcome(error=error.failure, usage=error.usage, carry=tuple(carry))
         summary = result.summary or shorten(_as_text(result.output), SUMMARY_CHARS)
         return Outcome(result.output, None, summary, result.usage, tuple(carry))
 
@@ -187,7 +206,9 @@ class Performer:
 
         session = session_id(start.run, start.step, start.attempt)
         try:
-            ended = await run_process(job.argv, cwd=workspace, env=job.env, session_id=session)
+            ended = await run_process(
+                job.argv, cwd=workspace, env=job.env, session_id=session, max_output_bytes=MAX_OUTPUT_BYTES
+            )
         except FileNotFoundError:
             text = f"there is no program {job.argv[0]!r}"
             return Outcome(error=_failure(node, start, "agent", "command.not_found", text, retryable=False))
@@ -199,30 +220,36 @@ class Performer:
             said = shorten((ended.stderr or ended.stdout).strip(), SUMMARY_CHARS)
             text = f"{job.argv[0]} ended with status {ended.exit_code}: {said}"
             return Outcome(error=_failure(node, start, "agent", "command.failed", text))
-        return Outcome(output, None, shorten(output, SUMMARY_CHARS))
+        value: JSON = output
+        if node.step.output_schema is not None:  # then the output is a value, not text
+            try:
+                value = msgspec.json.decode(output)
+            except msgspec.DecodeError as error:
+                text = f"{job.argv[0]} did not print one JSON value: {error}"
+                return Outcome(error=_failure(node, start, "invalid_output", "output.not_json", text))
+        return Outcome(value, None, shorten(output, SUMMARY_CHARS))
 
 
 def _checked(node: Node, outcome: Outcome) -> Outcome:
     """An output that does not keep the step's promise is a failure."""
-    invalid = check_output(node, outcome.output) if outcome.error is None else None
-    return outcome if invalid is None else Outcome(error=invalid, usage=outcome.usage)
+    if outcome.error is not None:
+        return outcome
+    try:
+        value = strict(outcome.output)
+    except ValueError as error:
+        invalid: Failure | None = Failure(
+            "invalid_output", "output.not_json", f"{node.path}: {error}", step=node.path
+        )
+    else:
+        outcome = msgspec.structs.replace(outcome, output=value)
+        invalid = check_output(node, value)
+    return outcome if invalid is None else Outcome(error=invalid, usage=outcome.usage, carry=outcome.carry)
 
 
 def _failure(
     node: Node, start: Start, kind: str, code: str, message: str, hint: str = "", retryable: bool = True
 ) -> Failure:
     return Failure(kind, code, message, hint, retryable, node.path, start.attempt)
-
-
-def _plain(value: object) -> JSON:
-    """A handler's return value as JSON; anything else is the handler's error."""
-    try:
-        encoded = msgspec.json.encode(value)
-    except (TypeError, ValueError, OverflowError, RecursionError) as error:
-        raise TypeError(f"the function returned something that is not JSON: {error}") from None
-    if len(encoded) > MAX_OUTPUT_BYTES:
-        raise ValueError(f"the function returned {len(encoded):,} bytes, {MAX_OUTPUT_BYTES:,} are allowed")
-    return msgspec.json.decode(encoded)
 
 
 def _as_text(value: JSON) -> str:

@@ -82,6 +82,8 @@ class Project:
         self._performers: dict[str, Performer] = {}
         """By root: who looked for outputs to reuse also remembers new ones under the same keys."""
         self.isolation = Isolation(self.folder)
+        self.secrets: tuple[bytes, ...] = ()
+        """Values that no run of this project may store."""
         self.bells = Wakeups(self.folder / ".fanfold")
 
     def close(self) -> None:
@@ -116,6 +118,7 @@ class Project:
             frozen=None,
         )
         tree = RunTree(self.store, Event(root, now_ms(), data), lease, performer.reuse)
+        tree.blobs.secrets = self.secrets
         data = msgspec.structs.replace(
             data, inputs=tree.blobs.put(bound), frozen=tree.blobs.put(to_json(frozen))
         )
@@ -124,7 +127,9 @@ class Project:
         tree.begin(first)
         if fork is not None:
             tree.forked_from = fork.run_id
-            tree.report(root, now_ms(), WorkflowEvent("forked", reason=f"from {fork.run_id}"))
+            # Named in the log, or collecting the source run would take them away.
+            kept = tuple(sorted(set(fork.kept.values())))
+            tree.report(root, now_ms(), WorkflowEvent("forked", reason=f"from {fork.run_id}", kept=kept))
         tree.commit()
         return tree
 
@@ -150,22 +155,39 @@ class Project:
     def own(self, root: str) -> RunTree:
         """Take a run tree over. Raises `LeaseHeld` while its owner lives."""
         lease = self.store.acquire(root, this_process())
-        tree = RunTree.load(self.store, root, lease)
-        frozen = self.frozen(tree)  # stands in the first event, so it is known only now
-        tree.answers.reuse = self._performer(root, frozen).reuse
-        tree.forked_from = frozen.forked_from
-        if tree.root.status not in RUN_TERMINAL:
-            from fanfold.sessions.processes import sweep_stragglers
-
-            sweep_stragglers(_sessions(tree))
+        try:
+            tree = RunTree.load(self.store, root, lease)
+            tree.blobs.secrets = self.secrets
+            frozen = self.frozen(tree)  # stands in the first event, so it is known only now
+            tree.answers.reuse = self._performer(root, frozen).reuse
+            tree.forked_from = frozen.forked_from
+            if tree.root.status not in RUN_TERMINAL:
+                self._clear_up(tree)
+        except BaseException:
+            self.store.release(lease)
+            raise
         return tree
+
+    def _clear_up(self, tree: RunTree) -> None:
+        """End what an owner that died left running, and finish or undo what it was merging."""
+        from fanfold.sessions.processes import sweep_stragglers
+
+        sweep_stragglers(_sessions(tree))
+        self.isolation.recover()
 
     def done(self, tree: RunTree) -> Path | None:
         """Give the lease back and write the files people read."""
+        self.let_go(tree)
+        try:
+            return write_mirror(tree, self.runs_folder)
+        except OSError:
+            return None  # the log has everything; the files are made again when somebody asks
+
+    def let_go(self, tree: RunTree) -> None:
+        """Give the lease back without a word: also after a fault, when memory may be ahead of the log."""
         self._performers.pop(tree.root.id, None)
         if tree.lease is not None:
             self.store.release(tree.lease)
-        return write_mirror(tree, self.runs_folder)
 
     @property
     def runs_folder(self) -> Path:
@@ -253,11 +275,15 @@ class Project:
         return found is not None and found[1]
 
 
-def raised(max_agents: int | None, tokens: int | None, micro_usd: int | None) -> Raised | None:
+def raised(
+    max_agents: int | None, tokens: int | None, micro_usd: int | None, max_steps: int | None = None
+) -> Raised | None:
     """New limits for a resume, or None when nothing was raised."""
-    if max_agents is None and tokens is None and micro_usd is None:
+    if max_agents is None and tokens is None and micro_usd is None and max_steps is None:
         return None
-    return Raised(max_agents=max_agents, budget_tokens=tokens, budget_micro_usd=micro_usd)
+    return Raised(
+        max_agents=max_agents, max_steps=max_steps, budget_tokens=tokens, budget_micro_usd=micro_usd
+    )
 
 
 def _no_backend(name: str, *, named: bool) -> AuthorError:

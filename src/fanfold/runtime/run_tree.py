@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TypeAlias
 
+from msgspec.structs import replace
+
 from fanfold.errors import NotFoundError
 from fanfold.kernel.commands import Start, Stop
 from fanfold.kernel.decide import is_waiting
@@ -19,6 +21,7 @@ from fanfold.kernel.events import (
     Envelope,
     Event,
     Evidence,
+    Failure,
     StepEvent,
     SubagentEvent,
     Usage,
@@ -30,7 +33,7 @@ from fanfold.kernel.nodes import Node, Run, State
 from fanfold.kernel.plan import AgentAction
 from fanfold.kernel.state import create_state, evolve, mark_late
 from fanfold.runtime.answers import Answers
-from fanfold.runtime.blobs import Blobs
+from fanfold.runtime.blobs import MARK, Blobs
 from fanfold.runtime.jobs import Job
 from fanfold.runtime.memory import Memory, add
 from fanfold.runtime.values import Values
@@ -104,6 +107,17 @@ class RunTree:
     def _count(self, envelope: Envelope) -> None:
         self.log_seq[envelope.log] = envelope.seq
         self.tree_seq = envelope.tree_seq
+
+    # Secrets
+
+    def redact(self, text: str) -> str:
+        """A text without the values that are never stored."""
+        for secret in self.blobs.secrets:
+            text = text.replace(secret.decode(), MARK.decode())
+        return text
+
+    def redacted(self, failure: Failure) -> Failure:
+        return replace(failure, message=self.redact(failure.message), hint=self.redact(failure.hint))
 
     # Writing
 
@@ -219,14 +233,12 @@ class RunTree:
         """Usage and agents of a run and everything below it."""
         total: Usage | None = None
         agents = 0
-        for other in self.state.runs.values():
-            current: Run | None = other
-            while current is not None and current is not run:
-                current = current.parent
-            if current is run:
-                agents += other.agents
-                price = None if other.usage_unpriced else other.usage_micro_usd
-                total = add(total, Usage(other.usage_input, other.usage_output, price))
+        below = [run]
+        for other in below:
+            agents += other.agents
+            price = None if other.usage_unpriced else other.usage_micro_usd
+            total = add(total, Usage(other.usage_input, other.usage_output, price))
+            below.extend(other.children)
         return total or Usage(micro_usd=0), agents
 
 

@@ -7,6 +7,7 @@ is one this kernel would have written; the auditor checks the rest with bookkeep
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from hashlib import blake2b
 
 from msgspec import Struct
 
@@ -17,6 +18,7 @@ from fanfold.kernel.invariants import Auditor, Violation
 from fanfold.kernel.lifecycle import RUN_TERMINAL
 from fanfold.kernel.nodes import State
 from fanfold.kernel.state import create_state, evolve
+from fanfold.runtime.run_tree import run_status
 from fanfold.store.protocol import Store
 
 MAX_VIOLATIONS = 100
@@ -60,7 +62,7 @@ def replay(store: Store, root: str) -> Verdict:
         return Verdict(root, count, "", "", (broken,))
     if state is None:
         return Verdict(root, count, "", "", (Violation(1, "the log is empty"),))
-    return Verdict(root, count, state.root.status, fingerprint(state), ())
+    return Verdict(root, count, run_status(state, state.root), fingerprint(state), ())
 
 
 def _audit(store: Store, root: str) -> Verdict:
@@ -89,13 +91,16 @@ def _audit(store: Store, root: str) -> Verdict:
         return Verdict(root, count, "", "", (*violations, Violation(1, "the log is empty")))
     if state.root.status in RUN_TERMINAL and not violations:
         violations += auditor.close(state)
-    return Verdict(root, count, state.root.status, fingerprint(state), tuple(violations))
+    return Verdict(root, count, run_status(state, state.root), fingerprint(state), tuple(violations))
 
 
 def _missing_blobs(store: Store, event: Event) -> Iterator[Violation]:
     for name in ("output", "inputs", "items", "frozen"):
         blob = getattr(event.data, name, None)
-        if isinstance(blob, str) and not store.has_blob(blob):
+        if isinstance(blob, str) and store.has_blob(blob):
+            if blake2b(store.blob(blob), digest_size=16).hexdigest() != blob:
+                yield Violation(2, f"the {name} {blob} does not hold what it was stored with")
+        elif isinstance(blob, str):
             yield Violation(2, f"the {name} {blob} of {getattr(event.data, 'step', '')} is gone")
 
 

@@ -11,7 +11,9 @@ from collections.abc import Mapping
 
 MARKER = "FANFOLD_SESSION"
 """Names the session a process belongs to; how stragglers are found after a crash."""
-ALLOWED = ("PATH", "HOME", "LANG", "TERM", "TMPDIR", "TZ")
+ALLOWED = frozenset(("PATH", "HOME", "LANG", "TERM", "TMPDIR", "TZ")) | {
+    f"LC_{name}" for name in ("ALL", "COLLATE", "CTYPE", "MESSAGES", "MONETARY", "NUMERIC", "TIME")
+}
 PROVIDER_KEYS = frozenset({"OPENAI_API_KEY", "ANTHROPIC_API_KEY"})
 DEFAULT_PATH = "/usr/local/bin:/usr/bin:/bin"
 
@@ -21,7 +23,7 @@ def child_environment(
 ) -> dict[str, str]:
     """The environment of a process of a session; `ours` defaults to this process's."""
     ours = os.environ if ours is None else ours
-    passed = {name: text for name, text in ours.items() if name in ALLOWED or name.startswith("LC_")}
+    passed = {name: text for name, text in ours.items() if name in ALLOWED}
     secrets = {ours[name] for name in PROVIDER_KEYS if ours.get(name)}
     passed |= {
         name: text
