@@ -51,7 +51,7 @@ def finish(process, number):
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_the_first_signal_pauses_durably_and_says_how_to_go_on(fanfold, slow, number):
-    status, out, err = finish(slow(), number)
+    status, out, err = finish(slow(QUICK), number)  # the step may end its turn
     run = fanfold("inspect", "last", "--json").json()
     assert (status, out, run["status"]) == (3, "", "paused")
     assert f"fanfold resume {run['run_id']}" in err
@@ -115,3 +115,13 @@ def test_a_reader_that_leaves_does_not_stop_the_run(fanfold, project, slow):
     os.close(read)
     process.wait(timeout=30)
     assert fanfold("inspect", "last", "--json").json()["status"] == "completed"
+
+
+def test_the_exit_status_survives_a_reader_that_left(project):
+    (project / "recipe.yaml").write_text("name: r\nsteps: [{id: a, run: [bash, -c, 'echo hi; exit 1']}]\n")
+    read, write = os.pipe()
+    os.close(read)
+    command = [sys.executable, "-m", "fanfold.cli.main", "run", "recipe.yaml", "--yes", "--json"]
+    process = subprocess.Popen(command, stdout=write, stderr=subprocess.DEVNULL)
+    os.close(write)
+    assert process.wait(timeout=30) == 1

@@ -108,9 +108,7 @@ class _Foreground:
             os._exit(EXIT_INTERRUPTED)
 
     def _give_back(self) -> None:
-        if self._tree.lease is None:
-            return
         try:
-            self._project.store.release(self._tree.lease)
+            self._project.let_go(self._tree)
         except FanfoldError:
             pass  # the store itself failed; the lease is free as soon as this process is gone
