@@ -153,6 +153,7 @@ class Wired:
         from fanfold.agents.backends.local import AnyModel
         from fanfold.agents.backends.model import Access, ModelBackend
         from fanfold.agents.local.weights import local_state
+        from fanfold.agents.redaction import Redactor
         from fanfold.runtime.model_choice import choose_model
 
         config = self.config
@@ -161,12 +162,17 @@ class Wired:
             openai_api_key=config.text("models.openai_api_key"),
             openai_base_url=config.text("models.openai_base_url"),
             anthropic_api_key=config.text("models.anthropic_api_key"),
+            anthropic_base_url=self._environment.get("ANTHROPIC_BASE_URL"),
         )
 
         def reach(address: str) -> ModelBackend:
-            return ModelBackend(Access(openai_api_key="local", openai_base_url=address))
+            return ModelBackend(
+                Access(openai_api_key="local", openai_base_url=address, native_json=True), redactor=redactor
+            )
 
-        return AnyModel(choice.model, ModelBackend(access, model=choice.model), reach, config.home)
+        redactor = Redactor.of(self._environment, access.secrets)
+        remote = ModelBackend(access, model=choice.model, redactor=redactor)
+        return AnyModel(choice.model, remote, reach, config.home, config.integer("models.local_idle_s"))
 
     def _is_handler(self, name: str) -> bool:
         return self._handlers.knows(name)

@@ -14,10 +14,12 @@ import msgspec
 from msgspec import Struct
 
 from fanfold.errors import AuthorError, NotFoundError
+from fanfold.kernel.graph import find_rings
 from fanfold.kernel.lifecycle import COMPLETED
 from fanfold.kernel.nodes import LEAF, LOOP, Composite, Node
 from fanfold.kernel.plan import JSON, AgentAction, GroupAction, Plan, Step
 from fanfold.kernel.state import find_node
+from fanfold.recipe.template import Hole, TemplateError, parse_template
 from fanfold.runtime.run_tree import RunTree
 
 
@@ -114,7 +116,8 @@ def _mentions(inputs: list[str]) -> re.Pattern[str] | None:
     if not inputs:
         return None
     words = "|".join(re.escape(name) + "|" + re.escape(name.replace("-", "_")) for name in inputs)
-    return re.compile(rf"inputs(?:\.|\[['\"])(?:{words})(?![\w-])")
+    # The text is JSON, so a quoted name (`inputs["x"]`) has its quotes escaped.
+    return re.compile(rf"inputs(?:\.|\[\s*\\?['\"])(?:{words})(?![\w-])")
 
 
 def _texts(step: Step) -> str:
@@ -130,9 +133,38 @@ def _with_prompts(plan: Plan, prompts: Mapping[str, str]) -> Plan:
         if name not in known or not isinstance(known[name].action, AgentAction):
             raise AuthorError("fork.bad_prompt", f"{name!r} is not a top-level agent step of this run")
     steps = tuple(
-        msgspec.structs.replace(step, action=msgspec.structs.replace(step.action, prompt=prompts[step.id]))
-        if step.id in prompts
-        else step
-        for step in plan.steps
+        _with_prompt(plan, step, prompts[step.id]) if step.id in prompts else step for step in plan.steps
     )
+    rings = find_rings({step.id: step.depends_on for step in steps})
+    if rings:
+        raise AuthorError(
+            "recipe.cycle", f"with that prompt, {' → '.join([*rings[0], rings[0][0]])} wait for each other"
+        )
     return msgspec.structs.replace(plan, steps=steps)
+
+
+def _with_prompt(plan: Plan, step: Step, prompt: str) -> Step:
+    """A step with another prompt, its references checked and its edges made, as for a recipe."""
+    known = [other.id for other in plan.steps]
+    inputs = [declared.name for declared in plan.inputs]
+    own = {"iteration", "feedback"} if step.repeat is not None else set()
+    own |= {step.item_name, "index"} if step.for_each is not None else set()
+    edges = list(step.depends_on)
+    try:
+        holes = [part for part in parse_template(prompt) if isinstance(part, Hole)]
+    except TemplateError as error:
+        raise AuthorError("recipe.bad_template", f"the prompt of {step.id}: {error.message}") from None
+    where = f"the prompt of {step.id}"
+    for hole in holes:
+        root, first = hole.path.root, str(hole.path.parts[0]) if hole.path.parts else ""
+        if root == "inputs" and first not in inputs:
+            raise AuthorError("recipe.unknown_input", f"{where} names the unknown input {first!r}")
+        if root == "steps" and first not in known:
+            raise AuthorError("recipe.unknown_step", f"{where} names the unknown step {first!r}")
+        if root not in ("inputs", "steps", *own):
+            raise AuthorError("recipe.bad_template", f"{hole.path.text!r} means nothing in {where}")
+        if root == "steps" and first not in edges:
+            edges.append(first)
+    ordered = tuple(name for name in known if name in edges)
+    action = msgspec.structs.replace(step.action, prompt=prompt)
+    return msgspec.structs.replace(step, action=action, depends_on=ordered)

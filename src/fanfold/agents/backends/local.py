@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from msgspec import structs
@@ -32,7 +33,8 @@ class AnyModel:
 
     name = "model"
 
-    def __init__(self, default: str, remote: Backend, reach: Reach, home: Path) -> None:
+    def __init__(self, default: str, remote: Backend, reach: Reach, home: Path, idle_s: float) -> None:
+        self._idle_s = idle_s
         self._default = default
         self._remote = remote
         self._reach = reach
@@ -43,6 +45,12 @@ class AnyModel:
         model = request.model or self._default
         if not model.startswith(f"{PROVIDER}:"):
             return await self._remote.run(structs.replace(request, model=model), record, progress)
+        if model not in (self._default, f"{PROVIDER}:{SMOLLM2}"):
+            # Recipes and roles come with a checkout: weights are loaded by native code, so only the user
+            # may name a file.
+            hint = f"if you trust the file: FANFOLD_MODEL={model}"
+            message = f"{request.step} names weights by path, which only the user may do"
+            raise SessionFailed(Failure("permission", "model.not_here", message, hint, retryable=False))
         backend = await self._server(model)
         name = model.partition(":")[2]
         request = structs.replace(request, model=f"openai-chat:{Path(name).stem}")
@@ -54,7 +62,7 @@ class AnyModel:
 
     async def _server(self, model: str) -> Backend:
         try:
-            address = await asyncio.to_thread(ensure_server, model, self._home)
+            address = await asyncio.to_thread(partial(ensure_server, model, self._home, idle_s=self._idle_s))
         except FanfoldError as error:
             failure = Failure("transport", error.code, error.message, error.hint, retryable=False)
             raise SessionFailed(failure) from error

@@ -46,6 +46,8 @@ class Access(Struct, frozen=True, kw_only=True):
     openai_base_url: str | None = None
     anthropic_api_key: str | None = None
     anthropic_base_url: str | None = None
+    native_json: bool = False
+    """The server constrains answers to a schema itself; small models cannot hand them in by a tool call."""
 
     def __repr__(self) -> str:
         return "Access(…)"
@@ -149,6 +151,13 @@ class Providers:
             http_client=self._http(),
         )
         chat = kind == "openai-chat" or (kind == "openai" and self._elsewhere)
+        if chat and self._access.native_json:
+            from pydantic_ai.profiles.openai import OpenAIModelProfile
+
+            profile = OpenAIModelProfile(
+                supports_json_schema_output=True, default_structured_output_mode="native"
+            )
+            return OpenAIChatModel(name, provider=openai, profile=profile)
         return OpenAIChatModel(name, provider=openai) if chat else OpenAIResponsesModel(name, provider=openai)
 
     def _key(self, provider: str, key: str | None) -> str:

@@ -1,0 +1,67 @@
+"""Forks: what is kept, what runs again, and prompts that are checked like a recipe's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fanfold.errors import AuthorError
+from fanfold.runtime.fork import Fork, plan_fork
+from tests.runtime.running import client, run
+
+RECIPE = """
+name: forked
+inputs: [{name: mode, default: quick}]
+steps:
+  - {id: a, agent: explorer, prompt: "a"}
+  - {id: b, agent: explorer, prompt: "{{steps.a.output}}", depends_on: [a]}
+  - {id: c, agent: explorer, for_each: '[inputs["mode"]]', prompt: "{{item}}"}
+  - {id: d, agent: explorer, prompt: "d {{steps.b.output}}", depends_on: [b]}
+"""
+
+
+def fork(folder: Path, **given: object) -> Fork:
+    result = run(folder, RECIPE)
+    opened = client(folder)
+    try:
+        tree = opened.project.view(result.run_id)
+        return plan_fork(tree, given.get("step"), given.get("changed", {}), given.get("prompts", {}))  # type: ignore[arg-type]  # as each test gives them
+    finally:
+        opened.project.close()
+
+
+def test_a_fork_from_a_step_runs_it_and_what_depends_on_it_again(tmp_path: Path) -> None:
+    made = fork(tmp_path, step="b")
+    assert set(made.kept) == {"a", "c[0]"}
+    assert set(made.again) == {"b", "d"}
+
+
+def test_a_changed_input_reaches_steps_that_name_it_in_any_form(tmp_path: Path) -> None:
+    made = fork(tmp_path, changed={"mode": "deep"})
+    assert "c[0]" in made.again
+    assert "a" in made.kept
+
+
+def test_a_new_prompt_gets_the_edges_it_implies(tmp_path: Path) -> None:
+    made = fork(tmp_path, prompts={"d": "now with {{steps.c.output}}"})
+    step = next(step for step in made.plan.steps if step.id == "d")
+    assert step.depends_on == ("b", "c")
+
+
+@pytest.mark.parametrize(
+    ("prompt", "code"),
+    [
+        ("use {{bogus", "recipe.bad_template"),
+        ("{{item}}", "recipe.bad_template"),
+        ("{{inputs.nope}}", "recipe.unknown_input"),
+        ("{{steps.nope.output}}", "recipe.unknown_step"),
+        ("{{steps.d.output}}", "recipe.cycle"),
+    ],
+)
+def test_a_prompt_that_a_recipe_could_not_have_is_refused_before_anything_starts(
+    tmp_path: Path, prompt: str, code: str
+) -> None:
+    with pytest.raises(AuthorError) as refused:
+        fork(tmp_path, prompts={"b": prompt})
+    assert refused.value.code == code
