@@ -222,6 +222,33 @@ def test_limits_that_raise_nothing_are_refused(fanfold, project):
     assert fanfold("resume", "last", "--max-agents", "3").status == 0
 
 
+def test_a_run_held_by_its_number_of_steps_says_so_and_goes_on_when_it_is_raised(fanfold, project):
+    step = "{id: a, agent: explorer, for_each: '[1, 2, 3]', prompt: x}"
+    recipe = f"name: r\nlimits: {{max_steps: 2}}\nsteps: [{step}]\n"
+    held = fanfold(*write(project, recipe))
+    assert held.status == 5
+    assert re.search(r"fanfold resume \w+ --max-steps 4\n", held.err)
+    for steps in ("0", "2", "100001"):
+        refused = fanfold("resume", "last", "--max-steps", steps, "--json")
+        assert (refused.status, refused.json()["error"]["code"]) == (2, "usage.out_of_range")
+    assert fanfold("resume", "last", "--max-steps", "4").status == 0
+
+
+def test_the_advice_names_the_limit_that_holds_also_beside_a_budget(fanfold, project):
+    step = "{id: a, agent: explorer, for_each: '[1, 2, 3]', prompt: x}"
+    recipe = f"name: r\nlimits: {{max_agents: 2, budget: {{tokens: 90000000}}}}\nsteps: [{step}]\n"
+    held = fanfold(*write(project, recipe))
+    assert re.search(r"fanfold resume \w+ --max-agents 4\n", held.err)
+
+
+def test_more_steps_can_be_allowed_in_the_background(fanfold, shell, project, until):
+    step = "{id: a, agent: explorer, for_each: '[1, 2, 3]', prompt: x}"
+    recipe = f"name: r\nlimits: {{max_steps: 2}}\nsteps: [{step}]\n"
+    assert fanfold(*write(project, recipe)).status == 5
+    assert shell("resume", "last", "--max-steps", "9", "--detach").status == 0
+    until(lambda run: run["status"] == "completed")
+
+
 def test_editing_recipe_and_script_changes_nothing_for_a_run_that_was_started(fanfold, brief, project):
     assert fanfold(*brief, "--budget-tokens", "150").status == 5
     (project / "brief.yaml").write_text("name: brief\nsteps: [{id: other, agent: explorer, prompt: x}]\n")

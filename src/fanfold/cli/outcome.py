@@ -14,6 +14,7 @@ from fanfold.cli.output import paint, plain, say, say_json, wants_colour
 from fanfold.cli.progress import tell
 from fanfold.cli.transitions import COLOURS, duration
 from fanfold.errors import EXIT_BUDGET, EXIT_CANCELLED, EXIT_FAILED, EXIT_OK, EXIT_WAITING
+from fanfold.kernel.budget import Ledger
 from fanfold.kernel.lifecycle import CANCELLED, COMPLETED, PAUSED, RUN_TERMINAL, WAITING
 from fanfold.kernel.nodes import Node
 from fanfold.runtime.approvals import open_approvals
@@ -69,7 +70,7 @@ def _summary(tree: RunTree, colour: bool) -> list[str]:
         lines += _how_to_answer(tree)
     elif held is not None and tree.state.pausing == "budget":
         lines.append(f"  {held.message}\n")
-        lines.append(f"  raise it: fanfold resume {tree.root.id} {_raise_flag(tree)}\n")
+        lines.append(f"  raise it: fanfold resume {tree.root.id} {_raise_flags(tree)}\n")
     else:
         lines.append(f"  resume it: fanfold resume {tree.root.id}\n")
     return lines
@@ -90,16 +91,28 @@ def _facts(tree: RunTree) -> str:
     return " · ".join(parts)
 
 
-def _raise_flag(tree: RunTree) -> str:
-    """The option that lifts what holds the run."""
-    limits = {limit for _, _, limit in tree.state.starved}
-    if limits == {"max_agents"}:
-        return f"--max-agents {tree.state.max_agents * 2}"
-    if tree.state.ledger.max_micro_usd is not None and tree.state.ledger.max_tokens is None:
-        return f"--budget-usd {tree.state.ledger.max_micro_usd * 2 / 1_000_000:g}"
-    if tree.state.ledger.max_tokens is not None:
-        return f"--budget-tokens {tree.state.ledger.max_tokens * 2}"
-    return "--max-agents N"
+def _raise_flags(tree: RunTree) -> str:
+    """The options that lift what holds the run."""
+    state = tree.state
+    limits = {limit for _, _, limit in state.starved}
+    flags: list[str] = []
+    if "max_agents" in limits:
+        flags.append(f"--max-agents {state.max_agents * 2}")
+    if state.oversize:
+        flags.append(f"--max-steps {state.max_steps * 2}")
+    if "budget" in limits or not flags:
+        flags.append(_budget_flag(state.ledger))
+    return " ".join(flags)
+
+
+def _budget_flag(ledger: Ledger) -> str:
+    """The budget that is nearer to its end; where only a part of the run has one, whichever it is."""
+    tokens, micro_usd = ledger.left()
+    if ledger.max_micro_usd is not None and micro_usd is not None:
+        left = micro_usd / max(1, ledger.max_micro_usd)
+        if tokens is None or left <= tokens / max(1, ledger.max_tokens or 0):
+            return f"--budget-usd {ledger.max_micro_usd * 2 / 1_000_000:g}"
+    return f"--budget-tokens {ledger.max_tokens * 2 if ledger.max_tokens is not None else 'N'}"
 
 
 def _how_to_answer(tree: RunTree) -> list[str]:
