@@ -108,3 +108,26 @@ def test_a_plan_without_inputs_says_so():
 def test_values_that_are_no_json_are_shown_by_their_type():
     with pytest.raises(AuthorError, match="Path"):
         bind_inputs(PLAN, {"topic": __import__("pathlib").Path("x")})
+
+
+@pytest.mark.parametrize("text", ["NaN", "Infinity", "-1e400", "9223372036854775808", "-9223372036854775809"])
+@pytest.mark.parametrize("kind", ["integer", "number"])
+def test_a_number_that_cannot_be_kept_as_it_is_is_refused_and_never_becomes_null(text: str, kind: str):
+    with pytest.raises(AuthorError) as caught:
+        parse_input_text(Input("n", type=kind), text)  # type: ignore[arg-type]  # a word of the list
+    assert caught.value.code == "recipe.bad_value"
+
+
+@pytest.mark.parametrize("value", [float("nan"), [{"deep": float("inf")}], 2**63, {"a": [-(2**63) - 1]}])
+def test_such_a_number_is_refused_from_python_too_however_deep_it_is(value: JSON):
+    plan = Plan(name="p", steps=(), inputs=(Input("x"),))
+    with pytest.raises(AuthorError) as caught:
+        bind_inputs(plan, {"x": value})
+    assert caught.value.code == "recipe.bad_value"
+
+
+def test_the_largest_numbers_and_a_list_that_holds_itself_are_not_the_business_of_that_check():
+    plan = Plan(name="p", steps=(), inputs=(Input("x"),))
+    ring: list[JSON] = [2**63 - 1, -(2**63), 1e308]
+    ring.append(ring)
+    assert bind_inputs(plan, {"x": ring})["x"] is ring

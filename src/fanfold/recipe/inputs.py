@@ -10,6 +10,7 @@ Rules
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import cast
 
@@ -20,6 +21,9 @@ from fanfold.recipe.entries import Entries, read_entries
 from fanfold.recipe.keys import INPUT
 from fanfold.recipe.notes import Notes, json_type, quoted
 from fanfold.recipe.parse import Scalar, plain
+
+MIN_INTEGER, MAX_INTEGER = -(2**63), 2**63 - 1
+"""What expressions compute with."""
 
 
 def read_inputs(entries: Entries, notes: Notes) -> tuple[dict[str, Input], dict[str, Scalar], bool]:
@@ -81,11 +85,30 @@ def _read_input(name: str, entries: Entries, notes: Notes) -> Input:
 def problem_with(declared: Input, value: JSON) -> tuple[str, str] | None:
     """The code and message of what is wrong with a value for an input, or None."""
     name = quoted(declared.name)
+    if (number := _unkeepable(value)) is not None:
+        return "recipe.bad_value", f"input {name} cannot hold {number}"
     if not _has_type(value, declared.type):
         return "recipe.bad_type", f"input {name} must be {_named(declared.type)}, not {_shown(value)}"
     if declared.enum is not None and not any(_same(value, allowed) for allowed in declared.enum):
         allowed = ", ".join(_shown(one) for one in declared.enum[:20])
         return "recipe.bad_value", f"input {name} cannot be {_shown(value)}; use one of {allowed}"
+    return None
+
+
+def _unkeepable(value: object) -> str | None:
+    """The first number within a value that neither the log nor an expression could hold as it is, and why."""
+    rest, seen = [value], set[int]()
+    while rest:
+        one = rest.pop()
+        if isinstance(one, Mapping | list | tuple):
+            if id(one) in seen:
+                continue  # the same list twice, or one that holds itself
+            seen.add(id(one))
+            rest += one.values() if isinstance(one, Mapping) else one
+        if isinstance(one, float) and not math.isfinite(one):
+            return f"{one}: JSON has no such number"
+        if isinstance(one, int) and not MIN_INTEGER <= one <= MAX_INTEGER:
+            return "an integer of more than 64 bits"
     return None
 
 
