@@ -16,7 +16,7 @@ ARGS ?=
 help: ## list these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
-demo: $(READY) ## check and dry-run a built-in recipe: what would run, in which waves, at what cost
+demo: $(READY) ## run a built-in recipe live, without any key (TOPIC="sea ice")
 	@tools/demo "$(TOPIC)"
 
 test: $(READY) ## run the tests (ARGS="-k glob -x" goes to pytest)
