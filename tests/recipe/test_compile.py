@@ -483,3 +483,23 @@ def test_text_is_split_into_arguments_and_holes_stay_whole(run: str, expected: t
     ).action
     assert isinstance(action, CommandAction)
     assert action.run == expected
+
+
+@pytest.mark.parametrize(("top", "own"), [("", ", on_failure: inline"), ("on_failure: inline", "")])
+def test_a_map_that_keeps_failed_items_may_hold_an_error_in_every_place(top: str, own: str):
+    steps = (
+        f"  - {{id: mi, agent: explorer, prompt: x, for_each: '[1, 2]'{own}}}\n"
+        '  - {id: b, agent: explorer, depends_on: [mi], prompt: "{{steps.mi.output[0].error.message}}"}\n'
+    )
+    assert prompt_of(steps_of(steps, top)["b"]) == "{{steps.mi.output[0].error.message}}"
+    assert codes(compile_text(f"name: t\n{top}\nsteps:\n{steps}".replace("output[0]", "output"))) == [
+        "recipe.bad_template"
+    ]
+
+
+def test_a_map_that_fails_with_its_items_gives_a_list_of_texts():
+    steps = (
+        "  - {id: mi, agent: explorer, prompt: x, for_each: '[1, 2]'}\n"
+        '  - {id: b, agent: explorer, depends_on: [mi], prompt: "{{steps.mi.output[0].error.message}}"}\n'
+    )
+    assert codes(compile_text(f"name: t\nsteps:\n{steps}")) == ["recipe.bad_template"]

@@ -27,6 +27,8 @@ class Facts(Struct):
     depends_on: tuple[str, ...] = ()
     when: str | None = None
     for_each: str | None = None
+    inline: bool = False
+    """Its failure is shown to those that come after it instead of an output."""
     until: str = ""
     inputs: dict[str, Value] = field(default_factory=dict)
     output: Output | None = None

@@ -61,7 +61,8 @@ def output_of(draft: Draft) -> Known:
         known = _single_output(draft)
         # A phase hands its `for_each` on to its tasks: the phase itself is no map.
         if draft.item_name is not None and not draft.phase:
-            known = ListOf(known)
+            # In the place of an item that failed stands `{"error": …}`, whatever the others give.
+            known = ListOf(ANYTHING if draft.facts.inline else known)
         draft.facts.known_output = known
     return cast(Known, known)
 

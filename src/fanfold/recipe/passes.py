@@ -129,6 +129,7 @@ def _count_steps(unit: Unit) -> None:
     most = unit.limits.max_steps or DEFAULT_MAX_STEPS
     elsewhere = unit.references.elsewhere
     for count, draft in enumerate(unit.drafts(), 1):
+        draft.facts.inline = (draft.entries.text("on_failure") or unit.defaults.on_failure) == "inline"
         if draft.scope.outer is not None and draft.id:
             elsewhere.setdefault(draft.id, draft)
         if count == most + 1:
