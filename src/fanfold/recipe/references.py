@@ -70,11 +70,10 @@ class References:
         text = node.text
         if "{{" not in text:
             return text
-        try:
-            parts = parse_template(text)
-        except TemplateError as error:
+        problems: list[TemplateError] = []
+        parts = parse_template(text, problems)
+        for error in problems:
             self.notes.error("recipe.bad_template", error.message, node.span(error.position, error.end))
-            return text
         inserts: list[int] = []
         for part in parts:
             if self.notes.report.full:

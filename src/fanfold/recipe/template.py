@@ -22,6 +22,8 @@ import msgspec
 from fanfold.kernel.plan import JSON
 
 MAX_HOLES = 10_000
+MAX_PROBLEMS = 20
+"""In one text: more would teach nothing, and a hostile one must not cost more."""
 MAX_PATH_CHARS = 1_000
 MAX_PATH_PARTS = 32
 MAX_RENDERED_CHARS = 16 * 1024 * 1024
@@ -142,8 +144,10 @@ def _misread(text: str, at: int) -> TemplateError:
     return TemplateError(message, at, at + 1)
 
 
-def parse_template(text: str) -> Parts:
+def parse_template(text: str, problems: list[TemplateError] | None = None) -> Parts:
     """Split a template into text and holes; raises TemplateError.
+
+    With a list for the problems nothing is raised: holes that make no sense are left out and told there.
 
     >>> parse_template("On {{inputs.topic}}.")[2]
     '.'
@@ -159,10 +163,19 @@ def parse_template(text: str) -> Parts:
             at = found + 2
             continue
         literal.append(text[at:found])
-        hole, at = _hole(text, found)
         holes += 1
-        if holes > MAX_HOLES:
-            raise TemplateError(f"a template has at most {MAX_HOLES:,} holes", found, found + 2)
+        try:
+            if holes > MAX_HOLES:
+                raise TemplateError(f"a template has at most {MAX_HOLES:,} holes", found, found + 2)
+            hole, at = _hole(text, found)
+        except TemplateError as error:
+            if problems is None:
+                raise
+            problems.append(error)
+            if holes > MAX_HOLES or len(problems) == MAX_PROBLEMS:
+                break
+            at = _after_broken(text, found)
+            continue
         if before := "".join(literal):
             parts.append(before)
         parts.append(hole)
@@ -171,6 +184,15 @@ def parse_template(text: str) -> Parts:
     if after := "".join(literal):
         parts.append(after)
     return tuple(parts)
+
+
+def _after_broken(text: str, opened: int) -> int:
+    """Where to read on after a hole that makes no sense: behind its end, or at the next one's beginning."""
+    close = text.find("}}", opened + 2)
+    again = text.find("{{", opened + 2, close if close >= 0 else len(text))
+    if again >= 0:
+        return again
+    return len(text) if close < 0 else close + 2
 
 
 def _hole(text: str, opened: int) -> tuple[Hole, int]:
