@@ -4,9 +4,11 @@ Each gets: project, outside (a folder beside the project), secret (a file there)
 abstract, path_socket, home, key (of a shared memory segment), system (a file of the system, or for root a
 disposable one in a folder that is visible inside), call(number, *arguments) for raw system calls.
 
-An attempt that gets out must do no harm: a sandbox that fails is what these look for, and they run on people's
-machines. So settings are written with the value they have, and files of the system are never root's to lose.
+An attempt that gets out must do no harm: a sandbox that fails is what these look for, and they run on
+people's machines. So settings are written with the value they have, and files of the system are never root's to lose.
 """
+
+# ruff: noqa: E501 - an attempt reads best in one line
 
 PRELUDE = r"""
 import ctypes, errno, fcntl, json, os, platform, resource, signal, socket, stat, struct, subprocess, sys, time

@@ -1,7 +1,7 @@
 """Kill a merge before each call that changes anything, recover, and say what the tree looked like.
 
-Run as a program: `python killing.py FOLDER [again]`. It forks once per call, which needs a process without threads;
-with `again`, the recovery is killed before each of its own calls too. Prints one JSON line.
+Run as a program: `python killing.py FOLDER [again]`. It forks once per call, which needs a process without
+threads; with `again`, the recovery is killed before each of its own calls too. Prints one JSON line.
 """
 
 import json
@@ -64,7 +64,7 @@ def killed(work: Any) -> bool:
         try:
             work()
             os._exit(0)
-        except BaseException as error:
+        except BaseException as error:  # noqa: BLE001 - a fork must not go on as its parent
             sys.stderr.write(f"{error!r}\n")
             os._exit(1)
     _, status = os.waitpid(pid, 0)
@@ -87,7 +87,7 @@ def main(folder: Path, again: bool) -> None:
         change(child.path)
         new = tree(child.path)
 
-        def merge(number: int = number) -> None:
+        def merge(number: int = number, spaces: Workspaces = spaces, child: children.Child = child) -> None:
             die_at(number)
             assert spaces.merge(child).ok
 
@@ -116,7 +116,7 @@ def main(folder: Path, again: bool) -> None:
             assert (project / "a.txt").read_text() == "later work"
         assert os.listdir(project / ".fanfold/workspace/journal") == []
     assert tree(project) == new
-    print(json.dumps(seen))
+    sys.stdout.write(json.dumps(seen))
 
 
 if __name__ == "__main__":

@@ -13,6 +13,8 @@ import pytest
 from tools.tidy import ROOT
 
 NOBODY = 65534
+# What setpriv itself executes may still have root's capabilities; what `env` executes has not.
+AS_NOBODY = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups", "--", "env"]
 
 
 def interpreter() -> str | None:
@@ -26,9 +28,6 @@ def interpreter() -> str | None:
         if ended.stdout.split() == [str(part) for part in sys.version_info[:2]]:
             return candidate
     return None
-
-
-AS_NOBODY = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups", "--"]
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="we are not root anyway")

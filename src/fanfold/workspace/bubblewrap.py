@@ -16,7 +16,6 @@ from pathlib import Path
 from fanfold.workspace.policy import Policy, hidden_folders, programs
 from fanfold.workspace.protected import ROLE_FOLDERS
 
-
 _KERNEL = ("sys", "sysrq-trigger", "irq", "bus", "fs", "acpi", "scsi")
 """Parts of /proc through which the whole machine is set, writable for whoever is root outside."""
 
@@ -55,6 +54,8 @@ def arguments(policy: Policy) -> list[str]:
     hidden = hidden_folders(policy)
     for folder in hidden:
         found += [*_sized(policy), "--tmpfs", str(folder)]
+    if any(policy.home.is_relative_to(folder) for folder in hidden):
+        found += ["--dir", str(policy.home)]  # programs expect their home to exist
     for path in programs(policy, hidden):
         found += ["--ro-bind-try", str(path), str(path)]
     if policy.network:

@@ -13,6 +13,7 @@ import errno
 import fcntl
 import os
 import stat
+from pathlib import Path
 
 from fanfold.errors import WorldError
 from fanfold.workspace import syscalls
@@ -31,6 +32,7 @@ class Copier:
     def __init__(self) -> None:
         self.clones: bool | None = None
         """Whether files could be cloned; None until one was tried."""
+        self._mask = umask()
 
     def copy(self, source: int, name: str, target: int, path: str) -> Entry | None:
         """Copy a file or link of that name; its entry in the source, None when it is gone."""
@@ -63,16 +65,20 @@ class Copier:
         raise WorldError("workspace.changing", f'"{path}" changes faster than it can be read', hint=hint)
 
     def _content(self, handle: int, status: os.stat_result, name: str, target: int) -> None:
-        made = os.open(name, _MAKE, 0o600, dir_fd=target)
+        mode = status.st_mode & 0o777
+        made = os.open(name, _MAKE, mode, dir_fd=target)
         try:
-            if status.st_size and not self._clone(handle, made):
-                while data := os.read(handle, CHUNK):
-                    rest = memoryview(data)
-                    while rest:
-                        rest = rest[os.write(made, rest) :]
-                    if len(data) < CHUNK and len(data) == status.st_size:
-                        break  # a small file, read in one go: no need to ask for its end
-            os.fchmod(made, status.st_mode & 0o777)
+            if status.st_size and not (self.clones is not False and self._clone(handle, made)):
+                # Room for one byte more than there should be: a short answer is then the end of the file.
+                size = min(status.st_size + 1, CHUNK)
+                while data := os.read(handle, size):
+                    written = os.write(made, data)
+                    while written < len(data):
+                        written += os.write(made, data[written:])
+                    if len(data) < size:
+                        break
+            if mode & self._mask:
+                os.fchmod(made, mode)
             os.utime(made, ns=(status.st_mtime_ns, status.st_mtime_ns))
         except BaseException:
             os.unlink(name, dir_fd=target)
@@ -81,8 +87,6 @@ class Copier:
             os.close(made)
 
     def _clone(self, handle: int, made: int) -> bool:
-        if self.clones is False:
-            return False
         try:
             fcntl.ioctl(made, syscalls.FICLONE, handle)
         except OSError as error:
@@ -131,3 +135,14 @@ def same_content(one: int, other: int, name: str) -> bool:
             os.close(second)
     finally:
         os.close(first)
+
+
+def umask() -> int:
+    """The mask for new files, read without changing it for the other threads."""
+    try:
+        for line in Path("/proc/self/status").read_text().splitlines():
+            if line.startswith("Umask:"):
+                return int(line.split()[1], 8)
+    except OSError:
+        pass
+    return 0o022

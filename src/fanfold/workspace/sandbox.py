@@ -125,7 +125,7 @@ def plan_sandbox(level: LevelName, policy: Policy) -> Launch:
             code = seccomp.assemble(alone=False, network=policy.network)
             spec["filter"] = base64.b64encode(code).decode()
         spec["rules"] = landlock.scope_only()
-        spec["set"] = {"TMPDIR": "/tmp"}  # noqa: S108 - private inside
+        spec["set"] = {"HOME": str(policy.home), "TMPDIR": "/tmp"}  # noqa: S108 - private inside
     elif level == "landlock":
         scratch = landlock.make_scratch(policy)
         code = seccomp.assemble(alone=True, network=policy.network)

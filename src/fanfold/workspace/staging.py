@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import stat
-from pathlib import Path
 
 from fanfold.workspace import syscalls
 from fanfold.workspace.beneath import PathProblem, open_folder, spot_beneath
+from fanfold.workspace.copying import umask
 from fanfold.workspace.objects import State
 
 FEW = 16
@@ -51,18 +51,7 @@ def _manner(top: int, path: str) -> tuple[int, tuple[int, int] | None]:
         status = os.fstat(handle)
     finally:
         os.close(handle)
-    return 0o666 & ~_umask(), (status.st_uid, status.st_gid)
-
-
-def _umask() -> int:
-    """The mask for new files, read without changing it for the other threads."""
-    try:
-        for line in Path("/proc/self/status").read_text().splitlines():
-            if line.startswith("Umask:"):
-                return int(line.split()[1], 8)
-    except OSError:
-        pass
-    return 0o022
+    return 0o666 & ~umask(), (status.st_uid, status.st_gid)
 
 
 def sync_staged(slots: int, staged: list[str]) -> None:
