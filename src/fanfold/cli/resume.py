@@ -79,9 +79,7 @@ def _check_raised(flag: str, value: int | None, held: int, ceiling: int, hint: s
     if value is None:
         return
     if not 1 <= value <= ceiling:
-        raise AuthorError(
-            "usage.out_of_range", f"{flag} must be from 1 to {ceiling}, not {value}", hint=hint
-        )
+        raise AuthorError("usage.out_of_range", f"{flag} must be from 1 to {ceiling}, not {value}", hint=hint)
     if value <= held:
         raise AuthorError("usage.out_of_range", f"{flag} {value} raises nothing: the run has {held}")
 
