@@ -193,3 +193,20 @@ def test_the_reference_page_has_every_command_and_option():
                 if option.startswith("--") and option not in {"--project", "--json", "--no-color"}:
                     assert option in page
     assert "| 70 | internal error |" in page
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", "<&-", "<&- >&- 2>&-"])
+@pytest.mark.parametrize(
+    "arguments", ["--help", "list", "list --help", "check r.yaml", "run r.yaml --script s.yaml", "runs"]
+)
+def test_a_stream_that_is_closed_is_nobody_reading_and_no_failure(project, arguments, closed):
+    (project / "r.yaml").write_text("name: r\nsteps: [{id: a, agent: explorer, prompt: x}]\n")
+    (project / "s.yaml").write_text("default: ok\n")
+    command = f'"{sys.executable}" -m fanfold.cli.main {arguments} {closed}'
+    done = subprocess.run(["bash", "-c", command], capture_output=True, check=False, timeout=60)
+    assert (done.returncode, b"internal" in done.stderr) == (0, False)
+
+
+def test_an_error_that_nobody_can_read_keeps_its_exit_status(project):
+    command = f'"{sys.executable}" -m fanfold.cli.main check nosuch.yaml >&- 2>&-'
+    assert subprocess.run(["bash", "-c", command], check=False, timeout=60).returncode == 6

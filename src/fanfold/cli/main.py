@@ -54,12 +54,31 @@ def main(argv: list[str] | None = None) -> int:
     # Importing makes many objects and no garbage; looking for some takes a twentieth of a short command.
     gc.set_threshold(50_000)
     arguments = sys.argv[1:] if argv is None else list(argv)
+    if sys.stdin is None or sys.stdout is None or sys.stderr is None:
+        _open_closed_streams()
     try:
         return _dispatch(arguments)
     except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - the last door before the user
         from fanfold.cli.failures import report
 
         return report(error, arguments)
+
+
+def _open_closed_streams() -> None:
+    """`fanfold list >&-`: nobody reads it. No file that is opened later may get the place of a stream:
+    what is said would end up in it.
+    """
+    import os
+
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is not None:
+            continue
+        opened = os.open(os.devnull, os.O_RDWR)
+        if opened != number:
+            os.dup2(opened, number)
+            os.close(opened)
+        mode = "r" if name == "stdin" else "w"
+        setattr(sys, name, open(number, mode, encoding="utf-8", closefd=False))
 
 
 def _dispatch(arguments: list[str]) -> int:
