@@ -43,15 +43,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--quick", action="store_true", help=f"only {', '.join(QUICK)}, few rounds")
     parser.add_argument("--rounds", type=int, help="turns of each contender; the best counts (7)")
     parser.add_argument("--out", type=Path, default=RESULTS / "latest.json", help="where the figures go")
-    given = list(sys.argv[1:] if argv is None else argv)
-    options = parser.parse_args(given)
+    options = parser.parse_args(argv)
     sections = options.sections or (QUICK if options.quick else SECTIONS)
     rounds = options.rounds or (QUICK_ROUNDS if options.quick else 7)
     results: dict[str, object] = {
-        "command": " ".join(["python -m bench", *given]),
+        "command": " ".join(["python -m bench", *sections, f"--rounds {rounds}"]),
         "versions": {"fanfold": __version__, "python": platform.python_version()},
         "machine": {"cpus": os.cpu_count(), "kind": platform.machine(), "system": platform.system()},
-        "rounds": rounds,
     }
     missed: list[str] = []
     for name in sections:
