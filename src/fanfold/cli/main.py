@@ -78,7 +78,8 @@ def _open_closed_streams() -> None:
             os.dup2(opened, number)
             os.close(opened)
         mode = "r" if name == "stdin" else "w"
-        setattr(sys, name, open(number, mode, encoding="utf-8", closefd=False))
+        stream = open(number, mode, encoding="utf-8", closefd=False)  # noqa: SIM115 - for as long as we live
+        setattr(sys, name, stream)
 
 
 def _dispatch(arguments: list[str]) -> int:

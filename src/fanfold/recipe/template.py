@@ -165,9 +165,7 @@ def parse_template(text: str, problems: list[TemplateError] | None = None) -> Pa
         literal.append(text[at:found])
         holes += 1
         try:
-            if holes > MAX_HOLES:
-                raise TemplateError(f"a template has at most {MAX_HOLES:,} holes", found, found + 2)
-            hole, at = _hole(text, found)
+            hole, at = _hole(text, found, holes)
         except TemplateError as error:
             if problems is None:
                 raise
@@ -195,8 +193,10 @@ def _after_broken(text: str, opened: int) -> int:
     return len(text) if close < 0 else close + 2
 
 
-def _hole(text: str, opened: int) -> tuple[Hole, int]:
+def _hole(text: str, opened: int, number: int) -> tuple[Hole, int]:
     """The hole whose `{{` is at `opened`, and where the text after it begins."""
+    if number > MAX_HOLES:
+        raise TemplateError(f"a template has at most {MAX_HOLES:,} holes", opened, opened + 2)
     close = text.find("}}", opened + 2)
     again = text.find("{{", opened + 2, close if close >= 0 else len(text))
     if close < 0 or again >= 0:
