@@ -1,10 +1,14 @@
 """Runs in the background, and what other processes may ask of them."""
 
+import json
 import os
 import signal
 import time
+from contextlib import closing
 
 import pytest
+
+from fanfold.wiring import wire
 
 CHAIN = """\
 name: chain
@@ -188,6 +192,36 @@ def test_rejecting_fails_the_step_with_the_reason(fanfold, recipes, until):
     assert run["steps"]["ok"]["error"]["code"] == "approval.rejected"
     assert run["steps"]["ok"]["error"]["message"] == "not yet"
     assert run["steps"]["ship"]["status"] == "skipped"
+
+
+def test_an_answer_that_comes_second_is_told_which_one_holds(fanfold, recipes, background):
+    assert fanfold("run", "gated.yaml", "--script", "quick.yaml").status == 3
+    racing = {word: background(word, "last", "ok", "--json") for word in ("approve", "reject")}
+    said = {word: json.loads(process.communicate(timeout=60)[0]) for word, process in racing.items()}
+    output = fanfold("inspect", "last", "--json").json()["steps"]["ok"]["output"]
+    winner = output["decision"]
+    loser = "reject" if winner == "approve" else "approve"
+    assert (said[winner]["decision"], racing[winner].returncode) == (winner, 0)
+    assert (said[loser]["error"]["code"], racing[loser].returncode) == ("approval.closed", 2)
+
+
+def test_an_answer_is_only_confirmed_when_it_is_the_one_that_was_recorded(fanfold, recipes):
+    assert fanfold("run", "gated.yaml", "--script", "quick.yaml").status == 3
+    with closing(wire(recipes).open()) as project:  # somebody was quicker, and no process acted on it yet
+        head = project.resolve("last")
+        project.answer(head, "ok", "approve", "from somebody else", None)
+    late = fanfold("reject", "last", "ok", "--json")
+    assert (late.status, late.json()["error"]["code"]) == (2, "approval.closed")
+    assert "approve by" in late.json()["error"]["message"]
+
+
+def test_an_answer_that_no_process_could_act_on_says_where_the_reason_is(fanfold, recipes, monkeypatch):
+    assert fanfold("run", "gated.yaml", "--script", "quick.yaml").status == 3
+    monkeypatch.setenv("FANFOLD_MAX_THREADS", "nonsense")
+    monkeypatch.setattr("fanfold.cli.stored.wire", lambda folder: wire(folder, {}))
+    failed = fanfold("approve", "last", "ok", "--json")
+    assert (failed.status, failed.json()["error"]["code"]) == (1, "run.not_taken_over")
+    assert "detached.log" in failed.json()["error"]["hint"]
 
 
 def test_a_live_run_takes_an_answer_while_other_steps_run(fanfold, recipes, background, until):

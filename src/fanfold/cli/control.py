@@ -8,6 +8,7 @@ answer lets the run go on in the background.
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from collections.abc import Collection
 from pathlib import Path
@@ -22,6 +23,7 @@ from fanfold.errors import EXIT_OK, AuthorError, WorldError
 from fanfold.kernel.lifecycle import PAUSED, RUN_TERMINAL, WAITING
 from fanfold.kernel.plan import JSON
 from fanfold.runtime.project import Project
+from fanfold.runtime.requests import Verdict, check_recorded, this_person
 from fanfold.runtime.views import head_document
 from fanfold.store.protocol import LeaseHeld, RunHead
 
@@ -92,12 +94,17 @@ def _answer(call: Call, run: str, step: str, decision: str, comment: str | None,
 
     with stored(call) as project:
         head = project.resolve(run)
+        verdict = Verdict(decision, this_person(), comment, edited)
         number = project.answer(head, step, decision, comment, edited)
         root = head.root_run_id
         pid: int | None = None
         if not _until_taken(project, root, number):
             # Nobody drives it. A process that starts takes the request with it.
             pid = detach(project, root)
+            taken = _until_taken(project, root, number, pid)
+            if not taken and project.resolve(root).status not in RUN_TERMINAL:
+                raise _not_taken_over(project, root)
+        check_recorded(project.view(root), head.run_id, step, verdict)
         if call.as_json:
             say_json({"run_id": head.run_id, "step": step, "decision": decision, "detached": pid is not None})
         else:
@@ -107,16 +114,39 @@ def _answer(call: Call, run: str, step: str, decision: str, comment: str | None,
     return EXIT_OK
 
 
-def _until_taken(project: Project, root: str, number: int) -> bool:
-    """Whether the owner acted on a request; False when there is no owner to act."""
+def _until_taken(project: Project, root: str, number: int, starting: int = 0) -> bool:
+    """Whether the owner acted on a request; False when there is no owner to act.
+
+    `starting` is a process that is about to become the owner: as long as it lives there may be one.
+    """
     deadline = time.monotonic() + PATIENCE_S
     while time.monotonic() < deadline:
+        owned = bool(starting and not _has_ended(starting)) or project.has_owner(root)
+        # Looked at last: whoever was the owner, or ended, had done so by then.
         if all(request.id != number for request in project.store.requests(root)):
             return True
-        if not project.has_owner(root):
+        if not owned:
             return False
         time.sleep(PERIOD_S)
     raise _stuck(project, root)
+
+
+def _has_ended(pid: int) -> bool:
+    """Whether a process that was started here has ended."""
+    try:
+        return os.waitpid(pid, os.WNOHANG)[0] == pid
+    except ChildProcessError:
+        return True
+
+
+def _not_taken_over(project: Project, root: str) -> WorldError:
+    from fanfold.cli.detaching import log_file
+
+    return WorldError(
+        "run.not_taken_over",
+        f"the answer is kept, but the process that was to go on with run {root} ended at once",
+        hint=f"{log_file(project, root)} says why; fanfold resume {root} goes on",
+    )
 
 
 def _ask_and_wait(project: Project, head: RunHead, kind: str, until: Collection[str]) -> None:

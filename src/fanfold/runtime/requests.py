@@ -18,6 +18,7 @@ from fanfold.kernel.lifecycle import COMPLETED, FAILED, PAUSED, RUN_TERMINAL, RU
 from fanfold.kernel.nodes import Node, State
 from fanfold.kernel.plan import ApprovalAction
 from fanfold.kernel.state import find_node
+from fanfold.runtime.blobs import MARK
 from fanfold.runtime.run_tree import RunTree
 from fanfold.store.protocol import Request
 
@@ -66,6 +67,30 @@ def check_choice(node: Node, decision: str) -> None:
         )
 
 
+def check_recorded(tree: RunTree, run: str, path: str, verdict: Verdict) -> None:
+    """After a request was acted on: that this answer is the one in the log, or say which one is."""
+    full = tree.state.runs[run].tree_path(path)
+    node = find_node(tree.state, full)
+    if node is None or node.status == WAITING:
+        raise AuthorError("approval.not_open", f"{full} did not take the answer")
+    if node.output is None:
+        raise AuthorError("approval.closed", f"{full} is {node.status} already")
+    found = tree.blobs.get(node.output)
+    if (found["decision"], found["by"]) != (verdict.decision, verdict.by) or not (
+        _is_kept(verdict.comment, found["comment"]) and _is_kept(verdict.edited, found["edited"])
+    ):
+        raise AuthorError(
+            "approval.closed",
+            f"{full} was answered before: {found['decision']} by {found['by']}",
+            hint="the first answer holds",
+        )
+
+
+def _is_kept(given: Any, found: Any) -> bool:
+    """Whether this is what was given, but for secrets, which are never kept."""
+    return bool(given == found) or MARK.decode() in str(found)
+
+
 def apply_request(tree: RunTree, request: Request, at: int) -> None:
     """Act on one request, if it still applies."""
     state = tree.state
@@ -102,7 +127,9 @@ def answer_approval(tree: RunTree, path: str, verdict: Verdict, at: int) -> bool
     )
     if verdict.decision == "reject" and not action.choices:
         message = verdict.comment or f"{verdict.by} rejected {node.path}"
-        failure = Failure("permission", "approval.rejected", message, retryable=False, step=node.path)
+        failure = Failure(
+            "permission", "approval.rejected", message, "", False, node.path, attempt=node.attempt
+        )
         data = StepEvent(node.path, FAILED, node.attempt, node.execution, output, error=failure)
     else:
         data = StepEvent(node.path, COMPLETED, node.attempt, node.execution, output)
