@@ -15,7 +15,8 @@ def unexpected(message: str) -> BugError:
 def take(state: State, shape: type[Command], run: str, step: str = "") -> Command:
     """Take the first command off the agenda; it must be the one this event answers."""
     command = state.agenda[0] if state.agenda else None
-    if type(command) is shape and command.run == run and (not step or getattr(command, "step", "") == step):
+    fits = command is not None and type(command) is shape and command.run == run
+    if fits and (not step or getattr(command, "step", "") == step):
         return state.agenda.popleft()
     raise unexpected(f"an answer to {shape.__name__} of {step or run} came, but {command} is due")
 
