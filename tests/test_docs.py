@@ -23,10 +23,18 @@ each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.path)
 # -- commands
 
 
-def recipe_file(block: Block) -> str | None:
-    """The name a yaml block gives itself in a first-line comment: `# brief.yaml`."""
-    named = re.match(r"# (\S+\.yaml)$", block.text.splitlines()[0])
-    return named[1] if named else None
+def named_file(block: Block) -> str | None:
+    """The name that a block gives itself in a first-line comment: `# brief.yaml`, `# words.py`."""
+    ending = {"yaml": "yaml", "python": "py"}.get(block.language)
+    named = re.match(r"# (\S+\.(\w+))\n", block.text)
+    return named[1] if named and named[2] == ending else None
+
+
+def save(block: Block, project: Path, name: str) -> Path:
+    file = project / name
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(block.text)
+    return file
 
 
 def is_recipe(block: Block) -> bool:
@@ -76,14 +84,13 @@ def make_targets() -> set[str]:
 @each_page
 def test_commands_do_what_the_page_shows(page, tmp_path):
     for block in markdown.blocks(page.text):
-        if block.language == "yaml" and (name := recipe_file(block)):
-            (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-            (tmp_path / name).write_text(block.text)
-        if block.language == "console":
+        if name := named_file(block):
+            save(block, tmp_path, name)
+        elif block.language == "console":
             for command in markdown.transcript(block):
                 check_command(command, tmp_path)
-        if block.language == "python":
-            (tmp_path / "page.py").write_text(block.text)
+        elif block.language == "python":
+            save(block, tmp_path, "page.py")
             done = run(["python", "page.py"], tmp_path)
             assert done.returncode == 0, f"line {block.line}:\n{done.stdout}"
 
@@ -91,10 +98,11 @@ def test_commands_do_what_the_page_shows(page, tmp_path):
 @each_page
 def test_recipes_on_the_page_pass_the_checker(page, tmp_path):
     for block in markdown.blocks(page.text):
+        name = named_file(block)
+        if block.language == "python" and name:  # a recipe may name a function of it
+            save(block, tmp_path, name)
         if block.language in {"yaml", "yml"} and is_recipe(block):
-            file = tmp_path / (recipe_file(block) or f"line-{block.line}.yaml")
-            file.parent.mkdir(parents=True, exist_ok=True)
-            file.write_text(block.text)
+            file = save(block, tmp_path, name or f"line-{block.line}.yaml")
             done = run(["fanfold", "check", str(file.relative_to(tmp_path))], tmp_path)
             assert done.returncode == 0, f"line {block.line}:\n{done.stdout}"
 
@@ -162,6 +170,19 @@ def test_a_section_is_replaced_between_its_markers_only():
 def test_a_fenced_block_knows_its_language_text_and_line():
     page = "a\n\n```yaml\nx: 1\n```\n\n````md\n```\n````\n"
     assert list(markdown.blocks(page)) == [Block("yaml", "x: 1\n", 4), Block("md", "```\n", 8)]
+
+
+@pytest.mark.parametrize(
+    ("block", "name"),
+    [
+        (Block("yaml", "# a/brief.yaml\nname: x\n", 1), "a/brief.yaml"),
+        (Block("python", "# words.py\nimport re\n", 1), "words.py"),
+        (Block("python", "import re  # words.py\n", 1), None),
+        (Block("console", "# words.py\n", 1), None),
+    ],
+)
+def test_a_block_may_name_the_file_it_is_saved_as(block, name):
+    assert named_file(block) == name
 
 
 def test_a_transcript_is_read_as_commands_with_output_and_status():
