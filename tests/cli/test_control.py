@@ -300,3 +300,80 @@ def test_a_followed_log_gives_each_event_once(recipes, background, shell, until,
     followed = shell("logs", run, "-f", "--json").out
     assert followed == fanfold("logs", run, "--json").out
     assert followed.count("\n") == 7
+
+
+# What an approver must see
+
+
+def test_whoever_is_asked_sees_the_question_and_what_it_shows_wherever_they_look(fanfold, recipes):
+    (recipes / "choosing.yaml").write_text(
+        "name: choosing\nsteps:\n  - {id: a, agent: explorer, prompt: x}\n"
+        '  - {id: ok, approve: "Ship {{steps.a.output}}?", show: "line 1\\n{{steps.a.output}}", '
+        "choices: [now, never], depends_on: [a]}\n"
+    )
+    progress = fanfold("run", "choosing.yaml", "--script", "quick.yaml").err
+    assert "ok waits for approval: Ship OK from a?\n" in progress
+    asked = {"question": "Ship OK from a?", "show": "line 1\nOK from a", "choices": ["now", "never"]}
+    document = fanfold("inspect", "last", "--json").json()
+    assert document["steps"]["ok"]["approval"] == asked
+    assert "approval" not in document["steps"]["a"]
+    assert fanfold("explain", "last", "ok", "--json").json()["approval"] == asked
+    for command in (["inspect", "last"], ["explain", "last", "ok"]):
+        shown = fanfold(*command).out
+        assert "Ship OK from a?" in shown
+        assert "│ OK from a" in shown
+    assert "choices: now, never" in fanfold("inspect", "last").out
+    assert "waits for approval: Ship OK from a?" in fanfold("logs", "last").out
+    recorded = [json.loads(line)["data"] for line in fanfold("logs", "last", "--json").out.splitlines()]
+    waiting = next(data for data in recorded if data.get("status") == "waiting")
+    assert waiting["summary"] == "Ship OK from a?\n\nline 1\nOK from a"
+    assert fanfold("approve", "last", "ok", "--choice", "now").status == 0
+    assert "approval" not in fanfold("inspect", "last", "--json").json()["steps"]["ok"]
+
+
+def test_a_question_is_never_taken_for_the_summary_of_its_answer(fanfold, recipes, until):
+    (recipes / "after.yaml").write_text(
+        "name: after\nsteps:\n  - {id: ok, approve: Really?}\n"
+        "  - {id: b, agent: explorer, prompt: go on, depends_on: [ok]}\n"
+    )
+    assert fanfold("run", "after.yaml", "--script", "quick.yaml").status == 3
+    assert fanfold("approve", "last", "ok").status == 0
+    run = until(lambda run: run["status"] == "completed")["run_id"]
+    tasks = [
+        json.loads(line)["data"].get("task", "") for line in fanfold("logs", run, "--json").out.splitlines()
+    ]
+    assert not any("Really?" in task for task in tasks)
+    assert any('"decision":"approve"' in task for task in tasks)
+
+
+def test_a_child_run_that_only_asks_is_waiting(fanfold, recipes, background, until):
+    (recipes / "parent.yaml").write_text(
+        "name: parent\nsteps:\n  - {id: kid, workflow: ./gated.yaml}\n"
+        "  - {id: b, agent: explorer, prompt: x}\n"
+    )
+    background("run", "parent.yaml", "--script", "hanging.yaml")
+    seen = until(lambda run: run["runs"] and run["runs"][0]["status"] == "waiting")
+    assert seen["status"] == "running"
+    heads = {head["run_id"]: head["status"] for head in fanfold("runs", "--all", "--json").json()}
+    assert heads == {seen["run_id"]: "running", seen["children"][0]: "waiting"}
+    assert fanfold("cancel", "last").status == 0
+
+
+# Who drives it
+
+
+def test_runs_and_inspect_say_which_process_drives_a_run(fanfold, hanging):
+    process, run = hanging
+    owner = {"pid": process.pid, "alive": True}
+    assert fanfold("runs", "--json").json()[0]["owner"] == owner
+    assert fanfold("inspect", run, "--json").json()["owner"] == owner
+    process.kill()
+    process.wait()
+    assert fanfold("runs", "--json").json()[0]["owner"] == {"pid": process.pid, "alive": False}
+
+
+def test_what_the_scheduler_knows_is_written_as_json(fanfold, recipes):
+    assert fanfold("run", "gated.yaml", "--script", "quick.yaml").status == 3
+    shown = fanfold("inspect", "last", "--state").out
+    assert '  slots: {"used":0,"of":4}\n' in shown
+    assert "  owner: null\n" in shown

@@ -19,7 +19,7 @@ from fanfold.kernel.state import find_node
 from fanfold.runtime.approvals import is_open
 from fanfold.runtime.project import Project
 from fanfold.runtime.run_tree import RunTree, run_status
-from fanfold.runtime.views import run_error, when
+from fanfold.runtime.views import approval_document, run_error, when
 
 MAX_STEPS = 1_000
 MAX_SHOWN = 40
@@ -57,13 +57,17 @@ def _explain_step(call: Call, project: Project, tree: RunTree, node: Node) -> No
     found = explain(tree.state, node)
     history = _history(project, tree, node)
     why_then = _why_then(node)
+    asked = approval_document(tree, node) if is_open(node) else None
     if call.as_json:
         said = [{"at": when(one.at), "text": one.text} for one in history]
-        say_json({**_document(found), "ran_then": why_then, "history": said})
+        document = {**_document(found), "ran_then": why_then, "history": said}
+        say_json(document if asked is None else {**document, "approval": asked})
         return
     say(f"{paint(found.status, COLOURS.get(found.status, 'blue'), call.colour)}  {plain(found.message)}\n")
     if why_then:
         say(f"  {why_then}\n")
+    for line in "" if asked is None else f"{asked['question']}\n{asked['show']}".splitlines():
+        say(f"  {paint('│', 'dim', call.colour)} {plain(line)}\n")
     for one in history:
         say(f"  {paint(clock(one.at), 'dim', call.colour)} {one.text}\n")
 

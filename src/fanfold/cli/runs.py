@@ -9,7 +9,7 @@ from time import time
 import click
 
 from fanfold.cli.command import Call, command
-from fanfold.cli.output import paint, plain, say, say_json
+from fanfold.cli.output import paint, plain, say, say_json, to_json
 from fanfold.cli.stored import has_runs, stored
 from fanfold.cli.transitions import COLOURS, duration
 from fanfold.errors import EXIT_OK, AuthorError
@@ -40,7 +40,7 @@ def runs_command(call: Call, status: str | None, limit: int, everything: bool) -
         most = sys.maxsize if everything else limit
         heads = project.store.heads(roots_only=not everything, status=status, limit=most)
         if call.as_json:
-            say_json([head_document(head) for head in heads])
+            say_json([{**head_document(head), "owner": _owner(project, head.root_run_id)} for head in heads])
         elif not heads:
             say("no run is in this status\n" if status else "nothing has run here yet\n")
         else:
@@ -109,7 +109,7 @@ def inspect_command(call: Call, run: str, steps: bool, state: bool) -> int:
         if found is None:
             raise AuthorError("run.not_found", f"run {head.run_id} has not begun")
         if call.as_json:
-            document = inspect_document(tree, found)
+            document = {**inspect_document(tree, found), "owner": _owner(project, tree.root.id)}
             say_json({**document, "state": _state(project, tree)} if state else document)
         else:
             say("".join(_text(project, tree, found, steps, state, call.colour)))
@@ -132,7 +132,7 @@ def _text(project: Project, tree: RunTree, run: Run, steps: bool, state: bool, c
     yield from step_lines(tree, run, every=steps, colour=colour)
     if state:
         yield f"\n{paint('State', 'bold', colour)}\n"
-        yield from (f"  {name}: {value}\n" for name, value in _state(project, tree).items())
+        yield from (f"  {name}: {plain(to_json(value))}\n" for name, value in _state(project, tree).items())
     output = tree.blobs.get(run.output) if run.output is not None else None
     if output is not None:
         yield f"\n{paint('Output', 'bold', colour)}\n"
@@ -160,7 +160,7 @@ def _heading(tree: RunTree, run: Run, head: RunHead) -> Iterator[tuple[str, str]
         yield "used", facts
     error = run_error(tree, run)
     if error is not None:
-        yield "because", plain(f"{error.message} [{error.code}]")
+        yield "because", plain(f"{' '.join(error.message.split())} [{error.code}]")
 
 
 def _one_line(text: str) -> str:
@@ -168,13 +168,18 @@ def _one_line(text: str) -> str:
     return line if len(line) <= 80 else line[:79] + "…"
 
 
+def _owner(project: Project, root: str) -> dict[str, object] | None:
+    """The process that drives a run, or that did when it died."""
+    owner = project.store.owner(root)
+    return None if owner is None else {"pid": owner[0].pid, "alive": owner[1]}
+
+
 def _state(project: Project, tree: RunTree) -> dict[str, object]:
     """What the scheduler holds about the tree."""
     state = tree.state
-    owner = project.store.owner(tree.root.id)
     ledger = state.ledger
     return {
-        "owner": {"pid": owner[0].pid, "alive": owner[1]} if owner is not None else None,
+        "owner": _owner(project, tree.root.id),
         "epoch": state.epoch,
         "events": tree.tree_seq,
         "slots": {"used": state.live, "of": state.slots},

@@ -7,7 +7,7 @@ failed. Where rows are scarce, what is finished is folded away first.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from msgspec import Struct
 
@@ -51,12 +51,14 @@ class Row(Struct, frozen=True):
 
 def rows(tree: RunTree, now: int, *, every: bool = False, fold_finished: bool = False) -> list[Row]:
     """The rows of a whole tree; `every` leaves nothing out."""
-    return run_rows(tree.root, now, every=every, fold_finished=fold_finished)
+    return run_rows(tree, tree.root, now, every=every, fold_finished=fold_finished)
 
 
-def run_rows(run: Run, now: int, *, every: bool = False, fold_finished: bool = False) -> list[Row]:
+def run_rows(
+    tree: RunTree, run: Run, now: int, *, every: bool = False, fold_finished: bool = False
+) -> list[Row]:
     """The rows of one run and of the runs below it."""
-    return list(_Walk(now, every, fold_finished).children(run.scope.children, 0))
+    return list(_Walk(tree.memory.questions, now, every, fold_finished).children(run.scope.children, 0))
 
 
 def tallest(tree: RunTree, now: int, height: int) -> list[Row]:
@@ -81,7 +83,10 @@ def counts(tree: RunTree) -> Counter[str]:
 
 
 class _Walk:
-    def __init__(self, now: int, every: bool, fold_finished: bool) -> None:
+    def __init__(
+        self, questions: Mapping[tuple[str, str], str], now: int, every: bool, fold_finished: bool
+    ) -> None:
+        self._questions = questions
         self._now = now
         self._every = every
         self._fold_finished = fold_finished
@@ -144,7 +149,8 @@ class _Walk:
         if node.attempt > 1 and node.kind == LEAF:
             parts.append(f"attempt {node.attempt}")
         if node.status == WAITING and isinstance(node.step.action, ApprovalAction):
-            parts.append(_short(node.step.action.approve))
+            asked = self._questions.get((node.run.id, node.path)) or node.step.action.approve
+            parts.append(_short(asked.partition("\n\n")[0]))
         elif node.status == WAITING:
             parts.append("waits before its next attempt")
         if node.status == SKIPPED:

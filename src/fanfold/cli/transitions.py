@@ -98,7 +98,7 @@ class Transitions:
             return _ended(word.replace("_", " "), took) + _why(data.error)
         if word == "waiting":
             self._started[key] = envelope.at
-            return f"waits for approval{self._question(envelope, data.step)}"
+            return f"waits for approval{self._question(envelope, data)}"
         if word == "retrying":
             wait_s = max(0, data.retry_at - envelope.at) / 1_000
             return f"tries again in {wait_s:.1f} s (attempt {data.attempt})"
@@ -124,8 +124,10 @@ class Transitions:
             names.append("again")
         return f" ({', '.join(names)})" if names else ""
 
-    def _question(self, envelope: Envelope, path: str) -> str:
-        step = self._find_step(envelope.run_id, path)
+    def _question(self, envelope: Envelope, data: StepEvent | SubagentEvent) -> str:
+        if data.summary:
+            return f": {_short(data.summary.partition(chr(10) * 2)[0])}"
+        step = self._find_step(envelope.run_id, data.step)
         if step is None or not isinstance(step.action, ApprovalAction):
             return ""
         return f": {_short(step.action.approve)}"

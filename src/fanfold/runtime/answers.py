@@ -32,12 +32,22 @@ from fanfold.recipe.inputs import bind_inputs
 from fanfold.recipe.template import UnresolvedPath
 from fanfold.runtime.blobs import Blobs
 from fanfold.runtime.ids import new_run_id, session_id
-from fanfold.runtime.jobs import AgentJob, CallJob, Job, Unrenderable, prepare, render_sets, value_of
+from fanfold.runtime.jobs import (
+    AgentJob,
+    CallJob,
+    Job,
+    Question,
+    Unrenderable,
+    prepare,
+    render_sets,
+    value_of,
+)
 from fanfold.runtime.memory import Memory
 from fanfold.runtime.outputs import check_output
 from fanfold.runtime.values import Values, last_iteration, shorten
 
 TASK_CHARS = 200
+QUESTION_CHARS = 4_000
 
 
 class Answers:
@@ -163,8 +173,10 @@ class Answers:
         if command.type == "agent":
             task = job.prompt if isinstance(job, AgentJob) else ""
             return self._subagent(command, node, "started", shorten(task, TASK_CHARS))
-        word = "waiting" if command.type == "approval" else "started"
-        return StepEvent(command.step, word, command.attempt, command.execution)
+        if isinstance(job, Question):
+            asked = shorten(f"{job.question}\n\n{job.show}".rstrip(), QUESTION_CHARS)
+            return StepEvent(command.step, "waiting", command.attempt, command.execution, summary=asked)
+        return StepEvent(command.step, "started", command.attempt, command.execution)
 
     def _start_child(self, command: Start, node: Node, job: CallJob) -> StepEvent:
         action = node.step.action

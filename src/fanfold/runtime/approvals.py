@@ -25,7 +25,7 @@ def open_approvals(tree: RunTree) -> list[OpenApproval]:
     if tree.root.status in RUN_TERMINAL or not tree.state.approvals:
         return []
     nodes = [node for run in tree.state.runs.values() for node in run.nodes.values() if is_open(node)]
-    return [_read(tree, node) for node in sorted(nodes, key=lambda node: node.order)]
+    return [read_approval(tree, node) for node in sorted(nodes, key=lambda node: node.order)]
 
 
 def is_open(node: Node) -> bool:
@@ -33,7 +33,8 @@ def is_open(node: Node) -> bool:
     return node.status == WAITING and isinstance(node.step.action, ApprovalAction)
 
 
-def _read(tree: RunTree, node: Node) -> OpenApproval:
+def read_approval(tree: RunTree, node: Node) -> OpenApproval:
+    """An approval as the person reads it who is to answer it."""
     path = node.run.tree_path(node.path)
     action = node.step.action
     assert isinstance(action, ApprovalAction)

@@ -24,6 +24,8 @@ class Memory:
         self.items: dict[Address, str] = {}
         """Blob of each map's list."""
         self.summaries: dict[Address, str] = {}
+        self.questions: dict[Address, str] = {}
+        """What was asked by each approval, with its templates filled in, and what it shows below."""
         self.changes: dict[str, list[dict[str, Any]]] = {}
         """What each run's steps changed in the workspace, in order of merging."""
         self.tasks: dict[Address, str] = {}
@@ -40,7 +42,9 @@ class Memory:
                 self._observe_merge(event.run, data.data)
         elif isinstance(data, StepEvent | SubagentEvent):
             address = (event.run, data.step)
-            if data.summary:
+            if data.status == "waiting" and isinstance(data, StepEvent):
+                self.questions[address] = data.summary
+            elif data.summary:
                 self.summaries[address] = data.summary
             if isinstance(data, SubagentEvent) and data.status == "started":
                 self.tasks[address] = data.task

@@ -28,9 +28,9 @@ from fanfold.kernel.events import (
     event_of,
     type_name,
 )
-from fanfold.kernel.lifecycle import EVENT_WORDS, RUNNING, WAITING
-from fanfold.kernel.nodes import Node, Run, State
-from fanfold.kernel.plan import AgentAction
+from fanfold.kernel.lifecycle import EVENT_WORDS, READY, RUNNING, WAITING
+from fanfold.kernel.nodes import LEAF, Node, Run, State
+from fanfold.kernel.plan import AgentAction, ApprovalAction
 from fanfold.kernel.state import create_state, evolve, mark_late
 from fanfold.runtime.answers import Answers
 from fanfold.runtime.blobs import MARK, Blobs
@@ -244,6 +244,24 @@ class RunTree:
 
 def run_status(state: State, run: Run) -> str:
     """A run's status as people see it: `waiting` when only approvals are open."""
-    if run.status == RUNNING and run is state.root and is_waiting(state):
-        return WAITING
-    return run.status
+    if run.status != RUNNING or not state.approvals:
+        return run.status
+    waits = is_waiting(state) if run is state.root else _only_asks(state, run)
+    return WAITING if waits else run.status
+
+
+def _only_asks(state: State, top: Run) -> bool:
+    """Whether approvals are all that goes on in a child run and the runs below it."""
+    asks = False
+    for run in state.runs.values():
+        above: Run | None = run
+        while above is not None and above is not top:
+            above = above.parent
+        if above is None:
+            continue
+        for node in run.nodes.values():
+            if node.status == WAITING and isinstance(node.step.action, ApprovalAction):
+                asks = True
+            elif node.kind == LEAF and node.status in (READY, RUNNING, WAITING):
+                return False
+    return asks

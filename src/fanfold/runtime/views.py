@@ -14,11 +14,14 @@ from fanfold.kernel.events import Failure, Usage
 from fanfold.kernel.lifecycle import COMPLETED
 from fanfold.kernel.nodes import Node, Run
 from fanfold.kernel.plan import JSON
+from fanfold.runtime.approvals import is_open, read_approval
 from fanfold.runtime.memory import add
 from fanfold.runtime.run_tree import RunTree, run_status
+from fanfold.runtime.values import shorten
 from fanfold.store.protocol import RunHead
 
 Document = dict[str, Any]
+MAX_ASKED_CHARS = 4_000
 
 
 def when(at: int | None) -> str | None:
@@ -96,7 +99,19 @@ def step_document(tree: RunTree, node: Node) -> Document:
     }
     if node.reason:
         document["reason"] = node.reason
+    if is_open(node):
+        document["approval"] = approval_document(tree, node)
     return document
+
+
+def approval_document(tree: RunTree, node: Node) -> Document:
+    """What a person must see to answer; long texts are cut, and say so by their last character."""
+    asked = read_approval(tree, node)
+    return {
+        "question": shorten(asked.question, MAX_ASKED_CHARS),
+        "show": shorten(asked.show, MAX_ASKED_CHARS),
+        "choices": list(asked.choices),
+    }
 
 
 def head_document(head: RunHead) -> Document:
