@@ -142,6 +142,7 @@ def test_what_a_recipe_declares_needs_permission(fanfold, project, flags, allowe
         error = result.json()["error"]
         assert error["code"] == "permission_denied"
         assert error["details"]["needs"] == ["fix writes src/**", "test runs: echo fine"]
+        assert ("--yes" in error["hint"]) == ("read_only" not in flags)  # advice that would not help is none
         assert fanfold("runs", "--json").json() == []
 
 
@@ -247,6 +248,32 @@ def test_more_steps_can_be_allowed_in_the_background(fanfold, shell, project, un
     assert fanfold(*write(project, recipe)).status == 5
     assert shell("resume", "last", "--max-steps", "9", "--detach").status == 0
     until(lambda run: run["status"] == "completed")
+
+
+def test_every_error_has_all_its_fields_and_names_the_attempt_wherever_it_is_seen(fanfold, project):
+    (project / "child.yaml").write_text(
+        "name: child\nsteps:\n"
+        "  - {id: good, agent: explorer, prompt: x}\n  - {id: bad, agent: explorer, prompt: x}\n"
+    )
+    recipe = (
+        "name: r\non_failure: inline\nsteps:\n"
+        "  - {id: shaped, agent: explorer, prompt: x, outputs: [title]}\n"
+        "  - {id: kid, workflow: ./child.yaml}\n"
+        "  - {id: items, agent: explorer, prompt: x, for_each: '[1]', outputs: [title]}\n"
+        'output: {shaped: "{{steps.shaped.error}}", kid: "{{steps.kid.error}}", '
+        'item: "{{steps.items.output[0].error}}"}\n'
+    )
+    script = "{default: ok, steps: {kid/bad: {fail: {class: agent, message: no}}}}"
+    document = fanfold(*write(project, recipe, script), "--json").json()
+    fields = {"class", "code", "message", "hint", "retryable", "step", "attempt"}
+    seen = [step["error"] for step in document["steps"].values() if step["error"]]
+    assert document["error"] is None  # every failure was taken as a value
+    seen += document["output"].values()
+    assert {error["code"] for error in seen} >= {"output.invalid", "run.partial"}
+    for error in seen:
+        assert error.keys() == fields
+        assert error["attempt"] == 1
+        assert error["step"]
 
 
 def test_editing_recipe_and_script_changes_nothing_for_a_run_that_was_started(fanfold, brief, project):

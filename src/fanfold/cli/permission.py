@@ -19,4 +19,4 @@ def ask_permission(plan: Plan, posture: str, *, yes: bool) -> None:
 
             if may_run(plan, lines):
                 return
-    raise denied(plan, lines)
+    raise denied(plan, lines, posture)

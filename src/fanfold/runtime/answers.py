@@ -44,7 +44,7 @@ from fanfold.runtime.jobs import (
 )
 from fanfold.runtime.memory import Memory
 from fanfold.runtime.outputs import check_output
-from fanfold.runtime.values import Values, last_iteration, shorten
+from fanfold.runtime.values import Values, failure_value, last_iteration, shorten
 
 TASK_CHARS = 200
 QUESTION_CHARS = 4_000
@@ -251,12 +251,8 @@ class Answers:
 
     def _item_output(self, child: Node) -> JSON:
         if child.status in UNSUCCESSFUL:
-            error = child.error
-            return (
-                {"error": {"class": error.kind, "code": error.code, "message": error.message}}
-                if error
-                else {"error": {"class": "cancelled", "code": f"step.{child.status}", "message": child.path}}
-            )
+            ended = Failure("cancelled", f"step.{child.status}", child.path, retryable=False)
+            return {"error": failure_value(child.error or ended, child)}
         return self._values.output(child)
 
     def _loop_output(self, loop: Loop) -> JSON:

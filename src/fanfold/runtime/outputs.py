@@ -34,7 +34,9 @@ def check_output(node: Node, value: JSON) -> Failure | None:
         message = _against_names(step.outputs, value, closed=step.output_schema is None)
     if not message:
         return None
-    return Failure("invalid_output", "output.invalid", f"{node.path}: {message}", step=node.path)
+    return Failure(
+        "invalid_output", "output.invalid", f"{node.path}: {message}", step=node.path, attempt=node.attempt
+    )
 
 
 def strict(value: object) -> JSON:

@@ -34,13 +34,15 @@ def _declared(step: Step) -> str:
     return ""
 
 
-def denied(plan: Plan, lines: list[str]) -> WorldError:
+def denied(plan: Plan, lines: list[str], posture: str = "ask") -> WorldError:
     """Nobody may answer, or somebody said no."""
     return WorldError(
         "permission_denied",
         f"{plan.name} needs permission: {lines[0]}"
         + (f" (and {len(lines) - 1} more)" if len(lines) > 1 else ""),
-        hint="run it with --yes, or with --permission auto",
+        hint="--permission read_only allows reading alone; leave it out to be asked, or use --permission auto"
+        if posture == "read_only"
+        else "run it with --yes, or with --permission auto",
         details={"needs": lines},
         exit_status=EXIT_PERMISSION,
     )

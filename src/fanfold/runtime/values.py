@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from fanfold.kernel.events import Failure
 from fanfold.kernel.lifecycle import COMPLETED, UNSUCCESSFUL
 from fanfold.kernel.nodes import MAP, SCOPE, Composite, Loop, Node, Run, Scope, State
 from fanfold.kernel.plan import JSON, GroupAction
@@ -149,10 +150,23 @@ class StepsView(Mapping[str, Any]):
 
 def step_view(values: Values, node: Node) -> dict[str, JSON]:
     """What `steps.<id>` is: output, status and error."""
-    error = None
-    if node.error is not None and node.status != COMPLETED:
-        error = {"class": node.error.kind, "code": node.error.code, "message": node.error.message}
-    return {"output": values.output(node), "status": node.status, "error": error}
+    error = node.error if node.status != COMPLETED else None
+    return {"output": values.output(node), "status": node.status, "error": failure_value(error, node)}
+
+
+def failure_value(failure: Failure | None, node: Node | None = None) -> dict[str, JSON] | None:
+    """A failure as a value: what scripts, templates and expressions see. `node` is the step that has it."""
+    if failure is None:
+        return None
+    return {
+        "class": failure.kind,
+        "code": failure.code,
+        "message": failure.message,
+        "hint": failure.hint,
+        "retryable": failure.retryable,
+        "step": failure.step or (node.path if node is not None else ""),
+        "attempt": failure.attempt or (node.attempt if node is not None else 0),
+    }
 
 
 def last_iteration(loop: Loop) -> Node:

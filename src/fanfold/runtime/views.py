@@ -17,7 +17,7 @@ from fanfold.kernel.plan import JSON
 from fanfold.runtime.approvals import is_open, read_approval
 from fanfold.runtime.memory import add
 from fanfold.runtime.run_tree import RunTree, run_status
-from fanfold.runtime.values import shorten
+from fanfold.runtime.values import failure_value, shorten
 from fanfold.store.protocol import RunHead
 
 Document = dict[str, Any]
@@ -42,7 +42,7 @@ def result_document(tree: RunTree, run: Run | None = None) -> Document:
         "version": run.plan.version,
         "status": run_status(tree.state, run),
         "output": tree.blobs.get(run.output) if run.output is not None else None,
-        "error": failure_document(run_error(tree, run)),
+        "error": _run_failure(tree, run),
         "steps": {path: step_document(tree, node) for path, node in run.nodes.items()},
         "usage": {**usage_document(usage), "agents": agents},
         "changes": tree.memory.changes.get(run.id, []),
@@ -91,7 +91,7 @@ def step_document(tree: RunTree, node: Node) -> Document:
         "status": node.status,
         "type": node.step.type,
         "output": tree.blobs.get(node.output) if node.output is not None else None,
-        "error": failure_document(error),
+        "error": failure_document(error, node),
         "attempts": node.attempt,
         "started_at": when(node.started_at),
         "ended_at": when(node.ended_at),
@@ -132,18 +132,14 @@ def head_document(head: RunHead) -> Document:
     }
 
 
-def failure_document(failure: Failure | None) -> Document | None:
-    if failure is None:
-        return None
-    return {
-        "class": failure.kind,
-        "code": failure.code,
-        "message": failure.message,
-        "hint": failure.hint,
-        "retryable": failure.retryable,
-        "step": failure.step,
-        "attempt": failure.attempt,
-    }
+def failure_document(failure: Failure | None, node: Node | None = None) -> Document | None:
+    """A failure as scripts read it; `node` is the step that has it."""
+    return failure_value(failure, node)
+
+
+def _run_failure(tree: RunTree, run: Run) -> Document | None:
+    error = run_error(tree, run)
+    return failure_document(error, run.nodes.get(error.step) if error is not None else None)
 
 
 def usage_document(usage: Usage) -> Document:
