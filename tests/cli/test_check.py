@@ -203,3 +203,34 @@ def test_a_broken_configuration_is_named(fanfold, project, monkeypatch):
     assert status == 2
     assert "FANFOLD_WORKFLOW_MAX_AGENTS" in err
     assert "from 1 to 500" in err
+
+
+def test_a_recipe_that_is_missing_takes_nothing_away_from_the_others(fanfold, project):
+    (project / "a.yaml").write_text(GOOD)
+    (project / "b.yaml").write_text(BAD)
+    result = fanfold("check", "a.yaml", "nosuch.yaml", "b.yaml", "--json")
+    assert result.status == 2
+    assert diagnostics(result) == [("recipe.unknown_workflow", "error"), ("recipe.unknown_role", "error")]
+    status, out, err = fanfold("check", "nosuch.yaml", "a.yaml")
+    assert (status, out) == (6, "error  nosuch.yaml: 1 error\nok  good@1 (a.yaml)\n")
+    assert "there is no file nosuch.yaml" in err
+    assert fanfold("check", "a.yaml", "nosuch.yaml", "--fix").status == 6
+
+
+def test_a_file_that_says_another_name_or_version_than_its_own_is_warned_about(fanfold, project):
+    kept = project / ".fanfold" / "workflows"
+    kept.mkdir(parents=True)
+    (kept / "good@3.yaml").write_text(GOOD + "version: 4\n")
+    (kept / "wrong.yaml").write_text(GOOD)
+    for ref in ("good", ".fanfold/workflows/good@3.yaml"):
+        result = fanfold("check", ref, "--json")
+        (warning,) = result.json()["diagnostics"]
+        assert (result.status, warning["severity"], warning["range"]["start"]["line"]) == (0, "warning", 6)
+        assert "called version 3, but says 4" in warning["message"]
+    assert "says its name is" in fanfold("check", "wrong").err
+
+
+def test_a_file_that_is_there_and_cannot_be_used_is_not_called_a_typing_error(fanfold, project):
+    (project / "folder.yaml").mkdir()
+    result = fanfold("check", "folder.yaml", "--json").json()["error"]
+    assert ("is not a file" in result["message"], result["hint"]) == (True, "")

@@ -7,9 +7,9 @@ import sys
 import click
 
 from fanfold.cli.command import Call, command
-from fanfold.cli.opening import Opened, open_project, resolve_all, role_warnings
+from fanfold.cli.opening import Opened, open_all, open_project, role_warnings
 from fanfold.cli.output import paint, plain, say, say_json
-from fanfold.errors import EXIT_OK, EXIT_USAGE
+from fanfold.errors import EXIT_NOT_FOUND, EXIT_OK, EXIT_USAGE
 from fanfold.recipe.diagnostics import Diagnostic, render_text
 
 
@@ -26,11 +26,10 @@ def check_command(call: Call, recipes: tuple[str, ...], form: str | None, fix: b
     """Compile recipes without running anything.
 
     RECIPE is a file or the name of a recipe (fanfold list). All problems are reported together. The exit
-    status is 2 when any recipe has an error; warnings alone leave it 0.
+    status is 2 when any recipe has an error, 6 when one is not there; warnings alone leave it 0.
     """
     project = open_project(call)
-    found = resolve_all(project, recipes)
-    opened = [project.compile(one) for one in found]
+    opened = open_all(project, recipes)
     if fix:
         from fanfold.cli.fixes import fix_and_recheck
 
@@ -45,7 +44,10 @@ def check_command(call: Call, recipes: tuple[str, ...], form: str | None, fix: b
         say("".join(render_github(one.diagnostics) for one in opened))
     else:
         _say_text(role_warnings(project), opened, call.colour)
-    return EXIT_OK if all(one.ok for one in opened) else EXIT_USAGE
+    if all(one.ok for one in opened):
+        return EXIT_OK
+    missing = all(one.ok or one.found.origin == "missing" for one in opened)
+    return EXIT_NOT_FOUND if missing else EXIT_USAGE
 
 
 def _document(about_roles: list[Diagnostic], opened: list[Opened]) -> dict[str, object]:

@@ -22,7 +22,7 @@ _LINE_END = re.compile(r"\r\n|\n|\r")
 
 def fix_and_recheck(project: Project, opened: list[Opened]) -> list[Opened]:
     """Repair what can be repaired; returns the recipes as they are afterwards."""
-    return [one if one.found.origin == "builtin" else _fix(project, one) for one in opened]
+    return [one if one.found.origin in ("builtin", "missing") else _fix(project, one) for one in opened]
 
 
 def _fix(project: Project, opened: Opened) -> Opened:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from fanfold.cli.command import Call
+from fanfold.errors import NotFoundError
 from fanfold.recipe.compile import compile_recipe
 from fanfold.recipe.diagnostics import Diagnostic, Position, Range, Source, render_text
 from fanfold.recipe.refusal import RecipeRefused
@@ -63,6 +65,8 @@ class Project:
         ref, recipe = found
         compiled = compile_recipe(recipe.data, recipe.file, self.wired.around)
         diagnostics = [*_shadows(recipe), *compiled.report.diagnostics]
+        if compiled.plan is not None:
+            diagnostics += _misnamed(recipe, compiled.plan)
         return Opened(ref, recipe, compiled.plan, diagnostics, compiled.sources)
 
 
@@ -72,6 +76,29 @@ def _shadows(recipe: Found) -> Iterator[Diagnostic]:
         start = Range(Position(1, 1), Position(1, 1))
         message = f"{recipe.file} shadows {', '.join(recipe.shadowed)}"
         yield Diagnostic("recipe.shadowed", "warning", message, recipe.file, start)
+
+
+def _misnamed(recipe: Found, plan: Plan) -> Iterator[Diagnostic]:
+    """A file that is found under one name or version and says another: whoever refers to it is misled.
+
+    A file that is only ever given by its path may be called anything.
+    """
+    from fanfold.recipe.library import said_by_file
+
+    name, version = said_by_file(recipe.file)
+    kept = recipe.origin != "path" or f"{os.sep}.fanfold{os.sep}workflows{os.sep}" in os.path.abspath(
+        recipe.file
+    )
+    found = []
+    if name is not None and kept and name != plan.name:
+        found.append(("name", f'the file is called "{name}", but says its name is "{plan.name}"'))
+    if version is not None and version != plan.version:
+        found.append(("version", f"the file is called version {version}, but says {plan.version}"))
+    for key, message in found:
+        lines = recipe.data.decode().splitlines()
+        line = next((i for i, text in enumerate(lines, 1) if text.startswith(f"{key}:")), 1)
+        place = Range(Position(line, 1), Position(line, len(key) + 1))
+        yield Diagnostic("recipe.bad_value", "warning", message, recipe.file, place, "rename one of them")
 
 
 def role_warnings(project: Project) -> list[Diagnostic]:
@@ -88,9 +115,21 @@ def open_project(call: Call) -> Project:
     return Project(wire(call.project))
 
 
-def resolve_all(project: Project, refs: Sequence[str]) -> list[tuple[str, Found]]:
-    """Find every recipe before any is looked at: a mistyped name should not cost a long report."""
-    return [project.find(ref) for ref in refs]
+def open_all(project: Project, refs: Sequence[str]) -> list[Opened]:
+    """Find and compile recipes. One that is not there takes nothing away from the others: that it is
+    missing is then a diagnostic like any other. A single one is simply not found.
+    """
+    opened: list[Opened] = []
+    for ref in refs:
+        try:
+            opened.append(project.compile(project.find(ref)))
+        except NotFoundError as error:
+            if len(refs) == 1:
+                raise
+            start = Range(Position(1, 1), Position(1, 1))
+            problem = Diagnostic(error.code, "error", error.message, ref, start, error.hint)
+            opened.append(Opened(ref, Found(b"", ref, "missing"), None, [problem], {}))
+    return opened
 
 
 def open_recipe(call: Call, ref: str) -> tuple[Project, Opened]:

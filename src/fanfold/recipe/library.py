@@ -92,6 +92,8 @@ class Library:
         try:
             return Found(_read(Path(file)), file)
         except NotFoundError as error:
+            if error.details.get("there"):
+                raise
             folder, name = os.path.split(file)
             meant = nearest(name, _yaml_names(Path(folder or ".")))
             hint = f'did you mean "{os.path.join(os.path.dirname(ref), meant)}"?' if meant else error.hint
@@ -152,6 +154,16 @@ class Library:
         return folder / target
 
 
+def said_by_file(file: str) -> tuple[str | None, int | None]:
+    """The name and version that a file's own name promises; None where it promises none."""
+    folder, base = os.path.split(file)
+    stem = os.path.basename(folder) if base == "recipe.yaml" else os.path.splitext(base)[0]
+    named = _NAMED.fullmatch(stem)
+    if named is None:
+        return None, None
+    return named["name"], int(named["version"]) if named["version"] else None
+
+
 def is_path(ref: str) -> bool:
     """Whether a reference names a file rather than a recipe."""
     return "/" in ref or os.sep in ref or ref.endswith(SUFFIXES)
@@ -197,14 +209,15 @@ def _read(file: Path) -> bytes:
     missing = f"there is no file {file}"
     try:
         if not stat.S_ISREG(os.stat(file).st_mode):  # opening a pipe would wait for its other end
-            raise NotFoundError("recipe.unknown_workflow", f"{file} is not a file")
+            message = f"{file} is not a file"
+            raise NotFoundError("recipe.unknown_workflow", message, details={"there": True})
         with open(file, "rb") as opened:
             return opened.read(MAX_BYTES + 1)
     except (FileNotFoundError, NotADirectoryError, ValueError):
         raise NotFoundError("recipe.unknown_workflow", missing, hint="check the path") from None
     except OSError as error:
         message = f"{file} cannot be read: {error.strerror or error}"
-        raise NotFoundError("recipe.unknown_workflow", message) from None
+        raise NotFoundError("recipe.unknown_workflow", message, details={"there": True}) from None
 
 
 def _version_of(candidate: _Candidate) -> int:
