@@ -1,7 +1,12 @@
 """Looking into runs: runs, inspect, logs, explain, query, replay, verify, gc, doctor, init."""
 
 import json
+import os
+import shutil
 import sqlite3
+import subprocess
+import sys
+import time
 
 import pytest
 
@@ -313,3 +318,62 @@ def test_one_role_is_shown_whole_and_a_mistyped_one_is_guessed(fanfold):
     assert fanfold("agents", "worker").out.startswith("worker")
     missing = fanfold("agents", "wroker", "--json")
     assert (missing.status, missing.json()["error"]["hint"]) == (6, 'did you mean "worker"?')
+
+
+# Where nothing may be written
+
+# Root may write everywhere; without this capability it is held to what the modes say, like anybody.
+HELD = ["setpriv", "--inh-caps=-dac_override", "--bounding-set=-dac_override", "--", "env"]
+
+
+@pytest.fixture
+def reading(project):
+    """Run a command in a project whose `.fanfold` may not be written."""
+    held = HELD if os.geteuid() == 0 else []
+    if held and (not shutil.which("setpriv") or subprocess.run([*held, "true"], check=False).returncode):
+        pytest.skip("root cannot be held to modes here")
+    kept = project / ".fanfold"
+
+    def run(*arguments):
+        paths = [kept, *kept.rglob("*")]
+        modes = [path.stat().st_mode for path in paths]
+        for path in paths:
+            path.chmod(path.stat().st_mode & ~0o222)
+        try:
+            command = [*held, sys.executable, "-m", "fanfold.cli.main", *arguments]
+            return subprocess.run(command, capture_output=True, check=False, timeout=60, text=True)
+        finally:
+            for path, mode in zip(paths, modes, strict=True):
+                path.chmod(mode)
+
+    return run
+
+
+LOOKING = [["runs"], ["inspect", "last"], ["logs", "last"], ["verify"], ["explain", "last"], ["query", "OK"]]
+
+
+@pytest.mark.parametrize("arguments", LOOKING, ids=lambda arguments: arguments[0])
+@pytest.mark.parametrize("killed", [False, True])
+def test_looking_works_where_nothing_may_be_written(fanfold, project, reading, background, arguments, killed):
+    (project / "r.yaml").write_text("name: r\nsteps: [{id: a, agent: explorer, prompt: x}]\n")
+    (project / "s.yaml").write_text("default: OK\n")
+    assert fanfold("run", "r.yaml", "--script", "s.yaml").status == 0
+    if killed:  # its last writes are still in the write-ahead log
+        (project / "slow.yaml").write_text("default: {output: OK, delay_ms: 60000}\n")
+        process = background("run", "r.yaml", "--script", "slow.yaml")
+        deadline = time.monotonic() + 20
+        while not fanfold("runs", "--status", "running", "--json").json():
+            assert time.monotonic() < deadline
+        process.kill()
+        process.wait()
+    seen = reading(*arguments, "--json")
+    assert (seen.returncode, seen.stderr) == (0, "")
+    assert seen.stdout == fanfold(*arguments, "--json").out
+
+
+def test_asking_for_more_than_a_look_there_says_why_it_cannot_be(fanfold, project, reading):
+    (project / "r.yaml").write_text("name: r\nsteps: [{id: ok, approve: 'Go on?'}]\n")
+    assert fanfold("run", "r.yaml").status == 3
+    refused = reading("approve", "last", "ok")
+    assert refused.returncode == 1
+    assert "error[store.read_only]" in refused.stderr

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
 import click
 
 from fanfold.cli.command import Call, command
@@ -30,7 +34,8 @@ def query_command(call: Call, words: tuple[str, ...], most: int) -> int:
     with stored(call) as project:
         run = _run(project, words)
         text = " ".join(words if run is None else words[1:])
-        hits = Search(project.store, project.folder / ".fanfold").query(text, run=run, k=most)
+        with _index_folder(project) as folder:
+            hits = Search(project.store, folder).query(text, run=run, k=most)
     if call.as_json:
         keys = ("run_id", "path", "role", "score", "excerpt")
         say_json({"hits": [{key: getattr(hit, key) for key in keys} for hit in hits]})
@@ -42,6 +47,21 @@ def query_command(call: Call, words: tuple[str, ...], most: int) -> int:
     if not hits:
         say("no output matches\n")
     return EXIT_OK
+
+
+@contextmanager
+def _index_folder(project: Project) -> Iterator[Path]:
+    """Where the index is kept; where nothing may be written, one that is made for this question alone."""
+    from fanfold.store.folder import is_read_only
+
+    folder = project.folder / ".fanfold"
+    if not is_read_only(folder):
+        yield folder
+        return
+    from tempfile import TemporaryDirectory
+
+    with TemporaryDirectory(prefix="fanfold-query-") as temporary:
+        yield Path(temporary)
 
 
 def _run(project: Project, words: tuple[str, ...]) -> str | None:

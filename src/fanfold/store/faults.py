@@ -41,6 +41,12 @@ _MEANINGS: tuple[tuple[type[apsw.Error], str, str, str], ...] = (
         "move it away; Fanfold then starts a new one",
     ),
     (
+        apsw.ReadOnlyError,
+        "store.read_only",
+        "the database may only be read here",
+        "its runs can be looked at; to run, resume or answer, the project's .fanfold must be writable",
+    ),
+    (
         apsw.CantOpenError,
         "store.cannot_open",
         "the database cannot be opened",

@@ -48,6 +48,14 @@ def prepare(folder: Path) -> Path:
     return database
 
 
+def is_read_only(folder: Path) -> bool:
+    """Whether there is a database here that this process may read and must leave as it is."""
+    database = folder / DATABASE
+    if not database.exists() or not os.access(database, os.R_OK):
+        return False
+    return not (os.access(folder, os.W_OK | os.X_OK) and os.access(database, os.W_OK))
+
+
 def private_folder(folder: Path) -> Path:
     """Make a folder that nobody else may enter."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -126,6 +126,18 @@ INSERT INTO failed_writes VALUES (0);
 MIGRATIONS = (BASE, REUSE)
 
 
+def check_readable(db: apsw.Connection, migrations: tuple[str, ...] = MIGRATIONS) -> None:
+    """For a database that cannot be migrated: refuse one whose tables are not the newest."""
+    number, known = _version(db), len(migrations)
+    _refuse_strangers(db, number, known)
+    if number != known:
+        raise StoreFault(
+            "store.read_only",
+            "the database was written by an older Fanfold and cannot be brought up to date here",
+            hint="open the project once where its .fanfold folder may be written",
+        )
+
+
 def migrate(db: apsw.Connection, migrations: tuple[str, ...] = MIGRATIONS) -> None:
     """Bring the tables to the newest number; what was stored stays."""
     known = len(migrations)

@@ -18,6 +18,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal
+from urllib.parse import quote
 
 import apsw
 import msgspec
@@ -53,7 +54,10 @@ class SqliteStore:
 
     def __init__(self, path: Path, *, durability: Literal["full", "normal"] = "full", vfs: str = "") -> None:
         self.path = path
-        self._file = str(folder.prepare(path).absolute())
+        self._read_only = folder.is_read_only(path)
+        """Nothing may be written here: runs can be looked at, and that is all."""
+        database = path / folder.DATABASE if self._read_only else folder.prepare(path)
+        self._file = str(database.absolute())
         self._vfs = vfs or None
         self._synchronous = durability.upper()
         self._lock = threading.Lock()
@@ -299,6 +303,9 @@ class SqliteStore:
         return db
 
     def _prepare(self, db: apsw.Connection) -> None:
+        if self._read_only:
+            schema.check_readable(db)
+            return
         faults.insist(lambda: db.pragma("journal_mode", "WAL"))
         db.pragma("synchronous", self._synchronous)
         db.pragma("foreign_keys", True)
@@ -308,10 +315,17 @@ class SqliteStore:
         schema.migrate(db)
 
     def _connect(self) -> apsw.Connection:
-        db = apsw.Connection(self._file, vfs=self._vfs)
+        db = self._connect_read_only() if self._read_only else apsw.Connection(self._file, vfs=self._vfs)
         faults.be_patient(db)
         db.pragma("cache_size", -CACHE_KIB)
         return db
+
+    def _connect_read_only(self) -> apsw.Connection:
+        """Without a write-ahead log SQLite would have to make one, unless told that nothing changes."""
+        log = Path(f"{self._file}-wal")
+        how = "mode=ro" if log.exists() and log.stat().st_size else "mode=ro&immutable=1"
+        flags = apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI
+        return apsw.Connection(f"file:{quote(self._file)}?{how}", flags=flags, vfs=self._vfs)
 
 
 def _output(row: OutputRow) -> tuple[str, str, str, str, str, str, int]:
