@@ -34,6 +34,8 @@ class StepResult(Struct, frozen=True):
     ended_at: str | None
     usage: dict[str, Any] | None
     reason: str = ""
+    approval: dict[str, Any] | None = None
+    """What a person is asked: question, what is shown, and the choices."""
 
 
 class Result(Struct, frozen=True):
