@@ -320,6 +320,25 @@ def test_one_role_is_shown_whole_and_a_mistyped_one_is_guessed(fanfold):
     assert (missing.status, missing.json()["error"]["hint"]) == (6, 'did you mean "worker"?')
 
 
+def test_what_has_several_lines_never_looks_like_several_rows(fanfold, project):
+    (project / "r.yaml").write_text(
+        "name: r\nsteps:\n  - {id: a, agent: explorer, prompt: x}\n"
+        '  - {id: c, run: [echo, "three\\nfour"]}\n  - {id: ok, approve: "five\\nsix", depends_on: [c]}\n'
+    )
+    (project / "s.yaml").write_text(
+        r'default: {fail: {class: agent, message: "one\ntwo", hint: "do\nthis"}}' + "\n"
+    )
+    said = fanfold("run", "r.yaml", "--script", "s.yaml", "--yes").err
+    shown = [said] + [fanfold(*words).out for words in (["inspect", "last"], ["inspect", "last", "--steps"])]
+    shown += [
+        fanfold("explain", "last").out,
+        fanfold("explain", "last", "a").out,
+        fanfold("logs", "last").out,
+    ]
+    for text in shown:
+        assert not [line for line in text.splitlines() if line.startswith(("two", "four", "six", "this"))]
+
+
 # Where nothing may be written
 
 # Root may write everywhere; without this capability it is held to what the modes say, like anybody.

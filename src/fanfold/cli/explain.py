@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import click
 
 from fanfold.cli.command import Call, command
-from fanfold.cli.output import paint, plain, say, say_json
+from fanfold.cli.output import one_line, paint, plain, say, say_json
 from fanfold.cli.progress import step_at
 from fanfold.cli.stored import stored
 from fanfold.cli.transitions import COLOURS, Transition, Transitions, clock, duration
@@ -63,7 +63,7 @@ def _explain_step(call: Call, project: Project, tree: RunTree, node: Node) -> No
         document = {**_document(found), "ran_then": why_then, "history": said}
         say_json(document if asked is None else {**document, "approval": asked})
         return
-    say(f"{paint(found.status, COLOURS.get(found.status, 'blue'), call.colour)}  {plain(found.message)}\n")
+    say(f"{paint(found.status, COLOURS.get(found.status, 'blue'), call.colour)}  {one_line(found.message)}\n")
     if why_then:
         say(f"  {why_then}\n")
     for line in "" if asked is None else f"{asked['question']}\n{asked['show']}".splitlines():
@@ -114,9 +114,9 @@ def _explain_run(call: Call, project: Project, tree: RunTree, run: Run) -> None:
         document |= {"blocked_by": paths, "message": f"run {run.id} {sentence}"}
         say_json({**document, "steps": [_document(one) for one in open_steps]})
         return
-    say(f"{paint(status, COLOURS.get(status, 'blue'), call.colour)}  run {run.id} {plain(sentence)}\n")
+    say(f"{paint(status, COLOURS.get(status, 'blue'), call.colour)}  run {run.id} {one_line(sentence)}\n")
     for one in open_steps[:MAX_SHOWN]:
-        say(f"  {plain(one.message)}\n")
+        say(f"  {one_line(one.message)}\n")
     if len(open_steps) > MAX_SHOWN:
         say(f"  … {len(open_steps) - MAX_SHOWN} more\n")
 

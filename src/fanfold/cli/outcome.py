@@ -10,7 +10,7 @@ import sys
 
 from fanfold.cli.command import Call
 from fanfold.cli.failures import reader_left
-from fanfold.cli.output import paint, plain, say, say_json, wants_colour
+from fanfold.cli.output import one_line, paint, say, say_json, wants_colour
 from fanfold.cli.progress import tell
 from fanfold.cli.transitions import COLOURS, duration
 from fanfold.errors import EXIT_BUDGET, EXIT_CANCELLED, EXIT_FAILED, EXIT_OK, EXIT_WAITING
@@ -119,7 +119,7 @@ def _how_to_answer(tree: RunTree) -> list[str]:
     lines: list[str] = []
     for approval in open_approvals(tree)[:MAX_FAILURES]:
         choice = f" --choice {approval.choices[0]}" if approval.choices else ""
-        lines.append(f"  {approval.path}: {plain(approval.question)}\n")
+        lines.append(f"  {approval.path}: {one_line(approval.question)}\n")
         lines.append(f"    answer it: fanfold approve {tree.root.id} {approval.path}{choice}\n")
     return lines
 
@@ -132,7 +132,7 @@ def _failures(tree: RunTree, colour: bool) -> list[str]:
         lines.append(f"  and {len(failed) - MAX_FAILURES} more: fanfold inspect {tree.root.id} --steps\n")
     error = tree.root.error
     if not failed and error is not None:
-        lines.append(f"  {plain(error.message or error.code)}\n")
+        lines.append(f"  {one_line(error.message or error.code)}\n")
     return lines
 
 
@@ -149,7 +149,5 @@ def _failure_line(node: Node, colour: bool) -> str:
     assert error is not None
     path = node.run.tree_path(node.path)
     attempts = f" after {node.attempt} attempts" if node.attempt > 1 else ""
-    text = (
-        f"  {paint(path, 'cyan', colour)} {node.status.replace('_', ' ')}{attempts}: {plain(error.message)}"
-    )
-    return f"{text} [{error.code}]\n" + (f"    {plain(error.hint)}\n" if error.hint else "")
+    text = f"  {paint(path, 'cyan', colour)} {node.status.replace('_', ' ')}{attempts}: {one_line(error.message)}"
+    return f"{text} [{error.code}]\n" + (f"    {one_line(error.hint)}\n" if error.hint else "")

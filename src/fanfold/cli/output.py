@@ -56,6 +56,11 @@ def plain(text: str) -> str:
     return "".join(c if c.isprintable() or c == "\n" else "�" for c in text)
 
 
+def one_line(text: str) -> str:
+    """The same on one line, for where a second one would look like something else."""
+    return plain(" ".join(text.split()))
+
+
 def paint(text: str, colour: str, on: bool) -> str:
     """Text in a colour, or as it is when colours are off."""
     return f"\x1b[{_COLOURS[colour]}m{text}\x1b[0m" if on and text else text

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from msgspec import Struct
 
-from fanfold.cli.output import plain
+from fanfold.cli.output import one_line, plain
 from fanfold.cli.transitions import duration
 from fanfold.kernel.lifecycle import COMPLETED, PENDING, READY, RUNNING, SKIPPED, TERMINAL, WAITING
 from fanfold.kernel.nodes import LEAF, MAP, Call, Composite, Node, Run
@@ -125,7 +125,7 @@ class _Walk:
             case AgentAction(agent=agent) if node.kind == LEAF:
                 return plain(agent)
             case CommandAction(run=run, gate=gate) if node.kind == LEAF:
-                return plain(" ".join(run))[:30] or f"{gate} gate"
+                return one_line(" ".join(run))[:30] or f"{gate} gate"
             case FunctionAction(handler=handler) if node.kind == LEAF:
                 return plain(handler)[:30]
             case ApprovalAction() if node.kind == LEAF:
@@ -172,5 +172,5 @@ def _tally(items: Sequence[Node]) -> str:
 
 
 def _short(text: str) -> str:
-    line = plain(" ".join(text.split()))
+    line = one_line(text)
     return line if len(line) <= MAX_NOTE_CHARS else line[: MAX_NOTE_CHARS - 1] + "…"

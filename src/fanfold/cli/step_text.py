@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from time import time
 
-from fanfold.cli.output import paint, plain
+from fanfold.cli.output import one_line, paint, plain
 from fanfold.cli.step_rows import MARKS, MAX_NOTE_CHARS, Row, run_rows
 from fanfold.cli.transitions import COLOURS
 from fanfold.kernel.lifecycle import COMPLETED
@@ -69,7 +69,7 @@ def _more(tree: RunTree, row: Row, colour: bool) -> Iterator[str]:
         return
     indent = "  " * (row.depth + 3)
     if node.error is not None and node.status != COMPLETED and node.error.hint:
-        yield f"{indent}{paint('hint', 'cyan', colour)}: {plain(node.error.hint)}\n"
+        yield f"{indent}{paint('hint', 'cyan', colour)}: {one_line(node.error.hint)}\n"
     if node.output is None:
         return
     yield from _quoted(as_text(tree.blobs.get(node.output)), indent, colour, MAX_STEP_LINES)
