@@ -149,5 +149,6 @@ def _failure_line(node: Node, colour: bool) -> str:
     assert error is not None
     path = node.run.tree_path(node.path)
     attempts = f" after {node.attempt} attempts" if node.attempt > 1 else ""
-    text = f"  {paint(path, 'cyan', colour)} {node.status.replace('_', ' ')}{attempts}: {one_line(error.message)}"
+    how = f"{node.status.replace('_', ' ')}{attempts}"
+    text = f"  {paint(path, 'cyan', colour)} {how}: {one_line(error.message)}"
     return f"{text} [{error.code}]\n" + (f"    {one_line(error.hint)}\n" if error.hint else "")
