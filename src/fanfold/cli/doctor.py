@@ -97,7 +97,8 @@ def _tools() -> Iterator[Check]:
         yield Check("git", "ok", f"{git[0]}.{git[1]}")
     bubblewrap = shutil.which("bwrap")
     if bubblewrap is not None:
-        yield Check("sandbox", "ok", f"bubblewrap at {bubblewrap}")
+        found = f"bubblewrap at {bubblewrap}, but runs do not start commands through it yet"
+        yield Check("sandbox", "warning", found, "give commands only to recipes you trust")
     elif _has_landlock():
         yield Check("sandbox", "warning", "Landlock only", "install bubblewrap for full confinement")
     else:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 MAX_NAMED = 20
 HINTS = {
     "workspace.violation": "widen the step's write_set, or tell the agent where it may write",
-    "workspace.conflict": "look at both sides, then run the step again; `on_conflict: resolve` asks an agent",
+    "workspace.conflict": "look at both sides, then run the step again: it starts from what is there then",
 }
 
 

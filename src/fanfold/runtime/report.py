@@ -28,7 +28,7 @@ ADVICE = {
     "invalid_output": "look at the step's output and its `output_schema`",
     "permission": "give the permission it asked for, or narrow the step",
     "budget": "raise the budget with `fanfold resume --budget-tokens` or `--budget-usd`",
-    "conflict": "look at the conflict with `fanfold diff`",
+    "conflict": "look at the paths it names, then run the step again",
 }
 
 
