@@ -97,7 +97,8 @@ class Isolation:
     async def close(self, place: Place, failure: Failure | None) -> None:
         """Leave nothing behind after success; keep and name the workspace after a failure."""
         if place.child is not None:
-            why = f"{failure.code}: {failure.message}" if failure is not None else ""
+            # The code alone: a message may quote what a program said, and this file is not redacted.
+            why = failure.code if failure is not None else ""
             await asyncio.to_thread(self._close, place.child, failure is not None, why)
 
     def _close(self, child: Child, keep: bool, why: str) -> None:

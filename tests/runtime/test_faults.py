@@ -1,0 +1,89 @@
+"""What must not strand a run or leak from it: odd outputs, failing disks, secrets."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from hashlib import blake2b
+from pathlib import Path
+
+import pytest
+
+from fanfold.recipe.compile import compile_recipe
+from fanfold.runtime.project import Options, Project
+from fanfold.store.protocol import Batch, StoreFault
+from fanfold.store.sqlite import SqliteStore
+from fanfold.wiring import wire
+from tests.runtime.running import run
+
+TWO = b"""
+name: two
+steps:
+  - {id: a, agent: explorer, prompt: a}
+  - {id: b, agent: explorer, prompt: "{{steps.a.output}}", depends_on: [a]}
+"""
+CANARY = "canary-0123456789-canary"
+
+
+def handler(folder: Path, body: str) -> str:
+    name = f"odd_{folder.name}"
+    text = f"import fanfold\n\n@fanfold.function\ndef {name}():\n    {body}\n"
+    (folder / "handlers.py").write_text(text)
+    return f"name: odd\nsteps: [{{id: f, handler: {name}}}]"
+
+
+@pytest.mark.parametrize("value", ['"\\ud800"', "float('nan')", "{1, 2}", "b'x'", "2**80", "{1: 2}"])
+def test_what_json_cannot_hold_fails_the_step_instead_of_being_patched_up(value: str, tmp_path: Path) -> None:
+    folder = tmp_path / f"p{blake2b(value.encode(), digest_size=4).hexdigest()}"
+    folder.mkdir()
+    result = run(folder, handler(folder, f"return {value}"))
+    error = result.steps["f"].error
+    assert error is not None
+    assert (error["class"], error["code"]) == ("invalid_output", "output.not_json")
+
+
+def test_a_key_of_the_environment_is_never_stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", CANARY)
+    recipe = f"""
+name: leaky
+steps:
+  - {{id: said, run: [echo, "{CANARY}"], on_failure: inline}}
+  - {{id: raised, run: [bash, -c, "echo {CANARY} >&2; exit 1"], on_failure: inline}}
+"""
+    plain = recipe.replace(CANARY, "$(printf canary-; printf 0123456789-canary)")
+    result = run(tmp_path, plain.replace('[echo, "$', '[bash, -c, "echo $'))
+    assert "[redacted]" in result.steps["said"].output
+    stored = [path for path in (tmp_path / ".fanfold").rglob("*") if path.is_file()]
+    assert [path.name for path in stored if CANARY.encode() in path.read_bytes()] == []
+
+
+class FullDisk(SqliteStore):
+    """Refuses one write, as a full disk does."""
+
+    refuse_at = 0
+    writes = 0
+
+    def write(self, batches: Sequence[Batch]) -> None:
+        self.writes += 1
+        if self.writes == self.refuse_at:
+            raise StoreFault("store.full", "the disk is full")
+        super().write(batches)
+
+
+@pytest.mark.parametrize("refuse_at", [2, 3, 4])
+def test_a_full_disk_ends_the_process_and_the_run_goes_on_later(refuse_at: int, tmp_path: Path) -> None:
+    wired = wire(tmp_path)
+    plan = compile_recipe(TWO, "r.yaml", wired.around).plan
+    assert plan is not None
+    store = FullDisk(tmp_path / ".fanfold")
+    project = Project(tmp_path, wired.config, lambda: wired.roles, store, wired.supervise)
+    tree = project.create(plan, {}, Options(script="default: ok {{step}}"))
+    store.refuse_at = refuse_at
+    with pytest.raises(StoreFault):
+        asyncio.run(project.host(tree).start())
+    project.let_go(tree)
+    again = project.own(tree.root.id)
+    asyncio.run(project.host(again).resume())
+    assert again.root.status == "completed"
+    project.done(again)
+    project.close()
