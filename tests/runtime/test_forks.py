@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
 
 from fanfold.errors import AuthorError
 from fanfold.runtime.fork import Fork, plan_fork
+from fanfold.runtime.project import Lineage, Options
 from tests.runtime.running import client, run
 
 RECIPE = """
@@ -65,3 +67,23 @@ def test_a_prompt_that_a_recipe_could_not_have_is_refused_before_anything_starts
     with pytest.raises(AuthorError) as refused:
         fork(tmp_path, prompts={"b": prompt})
     assert refused.value.code == code
+
+
+def test_a_fork_outlives_the_run_it_came_from(tmp_path: Path) -> None:
+    """What a fork keeps is named in its own log, so collecting the source does not take it away."""
+    result = run(tmp_path, RECIPE)
+    opened = client(tmp_path)
+    project = opened.project
+    try:
+        source = project.view(result.run_id)
+        made = plan_fork(source, "d", {}, {})
+        lineage = Lineage(run_id=result.run_id, kept=made.kept, roles=project.frozen(source).roles)
+        tree = project.create(made.plan, made.inputs, Options(script="default: again"), lineage)
+        project.store.delete_tree(result.run_id)
+        asyncio.run(project.host(tree).start())
+        assert tree.root.status == "completed"
+        assert tree.values.output(tree.root.nodes["a"]) == "ok from a"
+        assert tree.values.output(tree.root.nodes["d"]) == "again"
+        project.done(tree)
+    finally:
+        project.close()
