@@ -13,7 +13,7 @@ from time import time_ns
 
 import apsw
 
-from bench.contenders.protocol import Clock, OutOfTime, contend, groups
+from bench.contenders.protocol import WARM_COMMITS, Clock, OutOfTime, contend, groups
 
 
 def run(graph: list[list[int]], folder: Path, clock: Clock) -> dict[str, str]:
@@ -21,6 +21,9 @@ def run(graph: list[list[int]], folder: Path, clock: Clock) -> dict[str, str]:
     db.pragma("journal_mode", "WAL")
     db.pragma("synchronous", "FULL")
     db.execute("CREATE TABLE results (step INTEGER PRIMARY KEY, at INTEGER NOT NULL, data BLOB NOT NULL)")
+    db.execute("CREATE TABLE warm (number INTEGER PRIMARY KEY)")
+    for number in range(WARM_COMMITS):
+        db.execute("INSERT INTO warm VALUES (?)", (number,))
     order = groups(graph)
 
     async def step() -> str:

@@ -14,7 +14,7 @@ from pathlib import Path
 import apsw
 
 import fanfold
-from bench.contenders.protocol import CONCURRENCY, Clock, OutOfTime, contend
+from bench.contenders.protocol import CONCURRENCY, WARM_COMMITS, Clock, OutOfTime, contend
 from fanfold.kernel.plan import FunctionAction, Limits, Plan, Step
 from fanfold.runtime.project import Options
 from fanfold.wiring import wire
@@ -33,15 +33,14 @@ def run(graph: list[list[int]], folder: Path, clock: Clock) -> dict[str, str]:
         def tick() -> str:
             return _tick(clock)
 
-    steps = tuple(
-        Step(id=f"s{i}", action=FunctionAction(handler="tick"), depends_on=tuple(f"s{n}" for n in needs))
-        for i, needs in enumerate(graph)
-    )
-    plan = Plan(name="bench", steps=steps, limits=Limits(max_steps=len(steps)))
+    plan = _plan(graph, "tick")
     project = wire(folder).open()
     options = Options(max_concurrency=CONCURRENCY)
 
     async def drive() -> None:
+        if WARM_COMMITS:
+            chain = [[i - 1] if i else [] for i in range(WARM_COMMITS)]
+            await project.host(project.create(_plan(chain, "warm"), {}, options)).start()
         clock.start()
         tree = project.create(plan, {}, options)
         await project.host(tree).start()
@@ -53,6 +52,19 @@ def run(graph: list[list[int]], folder: Path, clock: Clock) -> dict[str, str]:
     asyncio.run(drive())
     project.close()
     return facts
+
+
+@fanfold.function("warm")
+async def warm() -> str:
+    return "warm"
+
+
+def _plan(graph: list[list[int]], handler: str) -> Plan:
+    steps = tuple(
+        Step(id=f"s{i}", action=FunctionAction(handler=handler), depends_on=tuple(f"s{n}" for n in needs))
+        for i, needs in enumerate(graph)
+    )
+    return Plan(name="bench", steps=steps, limits=Limits(max_steps=len(steps)))
 
 
 def _tick(clock: Clock) -> str:
