@@ -158,13 +158,13 @@ def test_the_next_model_is_asked_when_the_first_cannot_answer():
         return Fault("unknown_model") if asked.model == "gpt-5" else Reply(text=f"from {asked.model}")
 
     async def scene(here):
-        result = await here.run(request())
+        result = await here.run(request(fallback_models=(MODELS[2],)))
         assert result.output == "from claude-sonnet-4-6"
         assert result.trace["model"] == MODELS[2]
         assert result.trace["passed_over"] == [MODELS[0]]
         assert [entry["from"] for entry in here.recorder.shown if entry["kind"] == "fallback"] == [MODELS[0]]
 
-    play(script, scene, fallback_models=lambda request: (MODELS[2],))
+    play(script, scene)
 
 
 def test_a_conversation_goes_on_with_another_provider_in_the_middle(tmp_path):
@@ -174,10 +174,10 @@ def test_a_conversation_goes_on_with_another_provider_in_the_middle(tmp_path):
         return Reply(calls=(Call("list_files", {}),)) if asked.turns == 0 else Fault("quota")
 
     async def scene(here):
-        result = await here.run(request(tmp_path))
+        result = await here.run(request(tmp_path, fallback_models=(MODELS[2],)))
         assert result.output == "read 1"
 
-    play(script, scene, fallback_models=lambda request: (MODELS[2],))
+    play(script, scene)
 
 
 def test_max_turns_ends_a_session_that_does_not_end_itself(tmp_path):

@@ -49,6 +49,8 @@ class SessionRequest(Struct, frozen=True, kw_only=True):
     instructions: str = ""
     prompt: str
     model: str | None = None
+    fallback_models: tuple[str, ...] = ()
+    """Asked in this order when the model cannot answer."""
     reasoning_effort: str | None = None
     max_turns: int | None = None
     max_output_tokens: int | None = None
@@ -59,6 +61,10 @@ class SessionRequest(Struct, frozen=True, kw_only=True):
     workspace: str = "."
     read_only: bool = True
     write_set: tuple[str, ...] = ()
+    network: bool = False
+    """Whether what runs for this session may reach the network."""
+    mcp_servers: dict[str, dict[str, Any]] = {}
+    """By name, as the role's file has them."""
     entries: Sequence[Entry] = ()
     """What an earlier execution of this attempt recorded, oldest first."""
 

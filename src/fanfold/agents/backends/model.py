@@ -10,7 +10,7 @@ Rules
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from msgspec import structs
 
@@ -26,15 +26,11 @@ from fanfold.kernel.events import Failure
 __all__ = ["Access", "ModelBackend", "Patience"]
 
 
-def _no_fallbacks(_: SessionRequest) -> Sequence[str]:
-    return ()
-
-
 class ModelBackend:
     """Answers sessions by asking models.
 
-    `model` is what a session uses that names none. `toolbox` makes the tools of a session, `fallback_models`
-    names the models to ask when the first cannot answer, `instructions` is what a project tells every agent.
+    `model` is what a session uses that names none. `toolbox` makes the tools of a session, `instructions` is
+    what a project tells every agent.
     """
 
     name = "model"
@@ -46,7 +42,6 @@ class ModelBackend:
         model: str | None = None,
         redactor: Redactor | None = None,
         toolbox: Callable[[SessionRequest], Tools] = SessionTools.of,
-        fallback_models: Callable[[SessionRequest], Sequence[str]] = _no_fallbacks,
         instructions: Callable[[str], str] | None = project_instructions,
         patience: Patience | None = None,
         providers: Providers | None = None,
@@ -54,7 +49,6 @@ class ModelBackend:
         self._model = model
         self._redactor = redactor or Redactor(access.secrets)
         self._toolbox = toolbox
-        self._fallback_models = fallback_models
         self._instructions = instructions
         self._patience = patience or Patience()
         self._providers = providers or Providers(access)
@@ -65,7 +59,7 @@ class ModelBackend:
             hint = "set FANFOLD_MODEL, pass --model, or write `model:` in the step or role"
             message = f"{request.step}: nobody said which model to use"
             raise SessionFailed(Failure("agent", "model.none", message, hint, retryable=False))
-        models = [model, *(one for one in self._fallback_models(request) if one != model)]
+        models = [model, *(one for one in request.fallback_models if one != model)]
         await self._providers.load(models)
         request = self._without_secrets(request)
         told = "" if self._instructions is None else self._instructions(request.workspace)
