@@ -7,8 +7,8 @@ environment: roles, handlers, the library of recipes, ceilings. Surfaces ask for
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cached_property
+from collections.abc import Callable, Iterator, Mapping, Sequence, ValuesView
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from fanfold.runtime.client import Client
     from fanfold.runtime.frozen import Frozen
     from fanfold.runtime.handler_search import HandlerSearch
+    from fanfold.runtime.means import Means
     from fanfold.runtime.project import Project
     from fanfold.sessions.supervisor import Supervisor
     from fanfold.store.protocol import Store
@@ -105,16 +106,18 @@ class Wired:
         project.secrets = tuple(value.encode() for value in secrets_of(self._environment))
         return project
 
-    def supervise(self, store: Store, frozen: Frozen) -> Supervisor:
+    def supervise(self, store: Store, frozen: Frozen, means: Means) -> Supervisor:
         from fanfold.agents.backends.scripted import Script, ScriptedBackend
         from fanfold.sessions.supervisor import Supervisor
         from fanfold.store.leases import this_process
 
         backends: dict[str, Backend] = {}
         if frozen.script is not None:
-            backends["scripted"] = ScriptedBackend(Script.load(frozen.script, frozen.script_file))
+            backends["scripted"] = ScriptedBackend(
+                Script.load(frozen.script, frozen.script_file), toolbox=means.toolbox
+            )
         if frozen.backend == "model" and frozen.roles:  # a recipe without agents needs no model
-            backends["model"] = self._models(frozen)
+            backends["model"] = self._models(frozen, means)
         return Supervisor(
             store,
             backends,
@@ -124,32 +127,34 @@ class Wired:
             owner=this_process(),
         )
 
-    def supervise_by_hand(self, store: Store) -> Supervisor:
+    def supervise_by_hand(self, project: Project) -> Supervisor:
         """The supervisor of subagents that people start themselves; each names its own back end."""
+        from fanfold.runtime.programs import Programs
         from fanfold.sessions.supervisor import Supervisor
         from fanfold.store.leases import this_process
 
+        means = project.means(Programs(project.isolation), "ask")
         return Supervisor(
-            store,
-            _Doors(self._door, store),
+            project.store,
+            _Doors(partial(self._door, project.store, means)),
             max_threads=self.config.integer("sessions.max_threads"),
             max_depth=self.config.integer("sessions.max_depth"),
             max_sessions=self.config.integer("sessions.max_sessions"),
             owner=this_process(),
         )
 
-    def _door(self, name: str, store: Store) -> Backend:
+    def _door(self, store: Store, means: Means, name: str) -> Backend:
         from fanfold.agents.backends.scripted import Script, ScriptedBackend
         from fanfold.runtime.frozen import Frozen
 
         kind, _, blob = name.partition(":")
         if kind == "scripted" and blob:
-            return ScriptedBackend(Script.load(store.blob(blob), "script"))
+            return ScriptedBackend(Script.load(store.blob(blob), "script"), toolbox=means.toolbox)
         if kind == "model":
-            return self._models(Frozen())
+            return self._models(Frozen(), means)
         raise KeyError(name)
 
-    def _models(self, frozen: Frozen) -> Backend:
+    def _models(self, frozen: Frozen, means: Means) -> Backend:
         from fanfold.agents.backends.local import AnyModel
         from fanfold.agents.backends.model import Access, ModelBackend
         from fanfold.agents.local.weights import local_state
@@ -166,13 +171,26 @@ class Wired:
         )
 
         def reach(address: str) -> ModelBackend:
-            return ModelBackend(
-                Access(openai_api_key="local", openai_base_url=address, native_json=True), redactor=redactor
-            )
+            return speak(Access(openai_api_key="local", openai_base_url=address, native_json=True))
 
         redactor = Redactor.of(self._environment, access.secrets)
-        remote = ModelBackend(access, model=choice.model, redactor=redactor)
+        speak = partial(
+            ModelBackend,
+            model=choice.model,
+            redactor=redactor,
+            toolbox=means.toolbox,
+            instructions=partial(self._told, frozen),
+        )
+        remote = speak(access)
         return AnyModel(choice.model, remote, reach, config.home, config.integer("models.local_idle_s"))
+
+    def _told(self, frozen: Frozen, workspace: str) -> str:
+        """What the project tells every agent: as it was when the run began, where a run froze it."""
+        from fanfold.agents.instructions import project_instructions
+
+        if frozen.instructions is not None:
+            return frozen.instructions
+        return project_instructions(workspace) if self.config.switch("agents.project_instructions") else ""
 
     def _is_handler(self, name: str) -> bool:
         return self._handlers.knows(name)
@@ -184,14 +202,13 @@ class Wired:
 class _Doors(Mapping[str, "Backend"]):
     """Back ends by name, each made when a session first asks for it: `model`, or `scripted:BLOB`."""
 
-    def __init__(self, make: Callable[[str, Store], Backend], store: Store) -> None:
+    def __init__(self, make: Callable[[str], Backend]) -> None:
         self._make = make
-        self._store = store
         self._made: dict[str, Backend] = {}
 
     def __getitem__(self, name: str) -> Backend:
         if name not in self._made:
-            self._made[name] = self._make(name, self._store)
+            self._made[name] = self._make(name)
         return self._made[name]
 
     def __iter__(self) -> Iterator[str]:
@@ -199,6 +216,10 @@ class _Doors(Mapping[str, "Backend"]):
 
     def __len__(self) -> int:
         return 2
+
+    def values(self) -> ValuesView[Backend]:
+        """Those that were made."""
+        return self._made.values()
 
 
 def wire(project: Path, environment: Mapping[str, str] | None = None) -> Wired:

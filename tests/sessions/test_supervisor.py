@@ -37,6 +37,9 @@ class Misbehaving:
 
     name = "misbehaving"
 
+    async def aclose(self) -> None:
+        """Nothing is held."""
+
     async def run(self, request: SessionRequest, record: Record, progress: Progress) -> SessionResult:
         if request.step == "crashes":
             raise ZeroDivisionError("by zero")

@@ -21,6 +21,9 @@ class Shell:
 
     name = "shell"
 
+    async def aclose(self) -> None:
+        """Nothing is held."""
+
     async def run(self, request: SessionRequest, record: Record, progress: Progress) -> SessionResult:
         session = request.session_id
         ended = await run_process(["bash", "-c", request.prompt], cwd="/", session_id=session)
@@ -44,6 +47,9 @@ class Gated:
 
     def has(self, step: str) -> bool:
         return step in self.inside
+
+    async def aclose(self) -> None:
+        """Nothing is held."""
 
     async def run(self, request: SessionRequest, record: Record, progress: Progress) -> SessionResult:
         self.inside.append(request.step)

@@ -86,3 +86,7 @@ class Backend(Protocol):
     async def run(self, request: SessionRequest, record: Record, progress: Progress) -> SessionResult:
         """Run the session to its end."""
         ...
+
+    async def aclose(self) -> None:
+        """Let go of connections. Sessions may still come: they make new ones."""
+        ...

@@ -39,7 +39,7 @@ def start_host(project: Project) -> None:
 async def _host(folder: Path) -> None:
     wired = wire(folder)
     project = wired.open()
-    work = asyncio.ensure_future(serve(project, wired.supervise_by_hand(project.store)))
+    work = asyncio.ensure_future(serve(project, wired.supervise_by_hand(project)))
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, work.cancel)
     try:
         await work

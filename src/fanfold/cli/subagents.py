@@ -49,7 +49,7 @@ def _opened(call: Call, *, make: bool = False) -> Iterator[Hand]:
     wired = wire(call.project)
     project = wired.open()
     try:
-        yield Hand(wired, project, wired.supervise_by_hand(project.store))
+        yield Hand(wired, project, wired.supervise_by_hand(project))
     finally:
         project.close()
 

@@ -85,6 +85,7 @@ SETTINGS = (
     ),
     Setting("workflows.timeout_ms", _both("WORKFLOW_TIMEOUT_MS"), "integer", 1_800_000, 1),
     Setting("workflows.model", _both("WORKFLOW_MODEL")),
+    Setting("agents.project_instructions", ("FANFOLD_PROJECT_INSTRUCTIONS",), "switch", True),
     Setting("models.model", ("FANFOLD_MODEL",)),
     Setting("models.openai_base_url", ("OPENAI_BASE_URL",), not_in=("project",)),
     Setting("models.openai_api_key", ("OPENAI_API_KEY",), "secret", not_in=("project", "user")),

@@ -21,10 +21,16 @@ class Frozen(Struct, frozen=True, omit_defaults=True, kw_only=True):
     """By the name steps use, with `@version` where they ask for one."""
     backend: str = "scripted"
     model: str | None = None
+    fast_model: str | None = None
+    """For summaries."""
+    instructions: str | None = None
+    """What the project told every agent when the run began; None in runs of older versions."""
     script: str | None = None
     """Text of the script, for scripted agents."""
     script_file: str = ""
     permission: str = "ask"
+    unsafe: bool = False
+    """Whether programs may run without a sandbox where there is none."""
     forked_from: str | None = None
     reused: dict[str, str] = {}
     """For a fork: tree path to blob, for the steps it keeps."""

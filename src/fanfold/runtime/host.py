@@ -124,6 +124,7 @@ class Host:
             loop.remove_reader(bell.fileno())
             bell.close()
             await self._end_all()
+            await self._performer.aclose()
 
     def _rung(self, bell: Listener) -> None:
         bell.drain()

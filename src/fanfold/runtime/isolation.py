@@ -35,12 +35,19 @@ class Place:
         self.child = child
         self.evidence: list[dict[str, Any]] = []
 
+    def note_sandbox(self, level: str) -> None:
+        """Programs run here at this level of the sandbox; the log says so once."""
+        fact = {"what": "sandbox", "level": level}
+        if fact not in self.evidence:
+            self.evidence.append(fact)
+
 
 class Isolation:
     """The workspaces of one project, opened when the first isolated step needs one."""
 
     def __init__(self, project: Path) -> None:
         self._project = project
+        self._places: dict[str, Place] = {}
 
     @cached_property
     def spaces(self) -> Workspaces:
@@ -57,12 +64,18 @@ class Isolation:
 
     async def open(self, node: Node, session: str, execution: int) -> Place:
         """The project itself, or a snapshot; a session that goes on after a crash finds its own again."""
-        if node.step.workspace_mode != "isolated":
-            return Place(str(self._project), None)
-        child = await asyncio.to_thread(self._open_child, node, session, execution)
-        place = Place(str(child.path), child)
-        place.evidence.append({"what": "snapshot", "method": child.method, "session_id": session})
+        if node.step.workspace_mode == "isolated":
+            child = await asyncio.to_thread(self._open_child, node, session, execution)
+            place = Place(str(child.path), child)
+            place.evidence.append({"what": "snapshot", "method": child.method, "session_id": session})
+        else:
+            place = Place(str(self._project), None)
+        self._places[session] = place
         return place
+
+    def place_of(self, session: str) -> Place:
+        """Where a session that is under way works: the project itself, unless it has a place of its own."""
+        return self._places.get(session) or Place(str(self._project), None)
 
     def _open_child(self, node: Node, session: str, execution: int) -> Child:
         found = self.spaces.find_child(session) if execution > 1 else None
@@ -94,8 +107,9 @@ class Isolation:
             )
         return None
 
-    async def close(self, place: Place, failure: Failure | None) -> None:
+    async def close(self, session: str, place: Place, failure: Failure | None) -> None:
         """Leave nothing behind after success; keep and name the workspace after a failure."""
+        self._places.pop(session, None)
         if place.child is not None:
             # The code alone: a message may quote what a program said, and this file is not redacted.
             why = failure.code if failure is not None else ""
@@ -104,8 +118,9 @@ class Isolation:
     def _close(self, child: Child, keep: bool, why: str) -> None:
         self.spaces.close(child, keep=keep, why=why)
 
-    def leave(self, place: Place) -> None:
+    def leave(self, session: str, place: Place) -> None:
         """The execution was cut short: its snapshot stays, for the one that goes on, or for `gc`."""
+        self._places.pop(session, None)
         if place.child is not None:
             place.child.detach()
 

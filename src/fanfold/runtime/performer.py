@@ -31,7 +31,8 @@ from fanfold.runtime.ids import session_id
 from fanfold.runtime.isolation import Isolation, Place
 from fanfold.runtime.jobs import AgentJob, CommandJob, FunctionJob, Job
 from fanfold.runtime.memory import add
-from fanfold.runtime.outputs import MAX_OUTPUT_BYTES, check_output, strict
+from fanfold.runtime.outputs import check_output, strict
+from fanfold.runtime.programs import Programs
 from fanfold.runtime.values import shorten
 from fanfold.sessions.log import read_entries
 from fanfold.sessions.supervisor import Supervisor
@@ -65,8 +66,10 @@ class Performer:
         project: str,
         find_handler: Callable[[str], Callable[..., Any]],
         isolation: Isolation,
+        programs: Programs,
     ) -> None:
         self._isolation = isolation
+        self._programs = programs
         self._store = store
         self._supervisor = supervisor
         self._frozen = frozen
@@ -95,6 +98,10 @@ class Performer:
     def cache_key(self, node: Node) -> str | None:
         """The key this step had when it started; its output is remembered under it."""
         return self._keys.pop((node.run.id, node.path), None)
+
+    async def aclose(self) -> None:
+        """The tree's host leaves: end what still runs and close connections. Both are made anew if needed."""
+        await self._supervisor.aclose()
 
     def pause(self, session: str) -> bool:
         """Let a session end with its turn; False when it does not run here."""
@@ -133,9 +140,9 @@ class Performer:
                 refused = await self._isolation.bring_home(node, place)
                 if refused is not None:
                     outcome = Outcome(error=refused, usage=outcome.usage, carry=outcome.carry)
-            await self._isolation.close(place, outcome.error)
+            await self._isolation.close(session, place, outcome.error)
         except BaseException:
-            self._isolation.leave(place)
+            self._isolation.leave(session, place)
             raise
         return msgspec.structs.replace(outcome, evidence=tuple(place.evidence))
 
@@ -144,7 +151,7 @@ class Performer:
             if isinstance(job, AgentJob):
                 return await self._agent(start, node, job, progress, place.path)
             assert isinstance(job, CommandJob)
-            return await self._command(start, node, job, place.path)
+            return await self._command(start, node, job, place)
         except SessionFailed as error:  # a tool of a script, outside any session
             return Outcome(error=error.failure, usage=error.usage)
 
@@ -164,7 +171,8 @@ class Performer:
             role=role.name,
             instructions=role.instructions,
             prompt=job.prompt,
-            model=action.model or self._frozen.model or role.model,
+            model=self._model(action, role),
+            fallback_models=role.fallback_models,
             reasoning_effort=action.reasoning_effort or role.reasoning_effort,
             max_turns=action.max_turns or role.max_turns,
             tools=action.tools if action.tools is not None else role.tools,
@@ -173,6 +181,8 @@ class Performer:
             workspace=workspace,
             read_only=node.step.posture == "read_only",
             write_set=node.write_set,
+            network=role.network,
+            mcp_servers=role.mcp_servers,
         )
         carry: list[Batch] = []
         try:
@@ -183,6 +193,11 @@ class Performer:
             return Outcome(error=error.failure, usage=error.usage, carry=tuple(carry))
         summary = result.summary or shorten(_as_text(result.output), SUMMARY_CHARS)
         return Outcome(result.output, None, summary, result.usage, tuple(carry))
+
+    def _model(self, action: AgentAction, role: Role) -> str | None:
+        """What the step says, else what the user said for this run, else what the role says."""
+        fast = self._frozen.fast_model if action.purpose == "fold" else None
+        return action.model or fast or self._frozen.model or role.model
 
     def _role(self, action: AgentAction) -> Role:
         name = action.agent if action.agent_version is None else f"{action.agent}@{action.agent_version}"
@@ -196,18 +211,21 @@ class Performer:
         result = await threads.shared.run(partial(handler, **job.inputs))
         return await result if inspect.isawaitable(result) else result
 
-    async def _command(self, start: Start, node: Node, job: CommandJob, workspace: str) -> Outcome:
+    async def _command(self, start: Start, node: Node, job: CommandJob, place: Place) -> Outcome:
         if not job.argv:
             gate = node.step.action.gate if isinstance(node.step.action, CommandAction) else ""
             hint = "write `run:` in the gate"
             text = f"the {gate} gate names no command"
             return Outcome(error=_failure(node, start, "agent", "gate.no_command", text, hint))
-        from fanfold.sessions.processes import run_process
-
-        session = session_id(start.run, start.step, start.attempt)
         try:
-            ended = await run_process(
-                job.argv, cwd=workspace, env=job.env, session_id=session, max_output_bytes=MAX_OUTPUT_BYTES
+            ended = await self._programs.run(
+                job.argv,
+                place,
+                session_id=session_id(start.run, start.step, start.attempt),
+                # In a snapshot it may write what it likes, since nothing undeclared comes home.
+                read_only=place.child is None and node.step.posture == "read_only",
+                network=job.network,
+                environment=job.env,
             )
         except FileNotFoundError:
             text = f"there is no program {job.argv[0]!r}"

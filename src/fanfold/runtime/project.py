@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
+from fanfold.agents.permissions import Ask
 from fanfold.agents.role import Role
 from fanfold.agents.roles import Registry
 from fanfold.errors import AuthorError, NotFoundError
@@ -26,7 +27,9 @@ from fanfold.runtime.handlers import Handlers
 from fanfold.runtime.host import Host, now_ms
 from fanfold.runtime.ids import new_run_id, session_id
 from fanfold.runtime.isolation import Isolation
+from fanfold.runtime.means import Means
 from fanfold.runtime.performer import Performer
+from fanfold.runtime.programs import Programs
 from fanfold.runtime.report import write_mirror
 from fanfold.runtime.requests import check_choice, find_approval, this_person
 from fanfold.runtime.run_tree import RunTree
@@ -35,7 +38,7 @@ from fanfold.store.leases import this_process
 from fanfold.store.protocol import Request, RunHead, Store
 from fanfold.store.wakeup import Wakeups
 
-MakeSupervisor = Callable[[Store, Frozen], Supervisor]
+MakeSupervisor = Callable[[Store, Frozen, Means], Supervisor]
 
 
 class Options(Struct, frozen=True, kw_only=True):
@@ -47,6 +50,8 @@ class Options(Struct, frozen=True, kw_only=True):
     budget_micro_usd: int | None = None
     timeout_ms: int | None = None
     permission: str = "ask"
+    unsafe_no_sandbox: bool = False
+    """Run programs even where this machine cannot confine them."""
     backend: str | None = None
     model: str | None = None
     script: str | None = None
@@ -82,6 +87,8 @@ class Project:
         self._performers: dict[str, Performer] = {}
         """By root: who looked for outputs to reuse also remembers new ones under the same keys."""
         self.isolation = Isolation(self.folder)
+        self.asker: Ask | None = None
+        """Puts what an agent wants to do to a person; None when nobody is there."""
         self.secrets: tuple[bytes, ...] = ()
         """Values that no run of this project may store."""
         self.bells = Wakeups(self.folder / ".fanfold")
@@ -136,16 +143,26 @@ class Project:
     def _freeze(self, plan: Plan, options: Options, fork: Lineage | None) -> Frozen:
         """Everything beside plan and inputs that a run must not look up again later."""
         before = fork.roles if fork is not None else {}
+        backend = options.backend or ("scripted" if options.script is not None else "model")
         return Frozen(
             roles=freeze_roles(plan, lambda name: before.get(name) or self._roles().find(name)),
-            backend=options.backend or ("scripted" if options.script is not None else "model"),
+            backend=backend,
             model=options.model,
+            fast_model=self.config.text("workflows.model"),
+            instructions=self._instructions() if backend == "model" else None,
             script=options.script,
             script_file=options.script_file,
             permission=options.permission,
+            unsafe=options.unsafe_no_sandbox,
             forked_from=fork.run_id if fork is not None else None,
             reused=fork.kept if fork is not None else {},
         )
+
+    def _instructions(self) -> str:
+        from fanfold.agents.instructions import project_instructions
+
+        wanted = self.config.switch("agents.project_instructions")
+        return project_instructions(str(self.folder)) if wanted else ""
 
     def host(self, tree: RunTree, *, leave_when_waiting: bool = True) -> Host:
         """What drives a tree this process owns."""
@@ -199,12 +216,23 @@ class Project:
     def _performer(self, root: str, frozen: Frozen) -> Performer:
         performer = self._performers.get(root)
         if performer is None:
-            supervisor = self._supervise(self.store, frozen)
+            programs = Programs(self.isolation, unsafe=frozen.unsafe)
             performer = Performer(
-                self.store, supervisor, frozen, str(self.folder), self._handlers.find, self.isolation
+                self.store,
+                self._supervise(self.store, frozen, self.means(programs, frozen.permission)),
+                frozen,
+                str(self.folder),
+                self._handlers.find,
+                self.isolation,
+                programs,
             )
             self._performers[root] = performer
         return performer
+
+    def means(self, programs: Programs, permission: str) -> Means:
+        """What agents of this project have to work with."""
+        memory = self.folder / ".fanfold"
+        return Means(self.store, memory, programs, permission, lambda: self.asker)
 
     def settings(self, plan: Plan, options: Options) -> Settings:
         """Flags, then the recipe, then configuration."""

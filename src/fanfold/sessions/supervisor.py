@@ -234,6 +234,8 @@ class Supervisor:
                 await asyncio.wait({live.work}, timeout=self.grace_s)
             await end_session(live.request.session_id, grace_s=0.0)
         self.children.above.release()
+        for door in self.backends.values():
+            await door.aclose()
 
     # -------------------------------------------------------------------------- subagents by hand
 

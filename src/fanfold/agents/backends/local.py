@@ -60,6 +60,10 @@ class AnyModel:
             )
         return await backend.run(request, record, progress)
 
+    async def aclose(self) -> None:
+        for backend in (self._remote, *self._local.values()):
+            await backend.aclose()
+
     async def _server(self, model: str) -> Backend:
         try:
             address = await asyncio.to_thread(partial(ensure_server, model, self._home, idle_s=self._idle_s))

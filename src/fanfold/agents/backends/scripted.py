@@ -72,6 +72,9 @@ class ScriptedBackend:
         await record({**said, "last": True})
         return _result(answer.output, answer.usage, turn)
 
+    async def aclose(self) -> None:
+        """Nothing is held."""
+
     def _count(self, request: SessionRequest) -> None:
         if self._calls_file is None:
             return
