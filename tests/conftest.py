@@ -2,7 +2,6 @@
 
 import os
 import subprocess
-import tempfile
 from pathlib import Path
 
 import pytest
@@ -18,10 +17,13 @@ settings.load_profile("ci" if os.environ.get("CI") else "dev")
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_sessionfinish() -> None:
+def pytest_sessionfinish(session: pytest.Session) -> None:
     """Lift the overlays of processes that tests killed, so that their folders can be deleted."""
+    factory = getattr(session.config, "_tmp_path_factory", None)
+    if factory is None:
+        return
     mounts = Path("/proc/self/mountinfo")
-    below = str(Path(tempfile.gettempdir()) / "pytest-of-")
+    below = f"{factory.getbasetemp()}/"  # other sessions of tests are none of our business
     for line in mounts.read_text().splitlines() if mounts.exists() else ():
         fields = line.split()
         if " - overlay fanfold " in line and fields[4].startswith(below):

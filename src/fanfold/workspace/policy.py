@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import lru_cache
 from pathlib import Path
 
 import msgspec
@@ -63,35 +64,45 @@ def hidden_folders(policy: Policy) -> list[Path]:
 
 def programs(policy: Policy, hidden: list[Path]) -> list[Path]:
     """What of hidden folders is needed to run programs: PATH entries and their interpreters' prefixes."""
+    entries = tuple(name for name in policy.path.split(":") if name.startswith("/"))
+    # Looking takes a tenth of a second where PATH is long; a new program changes its folder's time.
+    seen = tuple((name, os.stat(name).st_mtime_ns) for name in entries if os.path.isdir(name))
+    return list(_programs(seen, policy.home, policy.project, tuple(hidden)))
+
+
+@lru_cache(maxsize=16)
+def _programs(
+    entries: tuple[tuple[str, int], ...], home: Path, project: Path, hidden: tuple[Path, ...]
+) -> tuple[Path, ...]:
     found: list[Path] = []
+    tried: set[Path] = set()
+    below = tuple(f"{folder}/" for folder in hidden)
 
     def add(folder: Path) -> None:
-        if not folder.exists() or not any(folder.is_relative_to(one) and folder != one for one in hidden):
+        if folder in tried or not str(folder).startswith(below) or not folder.exists():
             return
-        if policy.home.is_relative_to(folder) or policy.project.is_relative_to(folder):
+        tried.add(folder)
+        if home.is_relative_to(folder) or project.is_relative_to(folder):
             return  # a whole home is no program, and the project has its own place
         if not any(folder.is_relative_to(one) for one in found) and len(found) < 256:
             found.append(folder)
 
-    for name in policy.path.split(":"):
-        if not name.startswith("/"):
-            continue
+    for name, _ in entries:
         entry = Path(name)
         for folder in dict.fromkeys((entry, Path(os.path.realpath(entry)))):
-            if policy.project in (folder, *folder.parents):
+            if project in (folder, *folder.parents):
                 continue
             add(folder)
             _add_prefix(folder.parent, add)
         for target in _targets(entry):
-            if policy.project not in target.parents:
+            if str(target).startswith(below) and target not in tried and project not in target.parents:
                 add(target)
                 _add_prefix(target.parent.parent, add)
-    return found
+    return tuple(found)
 
 
-def _add_prefix(prefix: Path, add: object) -> None:
+def _add_prefix(prefix: Path, add: Callable[[Path], None]) -> None:
     """The parts of an installation prefix that programs load from; not what else people keep beside them."""
-    assert callable(add)
     for part in ("lib", "lib64", "libexec", "include", "pyvenv.cfg"):
         add(prefix / part)
     config = prefix / "pyvenv.cfg"
