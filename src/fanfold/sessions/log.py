@@ -1,4 +1,4 @@
-"""A session's own log: what was said and done in it, and what became of its children.
+"""A session's own log: what was said and done in it, what became of its children and of its workspace.
 
 Rules
 * An entry is durable when `append` returns, with one exception that costs nothing: entries that end a
@@ -64,6 +64,11 @@ class SessionLog:
     def append_child(self, event: SubagentEvent) -> None:
         """Write a step in the life of a child of this session durably."""
         self._put("subagent_event", event)
+        self.flush()
+
+    def append_evidence(self, type_name: str, data: dict[str, Any]) -> None:
+        """Write a fact that nobody said durably, as an event of its own type (`workspace_event`)."""
+        self._put(type_name, data)
         self.flush()
 
     def hold(self, entry: Entry) -> None:
@@ -148,6 +153,11 @@ def read_children(store: Store, session_id: str) -> list[SubagentEvent]:
     """The lives of a session's children, event by event."""
     events = _events(store, session_id, "subagent_event")
     return [msgspec.convert(envelope.data, SubagentEvent) for envelope in events]
+
+
+def read_evidence(store: Store, session_id: str, type_name: str) -> list[dict[str, Any]]:
+    """Facts of one type that stand in a session's log, oldest first."""
+    return [envelope.data for envelope in _events(store, session_id, type_name)]
 
 
 def _events(store: Store, session_id: str, type_name: str) -> Iterator[Envelope]:
