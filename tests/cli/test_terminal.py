@@ -157,3 +157,20 @@ def test_a_fork_is_asked_for_at_the_terminal(project, fanfold):
     terminal.type("n\n")
     assert terminal.end()[0] == 4
     assert len(fanfold("runs", "--json").json()) == 1
+
+
+@pytest.mark.parametrize(("answer", "made"), [("y", True), ("n", False)])
+def test_a_command_that_an_agent_chooses_is_asked_for_each_time(project, answer, made):
+    (project / "agent.yaml").write_text("name: agent\nsteps: [{id: fix, agent: worker, prompt: x}]\n")
+    call = "{tool: run_command, args: {argv: [touch, made.txt]}}"
+    (project / "script.yaml").write_text(f"steps: {{fix: {{output: ok, tool_calls: [{call}]}}}}\n")
+    terminal = Terminal("run", "agent.yaml", "--script", "script.yaml")
+    terminal.until("Run it? [y/N]")
+    terminal.type("y\n")
+    terminal.until("fix wants to run: touch made.txt")
+    terminal.until("allow it? [y/N]")
+    terminal.type(f"{answer}\n")
+    status, shown = terminal.end()
+    assert (project / "made.txt").exists() == made
+    assert status == (0 if made else 1), shown
+    assert ("permission_denied" in shown) == (not made)

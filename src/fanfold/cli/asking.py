@@ -1,4 +1,4 @@
-"""Questions at the terminal: may this run, and the approvals of a run that somebody watches.
+"""Questions at the terminal: may this run, may an agent do that, and the approvals of a run that is watched.
 
 While a question stands here, anybody may answer it from elsewhere; then it is withdrawn.
 """
@@ -10,6 +10,7 @@ import os
 import sys
 from collections.abc import Sequence
 
+from fanfold.agents.permissions import Action
 from fanfold.cli.output import plain
 from fanfold.cli.progress import Progress, tell
 from fanfold.kernel.decide import is_waiting
@@ -24,6 +25,7 @@ from fanfold.runtime.run_tree import RunTree
 MAX_LINES = 20
 _YES = frozenset({"a", "approve", "y", "yes"})
 _NO = frozenset({"r", "reject", "n", "no"})
+_WANTS = {"command": "wants to run", "write": "wants to write", "network": "wants to fetch"}
 _LATER = frozenset({"l", "later", "q", "quit"})
 
 
@@ -88,10 +90,29 @@ class Desk:
         answer_approval(self._host.tree, approval.path, verdict, now_ms())
         self._host.look_for_requests()
 
+    async def allow(self, action: Action) -> bool:
+        """Whether an agent may do what it chose to do. Asked each time; anything but yes is no."""
+        self._progress.suspend()
+        who = plain(action.step) or "an agent"
+        tell(f"\n{who} {_WANTS.get(action.kind, 'wants to')}: {plain(action.what)}\n  allow it? [y/N] ")
+        loop = asyncio.get_running_loop()
+        typed: asyncio.Future[str] = loop.create_future()
+        loop.add_reader(sys.stdin.fileno(), _hand_over, typed)
+        try:
+            return (await typed).strip().lower() in ("y", "yes")
+        finally:
+            loop.remove_reader(sys.stdin.fileno())
+            self._progress.resume()
+
     def _withdraw(self) -> None:
         self._asked = None
         asyncio.get_running_loop().remove_reader(sys.stdin.fileno())
         self._progress.resume()
+
+
+def _hand_over(typed: asyncio.Future[str]) -> None:
+    if not typed.done():
+        typed.set_result(os.read(sys.stdin.fileno(), 65_536).decode("utf-8", "replace"))
 
 
 def _prompt(approval: OpenApproval) -> str:

@@ -9,7 +9,6 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 from msgspec import Struct
 
@@ -22,7 +21,6 @@ from fanfold.runtime.config import SETTINGS, Config
 from fanfold.wiring import Wired, wire
 
 MIN_GIT = (2, 38)
-LANDLOCK = Path("/sys/kernel/security/lsm")
 _MARKS = {"ok": ("ok", "green"), "warning": ("warning", "yellow"), "error": ("error", "red")}
 
 
@@ -33,6 +31,7 @@ class Check(Struct, frozen=True):
     level: str
     message: str
     hint: str = ""
+    details: tuple[str, ...] = ()
 
 
 @command("doctor", summary="Show configuration with origins, and check store, tools and roles")
@@ -54,7 +53,7 @@ def doctor_command(call: Call) -> int:
         }
         listed = [{"name": c.name, "ok": c.level != "error", "level": c.level} for c in checks]
         for entry, check in zip(listed, checks, strict=True):
-            entry |= {"message": check.message, "hint": check.hint}
+            entry |= {"message": check.message, "hint": check.hint, "details": check.details}
         say_json({**document, "checks": listed, "config": config})
     else:
         say("".join(_text(call, f"fanfold {__version__}", checks, config)))
@@ -95,14 +94,26 @@ def _tools() -> Iterator[Check]:
         yield Check("git", "error", f"git {git[0]}.{git[1]} is too old", "install git 2.38 or newer")
     else:
         yield Check("git", "ok", f"{git[0]}.{git[1]}")
-    bubblewrap = shutil.which("bwrap")
-    if bubblewrap is not None:
-        found = f"bubblewrap at {bubblewrap}, but runs do not start commands through it yet"
-        yield Check("sandbox", "warning", found, "give commands only to recipes you trust")
-    elif _has_landlock():
-        yield Check("sandbox", "warning", "Landlock only", "install bubblewrap for full confinement")
-    else:
-        yield Check("sandbox", "warning", "no sandbox was found", "install bubblewrap to confine commands")
+    yield _sandbox()
+
+
+def _sandbox() -> Check:
+    """The level commands run at here, and what it does not give."""
+    from fanfold.workspace.sandbox import detect
+
+    levels = detect()
+    if levels.bubblewrap.available:
+        return Check("sandbox", "ok", "bubblewrap", details=_without(levels.bubblewrap.cannot))
+    why = f"bubblewrap: {levels.bubblewrap.why}"
+    if levels.landlock.available:
+        found, hint = f"Landlock and seccomp ({why})", "install bubblewrap for full confinement"
+        return Check("sandbox", "warning", found, hint, _without(levels.landlock.cannot))
+    found = f"none, so commands are refused ({why}; Landlock: {levels.landlock.why})"
+    return Check("sandbox", "warning", found, "install bubblewrap")
+
+
+def _without(cannot: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(f"does not give: {one}" for one in cannot)
 
 
 def _version(program: str) -> tuple[int, int] | None:
@@ -115,13 +126,6 @@ def _version(program: str) -> tuple[int, int] | None:
         return None
     number = re.search(r"(\d+)\.(\d+)", done.stdout)
     return (int(number[1]), int(number[2])) if number else None
-
-
-def _has_landlock() -> bool:
-    try:
-        return "landlock" in LANDLOCK.read_text()
-    except OSError:
-        return False
 
 
 def _roles(wired: Wired) -> Iterator[Check]:
@@ -177,6 +181,8 @@ def _text(call: Call, title: str, checks: list[Check], config: list[dict[str, ob
     for check in checks:
         word, colour = _MARKS[check.level]
         yield f"  {paint(word.ljust(7), colour, call.colour)} {check.name.ljust(8)} {plain(check.message)}\n"
+        for detail in check.details:
+            yield f"  {'':16} {paint(plain(detail), 'dim', call.colour)}\n"
         if check.hint:
             yield f"  {'':16} {paint('hint', 'cyan', call.colour)}: {plain(check.hint)}\n"
     if not config:

@@ -72,10 +72,13 @@ class _Foreground:
         host = self._host = self._project.host(self._tree, leave_when_waiting=not asking)
         progress = self._progress = open_progress(self._call.no_color)
         host.watchers.append(progress.update)
+        host.on_progress.append(progress.hear)
         if asking:
             from fanfold.cli.asking import Desk
 
-            host.watchers.append(Desk(host, progress).look)
+            desk = Desk(host, progress)
+            host.watchers.append(desk.look)
+            self._project.asker = desk.allow
         self._listen()
         self._work = asyncio.create_task(begin(host))
         try:

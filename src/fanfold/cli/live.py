@@ -7,14 +7,16 @@ scheduler's own. Its share of the time is bounded; a larger tree is drawn less o
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from time import perf_counter, time
+from typing import Any
 
 from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from fanfold.cli.doing import Doing
 from fanfold.cli.step_rows import MARKS, Row, counts, rows, tallest
 from fanfold.cli.transitions import COLOURS, duration
 from fanfold.kernel.events import Envelope
@@ -40,6 +42,12 @@ class LiveTree:
         self._timer: asyncio.TimerHandle | None = None
         self._frame = 0
         self._suspended = False
+        self._doing = Doing()
+
+    def hear(self, run: str, step: str, entry: Mapping[str, Any]) -> None:
+        found = self._tree.state.runs.get(run) if self._tree is not None else None
+        if found is not None:
+            self._doing.hear(found.tree_path(step), entry)
 
     def update(self, written: Sequence[Envelope], tree: RunTree) -> None:
         del written  # the tree says it all
@@ -95,7 +103,7 @@ class LiveTree:
         table.add_column(no_wrap=True, overflow="ellipsis")
         found = rows(tree, now) if height >= MAX_FINAL_ROWS else tallest(tree, now, height)
         for row in found:
-            table.add_row(self._name(row), row.who, row.took, Text(row.note, STYLES.get(row.status, "dim")))
+            table.add_row(self._name(row), row.who, row.took, self._note(row))
         whole = Table.grid()
         whole.add_row(self._heading(tree, now))
         whole.add_row(table)
@@ -111,6 +119,14 @@ class LiveTree:
         text = Text("  " * row.depth)
         text.append(f"{mark} ", STYLES.get(row.status, ""))
         text.append(row.name, "dim" if row.status in (PENDING, READY, SKIPPED) else "")
+        return text
+
+    def _note(self, row: Row) -> Text:
+        text = Text(row.note, STYLES.get(row.status, "dim"))
+        if row.status != RUNNING:
+            self._doing.forget(row.path)
+        elif doing := self._doing.now(row.path):
+            text.append(" · " if row.note else "").append(doing, "dim")
         return text
 
     def _heading(self, tree: RunTree, now: int) -> Text:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
-from typing import Protocol, TextIO
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol, TextIO
 
 from fanfold.cli.output import paint, wants_colour
 from fanfold.cli.transitions import COLOURS, Transition, Transitions, clock
@@ -23,6 +23,9 @@ class Progress(Protocol):
 
     def update(self, written: Sequence[Envelope], tree: RunTree) -> None:
         """These events were just recorded; the tree is as they left it."""
+
+    def hear(self, run: str, step: str, entry: Mapping[str, Any]) -> None:
+        """A session says what it does right now; nothing of it is recorded."""
 
     def suspend(self) -> None:
         """Get out of the way: somebody is asked something."""
@@ -48,6 +51,9 @@ class Lines:
         lines = [line(one, tree.root.id, self._colour) for one in found if one is not None]
         if lines:
             self._write("".join(lines))
+
+    def hear(self, run: str, step: str, entry: Mapping[str, Any]) -> None:
+        pass  # lines are for what happened, and stay
 
     def suspend(self) -> None:
         pass

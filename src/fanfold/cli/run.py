@@ -31,6 +31,7 @@ class Flags(Struct, frozen=True, kw_only=True):
     budget_tokens: int | None
     permission: str | None
     yes: bool
+    unsafe_no_sandbox: bool
     script: str | None
 
 
@@ -55,6 +56,9 @@ class Flags(Struct, frozen=True, kw_only=True):
 )
 @click.option("--detach", is_flag=True, help="Return at once and go on in the background.")
 @click.option("--yes", is_flag=True, help="Answer permission questions with yes; never an approval step.")
+@click.option(
+    "--unsafe-no-sandbox", is_flag=True, help="Run commands even where this machine cannot confine them."
+)
 @click.option("--script", metavar="FILE", help="Scripted agents instead of models, for tests.")
 def run_command(
     call: Call,
@@ -105,6 +109,7 @@ def _options(flags: Flags) -> Options:
         budget_tokens=flags.budget_tokens,
         budget_micro_usd=None if flags.budget_usd is None else round(flags.budget_usd * 1_000_000),
         permission="auto" if flags.yes and permission == "ask" else permission,
+        unsafe_no_sandbox=flags.unsafe_no_sandbox,
         backend=flags.agent_backend,
         model=flags.model,
         script=script,

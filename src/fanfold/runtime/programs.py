@@ -140,5 +140,5 @@ def _check_started(program: str, ended: Ended) -> None:
     if missing and missing["program"] == program and ended.exit_code in (1, 127):
         raise FileNotFoundError(program)
     if ended.exit_code == REFUSED and last.startswith("sandbox: "):
-        message = f"{program} could not be confined: {last.removeprefix('sandbox: ')}"
+        message = f"{program} could not be started: {last.removeprefix('sandbox: ')}"
         raise WorldError("sandbox.failed", message, hint="fanfold doctor says what this machine gives")

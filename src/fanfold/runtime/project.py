@@ -19,7 +19,7 @@ from fanfold.agents.roles import Registry
 from fanfold.errors import AuthorError, NotFoundError
 from fanfold.kernel.events import Event, Raised, Settings, WorkflowEvent
 from fanfold.kernel.lifecycle import RUN_TERMINAL
-from fanfold.kernel.plan import JSON, AgentAction, Plan
+from fanfold.kernel.plan import JSON, AgentAction, CommandAction, Plan
 from fanfold.recipe.inputs import bind_inputs
 from fanfold.runtime.config import Config
 from fanfold.runtime.frozen import Frozen, all_steps_below, freeze_roles, from_json, to_json
@@ -108,6 +108,7 @@ class Project:
         """Record a new run: plan, inputs and everything else it will ever need."""
         self._check_enabled()
         bound = bind_inputs(plan, given)
+        _check_sandbox(plan, options)
         frozen = self._freeze(plan, options, fork)
         root = new_run_id()
         performer = self._performer(root, frozen)
@@ -326,6 +327,14 @@ def _no_backend(name: str, *, named: bool) -> AuthorError:
         "no model is configured for the agents of this recipe",
         hint="this version runs scripted agents: --script FILE",
     )
+
+
+def _check_sandbox(plan: Plan, options: Options) -> None:
+    """Commands that could not be confined are refused before anything began."""
+    if any(isinstance(step.action, CommandAction) for step in all_steps_below(plan)):
+        from fanfold.workspace.sandbox import choose_level, detect
+
+        choose_level(detect(), unsafe=options.unsafe_no_sandbox)
 
 
 def _sessions(tree: RunTree) -> list[str]:

@@ -147,7 +147,12 @@ def main(spec: dict[str, Any], command: list[str]) -> None:
     if not wrapper and code:
         filter_calls(code)
     passed = environment(spec["environment"], spec["set"])
-    os.execvpe((wrapper or command)[0], [*wrapper, *command], passed)  # noqa: S606 - no shell is what we want
+    program = (wrapper or command)[0]
+    try:
+        os.execvpe(program, [*wrapper, *command], passed)  # noqa: S606 - no shell is what we want
+    except OSError as error:
+        error.filename = program  # as it was asked for, not the last place where it was looked for
+        raise
 
 
 if __name__ == "__main__":
