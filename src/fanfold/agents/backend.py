@@ -65,6 +65,8 @@ class SessionRequest(Struct, frozen=True, kw_only=True):
     """Whether what runs for this session may reach the network."""
     mcp_servers: dict[str, dict[str, Any]] = {}
     """By name, as the role's file has them."""
+    pipeline: tuple[dict[str, Any], ...] = ()
+    """The role's stages, as its file has them; empty: one model loop."""
     entries: Sequence[Entry] = ()
     """What an earlier execution of this attempt recorded, oldest first."""
 

@@ -183,6 +183,7 @@ class Performer:
             write_set=node.write_set,
             network=role.network,
             mcp_servers=role.mcp_servers,
+            pipeline=role.pipeline,
         )
         carry: list[Batch] = []
         try:
