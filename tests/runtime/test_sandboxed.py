@@ -168,3 +168,13 @@ def test_without_any_sandbox_commands_are_refused_before_the_run_begins(tmp_path
     doctor = project.run("doctor", "--json")
     [check] = [one for one in json.loads(doctor.stdout)["checks"] if one["name"] == "sandbox"]
     assert "refused" in check["message"]
+
+
+def test_many_programs_start_while_others_end(project):
+    """The layers of other workspaces come and go while a program's view is put together."""
+    (project.folder / "many.yaml").write_text(
+        "name: many\nlimits: {max_concurrency: 8}\nsteps:\n"
+        "  - {id: it, for_each: '[1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16]', run: [cat, a.txt]}\n"
+    )
+    done = project.run("run", "many.yaml", "--yes", "--json")
+    assert json.loads(done.stdout)["output"] == ["a"] * 16, done.stderr

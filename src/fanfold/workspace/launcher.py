@@ -21,6 +21,7 @@ from typing import Any
 CLONE_NEWNS, CLONE_NEWUSER = 0x00020000, 0x10000000
 PR_SET_PDEATHSIG, PR_SET_SECCOMP, PR_CAPBSET_DROP, PR_SET_NO_NEW_PRIVS = 1, 22, 24, 38
 SECCOMP_MODE_FILTER = 2
+MS_REC, MS_PRIVATE, MNT_DETACH = 0x4000, 0x40000, 2
 CREATE_RULESET, ADD_RULE, RESTRICT_SELF = 444, 445, 446
 LAST_CAP = 63
 REFUSED = 126
@@ -55,6 +56,23 @@ def enter(namespaces: list[str]) -> None:
     handles = [os.open(path, os.O_RDONLY | os.O_CLOEXEC) for path in namespaces]
     for handle, kind in zip(handles, (CLONE_NEWUSER, CLONE_NEWNS), strict=True):
         checked(libc.setns(handle, kind), "enter the workspace")
+
+
+def stand_apart(place: str) -> None:
+    """Take the layers of other workspaces out of sight, and ours out of reach of who takes theirs away.
+
+    Root mounts them where everybody sees them, and bubblewrap gives up when one disappears under its hands.
+    Where this is not possible they were not mounted in the open either.
+    """
+    if os.geteuid() != 0 or libc.unshare(CLONE_NEWNS) != 0:
+        return
+    checked(libc.mount(b"none", b"/", None, MS_REC | MS_PRIVATE, None), "stand apart")
+    with open("/proc/self/mountinfo", "rb") as mounts:
+        lines = mounts.read().splitlines()
+    for line in lines:
+        path = line.split()[4].decode("unicode_escape").encode("latin-1")
+        if b" - overlay fanfold " in line and os.fsdecode(path) != place:
+            libc.umount2(path, MNT_DETACH)
 
 
 def limit(limits: dict[str, int]) -> None:
@@ -130,6 +148,8 @@ def main(spec: dict[str, Any], command: list[str]) -> None:
     checked(libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "no_new_privs")
     if spec["namespaces"]:
         enter(spec["namespaces"])
+    elif spec["wrapper"]:
+        stand_apart(spec["place"])
     limit(spec["limits"])
     code = base64.b64decode(spec["filter"])
     wrapper = list(spec["wrapper"])

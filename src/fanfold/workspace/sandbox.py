@@ -100,6 +100,7 @@ def plan_sandbox(level: LevelName, policy: Policy) -> Launch:
         "limits": {},
         "filter": "",
         "wrapper": [],
+        "place": str(policy.place),
         "cwd": "",
         "drop": False,
         "rules": None,
