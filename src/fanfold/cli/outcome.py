@@ -106,9 +106,12 @@ def _raise_flags(tree: RunTree) -> str:
 
 
 def _budget_flag(ledger: Ledger) -> str:
-    """The budget that is nearer to its end; where only a part of the run has one, whichever it is."""
+    """The budget that is nearer to its end; where only a part of the run has one, whichever it is.
+
+    Tokens, where prices are unknown: more dollars would stop the run again.
+    """
     tokens, micro_usd = ledger.left()
-    if ledger.max_micro_usd is not None and micro_usd is not None:
+    if ledger.max_micro_usd is not None and micro_usd is not None and not ledger.unknowable:
         left = micro_usd / max(1, ledger.max_micro_usd)
         if tokens is None or left <= tokens / max(1, ledger.max_tokens or 0):
             return f"--budget-usd {ledger.max_micro_usd * 2 / 1_000_000:g}"

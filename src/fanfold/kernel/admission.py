@@ -273,17 +273,13 @@ def _ledgers(state: State, node: Node) -> list[Ledger]:
     return [state.ledger, *(quota.ledger for quota in node.quotas if quota.ledger is not None)]
 
 
-def _affordable(state: State, node: Node) -> Amount | None:
-    ledgers = _ledgers(state, node)
-    tokens: int | None = None
-    micro_usd: int | None = None
-    for ledger in ledgers:
-        left = ledger.left()
-        tokens = left[0] if tokens is None else tokens if left[0] is None else min(tokens, left[0])
-        micro_usd = (
-            left[1] if micro_usd is None else micro_usd if left[1] is None else min(micro_usd, left[1])
-        )
+def reservation(state: State, node: Node) -> Amount:
+    """What the next attempt of a step asks for, whether or not there is that much."""
     action = node.step.action
     role = action.agent if isinstance(action, AgentAction) else ""
-    amount = estimate(role, state.settings.estimates, state.history, (tokens, micro_usd))
-    return amount if all(ledger.fits(amount) for ledger in ledgers) else None
+    return estimate(role, state.settings.estimates, state.history, _ledgers(state, node))
+
+
+def _affordable(state: State, node: Node) -> Amount | None:
+    amount = reservation(state, node)
+    return amount if all(ledger.fits(amount) for ledger in _ledgers(state, node)) else None

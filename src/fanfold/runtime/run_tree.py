@@ -25,9 +25,11 @@ from fanfold.kernel.events import (
     StepEvent,
     SubagentEvent,
     Usage,
+    WorkflowEvent,
     event_of,
     type_name,
 )
+from fanfold.kernel.holding import budget_news
 from fanfold.kernel.lifecycle import EVENT_WORDS, READY, RUNNING, WAITING
 from fanfold.kernel.nodes import LEAF, Node, Run, State
 from fanfold.kernel.plan import AgentAction, ApprovalAction
@@ -138,6 +140,10 @@ class RunTree:
         self.memory.observe(event)
         self._append(event)
         self._note_output(event)
+        if isinstance(event.data, WorkflowEvent):
+            news = budget_news(self.state, event.data)
+            if news is not None:
+                self._append(Event(event.run, event.at, news))
 
     def _append(self, event: Event) -> None:
         run = self.state.runs[event.run]

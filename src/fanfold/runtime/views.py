@@ -63,6 +63,8 @@ def _held(tree: RunTree) -> str:
     limits = sorted(
         {limit for _, _, limit in tree.state.starved} | ({"max_steps"} if tree.state.oversize else set())
     )
+    if "budget" in limits and tree.state.ledger.unknowable:
+        return "the run is paused: what it spent has no known price, so a budget in dollars cannot be kept"
     return f"the run is paused: {', '.join(limits) or 'budget'} reached"
 
 

@@ -1,0 +1,133 @@
+"""Budgets: what is reserved before a step starts, when a run pauses for them, and what the log says of it."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+from fanfold.kernel.budget import Ledger, estimate
+from fanfold.kernel.events import Estimate, Raised, Usage
+from fanfold.kernel.plan import Budget, Limits
+from fanfold.runtime.project import Options
+from fanfold.runtime.result import Result, to_result
+from tests.kernel.drive import Drive, agent, call, plan
+from tests.runtime.running import client
+
+PAIR = """
+name: pair
+steps:
+  - {id: a, agent: explorer, prompt: a}
+  - {id: b, agent: explorer, prompt: b}
+"""
+
+
+def drive(folder: Path, recipe: str, script: str, raised: Raised, **options: Any) -> tuple[Result, Result]:
+    """Run until it pauses, then go on with higher limits; both results."""
+
+    async def work() -> tuple[Result, Result]:
+        async with client(folder) as opened:
+            given = Options(permission="auto", script=script, **options)
+            paused = await (await opened.start(recipe, options=given)).result()
+            tree = opened.project.own(paused.run_id)
+            await opened.project.host(tree).resume(raised)
+            return paused, to_result(tree)
+
+    return asyncio.run(asyncio.wait_for(work(), 30))
+
+
+def events(folder: Path, run: str, kind: str) -> list[dict[str, Any]]:
+    opened = client(folder)
+    try:
+        return [envelope.data for envelope in opened.project.store.tree(run) if envelope.type == kind]
+    finally:
+        opened.project.close()
+
+
+# Reserving
+
+
+def test_a_guess_waits_while_another_runs_and_then_asks_for_what_that_one_took() -> None:
+    run = Drive(plan(agent("a"), agent("b")), budget_tokens=6_000)  # each is expected to take 4,000
+    assert run.running() == ["a"]
+    run.complete("a", tokens=1_000)
+    assert run.running() == ["b"]
+    assert run.state.ledger.reserved_tokens == 1_000
+
+
+def test_a_guess_alone_is_cut_to_what_is_left_so_that_money_is_never_idle() -> None:
+    run = Drive(plan(agent("a"), agent("b", "a")), budget_tokens=100)
+    assert run.running() == ["a"]
+    assert run.state.ledger.reserved_tokens == 100
+
+
+def test_a_guess_in_a_child_run_waits_for_its_own_budget_only() -> None:
+    kid = plan(agent("x"), agent("y"), limits=Limits(budget=Budget(tokens=50)))
+    run = Drive(plan(agent("z"), call("c", "kid"), workflows={"kid": kid}))
+    assert run.running() == ["z", "c/x"]
+
+
+def test_the_run_s_own_estimates_come_before_the_general_one() -> None:
+    given = {"*": Estimate(tokens=10), "worker": Estimate(tokens=70, micro_usd=9)}
+    ledgers = [Ledger(1_000, 1_000)]
+    assert estimate("worker", given, {}, ledgers) == (70, 9)
+    assert estimate("critic", given, {}, ledgers) == (10, 1)
+    assert estimate("worker", given, {"worker": [1, 500, 0]}, ledgers) == (500, 1)
+
+
+def test_a_budget_for_less_than_two_admits_one_after_the_other_pauses_and_goes_on_when_raised(
+    tmp_path: Path,
+) -> None:
+    script = "default: {output: x, usage: {input_tokens: 3000, output_tokens: 500}}"
+    paused, done = drive(tmp_path, PAIR, script, Raised(budget_tokens=10_000), budget_tokens=6_000)
+    assert paused.status == "paused"
+    assert (paused.steps["a"].status, paused.steps["b"].status) == ("completed", "ready")
+    assert done.status == "completed"
+    held, raised = events(tmp_path, paused.run_id, "budget_event")
+    assert held["what"] == "held"
+    assert held["tokens"] == {"limit": 6_000, "spent": 3_500, "reserved": 0}
+    assert held["waiting"] == [{"step": "b", "limit": "budget", "tokens": 3_500, "micro_usd": 0}]
+    assert held["waiting_total"] == 1
+    assert (raised["what"], raised["raised"]) == ("raised", {"budget_tokens": 10_000})
+    assert raised["tokens"] == {"limit": 10_000, "spent": 3_500, "reserved": 3_500}
+
+
+def test_a_pause_for_agents_names_that_limit_in_its_event(tmp_path: Path) -> None:
+    _, done = drive(tmp_path, PAIR, "default: x", Raised(max_agents=2), max_agents=1)
+    held, _ = events(tmp_path, done.run_id, "budget_event")
+    assert held["agents"] == {"limit": 1, "started": 1}
+    assert held["waiting"] == [{"step": "b", "limit": "max_agents"}]
+
+
+def test_a_run_without_a_budget_reserves_nothing_and_says_nothing_of_it(tmp_path: Path) -> None:
+    async def work() -> str:
+        async with client(tmp_path) as opened:
+            result = await opened.run(PAIR, options=Options(script="default: x"))
+            assert result.status == "completed"
+            return result.run_id
+
+    run = asyncio.run(work())
+    assert events(tmp_path, run, "budget_event") == []
+    created = events(tmp_path, run, "workflow_event")[0]
+    assert "estimates" not in created["settings"]
+
+
+# Unknown prices
+
+
+def test_dollars_alone_admit_nothing_behind_an_unknown_price() -> None:
+    run = Drive(plan(agent("a"), agent("b", "a")), budget_micro_usd=1_000_000)
+    run.report("a", usage=Usage(10, 5))
+    assert run.status() == "paused"
+    run.resume(Raised(budget_tokens=1_000))
+    assert run.running() == ["b"]
+
+
+def test_dollars_beside_tokens_count_what_is_known_and_the_tokens_bound_the_rest() -> None:
+    steps = (agent("a"), agent("b", "a"), agent("c", "b"))
+    run = Drive(plan(*steps), budget_micro_usd=1_000_000, budget_tokens=40)
+    run.report("a", usage=Usage(10, 5))
+    assert run.running() == ["b"]
+    run.report("b", usage=Usage(10, 5, 70))
+    assert run.status() == "paused"
+    assert run.state.ledger.spent_micro_usd == 70
