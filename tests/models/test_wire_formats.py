@@ -26,7 +26,7 @@ def test_a_text_answer_arrives_whole_and_is_shown_on_the_way(model):
         assert len(shown) > 1
         assert "".join(shown) == "the answer is here"
         (entry,) = here.recorder.entries
-        assert entry["last"] is True
+        assert "last" not in entry, "what was paid for is written at once"
         assert entry["output"] == "the answer is here"
 
     play([Reply(text="the answer is here")], scene)
@@ -144,7 +144,7 @@ def test_calls_beside_the_answer_are_carried_out_before_it_counts(tmp_path):
         result = await here.run(request(tmp_path, output_schema=SCHEMA))
         assert result.output == {"title": "x", "pages": 1}
         assert (tmp_path / "a.txt").read_text() == "x"
-        assert here.recorder.entries[-1]["last"] is True
+        assert here.recorder.entries[-1]["output"] == {"title": "x", "pages": 1}
 
     play([both], scene)
 

@@ -2,8 +2,9 @@
 
 Rules
 * An entry is durable when `append` returns, with one exception that costs nothing: entries that end a
-  turn (`"last": true`) and the input that began it may be held back (`hold`), for the caller to write in
-  the same transaction as the end of the step. A crash before that transaction loses both or neither.
+  turn and that nobody paid for (`"last": true`), and the input that began it, may be held back (`hold`),
+  for the caller to write in the same transaction as the end of the step. A crash before that transaction
+  loses both or neither.
 * One `SessionLog` per log and process: it alone knows the next number.
 * An entry larger than `MAX_INLINE_BYTES` is stored as a blob and referred to by hash, so the size of a log
   does not depend on how much an agent said. Reading puts it back.

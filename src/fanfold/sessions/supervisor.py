@@ -72,7 +72,7 @@ class Live:
         except (LeaseLost, StoreFault, BugError) as fault:
             self.fault = fault
             raise
-        if self.pausing and entry.get("kind") in _ENDS_A_TURN and not entry.get("last"):
+        if self.pausing and entry.get("kind") in _ENDS_A_TURN and "output" not in entry:
             self.stop("paused")
             await asyncio.sleep(0)  # where the request to stop arrives
 

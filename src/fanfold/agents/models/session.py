@@ -123,9 +123,9 @@ class ModelSession:
         if changed:
             clean = {**clean, "withheld": changed}
         if judgement.final and len(entry.get("tool_calls", ())) == (judgement.call_id is not None):
-            # Nothing is left to do: this entry ends the session.
-            output = self._redactor.json(judgement.value)
-            await self._record_raw({**clean, "output": output, "last": True})
+            # Nothing is left to do: this entry ends the session. It was paid for, so it is not held back for
+            # the end of the step: merging what a worker changed may take long, and the process may die in it.
+            await self._record_raw({**clean, "output": self._redactor.json(judgement.value)})
         else:
             await self._record_raw(clean)
         self._talk.say(response, usage)
@@ -162,7 +162,7 @@ class ModelSession:
             if not alone:
                 value = self._redactor.json(judgement.value)
                 end = {"id": judgement.call_id, "tool": OUTPUT_TOOL, "result": "accepted", "output": value}
-                await self._record_raw({"kind": "tool_result", **end, "last": True})
+                await self._record_raw({"kind": "tool_result", **end})
             return judgement
         if judgement.final:
             error = {"code": "output.not_accepted", "message": NOT_ACCEPTED}
