@@ -42,6 +42,8 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     owner: str
     kept: str = ""
     """Why it was kept after its end."""
+    origin: str = ""
+    """What it was made for, in words of whoever made it."""
 
 
 class Child:
@@ -112,6 +114,7 @@ def make(
     *,
     read_only: bool,
     write_set: tuple[str, ...] | None,
+    origin: str = "",
 ) -> Child:
     """Make a child in a new folder."""
     folder.mkdir(mode=0o700)
@@ -125,6 +128,7 @@ def make(
         read_only=read_only,
         write_set=write_set,
         owner=owner_now(),
+        origin=origin,
     )
     write_whole(folder / "child.json", msgspec.json.encode(record))
     return Child(folder, record, base, ignoring, entrance)
@@ -194,6 +198,14 @@ def read_record(folder: Path) -> Record:
 
 def attach(folder: Path, record: Record, base: Base, ignoring: Ignoring) -> Child:
     """Take up a child that another process left behind."""
+    child = lay_again(folder, record, base, ignoring)
+    child.record = msgspec.structs.replace(record, owner=owner_now(), kept="")
+    write_whole(folder / "child.json", msgspec.json.encode(child.record))
+    return child
+
+
+def lay_again(folder: Path, record: Record, base: Base, ignoring: Ignoring) -> Child:
+    """Open a child that another process left behind, without making it ours."""
     entrance = None
     if record.method.startswith("overlay"):
         overlay.lift(folder / "workspace")
@@ -207,6 +219,4 @@ def attach(folder: Path, record: Record, base: Base, ignoring: Ignoring) -> Chil
         except OSError as error:
             message = f"the workspace of {record.session} cannot be laid again: {error}"
             raise WorldError("workspace.no_overlay", message) from error
-    record = msgspec.structs.replace(record, owner=owner_now(), kept="")
-    write_whole(folder / "child.json", msgspec.json.encode(record))
     return Child(folder, record, base, ignoring, entrance)

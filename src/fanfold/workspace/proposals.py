@@ -32,6 +32,8 @@ class Proposal(msgspec.Struct, frozen=True, kw_only=True):
     write_set: tuple[str, ...] | None
     changes: tuple[Change, ...]
     revision: Revision
+    origin: str = ""
+    """What its child was made for."""
 
 
 class Proposals:
@@ -48,6 +50,7 @@ class Proposals:
         write_set: tuple[str, ...] | None,
         changes: tuple[Change, ...],
         revision: Revision,
+        origin: str = "",
     ) -> Proposal:
         """Keep a revision whose content the store has. One session has one proposal: the newest."""
         proposal = Proposal(
@@ -58,7 +61,9 @@ class Proposals:
             write_set=write_set,
             changes=changes,
             revision=revision,
+            origin=origin,
         )
+        self.note(proposal.id).unlink(missing_ok=True)  # of an earlier one of this session
         write_whole(self._file(proposal.id), msgspec.json.encode(proposal), durable=True)
         return proposal
 
@@ -79,6 +84,11 @@ class Proposals:
 
     def drop(self, proposal_id: str) -> None:
         trash.throw_away(self._file(proposal_id), self._layout.trash)
+        self.note(proposal_id).unlink(missing_ok=True)
+
+    def note(self, proposal_id: str) -> Path:
+        """Where it is written down that a proposal was applied, until it is dropped."""
+        return self._file(proposal_id).with_suffix(".applied")
 
     def _file(self, proposal_id: str) -> Path:
         if not _ID.fullmatch(proposal_id):

@@ -1,0 +1,179 @@
+"""What children leave behind: workspaces that are kept, proposals that wait, and what of it may go.
+
+Rules
+* Looking changes nothing: a kept layer is laid for the moment, under the workspace lock, and lifted again.
+* What a live process works in is neither looked into nor deleted.
+* Who may still need something is not known here. Whoever opened a child named its `origin`; whoever cleans
+  up judges by that name.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Literal, TypeAlias
+
+import msgspec
+
+from fanfold.errors import NotFoundError, WorldError
+from fanfold.workspace import cgroups, children, overlay, trash
+from fanfold.workspace.bases import Bases
+from fanfold.workspace.beneath import open_top
+from fanfold.workspace.changes import Change
+from fanfold.workspace.children import Child
+from fanfold.workspace.ignoring import Ignoring
+from fanfold.workspace.layout import Layout
+from fanfold.workspace.objects import Objects
+from fanfold.workspace.owner import is_alive
+from fanfold.workspace.proposals import Proposals, draw_diff, keep_content
+from fanfold.workspace.revision import TreeContent, revise
+
+Fate: TypeAlias = Literal["needed", "ages", "orphaned"]
+"""Of what an origin left: it must stay, it goes with time, or nobody can want it any more."""
+Judge: TypeAlias = Callable[[str], Fate]
+
+
+class Kept(msgspec.Struct, frozen=True):
+    """A workspace that outlived its step: why, where, and what differs in it."""
+
+    session: str
+    why: str
+    folder: str
+    changes: tuple[Change, ...]
+    patch: str
+
+
+class Collected(msgspec.Struct, frozen=True):
+    """What cleaning up deleted, or would."""
+
+    workspaces: tuple[str, ...] = ()
+    proposals: tuple[str, ...] = ()
+
+
+class Remains:
+    """What the children of one project left."""
+
+    def __init__(
+        self, layout: Layout, bases: Bases, ignoring: Ignoring, objects: Objects, proposals: Proposals
+    ) -> None:
+        self._layout = layout
+        self._bases = bases
+        self._ignoring = ignoring
+        self._objects = objects
+        self._proposals = proposals
+
+    def read(self, session_id: str, name: str) -> bytes | None:
+        """A note in the folder of a session, whether or not its workspace can still be used."""
+        try:
+            return (self._layout.child(session_id) / name).read_bytes()
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+
+    def peek(self, session_id: str) -> Kept | None:
+        """What is in a workspace that nobody works in; None when there is none."""
+        folder = self._layout.child(session_id)
+        with self._layout.lock():
+            try:
+                record = children.read_record(folder)
+                base = self._bases.get(record.base)
+            except (NotFoundError, FileNotFoundError):
+                return None
+            if overlay.mounts_below(folder):
+                return None  # somebody is in there
+            still = msgspec.structs.replace(record, read_only=True)
+            child = children.lay_again(folder, still, base, self._ignoring)
+            try:
+                changes = tuple(child.changes())
+                patch = draw_child(child, changes, self._objects)
+            finally:
+                child.detach()
+                for left in folder.glob("work.*"):
+                    trash.throw_away(left, self._layout.trash)
+        return Kept(session_id, record.kept, str(child.place), changes, patch)
+
+    # ------------------------------------------------------------------------------- cleaning up
+
+    def sessions(self) -> list[str]:
+        """Whose folders are there."""
+        return [folder.name for folder in self.folders()]
+
+    def folders(self) -> list[Path]:
+        return [folder for folder in self._layout.children.iterdir() if folder.is_dir()]
+
+    def collect(self, keep_for_s: float | None, judge: Judge, *, dry_run: bool) -> Collected:
+        """Delete what nobody needs: old bases, thrown-away trees, content without a proposal, what orphans
+        left, and, when a time is given, workspaces kept or abandoned longer ago than that.
+        """
+        with self._layout.lock():
+            old = [folder for folder in self.folders() if self._may_go(folder, keep_for_s, judge)]
+            dropped = [one.id for one in self._proposals.all() if judge(one.origin) == "orphaned"]
+            found = Collected(tuple(sorted(folder.name for folder in old)), tuple(dropped))
+            if dry_run:
+                return found
+            for folder in old:
+                self.throw_away(folder)
+            for proposal in dropped:
+                self._proposals.drop(proposal)
+            self.prune_bases()
+            for name in os.listdir(self._layout.bases):
+                if name.startswith("."):
+                    trash.throw_away(self._layout.bases / name, self._layout.trash)
+            if not self._proposals.all() and not self.folders():
+                trash.throw_away(self._layout.store / "objects", self._layout.trash)
+                (self._layout.store / "objects").mkdir(exist_ok=True)
+        trash.empty(self._layout.trash)
+        cgroups.sweep()
+        return found
+
+    def discard(self, session_id: str) -> None:
+        """Throw the folder of a session away, unless a process that lives works in it or it is kept."""
+        folder = self._layout.child(session_id)
+        with self._layout.lock():
+            try:
+                record = children.read_record(folder)
+            except WorldError:
+                return
+            if not record.kept and not is_alive(record.owner):
+                self.throw_away(folder)
+
+    def throw_away(self, folder: Path) -> None:
+        overlay.lift(folder / "workspace")
+        trash.throw_away(folder, self._layout.trash)
+
+    def prune_bases(self) -> None:
+        """Throw away bases that no child and no proposal was made from; the newest stays."""
+        used = {self._bases.newest_name()}
+        used.update(proposal.base for proposal in self._proposals.all())
+        for folder in self.folders():
+            try:
+                used.add(children.read_record(folder).base)
+            except WorldError:
+                continue
+        for name in self._bases.names():
+            if name not in used:
+                trash.throw_away(self._layout.bases / name, self._layout.trash)
+
+    def _may_go(self, folder: Path, keep_for_s: float | None, judge: Judge) -> bool:
+        try:
+            record = children.read_record(folder)
+            age_s = time.time() - (folder / "child.json").stat().st_mtime
+        except (WorldError, OSError):
+            return keep_for_s is not None
+        fate = judge(record.origin)
+        if fate == "needed" or (is_alive(record.owner) and not record.kept):
+            return False
+        return fate == "orphaned" or (keep_for_s is not None and age_s > keep_for_s)
+
+
+def draw_child(child: Child, changes: tuple[Change, ...], objects: Objects) -> str:
+    """The changes of an open child as a patch; its content is in the store afterwards."""
+    base, tree = open_top(child.base.tree), open_top(child.path)
+    try:
+        revision = revise([change for change in changes if change.what != "special"], base, tree)
+        keep_content(revision, TreeContent(base), TreeContent(tree), objects)
+        return draw_diff(revision, objects)
+    finally:
+        os.close(base)
+        os.close(tree)
