@@ -10,7 +10,8 @@ import pytest
 
 from fanfold.errors import NotFoundError
 from fanfold.sessions.log import read_children, read_entries
-from fanfold.sessions.subagents import Settings, SubagentRefused
+from fanfold.sessions.opened import Settings
+from fanfold.sessions.subagents import SubagentRefused
 from fanfold.sessions.supervisor import Supervisor
 from fanfold.store.leases import this_process
 from fanfold.store.protocol import LeaseHeld, Owner

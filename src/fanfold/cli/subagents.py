@@ -24,7 +24,8 @@ from fanfold.runtime.by_hand import HAND, LOOK_S, ask, is_live, is_taken, with_k
 from fanfold.runtime.project import Project
 from fanfold.runtime.views import failure_document, usage_document
 from fanfold.sessions.lineage import COMPLETED, DETACHED, OVER, RESTARTABLE, Child
-from fanfold.sessions.subagents import SPAWN_TIMEOUT_S, WAIT_S, Settings, SubagentRefused
+from fanfold.sessions.opened import SPAWN_TIMEOUT_S, Settings
+from fanfold.sessions.subagents import WAIT_S, SubagentRefused
 from fanfold.sessions.supervisor import Supervisor
 from fanfold.wiring import Wired, wire
 

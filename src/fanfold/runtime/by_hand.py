@@ -23,7 +23,7 @@ from fanfold.runtime.host import now_ms
 from fanfold.runtime.project import Project
 from fanfold.sessions.lineage import QUEUED, RUNNING, Child
 from fanfold.sessions.log import read_entries
-from fanfold.sessions.subagents import Settings
+from fanfold.sessions.opened import Settings
 from fanfold.sessions.supervisor import Supervisor
 from fanfold.store.protocol import Batch, Request
 

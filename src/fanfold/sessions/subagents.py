@@ -9,34 +9,32 @@ Rules
   knows what it did last. Any other child that is over can be given new input and then runs again.
 * Everything needed to run a child again is in its log (`opened`), so a new process can go on with the
   children of an old one.
-* Input for a running child waits until its turn is over; a turn rebuilds its messages from the log, and
-  what was said to it meanwhile must stand behind what it said.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
-from typing import Protocol
+from collections.abc import Sequence
 
 import msgspec
-from msgspec import Struct, structs
+from msgspec import structs
 
-from fanfold.agents.backend import Entry, SessionFailed, SessionRequest, SessionResult
+from fanfold.agents.backend import SessionFailed
+from fanfold.agents.permissions import narrower
 from fanfold.errors import FanfoldError, NotFoundError, WorldError
 from fanfold.kernel.events import Failure, SubagentEvent, Usage
 from fanfold.sessions import lineage
 from fanfold.sessions.ancestry import Ancestry
 from fanfold.sessions.lineage import CLOSED, DETACHED, RESTARTABLE, Child
-from fanfold.sessions.log import SessionLog, read_children, read_entries
-from fanfold.store.protocol import LeaseLost, Owner, Store, StoreFault
+from fanfold.sessions.log import read_children, read_entries
+from fanfold.sessions.opened import Opened, Settings, read_opened, unheard
+from fanfold.sessions.turns import Handle, Starter, Turns
+from fanfold.store.protocol import LeaseLost, StoreFault
 
-SPAWN_TIMEOUT_S = 120.0
 WAIT_S = 30.0
 MAX_TASK_CHARS = 2_000
 MAX_SUMMARY_CHARS = 2_000
-_SPOKEN = frozenset({"input", "response", "tool_call", "tool_result"})
 
 _log = logging.getLogger(__name__)
 
@@ -45,74 +43,14 @@ class SubagentRefused(WorldError):
     """What was asked of a subagent is not possible: `subagent.limit_exceeded`, `.detached`, `.closed` …"""
 
 
-class Settings(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """How a child is to be run. Roles and workspaces are resolved by whoever spawns."""
-
-    backend: str
-    name: str = ""
-    """What scripts answer by; the role when empty."""
-    key: str = ""
-    """Chosen by whoever asked for the child from another process, to find it again."""
-    instructions: str = ""
-    model: str | None = None
-    reasoning_effort: str | None = None
-    max_turns: int | None = None
-    tools: tuple[str, ...] | None = None
-    workspace: str = "."
-    read_only: bool = True
-    write_set: tuple[str, ...] = ()
-    timeout_s: float = SPAWN_TIMEOUT_S
-
-
-class Starter(Protocol):
-    """What runs sessions and knows which are running: the supervisor, as far as children need it."""
-
-    store: Store
-    owner: Owner | None
-    max_threads: int
-    max_depth: int
-
-    async def run_child(
-        self, request: SessionRequest, log: SessionLog, settings: Settings, on_start: Callable[[], None]
-    ) -> SessionResult: ...
-
-    def running_log(self, session_id: str) -> SessionLog | None: ...
-
-    def is_read_only(self, session_id: str) -> bool: ...
-
-
-class _Opened(Struct, frozen=True, kw_only=True):
-    """The first entry of a child's log: all that is needed to run it, again if need be."""
-
-    kind: str = "opened"
-    parent_id: str
-    root_id: str
-    role: str
-    task: str
-    depth: int
-    settings: Settings
-
-
-class _Handle:
-    """A child that is queued or running in this process."""
-
-    __slots__ = ("child", "inbox", "log", "opened", "task")
-
-    def __init__(self, child: Child, opened: _Opened, log: SessionLog) -> None:
-        self.child = child
-        self.opened = opened
-        self.log = log
-        self.inbox: list[str] = []
-        self.task: asyncio.Task[None] | None = None
-
-
 class Subagents:
     """The children of every session of one supervisor."""
 
     def __init__(self, supervisor: Starter) -> None:
         self._supervisor = supervisor
         self._store = supervisor.store
-        self._handles: dict[str, _Handle] = {}
+        self._handles: dict[str, Handle] = {}
+        self.turns = Turns(supervisor)
         self.above = Ancestry(
             supervisor.store, supervisor.owner, supervisor.max_threads, supervisor.running_log
         )
@@ -130,8 +68,7 @@ class Subagents:
                 hint="do the work in this session, or raise FANFOLD_MAX_DEPTH",
                 details={"depth": depth, "max_depth": self._supervisor.max_depth},
             )
-        if self._supervisor.is_read_only(parent_id):  # a child may be narrower than its parent, never wider
-            settings = structs.replace(settings, read_only=True)
+        settings = self._narrowed(parent_id, depth, settings)
         number = len(lineage.fold(read_children(self._store, parent_id))) + 1
         child = Child(
             subagent_id=f"{parent_id}.{number}",
@@ -145,13 +82,13 @@ class Subagents:
             attempt=1,
             execution=1,
         )
-        opened = _Opened(
+        opened = Opened(
             parent_id=parent_id, root_id=root_id, role=role, task=task, depth=depth, settings=settings
         )
         log = self.above.child_log(child, root_id)
         log.hold(msgspec.to_builtins(opened))
         log.append({"kind": "input", "text": task})
-        self._begin(_Handle(child, opened, log))
+        self._begin(Handle(child, opened, log))
         return child.subagent_id
 
     async def wait(self, ids: Sequence[str], timeout_s: float = WAIT_S) -> dict[str, list[Child]]:
@@ -196,7 +133,7 @@ class Subagents:
             raise SubagentRefused("subagent.not_detached", message)
         handle = self._reopen(child)
         handle.child = structs.replace(child, status=lineage.QUEUED, execution=child.execution + 1)
-        handle.inbox = _unheard(read_entries(self._store, child.session_id))
+        handle.inbox = unheard(read_entries(self._store, child.session_id))
         self._begin(handle)
         return handle.child
 
@@ -211,6 +148,7 @@ class Subagents:
             handle = self._reopen(child)
             handle.child = structs.replace(child, status=CLOSED)
             self._tell(handle, "closed")
+        await self.turns.housing.clear(child.session_id)
         return self.find(subagent_id)
 
     def list(self, parent_id: str) -> list[Child]:
@@ -240,18 +178,18 @@ class Subagents:
 
     # ------------------------------------------------------------------------------- how it is done
 
-    def _begin(self, handle: _Handle) -> None:
+    def _begin(self, handle: Handle) -> None:
         self._handles[handle.child.subagent_id] = handle
         self._tell(handle, "queued")
         handle.task = asyncio.create_task(self._live(handle), name=handle.child.subagent_id)
 
-    async def _live(self, handle: _Handle) -> None:
+    async def _live(self, handle: Handle) -> None:
         """From the queue to the end."""
         places = self.above.places(handle.opened.root_id)
         try:
             await places.take()
             try:
-                result = await self._turns(handle)
+                result = await self.turns.take(handle, lambda: self._started(handle))
             finally:
                 places.give_back()
         except SessionFailed as failed:
@@ -262,33 +200,22 @@ class Subagents:
             _log.exception("subagent %s is lost", handle.child.subagent_id)
         except FanfoldError as error:
             self._over(handle, "failed", Failure("agent", error.code, error.message, error.hint, False))
+        except Exception as error:  # noqa: BLE001 - a child that nobody ends would seem to run for ever
+            _log.exception("subagent %s crashed", handle.child.subagent_id)
+            text = f"{type(error).__name__}: {error}"
+            self._over(handle, "failed", Failure("internal", "session.crashed", text, retryable=False))
         else:
             self._over(handle, "finished", None, result.usage, result.summary)
         finally:
             self._handles.pop(handle.child.subagent_id, None)
 
-    async def _turns(self, handle: _Handle) -> SessionResult:
-        """One turn for the task, and one more for as long as there was input meanwhile."""
-        settings = handle.opened.settings
-        while True:
-            for text in handle.inbox:
-                handle.log.append({"kind": "input", "text": text})
-            handle.inbox.clear()
-            result = await self._supervisor.run_child(
-                self._request(handle), handle.log, settings, lambda: self._started(handle)
-            )
-            if not handle.inbox:
-                return result
-            attempt = handle.child.attempt + 1
-            handle.child = structs.replace(handle.child, attempt=attempt, execution=1)
-
-    def _started(self, handle: _Handle) -> None:
+    def _started(self, handle: Handle) -> None:
         handle.child = structs.replace(handle.child, status=lineage.RUNNING)
         self._tell(handle, "started")
 
     def _over(
         self,
-        handle: _Handle,
+        handle: Handle,
         word: str,
         failure: Failure | None,
         usage: Usage | None = None,
@@ -298,14 +225,14 @@ class Subagents:
         handle.child = structs.replace(handle.child, summary=summary, error=failure, usage=usage)
         self._tell(handle, word)
 
-    async def _stop(self, handles: Sequence[_Handle]) -> None:
+    async def _stop(self, handles: Sequence[Handle]) -> None:
         tasks = {handle.task for handle in handles if handle.task is not None}
         for task in tasks:
             task.cancel()
         if tasks:
             await asyncio.wait(tasks)
 
-    def _tell(self, handle: _Handle, word: str, reason: str = "") -> None:
+    def _tell(self, handle: Handle, word: str, reason: str = "") -> None:
         """Write a step of a child's life into its parent's log."""
         child = handle.child
         event = SubagentEvent(
@@ -328,48 +255,27 @@ class Subagents:
         log = self.above.parent_log(child.parent_id, handle.opened.root_id, child.depth - 1)
         log.append_child(event)
 
-    def _reopen(self, child: Child) -> _Handle:
+    def _narrowed(self, parent_id: str, depth: int, settings: Settings) -> Settings:
+        """A child may be narrower than its parent, never wider."""
+        if self._supervisor.is_read_only(parent_id):
+            settings = structs.replace(settings, read_only=True)
+        if depth == 1:
+            return settings
+        above = read_opened(self._store, parent_id).settings
+        return structs.replace(
+            settings,
+            read_only=settings.read_only or above.read_only,
+            permission=narrower(settings.permission, above.permission),
+            unsafe=settings.unsafe and above.unsafe,
+        )
+
+    def _reopen(self, child: Child) -> Handle:
         """A handle for a child that does not run, from what its log says."""
-        entries = read_entries(self._store, child.session_id)
-        opened = msgspec.convert(entries[0], _Opened)
-        return _Handle(child, opened, self.above.child_log(child, opened.root_id))
+        opened = read_opened(self._store, child.session_id)
+        return Handle(child, opened, self.above.child_log(child, opened.root_id))
 
     def _project(self, child: Child) -> Child:
         return lineage.project(child, lambda one: one in self._handles or self.above.is_held_elsewhere(child))
-
-    def _request(self, handle: _Handle) -> SessionRequest:
-        child, settings = handle.child, handle.opened.settings
-        spoken = [one for one in read_entries(self._store, child.session_id) if one.get("kind") in _SPOKEN]
-        asked = [entry["text"] for entry in spoken if entry["kind"] == "input"]
-        return SessionRequest(
-            session_id=child.session_id,
-            run_id=child.session_id,
-            step=settings.name or child.role,
-            attempt=child.attempt,
-            execution=child.execution,
-            role=child.role,
-            instructions=settings.instructions,
-            prompt=asked[-1],
-            model=settings.model,
-            reasoning_effort=settings.reasoning_effort,
-            max_turns=settings.max_turns,
-            tools=settings.tools,
-            workspace=settings.workspace,
-            read_only=settings.read_only,
-            write_set=settings.write_set,
-            entries=spoken,
-        )
-
-
-def _unheard(entries: Sequence[Entry]) -> list[str]:
-    """Input that waited for the end of a turn which never came."""
-    waiting: list[str] = []
-    for entry in entries:
-        if entry.get("kind") == "pending_input":
-            waiting.append(entry["text"])
-        elif entry.get("kind") == "input" and waiting and waiting[0] == entry["text"]:
-            waiting.pop(0)
-    return waiting
 
 
 def _word(failure: Failure) -> str:

@@ -33,9 +33,10 @@ from fanfold.kernel.events import Failure
 from fanfold.sessions.insist import insist
 from fanfold.sessions.lineage import Child
 from fanfold.sessions.log import Belonging, SessionLog, open_log, read_entries
+from fanfold.sessions.opened import Settings
 from fanfold.sessions.places import Places
 from fanfold.sessions.processes import end_session
-from fanfold.sessions.subagents import WAIT_S, Settings, Subagents
+from fanfold.sessions.subagents import WAIT_S, Subagents
 from fanfold.store.protocol import Batch, Lease, LeaseLost, Owner, Store, StoreFault
 
 GRACE_S = 2.0

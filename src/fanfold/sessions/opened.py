@@ -1,0 +1,119 @@
+"""What a child's own log says of it: how it is to be run, and what was said to it.
+
+Rules
+* The first entry (`opened`) holds everything needed to run the child again, in any process. What it may do
+  is fixed there: nobody who talks to the child later can widen it.
+* A turn is rebuilt from the entries that were spoken; the others are about the child, not for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal, TypeAlias
+
+import msgspec
+from msgspec import Struct
+
+from fanfold.agents.backend import Entry, SessionRequest
+from fanfold.errors import NotFoundError
+from fanfold.sessions.lineage import Child
+from fanfold.sessions.log import read_entries
+from fanfold.store.protocol import Store
+
+SPAWN_TIMEOUT_S = 120.0
+_SPOKEN = frozenset({"input", "response", "tool_call", "tool_result"})
+
+Permission: TypeAlias = Literal["read_only", "ask", "auto"]
+Merge: TypeAlias = Literal["auto", "propose", "discard"]
+
+
+class Settings(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """How a child is to be run. Roles are resolved by whoever spawns."""
+
+    backend: str
+    name: str = ""
+    """What scripts answer by; the role when empty."""
+    key: str = ""
+    """Chosen by whoever asked for the child from another process, to find it again."""
+    instructions: str = ""
+    model: str | None = None
+    fallback_models: tuple[str, ...] = ()
+    reasoning_effort: str | None = None
+    max_turns: int | None = None
+    tools: tuple[str, ...] | None = None
+    network: bool = False
+    mcp_servers: dict[str, dict[str, Any]] = {}
+    pipeline: tuple[dict[str, Any], ...] = ()
+    workspace: str = "."
+    """The folder it works in, or of which it gets a snapshot."""
+    isolated: bool = False
+    """Whether a child that writes does so in a snapshot."""
+    merge: Merge = "auto"
+    """What becomes of the changes in a snapshot."""
+    read_only: bool = True
+    write_set: tuple[str, ...] = ()
+    permission: Permission = "ask"
+    """What its tools may do without asking."""
+    unsafe: bool = False
+    """Whether programs run for it even where this machine cannot confine them."""
+    timeout_s: float = SPAWN_TIMEOUT_S
+
+
+class Opened(Struct, frozen=True, kw_only=True):
+    """The first entry of a child's log: all that is needed to run it, again if need be."""
+
+    kind: str = "opened"
+    parent_id: str
+    root_id: str
+    role: str
+    task: str
+    depth: int
+    settings: Settings
+
+
+def read_opened(store: Store, session_id: str) -> Opened:
+    """How a child was opened; raises NotFoundError for a session that nobody spawned."""
+    for entry in read_entries(store, session_id)[:1]:
+        if entry.get("kind") == "opened":
+            return msgspec.convert(entry, Opened)
+    raise NotFoundError("subagent.not_found", f"there is no subagent {session_id!r}")
+
+
+def make_request(child: Child, opened: Opened, entries: Sequence[Entry], workspace: str) -> SessionRequest:
+    """What a back end needs for the child's next turn."""
+    settings = opened.settings
+    spoken = [one for one in entries if one.get("kind") in _SPOKEN]
+    asked = [entry["text"] for entry in spoken if entry["kind"] == "input"]
+    return SessionRequest(
+        session_id=child.session_id,
+        run_id=child.session_id,
+        step=settings.name or child.role,
+        attempt=child.attempt,
+        execution=child.execution,
+        role=child.role,
+        instructions=settings.instructions,
+        prompt=asked[-1],
+        model=settings.model,
+        fallback_models=settings.fallback_models,
+        reasoning_effort=settings.reasoning_effort,
+        max_turns=settings.max_turns,
+        tools=settings.tools,
+        workspace=workspace,
+        read_only=settings.read_only,
+        write_set=settings.write_set,
+        network=settings.network,
+        mcp_servers=settings.mcp_servers,
+        pipeline=settings.pipeline,
+        entries=spoken,
+    )
+
+
+def unheard(entries: Sequence[Entry]) -> list[str]:
+    """Input that waited for the end of a turn which never came."""
+    waiting: list[str] = []
+    for entry in entries:
+        if entry.get("kind") == "pending_input":
+            waiting.append(entry["text"])
+        elif entry.get("kind") == "input" and waiting and waiting[0] == entry["text"]:
+            waiting.pop(0)
+    return waiting
