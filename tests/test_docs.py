@@ -25,7 +25,7 @@ each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.path)
 
 def named_file(block: Block) -> str | None:
     """The name that a block gives itself in a first-line comment: `# brief.yaml`, `# words.py`."""
-    ending = {"yaml": "yaml", "python": "py"}.get(block.language)
+    ending = {"yaml": "yaml", "python": "py", "toml": "toml"}.get(block.language)
     named = re.match(r"# (\S+\.(\w+))\n", block.text)
     return named[1] if named and named[2] == ending else None
 
