@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from fanfold.agents.backend import Backend
     from fanfold.kernel.plan import Plan
     from fanfold.recipe.builder import Recipe
+    from fanfold.runtime.by_hand import HandMeans
     from fanfold.runtime.client import Client
     from fanfold.runtime.frozen import Frozen
     from fanfold.runtime.handler_search import HandlerSearch
@@ -94,17 +95,17 @@ class Wired:
     def open(self) -> Project:
         """The project with its store, ready to run recipes."""
         # Looking at recipes must not cost the import of a database.
-        from fanfold.agents.redaction import secrets_of
+        from fanfold.agents.redaction import Redactor
         from fanfold.runtime.project import Project
         from fanfold.store.sqlite import SqliteStore
 
         durability = self.config.text("store.durability")
         store = SqliteStore(
-            self.project / ".fanfold", durability="normal" if durability == "normal" else "full"
+            self.project / ".fanfold",
+            durability="normal" if durability == "normal" else "full",
+            clean=Redactor.of(self._environment).encoded,
         )
-        project = Project(self.project, self.config, lambda: self.roles, store, self.supervise)
-        project.secrets = tuple(value.encode() for value in secrets_of(self._environment))
-        return project
+        return Project(self.project, self.config, lambda: self.roles, store, self.supervise)
 
     def supervise(self, store: Store, frozen: Frozen, means: Means) -> Supervisor:
         from fanfold.agents.backends.scripted import Script, ScriptedBackend
@@ -129,12 +130,14 @@ class Wired:
 
     def supervise_by_hand(self, project: Project) -> Supervisor:
         """The supervisor of subagents that people start themselves; each names its own back end."""
-        from fanfold.runtime.programs import Programs
+        from fanfold.runtime.by_hand import HandMeans
+        from fanfold.runtime.hand_places import HandPlaces
         from fanfold.sessions.supervisor import Supervisor
         from fanfold.store.leases import this_process
 
-        means = project.means(Programs(project.isolation), "ask")
-        return Supervisor(
+        places = HandPlaces(project.folder)
+        means = HandMeans(project, places.isolation)
+        supervisor = Supervisor(
             project.store,
             _Doors(partial(self._door, project.store, means)),
             max_threads=self.config.integer("sessions.max_threads"),
@@ -142,8 +145,10 @@ class Wired:
             max_sessions=self.config.integer("sessions.max_sessions"),
             owner=this_process(),
         )
+        supervisor.children.turns.housing = places
+        return supervisor
 
-    def _door(self, store: Store, means: Means, name: str) -> Backend:
+    def _door(self, store: Store, means: HandMeans, name: str) -> Backend:
         from fanfold.agents.backends.scripted import Script, ScriptedBackend
         from fanfold.runtime.frozen import Frozen
 
@@ -154,7 +159,7 @@ class Wired:
             return self._models(Frozen(), means)
         raise KeyError(name)
 
-    def _models(self, frozen: Frozen, means: Means) -> Backend:
+    def _models(self, frozen: Frozen, means: Means | HandMeans) -> Backend:
         from fanfold.agents.backends.local import AnyModel
         from fanfold.agents.backends.model import Access, ModelBackend
         from fanfold.agents.local.weights import local_state

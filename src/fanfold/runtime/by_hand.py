@@ -3,8 +3,10 @@
 Rules
 * All of them are children of one session, `HAND`, so one supervisor counts their places and one lease
   guards their history. Whoever holds the lease is their host; it leaves when nothing runs any more.
-* Any process asks by a request, as it asks runs: spawn, input, close. A request carries a key, and a spawn
-  whose key a child already has is not repeated, so asking is safe to repeat after a crash.
+* Any process asks by a request, as it asks runs: spawn, input, resume, close. A spawn carries a key, and one
+  whose key a child already has is not repeated, so asking is safe to repeat after a crash. What is refused
+  is written down with the request's number, for whoever asked.
+* Each child has the permission it was spawned with, whoever talks to it later.
 * Looking needs no host: what became of a child stands in the log.
 """
 
@@ -14,18 +16,27 @@ import asyncio
 import time
 from collections.abc import Mapping
 from hashlib import blake2b
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from fanfold.agents.backend import SessionRequest
 from fanfold.errors import FanfoldError
 from fanfold.runtime.host import now_ms
+from fanfold.runtime.isolation import Isolation
+from fanfold.runtime.means import Means
+from fanfold.runtime.programs import Programs
 from fanfold.runtime.project import Project
-from fanfold.sessions.lineage import QUEUED, RUNNING, Child
-from fanfold.sessions.log import read_entries
-from fanfold.sessions.opened import Settings
+from fanfold.sessions.lineage import DETACHED, QUEUED, RUNNING, Child
+from fanfold.sessions.log import read_entries, read_evidence
+from fanfold.sessions.opened import Opened, Settings, read_opened
+from fanfold.sessions.stragglers import sweep_stragglers
+from fanfold.sessions.subagents import SubagentRefused
 from fanfold.sessions.supervisor import Supervisor
-from fanfold.store.protocol import Batch, Request
+from fanfold.store.protocol import Batch, LeaseLost, Request, Store, StoreFault
+
+if TYPE_CHECKING:
+    from fanfold.agents.toolbox.catalogue import Tools
 
 HAND = "hand"
 LINGER_S = 1.0
@@ -45,11 +56,18 @@ def is_taken(project: Project, number: int) -> bool:
     return all(request.id != number for request in project.store.requests(HAND))
 
 
+def refusal(project: Project, number: int) -> SubagentRefused | None:
+    """Why a host did not do what a request asked for."""
+    for entry in read_entries(project.store, HAND):
+        if entry.get("kind") == "refused" and entry["request"] == number:
+            return SubagentRefused(entry["code"], entry["message"], hint=entry["hint"])
+    return None
+
+
 def with_key(supervisor: Supervisor, key: str) -> Child | None:
     """The child that was spawned under a key."""
     for child in reversed(supervisor.list(HAND)):
-        opened = next(iter(read_entries(supervisor.store, child.session_id)), {})
-        if opened.get("settings", {}).get("key") == key:
+        if read_opened(supervisor.store, child.session_id).settings.key == key:
             return child
     return None
 
@@ -58,13 +76,51 @@ def is_live(child: Child) -> bool:
     return child.status in (QUEUED, RUNNING)
 
 
+def changed(store: Store, child: Child, opened: Opened) -> dict[str, Any]:
+    """What became of what a child changed in its last turn, from its own log.
+
+    `changes` is None for one that shared the project with everybody: nobody knows whose changes those are.
+    """
+    settings = opened.settings
+    alone = settings.isolated or settings.read_only
+    changes: dict[str, Any] = {}
+    told: dict[str, Any] = {"changes": None, "proposal": None, "violations": [], "conflicts": []}
+    for fact in read_evidence(store, child.session_id, "workspace_event"):
+        if fact["attempt"] != child.attempt:
+            continue
+        if fact["what"] == "merge":
+            changes |= {change["path"]: change for change in fact["changes"]}
+            told["proposal"] = fact["proposal"] or None
+        elif fact["what"] in ("violation", "conflict"):
+            told[f"{fact['what']}s"] = fact["paths"]
+    return {**told, "changes": list(changes.values()) if alone else None}
+
+
+class HandMeans:
+    """Makes the toolbox of each child, with the permission that it was spawned with."""
+
+    def __init__(self, project: Project, isolation: Isolation) -> None:
+        self._project = project
+        self._isolation = isolation
+        self._means: dict[tuple[str, bool], Means] = {}
+
+    def toolbox(self, request: SessionRequest) -> Tools:
+        settings = read_opened(self._project.store, request.session_id).settings
+        key = (settings.permission, settings.unsafe)
+        if key not in self._means:
+            programs = Programs(self._isolation, unsafe=settings.unsafe)
+            self._means[key] = self._project.means(programs, settings.permission)
+        return self._means[key].toolbox(request)
+
+
 async def serve(project: Project, supervisor: Supervisor) -> None:
     """Host subagents until nothing runs and nothing is asked; raises `LeaseHeld` when another does."""
     epoch = supervisor.children.above.belonging(HAND, HAND, None, 0).epoch
     bell = project.bells.listen(HAND)
     rung = asyncio.ensure_future(bell.wait())
-    idle_since = time.monotonic()
     try:
+        await asyncio.to_thread(_clear_up, project, _lost(supervisor))
+        idle_since = time.monotonic()
         while True:
             await _act(project, supervisor, epoch)
             running = [child.subagent_id for child in supervisor.list(HAND) if is_live(child)]
@@ -85,12 +141,27 @@ async def serve(project: Project, supervisor: Supervisor) -> None:
         await supervisor.aclose()
 
 
+def _lost(supervisor: Supervisor) -> list[str]:
+    """Sessions whose host died."""
+    return [child.session_id for child in supervisor.list(HAND) if child.status == DETACHED]
+
+
+def _clear_up(project: Project, sessions: list[str]) -> None:
+    """End what a host that died left running, and finish or undo what it was merging."""
+    sweep_stragglers(sessions)
+    project.isolation.recover()
+
+
 async def _act(project: Project, supervisor: Supervisor, epoch: int) -> None:
     for request in project.store.requests(HAND):
         try:
             await _carry_out(supervisor, request, epoch)
-        except FanfoldError:
-            pass  # it was possible when it was asked for and is not any more; the log says why
+        except (LeaseLost, StoreFault):
+            raise  # nothing can be done here any more
+        except FanfoldError as error:  # it was possible when it was asked for and is not any more
+            about = {"code": error.code, "message": error.message, "hint": error.hint}
+            log = supervisor.children.above.parent_log(HAND, HAND, 0)
+            log.append({"kind": "refused", "request": request.id, **about})
         project.store.write([Batch(root=HAND, epoch=epoch, requests_done=[request.id])])
 
 
@@ -104,6 +175,10 @@ async def _carry_out(supervisor: Supervisor, request: Request, epoch: int) -> No
             await supervisor.spawn(HAND, str(data["role"]), str(data["task"]), settings)
     elif request.kind == "input":
         await supervisor.send_input(str(data["id"]), str(data["text"]))
+    elif request.kind == "resume":
+        supervisor.children.resume(str(data["id"]))
+        if data["text"] is not None:
+            await supervisor.send_input(str(data["id"]), str(data["text"]))
     elif request.kind == "close":
         await supervisor.close(str(data["id"]))
 
