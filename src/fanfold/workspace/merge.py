@@ -109,6 +109,18 @@ def merge_fully(
     in_parent: Content,
 ) -> Outcome:
     """The outcome as git sees it; `ours` is what the parent changed since the base, as (before, now)."""
+    return _merge(*gather(revision, content, ours, objects, in_base, in_parent), objects)
+
+
+def gather(
+    revision: Revision,
+    content: Content,
+    ours: Mapping[str, tuple[State | None, State | None]],
+    objects: Objects,
+    in_base: Content,
+    in_parent: Content,
+) -> tuple[dict[str, State], dict[str, State], dict[str, State]]:
+    """Base, parent and revision as three trees of what either side changed; the store has their content."""
     base: dict[str, State] = {}
     mine: dict[str, State] = {}
     theirs: dict[str, State] = {}
@@ -127,7 +139,7 @@ def merge_fully(
         if file.after is not None:
             content.keep(file.path, file.after, objects)
             theirs[file.path] = file.after
-    return _merge(base, mine, theirs, objects)
+    return base, mine, theirs
 
 
 def _merge(
@@ -139,7 +151,7 @@ def _merge(
     code, said = objects.git(arguments, ok=(0, 1))
     tree, _, rest = said.partition(b"\0")
     if code == 1:
-        return Outcome(conflicts=_conflicts(rest))
+        return Outcome(conflicts=read_conflicts(rest))
     result = objects.list_tree(tree.decode())
     steps = [
         Revised(path, ours.get(path), result.get(path))
@@ -149,7 +161,7 @@ def _merge(
     return Outcome(tuple(steps), stored=frozenset(step.path for step in steps))
 
 
-def _conflicts(said: bytes) -> tuple[Conflict, ...]:
+def read_conflicts(said: bytes) -> tuple[Conflict, ...]:
     """Read what `merge-tree -z` says of conflicts: entries by stage, an empty field, then messages."""
     entries, _, messages = said.partition(b"\0\0")
     sides: dict[str, dict[int, str]] = {}

@@ -19,7 +19,6 @@ Rules
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal, TypeAlias
@@ -28,11 +27,12 @@ import msgspec
 
 from fanfold.errors import NotFoundError, WorldError
 from fanfold.kernel.paths import matches
-from fanfold.workspace import cgroups, children, overlay, trash
+from fanfold.workspace import children, disputes, overlay, trash
 from fanfold.workspace.bases import Base, Bases
 from fanfold.workspace.beneath import open_top
 from fanfold.workspace.changes import Change, violations
 from fanfold.workspace.children import Child
+from fanfold.workspace.disputes import Dispute
 from fanfold.workspace.ignoring import Ignoring
 from fanfold.workspace.journal import Journal, Moved, Note
 from fanfold.workspace.layout import Layout, write_whole
@@ -41,6 +41,7 @@ from fanfold.workspace.objects import Objects, State
 from fanfold.workspace.owner import is_alive, is_of_this_boot
 from fanfold.workspace.policy import Policy, ProcessLimits
 from fanfold.workspace.proposals import Proposal, Proposals, draw_diff, keep_content
+from fanfold.workspace.remains import Collected, Judge, Remains, draw_child
 from fanfold.workspace.results import Merged, Recovered
 from fanfold.workspace.revision import Content, Revision, StoredContent, TreeContent, revise, state_at
 from fanfold.workspace.scan import Limits
@@ -48,6 +49,8 @@ from fanfold.workspace.shared import Watch
 
 Mode: TypeAlias = Literal["auto", "propose", "discard"]
 MAX_TRIES = 5
+MERGED = "merged.json"
+"""In a child's folder: what became of its changes."""
 CLOSE_S = 0.02
 """How long closing a child may spend on deleting what it left."""
 
@@ -65,6 +68,7 @@ class Workspaces:
         self._bases = Bases(self._layout, self._ignoring, self._limits)
         self._journal = Journal(self._layout)
         self._proposals = Proposals(self._layout, self._objects)
+        self.remains = Remains(self._layout, self._bases, self._ignoring, self._objects, self._proposals)
 
     @property
     def project(self) -> Path:
@@ -72,22 +76,53 @@ class Workspaces:
         return self._layout.project
 
     def open_child(
-        self, session_id: str, *, read_only: bool = False, write_set: Sequence[str] | None = None
+        self,
+        session_id: str,
+        *,
+        read_only: bool = False,
+        write_set: Sequence[str] | None = None,
+        origin: str = "",
     ) -> Child:
-        """Snapshot the parent as it is now for one session; an older workspace of it is thrown away."""
+        """Snapshot the parent as it is now for one session; an older workspace of it is thrown away.
+
+        `origin` says what it is for; who cleans up is asked by that name whether it may go.
+        """
         folder = self._layout.child(session_id)
         kept = None if write_set is None else tuple(write_set)
         with self._layout.lock():
             if folder.exists():
-                self._throw_away(folder)
+                self.remains.throw_away(folder)
             base = self._bases.current()
             try:
                 return children.make(
-                    folder, session_id, base, self._ignoring, read_only=read_only, write_set=kept
+                    folder,
+                    session_id,
+                    base,
+                    self._ignoring,
+                    read_only=read_only,
+                    write_set=kept,
+                    origin=origin,
                 )
             except BaseException:
-                self._throw_away(folder)
+                self.remains.throw_away(folder)
                 raise
+
+    def open_disputed(self, session_id: str, source: Child) -> tuple[Child, Dispute]:
+        """A workspace of the parent as it is now, in which the conflicts of `source` wait to be settled."""
+        was = source.record
+        child = self.open_child(session_id, write_set=was.write_set, origin=was.origin)
+        try:
+            dispute = disputes.lay_out(source, child, self._objects)
+            write_whole(child.folder / disputes.NOTE, msgspec.json.encode(dispute))
+        except BaseException:
+            self.close(child)
+            raise
+        return child, dispute
+
+    def unsettled(self, child: Child, dispute: Dispute) -> list[str]:
+        """What is left of a dispute; what was put beside for it is taken away."""
+        disputes.clear(child, dispute)
+        return disputes.unsettled(child, dispute, self._objects)
 
     def find_child(self, session_id: str) -> Child | None:
         """The workspace an earlier process left for this session, opened as it was; None without one."""
@@ -144,7 +179,7 @@ class Workspaces:
 
     def merge(self, child: Child, write_set: Sequence[str] | None = None, mode: Mode = "auto") -> Merged:
         """Bring a child's changes home: put them into the parent, keep them as a proposal, or drop them."""
-        known = self._remembered(child)
+        known = _recall(child.folder / MERGED)
         if known is not None:
             return known
         changes = tuple(child.changes())
@@ -160,28 +195,37 @@ class Workspaces:
                 keep_content(revision, TreeContent(base), content, self._objects)
                 kept = None if write_set is None else tuple(write_set)
                 with self._layout.lock():
-                    proposal = self._proposals.add(child.session_id, child.base.id, kept, changes, revision)
+                    proposal = self._proposals.add(
+                        child.session_id, child.base.id, kept, changes, revision, child.record.origin
+                    )
                 merged = Merged(changes, proposal=proposal.id)
-                write_whole(child.folder / "merged.json", msgspec.json.encode(merged))
+                write_whole(child.folder / MERGED, msgspec.json.encode(merged))
                 return merged
-            note = child.folder / "merged.json"
-            return self._put(changes, revision, content, child.base, write_set, note)
+            return self._put(changes, revision, content, child.base, write_set, child.folder / MERGED)
         finally:
             os.close(base)
             os.close(tree)
 
-    def apply(self, proposal_id: str, *, dry_run: bool = False) -> Merged:
-        """Put a proposal into the parent as it is now; a dry run only says what would happen."""
+    def apply(self, proposal_id: str, *, dry_run: bool = False, drop: bool = True) -> Merged:
+        """Put a proposal into the parent as it is now; a dry run only says what would happen.
+
+        Without `drop` it stays, applied, until it is rejected: applying again returns the same and does
+        nothing, so that nobody forgets it who dies before having told of it.
+        """
         proposal = self._proposals.get(proposal_id)
+        note = self._proposals.note(proposal_id)
+        known = _recall(note)
+        if known is not None:
+            return known
         try:
             base: Base | None = self._bases.get(proposal.base)
         except FileNotFoundError:
             base = None
         content = StoredContent(self._objects)
         merged = self._put(
-            proposal.changes, proposal.revision, content, base, proposal.write_set, None, dry_run=dry_run
+            proposal.changes, proposal.revision, content, base, proposal.write_set, note, dry_run=dry_run
         )
-        if merged.ok and not dry_run:
+        if merged.ok and not dry_run and drop:
             self._proposals.drop(proposal_id)
         return merged
 
@@ -198,25 +242,11 @@ class Workspaces:
         """The changes of a child, or of a proposal by its id, as a patch."""
         if isinstance(what, str):
             return draw_diff(self._proposals.get(what).revision, self._objects)
-        base, tree = open_top(what.base.tree), open_top(what.path)
-        try:
-            plain = [change for change in what.changes() if change.what != "special"]
-            revision = revise(plain, base, tree)
-            keep_content(revision, TreeContent(base), TreeContent(tree), self._objects)
-            return draw_diff(revision, self._objects)
-        finally:
-            os.close(base)
-            os.close(tree)
+        return draw_child(what, tuple(what.changes()), self._objects)
 
     def content(self, side: str) -> bytes:
         """What a side of a conflict (`mode hash`) holds."""
         return self._objects.get(side.rpartition(" ")[2])
-
-    def _remembered(self, child: Child) -> Merged | None:
-        try:
-            return msgspec.json.decode((child.folder / "merged.json").read_bytes(), type=Merged)
-        except FileNotFoundError:
-            return None
 
     def _put(
         self,
@@ -302,8 +332,8 @@ class Workspaces:
             write_whole(child.folder / "child.json", msgspec.json.encode(record))
             return
         with self._layout.lock():
-            self._throw_away(child.folder)
-            self._prune_bases()
+            self.remains.throw_away(child.folder)
+            self.remains.prune_bases()
         trash.empty(self._layout.trash, budget_s=CLOSE_S)
 
     def recover(self) -> Recovered:
@@ -312,12 +342,12 @@ class Workspaces:
             left = self._journal.recover()
             unmounted: list[str] = []
             orphans: list[str] = []
-            for folder in self._folders():
+            for folder in self.remains.folders():
                 try:
                     record = children.read_record(folder)
                 except WorldError:
                     if not (folder / "child.json").exists():
-                        self._throw_away(folder)  # died while it was made
+                        self.remains.throw_away(folder)  # died while it was made
                     continue
                 if is_alive(record.owner):
                     continue
@@ -327,50 +357,19 @@ class Workspaces:
                     unmounted.append(record.session)
         return Recovered(tuple(left), tuple(unmounted), tuple(orphans))
 
-    def gc(self, *, keep_for_s: float | None = None) -> None:
-        """Delete what nobody needs: old bases, thrown-away trees, content without a proposal, and, when a
-        time is given, workspaces kept or abandoned longer ago than that.
-        """
-        with self._layout.lock():
-            for folder in self._folders():
-                if keep_for_s is not None and self._is_old(folder, keep_for_s):
-                    self._throw_away(folder)
-            self._prune_bases()
-            for name in os.listdir(self._layout.bases):
-                if name.startswith("."):
-                    trash.throw_away(self._layout.bases / name, self._layout.trash)
-            if not self._proposals.all() and not self._folders():
-                trash.throw_away(self._layout.store / "objects", self._layout.trash)
-                (self._layout.store / "objects").mkdir(exist_ok=True)
-        trash.empty(self._layout.trash)
-        cgroups.sweep()
+    def gc(
+        self, *, keep_for_s: float | None = None, judge: Judge = lambda _: "ages", dry_run: bool = False
+    ) -> Collected:
+        """Delete what nobody needs, or say what that would be: see `Remains.collect`."""
+        return self.remains.collect(keep_for_s, judge, dry_run=dry_run)
 
-    def _is_old(self, folder: Path, keep_for_s: float) -> bool:
-        try:
-            record = children.read_record(folder)
-            age_s = time.time() - (folder / "child.json").stat().st_mtime
-        except (WorldError, OSError):
-            return True
-        return age_s > keep_for_s and (bool(record.kept) or not is_alive(record.owner))
 
-    def _folders(self) -> list[Path]:
-        return [folder for folder in self._layout.children.iterdir() if folder.is_dir()]
-
-    def _throw_away(self, folder: Path) -> None:
-        overlay.lift(folder / "workspace")
-        trash.throw_away(folder, self._layout.trash)
-
-    def _prune_bases(self) -> None:
-        used = {self._bases.newest_name()}
-        used.update(proposal.base for proposal in self._proposals.all())
-        for folder in self._folders():
-            try:
-                used.add(children.read_record(folder).base)
-            except WorldError:
-                continue
-        for name in self._bases.names():
-            if name not in used:
-                trash.throw_away(self._layout.bases / name, self._layout.trash)
+def _recall(note: Path) -> Merged | None:
+    """A merge that was done before."""
+    try:
+        return msgspec.json.decode(note.read_bytes(), type=Merged)
+    except FileNotFoundError:
+        return None
 
 
 def _outside(outcome: Outcome, write_set: Sequence[str] | None) -> tuple[Conflict, ...]:
