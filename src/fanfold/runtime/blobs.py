@@ -1,7 +1,8 @@
 """Values by hash: each is encoded once, kept in the store, and remembered for a while.
 
 `put` does not write: new blobs wait in `fresh` until the decision that refers to them is committed, in
-the same transaction as its events. So an event never refers to a value that is not there.
+the same transaction as its events. So an event never refers to a value that is not there. Secrets are taken
+out before a value gets its name, and whoever asks for it sees what was stored.
 """
 
 from __future__ import annotations
@@ -17,7 +18,6 @@ from fanfold.store.protocol import Store
 REMEMBERED = 2_000
 LARGE_BYTES = 256 * 1024
 """Larger values are read again when they are needed: a run may make thousands of them."""
-MARK = b"[redacted]"
 _encoder = msgspec.json.Encoder()
 
 
@@ -25,18 +25,15 @@ class Blobs:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._known: OrderedDict[str, JSON] = OrderedDict()
-        self.secrets: tuple[bytes, ...] = ()
-        """Values that are never stored: each is replaced by a mark."""
         self.fresh: list[tuple[str, bytes]] = []
         """Values to be written with the next batch."""
 
     def put(self, value: JSON) -> str:
         """The hash of a JSON value."""
         content = _encoder.encode(value)
-        if any(secret in content for secret in self.secrets):
-            for secret in self.secrets:
-                content = content.replace(secret, MARK)
-            value = msgspec.json.decode(content)
+        clean = self._store.clean(content)
+        if clean is not content:
+            content, value = clean, msgspec.json.decode(clean)
         name = blake2b(content, digest_size=16).hexdigest()
         if name not in self._known:
             self.fresh.append((name, content))

@@ -278,7 +278,7 @@ class Host:
                 FAILED,
                 start.attempt,
                 start.execution,
-                error=self.tree.redacted(outcome.error),
+                error=outcome.error,
                 usage=outcome.usage,
             )
         else:
@@ -289,7 +289,7 @@ class Host:
                 self.tree.remember_cached(key, output)
             data = _report(
                 self._task(node), node, COMPLETED, start.attempt, start.execution,
-                output=output, summary=self.tree.redact(outcome.summary), usage=outcome.usage,
+                output=output, summary=outcome.summary, usage=outcome.usage,
             )  # fmt: skip
         self.post(start.run, data)
         if self._held_by:
@@ -303,7 +303,7 @@ class Host:
         refused = error.kind == "quota" or (error.kind == "permission" and error.code.startswith("model."))
         if not refused or not step_is_agent(node) or stopping not in ("", "pause"):
             return False
-        self._held_by = f"provider: {self.tree.redact(error.message)}"
+        self._held_by = f"provider: {error.message}"
         return True
 
     def _task(self, node: Node) -> str:

@@ -89,8 +89,6 @@ class Project:
         self.isolation = Isolation(self.folder)
         self.asker: Ask | None = None
         """Puts what an agent wants to do to a person; None when nobody is there."""
-        self.secrets: tuple[bytes, ...] = ()
-        """Values that no run of this project may store."""
         self.bells = Wakeups(self.folder / ".fanfold")
 
     def close(self) -> None:
@@ -126,7 +124,6 @@ class Project:
             frozen=None,
         )
         tree = RunTree(self.store, Event(root, now_ms(), data), lease, performer.reuse)
-        tree.blobs.secrets = self.secrets
         data = msgspec.structs.replace(
             data, inputs=tree.blobs.put(bound), frozen=tree.blobs.put(to_json(frozen))
         )
@@ -175,7 +172,6 @@ class Project:
         lease = self.store.acquire(root, this_process())
         try:
             tree = RunTree.load(self.store, root, lease)
-            tree.blobs.secrets = self.secrets
             frozen = self.frozen(tree)  # stands in the first event, so it is known only now
             tree.answers.reuse = self._performer(root, frozen).reuse
             tree.forked_from = frozen.forked_from

@@ -12,13 +12,13 @@ from typing import Any
 
 from msgspec import Struct
 
+from fanfold.agents.redaction import MARK
 from fanfold.errors import AuthorError, NotFoundError
 from fanfold.kernel.events import Failure, StepEvent, WorkflowEvent
 from fanfold.kernel.lifecycle import COMPLETED, FAILED, PAUSED, RUN_TERMINAL, RUNNING, TERMINAL, WAITING
 from fanfold.kernel.nodes import Node, State
 from fanfold.kernel.plan import ApprovalAction
 from fanfold.kernel.state import find_node
-from fanfold.runtime.blobs import MARK
 from fanfold.runtime.run_tree import RunTree
 from fanfold.store.protocol import Request
 
@@ -88,7 +88,7 @@ def check_recorded(tree: RunTree, run: str, path: str, verdict: Verdict) -> None
 
 def _is_kept(given: Any, found: Any) -> bool:
     """Whether this is what was given, but for secrets, which are never kept."""
-    return bool(given == found) or MARK.decode() in str(found)
+    return bool(given == found) or MARK in str(found)
 
 
 def apply_request(tree: RunTree, request: Request, at: int) -> None:

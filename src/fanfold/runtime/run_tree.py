@@ -4,6 +4,7 @@ Rules
 * `report` folds one fact in and answers everything it leads to; nothing is durable yet.
 * `commit` writes all of it as one transaction. Only then may effects begin and may anybody be told.
 * If a commit fails, this object is ahead of the log and must be thrown away; the log is the truth.
+* Secrets are taken out of an event before it is folded, so that what is known here is what was written.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TypeAlias
 
+import msgspec
 from msgspec.structs import replace
 
 from fanfold.errors import NotFoundError
@@ -21,7 +23,6 @@ from fanfold.kernel.events import (
     Envelope,
     Event,
     Evidence,
-    Failure,
     StepEvent,
     SubagentEvent,
     Usage,
@@ -35,13 +36,14 @@ from fanfold.kernel.nodes import LEAF, Node, Run, State
 from fanfold.kernel.plan import AgentAction, ApprovalAction
 from fanfold.kernel.state import create_state, evolve, mark_late
 from fanfold.runtime.answers import Answers
-from fanfold.runtime.blobs import MARK, Blobs
+from fanfold.runtime.blobs import Blobs
 from fanfold.runtime.jobs import Job
 from fanfold.runtime.memory import Memory, add
 from fanfold.runtime.values import Values
 from fanfold.store.protocol import Batch, Lease, OutputRow, RunHead, Store
 
 Reuse: TypeAlias = Callable[[Node, Job], str | None]
+_encoder = msgspec.json.Encoder()
 
 
 def nothing_to_reuse(_node: Node, _job: Job) -> str | None:
@@ -58,6 +60,7 @@ class RunTree:
         self.lease = lease
         self.blobs = Blobs(store)
         self.memory = Memory()
+        first = self._without_secrets(first)
         self.state: State = create_state(first)
         self.memory.observe(first)
         self.values = Values(self.state, self.memory, self.blobs)
@@ -110,22 +113,18 @@ class RunTree:
         self.log_seq[envelope.log] = envelope.seq
         self.tree_seq = envelope.tree_seq
 
-    # Secrets
-
-    def redact(self, text: str) -> str:
-        """A text without the values that are never stored."""
-        for secret in self.blobs.secrets:
-            text = text.replace(secret.decode(), MARK.decode())
-        return text
-
-    def redacted(self, failure: Failure) -> Failure:
-        return replace(failure, message=self.redact(failure.message), hint=self.redact(failure.hint))
-
     # Writing
+
+    def _without_secrets(self, event: Event) -> Event:
+        encoded = _encoder.encode(event.data)
+        clean = self.store.clean(encoded)
+        if clean is encoded:
+            return event
+        return replace(event, data=msgspec.json.decode(clean, type=type(event.data)))
 
     def begin(self, first: Event) -> None:
         """Record the first event of a new tree; it is already folded."""
-        self._append(first)
+        self._append(self._without_secrets(first))
 
     def report(self, run: str, at: int, data: Data) -> None:
         """Fold one fact in, then answer everything the kernel asks because of it."""
@@ -136,6 +135,7 @@ class RunTree:
             self._fold(Event(command.run, at, self.answers.answer(command)))
 
     def _fold(self, event: Event) -> None:
+        event = self._without_secrets(event)
         evolve(self.state, event)
         self.memory.observe(event)
         self._append(event)

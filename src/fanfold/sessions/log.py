@@ -8,6 +8,7 @@ Rules
 * One `SessionLog` per log and process: it alone knows the next number.
 * An entry larger than `MAX_INLINE_BYTES` is stored as a blob and referred to by hash, so the size of a log
   does not depend on how much an agent said. Reading puts it back.
+* Whatever is said, secrets are taken out of it here, before it is numbered or named by its hash.
 """
 
 from __future__ import annotations
@@ -76,6 +77,9 @@ class SessionLog:
         """Number an entry that will be written with the next one, or by whoever takes the batch."""
         data: dict[str, Any] = {key: value for key, value in entry.items() if key != "last"}
         encoded = _encode(data)
+        clean = self._store.clean(encoded)
+        if clean is not encoded:
+            encoded, data = clean, msgspec.json.decode(clean)
         if len(encoded) > MAX_INLINE_BYTES:
             name = blake2b(encoded, digest_size=16).hexdigest()
             self._held_blobs.append((name, encoded))

@@ -20,6 +20,7 @@ import msgspec
 
 from fanfold.errors import BugError
 from fanfold.kernel.events import Envelope
+from fanfold.store.protocol import Clean
 
 CHUNK = 1_000
 MAX_REMEMBERED = 10_000
@@ -64,8 +65,9 @@ class _Log:
 class Appender:
     """Turns envelopes into rows, inside a write transaction."""
 
-    def __init__(self, db: apsw.Connection) -> None:
+    def __init__(self, db: apsw.Connection, clean: Clean) -> None:
         self._db = db
+        self._clean = clean
         self._logs: dict[str, _Log] = {}
 
     def forget(self) -> None:
@@ -74,7 +76,7 @@ class Appender:
 
     def rows(self, envelopes: Sequence[Envelope]) -> list[EventRow]:
         """What `INSERT` binds; registers logs that are new."""
-        logs = self._logs
+        logs, clean = self._logs, self._clean
         if len(logs) > MAX_REMEMBERED:
             logs.clear()
         rows: list[EventRow] = []
@@ -95,7 +97,7 @@ class Appender:
                     envelope.at,
                     envelope.type,
                     envelope.epoch,
-                    _encode(envelope.data),
+                    clean(_encode(envelope.data)),
                 )
             )
         return rows

@@ -7,17 +7,28 @@ Rules
 * Each batch carries its tree's lease epoch and is refused (`LeaseLost`) when a newer owner exists.
 * Heads, outputs and the search index are derived: convenient to query, rebuilt from the logs at will.
 * Any process may insert a request without holding the lease; only the owner acts on it.
+* Secrets are never stored. A store is given `clean` and passes everything through it; who names content by
+  its hash, or goes on working with what it wrote, asks `clean` first.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Protocol, TypeAlias
 
 from msgspec import Struct
 
 from fanfold.errors import WorldError
 from fanfold.kernel.events import Envelope, Failure, Usage
+
+
+Clean: TypeAlias = Callable[[bytes], bytes]
+"""Takes secrets out of encoded JSON; what holds none comes back as the same object."""
+
+
+def as_it_is(data: bytes) -> bytes:
+    """`Clean` where there are no secrets."""
+    return data
 
 
 class LeaseLost(WorldError):
@@ -112,6 +123,8 @@ class Request(Struct, frozen=True, kw_only=True):
 
 class Store(Protocol):
     """One project's memory. Methods are synchronous and quick; call them from the owning thread."""
+
+    clean: Clean
 
     def write(self, batches: Sequence[Batch]) -> None:
         """Append atomically and durably. Raises `LeaseLost` or `StoreFault`; then nothing was written."""

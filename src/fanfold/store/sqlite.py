@@ -23,10 +23,10 @@ from urllib.parse import quote
 import apsw
 import msgspec
 
-from fanfold.errors import NotFoundError
+from fanfold.errors import BugError, NotFoundError
 from fanfold.kernel.events import Envelope
 from fanfold.store import faults, folder, heads, leases, logs, schema
-from fanfold.store.protocol import Batch, Lease, OutputRow, Owner, Request, RunHead
+from fanfold.store.protocol import Batch, Clean, Lease, OutputRow, Owner, Request, RunHead, as_it_is
 from fanfold.store.removal import Removal
 
 CHECKPOINT_PAGES = 2_000
@@ -52,8 +52,16 @@ class SqliteStore:
     >>> store.close()
     """
 
-    def __init__(self, path: Path, *, durability: Literal["full", "normal"] = "full", vfs: str = "") -> None:
+    def __init__(
+        self,
+        path: Path,
+        *,
+        durability: Literal["full", "normal"] = "full",
+        vfs: str = "",
+        clean: Clean = as_it_is,
+    ) -> None:
         self.path = path
+        self.clean = clean
         self._read_only = folder.is_read_only(path)
         """Nothing may be written here: runs can be looked at, and that is all."""
         database = path / folder.DATABASE if self._read_only else folder.prepare(path)
@@ -67,7 +75,7 @@ class SqliteStore:
         """In the write-ahead log after the last commit."""
         with faults.translated(self._file):
             self._db = self._open_writer()
-        self._appender = logs.Appender(self._db)
+        self._appender = logs.Appender(self._db, clean)
 
     # ------------------------------------------------------------------------------------ writing
 
@@ -82,6 +90,7 @@ class SqliteStore:
         if current != batch.epoch:
             raise leases.lost(batch.root, batch.epoch, current)
         if batch.blobs:
+            self._check_blobs(batch.blobs)
             db.executemany(_INSERT_BLOB, batch.blobs)
         if batch.envelopes:
             db.executemany(logs.INSERT, self._appender.rows(batch.envelopes))
@@ -94,6 +103,12 @@ class SqliteStore:
         if batch.requests_done:
             done = [(number, batch.root) for number in batch.requests_done]
             db.executemany("DELETE FROM requests WHERE id = ? AND root = ?", done)
+
+    def _check_blobs(self, blobs: Sequence[tuple[str, bytes]]) -> None:
+        """Content is named by its hash, so it cannot be changed here any more."""
+        for name, content in blobs:
+            if self.clean(content) is not content:
+                raise BugError("store.secret", f"the content of {name} was to be stored with a secret in it")
 
     @contextmanager
     def _transaction(self) -> Iterator[apsw.Connection]:
@@ -234,7 +249,7 @@ class SqliteStore:
                     request.root,
                     request.run_id,
                     request.kind,
-                    msgspec.json.encode(request.data).decode(),
+                    self.clean(msgspec.json.encode(request.data)).decode(),
                     request.at,
                 ),
             )
