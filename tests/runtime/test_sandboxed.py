@@ -178,3 +178,20 @@ def test_many_programs_start_while_others_end(project):
     )
     done = project.run("run", "many.yaml", "--yes", "--json")
     assert json.loads(done.stdout)["output"] == ["a"] * 16, done.stderr
+
+
+def test_the_project_s_own_virtual_environment_works(project, request):
+    """Its interpreter may live in somebody's home, which is closed but for it."""
+    if request.node.callspec.params["project"] == "landlock":
+        pytest.skip("no dependency folders inside an isolated workspace at this level")
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", project.folder / ".venv"], check=True)
+    secret = Path.home() / ".fanfold-test-secret"
+    secret.write_text("secret")
+    try:
+        (project.folder / ".venv/bin/python3.99").symlink_to(secret)
+        said = project.program(".venv/bin/python -c 'import json; print(json.dumps(1))'")
+        assert said["stdout"] == "1\n", said
+        said = project.program("cat .venv/bin/python3.99")
+        assert "secret" not in str(said["stdout"])
+    finally:
+        secret.unlink()

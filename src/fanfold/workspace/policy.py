@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 from pathlib import Path
@@ -63,8 +64,14 @@ def hidden_folders(policy: Policy) -> list[Path]:
 
 
 def programs(policy: Policy, hidden: list[Path]) -> list[Path]:
-    """What of hidden folders is needed to run programs: PATH entries and their interpreters' prefixes."""
-    entries = tuple(name for name in policy.path.split(":") if name.startswith("/"))
+    """What of hidden folders is needed to run programs: PATH entries and their interpreters' prefixes.
+
+    Virtual environments of the project count too. The project may be somebody else's work, so of these only
+    what really is an installation of Python is followed out of it.
+    """
+    own = f"{policy.project}/"
+    entries = [name for name in policy.path.split(":") if name.startswith("/") and not name.startswith(own)]
+    entries += [f"{own}{point}/bin" for point in sorted(policy.points) if policy.points[point]]
     # Looking takes a tenth of a second where PATH is long; a new program changes its folder's time.
     seen = tuple((name, os.stat(name).st_mtime_ns) for name in entries if os.path.isdir(name))
     return list(_programs(seen, policy.home, policy.project, tuple(hidden)))
@@ -89,14 +96,15 @@ def _programs(
 
     for name, _ in entries:
         entry = Path(name)
-        for folder in dict.fromkeys((entry, Path(os.path.realpath(entry)))):
-            if project in (folder, *folder.parents):
-                continue
+        trusted = not entry.is_relative_to(project)
+        for folder in dict.fromkeys((entry, Path(os.path.realpath(entry)))) if trusted else ():
             add(folder)
             _add_prefix(folder.parent, add)
         for target in _targets(entry):
-            if str(target).startswith(below) and target not in tried and project not in target.parents:
-                add(target)
+            if target in tried or not str(target).startswith(below) or target.is_relative_to(project):
+                continue
+            if trusted or _is_python(target):
+                add(target if trusted else target.parent)  # there the link may lead through other links
                 _add_prefix(target.parent.parent, add)
     return tuple(found)
 
@@ -117,6 +125,13 @@ def _add_prefix(prefix: Path, add: Callable[[Path], None]) -> None:
     if prefix.name == ".pyenv":
         for part in ("versions", "libexec", "version", "plugins"):
             add(prefix / part)
+
+
+def _is_python(program: Path) -> bool:
+    """Whether a file is the interpreter of an installation, whatever its name claims."""
+    library = program.parent.parent / "lib"
+    named = re.fullmatch(r"(python|pypy)[\d.]*t?", program.name) is not None
+    return named and program.parent.name == "bin" and any(library.glob("p*/os.py"))
 
 
 def _targets(folder: Path) -> list[Path]:
