@@ -31,13 +31,14 @@ _FIELDS = frozenset(Role.__struct_fields__) - {"source", "instructions", "reason
 
 
 class _InvalidError(Exception):
-    """The file cannot become a role; `key` says which line to point at."""
+    """The file cannot become a role; `key` says which line to point at, in `stage` of the pipeline if any."""
 
-    def __init__(self, message: str, key: str = "", line: int = 0) -> None:
+    def __init__(self, message: str, key: str = "", line: int = 0, stage: int = 0) -> None:
         super().__init__(message)
         self.message = message
         self.key = key
         self.line = line
+        self.stage = stage
 
 
 def read_role(path: Path, kind: Literal["toml", "md"], notices: list[Notice]) -> Role | None:
@@ -49,7 +50,7 @@ def read_role(path: Path, kind: Literal["toml", "md"], notices: list[Notice]) ->
         unknown = sorted(key for key in values if key not in _FIELDS | {"instructions", "reasoning_effort"})
         role = _build({key: value for key, value in values.items() if key not in unknown}, str(path))
     except _InvalidError as error:
-        line = error.line or _line_of(text, error.key)
+        line = error.line or _line_of(text, error.key, error.stage)
         notices.append(Notice("role.invalid", f"role file ignored: {error.message}", str(path), line))
         return None
     for key in unknown:
@@ -133,6 +134,7 @@ def _build(values: dict[str, object], source: str) -> Role:
         raise _InvalidError('"max_turns" must be a whole number from 1 to 10,000', "max_turns")
     _normalise_version(values)
     _normalise_command(values)
+    _check_pipeline(values)
     try:
         return msgspec.convert({**values, "source": source}, Role)
     except msgspec.ValidationError as error:
@@ -162,12 +164,49 @@ def _normalise_command(values: dict[str, object]) -> None:
             raise _InvalidError(f'"command" cannot be split into arguments: {error}', "command") from None
 
 
-def _line_of(text: str, key: str) -> int:
-    """The first line that sets `key`, else the first line of the file."""
+def _check_pipeline(values: Mapping[str, object]) -> None:
+    if "pipeline" not in values:
+        return
+    # Few roles have one, and every command that knows roles would pay for the import.
+    from fanfold.agents.stages import Bounds, StageProblem, read_stages
+
+    if values.get("command"):
+        raise _InvalidError('"command" and "pipeline" are two strategies; a role has one', "pipeline")
+    tools = values.get("tools")
+    bounds = Bounds(
+        tools=[str(tool) for tool in tools] if isinstance(tools, list) else None,
+        read_only=values.get("sandbox_mode") == "read-only",
+        network=values.get("network") is True,
+        own_tools=bool(values.get("mcp_servers")),
+    )
+    try:
+        read_stages(values["pipeline"], bounds)
+    except StageProblem as problem:
+        raise _InvalidError(problem.message, problem.key or "pipeline", stage=problem.stage) from None
+
+
+def line_in_file(path: str, key: str, stage: int) -> int:
+    """The line of a key in a stage of a role's file; 1 when the file cannot be read any more."""
+    try:
+        return _line_of(_read_text(Path(path)), key, stage)
+    except _InvalidError:
+        return 1
+
+
+def _line_of(text: str, key: str, stage: int = 0) -> int:
+    """The first line that sets `key` (in a stage, if one is meant), else where that stage or file begins."""
+    lines = text.splitlines()
+    headers = [at for at, line in enumerate(lines) if re.match(r"\s*\[\[\s*pipeline\s*\]\]", line)]
+    first, last = 0, len(lines)
+    if 0 < stage <= len(headers):
+        first, last = [*headers, last][stage - 1 : stage + 1]
+    elif stage:
+        key = "pipeline"  # not written as tables: its stages have no lines of their own
     names = [key, *(name for table in (_TOML_NAMES, _MD_NAMES) for name, own in table.items() if own == key)]
-    pattern = re.compile(r"\s*\[*(?:" + "|".join(map(re.escape, names)) + r")[\"'\].]*\s*[=:.\]]")
+    words = "|".join(map(re.escape, names))
+    pattern = re.compile(rf"\s*\[*(?:pipeline\.)?(?:{words})[\"'\].]*\s*[=:.\]]")
     if key:
-        for number, line in enumerate(text.splitlines(), 1):
-            if pattern.match(line):
-                return number
-    return 1
+        for number in range(first, last):
+            if pattern.match(lines[number]):
+                return number + 1
+    return first + 1

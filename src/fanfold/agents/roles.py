@@ -17,7 +17,7 @@ Rules
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -75,6 +75,8 @@ def load_roles(roots: Sequence[tuple[Path, Literal["toml", "md"]]]) -> Registry:
     for folder, kind in roots:
         _take(chosen, notices, _read_root(folder, kind, notices))
     _take(chosen, notices, list(ROLES))
+    if any(role.pipeline for role in chosen):
+        chosen = _without_bad_stages(Registry(chosen, ALIASES, ()), chosen, notices)
     return Registry(chosen, ALIASES, notices)
 
 
@@ -123,6 +125,37 @@ def _take(chosen: list[Role], notices: list[Notice], root: list[Role]) -> None:
             notices.append(Notice("role.duplicate", text, winner.source))
         if twin is None:
             chosen.append(role)
+
+
+def _without_bad_stages(known: Registry, chosen: list[Role], notices: list[Notice]) -> list[Role]:
+    """Leave out roles whose stages name a role that cannot do a stage; only now are all roles known."""
+    from fanfold.agents.role_files import line_in_file
+
+    kept: list[Role] = []
+    for role in chosen:
+        problem = next(_stage_problems(known, role), None)
+        if problem is None:
+            kept.append(role)
+            continue
+        number, message = problem
+        text = f"role file ignored: stage {number} of the pipeline: {message}"
+        line = line_in_file(role.source, "agent", number)
+        notices.append(Notice("role.invalid", text, role.source, line))
+    return kept
+
+
+def _stage_problems(known: Registry, role: Role) -> Iterator[tuple[int, str]]:
+    for number, stage in enumerate(role.pipeline, 1):
+        name = stage.get("agent")
+        if not isinstance(name, str):
+            continue
+        other = known.find(name)
+        if other is None:
+            yield number, f'there is no role "{name}"'
+        elif other.pipeline:
+            yield number, f'role "{name}" has a pipeline of its own; stages do not nest'
+        elif other.command or other.backend not in (None, "model"):
+            yield number, f'role "{name}" is no model but a program, which cannot be a stage'
 
 
 def _newest_first(role: Role) -> tuple[str, bool, tuple[int, str]]:
