@@ -1,5 +1,6 @@
 """Secrets are taken out, and nothing else is touched."""
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -68,6 +69,15 @@ def test_a_secret_that_begins_with_another_goes_as_a_whole():
     assert Redactor(["abcdefgh", "abcdefgh-ijkl"]).text("abcdefgh-ijkl") == MARK
 
 
+@pytest.mark.parametrize("frame", ["said {}", "said {}…", "said {}…, and more"])
+def test_what_a_cut_left_of_a_value_goes_too(frame):
+    half = len(KEY) // 2
+    for kept in range(half, len(KEY)):
+        assert Redactor([KEY]).text(frame.format(KEY[:kept])) == frame.format(MARK)
+    for little in (KEY[: half - 1], KEY[:half] + "!"):
+        assert Redactor([KEY]).text(frame.format(little)) == frame.format(little)
+
+
 values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(),
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
@@ -87,3 +97,34 @@ def test_no_secret_survives_anywhere_in_a_value(value):
     assert KEY not in repr(clean)
     assert clean["deep"][1] == {MARK: [f"a {MARK} b", 1, None]}
     assert clean["same"] is value
+
+
+@pytest.mark.parametrize(
+    "secret", [KEY, 'pass"word\\with-é-odd/chars', "nothing-to-see-here", "back\\slash-0123456"]
+)
+def test_encoded_json_loses_the_same_as_the_value_in_it(secret):
+    redactor = Redactor([secret])
+    inner = msgspec.json.encode({"inside": secret}).decode()
+    for value in (
+        secret,
+        [f"a {secret} b"],
+        {secret: 1},
+        {"text": inner},
+        f"\n{secret[1:]}\\",
+        "plain",
+        [1, None],
+    ):
+        data = msgspec.json.encode(value)
+        clean = redactor.encoded(data)
+        assert msgspec.json.decode(clean) == redactor.json(value, shapes=False)
+        assert (clean is data) == (redactor.json(value, shapes=False) is value)
+
+
+def test_text_that_is_no_json_loses_its_secrets_too():
+    assert Redactor([KEY]).encoded(f"key: {KEY}\n".encode()) == f"key: {MARK}\n".encode()
+
+
+@given(st.binary(max_size=40))
+def test_nothing_is_searched_for_where_nothing_is_known(data):
+    assert Redactor().encoded(data) is data
+    assert Redactor().known(repr(data)) == repr(data)

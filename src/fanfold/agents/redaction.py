@@ -8,6 +8,8 @@ Rules
   or it would write the mark back into it.
 * Redaction never fails and never changes anything but text. What holds no secret comes back as the same
   object, so the usual case costs one search.
+* Text is shortened in many places, and a cut may go through a value: what is left of it before the end of
+  the text, or before the mark of a cut, goes too when it is half of the value or more.
 * Stores are given `encoded`, which every byte passes on its way to the disk: whoever forgets to redact what
   it records leaks nothing.
 """
@@ -24,8 +26,10 @@ import msgspec
 from fanfold.kernel.plan import JSON
 
 MARK = "[redacted]"
+CUT = "…"
 MIN_SECRET_CHARS = 8
 MIN_OTHER_CHARS = 16
+MIN_CUT_CHARS = 12
 PROVIDER_KEYS = ("OPENAI_API_KEY", "ANTHROPIC_API_KEY")
 
 _NAMES = re.compile(r"(?:KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIALS?)$")
@@ -77,9 +81,10 @@ class Redactor:
         # As it is, in an address, and inside JSON that is itself a text.
         known = given | {quote(value, safe="") for value in given} | {_in_json(value) for value in given}
         # Longest first: a secret that begins with another one must go as a whole.
-        escaped = [re.escape(value) for value in sorted(known, key=lambda value: (-len(value), value))]
-        self._values = re.compile("|".join(escaped)) if escaped else None
-        self._traces = tuple({_in_json(value).encode("utf-8", "surrogatepass") for value in known})
+        self._known = sorted(known, key=lambda value: (-len(value), value))
+        self._values = re.compile("|".join(map(re.escape, self._known)))
+        self._beginnings = tuple(dict.fromkeys(map(_beginning, self._known)))
+        self._traces = tuple(_in_json(begins).encode("utf-8", "replace") for begins in self._beginnings)
 
     @classmethod
     def of(cls, environment: Mapping[str, str], also: Iterable[str | None] = ()) -> Redactor:
@@ -92,12 +97,30 @@ class Redactor:
 
     def known(self, text: str) -> str:
         """The text without the values this process was given."""
-        return text if self._values is None else self._values.sub(MARK, text)
+        for begins in self._beginnings:  # quicker than a pattern, and nearly always all there is to do
+            if begins in text:
+                return self._cut_short(self._values.sub(MARK, text))
+        return text
 
     def json(self, value: _T, *, shapes: bool = True) -> _T:
         """The value with every text in it redacted, keys of objects included."""
         cleaned: _T = _each(value, self.text if shapes else self.known)
         return cleaned
+
+    def _cut_short(self, text: str) -> str:
+        """The text without what is left of values that were cut."""
+        for value in self._known:
+            begins = _beginning(value)
+            at = text.find(begins)
+            while at >= 0:
+                end = at + len(begins)
+                while end < len(text) and end - at < len(value) and text[end] == value[end - at]:
+                    end += 1
+                if end == len(text) or text.startswith(CUT, end):
+                    text = text[:at] + MARK + text[end:]
+                    end = at + len(MARK)
+                at = text.find(begins, end)
+        return text
 
     def encoded(self, data: bytes) -> bytes:
         """Encoded JSON without the values this process was given.
@@ -117,6 +140,11 @@ class Redactor:
             return self.known(data.decode("utf-8", "replace")).encode()
         clean = _each(value, self.known)
         return data if clean is value else msgspec.json.encode(clean)
+
+
+def _beginning(value: str) -> str:
+    """As much of a value as must not be left of it."""
+    return value[: max(MIN_CUT_CHARS, (len(value) + 1) // 2)]
 
 
 def _in_json(text: str) -> str:

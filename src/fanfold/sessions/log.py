@@ -86,6 +86,11 @@ class SessionLog:
             data = {"kind": data.get("kind", ""), "blob": name, "bytes": len(encoded)}
         self._put("session_event", data)
 
+    def cleaned(self, text: str) -> str:
+        """A text without secrets, for what is told elsewhere than in this log."""
+        encoded = _encode(text.encode("utf-8", "replace").decode())
+        return str(msgspec.json.decode(self._store.clean(encoded)))
+
     def take(self) -> Batch | None:
         """What is held, for the caller to write; it must not get lost unless the session does too."""
         if not self._held:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import traceback
 from collections.abc import Sequence
 
 import msgspec
@@ -201,7 +202,8 @@ class Subagents:
         except FanfoldError as error:
             self._over(handle, "failed", Failure("agent", error.code, error.message, error.hint, False))
         except Exception as error:  # noqa: BLE001 - a child that nobody ends would seem to run for ever
-            _log.exception("subagent %s crashed", handle.child.subagent_id)
+            trace = handle.log.cleaned("".join(traceback.format_exception(error)))
+            _log.error("subagent %s crashed\n%s", handle.child.subagent_id, trace)
             text = f"{type(error).__name__}: {error}"
             self._over(handle, "failed", Failure("internal", "session.crashed", text, retryable=False))
         else:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -331,7 +332,8 @@ def _outcome(live: Live, timeout_ms: int | None) -> SessionResult:
         raise error
     if isinstance(error, FanfoldError):
         raise _failed(request, "agent", error.code, error.message, error.hint) from error
-    _log.error("session %s crashed", request.session_id, exc_info=error)
+    trace = live.log.cleaned("".join(traceback.format_exception(error)))
+    _log.error("session %s crashed\n%s", request.session_id, trace)
     message = f"the back end failed: {type(error).__name__}: {error}"
     raise _failed(request, "internal", "session.crashed", message) from error
 
