@@ -62,6 +62,8 @@ class Fault(Struct, frozen=True):
     kind: FaultKind
     retry_after_s: float | None = None
     after: int = 3
+    message: str = ""
+    """What an error says; empty: what such an error says usually."""
 
 
 class Asked(Struct, frozen=True):
@@ -170,7 +172,7 @@ class ScriptedProvider:
             wait = (
                 {} if given.retry_after_s is None else {"retry-after-ms": f"{given.retry_after_s * 1_000:g}"}
             )
-            await _send(writer, _STATUS[given.kind][0], _error(form, given.kind), wait)
+            await _send(writer, _STATUS[given.kind][0], _error(form, given.kind, given.message), wait)
 
     def _note(self, form: Format, headers: dict[str, str], body: Body) -> Asked:
         messages, tools = form.heard(body)
@@ -252,8 +254,9 @@ def _chunk(writer: asyncio.StreamWriter, data: bytes) -> None:
         writer.write(f"{len(data):x}\r\n".encode() + data + b"\r\n")
 
 
-def _error(form: Format, kind: str) -> Body:
-    _, code, type_name, message = _STATUS[kind]
+def _error(form: Format, kind: str, said: str = "") -> Body:
+    _, code, type_name, usual = _STATUS[kind]
+    message = said or usual
     if form is MESSAGES:
         return {"type": "error", "error": {"type": type_name, "message": message}}
     return {"error": {"message": message, "type": type_name, "param": None, "code": code}}
