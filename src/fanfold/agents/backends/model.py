@@ -63,15 +63,21 @@ class ModelBackend:
         await self._providers.load(models)
         request = self._without_secrets(request)
         told = "" if self._instructions is None else self._instructions(request.workspace)
+        tools = self._toolbox(request)
         setting = Setting(
             asker=Asker(
                 self._providers, models, self._redactor, self._patience, progress, request.max_output_tokens
             ),
-            tools=self._toolbox(request),
+            tools=tools,
             redactor=self._redactor,
             instructions=compose(request.instructions, told),
         )
-        return await ModelSession(request, setting, record, progress).run()
+        try:
+            if not _is_over(request):
+                await tools.open()
+            return await ModelSession(request, setting, record, progress).run()
+        finally:
+            await tools.aclose()
 
     def _without_secrets(self, request: SessionRequest) -> SessionRequest:
         """The request as a model may know it: a prompt made from a file may hold one of our keys."""
@@ -85,3 +91,8 @@ class ModelBackend:
     async def aclose(self) -> None:
         """Close the connections to providers."""
         await self._providers.aclose()
+
+
+def _is_over(request: SessionRequest) -> bool:
+    """Whether the session said everything before a crash: then it uses no tool any more."""
+    return bool(request.entries) and "output" in request.entries[-1]

@@ -5,6 +5,8 @@ Rules
   the means for (no runner, no network, no run to query) and, when it may only read, less every mutation.
 * What is not offered cannot be called either: a model that names a tool it was not given is told so.
 * Mutations pass the permission of the session before they happen, reads do not.
+* Tools are opened before the session begins and closed when it is over, however it ends: some of them are
+  programs that run as long as it does.
 """
 
 from __future__ import annotations
@@ -33,6 +35,14 @@ Query: TypeAlias = Callable[[SessionRequest, str, int], Awaitable[JSON]]
 
 class Tools(Toolbox, Protocol):
     """A toolbox that can be offered to a model."""
+
+    async def open(self) -> None:
+        """Make the tools ready; raises `SessionFailed` when the session cannot have what its role names."""
+        ...
+
+    async def aclose(self) -> None:
+        """Let go of what `open` began, also when it failed; nothing of it is left when this returns."""
+        ...
 
     def offered(self) -> Sequence[ToolSpec]:
         """The tools of this session, always in the same order."""
@@ -79,6 +89,12 @@ class SessionTools:
     def of(cls, request: SessionRequest) -> SessionTools:
         """The tools that a session's request allows by itself: files and searching."""
         return cls(request)
+
+    async def open(self) -> None:
+        """Files need no preparation, and what runs a command is lent."""
+
+    async def aclose(self) -> None:
+        """Nothing is held."""
 
     def offered(self) -> Sequence[ToolSpec]:
         return self._offered

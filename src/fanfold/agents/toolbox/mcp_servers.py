@@ -1,0 +1,268 @@
+"""Which MCP servers a role names, and how each of them is reached.
+
+Role files are written for several agents, which spell the same things differently. This module takes every
+spelling that is in use and gives one: `Server`.
+
+Rules
+* What cannot be used is refused with the server's name and what to do about it. Nothing is guessed: a role
+  that silently lacks its tools does something else than its author meant.
+* Of our environment a server gets the variables that the role names (`env_vars`, `bearer_token_env_var`,
+  `env_http_headers`, `${NAME}`, `${NAME:-otherwise}`), and never a provider's key, under whatever name.
+* A message names settings and variables, never their values.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import re
+import shlex
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import urlsplit
+
+from msgspec import Struct
+
+from fanfold.agents.backend import SessionFailed
+from fanfold.agents.redaction import PROVIDER_KEYS, Redactor
+from fanfold.kernel.events import Failure
+
+STARTUP_TIMEOUT_S = 10.0
+TOOL_TIMEOUT_S = 60.0
+MAX_TIMEOUT_S = 3_600.0
+MAX_SERVERS = 32
+
+_VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
+_HTTP_TYPES = frozenset({"http", "streamable-http", "streamable_http", "streamablehttp", "remote", "sse"})
+_TYPES = _HTTP_TYPES | {"stdio", "local"}
+_URLS = ("url", "httpUrl", "serverUrl")
+_ONLY_NAMED = "only its name is given here"
+_SAY_HOW = "write its command or its url into the role's file"
+
+
+class Server(Struct, frozen=True, kw_only=True):
+    """One server, ready to be reached: a program (`argv`) or an address (`url`)."""
+
+    name: str
+    argv: tuple[str, ...] = ()
+    environment: dict[str, str] = {}
+    url: str = ""
+    headers: dict[str, str] = {}
+    sse: bool = False
+    """Whether it speaks the older of the two HTTP forms: one stream of events for all answers."""
+    startup_timeout_s: float = STARTUP_TIMEOUT_S
+    tool_timeout_s: float = TOOL_TIMEOUT_S
+    enabled_tools: frozenset[str] | None = None
+    disabled_tools: frozenset[str] = frozenset()
+
+    def has_use_for(self, tool: str) -> bool:
+        """Whether the role's settings of this server leave the tool in."""
+        chosen = self.enabled_tools is None or tool in self.enabled_tools
+        return chosen and tool not in self.disabled_tools
+
+    def without_secrets(self, text: str) -> str:
+        """What a server said, fit to be shown: it may repeat what it was given."""
+        words = [word for value in self.headers.values() for word in value.split()]  # `Bearer token`
+        return Redactor([*self.environment.values(), *words, urlsplit(self.url).query]).text(text)
+
+
+def unavailable(name: str, why: str, hint: str = "", *, retryable: bool = False) -> SessionFailed:
+    """The failure of a session one of whose servers cannot be used."""
+    message = f'the MCP server "{name}" cannot be used: {why}'
+    return SessionFailed(Failure("tool", "mcp.unavailable", message, hint, retryable))
+
+
+def servers_of(value: object) -> dict[str, dict[str, Any]]:
+    """The servers of a role by name, from whatever its file has: a map, a list of names or maps, or nothing.
+
+    >>> servers_of(["github", {"docs": {"url": "https://docs.example/mcp"}}])
+    {'github': {}, 'docs': {'url': 'https://docs.example/mcp'}}
+    """
+    if isinstance(value, Mapping):
+        return {str(name): _settings(settings) for name, settings in value.items()}
+    found: dict[str, dict[str, Any]] = {}
+    for item in value if isinstance(value, list | tuple) else [value] if value else []:
+        if isinstance(item, Mapping) and isinstance(item.get("name"), str):
+            found[item["name"]] = {key: one for key, one in item.items() if key != "name"}
+        elif isinstance(item, Mapping):
+            found |= servers_of(item)
+        else:
+            found[str(item)] = {}
+    return found
+
+
+def read_server(name: str, settings: Mapping[str, Any], environment: Mapping[str, str]) -> Server | None:
+    """The server, or None when it is switched off; raises `SessionFailed` when it cannot be used."""
+    if settings.get("enabled") is False or settings.get("disabled") is True:
+        return None
+    read = _Reader(name, settings, environment)
+    kind = read.kind()
+    common: dict[str, Any] = {
+        "name": name,
+        "startup_timeout_s": read.seconds("startup_timeout", STARTUP_TIMEOUT_S),
+        "tool_timeout_s": read.seconds("tool_timeout", TOOL_TIMEOUT_S),
+        "enabled_tools": read.names("enabled_tools"),
+        "disabled_tools": read.names("disabled_tools") or frozenset(),
+    }
+    if kind in _HTTP_TYPES:
+        return Server(url=read.url(), headers=read.headers(), sse=kind == "sse", **common)
+    return Server(argv=read.argv(), environment=read.environment(), **common)
+
+
+def _settings(value: object) -> dict[str, Any]:
+    if isinstance(value, Mapping):
+        return {str(key): one for key, one in value.items()}
+    if isinstance(value, str) and value:
+        return {"url" if "://" in value else "command": value}
+    if isinstance(value, list):
+        return {"command": value}
+    return {"enabled": False} if value is False else {}
+
+
+class _Reader:
+    """Reads the settings of one server."""
+
+    def __init__(self, name: str, settings: Mapping[str, Any], ours: Mapping[str, str]) -> None:
+        self._name = name
+        self._settings = settings
+        self._ours = ours
+        self._keys = [ours[key] for key in PROVIDER_KEYS if ours.get(key)]
+
+    def kind(self) -> str:
+        """How the server is reached, by its type or, without one, by what is given."""
+        given = next((self._settings[key] for key in ("type", "transport") if key in self._settings), None)
+        if given is None:
+            if "command" in self._settings:
+                return "stdio"
+            if any(key in self._settings for key in _URLS):
+                return "http"
+            raise self._refused(_ONLY_NAMED, _SAY_HOW)
+        kind = str(given).lower()
+        if kind not in _TYPES:
+            raise self._refused(f'"{kind}" is no type known here', "types are stdio, http and sse")
+        return kind
+
+    def argv(self) -> tuple[str, ...]:
+        command, args = self._settings.get("command"), self._settings.get("args")
+        if "cwd" in self._settings and str(self._settings["cwd"]) not in ("", "."):
+            hint = "leave cwd out, and give paths from the top of the workspace"
+            raise self._refused('"cwd" is not supported, servers start in the workspace', hint)
+        words = [command] if isinstance(command, str) else command
+        if args is None and isinstance(command, str) and not os.path.exists(command):
+            words = self._split(command)  # people write `npx -y some-server` into one text
+        more = self._split(args) if isinstance(args, str) else args or []
+        if not isinstance(words, list) or not isinstance(more, list) or not words or not words[0]:
+            raise self._refused("it has no command", _SAY_HOW)
+        return tuple(self._text("args", word) for word in [*words, *more])
+
+    def environment(self) -> dict[str, str]:
+        given = {**self._map("environment"), **self._map("env")}
+        listed = self._settings.get("env_vars") or []
+        names = [str(one.get("name") if isinstance(one, Mapping) else one) for one in listed]
+        # Such a list says what may be passed on, not what has to be there.
+        found = {
+            name: self._variable(name) for name in names if self._ours.get(name) or name in PROVIDER_KEYS
+        }
+        found |= {name: self._text(f"env.{name}", text) for name, text in given.items()}
+        for name in PROVIDER_KEYS:
+            if name in found:
+                raise self._refused(f"{name} is not handed to servers", "give the server a key of its own")
+        return found
+
+    def url(self) -> str:
+        given = next((self._settings[key] for key in _URLS if self._settings.get(key)), "")
+        url = self._text("url", given)
+        try:
+            parts = urlsplit(url)
+            host, _ = parts.hostname or "", parts.port
+        except ValueError:
+            raise self._refused("its url is no address", _SAY_HOW) from None
+        if parts.scheme not in ("http", "https") or not host or not url.isprintable() or " " in url:
+            raise self._refused("its url is no http or https address", _SAY_HOW)
+        if parts.username is not None:
+            raise self._refused("its url holds a user name", "use headers, or bearer_token_env_var")
+        if parts.scheme == "http" and not _is_this_machine(host):
+            raise self._refused("what is sent to a plain http address can be read on the way", "use https")
+        return url
+
+    def headers(self) -> dict[str, str]:
+        found = {
+            name: self._text(f"headers.{name}", text)
+            for name, text in {**self._map("headers"), **self._map("http_headers")}.items()
+        }
+        found |= {name: self._variable(str(key)) for name, key in self._map("env_http_headers").items()}
+        token = self._settings.get("bearer_token_env_var")
+        if token:
+            found["Authorization"] = f"Bearer {self._variable(str(token))}"
+        for name, text in found.items():
+            if not re.fullmatch(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+", name) or not re.fullmatch(
+                r"[\t\x20-\x7e]*", text
+            ):
+                raise self._refused(f'"{name}" cannot be sent as a header', "headers are one line of ASCII")
+        return found
+
+    def seconds(self, key: str, otherwise: float) -> float:
+        """A time from `KEY_sec`, or from `KEY_ms` as older files have it."""
+        for name, scale in ((f"{key}_sec", 1.0), (f"{key}_ms", 0.001)):
+            given = self._settings.get(name)
+            if given is None:
+                continue
+            if isinstance(given, bool) or not isinstance(given, int | float) or not 0 < given * scale < 1e6:
+                raise self._refused(f'"{name}" must be a number above 0', "it is a time")
+            return min(given * scale, MAX_TIMEOUT_S)
+        return otherwise
+
+    def names(self, key: str) -> frozenset[str] | None:
+        given = self._settings.get(key)
+        if given is None:
+            return None
+        return frozenset(map(str, given if isinstance(given, list | tuple) else [given]))
+
+    def _map(self, key: str) -> dict[str, object]:
+        """A map of texts; some write it as a list of `NAME=text`."""
+        given = self._settings.get(key) or {}
+        if isinstance(given, list) and all(isinstance(one, str) for one in given):
+            given = dict(one.partition("=")[::2] for one in given)
+        if not isinstance(given, Mapping):
+            raise self._refused(f'"{key}" must be a map of names and texts', "write NAME: text")
+        return {str(name): text for name, text in given.items()}
+
+    def _split(self, line: str) -> list[str]:
+        try:
+            return shlex.split(line)
+        except ValueError as error:
+            raise self._refused(f"its command cannot be split into words: {error}", _SAY_HOW) from None
+
+    def _text(self, key: str, value: object) -> str:
+        """A value as text, with the variables it names filled in."""
+        if isinstance(value, bool):
+            return "true" if value else "false"
+        if not isinstance(value, str | int | float):
+            raise self._refused(f'"{key}" must be text', "write it as one text")
+        text = _VARIABLE.sub(lambda found: self._variable(found[1], found[2]), str(value))
+        self._keep_keys(key, text)
+        return text
+
+    def _variable(self, name: str, otherwise: str | None = None) -> str:
+        if name in PROVIDER_KEYS:
+            raise self._refused(f"{name} is not handed to servers", "give the server a key of its own")
+        text = self._ours.get(name) or otherwise
+        if text is None:
+            raise self._refused(f"the environment variable {name} is not set", f"set {name} and run again")
+        self._keep_keys(name, text)
+        return text
+
+    def _keep_keys(self, key: str, text: str) -> None:
+        if any(secret in text for secret in self._keys):
+            why = f'"{key}" holds the key of a model provider'
+            raise self._refused(why, "give the server a key of its own")
+
+    def _refused(self, why: str, hint: str) -> SessionFailed:
+        return unavailable(self._name, why, hint)
+
+
+def _is_this_machine(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
