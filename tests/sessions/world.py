@@ -8,8 +8,8 @@ from typing import Any
 from fanfold.agents.backend import Backend, Progress, Record, SessionRequest, SessionResult
 from fanfold.agents.backends.scripted import Script, ScriptedBackend
 from fanfold.sessions.log import read_children
-from fanfold.sessions.processes import run_process
 from fanfold.sessions.opened import Settings
+from fanfold.sessions.processes import run_process
 from fanfold.sessions.supervisor import Supervisor
 from fanfold.store.sqlite import SqliteStore
 

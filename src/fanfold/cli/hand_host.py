@@ -7,6 +7,7 @@ when nothing runs any more.
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import subprocess
 import sys
@@ -14,7 +15,6 @@ from pathlib import Path
 
 from fanfold.runtime.by_hand import HAND, serve
 from fanfold.runtime.project import Project
-from fanfold.store.folder import private_folder
 from fanfold.store.protocol import LeaseHeld
 from fanfold.wiring import wire
 
@@ -23,8 +23,10 @@ def start_host(project: Project) -> None:
     """Have a host in the background, unless there is one."""
     if project.has_owner(HAND):
         return
-    log = private_folder(project.folder / ".fanfold" / "subagents") / "host.log"
-    with log.open("ab") as opened:
+    log = project.folder / ".fanfold" / "host.log"
+    with os.fdopen(
+        os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600), "ab"
+    ) as opened:
         process = subprocess.Popen(
             [sys.executable, "-m", "fanfold.cli.hand_host", str(project.folder)],
             cwd=project.folder,

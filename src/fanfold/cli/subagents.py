@@ -1,4 +1,10 @@
-"""`fanfold spawn`, `wait`, `send`, `close` and `ps`: subagents by hand, one bounded task each."""
+"""`fanfold spawn`, `wait`, `send`, `close` and `ps`: subagents by hand, one bounded task each.
+
+Rules
+* What a subagent may do is settled when it is spawned, by the rules of `fanfold run`, and stands in its log.
+  It works in the background, where nobody can be asked: what would have to be asked for later is denied.
+* One whose host was killed is not spoken to as if nothing had happened: going on is said (`--resume`).
+"""
 
 from __future__ import annotations
 
@@ -11,26 +17,49 @@ from typing import NamedTuple, TypeVar
 
 import click
 import msgspec
+from msgspec import Struct
 
 from fanfold.cli.command import Call, command
 from fanfold.cli.hand_host import start_host
 from fanfold.cli.inputs import read_text_file
-from fanfold.cli.output import paint, plain, say, say_json
+from fanfold.cli.output import say, say_json
 from fanfold.cli.roles import find_role
 from fanfold.cli.stored import has_runs
-from fanfold.cli.transitions import COLOURS
-from fanfold.errors import EXIT_FAILED, EXIT_OK, EXIT_PERMISSION, EXIT_WAITING, NotFoundError, WorldError
-from fanfold.runtime.by_hand import HAND, LOOK_S, ask, is_live, is_taken, with_key
+from fanfold.cli.subagent_text import child_document, say_none, say_result, say_table
+from fanfold.errors import (
+    EXIT_FAILED,
+    EXIT_OK,
+    EXIT_PERMISSION,
+    EXIT_WAITING,
+    AuthorError,
+    NotFoundError,
+    WorldError,
+)
+from fanfold.kernel.paths import GlobError, check_glob
+from fanfold.kernel.plan import EVERYTHING
+from fanfold.runtime.by_hand import HAND, LOOK_S, ask, is_live, is_taken, refusal, with_key
 from fanfold.runtime.project import Project
-from fanfold.runtime.views import failure_document, usage_document
 from fanfold.sessions.lineage import COMPLETED, DETACHED, OVER, RESTARTABLE, Child
-from fanfold.sessions.opened import SPAWN_TIMEOUT_S, Settings
+from fanfold.sessions.opened import SPAWN_TIMEOUT_S, Merge, Permission, Settings, read_opened
 from fanfold.sessions.subagents import WAIT_S, SubagentRefused
 from fanfold.sessions.supervisor import Supervisor
 from fanfold.wiring import Wired, wire
 
 START_PATIENCE_S = 30.0
 _T = TypeVar("_T")
+
+
+class Flags(Struct, frozen=True, kw_only=True):
+    """What the command line fixes for one subagent."""
+
+    timeout: float
+    model: str | None
+    write_set: tuple[str, ...]
+    merge: Merge | None
+    shared: bool
+    permission: Permission | None
+    yes: bool
+    unsafe_no_sandbox: bool
 
 
 class Hand(NamedTuple):
@@ -66,30 +95,45 @@ def _opened(call: Call, *, make: bool = False) -> Iterator[Hand]:
     metavar="S",
     help="Seconds it may take; default 120.",
 )
-@click.option("--model", metavar="M", help="Model, when the role names none.")
+@click.option("--model", metavar="M", help="Model to use, whatever the role names.")
 @click.option("--script", metavar="FILE", help="A scripted agent instead of a model, for tests.")
-@click.option("--yes", is_flag=True, help="Let a role that may change files do so.")
+@click.option(
+    "--write-set", multiple=True, metavar="GLOB", help="Files it may change; may be repeated; default: all."
+)
+@click.option(
+    "--merge",
+    type=click.Choice(["auto", "propose", "discard"]),
+    help="What becomes of its changes when it succeeds; default: auto, they are merged.",
+)
+@click.option("--shared", is_flag=True, help="Work in the project itself, not in a snapshot.")
+@click.option(
+    "--permission",
+    type=click.Choice(["read_only", "ask", "auto"]),
+    help="What may happen without asking; default: ask.",
+)
+@click.option("--yes", is_flag=True, help="Answer permission questions with yes.")
+@click.option(
+    "--unsafe-no-sandbox", is_flag=True, help="Run commands even where this machine cannot confine them."
+)
 def spawn_command(
-    call: Call,
-    role: str,
-    task: str,
-    waiting: bool,
-    timeout: float,
-    model: str | None,
-    script: str | None,
-    yes: bool,
+    call: Call, role: str, task: str, waiting: bool, script: str | None, **given: object
 ) -> int:
-    """Start a subagent of ROLE with TASK and print its id; over capacity it queues."""
+    """Start a subagent of ROLE with TASK and print its id; over capacity it queues.
+
+    A role that writes works in a snapshot of the project. Its changes are merged when it succeeds, all of
+    them or none.
+    """
+    flags = Flags(**given)  # type: ignore[arg-type]  # click gives exactly these
     with _opened(call, make=True) as hand:
-        settings = _settings(hand.wired, role, timeout, model, yes)
+        settings = _settings(hand.wired, role, flags)
         text = None if script is None else _script(Path(script))
         data = {"role": role, "task": task, "script": text, "settings": msgspec.to_builtins(settings)}
-        ask(hand.project, "spawn", data)
-        child = _until(hand, lambda: with_key(hand.supervisor, settings.key))
+        number = ask(hand.project, "spawn", data)
+        child = _until(hand, number, lambda: with_key(hand.supervisor, settings.key))
         if waiting:
-            child = _wait(hand, [child.subagent_id], timeout + START_PATIENCE_S)[0]
-            return _say_result(call, child)
-        say_json(_document(child)) if call.as_json else say(f"{child.subagent_id}\n")
+            child = _wait(hand, [child.subagent_id], flags.timeout + START_PATIENCE_S)[0]
+            return say_result(call, hand.project.store, child)
+        say_json(child_document(hand.project.store, child)) if call.as_json else say(f"{child.subagent_id}\n")
     return EXIT_OK
 
 
@@ -104,11 +148,11 @@ def wait_command(call: Call, ids: tuple[str, ...], timeout: float) -> int:
     Exit status 0 when all completed, 1 when one did not, 3 when one still runs.
     """
     if not has_runs(call):
-        return _say_table(call, [])
+        return say_none(call)
     with _opened(call) as hand:
         wanted = list(ids) or [child.subagent_id for child in hand.supervisor.list(HAND) if is_live(child)]
         children = _wait(hand, wanted, timeout)
-    _say_table(call, children)
+        say_table(call, hand.project.store, children, with_changes=True)
     if any(child.status not in OVER and child.status != DETACHED for child in children):
         return EXIT_WAITING
     return EXIT_OK if all(child.status == COMPLETED for child in children) else EXIT_FAILED
@@ -116,29 +160,61 @@ def wait_command(call: Call, ids: tuple[str, ...], timeout: float) -> int:
 
 @command("send", summary="Say something to a subagent; one that is over runs again")
 @click.argument("id")
-@click.argument("text")
-def send_command(call: Call, id: str, text: str) -> int:
-    """Give subagent ID more input: at the end of its turn, or as the start of a new one."""
+@click.argument("text", required=False)
+@click.option("--resume", is_flag=True, help="Go on with one whose host was killed; TEXT may be left out.")
+def send_command(call: Call, id: str, text: str | None, resume: bool) -> int:
+    """Give subagent ID more input: at the end of its turn, or as the start of a new one.
+
+    One that completed starts from the project as it is now; one that did not goes on in the workspace it
+    left. It may do what it was allowed when it was spawned.
+    """
+    if text is None and not resume:
+        raise AuthorError("usage.missing", "there is no TEXT", hint=f'fanfold send {id} "and the tests too"')
     with _opened(call) as hand:
         child = _find(hand, id)
-        if child.status not in RESTARTABLE and not is_live(child):
-            message = f"{id} is {child.status}"
-            raise SubagentRefused(f"subagent.{child.status}", message, hint="spawn a new subagent")
-        number = ask(hand.project, "input", {"id": id, "text": text})
-        _until(hand, lambda: True if is_taken(hand.project, number) else None)
-        return _say_result(call, _find(hand, id), brief=True)
+        _check_spoken_to(hand, child, resume)
+        resumed = resume and child.status == DETACHED
+        if text is None and not resumed:
+            raise SubagentRefused(
+                "subagent.not_detached", f"{id} is {child.status}", hint="say something to it"
+            )
+        number = ask(hand.project, "resume" if resumed else "input", {"id": id, "text": text})
+        _until(hand, number, lambda: True if is_taken(hand.project, number) else None)
+        return say_result(call, hand.project.store, _find(hand, id), brief=True)
+
+
+def _check_spoken_to(hand: Hand, child: Child, resume: bool) -> None:
+    if child.status in RESTARTABLE:
+        if read_opened(hand.project.store, child.session_id).settings.merge == "propose":
+            from fanfold.runtime.hand_places import HandPlaces, proposal_waits
+
+            places = HandPlaces(hand.project.folder)
+            if child.status == COMPLETED and (proposal := places.waiting(child.session_id)):
+                raise proposal_waits(child.subagent_id, proposal)
+    elif not is_live(child) and not (resume and child.status == DETACHED):
+        hint = (
+            f"fanfold send {child.subagent_id} --resume"
+            if child.status == DETACHED
+            else "spawn a new subagent"
+        )
+        raise SubagentRefused(f"subagent.{child.status}", f"{child.subagent_id} is {child.status}", hint=hint)
 
 
 @command("close", summary="Cancel a subagent that runs, or close one for good")
 @click.argument("id")
 def close_command(call: Call, id: str) -> int:
-    """Cancel subagent ID if it is queued or running; close any other, so that it cannot run again."""
+    """Cancel subagent ID if it is queued or running; close any other, so that it cannot run again.
+
+    A workspace that was kept for one that did not complete is thrown away when it is closed.
+    """
     with _opened(call) as hand:
         _find(hand, id)
         number = ask(hand.project, "close", {"id": id})
-        _until(hand, lambda: True if is_taken(hand.project, number) else None)
+        _until(hand, number, lambda: True if is_taken(hand.project, number) else None)
         child = _find(hand, id)
-        say_json(_document(child)) if call.as_json else say(f"{id} is {child.status}\n")
+        say_json(child_document(hand.project.store, child)) if call.as_json else say(
+            f"{id} is {child.status}\n"
+        )
     return EXIT_OK
 
 
@@ -147,44 +223,80 @@ def close_command(call: Call, id: str) -> int:
 def ps_command(call: Call, everything: bool) -> int:
     """List the subagents started by hand: who, doing what, and how it stands."""
     if not has_runs(call):
-        return _say_table(call, [])
+        return say_none(call)
     with _opened(call) as hand:
         children = hand.supervisor.list(HAND)
-    shown = children if everything else [child for child in children if child.status not in OVER]
-    return _say_table(call, shown)
+        shown = children if everything else [child for child in children if child.status not in OVER]
+        return say_table(call, hand.project.store, shown)
 
 
-def _settings(wired: Wired, name: str, timeout: float, model: str | None, yes: bool) -> Settings:
+def _settings(wired: Wired, name: str, flags: Flags) -> Settings:
     role = find_role(wired.roles, name)
-    if not role.read_only and not yes:
-        _ask_to_write(name)
+    posture = flags.permission or "ask"
+    if role.read_only:
+        _refuse_writing(name, flags)
+    else:
+        _check_flags(flags)
+        _ask_to_write(name, posture, flags.yes)
     return Settings(
         backend="model",
         key=secrets.token_hex(8),
         instructions=role.instructions,
-        model=model or role.model,
+        model=flags.model or role.model,
+        fallback_models=role.fallback_models,
         reasoning_effort=role.reasoning_effort,
         max_turns=role.max_turns,
         tools=role.tools,
+        network=role.network,
+        mcp_servers=role.mcp_servers,
+        pipeline=role.pipeline,
         workspace=str(wired.project.resolve()),
+        isolated=not role.read_only and not flags.shared,
+        merge=flags.merge or "auto",
         read_only=role.read_only,
-        write_set=() if role.read_only else ("**/*",),
-        timeout_s=timeout,
+        write_set=() if role.read_only else flags.write_set or EVERYTHING,
+        permission="auto" if flags.yes and posture == "ask" else posture,
+        unsafe=flags.unsafe_no_sandbox,
+        timeout_s=flags.timeout,
     )
 
 
-def _ask_to_write(role: str) -> None:
+def _refuse_writing(role: str, flags: Flags) -> None:
+    if flags.write_set or flags.merge or flags.shared:
+        option = "--write-set" if flags.write_set else "--merge" if flags.merge else "--shared"
+        message = f"{option} is for roles that write; {role} only reads"
+        raise AuthorError("usage.conflict", message, hint="fanfold agents tells which roles write")
+
+
+def _check_flags(flags: Flags) -> None:
+    if flags.shared and flags.merge:
+        message = "--merge is for snapshots; with --shared there is none"
+        raise AuthorError("usage.conflict", message, hint="leave one of them out")
+    for pattern in flags.write_set:
+        try:
+            check_glob(pattern)
+        except GlobError as error:
+            message = f"--write-set {pattern} is not a pattern of paths: {error.message}"
+            raise AuthorError(
+                "usage.bad_value", message, hint='for example "src/**" or "docs/*.md"'
+            ) from None
+
+
+def _ask_to_write(role: str, posture: str, yes: bool) -> None:
     from fanfold.cli.asking import confirm
     from fanfold.cli.driving import on_terminal
 
-    if on_terminal() and confirm(f"{role} may change files of this project. Start it?"):
+    if posture == "auto" or (posture == "ask" and yes):
         return
-    raise WorldError(
-        "permission_denied",
-        f"the role {role} may change files",
-        hint="spawn it with --yes, or use a read-only role",
-        exit_status=EXIT_PERMISSION,
-    )
+    if posture == "ask" and on_terminal() and confirm(f"{role} may change files of this project. Start it?"):
+        return
+    hint = "spawn it with --yes or --permission auto, or use a read-only role"
+    if posture == "read_only":
+        hint = (
+            "--permission read_only allows reading alone; leave it out to be asked, or use a read-only role"
+        )
+    message = f"the role {role} may change files"
+    raise WorldError("permission_denied", message, hint=hint, exit_status=EXIT_PERMISSION)
 
 
 def _script(file: Path) -> str:
@@ -197,17 +309,20 @@ def _find(hand: Hand, id: str) -> Child:
     return hand.supervisor.children.find(id)
 
 
-def _until(hand: Hand, look: Callable[[], _T | None]) -> _T:
-    """Have a host and look until it has acted."""
+def _until(hand: Hand, number: int, look: Callable[[], _T | None]) -> _T:
+    """Have a host and look until it has acted on the request; raises what it refused."""
     deadline = time.monotonic() + START_PATIENCE_S
     started = 0.0
     while True:
+        refused = refusal(hand.project, number) if is_taken(hand.project, number) else None
+        if refused is not None:
+            raise refused
         found = look()
         if found is not None:
             return found
         now = time.monotonic()
         if now > deadline:
-            hint = "what it says is in .fanfold/subagents/host.log"
+            hint = "what it says is in .fanfold/host.log"
             raise WorldError("run.busy", "the host of the subagents does not act", hint=hint)
         if not hand.project.has_owner(HAND) and now - started > 5.0:
             start_host(hand.project)
@@ -222,50 +337,3 @@ def _wait(hand: Hand, ids: Sequence[str], timeout_s: float) -> list[Child]:
         if not any(is_live(child) for child in children) or time.monotonic() >= deadline:
             return children
         time.sleep(LOOK_S)
-
-
-def _say_result(call: Call, child: Child, brief: bool = False) -> int:
-    if call.as_json:
-        say_json(_document(child))
-    elif brief or child.status != COMPLETED:
-        say(f"{child.subagent_id} is {child.status}\n")
-        if child.error is not None:
-            say(f"  {plain(child.error.message)}\n")
-    else:
-        say(f"{plain(child.summary)}\n")
-    return EXIT_OK if brief or child.status == COMPLETED else EXIT_FAILED
-
-
-def _say_table(call: Call, children: Sequence[Child]) -> int:
-    if call.as_json:
-        say_json([_document(child) for child in children])
-        return EXIT_OK
-    if not children:
-        say("no subagents\n")
-    columns = ("subagent_id", "role", "status")
-    widths = [max((len(getattr(child, name)) for child in children), default=0) for name in columns]
-    for child in children:
-        status = paint(child.status.ljust(widths[2]), COLOURS.get(child.status, "blue"), call.colour)
-        name = paint(child.subagent_id.ljust(widths[0]), "cyan", call.colour)
-        text = child.summary or child.task
-        say(f"{name}  {child.role.ljust(widths[1])}  {status}  {_short(text)}\n")
-    return EXIT_OK
-
-
-def _short(text: str) -> str:
-    line = plain(" ".join(text.split()))
-    return line if len(line) <= 80 else line[:79] + "…"
-
-
-def _document(child: Child) -> dict[str, object]:
-    return {
-        "id": child.subagent_id,
-        "role": child.role,
-        "task": child.task,
-        "status": child.status,
-        "summary": child.summary,
-        "error": failure_document(child.error),
-        "usage": usage_document(child.usage) if child.usage is not None else None,
-        "depth": child.depth,
-        "attempts": child.attempt,
-    }

@@ -228,8 +228,8 @@ class _Snapshot:
 
     def take_evidence(self) -> list[dict[str, Any]]:
         facts, self._facts = self._facts, []
-        if self._place is not None:
-            facts, self._place.evidence = facts + self._place.evidence, []
+        if self._place is not None:  # what its programs left comes before what became of it
+            facts, self._place.evidence = self._place.evidence + facts, []
         return facts
 
 

@@ -1,0 +1,379 @@
+"""Subagents that write: apart from the project while they work, in it as a whole or not at all afterwards."""
+
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from fanfold.runtime.by_hand import ask, with_key
+from fanfold.sessions.log import read_children, read_entries, read_evidence
+from fanfold.sessions.opened import Settings
+from fanfold.wiring import wire
+from fanfold.workspace.workspaces import Workspaces
+
+LINES = "".join(f"line {i}\n" for i in range(1, 10))
+
+
+def edited(line: int, text: str) -> str:
+    return LINES.replace(f"line {line}\n", f"{text}\n")
+
+
+def command(*argv: str) -> dict[str, Any]:
+    return {"tool": "run_command", "args": {"argv": list(argv)}}
+
+
+def write(path: str, content: str) -> dict[str, Any]:
+    return {"tool": "write_file", "args": {"path": path, "content": content}}
+
+
+# Git's folder is there for programs in a snapshot: the one door through which a test can reach them.
+GATE = command("sh", "-c", "until test -e .git/gate; do sleep 0.02; done")
+
+
+class Agents:
+    """Spawns scripted workers in a git repository and looks at what becomes of them."""
+
+    def __init__(self, fanfold: Any, folder: Path) -> None:
+        self.run = fanfold
+        self.folder = folder
+
+    def script(self, *answers: dict[str, Any]) -> str:
+        file = self.folder.parent / f"script-{time.monotonic_ns()}.yaml"
+        file.write_text(yaml.safe_dump({"steps": {"worker": list(answers)}}))
+        return str(file)
+
+    def spawn(self, answer: dict[str, Any] | list[dict[str, Any]], *flags: str) -> dict[str, Any]:
+        answers = answer if isinstance(answer, list) else [answer]
+        script = self.script(*answers)
+        result = self.run("spawn", "worker", "work", "--script", script, "--yes", "--json", *flags)
+        assert result.status in (0, 1), result.out
+        return dict(result.json())
+
+    def wait(self, child: dict[str, Any]) -> dict[str, Any]:
+        return dict(self.run("wait", child["id"], "--json", "--timeout", "60").json()[0])
+
+    def until(self, expected: Any) -> None:
+        deadline = time.monotonic() + 30
+        while not expected():
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+
+    def send(self, child: dict[str, Any], *words: str) -> Any:
+        return self.run("send", child["id"], *words, "--json")
+
+    def store(self, look: Any) -> Any:
+        opened = wire(self.folder).open()
+        try:
+            return look(opened.store)
+        finally:
+            opened.close()
+
+    def has_done(self, child: dict[str, Any], calls: int) -> bool:
+        entries = self.store(lambda store: read_entries(store, child["id"]))
+        return len([entry for entry in entries if entry["kind"] == "tool_result"]) >= calls
+
+    def evidence(self, child: dict[str, Any]) -> list[str]:
+        found = self.store(lambda store: read_evidence(store, child["id"], "workspace_event"))
+        return [fact["what"] for fact in found]
+
+    def open_gate(self) -> None:
+        (self.folder / ".git" / "gate").touch()
+
+    def kept(self) -> list[str]:
+        folder = self.folder / ".fanfold" / "subagents"
+        return sorted(one.name for one in folder.iterdir() if one.is_dir())
+
+    def status(self) -> list[str]:
+        """What git sees as changed."""
+        done = subprocess.run(["git", "status", "--short"], capture_output=True, text=True, check=True)
+        return sorted(line.split()[-1] for line in done.stdout.splitlines())
+
+    def kill_host(self) -> None:
+        found = self.store(lambda store: store.owner("hand"))
+        assert found is not None
+        os.kill(found[0].pid, signal.SIGKILL)
+        self.until(lambda: self.run("ps", "--json").json()[0]["status"] == "detached")
+
+
+@pytest.fixture
+def agents(fanfold, project):
+    git = ["git", "-c", "user.name=n", "-c", "user.email=n@example.org"]
+    (project / "a.txt").write_text(LINES)
+    (project / ".gitignore").write_text(".fanfold/\n")
+    for arguments in (["init", "-q"], ["add", "."], ["commit", "-qm", "begin"]):
+        subprocess.run([*git, *arguments], check=True)
+    agents = Agents(fanfold, project)
+    yield agents
+    agents.open_gate()
+    for child in fanfold("ps", "--json").json():
+        fanfold("close", child["id"])
+
+
+def test_a_writer_works_in_a_snapshot_and_its_changes_are_merged_when_it_is_done(agents, project):
+    look = command("sh", "-c", "pwd; ls; echo made > made.txt; echo bad > .git/bad")
+    child = agents.spawn({"output": "done", "tool_calls": [write("a.txt", edited(1, "ONE")), look, GATE]})
+    agents.until(lambda: agents.has_done(child, 2))
+    assert (project / "a.txt").read_text() == LINES
+    assert agents.status() == []
+    seen = agents.run("ps", "--json").json()[0]
+    assert seen["workspace"] == str(project / ".fanfold" / "subagents" / child["id"] / "workspace")
+    (project / "mine.txt").write_text("mine\n")
+    agents.open_gate()
+    done = agents.wait(child)
+    assert (done["status"], done["workspace"]) == ("completed", None)
+    assert done["changes"] == [{"path": "a.txt", "kind": "modified"}, {"path": "made.txt", "kind": "added"}]
+    assert (project / "a.txt").read_text() == edited(1, "ONE")
+    assert agents.status() == ["a.txt", "made.txt", "mine.txt"]
+    assert agents.kept() == []
+    entries = agents.store(lambda store: read_entries(store, child["id"]))
+    results = [
+        entry["result"] for entry in entries if entry.get("tool") == "run_command" and "result" in entry
+    ]
+    assert results[0]["stdout"] == f"{project}\na.txt\n"  # at the project's own place, as it was at the start
+    assert "Read-only file system" in results[0]["stderr"]
+
+
+def test_the_whole_story_is_in_the_logs(agents, project):
+    child = agents.spawn({"output": "done", "tool_calls": [write("b.txt", "b\n"), command("true")]}, "--wait")
+    assert agents.evidence(child) == ["snapshot", "sandbox", "merge"]
+    life = agents.store(lambda store: read_children(store, "hand"))
+    place = str(project / ".fanfold" / "subagents" / child["id"] / "workspace")
+    assert [(event.status, event.workspace) for event in life] == [
+        ("queued", str(project)),
+        ("started", place),
+        ("finished", place),
+    ]
+    assert "added b.txt" in agents.run("wait", child["id"]).out
+
+
+def test_what_lies_outside_of_the_write_set_fails_the_turn_and_nothing_is_merged(agents, project):
+    stray = command("sh", "-c", "mkdir docs; echo x > docs/x.md; echo y > stray.txt")
+    tidy = command("rm", "stray.txt")
+    answers = [{"output": "done", "tool_calls": [stray]}, {"output": "better", "tool_calls": [tidy]}]
+    child = agents.spawn(answers, "--write-set", "docs/**", "--write-set", "*.md", "--wait")
+    assert (child["status"], child["error"]["class"]) == ("failed", "violation")
+    assert child["error"]["code"] == "workspace.violation"
+    assert "stray.txt" in child["error"]["message"]
+    assert child["violations"] == [{"path": "stray.txt", "why": "outside_write_set"}]
+    assert child["changes"] == []
+    assert agents.status() == []
+    assert agents.kept() == [child["id"]]
+    assert Path(child["workspace"]).parent.name == child["id"]
+    listed = agents.run("ps", "--all", "--json").json()[0]
+    assert (listed["violations"], listed["workspace"]) == (child["violations"], child["workspace"])
+    assert agents.evidence(child) == ["snapshot", "sandbox", "violation"]
+
+    assert agents.send(child, "take it back").status == 0  # and it goes on where it was
+    done = agents.wait(child)
+    assert (done["status"], done["changes"]) == ("completed", [{"path": "docs/x.md", "kind": "added"}])
+    assert agents.evidence(child)[3:] == ["reopened", "sandbox", "merge"]
+    assert (project / "docs" / "x.md").read_text() == "x\n"
+    assert agents.kept() == []
+
+
+def test_a_tool_refuses_what_lies_outside_of_the_write_set(agents):
+    child = agents.spawn({"output": "done", "writes": {"b.txt": "b\n"}}, "--write-set", "docs/**", "--wait")
+    assert (child["status"], child["error"]["class"]) == ("failed", "violation")
+    assert child["error"]["code"] == "tool.outside_write_set"
+    assert agents.status() == []
+
+
+def test_a_change_that_contradicts_one_made_meanwhile_is_a_conflict(agents, project):
+    child = agents.spawn({"output": "done", "tool_calls": [write("a.txt", edited(5, "ITS")), GATE]})
+    agents.until(lambda: agents.has_done(child, 1))
+    (project / "a.txt").write_text(edited(5, "MINE"))
+    agents.open_gate()
+    failed = agents.wait(child)
+    assert (failed["status"], failed["error"]["class"]) == ("failed", "conflict")
+    assert [one["path"] for one in failed["conflicts"]] == ["a.txt"]
+    assert set(failed["conflicts"][0]) >= {"base", "ours", "theirs"}
+    assert (project / "a.txt").read_text() == edited(5, "MINE")
+    assert agents.kept() == [child["id"]]
+    assert agents.run("wait", child["id"]).status == 1
+    assert agents.run("close", child["id"], "--json").json()["workspace"] is None
+    assert agents.kept() == []
+
+
+def test_writers_side_by_side_do_not_wait_and_only_a_contradiction_fails_the_second(agents, project):
+    texts = [edited(1, "first"), edited(9, "second"), edited(1, "third")]
+    children = [
+        agents.spawn({"output": f"{i}", "tool_calls": [write("a.txt", text), GATE]})
+        for i, text in enumerate(texts)
+    ]
+    agents.until(lambda: all(agents.has_done(child, 1) for child in children))
+    assert (project / "a.txt").read_text() == LINES
+    agents.open_gate()
+    outcomes = [agents.wait(child) for child in children]
+    assert outcomes[1]["status"] == "completed"
+    assert sorted(one["status"] for one in (outcomes[0], outcomes[2])) == ["completed", "failed"]
+    winner = "first" if outcomes[0]["status"] == "completed" else "third"
+    loser = outcomes[2] if winner == "first" else outcomes[0]
+    assert loser["error"]["class"] == "conflict"
+    assert (project / "a.txt").read_text() == edited(9, "second").replace("line 1\n", f"{winner}\n")
+    assert agents.kept() == [loser["id"]]
+
+
+def test_a_proposal_leaves_the_project_alone_and_waits(agents, project):
+    child = agents.spawn({"output": "done", "writes": {"b.txt": "b\n"}}, "--merge", "propose", "--wait")
+    assert (child["status"], child["changes"]) == ("completed", [{"path": "b.txt", "kind": "added"}])
+    assert agents.status() == []
+    assert agents.kept() == []
+    spaces = Workspaces(project)
+    assert [one.id for one in spaces.proposals()] == [child["proposal"]]
+    refused = agents.send(child, "and more")
+    assert refused.json()["error"]["code"] == "subagent.proposal_waits"
+    assert agents.wait(child)["proposal"] == child["proposal"]
+    assert spaces.apply(child["proposal"]).ok
+    assert (project / "b.txt").read_text() == "b\n"
+    assert agents.send(child, "and more").status == 0
+    assert agents.wait(child)["status"] == "completed"
+
+
+def test_turns_that_follow_each_other_make_one_proposal(agents, project):
+    first = {"output": "one", "tool_calls": [write("b.txt", "b\n"), GATE]}
+    child = agents.spawn([first, {"output": "two", "writes": {"c.txt": "c\n"}}], "--merge", "propose")
+    agents.until(lambda: agents.has_done(child, 1))
+    assert agents.send(child, "one more").status == 0
+    agents.open_gate()
+    done = agents.wait(child)
+    assert (done["summary"], [one["path"] for one in done["changes"]]) == ("two", ["b.txt", "c.txt"])
+    assert agents.status() == []
+
+
+def test_changes_are_dropped_when_that_was_asked_for(agents, project):
+    answer = {"output": "done", "writes": {"b.txt": "b\n"}}
+    child = agents.spawn(answer, "--merge", "discard", "--wait")
+    assert (child["status"], child["changes"]) == ("completed", [{"path": "b.txt", "kind": "added"}])
+    assert child["proposal"] is None
+    assert agents.status() == []
+    assert agents.kept() == []
+    assert "discarded" in agents.run("wait", child["id"]).out
+
+
+def test_a_writer_may_share_the_project(agents, project):
+    child = agents.spawn({"output": "done", "tool_calls": [write("b.txt", "b\n"), GATE]}, "--shared")
+    agents.until(lambda: agents.has_done(child, 1))
+    assert (project / "b.txt").read_text() == "b\n"
+    agents.open_gate()
+    done = agents.wait(child)
+    assert (done["status"], done["changes"], done["workspace"]) == ("completed", None, str(project))
+    assert agents.evidence(child) == ["sandbox"]
+
+
+def test_each_turn_starts_from_the_project_as_it_is_then(agents, project):
+    look = command("cat", "b.txt", "mine.txt")
+    child = agents.spawn(
+        [{"output": "one", "writes": {"b.txt": "b\n"}}, {"output": "two", "tool_calls": [look]}]
+    )
+    assert agents.wait(child)["status"] == "completed"
+    (project / "mine.txt").write_text("mine\n")
+    agents.send(child, "look again")
+    done = agents.wait(child)
+    assert (done["summary"], done["changes"]) == ("two", [])
+    entries = agents.store(lambda store: read_entries(store, child["id"]))
+    assert [
+        entry["result"]["stdout"]
+        for entry in entries
+        if entry.get("tool") == "run_command" and "result" in entry
+    ] == ["b\nmine\n"]
+
+
+def test_input_for_a_running_writer_finds_what_its_turn_before_merged(agents, project):
+    first = {"output": "one", "tool_calls": [write("b.txt", "b\n"), GATE]}
+    child = agents.spawn([first, {"output": "two", "tool_calls": [command("rm", "b.txt")]}])
+    agents.until(lambda: agents.has_done(child, 1))
+    agents.send(child, "take it away again")
+    agents.open_gate()
+    done = agents.wait(child)
+    assert (done["summary"], done["changes"]) == ("two", [{"path": "b.txt", "kind": "deleted"}])
+    assert agents.evidence(child).count("merge") == 2
+    assert agents.status() == []
+
+
+def test_a_writer_whose_host_was_killed_goes_on_in_its_own_workspace(agents, project, monkeypatch):
+    calls = project.parent / "calls"
+    monkeypatch.setenv("FANFOLD_SCRIPT_CALLS", str(calls))
+    last = write("c.txt", "c\n")
+    first = {"output": "one", "tool_calls": [write("b.txt", "b\n"), GATE, last]}
+    child = agents.spawn([first, {"output": "two", "writes": {"d.txt": "d\n"}}])
+    agents.until(lambda: agents.has_done(child, 1))
+    agents.kill_host()
+    assert agents.status() == []
+    assert agents.kept() == [child["id"]]
+    refused = agents.send(child, "go on").json()["error"]
+    assert (refused["code"], "--resume" in refused["hint"]) == ("subagent.detached", True)
+    (project / "a.txt").write_text(edited(1, "MINE"))
+    agents.open_gate()
+    assert agents.send(child, "and d", "--resume").status == 0
+    done = agents.wait(child)
+    assert (done["status"], done["summary"], done["attempts"]) == ("completed", "two", 2)
+    assert agents.status() == ["a.txt", "b.txt", "c.txt", "d.txt"]
+    assert agents.evidence(child)[:2] == ["snapshot", "reopened"]
+    assert agents.kept() == []
+    assert calls.read_text() == "worker 1 1\nworker 1 2\nworker 2 1\n"
+
+
+def test_resuming_is_for_those_whose_host_was_killed(agents):
+    child = agents.spawn({"output": "done"}, "--wait")
+    refused = agents.send(child, "--resume").json()["error"]
+    assert refused["code"] == "subagent.not_detached"
+    assert agents.run("send", child["id"]).status == 2
+
+
+def test_cancelling_keeps_the_work_and_closing_throws_it_away(agents):
+    child = agents.spawn({"output": "done", "tool_calls": [write("b.txt", "b\n"), GATE]})
+    agents.until(lambda: agents.has_done(child, 1))
+    cancelled = agents.run("close", child["id"], "--json").json()
+    assert cancelled["status"] == "cancelled"
+    assert agents.kept() == [child["id"]]
+    closed = agents.run("close", child["id"], "--json").json()
+    assert (closed["status"], closed["workspace"]) == ("closed", None)
+    assert agents.kept() == []
+    assert agents.status() == []
+
+
+def test_a_command_that_nobody_can_allow_is_denied_whoever_talks_to_the_child_later(agents, project):
+    wired = wire(project)
+    opened = wired.open()
+    supervisor = wired.supervise_by_hand(opened)
+    settings = Settings(
+        backend="model", key="k", workspace=str(project), isolated=True, read_only=False, write_set=("**/*",)
+    )
+    answer = {"output": "done", "tool_calls": [write("b.txt", "b\n"), command("touch", "c.txt")]}
+    script = Path(agents.script(answer)).read_text()
+    data = {"role": "worker", "task": "t", "script": script, "settings": settings}
+    ask(opened, "spawn", data)
+    agents.run("ps")  # looking starts no host
+    assert with_key(supervisor, "k") is None
+    child = agents.spawn({"output": "another"}, "--wait")
+    assert (child["id"], child["permission"]) == ("hand.2", "auto")
+    for attempt in (1, 2):
+        failed = agents.wait({"id": "hand.1"})
+        assert (failed["status"], failed["attempts"], failed["permission"]) == ("failed", attempt, "ask")
+        assert (failed["error"]["class"], failed["error"]["code"]) == ("permission", "permission_denied")
+        agents.send(failed, "try again")
+    assert agents.status() == []
+    opened.close()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "code"),
+    [
+        (["explorer", "x", "--write-set", "a"], 2, "usage.conflict"),
+        (["explorer", "x", "--merge", "auto"], 2, "usage.conflict"),
+        (["explorer", "x", "--shared"], 2, "usage.conflict"),
+        (["worker", "x", "--yes", "--shared", "--merge", "auto"], 2, "usage.conflict"),
+        (["worker", "x", "--yes", "--write-set", "/etc/**"], 2, "usage.bad_value"),
+        (["worker", "x", "--yes", "--permission", "read_only"], 4, "permission_denied"),
+        (["worker", "x"], 4, "permission_denied"),
+    ],
+)
+def test_what_does_not_fit_is_refused_before_anything_starts(agents, project, arguments, status, code):
+    refused = agents.run("spawn", *arguments, "--json")
+    assert (refused.status, refused.json()["error"]["code"]) == (status, code)
+    assert not (project / ".fanfold" / "subagents").exists()
