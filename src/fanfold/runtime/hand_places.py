@@ -71,8 +71,12 @@ class HandPlaces:
 
     async def clear(self, session_id: str) -> None:
         """Throw away what is kept of a child that will not run again."""
-        if (self.folder / ".fanfold" / "subagents" / session_id).is_dir():
+        if self.has_kept(session_id):
             await _in_thread(lambda: self._clear(session_id))
+
+    def has_kept(self, session_id: str) -> bool:
+        """Whether there is a workspace of a child, of whatever use."""
+        return (self.folder / ".fanfold" / "subagents" / session_id).is_dir()
 
     def _clear(self, session_id: str) -> None:
         spaces = self.isolation.spaces
@@ -153,12 +157,13 @@ class _Snapshot:
             self._tell_merge(self._merge(child))
             spaces.close(child)
             child = None
-        fact = {"what": "reopened"}
+        what = "reopened"
         if child is None:
             self._check_proposal()
+            # After a restart of the machine a layer may be there that nobody can rely on any more.
+            what = "replaced" if self._places.has_kept(self._session_id) else "snapshot"
             child = spaces.open_child(self._session_id, write_set=self._settings.write_set)
-            fact = {"what": "snapshot"}
-        self._facts.append({**fact, "method": child.method, "session_id": self._session_id})
+        self._facts.append({"what": what, "method": child.method, "session_id": self._session_id})
         return child
 
     def _is_merged(self, child: Child) -> bool:
