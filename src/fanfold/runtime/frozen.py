@@ -15,6 +15,9 @@ from fanfold.agents.role import Role
 from fanfold.errors import BugError
 from fanfold.kernel.plan import JSON, AgentAction, GroupAction, Plan, Step
 
+RESOLVER = "worker"
+"""The role that settles conflicts where a step says `on_conflict: resolve`."""
+
 
 class Frozen(Struct, frozen=True, omit_defaults=True, kw_only=True):
     roles: dict[str, Role] = {}
@@ -37,16 +40,21 @@ class Frozen(Struct, frozen=True, omit_defaults=True, kw_only=True):
 
 
 def freeze_roles(plan: Plan, find: Callable[[str], Role | None]) -> dict[str, Role]:
-    """The roles that a plan and its sub-workflows use, as they are now."""
-    roles: dict[str, Role] = {}
+    """The roles that a plan and its sub-workflows use, or may come to use, as they are now."""
+    names: list[str] = []
     for step in all_steps_below(plan):
         action = step.action
         if isinstance(action, AgentAction):
-            name = action.agent if action.agent_version is None else f"{action.agent}@{action.agent_version}"
-            role = find(name)
-            if role is None:
-                raise BugError("role.unknown", f"the checked plan names the unknown role {name}")
-            roles[name] = role
+            version = action.agent_version
+            names.append(action.agent if version is None else f"{action.agent}@{version}")
+        if step.on_conflict == "resolve":
+            names.append(RESOLVER)
+    roles: dict[str, Role] = {}
+    for name in names:
+        role = find(name)
+        if role is None:
+            raise BugError("role.unknown", f"the checked plan names the unknown role {name}")
+        roles[name] = role
     return roles
 
 

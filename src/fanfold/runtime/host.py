@@ -64,6 +64,8 @@ class Host:
         self._stop_reasons: dict[tuple[str, str], str] = {}
         self._check_requests = True
         self._held_by = ""
+        self._unsettled: list[str] = []
+        """Sessions whose workspace may go when the next commit has the end of their step."""
         self._fault: Exception | None = None
         """What no step can answer for; the loop ends with it, and the run can be resumed."""
         self._due: int | None = None
@@ -110,6 +112,7 @@ class Host:
             assert self.tree.lease is not None
             epoch = self.tree.lease.epoch
             self.post(self.tree.root.id, WorkflowEvent("resumed", epoch=epoch, raised=raised))
+            await self._performer.sweep(self.tree.state)
         await self.drive()
 
     async def drive(self) -> None:
@@ -157,7 +160,10 @@ class Host:
         return root.status == RUNNING and not self.tree.state.pausing
 
     def _commit_and_act(self) -> None:
+        ended, self._unsettled = self._unsettled, []
         written, jobs, stops = self.tree.commit()
+        for session in ended:
+            self._performer.settle(session)
         if written:
             for watcher in self.watchers:
                 watcher(written, self.tree)
@@ -227,10 +233,8 @@ class Host:
 
     def _can_finish_a_turn(self, stop: Stop) -> bool:
         """A pause lets commands and functions run on for a while, and sessions to the end of their turn."""
-        step = self.tree.state.runs[stop.run].nodes[stop.step].step
-        if step.type == "agent":
-            return self._performer.pause(session_id(stop.run, stop.step, stop.attempt))
-        return True
+        told = self._performer.pause(session_id(stop.run, stop.step, stop.attempt))
+        return told or self.tree.state.runs[stop.run].nodes[stop.step].step.type != "agent"
 
     async def _execute(self, start: Start, node: Node, job: Job) -> None:
         key = (start.run, start.step)
@@ -256,7 +260,8 @@ class Host:
         word = {"cancelled": CANCELLED, "timed_out": TIMED_OUT}.get(reason, "interrupted")
         node = self.tree.state.runs[run].nodes[step]
         spent = None
-        if word != "interrupted" and step_is_agent(node):  # one that goes on later reports all of it then
+        asked = step_is_agent(node) or node.step.on_conflict == "resolve"
+        if word != "interrupted" and asked:  # one that goes on later reports all of it then
             spent = self._performer.spent(session_id(run, step, attempt))
         self.post(run, _report(self._task(node), node, word, attempt, execution, usage=spent))
 
@@ -264,6 +269,8 @@ class Host:
         for fact in outcome.evidence:
             told = {**fact, "step": start.step, "attempt": start.attempt, "execution": start.execution}
             self.post(start.run, Evidence("workspace_event", told))
+        if outcome.unsettled:
+            self._unsettled.append(outcome.unsettled)
         reason = self._stop_reasons.pop((start.run, start.step), "")
         if outcome.error is not None and self._holds_the_run(node, outcome.error, reason):
             self.tree.carry.extend(outcome.carry)  # what was said is not asked for again

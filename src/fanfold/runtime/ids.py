@@ -9,6 +9,8 @@ from __future__ import annotations
 import secrets
 from hashlib import blake2b
 
+MAX_ROUNDS = 2
+"""How often the conflict of one attempt is settled when the project keeps moving meanwhile."""
 _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
 RUN_ID_CHARS = 12
 
@@ -24,3 +26,12 @@ def session_id(run_id: str, path: str, attempt: int) -> str:
     True
     """
     return "s" + blake2b(f"{run_id}\0{path}\0{attempt}".encode(), digest_size=6).hexdigest()
+
+
+def settling_ids(session: str) -> list[str]:
+    """The sessions that may settle conflicts of an attempt, one for each round.
+
+    >>> settling_ids("s1")
+    ['s1-r1', 's1-r2']
+    """
+    return [f"{session}-r{number}" for number in range(1, MAX_ROUNDS + 1)]

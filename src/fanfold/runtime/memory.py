@@ -27,7 +27,10 @@ class Memory:
         self.questions: dict[Address, str] = {}
         """What was asked by each approval, with its templates filled in, and what it shows below."""
         self.changes: dict[str, list[dict[str, Any]]] = {}
-        """What each run's steps changed in the workspace, in order of merging."""
+        """What each run's steps changed in the workspace, in order of merging: `state` says whether it is
+        merged, proposed, or a proposal that was applied."""
+        self.settlers: dict[str, int] = {}
+        """Agents that settled conflicts of each run's steps, or tried to."""
         self.tasks: dict[Address, str] = {}
         """What the session of each agent step was asked, shortened."""
         self.usage: dict[Address, Usage] = {}
@@ -38,8 +41,8 @@ class Memory:
         if isinstance(data, WorkflowEvent):
             self._observe_run(event, data)
         elif isinstance(data, Evidence):
-            if data.type == "workspace_event" and data.data.get("what") == "merge":
-                self._observe_merge(event.run, data.data)
+            if data.type == "workspace_event":
+                self._observe_workspace(event.run, data.data)
         elif isinstance(data, StepEvent | SubagentEvent):
             address = (event.run, data.step)
             if data.status == "waiting" and isinstance(data, StepEvent):
@@ -51,9 +54,19 @@ class Memory:
             if data.usage is not None:
                 self.usage[address] = add(self.usage.get(address), data.usage)
 
-    def _observe_merge(self, run: str, told: dict[str, Any]) -> None:
-        facts = {"step": told["step"], "mode": told["mode"], "proposal": told["proposal"] or None}
-        self.changes.setdefault(run, []).extend({**change, **facts} for change in told["changes"])
+    def _observe_workspace(self, run: str, told: dict[str, Any]) -> None:
+        what = told.get("what")
+        if what == "merge":
+            state = "proposed" if told["proposal"] else "merged"
+            facts = {"step": told["step"], "mode": told["mode"], "proposal": told["proposal"] or None}
+            rows = ({**change, **facts, "state": state} for change in told["changes"])
+            self.changes.setdefault(run, []).extend(rows)
+        elif what == "apply":
+            for row in self.changes.get(run, []):
+                if row["proposal"] == told["proposal"]:
+                    row["state"] = "applied"
+        elif what == "resolve":
+            self.settlers[run] = self.settlers.get(run, 0) + 1
 
     def _observe_run(self, event: Event, data: WorkflowEvent) -> None:
         if data.kind == "created":

@@ -5,10 +5,13 @@ Rules
 * Being cancelled means: end everything this job started, and only then raise. Who cancelled and why is
   the host's business.
 * An output that does not keep the step's promise is a failure of class `invalid_output`.
+* What was merged is remembered beside the workspace until the end of the step is in the log (`settle`):
+  whoever takes over in between neither works nor merges again.
 """
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 from collections.abc import Callable, Collection, Mapping
 from functools import partial
@@ -19,20 +22,22 @@ from msgspec import Struct
 
 from fanfold.agents.backend import SessionFailed, SessionRequest
 from fanfold.agents.role import Role
-from fanfold.errors import BugError, FanfoldError
+from fanfold.errors import BugError, FanfoldError, WorldError
 from fanfold.kernel.commands import Start
 from fanfold.kernel.events import Failure, Usage
-from fanfold.kernel.nodes import Node
+from fanfold.kernel.lifecycle import COMPLETED
+from fanfold.kernel.nodes import Node, State
 from fanfold.kernel.plan import JSON, AgentAction, CommandAction
 from fanfold.runtime import threads
 from fanfold.runtime.cache import content_key
 from fanfold.runtime.frozen import Frozen
-from fanfold.runtime.ids import session_id
+from fanfold.runtime.ids import session_id, settling_ids
 from fanfold.runtime.isolation import Isolation, Place
 from fanfold.runtime.jobs import AgentJob, CommandJob, FunctionJob, Job
 from fanfold.runtime.memory import add
 from fanfold.runtime.outputs import check_output, strict
 from fanfold.runtime.programs import Programs
+from fanfold.runtime.resolving import Execution, Settling, takes
 from fanfold.runtime.values import shorten
 from fanfold.sessions.log import read_entries
 from fanfold.sessions.supervisor import Supervisor
@@ -55,6 +60,8 @@ class Outcome(Struct, frozen=True):
     """The end of the session's own log, to be written in the transaction that ends the step."""
     evidence: tuple[dict[str, Any], ...] = ()
     """What happened to the workspace, for the log."""
+    unsettled: str = ""
+    """The session whose workspace stays until the log has this outcome; then it must be settled."""
 
 
 class Performer:
@@ -76,6 +83,9 @@ class Performer:
         self._project = project
         self._find_handler = find_handler
         self._keys: dict[tuple[str, str], str] = {}
+        self._ended: dict[str, Place] = {}
+        """Where steps worked that have ended well, until the log says so."""
+        self._closing: set[asyncio.Task[None]] = set()
         self.lease: Lease | None = None
         """The lease of the tree whose jobs are performed; it guards the sessions' logs too."""
 
@@ -102,62 +112,118 @@ class Performer:
     async def aclose(self) -> None:
         """The tree's host leaves: end what still runs and close connections. Both are made anew if needed."""
         await self._supervisor.aclose()
+        await asyncio.gather(*self._closing)
+        while self._ended:  # the log does not have their end; whoever takes over finds them as they are
+            self._isolation.leave(*self._ended.popitem())
+
+    def settle(self, session: str) -> None:
+        """The log has the end of a step: nobody needs the workspace of its session any more."""
+        task = asyncio.create_task(self._isolation.close(session, self._ended.pop(session), None))
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)
+
+    async def sweep(self, state: State) -> None:
+        """Throw away what an earlier owner could not: workspaces of steps whose end the log has."""
+        await self._isolation.sweep(lambda found: _over(state, found))
 
     def pause(self, session: str) -> bool:
         """Let a session end with its turn; False when it does not run here."""
-        return self._supervisor.pause(session)
+        return any(self._supervisor.pause(one) for one in (session, *settling_ids(session)))
 
     def spent(self, session: str) -> Usage | None:
-        """What a session that gave no result has spent, by what it recorded."""
+        """What a session that gave no result has spent, by what it and those settling its conflicts wrote."""
         total: Usage | None = None
-        for entry in read_entries(self._store, session):
-            said = entry.get("usage")
-            if entry.get("kind") == "response" and isinstance(said, dict):
-                total = add(total, msgspec.convert(said, Usage, strict=False))
+        for one in (session, *settling_ids(session)):
+            for entry in read_entries(self._store, one):
+                said = entry.get("usage")
+                if entry.get("kind") == "response" and isinstance(said, dict):
+                    total = add(total, msgspec.convert(said, Usage, strict=False))
         return total
 
     async def perform(self, start: Start, node: Node, job: Job, progress: Tell) -> Outcome:
         """Do the work of one execution. Raises only `CancelledError`."""
         try:
-            if isinstance(job, FunctionJob):
+            if isinstance(job, FunctionJob) and not node.write_set:
                 return _checked(node, Outcome(await self._function(job)))
-            return await self._in_workspace(start, node, job, progress)
+            return await self._in_place(start, node, job, progress)
         except (StoreFault, LeaseLost, BugError):
             raise  # not the step's failure: its host must stop
-        except FanfoldError as error:
-            return Outcome(error=_failure(node, start, "agent", error.code, error.message, error.hint))
         except Exception as error:  # noqa: BLE001  # a handler may raise anything; it is the step's failure
-            text = f"{type(error).__name__}: {error}"
-            return Outcome(error=_failure(node, start, "agent", "step.exception", text))
+            return Outcome(error=_caught(node, start, error))
 
-    async def _in_workspace(self, start: Start, node: Node, job: Job, progress: Tell) -> Outcome:
+    async def _in_place(self, start: Start, node: Node, job: Job, progress: Tell) -> Outcome:
         """Work in the step's own place, then bring home what changed while the step still holds its sets."""
         session = session_id(start.run, start.step, start.attempt)
         place = await self._isolation.open(node, session, start.execution)
         try:
-            outcome = _checked(node, await self._work(start, node, job, progress, place))
-            if outcome.error is None:
-                refused = await self._isolation.bring_home(node, place)
-                if refused is not None:
-                    outcome = Outcome(error=refused, usage=outcome.usage, carry=outcome.carry)
-            await self._isolation.close(session, place, outcome.error)
+            outcome = await self._work_and_merge(Execution(start, node, job, place, progress), session)
+            if outcome.error is not None:
+                await self._isolation.close(session, place, outcome.error)
         except BaseException:
             self._isolation.leave(session, place)
             raise
-        return msgspec.structs.replace(outcome, evidence=tuple(place.evidence))
+        unsettled = ""
+        if outcome.error is None and self._isolation.rests(session, place):
+            self._ended[session] = place
+            unsettled = session
+        return msgspec.structs.replace(outcome, evidence=tuple(place.evidence), unsettled=unsettled)
 
-    async def _work(self, start: Start, node: Node, job: Job, progress: Tell, place: Place) -> Outcome:
+    async def _work_and_merge(self, execution: Execution, session: str) -> Outcome:
+        start, node, _, place, _ = execution
+        try:
+            outcome = _recall(place.said) or _checked(node, await self._work(execution))
+            strayed = await self._isolation.check_shared(node, session, place)
+            if outcome.error is None and strayed is not None:
+                return Outcome(error=strayed, usage=outcome.usage, carry=outcome.carry)
+            if outcome.error is None and self._isolation.comes_home(node, place):
+                outcome = await self._bring_home(execution, session, outcome)
+        except (StoreFault, LeaseLost, BugError):
+            raise  # not the step's failure: its host must stop
+        except Exception as error:  # noqa: BLE001  # a handler may raise anything; it is the step's failure
+            return Outcome(error=_caught(node, start, error))
+        return outcome
+
+    async def _bring_home(self, execution: Execution, session: str, outcome: Outcome) -> Outcome:
+        """Merge what was changed; with `on_conflict: resolve` an agent settles what cannot be merged."""
+        start, node, _, place, _ = execution
+        if place.said is None and node.step.merge != "discard":
+            await self._isolation.remember(place, self._store.clean(_remembered(outcome)))
+        merged = None
+        if start.execution == 1 or not await self._isolation.is_disputed(settling_ids(session)[0]):
+            merged = await self._isolation.merge(node, place)
+            if not takes(self._frozen, node, merged):
+                refused = self._isolation.tell(node, place, merged)
+                return outcome if refused is None else _refused(outcome, refused)
+        settling = Settling(self._isolation, self._supervisor, self._frozen, self.lease, execution)
+        refused = await settling.run(merged)
+        usage = outcome.usage if settling.spent is None else add(outcome.usage, settling.spent)
+        outcome = msgspec.structs.replace(outcome, usage=usage)
+        return outcome if refused is None else _refused(outcome, refused)
+
+    async def _work(self, execution: Execution) -> Outcome:
+        start, node, job, place, progress = execution
         try:
             if isinstance(job, AgentJob):
-                return await self._agent(start, node, job, progress, place.path)
+                self._check_place(start, node, place)
+                return await self._agent(start, node, job, progress, place)
+            if isinstance(job, FunctionJob):
+                return Outcome(await self._function(job))
             assert isinstance(job, CommandJob)
             return await self._command(start, node, job, place)
         except SessionFailed as error:  # a tool of a script, outside any session
             return Outcome(error=error.failure, usage=error.usage)
 
-    async def _agent(
-        self, start: Start, node: Node, job: AgentJob, progress: Tell, workspace: str
-    ) -> Outcome:
+    def _check_place(self, start: Start, node: Node, place: Place) -> None:
+        """A session that changed files goes on only where these changes are."""
+        if start.execution == 1 or place.child is None or not place.is_new:
+            return
+        session = session_id(start.run, start.step, start.attempt)
+        if any(entry.get("kind") == "tool_call" for entry in read_entries(self._store, session)):
+            message = f"the workspace of {node.path} is gone, and with it what its agent had changed"
+            hint = "fanfold fork runs the step again from the start"
+            raise WorldError("workspace.lost", message, hint=hint)
+
+    async def _agent(self, start: Start, node: Node, job: AgentJob, progress: Tell, place: Place) -> Outcome:
         action = node.step.action
         assert isinstance(action, AgentAction)
         role = self._role(action)
@@ -178,7 +244,7 @@ class Performer:
             tools=action.tools if action.tools is not None else role.tools,
             output_schema=node.step.output_schema,
             outputs=node.step.outputs,
-            workspace=workspace,
+            workspace=place.path,
             read_only=node.step.posture == "read_only",
             write_set=node.write_set,
             network=role.network,
@@ -186,9 +252,11 @@ class Performer:
             pipeline=role.pipeline,
         )
         carry: list[Batch] = []
+        # In a snapshot the answer is durable before the merge begins: what is merged is not asked for again.
+        held = carry if place.child is None else None
         try:
             result = await self._supervisor.run_step(
-                request, backend=self._frozen.backend, on_progress=progress, lease=self.lease, carry=carry
+                request, backend=self._frozen.backend, on_progress=progress, lease=self.lease, carry=held
             )
         except SessionFailed as error:
             return Outcome(error=error.failure, usage=error.usage, carry=tuple(carry))
@@ -263,6 +331,42 @@ def _checked(node: Node, outcome: Outcome) -> Outcome:
         outcome = msgspec.structs.replace(outcome, output=value)
         invalid = check_output(node, value)
     return outcome if invalid is None else Outcome(error=invalid, usage=outcome.usage, carry=outcome.carry)
+
+
+def _refused(outcome: Outcome, refused: Failure) -> Outcome:
+    return Outcome(error=refused, usage=outcome.usage, carry=outcome.carry)
+
+
+def _remembered(outcome: Outcome) -> bytes:
+    return msgspec.json.encode([outcome.output, outcome.summary, outcome.usage])
+
+
+def _recall(said: bytes | None) -> Outcome | None:
+    """What an earlier execution said when it had done its work."""
+    if said is None:
+        return None
+    output, summary, usage = msgspec.json.decode(said, type=tuple[JSON, str, Usage | None])
+    return Outcome(output, None, summary, usage)
+
+
+def _over(state: State, found: list[str]) -> list[str]:
+    """Those of these sessions whose step completed."""
+    if not found:
+        return []
+    left = set(found)
+    over: list[str] = []
+    for run in state.runs.values():
+        for node in run.nodes.values():
+            if node.status == COMPLETED and node.step.workspace_mode == "isolated":
+                session = session_id(run.id, node.path, node.attempt)
+                over += [one for one in (session, *settling_ids(session)) if one in left]
+    return over
+
+
+def _caught(node: Node, start: Start, error: Exception) -> Failure:
+    if isinstance(error, FanfoldError):
+        return _failure(node, start, "agent", error.code, error.message, error.hint)
+    return _failure(node, start, "agent", "step.exception", f"{type(error).__name__}: {error}")
 
 
 def _failure(

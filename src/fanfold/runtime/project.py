@@ -25,7 +25,7 @@ from fanfold.runtime.config import Config
 from fanfold.runtime.frozen import Frozen, all_steps_below, freeze_roles, from_json, to_json
 from fanfold.runtime.handlers import Handlers
 from fanfold.runtime.host import Host, now_ms
-from fanfold.runtime.ids import new_run_id, session_id
+from fanfold.runtime.ids import new_run_id, session_id, settling_ids
 from fanfold.runtime.isolation import Isolation
 from fanfold.runtime.means import Means
 from fanfold.runtime.performer import Performer
@@ -334,4 +334,5 @@ def _check_sandbox(plan: Plan, options: Options) -> None:
 
 
 def _sessions(tree: RunTree) -> list[str]:
-    return [session_id(n.run.id, n.path, n.attempt) for n in tree.state.in_flight.values()]
+    found = [session_id(n.run.id, n.path, n.attempt) for n in tree.state.in_flight.values()]
+    return [one for session in found for one in (session, *settling_ids(session))]

@@ -241,7 +241,7 @@ class RunTree:
         agents = 0
         below = [run]
         for other in below:
-            agents += other.agents
+            agents += other.agents + self.memory.settlers.get(other.id, 0)
             price = None if other.usage_unpriced else other.usage_micro_usd
             total = add(total, Usage(other.usage_input, other.usage_output, price))
             below.extend(other.children)

@@ -1,0 +1,97 @@
+"""What steps that share the project changed in it, and whether that was theirs to change.
+
+Rules
+* Only a writer in the project itself that does not claim every file is watched: it costs a walk over the
+  project before and after. Readers and snapshots cost nothing.
+* What lies in the set of any step that was under way at the same time is not held against it: files do not
+  say who wrote them, and what isolated steps changed is merged meanwhile.
+* The rest is a violation when no other writer shared the project in that time. Otherwise nobody can say whose
+  it is, and it is a warning in the log.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from fanfold.errors import WorldError
+from fanfold.kernel.nodes import Node
+from fanfold.kernel.paths import matches
+from fanfold.sessions.insist import insist
+
+if TYPE_CHECKING:
+    from fanfold.workspace.changes import Violation
+    from fanfold.workspace.shared import Watch
+    from fanfold.workspace.workspaces import Workspaces
+
+_EVERYTHING = frozenset({"**", "**/*"})
+
+
+class Seen:
+    """What a watched step is blamed for. `alone`: nobody else can have done it."""
+
+    def __init__(self, strays: list[Violation], alone: bool) -> None:
+        self.strays = strays
+        self.alone = alone
+
+
+class _Watched:
+    def __init__(self, own: tuple[str, ...], beside: list[tuple[str, ...]], alone: bool) -> None:
+        self.own = own
+        self.beside = beside
+        self.alone = alone
+        self.watch: Watch | None = None
+
+
+class Watching:
+    """The writers of one process that are under way, and the watches over those that need one."""
+
+    def __init__(self, spaces: Callable[[], Workspaces]) -> None:
+        self._spaces = spaces
+        self._sets: dict[str, tuple[str, ...]] = {}
+        self._sharing: set[str] = set()
+        self._watched: dict[str, _Watched] = {}
+
+    async def begin(self, session: str, node: Node, *, shared: bool) -> str:
+        """A step is about to work; the code of what keeps it from being watched, usually none."""
+        if not node.write_set:
+            return ""
+        for other in self._watched.values():
+            other.beside.append(node.write_set)
+            other.alone = other.alone and not shared
+        mine = _Watched(node.write_set, list(self._sets.values()), not self._sharing)
+        self._sets[session] = node.write_set
+        if not shared:
+            return ""
+        self._sharing.add(session)
+        if _EVERYTHING.intersection(node.write_set):
+            return ""
+        self._watched[session] = mine
+        try:
+            mine.watch = await insist(asyncio.to_thread(lambda: self._spaces().watch()))
+        except WorldError as error:  # a project that cannot be walked through can still be worked in
+            del self._watched[session]
+            return error.code
+        return ""
+
+    async def end(self, session: str) -> Seen | None:
+        """What a step that worked may be blamed for; None when it was not watched."""
+        watched = self._watched.get(session)
+        if watched is None or watched.watch is None:
+            return None
+        strays = await insist(asyncio.to_thread(_strays, watched, watched.watch))
+        return Seen(strays, watched.alone)
+
+    def forget(self, session: str) -> None:
+        """The step is over."""
+        self._sets.pop(session, None)
+        self._sharing.discard(session)
+        self._watched.pop(session, None)
+
+
+def _strays(watched: _Watched, watch: Watch) -> list[Violation]:
+    from fanfold.workspace.changes import violations
+
+    found = violations(watch.changes(), watched.own)
+    return [one for one in found if not any(matches(claimed, one.path) for claimed in watched.beside)]
