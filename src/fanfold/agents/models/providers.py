@@ -7,15 +7,17 @@ Rules
 * Keys and addresses come from `Access` alone. The SDKs would read the environment by themselves; they are
   given every value, so what configuration says is what happens.
 * The SDKs never retry: whoever asks does (see `asking`), and records it.
-* Everything heavy is imported here and only when a model is first used: checking a recipe must not pay.
+* Everything heavy is imported here and only when a model is first used: checking a recipe must not pay. It is
+  imported by one thread, whoever asks: packages that import themselves in a circle come to nothing when two
+  threads begin at once, and most recipes begin with several agents.
 """
 
 from __future__ import annotations
 
 import asyncio
 import importlib
-import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec import Struct
@@ -35,8 +37,13 @@ CONNECT_S = 10.0
 MAX_CONNECTIONS = 1_000
 KINDS = ("openai", "openai-chat", "openai-responses", "anthropic")
 _OPENAI_NAMES = ("gpt-", "o1", "o3", "o4", "chatgpt-", "codex-")
-_MODULES = {"openai": "pydantic_ai.models.openai", "anthropic": "pydantic_ai.models.anthropic"}
+_MODULES = {
+    "openai": ("pydantic_ai.models.openai", "pydantic_ai.providers.openai"),
+    "anthropic": ("pydantic_ai.models.anthropic", "pydantic_ai.providers.anthropic"),
+}
 _KEY_VARIABLES = {"openai": "OPENAI_API_KEY", "anthropic": "ANTHROPIC_API_KEY"}
+_importer = ThreadPoolExecutor(1, thread_name_prefix="fanfold-imports")
+_imported: set[str] = set()
 
 
 class Access(Struct, frozen=True, kw_only=True):
@@ -98,10 +105,10 @@ class Providers:
     async def load(self, names: Sequence[str]) -> None:
         """Import what models need, in a thread: it takes seconds, and other sessions must go on meanwhile."""
         modules = {"pydantic_ai.messages"}
-        modules |= {_MODULES[self.parse(name)[0].partition("-")[0]] for name in names}
-        if not modules <= sys.modules.keys():
-            for module in sorted(modules):
-                await asyncio.to_thread(importlib.import_module, module)
+        for name in names:
+            modules.update(_MODULES[self.parse(name)[0].partition("-")[0]])
+        if not modules <= _imported:  # being in `sys.modules` means no more than that somebody began
+            await asyncio.get_running_loop().run_in_executor(_importer, _import_all, sorted(modules))
 
     def parse(self, name: str) -> tuple[str, str]:
         """Kind of provider and bare name of a model.
@@ -179,6 +186,12 @@ class Providers:
                 limits=httpx2.Limits(max_connections=MAX_CONNECTIONS, max_keepalive_connections=100),
             )
         return self._client
+
+
+def _import_all(modules: Iterable[str]) -> None:
+    for module in modules:
+        importlib.import_module(module)
+        _imported.add(module)
 
 
 def _failed(kind: str, code: str, message: str, hint: str) -> SessionFailed:
