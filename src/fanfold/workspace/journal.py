@@ -25,12 +25,14 @@ from typing import Literal
 
 import msgspec
 
+from fanfold.errors import WorldError
 from fanfold.workspace import syscalls, trash
 from fanfold.workspace.beneath import PathProblem, Spot, open_folder, open_top, spot_beneath
+from fanfold.workspace.copying import umask
 from fanfold.workspace.layout import Layout, sync_folder, write_whole
 from fanfold.workspace.objects import State
 from fanfold.workspace.revision import Content, Revised, state_at
-from fanfold.workspace.staging import dress, is_folder, sync_staged
+from fanfold.workspace.staging import dress, is_folder, manner_of, sync_staged
 
 _CANNOT = (errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP, errno.EPERM)
 
@@ -45,6 +47,8 @@ class Operation(msgspec.Struct, array_like=True, frozen=True):
     after: State | None = None
     inode: int = 0
     """Of the staged file, by which it is known again."""
+    manner: tuple[int, int, int] | None = None
+    """Mode and owner of a folder that is removed, so that it can be made again as it was."""
 
 
 class Note(msgspec.Struct, array_like=True, frozen=True):
@@ -83,12 +87,15 @@ class Journal:
         folder = self._layout.journal / os.urandom(8).hex()
         folder.mkdir(mode=0o700)
         top, slots = open_top(self._layout.project), open_top(folder)
+        begun = False
         try:
             plan = self._stage(steps, contents, folders_made, folders_gone, top, slots)
             sync_staged(slots, [operation.slot for operation in plan if operation.kind == "put"])
             if note is not None:
                 write_whole(folder / "note", msgspec.msgpack.encode(note), durable=True)
+            begun = True
             write_whole(folder / "plan", msgspec.msgpack.encode(plan), durable=True)
+            sync_folder(folder.parent)
             try:
                 for operation in plan:
                     _perform(operation, top, slots)
@@ -99,34 +106,51 @@ class Journal:
                 if not (folder / "done").exists():
                     _roll_back(plan, top, slots)
                     _sync_parents(top, plan)
+                    begun = False
                 raise
             _write_note(folder)
+            begun = False
         finally:
             os.close(top)
             os.close(slots)
-            trash.throw_away(folder, self._layout.trash)
+            if not begun:  # else it holds what `recover` needs
+                trash.throw_away(folder, self._layout.trash)
 
     def recover(self) -> list[str]:
-        """Roll back what a dead process left half done; the paths that were not ours to put back any more."""
+        """Roll back what was left half done; the paths that were not ours to put back any more.
+
+        Whoever holds the lock may call it: what is in the journal then belongs to somebody who died or
+        gave up. It costs nothing when there is nothing.
+        """
         left: list[str] = []
         for name in sorted(os.listdir(self._layout.journal)):
             folder = self._layout.journal / name
             try:
-                plan = msgspec.msgpack.decode((folder / "plan").read_bytes(), type=list[Operation])
-            except FileNotFoundError:
-                plan = []  # not begun, or done
-            except NotADirectoryError:
-                continue
-            if plan:
-                top, slots = open_top(self._layout.project), open_top(folder)
-                try:
-                    left += _roll_back(plan, top, slots)
-                    _sync_parents(top, plan)
-                finally:
-                    os.close(top)
-                    os.close(slots)
-            _write_note(folder)
-            trash.throw_away(folder, self._layout.trash)
+                left += self._recover(folder)
+            except (OSError, msgspec.DecodeError) as error:
+                message = f"a merge that was interrupted cannot be undone: {error}"
+                hint = f"{folder} holds the files as they were; free what is in the way and try again"
+                raise WorldError("workspace.cannot_recover", message, hint=hint) from error
+        return left
+
+    def _recover(self, folder: Path) -> list[str]:
+        left: list[str] = []
+        try:
+            plan = msgspec.msgpack.decode((folder / "plan").read_bytes(), type=list[Operation])
+        except FileNotFoundError:
+            plan = []  # not begun, or done
+        except NotADirectoryError:
+            return left
+        if plan:
+            top, slots = open_top(self._layout.project), open_top(folder)
+            try:
+                left = _roll_back(plan, top, slots)
+                _sync_parents(top, plan)
+            finally:
+                os.close(top)
+                os.close(slots)
+        _write_note(folder)
+        trash.throw_away(folder, self._layout.trash)
         return left
 
     def _stage(
@@ -153,7 +177,11 @@ class Journal:
         needed = _ancestors(
             {step.path for step in steps if step.after} | {f"{path}/." for path in folders_made}
         )
-        leave = [Operation("remove_folder", path) for path in sorted(emptied - needed, reverse=True)]
+        leave = [
+            Operation("remove_folder", path, f"f{number}", manner=manner)
+            for number, path in enumerate(sorted(emptied - needed, reverse=True))
+            if (manner := manner_of(top, path)) is not None
+        ]
         come = [
             Operation("make_folder", path)
             for path in sorted(needed)
@@ -270,9 +298,17 @@ def _roll_back(plan: list[Operation], top: int, slots: int) -> list[str]:
                     left.append(operation.path)
         except FileNotFoundError:
             pass  # its folder was never made
-        except PathProblem:
-            left.append(operation.path)
+        except PathProblem:  # a file where its folder was to be made, unless it had been done
+            if _is_done(operation, slots):
+                left.append(operation.path)
     return left
+
+
+def _is_done(operation: Operation, slots: int) -> bool:
+    """Whether a file was put or removed, by what is in its slot."""
+    if operation.kind == "put":
+        return _inode(slots, operation.slot) != operation.inode
+    return operation.kind == "remove" and _exists(slots, operation.slot)
 
 
 def _undo(operation: Operation, spot: Spot, top: int, slots: int) -> bool:
@@ -284,15 +320,25 @@ def _undo(operation: Operation, spot: Spot, top: int, slots: int) -> bool:
             pass  # never made, or somebody put something into it
         return True
     if operation.kind == "remove_folder":
-        if here is None:
-            os.mkdir(spot.name, 0o777, dir_fd=spot.folder)
-            _own(spot)
-        return True
+        return here is not None or _make_again(operation, spot, slots)
     if operation.kind == "remove":
         if not _exists(slots, operation.slot):
             return True
         return _put_back(slots, operation.slot, spot)
     return _undo_put(operation, spot, here, top, slots)
+
+
+def _make_again(operation: Operation, spot: Spot, slots: int) -> bool:
+    """Put a folder back that was removed: made ready elsewhere, it is there as it was, or not at all."""
+    mode, user, group = operation.manner or (0o777 & ~umask(), -1, -1)
+    try:
+        os.mkdir(operation.slot, dir_fd=slots)
+    except FileExistsError:
+        pass  # by a recovery that was interrupted
+    if os.geteuid() == 0:
+        os.chown(operation.slot, user, group, dir_fd=slots)
+    os.chmod(operation.slot, mode, dir_fd=slots)
+    return _put_back(slots, operation.slot, spot)
 
 
 def _undo_put(operation: Operation, spot: Spot, here: os.stat_result | None, top: int, slots: int) -> bool:

@@ -23,6 +23,19 @@ def is_folder(top: int, path: str) -> bool:
     return True
 
 
+def manner_of(top: int, path: str) -> tuple[int, int, int] | None:
+    """Mode, owner and group of a real folder beneath an open one; None when there is none."""
+    try:
+        handle = open_folder(top, path)
+    except (OSError, PathProblem):
+        return None
+    try:
+        status = os.fstat(handle)
+        return stat.S_IMODE(status.st_mode), status.st_uid, status.st_gid
+    finally:
+        os.close(handle)
+
+
 def dress(slots: int, slot: str, state: State, top: int, path: str) -> int:
     """Give a staged file the mode and owner it will have in the parent; its inode."""
     if state.mode != 0o120000:
