@@ -1,10 +1,13 @@
 """Merge-back: what comes home, what is refused, and what a conflict says."""
 
 import os
+import random
+import shutil
 from pathlib import Path
 
 import pytest
 
+from fanfold.workspace import workspaces
 from fanfold.workspace.changes import Change, Violation, violations
 from fanfold.workspace.workspaces import Workspaces
 from tests.workspace.test_snapshots import ODD
@@ -67,8 +70,6 @@ def test_a_renamed_folder_is_seen_whole(project: Path, method: str):
     try:
         os.rename(child.path / "src", child.path / "lib")
     except OSError:  # EXDEV: an overlay in a namespace copies instead, as programs do
-        import shutil
-
         shutil.move(child.path / "src", child.path / "lib")
     write(child.path, {"src/again.txt": "x"})
     kinds = {(change.path, change.kind) for change in child.changes()}
@@ -317,6 +318,83 @@ def test_ignored_files_in_a_removed_folder_stay(project: Path):
     assert spaces.merge(child).ok
     spaces.close(child)
     assert tree(project).keys() == {"d", "d/x.log", ".gitignore"}
+
+
+def test_a_removed_folder_takes_its_empty_folders_along(project: Path, method: str):
+    repository(project, {"d/a.txt": "a", "d/in/b.txt": "b", "e.txt": "e"})
+    for folder in ("d/hollow/inner", "d/in/void", "stays"):
+        (project / folder).mkdir(parents=True)
+    write(project, {"d/node_modules/m.js": "a dependency"})
+    spaces = Workspaces(project)
+    child = spaces.open_child("s1")
+    shutil.rmtree(child.path / "d/in")
+    shutil.rmtree(child.path / "d/hollow")
+    kinds = {(change.path, change.what, change.kind) for change in child.changes()}
+    assert kinds == {
+        ("d/in/b.txt", "file", "deleted"),
+        ("d/in/void", "folder", "deleted"),
+        ("d/hollow/inner", "folder", "deleted"),
+    }
+    assert spaces.merge(child).ok
+    spaces.close(child)
+    assert tree(project).keys() == {"d", "d/a.txt", "d/node_modules", "d/node_modules/m.js", "e.txt", "stays"}
+
+
+def test_what_git_tracks_comes_home_although_a_pattern_ignores_it(project: Path):
+    repository(project, {".gitignore": "*.log\n", "a.txt": "a"})
+    write(project, {"kept.log": "k"})
+    git(project, "add", "-f", "kept.log")
+    (project / "kept.log").unlink()
+    spaces = Workspaces(project)
+    child = spaces.open_child("s1")
+    write(child.path, {"kept.log": "again", "other.log": "ignored", "new.txt": "n"})
+    assert [change.path for change in spaces.merge(child).changes] == ["kept.log", "new.txt"]
+    spaces.close(child)
+
+
+def scribble(top: Path, chance: random.Random, who: str) -> None:
+    """Change a tree at random: edit, delete, move, add, and put files where folders were."""
+    for _ in range(chance.randint(1, 4)):
+        files = sorted(path for path, (kind, _) in tree(top).items() if kind == "file")
+        path = chance.choice(files) if files else "a.txt"
+        what = chance.choice(["edit", "edit", "delete", "move", "add", "swap"])
+        new = chance.choice(["a.txt", "n.txt", "d/n.txt", "d", "d/b.txt/deep", "m.txt"])
+        if what == "edit" and files:
+            line = chance.choice([2, 20, 38])
+            text = (top / path).read_text().replace(f"line {line}\n", f"{who}\n")
+            write(top, {path: text})
+        elif what == "delete" and files:
+            (top / path).unlink()
+        elif not (top / new).exists() and all(not parent.is_file() for parent in (top / new).parents):
+            if what == "move" and files:
+                (top / new).parent.mkdir(parents=True, exist_ok=True)
+                os.rename(top / path, top / new)
+            else:
+                write(top, {new: chance.choice([LINES, f"by {who}\n"])})
+        elif what == "swap" and (top / "d").is_dir():
+            shutil.rmtree(top / "d")
+            write(top, {"d": f"by {who}\n"})
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_looking_only_where_the_child_wrote_finds_what_looking_everywhere_finds(
+    tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
+):
+    files: dict[str, str | bytes] = dict.fromkeys(("a.txt", "c.txt", "d/b.txt"), LINES)
+    results = []
+    for thorough in (False, True):
+        project = tmp_path / f"{thorough}"
+        write(project, files)
+        spaces = Workspaces(project)
+        child = spaces.open_child("s1")
+        scribble(child.path, random.Random(seed), "theirs")
+        scribble(project, random.Random(seed + 1_000), "ours")
+        if thorough:
+            monkeypatch.setattr(workspaces, "is_in_place", lambda *_: False)
+        merged = spaces.merge(child)
+        results.append((merged.ok, sorted(merged.applied), tree(project)))
+        spaces.close(child)
+    assert results[0] == results[1]
 
 
 def test_modes_and_owners_of_replaced_files_are_kept(project: Path):

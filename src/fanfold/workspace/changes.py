@@ -93,6 +93,8 @@ class Touched:
         self.paths: set[str] = set()
         self.folders: set[str] = set()
         self.trees: set[str] = set()
+        self.hollow: set[str] = set()
+        """Folders in those trees that were empty in the base."""
 
     def own(self, name: str, path: str) -> bool:
         """Whether a folder is a tool's: whatever is inside is no change."""
@@ -171,15 +173,20 @@ class Touched:
             if name not in seen[parent]:
                 self.trees.add(folder)
 
-    def expand(self, top: int) -> None:
-        """Replace trees by every path the base or the child has in them."""
-        trees = tuple(tree + "/" for tree in self.trees)
-        if not trees:
-            return
-        self.paths.update(path for path in self.known.files if path.startswith(trees))
+    def expand(self, base: int, child: int) -> None:
+        """Replace trees by every path the base or the child has in them; both are open trees."""
         for tree in self.trees:
             try:
-                handle = open_folder(top, tree)
+                handle = open_folder(base, tree)
+            except (FileNotFoundError, PathProblem):
+                pass  # new in the child
+            else:
+                try:
+                    self._below(handle, tree)
+                finally:
+                    os.close(handle)
+            try:
+                handle = open_folder(child, tree)
             except (FileNotFoundError, PathProblem):
                 self.paths.add(tree)
                 continue
@@ -188,10 +195,31 @@ class Touched:
             finally:
                 os.close(handle)
 
+    def _below(self, handle: int, path: str) -> None:
+        """Take in an open folder of the base whole."""
+        empty = True
+        with os.scandir(handle) as listing:
+            entries = list(listing)
+        for entry in entries:
+            where = f"{path}/{entry.name}"
+            if where in self.known.files:
+                self.paths.add(where)
+            elif where in self.known.folders:
+                below = os.open(entry.name, _FOLDER, dir_fd=handle)
+                try:
+                    self._below(below, where)
+                finally:
+                    os.close(below)
+            else:
+                continue  # a place where something of the parent is bound in
+            empty = False
+        if empty:
+            self.hollow.add(path)
+
 
 def judge(touched: Touched, base: int, child: int, ignoring: Ignoring) -> list[Change]:
     """The changes among what was touched; `base` and `child` are open trees."""
-    touched.expand(child)
+    touched.expand(base, child)
     found: list[Change] = []
     for path in touched.paths:
         change = _judge(path, touched.known, base, child)
@@ -261,13 +289,8 @@ def _deleted(path: str, was: int) -> Change | None:
 def _folders(touched: Touched, child: int) -> list[Change]:
     """Empty folders that came, and folders that were empty and went."""
     found = [Change(path, "added", "folder") for path in touched.folders if not _names(child, path, "x")]
-    if touched.trees:
-        used = {path.rpartition("/")[0] for path in (*touched.known.files, *touched.known.folders)}
-        trees = tuple(tree + "/" for tree in touched.trees)
-        for path in touched.known.folders - used:
-            if (path in touched.trees or path.startswith(trees)) and not _is_folder(child, path):
-                found.append(Change(path, "deleted", "folder"))  # noqa: PERF401 - two lines of condition
-    return found
+    gone = (path for path in touched.hollow if not _is_folder(child, path))
+    return found + [Change(path, "deleted", "folder") for path in gone]
 
 
 def _is_folder(top: int, path: str) -> bool:

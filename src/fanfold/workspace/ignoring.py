@@ -115,16 +115,23 @@ class Ignoring:
             owner = next((one for one in inner if path.startswith(one + "/")), "")
             groups.setdefault(owner, []).append(path)
         found: set[str] = set()
-        in_git = self.has_git() if "" in groups else True
         for owner, members in groups.items():
-            prefix = owner + "/" if owner else ""
-            ask = self._command(prefix, in_git if not owner else True, ["check-ignore", "-z", "--stdin"])
-            names = b"\0".join(os.fsencode(path[len(prefix) :]) for path in members)
-            environment = self._environment(in_git if not owner else True)
-            # 128: a path through a link, or nothing to ask. Then nothing is known to be ignored.
-            _, said = git.run(ask, environment, stdin=names, ok=(0, 1, 128))
-            found.update(prefix + os.fsdecode(name) for name in said.split(b"\0")[:-1])
+            in_git = bool(owner) or self.has_git()
+            # The index only ever says that a name is not ignored after all, and reading it takes as long as
+            # the project is large: so it is asked about what the patterns ignore, and about nothing else.
+            doubtful = self._check(owner, in_git, members, ["--no-index"])
+            if doubtful:
+                found |= self._check(owner, in_git, doubtful, [])
         return found
+
+    def _check(self, owner: str, in_git: bool, paths: Iterable[str], options: list[str]) -> set[str]:
+        """Which of these paths in one repository `check-ignore` names."""
+        prefix = owner + "/" if owner else ""
+        ask = self._command(prefix, in_git, ["check-ignore", "-z", "--stdin", *options])
+        names = b"\0".join(os.fsencode(path[len(prefix) :]) for path in paths)
+        # 128: a path through a link, or nothing to ask. Then nothing is known to be ignored.
+        _, said = git.run(ask, self._environment(in_git), stdin=names, ok=(0, 1, 128))
+        return {prefix + os.fsdecode(name) for name in said.split(b"\0")[:-1]}
 
     def sources(self) -> dict[str, Entry | None]:
         """The files outside the tree that decide about ignoring, as they are now."""

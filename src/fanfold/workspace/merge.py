@@ -60,6 +60,23 @@ def merge_simply(revision: Revision, parent: int) -> Outcome | None:
     return Outcome(tuple(steps))
 
 
+def is_in_place(revision: Revision, parent: int) -> bool:
+    """Whether everything the parent did to these paths can be seen at these paths.
+
+    A file that is gone may have moved anywhere, and what stands in the way of one is another path: then the
+    whole parent has to be looked at. Otherwise paths outside of the revision cannot change what git answers:
+    it takes a file for moved only when its old path is gone.
+    """
+    for file in revision.files:
+        if state_at(parent, file.path) is not None:
+            continue
+        if file.before is not None or _occupied(parent, file.path):
+            return False
+        if not _reachable(parent, file.path, set()):
+            return False
+    return True
+
+
 def _reachable(parent: int, path: str, going: set[str]) -> bool:
     """Whether every folder on the way is one, or will be made."""
     at = path.find("/")

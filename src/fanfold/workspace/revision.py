@@ -9,12 +9,13 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import Protocol
 
 import msgspec
 
 from fanfold.errors import WorldError
-from fanfold.workspace.beneath import PathProblem, spot_beneath
+from fanfold.workspace.beneath import PathProblem, open_folder, spot_beneath
 from fanfold.workspace.changes import Change
 from fanfold.workspace.manifest import git_mode
 from fanfold.workspace.objects import Objects, State, hash_bytes, hash_file
@@ -37,6 +38,7 @@ class Revision(msgspec.Struct, frozen=True):
 
     files: tuple[Revised, ...]
     folders_made: tuple[str, ...] = ()
+    """Empty folders that are there afterwards: new ones, and those that lost their last file."""
     folders_gone: tuple[str, ...] = ()
 
 
@@ -76,18 +78,43 @@ def state_at(top: int, path: str) -> State | None:
 def revise(changes: Iterable[Change], base: int, child: int) -> Revision:
     """The revision that these changes are, from two open trees."""
     files: list[Revised] = []
-    made: list[str] = []
-    gone: list[str] = []
+    made: set[str] = set()
+    gone: set[str] = set()
     for change in changes:
+        if change.kind == "deleted":
+            kept = _nearest(child, change.path, gone)
+            if kept and _is_empty(child, kept):
+                made.add(kept)
         if change.what == "folder":
-            (made if change.kind == "added" else gone).append(change.path)
+            (made if change.kind == "added" else gone).add(change.path)
             continue
         before = state_at(base, change.path) if change.kind != "added" else None
         after = state_at(child, change.path) if change.kind != "deleted" else None
         if change.kind != "deleted" and after is None:
             raise _moving(change.path)
         files.append(Revised(change.path, before, after))
-    return Revision(tuple(files), tuple(made), tuple(gone))
+    return Revision(tuple(files), tuple(sorted(made)), tuple(sorted(gone)))
+
+
+def _nearest(tree: int, path: str, gone: set[str]) -> str:
+    """The nearest folder around a path that an open tree still has; those it has not are added to `gone`."""
+    folder = path.rpartition("/")[0]
+    while folder and folder not in gone:
+        with suppress(FileNotFoundError, PathProblem):
+            os.close(open_folder(tree, folder))
+            return folder
+        gone.add(folder)
+        folder = folder.rpartition("/")[0]
+    return ""
+
+
+def _is_empty(tree: int, path: str) -> bool:
+    handle = open_folder(tree, path)
+    try:
+        with os.scandir(handle) as entries:
+            return next(entries, None) is None
+    finally:
+        os.close(handle)
 
 
 class TreeContent:

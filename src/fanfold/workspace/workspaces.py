@@ -19,7 +19,8 @@ Rules
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal, TypeAlias
 
@@ -36,7 +37,7 @@ from fanfold.workspace.disputes import Dispute
 from fanfold.workspace.ignoring import Ignoring
 from fanfold.workspace.journal import Journal, Moved, Note
 from fanfold.workspace.layout import Layout, write_whole
-from fanfold.workspace.merge import Conflict, Outcome, content_of, merge_fully, merge_simply
+from fanfold.workspace.merge import Conflict, Outcome, content_of, is_in_place, merge_fully, merge_simply
 from fanfold.workspace.objects import Objects, State
 from fanfold.workspace.owner import is_alive, is_of_this_boot
 from fanfold.workspace.policy import Policy, ProcessLimits
@@ -89,7 +90,7 @@ class Workspaces:
         """
         folder = self._layout.child(session_id)
         kept = None if write_set is None else tuple(write_set)
-        with self._layout.lock():
+        with self._whole():
             if folder.exists():
                 self.remains.throw_away(folder)
             base = self._bases.current()
@@ -139,7 +140,7 @@ class Workspaces:
 
     def watch(self) -> Watch:
         """Begin to watch the parent for a shared step; its `changes()` are what changed since."""
-        with self._layout.lock():
+        with self._whole():
             name = self._bases.newest_name()
             try:
                 base = self._bases.get(name) if name else None
@@ -174,6 +175,15 @@ class Workspaces:
             home=Path.home(),
             limits=limits or ProcessLimits(),
         )
+
+    @contextmanager
+    def _whole(self) -> Iterator[None]:
+        """Hold the lock over a parent that is whole: what a merge left half done, whoever died over it since
+        this project was opened, is put back first.
+        """
+        with self._layout.lock():
+            self._journal.recover()
+            yield
 
     # ------------------------------------------------------------------------------ coming home
 
@@ -260,7 +270,7 @@ class Workspaces:
         dry_run: bool = False,
     ) -> Merged:
         moved = ""
-        with self._layout.lock():
+        with self._whole():
             for _ in range(MAX_TRIES):
                 outcome = self._decide(revision, content, base)
                 conflicts = outcome.conflicts + _outside(outcome, write_set)
@@ -311,14 +321,15 @@ class Workspaces:
     def _parent_changes(
         self, base: Base, tree: int, parent: int, revision: Revision
     ) -> dict[str, tuple[State | None, State | None]]:
-        """What the parent changed since a base, what the revision touches in any case."""
-        now = self._bases.look(base.manifest)
+        """What the parent changed since a base: of the revision's paths, or everywhere where that counts."""
         paths = {file.path for file in revision.files}
-        before = base.manifest.files
-        for path in before.keys() | now.files.keys():
-            entry = now.files.get(path)
-            if before.get(path) != entry or (entry is not None and not base.manifest.settled(entry)):
-                paths.add(path)
+        if not is_in_place(revision, parent):
+            now = self._bases.look(base.manifest)
+            before = base.manifest.files
+            for path in before.keys() | now.files.keys():
+                entry = now.files.get(path)
+                if before.get(path) != entry or (entry is not None and not base.manifest.settled(entry)):
+                    paths.add(path)
         found = {path: (state_at(tree, path), state_at(parent, path)) for path in paths}
         return {path: states for path, states in found.items() if states[0] != states[1]}
 
