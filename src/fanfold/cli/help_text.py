@@ -23,6 +23,8 @@ Commands:
   explain  Why a run or step waits, was skipped, retried, or ran then
   query    Search the outputs of steps, best match first
   fork     Run again from a step on, reusing what the change does not reach
+  diff     Show what steps proposed, or changed before they failed
+  apply    Merge what a step proposed into the project
   replay   Fold a run's log again without running anything
   verify   Check that a run's log keeps every invariant
   models   Show which models can be used here; fetch or serve the local one, which needs no key

@@ -30,6 +30,8 @@ COMMANDS = {
     "explain": "fanfold.cli.explain",
     "query": "fanfold.cli.query",
     "fork": "fanfold.cli.fork",
+    "diff": "fanfold.cli.changes",
+    "apply": "fanfold.cli.changes",
     "replay": "fanfold.cli.verify",
     "verify": "fanfold.cli.verify",
     "models": "fanfold.cli.models",

@@ -19,7 +19,7 @@ from fanfold.kernel.lifecycle import CANCELLED, COMPLETED, PAUSED, RUN_TERMINAL,
 from fanfold.kernel.nodes import Node
 from fanfold.runtime.approvals import open_approvals
 from fanfold.runtime.run_tree import RunTree, run_status
-from fanfold.runtime.views import as_text, result_document, run_error
+from fanfold.runtime.views import as_text, result_document, run_error, waiting_proposals
 
 MAX_FAILURES = 5
 
@@ -62,6 +62,7 @@ def _say_result(call: Call, tree: RunTree) -> None:
 def _summary(tree: RunTree, colour: bool) -> list[str]:
     status = run_status(tree.state, tree.root)
     lines = [f"{paint(status, COLOURS.get(status, 'bold'), colour)}  {_facts(tree)}\n"]
+    lines += _proposals(tree)
     if status in RUN_TERMINAL:
         lines += _failures(tree, colour)
         return lines
@@ -124,6 +125,19 @@ def _how_to_answer(tree: RunTree) -> list[str]:
         choice = f" --choice {approval.choices[0]}" if approval.choices else ""
         lines.append(f"  {approval.path}: {one_line(approval.question)}\n")
         lines.append(f"    answer it: fanfold approve {tree.root.id} {approval.path}{choice}\n")
+    return lines
+
+
+def _proposals(tree: RunTree) -> list[str]:
+    """What waits to be applied, and the command that shows it."""
+    waiting = waiting_proposals(tree)
+    lines = [
+        f"  {one_line(path)} proposes to change {files} file{'' if files == 1 else 's'}:"
+        f" fanfold diff {tree.root.id} {one_line(path)}\n"
+        for path, files in list(waiting.items())[:MAX_FAILURES]
+    ]
+    if len(waiting) > MAX_FAILURES:
+        lines.append(f"  and {len(waiting) - MAX_FAILURES} more: fanfold diff {tree.root.id}\n")
     return lines
 
 

@@ -17,7 +17,7 @@ from fanfold.kernel.nodes import Node, Run
 from fanfold.kernel.plan import JSON, AgentAction
 from fanfold.runtime.run_tree import RunTree, run_status
 from fanfold.runtime.values import shorten
-from fanfold.runtime.views import as_text, run_error
+from fanfold.runtime.views import as_text, run_error, waiting_proposals
 
 MAX_ROWS = 200
 ADVICE = {
@@ -49,6 +49,7 @@ def report_markdown(tree: RunTree, run: Run | None = None) -> str:
     if len(nodes) > MAX_ROWS:
         lines.append(f"| … {len(nodes) - MAX_ROWS} more | | | | |")
     lines += ["", f"{agents} agents, {usage.tokens} tokens, {_price(usage.micro_usd)}.", ""]
+    lines += _changes(tree, run)
     failures = [node for node in nodes if node.error is not None and node.status != COMPLETED]
     error = run_error(tree, run)
     if failures or error is not None:
@@ -65,6 +66,30 @@ def report_markdown(tree: RunTree, run: Run | None = None) -> str:
         ]
         lines.append("")
     return "\n".join(lines)
+
+
+def _changes(tree: RunTree, run: Run) -> list[str]:
+    """What the run's own steps changed, and how to see and apply what waits in it or below it."""
+    rows = tree.memory.changes.get(run.id, [])
+    lines = ["## Changes", "", "| file | change | step | |", "|---|---|---|---|"] if rows else []
+    for row in rows[:MAX_ROWS]:
+        cells = (row["path"], row["kind"], row["step"], row["state"])
+        lines.append("| " + " | ".join(_cell(cell) for cell in cells) + " |")
+    if len(rows) > MAX_ROWS:
+        lines.append(f"| … {len(rows) - MAX_ROWS} more | | | |")
+    lines += [""] if rows else []
+    waiting = waiting_proposals(tree, run if run.parent is not None else None)
+    if waiting:
+        many = f"{len(waiting)} proposals wait" if len(waiting) > 1 else "A proposal waits"
+        root = tree.root.id
+        how = f"`fanfold diff {root}` shows what it is, `fanfold apply {root} STEP` applies it"
+        lines += [f"{many} to be applied ({', '.join(list(waiting)[:10])}): {how}.", ""]
+    return lines
+
+
+def _cell(text: str) -> str:
+    """A name that may hold anything, as the cell of a table."""
+    return " ".join(text.split()).replace("|", "\\|")
 
 
 def _asked(inputs: dict[str, JSON]) -> list[str]:

@@ -1,4 +1,4 @@
-"""What other processes ask of a run: approve, reject, cancel, pause.
+"""What other processes ask of a run: approve, reject, cancel, pause; or to record what they applied.
 
 A request is checked twice: when it is made, so that the person sees at once what is wrong with it, and
 when its owner acts on it, because the run has gone on in between. One that no longer applies is dropped.
@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from fanfold.agents.redaction import MARK
 from fanfold.errors import AuthorError, NotFoundError
-from fanfold.kernel.events import Failure, StepEvent, WorkflowEvent
+from fanfold.kernel.events import Evidence, Failure, StepEvent, WorkflowEvent
 from fanfold.kernel.lifecycle import COMPLETED, FAILED, PAUSED, RUN_TERMINAL, RUNNING, TERMINAL, WAITING
 from fanfold.kernel.nodes import Node, State
 from fanfold.kernel.plan import ApprovalAction
@@ -95,6 +95,8 @@ def apply_request(tree: RunTree, request: Request, at: int) -> None:
     """Act on one request, if it still applies."""
     state = tree.state
     run = state.runs.get(request.run_id)
+    if run is not None and request.kind == "applied":  # it is done, whatever became of the run
+        note_applied(tree, run.id, request.data, at)
     if run is None or state.root.status in RUN_TERMINAL:
         return
     if request.kind == "cancel":
@@ -106,6 +108,18 @@ def apply_request(tree: RunTree, request: Request, at: int) -> None:
         given = request.data
         verdict = Verdict(str(given["decision"]), str(given["by"]), given.get("comment"), given.get("edited"))
         answer_approval(tree, str(given["path"]), verdict, at)
+
+
+def note_applied(tree: RunTree, run: str, told: dict[str, Any], at: int) -> None:
+    """Record once that a proposal of a step was applied; also in a run that has ended."""
+    if not is_applied(tree, run, told["proposal"]):
+        tree.report(run, at, Evidence("workspace_event", told))
+
+
+def is_applied(tree: RunTree, run: str, proposal: str) -> bool:
+    """Whether the log of a run says that a proposal was applied."""
+    rows = tree.memory.changes.get(run, [])
+    return any(row["proposal"] == proposal and row["state"] == "applied" for row in rows)
 
 
 def answer_approval(tree: RunTree, path: str, verdict: Verdict, at: int) -> bool:

@@ -50,6 +50,17 @@ def result_document(tree: RunTree, run: Run | None = None) -> Document:
     }
 
 
+def waiting_proposals(tree: RunTree, run: Run | None = None) -> dict[str, int]:
+    """Tree path to the number of changed files, for each step whose proposal waits; of the tree, or a run."""
+    waiting: dict[str, int] = {}
+    for other in tree.state.runs.values() if run is None else [run]:
+        for row in tree.memory.changes.get(other.id, []):
+            if row["state"] == "proposed":
+                path = other.tree_path(row["step"])
+                waiting[path] = waiting.get(path, 0) + 1
+    return waiting
+
+
 def run_error(tree: RunTree, run: Run) -> Failure | None:
     """Why a run did not complete, or what holds it."""
     if run.error is None and run is tree.root and tree.state.pausing:

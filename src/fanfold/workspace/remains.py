@@ -36,7 +36,7 @@ Judge: TypeAlias = Callable[[str], Fate]
 
 
 class Kept(msgspec.Struct, frozen=True):
-    """A workspace that outlived its step: why, where, and what differs in it."""
+    """A workspace that outlived its step: why, where its files are, and what differs in it."""
 
     session: str
     why: str
@@ -91,7 +91,9 @@ class Remains:
                 child.detach()
                 for left in folder.glob("work.*"):
                     trash.throw_away(left, self._layout.trash)
-        return Kept(session_id, record.kept, str(child.place), changes, patch)
+        # An overlay that is lifted shows nothing; what was written is in its layer.
+        files = "upper" if record.method.startswith("overlay") else "workspace"
+        return Kept(session_id, record.kept, str(folder / files), changes, patch)
 
     # ------------------------------------------------------------------------------- cleaning up
 
