@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fanfold.agents.roles import Registry, load_roles, role_roots
+from fanfold.errors import FanfoldError
 from fanfold.recipe.library import Library, is_path
 from fanfold.recipe.surroundings import Ceilings, Found, RoleFacts, Surroundings
 from fanfold.runtime.config import Config, user_home
@@ -118,7 +119,7 @@ class Wired:
                 Script.load(frozen.script, frozen.script_file), toolbox=means.toolbox
             )
         if frozen.backend == "model" and frozen.roles:  # a recipe without agents needs no model
-            backends["model"] = self._models(frozen, means)
+            backends["model"] = self._models(frozen, means, self._default_of(frozen))
         return Supervisor(
             store,
             backends,
@@ -156,18 +157,36 @@ class Wired:
         if kind == "scripted" and blob:
             return ScriptedBackend(Script.load(store.blob(blob), "script"), toolbox=means.toolbox)
         if kind == "model":
-            return self._models(Frozen(), means)
+            return self._models(Frozen(), means, self._choose())
         raise KeyError(name)
 
-    def _models(self, frozen: Frozen, means: Means | HandMeans) -> Backend:
-        from fanfold.agents.backends.local import AnyModel
-        from fanfold.agents.backends.model import Access, ModelBackend
+    def _choose(self) -> str:
         from fanfold.agents.local.weights import local_state
-        from fanfold.agents.redaction import Redactor
         from fanfold.runtime.model_choice import choose_model
 
+        return choose_model(self.config, local_state(self.config.home)).model
+
+    def _default_of(self, frozen: Frozen) -> str | None:
+        """The model of agents for whom nobody names one: as it was chosen when the run began.
+
+        It is not tried here: to look at a run, or to cancel it, no key is needed. Whether the model can still
+        be used, the session that needs it says.
+        """
+        known = frozen.model or frozen.default_model
+        if known is not None:
+            return known
+        try:
+            return self._choose()
+        except FanfoldError:  # every step names its own
+            return None
+
+    def _models(self, frozen: Frozen, means: Means | HandMeans, default: str | None) -> Backend:
+        from fanfold.agents.backends.local import AnyModel
+        from fanfold.agents.backends.model import Access, ModelBackend
+        from fanfold.agents.pipelines import Pipelines
+        from fanfold.agents.redaction import Redactor
+
         config = self.config
-        choice = choose_model(config, local_state(config.home), flag=frozen.model)
         access = Access(
             openai_api_key=config.text("models.openai_api_key"),
             openai_base_url=config.text("models.openai_base_url"),
@@ -181,13 +200,19 @@ class Wired:
         redactor = Redactor.of(self._environment, access.secrets)
         speak = partial(
             ModelBackend,
-            model=choice.model,
+            model=default,
             redactor=redactor,
             toolbox=means.toolbox,
             instructions=partial(self._told, frozen),
         )
-        remote = speak(access)
-        return AnyModel(choice.model, remote, reach, config.home, config.integer("models.local_idle_s"))
+        idle_s = config.integer("models.local_idle_s")
+        return Pipelines(
+            AnyModel(default, speak(access), reach, config.home, idle_s),
+            find=frozen.roles.get if frozen.roles else self.roles.find,
+            toolbox=means.toolbox,
+            redactor=redactor,
+            model=frozen.model,
+        )
 
     def _told(self, frozen: Frozen, workspace: str) -> str:
         """What the project tells every agent: as it was when the run began, where a run froze it."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,8 @@ from fanfold.runtime.project import Options
 from fanfold.wiring import wire
 
 
-def client(folder: Path) -> Client:
-    wired = wire(folder)
+def client(folder: Path, environment: Mapping[str, str] | None = None) -> Client:
+    wired = wire(folder, environment)
 
     def find(recipe: Any) -> Any:
         compiled = compile_recipe(str(recipe).encode(), str(folder / "test.yaml"), wired.around)

@@ -24,6 +24,8 @@ class Frozen(Struct, frozen=True, omit_defaults=True, kw_only=True):
     """By the name steps use, with `@version` where they ask for one."""
     backend: str = "scripted"
     model: str | None = None
+    default_model: str | None = None
+    """For agents for whom nobody names one, chosen when the run began; None in runs of older versions."""
     fast_model: str | None = None
     """For summaries."""
     instructions: str | None = None
@@ -37,6 +39,15 @@ class Frozen(Struct, frozen=True, omit_defaults=True, kw_only=True):
     forked_from: str | None = None
     reused: dict[str, str] = {}
     """For a fork: tree path to blob, for the steps it keeps."""
+
+    def role_of(self, action: AgentAction) -> Role:
+        """The role of a step, as it was when the run began."""
+        return self.roles[role_name(action)]
+
+    def model_of(self, action: AgentAction) -> str | None:
+        """What the step says, else what the user said for this run, else what the role says."""
+        fast = self.fast_model if action.purpose == "fold" else None
+        return action.model or fast or self.model or self.role_of(action).model
 
 
 def freeze_roles(plan: Plan, find: Callable[[str], Role | None]) -> dict[str, Role]:
@@ -56,6 +67,26 @@ def freeze_roles(plan: Plan, find: Callable[[str], Role | None]) -> dict[str, Ro
             raise BugError("role.unknown", f"the checked plan names the unknown role {name}")
         roles[name] = role
     return roles
+
+
+def role_name(action: AgentAction) -> str:
+    """A role as a step names it: with its version, if the step asks for one."""
+    return action.agent if action.agent_version is None else f"{action.agent}@{action.agent_version}"
+
+
+def with_stages(roles: dict[str, Role], find: Callable[[str], Role | None]) -> dict[str, Role]:
+    """These roles and those that the stages of their pipelines name, as they are now."""
+    found = dict(roles)
+    for role in roles.values():
+        for stage in role.pipeline:
+            name = stage.get("agent")
+            if isinstance(name, str) and name not in found:
+                other = find(name)
+                if other is None:
+                    message = f"the checked role {role.name} names the unknown role {name}"
+                    raise BugError("role.unknown", message)
+                found[name] = other
+    return found
 
 
 def all_steps_below(plan: Plan) -> list[Step]:

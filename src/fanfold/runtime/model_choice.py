@@ -61,6 +61,12 @@ class Choice(Struct, frozen=True):
     """`openai`, `anthropic` or `local`."""
     why: str
 
+    @property
+    def name(self) -> str:
+        """The model's own name, without the word for its provider."""
+        word, colon, rest = self.model.partition(":")
+        return rest if colon and word in _WORDS else self.model
+
 
 def choose_model(
     config: Config, local: LocalState, *, asked: str | None = None, flag: str | None = None

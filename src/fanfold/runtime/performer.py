@@ -21,7 +21,6 @@ import msgspec
 from msgspec import Struct
 
 from fanfold.agents.backend import SessionFailed, SessionRequest
-from fanfold.agents.role import Role
 from fanfold.errors import BugError, FanfoldError, WorldError
 from fanfold.kernel.commands import Start
 from fanfold.kernel.events import Failure, Usage
@@ -226,7 +225,7 @@ class Performer:
     async def _agent(self, start: Start, node: Node, job: AgentJob, progress: Tell, place: Place) -> Outcome:
         action = node.step.action
         assert isinstance(action, AgentAction)
-        role = self._role(action)
+        role = self._frozen.role_of(action)
         session = session_id(start.run, start.step, start.attempt)
         request = SessionRequest(
             session_id=session,
@@ -237,7 +236,7 @@ class Performer:
             role=role.name,
             instructions=role.instructions,
             prompt=job.prompt,
-            model=self._model(action, role),
+            model=self._frozen.model_of(action),
             fallback_models=role.fallback_models,
             reasoning_effort=action.reasoning_effort or role.reasoning_effort,
             max_turns=action.max_turns or role.max_turns,
@@ -262,15 +261,6 @@ class Performer:
             return Outcome(error=error.failure, usage=error.usage, carry=tuple(carry))
         summary = result.summary or shorten(_as_text(result.output), SUMMARY_CHARS)
         return Outcome(result.output, None, summary, result.usage, tuple(carry))
-
-    def _model(self, action: AgentAction, role: Role) -> str | None:
-        """What the step says, else what the user said for this run, else what the role says."""
-        fast = self._frozen.fast_model if action.purpose == "fold" else None
-        return action.model or fast or self._frozen.model or role.model
-
-    def _role(self, action: AgentAction) -> Role:
-        name = action.agent if action.agent_version is None else f"{action.agent}@{action.agent_version}"
-        return self._frozen.roles[name]
 
     async def _function(self, job: FunctionJob) -> object:
         handler = self._find_handler(job.handler)

@@ -22,7 +22,7 @@ from fanfold.kernel.lifecycle import RUN_TERMINAL
 from fanfold.kernel.plan import JSON, AgentAction, CommandAction, Plan
 from fanfold.recipe.inputs import bind_inputs
 from fanfold.runtime.config import Config
-from fanfold.runtime.frozen import Frozen, all_steps_below, freeze_roles, from_json, to_json
+from fanfold.runtime.frozen import Frozen, all_steps_below, freeze_roles, from_json, to_json, with_stages
 from fanfold.runtime.handlers import Handlers
 from fanfold.runtime.host import Host, now_ms
 from fanfold.runtime.ids import new_run_id, session_id, settling_ids
@@ -107,7 +107,11 @@ class Project:
         self._check_enabled()
         bound = bind_inputs(plan, given)
         _check_sandbox(plan, options)
-        frozen = self._freeze(plan, options, fork)
+        frozen, settings = self._freeze(plan, options, fork), self.settings(plan, options)
+        if frozen.backend == "model":  # scripted agents need no model, and no import of what knows them
+            from fanfold.runtime.preflight import prepare
+
+            frozen, settings = prepare(plan, frozen, settings, self.config, self.store)
         root = new_run_id()
         performer = self._performer(root, frozen)
         if frozen.backend not in performer.backends and any(
@@ -118,7 +122,7 @@ class Project:
         data = WorkflowEvent(
             "created",
             plan=plan,
-            settings=self.settings(plan, options),
+            settings=settings,
             epoch=lease.epoch,
             inputs=None,
             frozen=None,
@@ -142,8 +146,12 @@ class Project:
         """Everything beside plan and inputs that a run must not look up again later."""
         before = fork.roles if fork is not None else {}
         backend = options.backend or ("scripted" if options.script is not None else "model")
+
+        def find(name: str) -> Role | None:
+            return before.get(name) or self._roles().find(name)
+
         return Frozen(
-            roles=freeze_roles(plan, lambda name: before.get(name) or self._roles().find(name)),
+            roles=with_stages(freeze_roles(plan, find), find),
             backend=backend,
             model=options.model,
             fast_model=self.config.text("workflows.model"),

@@ -33,7 +33,7 @@ class AnyModel:
 
     name = "model"
 
-    def __init__(self, default: str, remote: Backend, reach: Reach, home: Path, idle_s: float) -> None:
+    def __init__(self, default: str | None, remote: Backend, reach: Reach, home: Path, idle_s: float) -> None:
         self._idle_s = idle_s
         self._default = default
         self._remote = remote
@@ -43,7 +43,7 @@ class AnyModel:
 
     async def run(self, request: SessionRequest, record: Record, progress: Progress) -> SessionResult:
         model = request.model or self._default
-        if not model.startswith(f"{PROVIDER}:"):
+        if model is None or not model.startswith(f"{PROVIDER}:"):
             return await self._remote.run(structs.replace(request, model=model), record, progress)
         if model not in (self._default, f"{PROVIDER}:{SMOLLM2}"):
             # Recipes and roles come with a checkout: weights are loaded by native code, so only the user
@@ -53,7 +53,8 @@ class AnyModel:
             raise SessionFailed(Failure("permission", "model.not_here", message, hint, retryable=False))
         backend = await self._server(model)
         name = model.partition(":")[2]
-        request = structs.replace(request, model=f"openai-chat:{Path(name).stem}")
+        # The server here has one model: it would take any other name for its own.
+        request = structs.replace(request, model=f"openai-chat:{Path(name).stem}", fallback_models=())
         if name == SMOLLM2:
             request = structs.replace(
                 request, tools=(), max_output_tokens=request.max_output_tokens or SMALL_ANSWER_TOKENS

@@ -1,4 +1,8 @@
-"""What a response cost. An unknown price is None, never 0, and one unknown makes a sum unknown."""
+"""What a response cost. An unknown price is None, never 0, and one unknown makes a sum unknown.
+
+Prices are those of the installed price list. It knows models by their names at the providers that made them;
+what somebody else's server charges for a model of that name, it does not know.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +14,16 @@ from fanfold.kernel.events import Usage
 if TYPE_CHECKING:
     from pydantic_ai.messages import ModelResponse
 
+CHARS_PER_TOKEN = 4
+"""Roughly, where a server does not count: what is guessed must not look like nothing."""
 _MICRO = Decimal(1_000_000)
 
 
 def usage_of(response: ModelResponse) -> Usage:
-    """Tokens and price of one response. Prices are those known to the installed price list."""
+    """Tokens and price of one response."""
     used = response.usage
+    if not used.input_tokens and not used.output_tokens:
+        return Usage(0, max(1, len(response.text or "") // CHARS_PER_TOKEN), None)
     return Usage(used.input_tokens, used.output_tokens, _micro_usd(response))
 
 
@@ -29,16 +37,22 @@ def _micro_usd(response: ModelResponse) -> int | None:
     return int((price * _MICRO).to_integral_value(ROUND_CEILING))
 
 
-def is_priced(model_name: str, provider: str) -> bool:
-    """Whether the price of a model is known before anything is asked of it."""
+def list_price(model_name: str, provider: str, input_tokens: int, output_tokens: int) -> int | None:
+    """What so many tokens cost at a provider, in micro-dollars; None when the list does not know."""
     from genai_prices import Usage as Counted
     from genai_prices import calc_price
 
+    counted = Counted(input_tokens=input_tokens, output_tokens=output_tokens)
     try:
-        calc_price(Counted(input_tokens=1, output_tokens=1), model_name, provider_id=provider)
+        price = calc_price(counted, model_name, provider_id=provider).total_price
     except (LookupError, ValueError):
-        return False
-    return True
+        return None
+    return int((price * _MICRO).to_integral_value(ROUND_CEILING))
+
+
+def is_priced(model_name: str, provider: str) -> bool:
+    """Whether the price of a model is known before anything is asked of it."""
+    return list_price(model_name, provider, 1, 1) is not None
 
 
 def add(one: Usage, other: Usage) -> Usage:

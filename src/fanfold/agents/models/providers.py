@@ -144,7 +144,7 @@ class Providers:
             from pydantic_ai.providers.anthropic import AnthropicProvider
 
             anthropic = AnthropicProvider(
-                api_key=self._key("anthropic", self._access.anthropic_api_key),
+                api_key=self._key(name, "anthropic", self._access.anthropic_api_key),
                 base_url=self._access.anthropic_base_url or ANTHROPIC_URL,
                 http_client=self._http(),
             )
@@ -153,7 +153,7 @@ class Providers:
         from pydantic_ai.providers.openai import OpenAIProvider
 
         openai = OpenAIProvider(
-            api_key=self._key("openai", self._access.openai_api_key),
+            api_key=self._key(name, "openai", self._access.openai_api_key),
             base_url=self._access.openai_base_url or OPENAI_URL,
             http_client=self._http(),
         )
@@ -167,14 +167,14 @@ class Providers:
             return OpenAIChatModel(name, provider=openai, profile=profile)
         return OpenAIChatModel(name, provider=openai) if chat else OpenAIResponsesModel(name, provider=openai)
 
-    def _key(self, provider: str, key: str | None) -> str:
+    def _key(self, model: str, provider: str, key: str | None) -> str:
         if key:
             return key
         if provider == "openai" and self._elsewhere:
             return "unused"  # servers on one's own machine mostly want none
         variable = _KEY_VARIABLES[provider]
         hint = f"set {variable} in the environment"
-        raise _failed("permission", "model.no_key", f"there is no API key for {provider}", hint)
+        raise _failed("permission", "model.no_key", f'"{model}" needs {variable}, which is not set', hint)
 
     def _http(self) -> httpx2.AsyncClient:
         if self._client is None:

@@ -1,0 +1,302 @@
+"""Pipelines: sessions whose role has stages, on top of a back end that runs one loop.
+
+Rules
+* A stage is a session of its own to the back end below, within the one session that everybody else sees: the
+  same workspace, the same log. Whatever a stage records carries its number, and comes back without it, so a
+  stage that a crash cut short goes on behind its own entries.
+* What a stage put out is recorded when it ends. A finished stage is never run again.
+* A tool stage keeps the rule of all tools: a call that changes something is recorded before it runs. If the
+  process died in it, nobody knows whether it happened; there is no model to look, so the session fails with
+  that.
+* An agent stage has its role's instructions, model and tools, and no more of the machine than the session:
+  read-only stays read-only, and without network it has none.
+* The last stage's output is the session's. What the step asks of its output is asked of that stage.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+from msgspec import structs
+
+from fanfold.agents.backend import (
+    Backend,
+    Entry,
+    Progress,
+    Record,
+    SessionFailed,
+    SessionRequest,
+    SessionResult,
+)
+from fanfold.agents.models.answers import complaints
+from fanfold.agents.models.prices import add
+from fanfold.agents.redaction import Redactor
+from fanfold.agents.role import Role
+from fanfold.agents.stages import (
+    DEFAULT,
+    Stage,
+    StageProblem,
+    Unresolved,
+    as_text,
+    fill,
+    fill_all,
+    read_stages,
+)
+from fanfold.agents.toolbox import ToolFailed
+from fanfold.agents.toolbox.catalogue import Tools
+from fanfold.agents.toolbox.schemas import ALIASES
+from fanfold.kernel.events import Failure, Usage
+from fanfold.kernel.plan import JSON
+
+SUMMARY_CHARS = 600
+STAGE = "stage"
+"""The key that every entry of a stage carries, and the kind of those that begin and end it."""
+_FREE = Usage(0, 0, 0)
+
+
+class Pipelines:
+    """A back end that runs the stages of roles that have some, and leaves every other session alone.
+
+    `find` knows the roles that stages name, `model` is what the user chose for the whole run, if anything.
+    """
+
+    def __init__(
+        self,
+        inner: Backend,
+        *,
+        find: Callable[[str], Role | None],
+        toolbox: Callable[[SessionRequest], Tools],
+        redactor: Redactor,
+        model: str | None = None,
+    ) -> None:
+        self.name = inner.name
+        self.inner = inner
+        self.find = find
+        self.toolbox = toolbox
+        self.redactor = redactor
+        self.model = model
+
+    async def run(self, request: SessionRequest, record: Record, progress: Progress) -> SessionResult:
+        if not request.pipeline:
+            return await self.inner.run(request, record, progress)
+        return await _Staged(self, request, record, progress).run()
+
+    async def aclose(self) -> None:
+        await self.inner.aclose()
+
+
+class _Staged:
+    """One session in stages."""
+
+    def __init__(
+        self, backend: Pipelines, request: SessionRequest, record: Record, progress: Progress
+    ) -> None:
+        self.backend = backend
+        self.request = request
+        self._record = record
+        self.progress = progress
+        self._stages = _stages_of(request)
+        self._turn = _since_last_input(request.entries)
+        self._values: dict[str, Any] = {"prompt": request.prompt, "previous": None, "stages": {}}
+        self._usage = _FREE
+        self._traces: list[dict[str, Any]] = []
+
+    async def run(self) -> SessionResult:
+        output: JSON = None
+        for number, stage in enumerate(self._stages, 1):
+            try:
+                output = await self._stage(number, stage)
+            except SessionFailed as failed:
+                self._blame(failed, number, stage)
+                raise
+            self._values["previous"] = output
+            if stage.name:
+                self._values["stages"][stage.name] = output
+        text = as_text(output)
+        summary = text if len(text) <= SUMMARY_CHARS else text[: SUMMARY_CHARS - 1] + "…"
+        trace = {"backend": self.backend.name, "stages": self._traces, "continued": bool(self._turn)}
+        return SessionResult(output=output, summary=summary, usage=self._usage, trace=trace)
+
+    async def _stage(self, number: int, stage: Stage) -> JSON:
+        recorded = [_without_number(entry) for entry in self._turn if entry.get(STAGE) == number]
+        ended = next((entry for entry in recorded if entry.get("kind") == STAGE and "output" in entry), None)
+        if ended is not None:
+            self._usage = add(self._usage, msgspec.convert(ended["usage"], Usage))
+            return ended["output"]
+        self.progress({"kind": STAGE, "stage": number, "of": len(self._stages), "name": stage.name})
+        if stage.kind == "tool":
+            return await _ToolStage(self, number, stage).run(recorded)
+        request = self._asked(number, stage)
+        if not recorded:  # for whoever reads the log: it holds the task, not what each stage was told
+            prompt = self.backend.redactor.text(request.prompt)
+            await self.note(number, {"kind": STAGE, "name": stage.name, "prompt": prompt})
+        said = [entry for entry in recorded if entry.get("kind") != STAGE]
+        request = structs.replace(request, entries=said)
+        result = await self.backend.inner.run(request, self._recorder(number), self.progress)
+        self._usage = add(self._usage, result.usage)
+        self._traces.append(result.trace)
+        usage = msgspec.to_builtins(result.usage)
+        await self.note(number, {"kind": STAGE, "output": result.output, "usage": usage})
+        return result.output
+
+    def _asked(self, number: int, stage: Stage) -> SessionRequest:
+        """What the back end below is asked for a model or agent stage."""
+        whole = self.request
+        last = number == len(self._stages)
+        request = structs.replace(
+            whole,
+            pipeline=(),
+            prompt=self.filled(fill, stage.prompt),
+            output_schema=stage.output_schema,
+            outputs=(),
+        )
+        if last and (whole.output_schema is not None or whole.outputs):
+            request = structs.replace(request, output_schema=whole.output_schema, outputs=whole.outputs)
+        if stage.kind == "agent":
+            return self._in_role(request, str(stage.agent))
+        return structs.replace(
+            request,
+            model=whole.model if stage.model == DEFAULT else stage.model,
+            instructions=whole.instructions if stage.instructions is None else stage.instructions,
+            tools=_narrowed(whole.tools, stage.tools),
+            max_turns=stage.max_turns or whole.max_turns,
+        )
+
+    def _in_role(self, request: SessionRequest, name: str) -> SessionRequest:
+        role = self.backend.find(name)
+        if role is None:
+            message = f'there is no role "{name}" for a stage'
+            raise SessionFailed(Failure("agent", "role.not_found", message, retryable=False))
+        return structs.replace(
+            request,
+            role=role.name,
+            instructions=role.instructions,
+            model=self.backend.model or role.model,
+            fallback_models=role.fallback_models,
+            reasoning_effort=role.reasoning_effort,
+            max_turns=role.max_turns,
+            tools=role.tools,
+            read_only=request.read_only or role.read_only,
+            network=request.network and role.network,
+            mcp_servers=role.mcp_servers,
+        )
+
+    def filled(self, how: Callable[[Any, Mapping[str, JSON]], Any], text: JSON) -> Any:
+        """Texts of a stage with what came before put in."""
+        try:
+            return how(text, self._values)
+        except Unresolved as error:
+            failure = Failure("agent", "pipeline.unresolved", str(error), retryable=False)
+            raise SessionFailed(failure) from None
+
+    def _recorder(self, number: int) -> Record:
+        async def record(entry: Entry) -> None:
+            await self.note(number, entry)
+
+        return record
+
+    async def note(self, number: int, entry: Entry) -> None:
+        """Record something of a stage. No entry of it is the session's last: the step's end may be far."""
+        plain = {key: value for key, value in entry.items() if key != "last"}
+        await self._record({**plain, STAGE: number})
+
+    def _blame(self, failed: SessionFailed, number: int, stage: Stage) -> None:
+        """Say which stage it was, and count what the stages before it spent."""
+        failed.usage = self._usage if failed.usage is None else add(self._usage, failed.usage)
+        where = f"stage {number}" + (f" ({stage.name})" if stage.name else "")
+        failed.failure = structs.replace(failed.failure, message=f"{where}: {failed.failure.message}")
+
+
+class _ToolStage:
+    """One call, recorded as a model's would be."""
+
+    def __init__(self, session: _Staged, number: int, stage: Stage) -> None:
+        self._session = session
+        self._number = number
+        self._tool = str(stage.tool)
+        self._args = stage.args
+        self._about = {"id": f"stage_{number}", "tool": self._tool}
+
+    async def run(self, entries: Sequence[Entry]) -> JSON:
+        ended = next((entry for entry in entries if entry.get("kind") == "tool_result"), None)
+        if ended is not None:
+            return self._outcome(ended)
+        tools = self._session.backend.toolbox(self._session.request)
+        try:
+            await tools.open()
+            return self._outcome(await self._call(tools, begun=bool(entries)))
+        finally:
+            await tools.aclose()
+
+    async def _call(self, tools: Tools, begun: bool) -> Entry:
+        mutates = tools.mutates(self._tool)
+        if begun and mutates:
+            return await self._note("tool_result", outcome="unknown")
+        args = self._session.filled(fill_all, self._args)
+        problem = _problem(tools, self._tool, args)
+        if problem:
+            return await self._note("tool_result", error={"code": "invalid_args", "message": problem})
+        if mutates:
+            await self._note("tool_call", args=args)
+        self._session.progress({"kind": "tool_call", "tool": self._tool})
+        try:
+            result = await tools.call(self._tool, args)
+        except ToolFailed as failed:
+            kind = failed.failure.kind
+            said = {"class": kind, "code": failed.code, "message": failed.message, "hint": failed.hint}
+            return await self._note("tool_result", error=said)
+        return await self._note("tool_result", result=result)
+
+    async def _note(self, kind: str, **facts: JSON) -> Entry:
+        entry: Entry = self._session.backend.redactor.json(
+            {"kind": kind, **self._about, **facts}, shapes=False
+        )
+        await self._session.note(self._number, entry)
+        return entry
+
+    def _outcome(self, entry: Entry) -> JSON:
+        """What a recorded result means: the same whether it was just made or stood in the log."""
+        if entry.get("outcome") == "unknown":
+            message = f"the process died while {self._tool} ran; nobody knows whether it happened"
+            hint = "look at the workspace, then run the step again: fanfold fork RUN --from STEP"
+            raise SessionFailed(Failure("tool", "tool.outcome_unknown", message, hint, retryable=False))
+        if "error" in entry:
+            said = entry["error"]
+            kind, hint = said.get("class", "tool"), said.get("hint", "")
+            raise SessionFailed(Failure(kind, said["code"], said["message"], hint, retryable=False))
+        return entry["result"]
+
+
+def _stages_of(request: SessionRequest) -> tuple[Stage, ...]:
+    try:
+        return read_stages(request.pipeline)
+    except StageProblem as problem:  # a run of another version, whose rules were others
+        failure = Failure("agent", "role.invalid", problem.message, retryable=False)
+        raise SessionFailed(failure) from None
+
+
+def _problem(tools: Tools, name: str, args: JSON) -> str:
+    offered = {one.name: one for one in tools.offered()}
+    if name not in offered:
+        return f'there is no tool "{name}" here; there are {", ".join(offered) or "none"}'
+    return complaints(offered[name].schema, args)
+
+
+def _narrowed(allowed: tuple[str, ...] | None, wanted: tuple[str, ...] | None) -> tuple[str, ...] | None:
+    """A stage's tools, never more than its session's."""
+    if allowed is None or wanted is None:
+        return allowed if wanted is None else wanted
+    names = {ALIASES.get(name, name) for name in allowed}
+    return tuple(name for name in wanted if ALIASES.get(name, name) in names)
+
+
+def _without_number(entry: Entry) -> Entry:
+    return {key: value for key, value in entry.items() if key != STAGE}
+
+
+def _since_last_input(entries: Sequence[Entry]) -> Sequence[Entry]:
+    """What was recorded in the turn under way: whoever is spoken to again begins with the first stage."""
+    inputs = [at for at, entry in enumerate(entries) if entry.get("kind") == "input"]
+    return entries[inputs[-1] + 1 :] if inputs else entries
