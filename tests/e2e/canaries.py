@@ -30,7 +30,7 @@ steps:
   - {{id: refused, agent: explorer, prompt: "REFUSED", on_failure: inline}}
   - {{id: said, run: [cat, {LEAK}], on_failure: inline}}
   - {{id: complained, run: [sh, -c, "cat {LEAK} >&2; exit 3"], on_failure: inline}}
-  - {{id: environment, run: [sh, -c, "env; cat /proc/*/environ 2>/dev/null | tr '\\\\0' '\\\\n'"], on_failure: inline}}
+  - {{id: environment, run: [sh, -c, "env; tr '\\\\0' '\\\\n' < /proc/1/environ"], on_failure: inline}}
   - {{id: clean, run: [sh, -c, "(env; cat /proc/*/environ) 2>/dev/null | grep -c canary"], outputs: [stdout]}}
   - {{id: computed, handler: leak_value, on_failure: inline}}
   - {{id: raised, handler: leak_error, on_failure: inline}}
@@ -39,7 +39,7 @@ steps:
     approve: "Is {{{{inputs.hint}}}} right?"
     show: "{{{{steps.said.output}}}}"
     depends_on: [told, refused, said, complained, environment, clean, computed, raised, failed]
-output: "{{{{steps.said.output}}}} {{{{steps.complained.output}}}} {{{{steps.told.output}}}} {{{{inputs.hint}}}}"
+output: "{{{{steps.complained.output}}}} {{{{steps.told.output}}}} {{{{inputs.hint}}}}"
 """
 FUNCTIONS = f"""\
 from pathlib import Path
@@ -85,9 +85,7 @@ def answer(asked: Asked) -> Reply | Fault:
                 calls=(
                     Call("write_file", {"path": COPY, "content": ALL}),
                     Call("run_command", {"argv": ["sh", "-c", f"cat {LEAK}; cat {LEAK} >&2; env; exit 1"]}),
-                    Call(
-                        "run_command", {"argv": ["sh", "-c", f"echo {CANARIES['OPENAI_API_KEY']} > odd.txt"]}
-                    ),
+                    Call("run_command", {"argv": ["sh", "-c", f"echo {ALL!r} >&2; touch odd.txt"]}),
                 )
             )
         case _:
@@ -117,10 +115,13 @@ SCRIPT = json.dumps(
 
 def forms(secret: str) -> set[bytes]:
     """A secret as it may be written."""
-    return {
-        text.encode()
-        for text in (secret, quote(secret, safe=""), json.dumps(secret)[1:-1], json.dumps(secret, ensure_ascii=False)[1:-1])
-    }  # fmt: skip
+    once = {secret, quote(secret, safe=""), _in_json(secret), _in_json(secret, ascii=True)}
+    twice = {_in_json(text) for text in once}
+    return {text.encode() for text in once | twice}
+
+
+def _in_json(text: str, ascii: bool = False) -> str:
+    return json.dumps(text, ensure_ascii=ascii)[1:-1]
 
 
 def found_in(data: bytes) -> list[str]:

@@ -50,15 +50,15 @@ class Provider:
         return self._server.asked
 
     @property
+    def addresses(self) -> dict[str, str]:
+        """Where it is, as a process is told."""
+        url = self._server.url
+        return {"OPENAI_BASE_URL": f"{url}/v1", "ANTHROPIC_BASE_URL": url}
+
+    @property
     def environment(self) -> dict[str, str]:
         """What a process needs to talk to it."""
-        url = self._server.url
-        return {
-            "OPENAI_BASE_URL": f"{url}/v1",
-            "OPENAI_API_KEY": KEY,
-            "ANTHROPIC_BASE_URL": url,
-            "ANTHROPIC_API_KEY": KEY,
-        }
+        return {**self.addresses, "OPENAI_API_KEY": KEY, "ANTHROPIC_API_KEY": KEY}
 
     def until(self, holds: Callable[[Asked], bool]) -> Asked:
         """Wait for a request of which this holds; that request."""

@@ -16,6 +16,7 @@ Rules
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import TypeVar
@@ -78,8 +79,8 @@ class Redactor:
 
     def __init__(self, values: Iterable[str] = ()) -> None:
         given = {value for value in values if len(value) >= MIN_SECRET_CHARS}
-        # As it is, in an address, and inside JSON that is itself a text.
-        known = given | {quote(value, safe="") for value in given} | {_in_json(value) for value in given}
+        # As it is, in an address, and inside JSON that is itself a text, in both ways of writing that.
+        known = given | {write(value) for value in given for write in (_quoted, _in_json, _in_ascii_json)}
         # Longest first: a secret that begins with another one must go as a whole.
         self._known = sorted(known, key=lambda value: (-len(value), value))
         self._values = re.compile("|".join(map(re.escape, self._known)))
@@ -145,6 +146,16 @@ class Redactor:
 def _beginning(value: str) -> str:
     """As much of a value as must not be left of it."""
     return value[: max(MIN_CUT_CHARS, (len(value) + 1) // 2)]
+
+
+def _quoted(text: str) -> str:
+    """The text as it stands in an address."""
+    return quote(text, safe="")
+
+
+def _in_ascii_json(text: str) -> str:
+    """The text as it stands in JSON that is written in ASCII alone, as Python does."""
+    return json.dumps(text)[1:-1]
 
 
 def _in_json(text: str) -> str:
