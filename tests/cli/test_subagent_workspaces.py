@@ -14,7 +14,6 @@ from fanfold.runtime.by_hand import ask, with_key
 from fanfold.sessions.log import read_children, read_entries, read_evidence
 from fanfold.sessions.opened import Settings
 from fanfold.wiring import wire
-from fanfold.workspace.workspaces import Workspaces
 
 LINES = "".join(f"line {i}\n" for i in range(1, 10))
 
@@ -195,6 +194,9 @@ def test_a_change_that_contradicts_one_made_meanwhile_is_a_conflict(agents, proj
     assert (project / "a.txt").read_text() == edited(5, "MINE")
     assert agents.kept() == [child["id"]]
     assert agents.run("wait", child["id"]).status == 1
+    kept = agents.run("diff", child["id"], "--json").json()["steps"][0]
+    assert (kept["state"], kept["why"]) == ("kept", "workspace.conflict")
+    assert "+ITS" in kept["patch"].splitlines()
     assert agents.run("close", child["id"], "--json").json()["workspace"] is None
     assert agents.kept() == []
 
@@ -223,15 +225,37 @@ def test_a_proposal_leaves_the_project_alone_and_waits(agents, project):
     assert (child["status"], child["changes"]) == ("completed", [{"path": "b.txt", "kind": "added"}])
     assert agents.status() == []
     assert agents.kept() == []
-    spaces = Workspaces(project)
-    assert [one.id for one in spaces.proposals()] == [child["proposal"]]
     refused = agents.send(child, "and more")
     assert refused.json()["error"]["code"] == "subagent.proposal_waits"
     assert agents.wait(child)["proposal"] == child["proposal"]
-    assert spaces.apply(child["proposal"]).ok
+    shown = agents.run("diff", child["id"], "--json").json()
+    assert (shown["run_id"], shown["steps"][0]["state"]) == (child["id"], "proposed")
+    assert "+b" in shown["steps"][0]["patch"].splitlines()
+    assert f"fanfold apply {child['id']}\n" in agents.run("diff", child["id"]).out
+
+    would = agents.run("apply", child["id"], "--dry-run", "--json").json()
+    assert (would["changes"], agents.status()) == ([{"path": "b.txt", "kind": "added"}], [])
+    applied = agents.run("apply", child["id"], "--json").json()
+    assert (applied["proposal"], applied["changes"]) == (child["proposal"], would["changes"])
     assert (project / "b.txt").read_text() == "b\n"
+    assert agents.evidence(child) == ["snapshot", "merge", "apply"]
+    assert agents.wait(child)["proposal"] is None
+    assert agents.run("diff", child["id"], "--json").json()["steps"][0]["state"] == "applied"
+    assert agents.run("apply", child["id"], "--json").json() == {**applied, "already": True}
     assert agents.send(child, "and more").status == 0
     assert agents.wait(child)["status"] == "completed"
+
+
+def test_a_proposal_that_contradicts_the_project_is_not_applied(agents, project):
+    answer = {"output": "done", "writes": {"a.txt": edited(5, "ITS")}}
+    child = agents.spawn(answer, "--merge", "propose", "--wait")
+    (project / "a.txt").write_text(edited(5, "MINE"))
+    refused = agents.run("apply", child["id"], "--json")
+    assert (refused.status, refused.json()["error"]["code"]) == (1, "workspace.conflict")
+    assert [one["path"] for one in refused.json()["error"]["details"]["conflicts"]] == ["a.txt"]
+    (project / "a.txt").write_text(edited(1, "MINE"))
+    assert agents.run("apply", child["id"]).status == 0
+    assert (project / "a.txt").read_text() == edited(5, "ITS").replace("line 1\n", "MINE\n")
 
 
 def test_turns_that_follow_each_other_make_one_proposal(agents, project):
@@ -250,6 +274,8 @@ def test_changes_are_dropped_when_that_was_asked_for(agents, project):
     child = agents.spawn(answer, "--merge", "discard", "--wait")
     assert (child["status"], child["changes"]) == ("completed", [{"path": "b.txt", "kind": "added"}])
     assert child["proposal"] is None
+    assert agents.run("apply", child["id"], "--json").json()["error"]["code"] == "changes.none"
+    assert agents.run("diff", child["id"], "--json").json()["error"]["code"] == "changes.none"
     assert agents.status() == []
     assert agents.kept() == []
     assert "discarded" in agents.run("wait", child["id"]).out
@@ -371,6 +397,7 @@ def test_a_command_that_nobody_can_allow_is_denied_whoever_talks_to_the_child_la
         (["worker", "x", "--yes", "--write-set", "/etc/**"], 2, "usage.bad_value"),
         (["worker", "x", "--yes", "--permission", "read_only"], 4, "permission_denied"),
         (["worker", "x"], 4, "permission_denied"),
+        (["explorer", "x", "--merge", "sometimes"], 2, "usage.bad_value"),
     ],
 )
 def test_what_does_not_fit_is_refused_before_anything_starts(agents, project, arguments, status, code):

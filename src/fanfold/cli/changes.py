@@ -14,7 +14,8 @@ from fanfold.cli.command import Call, command
 from fanfold.cli.explain import find_step
 from fanfold.cli.output import one_line, paint, say, say_json
 from fanfold.cli.stored import stored
-from fanfold.errors import EXIT_OK, NotFoundError
+from fanfold.cli.subagent_changes import apply_changes, find_changes, is_subagent
+from fanfold.errors import EXIT_OK, AuthorError, NotFoundError
 from fanfold.runtime.changes import KEPT, PROPOSED, Applied, StepChanges, apply_proposal, step_changes
 
 MAX_FILES = 40
@@ -33,13 +34,17 @@ _COLOURS = (
 @click.argument("step", required=False)
 def diff_command(call: Call, run: str, step: str | None) -> int:
     """Show what the steps of RUN changed, or only STEP: a patch of each proposal that waits and of what a
-    failed step left in its workspace. Of changes that are merged the log knows the files, but no patch.
+    failed step left in its workspace. Of changes that are merged the log knows the files, but no patch. RUN
+    may be a subagent (fanfold ps).
 
     STEP is a path as `fanfold inspect` shows it; on the root run also one inside a child run. The output can
     be given to `git apply`. With --json: {"run_id", "steps": [{"path", "state", "changes": [{"path",
     "kind"}], "patch", "proposal", "workspace", "why"}]}, where state is proposed, applied, merged, kept, or
     gone for a proposal that nobody has any more.
     """
+    if is_subagent(run):
+        _refuse_step(run, step)
+        return _say_changes(call, run, find_changes(call, run))
     with stored(call) as project:
         head = project.resolve(run)
         tree = project.view(head.root_run_id)
@@ -49,35 +54,54 @@ def diff_command(call: Call, run: str, step: str | None) -> int:
         if node is not None and not found:
             status = node.status
             raise NotFoundError("changes.none", f"{step} is {status}, and nothing that it changed is there")
-    if call.as_json:
-        say_json({"run_id": head.run_id, "steps": [to_builtins(one) for one in found]})
-        return EXIT_OK
-    for one in found:
-        _show(one, head.run_id, call.colour)
-    if not found:
-        say(f"no step of run {head.run_id} changed anything that is merged, proposed or kept\n")
-    return EXIT_OK
+    return _say_changes(call, head.run_id, found)
 
 
 @command("apply", summary="Merge what a step proposed into the project")
 @click.argument("run")
-@click.argument("step")
+@click.argument("step", required=False)
 @click.option("--dry-run", is_flag=True, help="Say what would change; change nothing.")
-def apply_command(call: Call, run: str, step: str, dry_run: bool) -> int:
-    """Merge what STEP of RUN proposed into the project as it is now: all of it, or nothing.
+def apply_command(call: Call, run: str, step: str | None, dry_run: bool) -> int:
+    """Merge what STEP of RUN, or a subagent, proposed into the project as it is now: all of it, or nothing.
 
     Where both sides changed the same lines nothing is changed and the files are named (exit status 1). What
     was applied before is not applied again, which is no error. The run's log says who applied what, also
     when the run has ended. With --json: {"run_id", "step", "proposal", "dry_run", "already", "changes":
     [{"path", "kind"}]}; conflicts are in the details of the error.
     """
+    if is_subagent(run):
+        _refuse_step(run, step)
+        return _say_applied(call, run, apply_changes(call, run, dry_run=dry_run), dry_run)
+    if step is None:
+        hint = f"fanfold diff {run} lists what waits"
+        raise AuthorError("usage.missing", "there is no STEP: whose proposal is to be applied?", hint=hint)
     with stored(call) as project:
         head = project.resolve(run)
         tree = project.view(head.root_run_id)
         node = find_step(tree, tree.state.runs[head.run_id], step)
         done = apply_proposal(project, tree, head, node, dry_run=dry_run)
+    return _say_applied(call, head.run_id, done, dry_run)
+
+
+def _refuse_step(subagent: str, step: str | None) -> None:
+    if step is not None:
+        raise AuthorError("usage.conflict", f"{subagent} is a subagent and has no steps")
+
+
+def _say_changes(call: Call, run: str, found: list[StepChanges]) -> int:
     if call.as_json:
-        facts = {"run_id": head.run_id, "step": done.path, "proposal": done.proposal, "dry_run": dry_run}
+        say_json({"run_id": run, "steps": [to_builtins(one) for one in found]})
+        return EXIT_OK
+    for one in found:
+        _show(one, run, call.colour)
+    if not found:
+        say(f"no step of run {run} changed anything that is merged, proposed or kept\n")
+    return EXIT_OK
+
+
+def _say_applied(call: Call, run: str, done: Applied, dry_run: bool) -> int:
+    if call.as_json:
+        facts = {"run_id": run, "step": done.path, "proposal": done.proposal, "dry_run": dry_run}
         say_json({**facts, "already": done.already, "changes": done.changes})
     else:
         _tell(done, dry_run)
@@ -119,7 +143,8 @@ def _show(step: StepChanges, run: str, colour: bool) -> None:
 def _head(step: StepChanges, run: str) -> str:
     files = _files(len(step.changes))
     if step.state == PROPOSED:
-        return f"{step.path}: {files} proposed; apply them: fanfold apply {run} {step.path}"
+        whose = run if run == step.path else f"{run} {step.path}"
+        return f"{step.path}: {files} proposed; apply them: fanfold apply {whose}"
     if step.state == KEPT:
         why = f" after {step.why}" if step.why else ""
         return f"{step.path}: {files} kept{why} in {step.workspace}"

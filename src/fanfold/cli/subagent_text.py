@@ -10,7 +10,7 @@ from fanfold.cli.output import one_line, paint, plain, say, say_json
 from fanfold.cli.progress import tell
 from fanfold.cli.transitions import COLOURS
 from fanfold.errors import EXIT_FAILED, EXIT_OK
-from fanfold.runtime.by_hand import changed
+from fanfold.runtime.hand_changes import changed
 from fanfold.runtime.views import failure_document, usage_document
 from fanfold.sessions.lineage import COMPLETED, Child
 from fanfold.sessions.opened import read_opened

@@ -71,7 +71,8 @@ class Hand(NamedTuple):
 
 
 @contextmanager
-def _opened(call: Call, *, make: bool = False) -> Iterator[Hand]:
+def open_hand(call: Call, *, make: bool = False) -> Iterator[Hand]:
+    """The subagents of a project; refused where there are none, unless one is to be made."""
     if not make and not has_runs(call):
         raise NotFoundError(
             "subagent.not_found", "there are no subagents here", hint="fanfold spawn ROLE TASK"
@@ -124,12 +125,12 @@ def spawn_command(
     them or none.
     """
     flags = Flags(**given)  # type: ignore[arg-type]  # click gives exactly these
-    with _opened(call, make=True) as hand:
+    with open_hand(call, make=True) as hand:
         settings = _settings(hand.wired, role, flags)
         text = None if script is None else _script(Path(script))
         data = {"role": role, "task": task, "script": text, "settings": msgspec.to_builtins(settings)}
         number = ask(hand.project, "spawn", data)
-        child = _until(hand, number, lambda: with_key(hand.supervisor, settings.key))
+        child = until_taken(hand, number, lambda: with_key(hand.supervisor, settings.key))
         if waiting:
             child = _wait(hand, [child.subagent_id], flags.timeout + START_PATIENCE_S)[0]
             return say_result(call, hand.project.store, child)
@@ -149,7 +150,7 @@ def wait_command(call: Call, ids: tuple[str, ...], timeout: float) -> int:
     """
     if not has_runs(call):
         return say_none(call)
-    with _opened(call) as hand:
+    with open_hand(call) as hand:
         wanted = list(ids) or [child.subagent_id for child in hand.supervisor.list(HAND) if is_live(child)]
         children = _wait(hand, wanted, timeout)
         say_table(call, hand.project.store, children, with_changes=True)
@@ -170,8 +171,8 @@ def send_command(call: Call, id: str, text: str | None, resume: bool) -> int:
     """
     if text is None and not resume:
         raise AuthorError("usage.missing", "there is no TEXT", hint=f'fanfold send {id} "and the tests too"')
-    with _opened(call) as hand:
-        child = _find(hand, id)
+    with open_hand(call) as hand:
+        child = find_child(hand, id)
         _check_spoken_to(hand, child, resume)
         resumed = resume and child.status == DETACHED
         if text is None and not resumed:
@@ -179,8 +180,8 @@ def send_command(call: Call, id: str, text: str | None, resume: bool) -> int:
                 "subagent.not_detached", f"{id} is {child.status}", hint="say something to it"
             )
         number = ask(hand.project, "resume" if resumed else "input", {"id": id, "text": text})
-        _until(hand, number, lambda: True if is_taken(hand.project, number) else None)
-        return say_result(call, hand.project.store, _find(hand, id), brief=True)
+        until_taken(hand, number, lambda: True if is_taken(hand.project, number) else None)
+        return say_result(call, hand.project.store, find_child(hand, id), brief=True)
 
 
 def _check_spoken_to(hand: Hand, child: Child, resume: bool) -> None:
@@ -207,11 +208,11 @@ def close_command(call: Call, id: str) -> int:
 
     A workspace that was kept for one that did not complete is thrown away when it is closed.
     """
-    with _opened(call) as hand:
-        _find(hand, id)
+    with open_hand(call) as hand:
+        find_child(hand, id)
         number = ask(hand.project, "close", {"id": id})
-        _until(hand, number, lambda: True if is_taken(hand.project, number) else None)
-        child = _find(hand, id)
+        until_taken(hand, number, lambda: True if is_taken(hand.project, number) else None)
+        child = find_child(hand, id)
         say_json(child_document(hand.project.store, child)) if call.as_json else say(
             f"{id} is {child.status}\n"
         )
@@ -224,7 +225,7 @@ def ps_command(call: Call, everything: bool) -> int:
     """List the subagents started by hand: who, doing what, and how it stands."""
     if not has_runs(call):
         return say_none(call)
-    with _opened(call) as hand:
+    with open_hand(call) as hand:
         children = hand.supervisor.list(HAND)
         shown = children if everything else [child for child in children if child.status not in OVER]
         return say_table(call, hand.project.store, shown)
@@ -305,11 +306,12 @@ def _script(file: Path) -> str:
     return Script.load(read_text_file(file, "--script", "usage.bad_script"), str(file)).source
 
 
-def _find(hand: Hand, id: str) -> Child:
+def find_child(hand: Hand, id: str) -> Child:
+    """A subagent by its id."""
     return hand.supervisor.children.find(id)
 
 
-def _until(hand: Hand, number: int, look: Callable[[], _T | None]) -> _T:
+def until_taken(hand: Hand, number: int, look: Callable[[], _T | None]) -> _T:
     """Have a host and look until it has acted on the request; raises what it refused."""
     deadline = time.monotonic() + START_PATIENCE_S
     started = 0.0
@@ -333,7 +335,7 @@ def _until(hand: Hand, number: int, look: Callable[[], _T | None]) -> _T:
 def _wait(hand: Hand, ids: Sequence[str], timeout_s: float) -> list[Child]:
     deadline = time.monotonic() + timeout_s
     while True:
-        children = [_find(hand, one) for one in ids]
+        children = [find_child(hand, one) for one in ids]
         if not any(is_live(child) for child in children) or time.monotonic() >= deadline:
             return children
         time.sleep(LOOK_S)

@@ -3,9 +3,9 @@
 Rules
 * All of them are children of one session, `HAND`, so one supervisor counts their places and one lease
   guards their history. Whoever holds the lease is their host; it leaves when nothing runs any more.
-* Any process asks by a request, as it asks runs: spawn, input, resume, close. A spawn carries a key, and one
-  whose key a child already has is not repeated, so asking is safe to repeat after a crash. What is refused
-  is written down with the request's number, for whoever asked.
+* Any process asks by a request, as it asks runs: spawn, input, resume, apply, close. A spawn carries a key,
+  and one whose key a child already has is not repeated, so asking is safe to repeat after a crash. What is
+  refused is written down with the request's number, for whoever asked.
 * Each child has the permission it was spawned with, whoever talks to it later.
 * Looking needs no host: what became of a child stands in the log.
 """
@@ -22,18 +22,19 @@ import msgspec
 
 from fanfold.agents.backend import SessionRequest
 from fanfold.errors import FanfoldError
+from fanfold.runtime.hand_changes import apply_child
 from fanfold.runtime.host import now_ms
 from fanfold.runtime.isolation import Isolation
 from fanfold.runtime.means import Means
 from fanfold.runtime.programs import Programs
 from fanfold.runtime.project import Project
 from fanfold.sessions.lineage import DETACHED, QUEUED, RUNNING, Child
-from fanfold.sessions.log import read_entries, read_evidence
-from fanfold.sessions.opened import Opened, Settings, read_opened
+from fanfold.sessions.log import read_entries
+from fanfold.sessions.opened import Settings, read_opened
 from fanfold.sessions.stragglers import sweep_stragglers
 from fanfold.sessions.subagents import SubagentRefused
 from fanfold.sessions.supervisor import Supervisor
-from fanfold.store.protocol import Batch, LeaseLost, Request, Store, StoreFault
+from fanfold.store.protocol import Batch, LeaseLost, Request, StoreFault
 
 if TYPE_CHECKING:
     from fanfold.agents.toolbox.catalogue import Tools
@@ -60,7 +61,10 @@ def refusal(project: Project, number: int) -> SubagentRefused | None:
     """Why a host did not do what a request asked for."""
     for entry in read_entries(project.store, HAND):
         if entry.get("kind") == "refused" and entry["request"] == number:
-            return SubagentRefused(entry["code"], entry["message"], hint=entry["hint"])
+            error = entry["error"]
+            return SubagentRefused(
+                error["code"], error["message"], hint=error["hint"], details=error["details"]
+            )
     return None
 
 
@@ -74,26 +78,6 @@ def with_key(supervisor: Supervisor, key: str) -> Child | None:
 
 def is_live(child: Child) -> bool:
     return child.status in (QUEUED, RUNNING)
-
-
-def changed(store: Store, child: Child, opened: Opened) -> dict[str, Any]:
-    """What became of what a child changed in its last turn, from its own log.
-
-    `changes` is None for one that shared the project with everybody: nobody knows whose changes those are.
-    """
-    settings = opened.settings
-    alone = settings.isolated or settings.read_only
-    changes: dict[str, Any] = {}
-    told: dict[str, Any] = {"changes": None, "proposal": None, "violations": [], "conflicts": []}
-    for fact in read_evidence(store, child.session_id, "workspace_event"):
-        if fact["attempt"] != child.attempt:
-            continue
-        if fact["what"] == "merge":
-            changes |= {change["path"]: change for change in fact["changes"]}
-            told["proposal"] = fact["proposal"] or None
-        elif fact["what"] in ("violation", "conflict"):
-            told[f"{fact['what']}s"] = fact["paths"]
-    return {**told, "changes": list(changes.values()) if alone else None}
 
 
 class HandMeans:
@@ -155,17 +139,17 @@ def _clear_up(project: Project, sessions: list[str]) -> None:
 async def _act(project: Project, supervisor: Supervisor, epoch: int) -> None:
     for request in project.store.requests(HAND):
         try:
-            await _carry_out(supervisor, request, epoch)
+            await _carry_out(project, supervisor, request, epoch)
         except (LeaseLost, StoreFault):
             raise  # nothing can be done here any more
         except FanfoldError as error:  # it was possible when it was asked for and is not any more
-            about = {"code": error.code, "message": error.message, "hint": error.hint}
+            about = error.as_json()["error"]
             log = supervisor.children.above.parent_log(HAND, HAND, 0)
-            log.append({"kind": "refused", "request": request.id, **about})
+            log.append({"kind": "refused", "request": request.id, "error": about})
         project.store.write([Batch(root=HAND, epoch=epoch, requests_done=[request.id])])
 
 
-async def _carry_out(supervisor: Supervisor, request: Request, epoch: int) -> None:
+async def _carry_out(project: Project, supervisor: Supervisor, request: Request, epoch: int) -> None:
     data = request.data
     if request.kind == "spawn":
         settings = msgspec.convert(data["settings"], Settings)
@@ -179,6 +163,8 @@ async def _carry_out(supervisor: Supervisor, request: Request, epoch: int) -> No
         supervisor.children.resume(str(data["id"]))
         if data["text"] is not None:
             await supervisor.send_input(str(data["id"]), str(data["text"]))
+    elif request.kind == "apply":
+        await apply_child(project, supervisor, str(data["id"]), str(data["by"]))
     elif request.kind == "close":
         await supervisor.close(str(data["id"]))
 

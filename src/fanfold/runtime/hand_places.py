@@ -18,11 +18,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import msgspec
-
 from fanfold.errors import WorldError
 from fanfold.kernel.events import Failure
-from fanfold.runtime.isolation import MAX_NAMED, Isolation, Place
+from fanfold.runtime.isolation import Isolation, Place, told
 from fanfold.sessions.housing import Home
 from fanfold.sessions.opened import Settings
 
@@ -34,8 +32,6 @@ if TYPE_CHECKING:
     from fanfold.workspace.merge import Conflict
     from fanfold.workspace.results import Merged
 
-MEMORY = "merged.json"
-"""Where a workspace remembers that its changes were brought home."""
 MAX_SAID = 5
 HINTS = {
     "violation": "fanfold send can tell it what to take back; fanfold close throws its work away",
@@ -84,7 +80,7 @@ class HandPlaces:
         spaces.close(spaces.find_child(session_id) or spaces.open_child(session_id))
 
     def waiting(self, session_id: str) -> str:
-        """The proposal of a child that nobody applied or rejected yet; empty without one."""
+        """The proposal of a child that nobody applied yet; empty without one."""
         proposals = self.isolation.spaces.proposals()
         return next((one.id for one in proposals if one.session == session_id), "")
 
@@ -168,7 +164,9 @@ class _Snapshot:
 
     def _is_merged(self, child: Child) -> bool:
         """Whether everything was in the project already when its process died, or could not clear it away."""
-        return self._settings.merge != "propose" and (child.folder / MEMORY).exists()
+        from fanfold.workspace.workspaces import MERGED
+
+        return self._settings.merge != "propose" and (child.folder / MERGED).exists()
 
     def _check_proposal(self) -> None:
         if self._settings.merge == "propose":
@@ -180,16 +178,17 @@ class _Snapshot:
         merged = await _in_thread(lambda: self._merge(self._child))
         for kind, rows in (("violation", merged.violations), ("conflict", merged.conflicts)):
             if rows:
-                paths = [msgspec.to_builtins(row) for row in rows[:MAX_NAMED]]
-                self._facts.append({"what": kind, "paths": paths, "count": len(rows)})
+                self._facts.append(told(kind, rows))
                 return self._refusal(kind, rows)
         self._tell_merge(merged)
         return None
 
     def _merge(self, child: Child) -> Merged:
+        from fanfold.workspace.workspaces import MERGED
+
         mode = self._settings.merge
         if mode == "propose":  # made of everything that is here, it replaces one that was made before
-            (child.folder / MEMORY).unlink(missing_ok=True)
+            (child.folder / MERGED).unlink(missing_ok=True)
         return self._isolation.spaces.merge(child, self._settings.write_set, mode)
 
     def _tell_merge(self, merged: Merged) -> None:
@@ -240,8 +239,9 @@ class _Snapshot:
 
 def proposal_waits(session_id: str, proposal: str) -> WorldError:
     """What a child is not asked to do: propose again what it would not see."""
-    message = f"what {session_id} proposed is neither applied nor rejected yet ({proposal})"
-    return WorldError("subagent.proposal_waits", message, hint="spawn another subagent, or see to it first")
+    message = f"what {session_id} proposed is not applied yet ({proposal})"
+    hint = f"fanfold apply {session_id} merges it; or spawn another subagent"
+    return WorldError("subagent.proposal_waits", message, hint=hint)
 
 
 async def _in_thread(work: Callable[[], _T]) -> _T:
