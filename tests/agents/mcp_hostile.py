@@ -11,6 +11,7 @@ from typing import Any
 
 WAY = sys.argv[1]
 OUT = sys.stdout.buffer
+MODERN = {"resultType": "complete", "ttlMs": 0, "cacheScope": "public"}
 
 
 def say(value: Any) -> None:
@@ -19,6 +20,8 @@ def say(value: Any) -> None:
 
 
 def answer(asked: dict[str, Any], result: Any) -> None:
+    if WAY == "newest":
+        result = {**MODERN, **result}
     say({"jsonrpc": "2.0", "id": asked["id"], "result": result})
 
 
@@ -61,6 +64,9 @@ def misbehave(asked: dict[str, Any]) -> None:  # noqa: C901, PLR0912 - a list of
             sys.stderr.flush()
             os._exit(3)
         case "stall":
+            time.sleep(3600)
+        case "hang_up":
+            os.close(1)
             time.sleep(3600)
         case "flood":
             while True:
@@ -109,7 +115,14 @@ def main() -> None:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     for line in sys.stdin:
         asked = json.loads(line)
+        refused = {("newest", "initialize"): -32601, ("toolless", "tools/list"): -32601}
+        if code := refused.get((WAY, asked.get("method", ""))):
+            say({"jsonrpc": "2.0", "id": asked["id"], "error": {"code": code, "message": "what?"}})
+            continue
         match asked.get("method"):
+            case "server/discover":
+                newest = {"supportedVersions": ["2026-07-28"], "capabilities": {"tools": {}}}
+                answer(asked, newest)
             case "initialize":
                 version = asked["params"]["protocolVersion"]
                 info = {"name": "hostile", "version": "1"}

@@ -311,6 +311,7 @@ def test_more_tools_than_a_model_can_be_offered_must_be_narrowed(tmp_path):
     ("way", "code", "words"),
     [
         ("die", "tool.mcp_gone", "it has ended: a last word"),
+        ("hang_up", "tool.mcp_gone", "it has ended"),
         ("stall", "tool.mcp_timeout", "within 0.3 s"),
         ("wrong_id", "tool.mcp_timeout", "within 0.3 s"),
         ("flood", "tool.mcp_gone", "more than anybody asked for"),
@@ -344,6 +345,18 @@ def test_a_flood_without_an_end_is_dropped_as_it_comes_and_ended(tmp_path):
     session(tmp_path, {"bad": hostile("unending")}, scene)
 
 
+def test_a_server_that_does_not_read_cannot_hold_a_call_up(tmp_path):
+    async def scene(here):
+        long = "x" * 17 * 1024 * 1024
+        for text in ("it stalls from here on", long):  # the second fills what may wait
+            assert (await here.refused("mcp__bad__do", text=text)).code == "tool.mcp_timeout"
+        failed = await here.refused("mcp__bad__do", text=long)
+        assert failed.code == "tool.mcp_gone"
+        assert "does not read" in failed.message
+
+    session(tmp_path, {"bad": hostile("stall", tool_timeout_sec=0.5)}, scene)
+
+
 def test_what_is_no_message_for_us_is_passed_over(tmp_path):
     async def scene(here):
         assert await here.call("mcp__a__do") == {"text": "after all that"}
@@ -357,6 +370,21 @@ def test_what_a_server_asks_is_answered_and_what_we_do_not_do_declined(tmp_path)
         assert json.loads(told["text"]) == {"s1": "error", "s2": "result"}
 
     session(tmp_path, {"a": hostile("asks")}, scene)
+
+
+def test_a_server_that_knows_only_the_newest_protocol_is_used(tmp_path):
+    async def scene(here):
+        assert await here.call("mcp__a__do") == {"text": "fine"}
+
+    session(tmp_path, {"a": hostile("newest")}, scene)
+
+
+def test_a_server_without_tools_is_not_kept(tmp_path):
+    async def scene(here):
+        assert here.served == []
+        assert here.starter.left() == []
+
+    session(tmp_path, {"a": hostile("toolless")}, scene)
 
 
 def test_a_server_that_will_not_leave_is_ended(tmp_path):
@@ -621,6 +649,24 @@ def test_a_session_that_is_cancelled_during_a_call_leaves_no_server(tmp_path):
         assert starters[0].left() == []
 
     play([Reply(calls=(Call("mcp__a__do", {}),))], scene, toolbox=with_toolbox(starters))
+
+
+def test_sessions_that_begin_at_once_load_the_client_once_and_whole():
+    code = """
+import asyncio
+from fanfold.agents.toolbox.mcp_connection import load_client
+
+async def load(over_http):
+    await load_client(over_http)
+    from mcp import ClientSession, MCPError
+    from mcp.client.streamable_http import streamable_http_client
+
+async def main():
+    await asyncio.gather(*(load(i % 2 == 1) for i in range(8)))
+
+asyncio.run(main())
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_a_session_without_servers_does_not_load_the_client():

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from fanfold.agents.backend import SessionFailed
-from fanfold.agents.toolbox.mcp_servers import Server, read_server, servers_of
+from fanfold.agents.toolbox.mcp_servers import Server, read_server, servers_in_front_matter, servers_of
 
 OURS = {
     "TOKEN": "the-token-of-the-test",
@@ -40,6 +40,60 @@ def read(settings: dict[str, Any]) -> Server:
 )  # fmt: skip
 def test_every_form_of_the_servers_of_a_role_gives_settings_by_name(given, servers):
     assert servers_of(given) == servers
+
+
+FRONT = """---
+name: reviewer
+description: Use when: the review is due
+{servers}
+model: sonnet
+---
+mcpServers: this is the text of the role
+"""
+
+
+@pytest.mark.parametrize(
+    ("written", "servers"),
+    [
+        ("tools: Read", {}),
+        ("mcpServers:", {}),
+        ("mcpServers: [github, slack]", {"github": {}, "slack": {}}),
+        ("mcpServers:\n- github\n- slack", {"github": {}, "slack": {}}),
+        (
+            "mcpServers:\n  - github\n  - play:\n      type: http\n      url: u\n      list: [-y, x@1]",
+            {"github": {}, "play": {"type": "http", "url": "u", "list": ["-y", "x@1"]}},
+        ),
+        (
+            "mcpServers:\n  a:\n    url: https://a.example\n\n    # why\n    env: {ON: no, AT: 2026-01-02}",
+            {"a": {"url": "https://a.example", "env": {"ON": "no", "AT": "2026-01-02"}}},
+        ),
+        ("mcpServers: null", {}),
+        ('mcpServers: {"a": {"command": "x"}}', {"a": {"command": "x"}}),
+        ('mcpServers: {\n  "a": {"command": "x"}\n}', {"a": {"command": "x"}}),
+        ("mcp_servers:\n\n  a: {command: x}", {"a": {"command": "x"}}),
+    ],
+)
+def test_servers_are_read_from_the_front_matter_of_markdown(written, servers):
+    assert servers_in_front_matter(FRONT.replace("{servers}", written)) == servers
+
+
+@pytest.mark.parametrize(
+    ("written", "words"),
+    [
+        ("mcpServers:\n  a: {command: x", "not valid YAML"),
+        ("mcpServers:\n  a: &a {command: x}\n  b: *a", "anchors"),
+        ("mcpServers: " + "[" * 50_000, "nested too deeply"),
+        ("mcpServers:\n  " + "- " * 50_000, "nested too deeply"),
+        ("mcpServers:\n  ? [a]\n  : b", "not valid YAML"),
+    ],
+)
+def test_front_matter_that_cannot_be_read_says_why(written, words):
+    with pytest.raises(ValueError, match=words):
+        servers_in_front_matter(FRONT.replace("{servers}", written))
+
+
+def test_a_file_without_front_matter_names_no_servers():
+    assert servers_in_front_matter("mcpServers:\n  a: b\n") == {}
 
 
 @pytest.mark.parametrize(
@@ -108,9 +162,12 @@ def test_times_and_chosen_tools_are_read():
     assert [tool for tool in "abc" if server.has_use_for(tool)] == ["a"]
     assert read({"command": "x"}).startup_timeout_s == 10
     assert read({"command": "x", "tool_timeout_sec": 10**5}).tool_timeout_s == 3600
+    assert read({"command": "x", "tool_timeout_sec": "1.5", "enabled": "true"}).tool_timeout_s == 1.5
 
 
-@pytest.mark.parametrize("settings", [{"enabled": False}, {"disabled": True, "command": "x"}])
+@pytest.mark.parametrize(
+    "settings", [{"enabled": False}, {"enabled": "false"}, {"disabled": True, "command": "x"}]
+)
 def test_a_server_that_is_switched_off_is_left_out(settings):
     assert read_server("s", settings, OURS) is None
 
@@ -130,6 +187,7 @@ def test_a_server_that_is_switched_off_is_left_out(settings):
         ({"command": "x", "env": 3}, '"env" must be a map'),
         ({"command": "x", "env": {"A": "${NOT_SET}"}}, "variable NOT_SET is not set"),
         ({"command": "x", "tool_timeout_sec": 0}, '"tool_timeout_sec" must be a number'),
+        ({"command": "x", "tool_timeout_sec": float("nan")}, '"tool_timeout_sec" must be a number'),
         ({"command": "x", "startup_timeout_sec": True}, '"startup_timeout_sec" must be a number'),
         ({"command": "x", "env_vars": ["OPENAI_API_KEY"]}, "OPENAI_API_KEY is not handed"),
         ({"command": "x", "env_vars": ["ANTHROPIC_API_KEY"]}, "ANTHROPIC_API_KEY is not handed"),

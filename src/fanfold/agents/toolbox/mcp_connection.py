@@ -17,7 +17,8 @@ from __future__ import annotations
 import asyncio
 import importlib
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
@@ -25,7 +26,14 @@ from typing import TYPE_CHECKING, Any
 from fanfold.agents.backend import SessionFailed, SessionRequest
 from fanfold.agents.toolbox import ToolFailed
 from fanfold.agents.toolbox.mcp_servers import Server, unavailable
-from fanfold.agents.toolbox.mcp_wire import CHUNK_BYTES, MessageReader, MessageWriter, Spoken, StartServer
+from fanfold.agents.toolbox.mcp_wire import (
+    CHUNK_BYTES,
+    ENDED,
+    MessageReader,
+    MessageWriter,
+    Spoken,
+    StartServer,
+)
 from fanfold.errors import FanfoldError
 
 if TYPE_CHECKING:
@@ -40,15 +48,24 @@ SETTLE_S = 5.0
 MAX_PAGES = 64
 MAX_LISTED = 2_000
 MAX_WORDS_CHARS = 300
-_CLOSED = "it has ended"
-_FLOODED = "it sent more than anybody asked for, and was ended"
+_importer = ThreadPoolExecutor(1, thread_name_prefix="fanfold-mcp-imports")
+_imported: set[str] = set()
 
 
 async def load_client(over_http: bool) -> None:
-    """Import the official client, in a thread: it takes a second, and other sessions must go on meanwhile."""
+    """Import the official client, in a thread: it takes a second, and other sessions must go on meanwhile.
+
+    It is always the same thread: packages that import themselves in a circle come to nothing when two begin.
+    """
     modules = ["mcp.client.session", *(["fanfold.agents.toolbox.mcp_http"] if over_http else [])]
+    if not _imported.issuperset(modules):  # being in `sys.modules` means no more than that somebody began
+        await asyncio.get_running_loop().run_in_executor(_importer, _import_all, modules)
+
+
+def _import_all(modules: Iterable[str]) -> None:
     for module in modules:
-        await asyncio.to_thread(importlib.import_module, module)
+        importlib.import_module(module)
+        _imported.add(module)
     for name in ("mcp", "client"):  # the client logs what servers do wrong; that is not for the terminal
         logger = logging.getLogger(name)
         if not logger.handlers:
@@ -157,12 +174,12 @@ class Connection:
             spoken = await self._start(self._request, self.server.argv, self.server.environment)
             stack.push_async_callback(self._end, spoken)
 
-            def ended(flooded: bool) -> None:
-                self._ended_because = _FLOODED if flooded else _CLOSED
+            def ended(why: str) -> None:
+                self._ended_because = self._ended_because or why
                 self._session = None
                 stop.set()
 
-            write = MessageWriter(spoken.stdin)
+            write = MessageWriter(spoken.stdin, ended)
             read = MessageReader(spoken.stdout, write.asked, ended)
         who = Implementation(name="fanfold", version=version("fanfold"))
         session = await stack.enter_async_context(ClientSession(read, write, client_info=who))
@@ -173,7 +190,7 @@ class Connection:
         """End a program the way servers expect it: no more input, some time, then by force."""
         try:
             spoken.stdin.close()
-            async with asyncio.timeout(0 if self._ended_because == _FLOODED else LEAVE_S):
+            async with asyncio.timeout(LEAVE_S if self._ended_because in ("", ENDED) else 0):
                 while await spoken.stdout.read(CHUNK_BYTES):
                     pass
         except (TimeoutError, OSError):
@@ -223,9 +240,8 @@ class Connection:
         return self._failed("failed" if said else "invalid", f"said: {words}")
 
     def _gone(self) -> ToolFailed:
-        hint = (
-            "call it again" if self.server.url else "its tools are gone for this session; go on without them"
-        )
+        then = "the next call tries it again" if self.server.url else "its tools are gone for this session"
+        hint = f"what it was asked to do may have happened; {then}"
         return self._failed("gone", f"cannot be reached: {self._because(self._ended_because)}", hint)
 
     def _failed(self, code: str, why: str, hint: str = "") -> ToolFailed:
@@ -235,7 +251,7 @@ class Connection:
         words = self.server.without_secrets(self._last_words)
         if self.server.url and words:  # the status says it; the client's own words do not
             return words
-        return f"{why or _CLOSED}: {words}" if words else why or _CLOSED
+        return f"{why or ENDED}: {words}" if words else why or ENDED
 
     def _unavailable(self, error: BaseException | None) -> SessionFailed:
         from mcp import MCPError
@@ -248,7 +264,7 @@ class Connection:
             case TimeoutError():
                 why = f"it did not answer within {server.startup_timeout_s:g} s"
                 hint = "set a longer startup_timeout_sec: a server that is fetched first takes its time"
-            case FileNotFoundError():
+            case FileNotFoundError() if server.argv:
                 why, again = f'there is no program "{server.argv[0]}"', False
                 hint = "install it, or correct its command in the role's mcp_servers"
             case FanfoldError():
@@ -306,7 +322,7 @@ def _first(error: BaseException | None) -> BaseException | None:
 
 
 def _in_words(error: BaseException | None) -> str:
-    return _CLOSED if error is None else str(error) or type(error).__name__
+    return ENDED if error is None else str(error) or type(error).__name__
 
 
 def _short(text: str) -> str:

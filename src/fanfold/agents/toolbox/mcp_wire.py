@@ -37,6 +37,9 @@ LINE_COST_BYTES = 256
 REQUEST_COST_BYTES = 4 * 1024
 CHUNK_BYTES = 64 * 1024
 LINES_A_TURN = 256
+ENDED = "it has ended"
+FLOODED = "it sent more than anybody asked for, and was ended"
+DEAF = "it does not read what it is sent, and was ended"
 TOO_LONG = f"its answer was longer than {MAX_LINE_BYTES // 1024**2} MiB and was dropped"
 _INTERNAL_ERROR = -32603
 
@@ -84,8 +87,9 @@ class _Stream:
 class MessageWriter(_Stream):
     """Sends messages to a server; `asked` holds the requests that it has not answered."""
 
-    def __init__(self, stdin: asyncio.StreamWriter) -> None:
+    def __init__(self, stdin: asyncio.StreamWriter, ended: Callable[[str], None]) -> None:
         self._stdin = stdin
+        self._tell_ended = ended
         self.asked: set[RequestId] = set()
 
     async def send(self, item: SessionMessage, /) -> None:
@@ -95,7 +99,7 @@ class MessageWriter(_Stream):
         if self.closed or self._stdin.is_closing():
             raise BrokenResourceError
         if self._stdin.transport.get_write_buffer_size() > MAX_UNREAD_BYTES:
-            self._stdin.close()
+            self._tell_ended(DEAF)
             raise BrokenResourceError
         if isinstance(item.message, JSONRPCRequest):
             self.asked.add(item.message.id)
@@ -104,10 +108,10 @@ class MessageWriter(_Stream):
 
 
 class MessageReader(_Stream):
-    """Gives the messages of a server, until it ends or floods us; `ended` is told which."""
+    """Gives the messages of a server, until it ends or floods us; `ended` is told why."""
 
     def __init__(
-        self, stdout: asyncio.StreamReader, asked: set[RequestId], ended: Callable[[bool], None]
+        self, stdout: asyncio.StreamReader, asked: set[RequestId], ended: Callable[[str], None]
     ) -> None:
         self._stdout = stdout
         self._asked = asked
@@ -156,7 +160,7 @@ class MessageReader(_Stream):
                 break
             self._buffer += data
             await asyncio.sleep(0)  # reading waits only while there is nothing to read
-        self._tell_ended(self._flooded)
+        self._tell_ended(FLOODED if self._flooded else ENDED)
         raise EndOfStream
 
     def _line(self) -> bytes | None:
