@@ -104,6 +104,7 @@ class Host:
 
     async def resume(self, raised: Raised | None = None) -> None:
         """Take a tree over: whatever was running lost its process and runs again."""
+        await self._performer.sweep(self.tree.state)
         if self.tree.root.status in RUN_TERMINAL:
             return
         if self.tree.root.status == "pending":
@@ -112,7 +113,6 @@ class Host:
             assert self.tree.lease is not None
             epoch = self.tree.lease.epoch
             self.post(self.tree.root.id, WorkflowEvent("resumed", epoch=epoch, raised=raised))
-            await self._performer.sweep(self.tree.state)
         await self.drive()
 
     async def drive(self) -> None:

@@ -1,0 +1,88 @@
+"""One process of a test that kills: runs or resumes `recipe.yaml` of a folder and dies at a chosen commit.
+
+    python dying.py FOLDER KILL_AT WHEN [ROOT]
+
+As in `tests/kill/driver.py`; besides, a file `meddle.json` ([[path, text], …]) says what somebody else writes
+into the project right before each merge. Each of them happens once, however often the run is resumed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from fanfold.recipe.compile import compile_recipe
+from fanfold.runtime.project import Options, Project
+from fanfold.store.protocol import Batch
+from fanfold.store.sqlite import SqliteStore
+from fanfold.wiring import wire
+from fanfold.workspace.workspaces import Workspaces
+
+
+class DyingStore(SqliteStore):
+    """Counts commits and kills its own process at one of them."""
+
+    kill_at = 0
+    when = "after"
+    commits = 0
+
+    def write(self, batches: Sequence[Batch]) -> None:
+        self.commits += 1
+        if self.commits == self.kill_at and self.when == "before":
+            os.kill(os.getpid(), signal.SIGKILL)
+        super().write(batches)
+        if self.commits == self.kill_at:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def meddle(folder: Path) -> None:
+    """Have somebody else write into the project before each merge, as the file says."""
+    merge = Workspaces.merge
+
+    def after_meddling(self: Workspaces, *arguments: Any) -> Any:
+        file = folder / "meddle.json"
+        edits = json.loads(file.read_text()) if file.exists() else []
+        if edits:
+            file.write_text(json.dumps(edits[1:]))
+            (folder / "project" / edits[0][0]).write_text(edits[0][1])
+        return merge(self, *arguments)
+
+    Workspaces.merge = after_meddling  # type: ignore[method-assign]  # the world outside moves, not the code
+
+
+async def main(folder: Path, kill_at: int, when: str, root: str | None) -> None:
+    home = folder / "project"
+    wired = wire(home)
+    store = DyingStore(home / ".fanfold")
+    store.kill_at, store.when = kill_at, when
+    project = Project(home, wired.config, lambda: wired.roles, store, wired.supervise)
+    if root is None:
+        plan = compile_recipe((folder / "recipe.yaml").read_bytes(), "recipe.yaml", wired.around).plan
+        assert plan is not None
+        script = (folder / "script.yaml").read_text()
+        tree = project.create(plan, {}, Options(permission="auto", script=script))
+    else:
+        tree = project.own(root)
+    say(tree.root.id)
+    host = project.host(tree)
+    await (host.start() if root is None else host.resume())
+    project.done(tree)
+    say(f"{tree.root.status} {store.commits}")
+
+
+def say(line: str) -> None:
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    meddle(Path(sys.argv[1]))
+    asyncio.run(
+        main(Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3], sys.argv[4] if len(sys.argv) > 4 else None)
+    )

@@ -1,0 +1,103 @@
+"""A project whose processes are killed at chosen commits and resumed; see `dying.py`."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from fanfold.runtime.run_tree import RunTree
+from fanfold.runtime.verify import verify
+from fanfold.runtime.views import result_document
+from fanfold.sessions.log import read_entries
+from fanfold.store.sqlite import SqliteStore
+
+DYING = Path(__file__).parent / "dying.py"
+DEADLINE_S = 60
+
+
+class Doomed:
+    """One run of a recipe in a folder of its own, and the processes that work on it."""
+
+    def __init__(
+        self, folder: Path, files: dict[str, str], recipe: str, script: str, edits: list[list[str]]
+    ) -> None:
+        folder.mkdir(parents=True)
+        self.folder = folder
+        self.project = folder / "project"
+        for name, text in files.items():
+            file = self.project / name
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(text)
+        (folder / "recipe.yaml").write_text(recipe)
+        (folder / "script.yaml").write_text(script)
+        (folder / "meddle.json").write_text(json.dumps(edits))
+        self.calls_file = folder / "calls"
+        self.calls_file.touch()
+        self.root: str | None = None
+
+    def process(self, kill_at: int = 0, when: str = "after") -> int:
+        """One owner, until it is killed or done; how many commits it made, 0 when it was killed."""
+        done = subprocess.run(
+            [
+                sys.executable,
+                str(DYING),
+                str(self.folder),
+                str(kill_at),
+                when,
+                *([self.root] if self.root else []),
+            ],
+            env={**os.environ, "FANFOLD_SCRIPT_CALLS": str(self.calls_file)},
+            capture_output=True,
+            text=True,
+            timeout=DEADLINE_S,
+            check=False,
+        )
+        assert done.returncode in ((0, -signal.SIGKILL) if kill_at else (0,)), done.stderr
+        lines = done.stdout.split("\n")
+        self.root = lines[0] or self.root
+        return int(lines[1].split()[1]) if len(lines) > 2 else 0
+
+    def calls(self) -> list[str]:
+        """Paths of the agents that were asked, in order."""
+        return [line.split()[0] for line in self.calls_file.read_text().splitlines()]
+
+    def answered(self, sessions: dict[str, str]) -> set[str]:
+        """The paths among these whose session has given its answer; `sessions` is by path."""
+        store = SqliteStore(self.project / ".fanfold")
+        try:
+            return {
+                path
+                for path, session in sessions.items()
+                if any("output" in entry for entry in read_entries(store, session))
+            }
+        finally:
+            store.close()
+
+    def document(self) -> dict[str, Any]:
+        """The result, after checking the log."""
+        store = SqliteStore(self.project / ".fanfold")
+        try:
+            assert self.root is not None
+            assert verify(store, self.root).violations == ()
+            return result_document(RunTree.load(store, self.root))
+        finally:
+            store.close()
+
+    def told(self) -> list[str]:
+        """What the log says about workspaces, in order."""
+        store = SqliteStore(self.project / ".fanfold")
+        try:
+            assert self.root is not None
+            return [e.data["what"] for e in store.tree(self.root) if e.type == "workspace_event"]
+        finally:
+            store.close()
+
+    def left(self) -> list[str]:
+        """Workspaces that are still there."""
+        folder = self.project / ".fanfold" / "subagents"
+        return [entry.name for entry in folder.iterdir() if entry.is_dir()] if folder.exists() else []
