@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -74,6 +78,18 @@ class Place:
         assert opened.runs() == [], "nothing was recorded"
         opened.project.close()
         return error.value
+
+    def cli(self, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        path = {"PATH": os.environ["PATH"]}
+        return subprocess.run(
+            [sys.executable, "-m", "fanfold.cli.main", *arguments],
+            cwd=self.folder,
+            env={**path, **self.environment, **environment},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=60,
+        )
 
     def frozen(self, run: str) -> Frozen:
         opened = client(self.folder, self.environment)
@@ -184,38 +200,69 @@ def test_a_fallback_that_works_is_used_when_the_model_does_not(place: Place) -> 
         assert place.run(STEP % ("scout", ""), **running.environment).output == "stood in"
 
 
+def test_a_dry_run_tells_of_models_that_are_named_and_cannot_work(place: Place) -> None:
+    place.role(f'model = "{SONNET}"\nfallback_models = ["nowhere:x"]\n')
+    recipe = place.folder / "r.yaml"
+    recipe.write_text(STEP % ("scout", ""))
+    bare = place.cli("run", "r.yaml", "--dry-run", "--json")
+    assert json.loads(bare.stdout)["would_run"] is False
+    assert "ANTHROPIC_API_KEY" in json.loads(bare.stdout)["warnings"][0]
+    with_key = json.loads(place.cli("run", "r.yaml", "--dry-run", "--json", ANTHROPIC_API_KEY="k").stdout)
+    assert with_key["would_run"] is True
+    assert with_key["warnings"] == [
+        'fallback nowhere:x will not be used: "nowhere:x" names no provider known here'
+    ]
+    recipe.write_text(STEP % ("explorer", ""))
+    unnamed = json.loads(place.cli("run", "r.yaml", "--dry-run", "--json").stdout)
+    assert (unnamed["would_run"], unnamed["warnings"]) == (True, [])
+
+
 # -- later
 
 
-def test_a_resumed_run_keeps_the_model_it_began_with(place: Place, provider: Provider) -> None:
-    recipe = """
+CHAIN = """
 name: r
 steps:
   - {id: a, agent: explorer, prompt: one}
   - {id: b, agent: explorer, prompt: two, depends_on: [a]}
 """
+
+
+def test_a_resumed_run_keeps_the_model_it_began_with_and_says_when_its_key_is_gone(
+    place: Place, provider: Provider
+) -> None:
     began = {**provider.environment, "FANFOLD_MODEL": SONNET}
-    paused = place.run(recipe, options={"max_agents": 1}, **began)
+    paused = place.run(CHAIN, options={"max_agents": 1}, **began)
     assert (paused.status, place.frozen(paused.run_id).default_model) == ("paused", SONNET)
+    more = ("resume", paused.run_id, "--max-agents", "9")
+    held = place.cli(*more, FANFOLD_MODEL="local:smollm2")
+    assert held.returncode == 3
+    assert '"claude-sonnet-4-6" needs ANTHROPIC_API_KEY, which is not set' in held.stderr
+    done = place.cli(
+        "resume", paused.run_id, **{**provider.environment, "FANFOLD_MODEL": "openai-chat:gpt-5"}
+    )
+    assert (done.returncode, done.stdout) == (0, "said by claude-sonnet-4-6\n")
 
-    async def go_on(environment: dict[str, str]) -> Result:
-        from fanfold.kernel.events import Raised
-        from fanfold.runtime.result import to_result
 
-        async with client(place.folder, {**place.environment, **environment}) as opened:
-            tree = opened.project.own(paused.run_id)
-            try:
-                await opened.project.host(tree).resume(Raised(max_agents=9))
-            finally:
-                opened.project.done(tree)
-            return to_result(tree)
+def test_a_run_whose_key_is_gone_can_be_cancelled(place: Place, provider: Provider) -> None:
+    began = {**provider.environment, "FANFOLD_MODEL": SONNET}
+    paused = place.run(CHAIN, options={"max_agents": 1}, **began)
+    assert place.cli("cancel", paused.run_id).stdout == f"run {paused.run_id} is cancelled\n"
 
-    held = asyncio.run(go_on({"FANFOLD_MODEL": "local:smollm2"}))
-    assert held.status == "paused"
-    assert held.error is not None
-    assert "needs ANTHROPIC_API_KEY, which is not set" in held.error["message"]
-    done = asyncio.run(go_on({**provider.environment, "FANFOLD_MODEL": "openai-chat:gpt-5"}))
-    assert (done.status, done.output) == ("completed", "said by claude-sonnet-4-6")
+
+def test_a_fork_needs_the_models_of_what_it_runs_again_only(place: Place, provider: Provider) -> None:
+    recipe = """
+name: r
+steps:
+  - {id: a, agent: explorer, prompt: one}
+  - {id: b, run: [echo, "{{steps.a.output}}"], depends_on: [a]}
+"""
+    done = place.run(recipe, **{**provider.environment, "FANFOLD_MODEL": SONNET})
+    again = place.cli("fork", done.run_id, "--from", "b", "--yes")
+    assert (again.returncode, again.stdout) == (0, "said by claude-sonnet-4-6\n"), again.stderr
+    refused = place.cli("fork", done.run_id, "--from", "a", "--yes")
+    assert refused.returncode != 0
+    assert "error[" in refused.stderr
 
 
 # -- budgets in dollars

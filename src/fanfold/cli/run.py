@@ -142,6 +142,12 @@ def _predict(
     if not enabled:
         warnings.append(f"workflows are switched off ({config.origins['workflows.enabled']})")
     warnings += missing
+    usable = True
+    if flags.script is None and flags.agent_backend in (None, "model"):
+        from fanfold.runtime.preflight import foresee
+
+        about_models, usable = foresee(plan, project.wired.roles.find, config, flags.model)
+        warnings += about_models
     result, steps = predict(
         plan,
         inputs,
@@ -150,7 +156,7 @@ def _predict(
         default_agents=config.integer("workflows.max_agents"),
         budget_usd=flags.budget_usd,
         warnings=warnings,
-        allowed=enabled and not missing,
+        allowed=enabled and usable and not missing,
     )
     if call.as_json:
         say_json(result)

@@ -1,7 +1,8 @@
 """The content key of a step: two steps with the same key would be asked the same question.
 
-In the key: the rendered job, the role as frozen, back end and model, the output's shape, and the
-content of every file the step may read. Change any of it and the step runs again.
+In the key: the rendered job, the role as frozen with the roles of its stages, what the project tells every
+agent, back end and model, the output's shape, and the content of every file the step may read. Change any
+of it and the step runs again.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import msgspec
 from fanfold.kernel.nodes import Node
 from fanfold.kernel.paths import matches
 from fanfold.kernel.plan import AgentAction
-from fanfold.runtime.frozen import Frozen
+from fanfold.runtime.frozen import Frozen, with_stages
 from fanfold.runtime.jobs import Job
 
 SKIPPED_FOLDERS = frozenset(
@@ -34,15 +35,16 @@ def content_key(node: Node, job: Job, frozen: Frozen, project: str) -> str | Non
     action = node.step.action
     role: object = None
     if isinstance(action, AgentAction):
-        name = action.agent if action.agent_version is None else f"{action.agent}@{action.agent_version}"
-        role = msgspec.to_builtins(frozen.roles[name])
+        own = frozen.role_of(action)
+        stages = with_stages({own.name: own}, frozen.roles.get)
+        models = (frozen.model_of(action) or frozen.default_model, frozen.model)
+        role = (msgspec.to_builtins(stages), models, frozen.instructions)
     step = (msgspec.to_builtins(action), node.step.output_schema, node.step.outputs)
     facts = (
         type(job).__name__,
         msgspec.to_builtins(job),
         role,
         frozen.backend,
-        frozen.model,
         step,
         frozen.script,
     )

@@ -13,7 +13,7 @@ Rules
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from msgspec import Struct, structs
@@ -24,7 +24,7 @@ from fanfold.errors import EXIT_BUDGET, AuthorError, FanfoldError
 from fanfold.kernel.events import Settings
 from fanfold.kernel.plan import Plan
 from fanfold.runtime.config import Config
-from fanfold.runtime.frozen import Frozen
+from fanfold.runtime.frozen import Frozen, freeze_roles, with_stages
 from fanfold.runtime.model_choice import Choice, choose_model
 from fanfold.runtime.model_uses import Use, models_of
 from fanfold.store.protocol import Store
@@ -69,6 +69,21 @@ def prepare(
     if frozen.forked_from is None:
         _check_prices(plan, frozen, settings, config, prices)
     return frozen, structs.replace(settings, estimates=estimates_of(uses, prices, store))
+
+
+def foresee(
+    plan: Plan, find: Callable[[str], Role | None], config: Config, model: str | None
+) -> tuple[list[str], bool]:
+    """For a dry run: what is to be said about models, and whether those that are named can be used.
+
+    That there is none at all is not said: a recipe can be looked at before there is any account.
+    """
+    roles = with_stages(freeze_roles(plan, find), find)
+    frozen = Frozen(roles=roles, model=model, fast_model=config.text("workflows.model"))
+    uses = [use for use in models_of(plan, frozen, config) if use.model is not None]
+    report = look(uses, frozen, config, local_state(config.home))
+    refusals = [f"would be refused: {error.message}" for error in report.refusals]
+    return [*refusals, *report.warnings], not refusals
 
 
 def look(uses: Sequence[Use], frozen: Frozen, config: Config, local: LocalState) -> Report:
