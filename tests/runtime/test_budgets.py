@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from fanfold.kernel.budget import Ledger, estimate
 from fanfold.kernel.events import Estimate, Raised, Usage
 from fanfold.kernel.plan import Budget, Limits
 from fanfold.runtime.project import Options
 from fanfold.runtime.result import Result, to_result
+from fanfold.testing.provider import Reply
+from tests.e2e.world import Provider
 from tests.kernel.drive import Drive, agent, call, plan
 from tests.runtime.running import client
 
@@ -131,3 +136,85 @@ def test_dollars_beside_tokens_count_what_is_known_and_the_tokens_bound_the_rest
     run.report("b", usage=Usage(10, 5, 70))
     assert run.status() == "paused"
     assert run.state.ledger.spent_micro_usd == 70
+
+
+# What a run expects to spend, by its first event
+
+
+@pytest.fixture
+def provider() -> Iterator[Provider]:
+    with Provider(lambda asked: Reply(text="x", input_tokens=900, output_tokens=100)) as running:
+        yield running
+
+
+def estimates(folder: Path, provider: Provider, recipe: str = PAIR, **options: Any) -> dict[str, Any]:
+    """Run a recipe on models; what its first event says that each role will spend."""
+    home = {"HOME": str(folder / "home"), "FANFOLD_HOME": str(folder / "home/.fanfold")}
+    given = {"model": "anthropic:claude-sonnet-4-6", **options}
+
+    async def work() -> str:
+        async with client(folder, {**home, **provider.environment}) as opened:
+            result = await asyncio.wait_for(opened.run(recipe, options=Options(**given)), 30)
+            assert result.status == "completed", result.error
+            return result.run_id
+
+    settings = events(folder, asyncio.run(work()), "workflow_event")[0]["settings"]
+    told: dict[str, Any] = settings.get("estimates", {})
+    return told
+
+
+def test_the_first_guess_is_a_number_of_tokens_at_the_price_of_the_model(
+    tmp_path: Path, provider: Provider
+) -> None:
+    told = estimates(tmp_path, provider, budget_tokens=90_000)
+    assert told == {"explorer": {"tokens": 4_000, "micro_usd": 24_000}}  # 3,000 read and 1,000 written
+
+
+def test_what_a_role_spent_with_the_same_model_is_expected_of_it_again(
+    tmp_path: Path, provider: Provider
+) -> None:
+    estimates(tmp_path, provider)
+    told = estimates(tmp_path, provider, budget_tokens=90_000)
+    assert told == {"explorer": {"tokens": 1_000, "micro_usd": 4_200}}
+    other = estimates(tmp_path, provider, budget_tokens=90_000, model="anthropic:claude-haiku-4-5")
+    assert other["explorer"]["tokens"] == 4_000, "another model says nothing about this one"
+    critic = estimates(tmp_path, provider, PAIR.replace("explorer", "critic"), budget_tokens=90_000)
+    assert critic["critic"]["tokens"] == 4_000, "nor does another role"
+
+
+def test_scripted_sessions_say_nothing_about_models(tmp_path: Path, provider: Provider) -> None:
+    async def work() -> None:
+        async with client(tmp_path) as opened:
+            script = "default: {output: x, usage: {input_tokens: 7}}"
+            await opened.run(PAIR, options=Options(script=script))
+
+    asyncio.run(work())
+    assert estimates(tmp_path, provider, budget_tokens=90_000)["explorer"]["tokens"] == 4_000
+
+
+def test_a_role_in_stages_is_expected_to_spend_for_each(tmp_path: Path, provider: Provider) -> None:
+    stage = '[[pipeline]]\nmodel = true\nprompt = "x"\n'
+    folder = tmp_path / ".fanfold/agents"
+    folder.mkdir(parents=True)
+    head = 'name = "staged"\ndescription = "d"\nsandbox_mode = "read-only"\n'
+    (folder / "staged.toml").write_text(head + stage * 2 + '[[pipeline]]\ntool = "list_files"\n')
+    recipe = "name: r\nsteps: [{id: a, agent: staged, prompt: p}]\n"
+    assert estimates(tmp_path, provider, recipe, budget_tokens=90_000)["staged"]["tokens"] == 8_000
+
+
+def test_without_a_budget_nothing_is_expected(tmp_path: Path, provider: Provider) -> None:
+    assert estimates(tmp_path, provider) == {}
+
+
+def test_dollars_for_less_than_two_admit_one_after_the_other(tmp_path: Path, provider: Provider) -> None:
+    estimates(tmp_path, provider, budget_micro_usd=30_000)  # two guesses of 24,000 do not fit
+    opened = client(tmp_path)
+    (run,) = [head["run_id"] for head in opened.runs()]
+    opened.project.close()
+    told = [(data["step"], data["status"]) for data in events(tmp_path, run, "subagent_event")]
+    assert [one for one in told if one[1] in ("started", "finished")] == [
+        ("a", "started"),
+        ("a", "finished"),
+        ("b", "started"),
+        ("b", "finished"),
+    ]
