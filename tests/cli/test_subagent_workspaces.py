@@ -163,7 +163,7 @@ def test_what_lies_outside_of_the_write_set_fails_the_turn_and_nothing_is_merged
     assert agents.status() == []
     assert agents.kept() == [child["id"]]
     assert Path(child["workspace"]).parent.name == child["id"]
-    listed = agents.run("ps", "--all", "--json").json()[0]
+    listed = agents.run("ps", "--json").json()[0]  # it is over, but it waits for somebody
     assert (listed["violations"], listed["workspace"]) == (child["violations"], child["workspace"])
     assert agents.evidence(child) == ["snapshot", "sandbox", "violation"]
 
@@ -173,6 +173,7 @@ def test_what_lies_outside_of_the_write_set_fails_the_turn_and_nothing_is_merged
     assert agents.evidence(child)[3:] == ["reopened", "sandbox", "merge"]
     assert (project / "docs" / "x.md").read_text() == "x\n"
     assert agents.kept() == []
+    assert agents.run("ps", "--json").json() == []
 
 
 def test_a_tool_refuses_what_lies_outside_of_the_write_set(agents):
@@ -228,6 +229,7 @@ def test_a_proposal_leaves_the_project_alone_and_waits(agents, project):
     refused = agents.send(child, "and more")
     assert refused.json()["error"]["code"] == "subagent.proposal_waits"
     assert agents.wait(child)["proposal"] == child["proposal"]
+    assert [one["proposal"] for one in agents.run("ps", "--json").json()] == [child["proposal"]]
     shown = agents.run("diff", child["id"], "--json").json()
     assert (shown["run_id"], shown["steps"][0]["state"]) == (child["id"], "proposed")
     assert "+b" in shown["steps"][0]["patch"].splitlines()
@@ -240,6 +242,7 @@ def test_a_proposal_leaves_the_project_alone_and_waits(agents, project):
     assert (project / "b.txt").read_text() == "b\n"
     assert agents.evidence(child) == ["snapshot", "merge", "apply"]
     assert agents.wait(child)["proposal"] is None
+    assert agents.run("ps", "--json").json() == []
     assert agents.run("diff", child["id"], "--json").json()["steps"][0]["state"] == "applied"
     assert agents.run("apply", child["id"], "--json").json() == {**applied, "already": True}
     assert agents.send(child, "and more").status == 0
@@ -359,6 +362,7 @@ def test_cancelling_keeps_the_work_and_closing_throws_it_away(agents):
     assert agents.kept() == [child["id"]]
     closed = agents.run("close", child["id"], "--json").json()
     assert (closed["status"], closed["workspace"]) == ("closed", None)
+    assert agents.run("ps", "--json").json() == []
     assert agents.kept() == []
     assert agents.status() == []
 
@@ -385,6 +389,23 @@ def test_a_command_that_nobody_can_allow_is_denied_whoever_talks_to_the_child_la
         agents.send(failed, "try again")
     assert agents.status() == []
     opened.close()
+
+
+def test_one_that_ran_out_of_time_goes_on_where_it_was(agents, project):
+    first = {"output": "one", "tool_calls": [write("b.txt", "b\n"), GATE]}
+    child = agents.spawn([first, {"output": "two"}], "--timeout", "1", "--wait")
+    assert (child["status"], child["error"]["class"]) == ("timed_out", "timeout")
+    assert agents.kept() == [child["id"]]
+    agents.send(child, "enough")
+    done = agents.wait(child)
+    assert (done["status"], done["changes"]) == ("completed", [{"path": "b.txt", "kind": "added"}])
+
+
+def test_permission_can_be_given_without_a_question(agents):
+    script = agents.script({"output": "done", "tool_calls": [command("touch", "b.txt")]})
+    flags = ["--permission", "auto", "--wait", "--json"]
+    child = agents.run("spawn", "worker", "work", "--script", script, *flags).json()
+    assert (child["status"], child["permission"], agents.status()) == ("completed", "auto", ["b.txt"])
 
 
 @pytest.mark.parametrize(

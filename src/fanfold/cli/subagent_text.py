@@ -12,7 +12,7 @@ from fanfold.cli.transitions import COLOURS
 from fanfold.errors import EXIT_FAILED, EXIT_OK
 from fanfold.runtime.hand_changes import changed
 from fanfold.runtime.views import failure_document, usage_document
-from fanfold.sessions.lineage import COMPLETED, Child
+from fanfold.sessions.lineage import CLOSED, COMPLETED, Child
 from fanfold.sessions.opened import read_opened
 from fanfold.store.protocol import Store
 
@@ -78,6 +78,15 @@ def _changes(store: Store, child: Child) -> list[str]:
     elif changes and opened.settings.merge == "discard":
         lines.append("discarded: the project is as it was")
     return lines
+
+
+def left_something(store: Store, child: Child) -> bool:
+    """Whether one that is over waits for a person: to be told more, closed, or applied."""
+    if child.status == CLOSED:
+        return False
+    opened = read_opened(store, child.session_id)
+    kept = child.workspace != opened.settings.workspace and Path(child.workspace).is_dir()
+    return kept or changed(store, child, opened)["proposal"] is not None
 
 
 def child_document(store: Store, child: Child) -> dict[str, object]:

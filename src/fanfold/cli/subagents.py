@@ -25,7 +25,7 @@ from fanfold.cli.inputs import read_text_file
 from fanfold.cli.output import say, say_json
 from fanfold.cli.roles import find_role
 from fanfold.cli.stored import has_runs
-from fanfold.cli.subagent_text import child_document, say_none, say_result, say_table
+from fanfold.cli.subagent_text import child_document, left_something, say_none, say_result, say_table
 from fanfold.errors import (
     EXIT_FAILED,
     EXIT_OK,
@@ -220,14 +220,21 @@ def close_command(call: Call, id: str) -> int:
 
 
 @command("ps", summary="List subagents, newest last")
-@click.option("--all", "everything", is_flag=True, help="Also those that are over and closed.")
+@click.option("--all", "everything", is_flag=True, help="Also those that are over and left nothing to do.")
 def ps_command(call: Call, everything: bool) -> int:
-    """List the subagents started by hand: who, doing what, and how it stands."""
+    """List the subagents started by hand: who, doing what, and how it stands.
+
+    Those that are not over, and those that left something which waits for you: the workspace of one that
+    did not complete, or a proposal.
+    """
     if not has_runs(call):
         return say_none(call)
     with open_hand(call) as hand:
         children = hand.supervisor.list(HAND)
-        shown = children if everything else [child for child in children if child.status not in OVER]
+        store = hand.project.store
+        shown = [
+            one for one in children if everything or one.status not in OVER or left_something(store, one)
+        ]
         return say_table(call, hand.project.store, shown)
 
 
