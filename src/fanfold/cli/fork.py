@@ -91,11 +91,11 @@ def _may_start(fork: Fork, frozen: Frozen, yes: bool) -> None:
     if on_terminal() and not yes:
         from fanfold.cli.asking import confirm
 
-        ask_permission(fork.plan, frozen.permission, yes=True)
+        ask_permission(fork.plan, frozen.roles.get, frozen.permission, yes=True)
         if not confirm("Fork and run?"):
             raise WorldError("permission_denied", "the fork was not started", exit_status=4)
         return
-    ask_permission(fork.plan, frozen.permission, yes=yes)
+    ask_permission(fork.plan, frozen.roles.get, frozen.permission, yes=yes)
 
 
 def _options(source: RunTree, frozen: Frozen) -> Options:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,7 @@ from fanfold.errors import EXIT_OK, AuthorError
 from fanfold.kernel.plan import JSON, Plan
 
 if TYPE_CHECKING:
+    from fanfold.agents.role import Role
     from fanfold.runtime.project import Options
 
 
@@ -84,7 +86,7 @@ def run_command(
     inputs = read_inputs(plan, pairs, file)
     options = _options(flags)
     if project.wired.config.switch("workflows.enabled"):  # switched off, nothing is asked first
-        _check_permission(plan, flags)
+        _check_permission(plan, project.wired.roles.find, flags)
     running = project.wired.open()
     try:
         tree = running.create(plan, inputs, options)
@@ -124,11 +126,11 @@ def _read_script(file: Path) -> str:
     return Script.load(read_text_file(file, "--script", "usage.bad_script"), str(file)).source
 
 
-def _check_permission(plan: Plan, flags: Flags) -> None:
+def _check_permission(plan: Plan, find_role: Callable[[str], Role | None], flags: Flags) -> None:
     """One question at the start covers what the recipe declares."""
     from fanfold.cli.permission import ask_permission
 
-    ask_permission(plan, flags.permission or "ask", yes=flags.yes)
+    ask_permission(plan, find_role, flags.permission or "ask", yes=flags.yes)
 
 
 def _predict(

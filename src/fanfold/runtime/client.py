@@ -160,7 +160,7 @@ class Client:
 
     def _create(self, recipe: Any, inputs: Mapping[str, JSON], options: Options) -> RunTree:
         plan = self._find_plan(recipe)
-        lines = needs_permission(plan)
+        lines = needs_permission(plan, self.project.find_role)
         if lines and options.permission != "auto":
             raise denied(plan, lines)
         return self.project.create(plan, inputs, options)

@@ -42,13 +42,18 @@ class Means:
         from fanfold.agents.toolbox.catalogue import SessionTools
         from fanfold.agents.toolbox.fetching import FetchTools
 
-        return SessionTools(
+        own = SessionTools(
             request,
             permissions=self._permissions,
             runner=self._programs.run_for,
             fetch=FetchTools() if request.network else None,
             query=self._query,
         )
+        if not request.mcp_servers:
+            return own
+        from fanfold.agents.toolbox.mcp import ServedTools
+
+        return ServedTools(own, request, self._permissions, self._programs.start_for)
 
     @cached_property
     def _permissions(self) -> Permissions:

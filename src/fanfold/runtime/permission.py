@@ -1,25 +1,44 @@
 """What a run may do without asking: `read_only`, `ask` or `auto`.
 
-One question at the start covers what the recipe declares: agents that write, commands, functions. A
-recipe that only reads needs no permission.
+One question at the start covers what the recipe declares: agents that write, commands, functions, programs
+that are tools of a role. A recipe that only reads needs no permission.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+from fanfold.agents.role import Role
 from fanfold.errors import EXIT_PERMISSION, WorldError
 from fanfold.kernel.plan import CommandAction, FunctionAction, Plan, Step
-from fanfold.runtime.frozen import all_steps
+from fanfold.runtime.frozen import all_steps, freeze_roles, with_stages
 
 POSTURES = ("read_only", "ask", "auto")
 
 
-def needs_permission(plan: Plan) -> list[str]:
-    """What the recipe and its sub-workflows declare beyond reading, as lines a person can judge."""
+def needs_permission(plan: Plan, find_role: Callable[[str], Role | None]) -> list[str]:
+    """What the recipe, its sub-workflows and the roles they name declare beyond reading, line by line."""
     lines: list[str] = []
     for used in (plan, *plan.workflows.values()):
         prefix = "" if used is plan else f"{used.name}: "
         lines += [prefix + line for step in all_steps(used.steps) if (line := _declared(step))]
+    for role in with_stages(freeze_roles(plan, find_role), find_role).values():
+        lines += _served(role)
     return lines
+
+
+def _served(role: Role) -> list[str]:
+    """Programs and addresses that a role's tools are."""
+    lines: list[str] = []
+    for name, settings in role.mcp_servers.items():
+        argv = [settings.get("command", ""), *_listed(settings.get("args"))]
+        what = settings.get("url") or " ".join(map(str, argv)).strip()
+        lines.append(f"role {role.name} uses the MCP server {name}: {what or 'no command'}")
+    return lines
+
+
+def _listed(value: object) -> list[object]:
+    return list(value) if isinstance(value, list | tuple) else []
 
 
 def _declared(step: Step) -> str:

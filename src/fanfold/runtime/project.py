@@ -170,6 +170,10 @@ class Project:
         wanted = self.config.switch("agents.project_instructions")
         return project_instructions(str(self.folder)) if wanted else ""
 
+    def find_role(self, name: str) -> Role | None:
+        """A role of this project as it is now."""
+        return self._roles().find(name)
+
     def host(self, tree: RunTree, *, leave_when_waiting: bool = True) -> Host:
         """What drives a tree this process owns."""
         performer = self._performer(tree.root.id, self.frozen(tree))

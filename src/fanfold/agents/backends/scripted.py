@@ -24,7 +24,7 @@ import msgspec
 from fanfold.agents.backend import Entry, Progress, Record, SessionFailed, SessionRequest, SessionResult
 from fanfold.agents.script import Answer, Script, ToolCall
 from fanfold.agents.toolbox import Toolbox, ToolFailed
-from fanfold.agents.toolbox.files import FileTools
+from fanfold.agents.toolbox.catalogue import SessionTools, Tools
 from fanfold.kernel.events import Failure, Usage
 from fanfold.kernel.plan import JSON
 
@@ -46,7 +46,7 @@ class ScriptedBackend:
         self,
         script: Script,
         calls_file: str | Path | None = None,
-        toolbox: Callable[[SessionRequest], Toolbox] = FileTools.of,
+        toolbox: Callable[[SessionRequest], Tools] = SessionTools.of,
     ) -> None:
         self._script = script
         self._calls_file = calls_file or os.environ.get(CALLS_VARIABLE) or None
@@ -64,7 +64,12 @@ class ScriptedBackend:
         if answer.delay_ms:
             await asyncio.sleep(answer.delay_ms / 1_000)
         if answer.calls:
-            await _Calls(self._toolbox(request), turn, record, progress).carry_out(answer.calls)
+            toolbox = self._toolbox(request)
+            try:
+                await toolbox.open()
+                await _Calls(toolbox, turn, record, progress).carry_out(answer.calls)
+            finally:
+                await toolbox.aclose()
         if answer.fail is not None:
             failure = msgspec.structs.replace(answer.fail, step=request.step, attempt=request.attempt)
             raise SessionFailed(failure, answer.usage)
