@@ -20,6 +20,10 @@ CONFIG = """\
 # max_concurrent = 4      # steps at once, 1 to 16
 # max_agents = 64         # sessions in one run, 1 to 500
 # timeout_ms = 1800000    # half an hour
+# model = "provider:name" # the fast model, which makes the summaries of phases
+
+[agents]
+# project_instructions = true   # false: AGENTS.md and CLAUDE.md do not reach agents
 
 [ceilings]
 # concurrency = 16        # raise to allow more at once, at most 1024
