@@ -21,7 +21,7 @@ from typing import Protocol, cast
 from fanfold import __version__
 
 Table = dict[str, dict[str, float]]
-SECTIONS = ("kernel", "startup", "sizes", "search", "durable")
+SECTIONS = ("kernel", "startup", "sizes", "search", "durable", "workspace")
 QUICK = ("kernel", "startup", "sizes")
 QUICK_ROUNDS = 5
 RESULTS = Path(__file__).parent / "results"
