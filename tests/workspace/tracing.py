@@ -20,7 +20,7 @@ from functools import cache
 from typing import NamedTuple
 
 _TRACEME, _CONT, _SETOPTIONS, _GET_SYSCALL_INFO = 0, 7, 0x4200, 0x420E
-_OPTIONS = 0x02 | 0x04 | 0x08 | 0x80 | 0x100000  # forks, vforks, clones, filters; killed when we end
+_OPTIONS = 0x02 | 0x04 | 0x08 | 0x10 | 0x80 | 0x100000  # forks, clones, programs, filters; killed when we end
 _FILTERED = 7
 _NO_NEW_PRIVILEGES, _SET_FILTER = (38, 1), (22, 2)
 _ALL = 0x40000000  # wait for threads too
