@@ -53,7 +53,7 @@ def meddle(folder: Path) -> None:
             (folder / "project" / edits[0][0]).write_text(edits[0][1])
         return merge(self, *arguments)
 
-    Workspaces.merge = after_meddling  # type: ignore[method-assign]  # the world outside moves, not the code
+    setattr(Workspaces, "merge", after_meddling)  # noqa: B010 - somebody else moves here, not the code
 
 
 async def main(folder: Path, kill_at: int, when: str, root: str | None) -> None:

@@ -40,25 +40,27 @@ class Doomed:
         self.calls_file.touch()
         self.root: str | None = None
 
+    def start(self, kill_at: int = 0, when: str = "after") -> subprocess.Popen[str]:
+        """An owner that works in the background."""
+        command = [sys.executable, str(DYING), str(self.folder), str(kill_at), when]
+        return subprocess.Popen(
+            [*command, *([self.root] if self.root else [])],
+            env={**os.environ, "FANFOLD_SCRIPT_CALLS": str(self.calls_file)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
     def process(self, kill_at: int = 0, when: str = "after") -> int:
         """One owner, until it is killed or done; how many commits it made, 0 when it was killed."""
-        done = subprocess.run(
-            [
-                sys.executable,
-                str(DYING),
-                str(self.folder),
-                str(kill_at),
-                when,
-                *([self.root] if self.root else []),
-            ],
-            env={**os.environ, "FANFOLD_SCRIPT_CALLS": str(self.calls_file)},
-            capture_output=True,
-            text=True,
-            timeout=DEADLINE_S,
-            check=False,
-        )
-        assert done.returncode in ((0, -signal.SIGKILL) if kill_at else (0,)), done.stderr
-        lines = done.stdout.split("\n")
+        process = self.start(kill_at, when)
+        out, err = process.communicate(timeout=DEADLINE_S)
+        assert process.returncode in ((0, -signal.SIGKILL) if kill_at else (0,)), err
+        return self.heard(out)
+
+    def heard(self, out: str) -> int:
+        """Take in what an owner said."""
+        lines = out.split("\n")
         self.root = lines[0] or self.root
         return int(lines[1].split()[1]) if len(lines) > 2 else 0
 

@@ -2,9 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
+import threading
+import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
-from tests.runtime.running import run
+import pytest
+
+from fanfold.errors import WorldError
+from fanfold.runtime.client import Result
+from fanfold.runtime.ids import session_id
+from fanfold.runtime.project import Options
+from fanfold.runtime.verify import verify
+from fanfold.workspace import overlay
+from fanfold.workspace.workspaces import Workspaces
+from tests.runtime.killing import Doomed
+from tests.runtime.running import client, run
+
+WHOLE = os.environ.get("KILL_TEST") == "all"
 
 WRITER = """
 name: writer
@@ -45,6 +63,7 @@ def test_proposed_changes_wait(tmp_path: Path) -> None:
     result = run(project(tmp_path), WRITER.format(merge="propose"), script)
     assert (tmp_path / "src/a.py").read_text() == "x = 1\n"
     assert result.changes[0]["proposal"]
+    assert result.changes[0]["state"] == "proposed"
 
 
 def test_a_write_outside_the_write_set_fails_the_step_and_nothing_comes_home(tmp_path: Path) -> None:
@@ -83,3 +102,137 @@ steps:
     result = run(project(tmp_path), recipe)
     assert result.status == "completed"
     assert (tmp_path / "src/a.py").read_text() == "x = 1\ny = 2\nz = 3\n"
+
+
+# What a crash, a cancellation or a failing disk must not do
+
+APPENDS = """
+name: appends
+steps:
+  - {id: c, run: [bash, -c, "echo y = 2 >> src/a.py; mkdir src/made; echo said"], write_set: ["src/**"]}
+  - {id: w, agent: worker, prompt: x, depends_on: [c], write_set: ["src/**"]}
+"""
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_killed_around_any_commit_nothing_is_merged_or_asked_twice(tmp_path: Path, when: str) -> None:
+    script = 'steps: {w: {output: ok, writes: {"src/b.py": "z\\n"}}}'
+    calm = Doomed(tmp_path / "calm", {"src/a.py": "x = 1\n"}, APPENDS, script, [])
+    commits = calm.process()
+    chosen = range(1, commits + 1) if WHOLE else range(2, commits + 1, 2)
+    for number in chosen:
+        run = Doomed(tmp_path / f"{number}", {"src/a.py": "x = 1\n"}, APPENDS, script, [])
+        run.process(number, when)
+        answered = run.answered({"w": session_id(run.root, "w", 1)}) if run.root is not None else set()
+        before = len(run.calls())
+        run.process()
+        document = run.document()
+        assert (document["status"], document["steps"]["c"]["output"]) == ("completed", "said"), number
+        assert (run.project / "src/a.py").read_text() == "x = 1\ny = 2\n", number
+        assert (run.project / "src/b.py").read_text() == "z\n", number
+        assert [change["path"] for change in document["changes"]] == ["src/a.py", "src/made", "src/b.py"]
+        assert run.told().count("merge") == 2, number
+        assert not answered & set(run.calls()[before:]), number
+        assert run.left() == [], number
+
+
+def test_a_command_that_was_cut_short_begins_again_in_a_new_snapshot(tmp_path: Path) -> None:
+    recipe = """
+name: slow
+steps:
+  - {id: c, run: [bash, -c, "echo y = 2 >> src/a.py; sleep 1"], write_set: ["src/**"]}
+"""
+    run = Doomed(tmp_path / "it", {"src/a.py": "x = 1\n"}, recipe, "default: x", [])
+    process = run.start()
+    layers = ".fanfold/subagents/s*/*/src/a.py"
+    wait_for(lambda: any("y = 2" in file.read_text() for file in run.project.glob(layers)))
+    process.kill()
+    run.heard(process.communicate()[0])
+    run.process()
+    assert run.document()["status"] == "completed"
+    assert (run.project / "src/a.py").read_text() == "x = 1\ny = 2\n"
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_a_workspace_that_cannot_be_cleared_away_does_not_hide_that_it_was_merged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: object, **__: object) -> None:
+        raise WorldError("workspace.still_mounted", "it is busy")
+
+    monkeypatch.setattr(Workspaces, "close", fails)
+    script = 'steps: {w: {output: ok, writes: {"src/a.py": "x = 2\\n"}}}'
+    result = run(project(tmp_path), WRITER.format(merge="auto"), script)
+    assert result.status == "completed"
+    assert [(change["path"], change["state"]) for change in result.changes] == [("src/a.py", "merged")]
+    monkeypatch.undo()
+    for folder in (tmp_path / ".fanfold" / "subagents").glob("s*"):
+        overlay.lift(folder / "workspace")
+
+
+def test_a_step_that_is_cancelled_while_it_merges_has_merged_and_the_log_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    merging = threading.Event()
+    merge = Workspaces.merge
+
+    def slowly(self: Workspaces, *arguments: Any) -> Any:
+        merging.set()
+        time.sleep(0.3)
+        return merge(self, *arguments)
+
+    monkeypatch.setattr(Workspaces, "merge", slowly)
+    script = 'steps: {w: {output: ok, writes: {"src/a.py": "x = 2\\n"}}}'
+
+    async def work() -> Result:
+        async with client(project(tmp_path)) as opened:
+            recipe = WRITER.format(merge="auto")
+            handle = await opened.start(recipe, options=Options(permission="auto", script=script))
+            await asyncio.to_thread(merging.wait, 20)
+            await handle.cancel()
+            assert verify(opened.project.store, handle.id).violations == ()
+            return await handle.result()
+
+    result = asyncio.run(work())
+    assert (tmp_path / "src/a.py").read_text() == "x = 2\n"
+    assert result.steps["w"].status == "completed"
+    assert [change["path"] for change in result.changes] == ["src/a.py"]
+    assert not list((tmp_path / ".fanfold" / "subagents").glob("s*"))
+
+
+def test_what_a_process_could_not_clear_away_is_gone_when_the_run_goes_on(tmp_path: Path) -> None:
+    script = 'steps: {w: {output: ok, writes: {"src/b.py": "z\\n"}}}'
+    run = Doomed(tmp_path / "it", {"src/a.py": "x = 1\n"}, APPENDS, script, [])
+    run.process(3, "after")  # created, started, and the end of the first step
+    assert run.left() != []
+    run.process()
+    assert run.left() == []
+
+
+def test_changes_say_whether_they_are_merged_or_wait_and_the_report_says_how_to_see_them(
+    tmp_path: Path,
+) -> None:
+    recipe = """
+name: both
+steps:
+  - {id: now, agent: worker, write_set: ["src/now.py"], prompt: x}
+  - {id: later, agent: worker, write_set: ["src/later.py"], prompt: x, merge: propose}
+"""
+    script = """
+steps:
+  now: {output: ok, writes: {"src/now.py": "1\\n"}}
+  later: {output: ok, writes: {"src/later.py": "2\\n"}}
+"""
+    result = run(project(tmp_path), recipe, script)
+    states = {change["step"]: (change["path"], change["state"]) for change in result.changes}
+    assert states == {"now": ("src/now.py", "merged"), "later": ("src/later.py", "proposed")}
+    report = (tmp_path / ".fanfold" / "runs" / result.run_id / "report.md").read_text()
+    assert "| src/now.py | added | now | merged |" in report
+    assert "| src/later.py | added | later | proposed |" in report
+    assert f"`fanfold diff {result.run_id}`" in report
