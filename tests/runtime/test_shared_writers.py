@@ -152,8 +152,16 @@ def test_beside_another_shared_writer_it_is_a_warning_since_nobody_knows_whose_i
     recipe = """
 name: two
 steps:
-  - {id: a, handler: shared-put-wait, read_set: [src], write_set: ["src/**"], inputs: {path: ./src/b, other: ./new.txt}}
-  - {id: b, handler: shared-put-after, read_set: [docs], write_set: ["docs/**"], inputs: {path: ./new.txt, other: ./src/b}}
+  - id: a
+    handler: shared-put-wait
+    read_set: [src]
+    write_set: ["src/**"]
+    inputs: {path: ./src/b, other: ./new.txt}
+  - id: b
+    handler: shared-put-after
+    read_set: [docs]
+    write_set: ["docs/**"]
+    inputs: {path: ./new.txt, other: ./src/b}
 """
     result = run(project, recipe.replace("./", f"{project}/"))
     assert result.status == "completed", result.steps
@@ -167,7 +175,11 @@ def test_what_an_isolated_step_merges_meanwhile_is_not_held_against_a_shared_one
 name: beside
 steps:
   - {id: a, agent: worker, prompt: x, read_set: ["docs/**"], write_set: ["docs/**"]}
-  - {id: w, handler: shared-put-after, read_set: [src], write_set: ["src/**"], inputs: {path: ./src/b, other: ./docs/n.md}}
+  - id: w
+    handler: shared-put-after
+    read_set: [src]
+    write_set: ["src/**"]
+    inputs: {path: ./src/b, other: ./docs/n.md}
 """
     script = 'steps: {a: {output: ok, writes: {"docs/n.md": "new\\n"}}}'
     result = run(project, recipe.replace("./", f"{project}/"), script)
@@ -179,7 +191,11 @@ def test_a_step_that_began_later_has_its_set_too(project: Path) -> None:
     recipe = """
 name: later
 steps:
-  - {id: w, handler: shared-put-after, read_set: [src], write_set: ["src/**"], inputs: {path: ./src/b, other: ./docs/n.md}}
+  - id: w
+    handler: shared-put-after
+    read_set: [src]
+    write_set: ["src/**"]
+    inputs: {path: ./src/b, other: ./docs/n.md}
   - {id: first, handler: shared-put, write_set: [tests.md], inputs: {path: ./tests.md}}
   - {id: a, agent: worker, prompt: x, read_set: ["docs/**"], write_set: ["docs/**"], depends_on: [first]}
 """
