@@ -3,6 +3,7 @@
 Over HTTP it prints its port, then serves the loopback address.
 """
 
+import asyncio
 import os
 import socket
 import sys
@@ -55,6 +56,12 @@ def note(text: str) -> str:
 @server.tool(annotations=READS, structured_output=False)
 def refuse() -> str:
     raise ValueError("the drawer is locked")
+
+
+@server.tool(annotations=READS, structured_output=False)
+async def wait() -> str:
+    await asyncio.Event().wait()
+    return "never"
 
 
 @server.tool(name="odd.name/with spaces", annotations=READS, structured_output=False)

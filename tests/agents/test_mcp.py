@@ -145,7 +145,7 @@ def test_the_tools_of_a_server_stand_beside_the_built_in_ones_and_answer(tmp_pat
     async def scene(here):
         assert here.served == [
             f"mcp__shop__{name}"
-            for name in "add greet picture long_text variables note refuse odd_name_with_spaces".split()
+            for name in "add greet picture long_text variables note refuse wait odd_name_with_spaces".split()
         ]
         specs = {spec.name: spec for spec in here.tools.offered()}
         assert specs["mcp__shop__add"].description == "Add two numbers."
@@ -497,6 +497,24 @@ def test_a_server_on_an_address_is_used_and_found_again_after_it_was_gone(tmp_pa
     asyncio.run(main())
 
 
+@pytest.mark.parametrize(("way", "path"), [("http", "mcp"), ("sse", "sse")])
+def test_a_call_that_an_address_does_not_answer_ends_in_time_and_others_go_on(tmp_path, way, path):
+    async def main() -> None:
+        async with asyncio.timeout(60), serving(way) as port:
+            url = f"http://127.0.0.1:{port}/{path}"
+            settings = {"type": way, "url": url, "startup_timeout_sec": 60, "tool_timeout_sec": 2}
+            asked = request(tmp_path, mcp_servers={"far": settings}, network=True)
+            here = Session(asked, Permissions("auto"), {})
+            await here.tools.open()
+            waiting = asyncio.create_task(here.refused("mcp__far__wait"))
+            assert await here.call("mcp__far__add", a=1, b=2) == {"structured": {"sum": 3}}
+            assert (await waiting).code == "tool.mcp_timeout"
+            assert await here.call("mcp__far__add", a=2, b=2) == {"structured": {"sum": 4}}
+            await here.tools.aclose()
+
+    asyncio.run(main())
+
+
 async def heard(reader: asyncio.StreamReader) -> str:
     """One request, head and body, as it came."""
     head = (await reader.readuntil(b"\r\n\r\n")).decode()
@@ -542,11 +560,8 @@ def test_an_address_that_is_no_server_fails_the_session_and_learns_only_the_name
         serve, asked = answering(head, body, endless)
         async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
             port = server.sockets[0].getsockname()[1]
-            settings = {
-                "url": f"http://127.0.0.1:{port}/mcp",
-                "bearer_token_env_var": "TOKEN",
-                **PATIENT,
-            }
+            url = f"http://127.0.0.1:{port}/mcp"
+            settings = {"url": url, "bearer_token_env_var": "TOKEN", **PATIENT}
             made = request(tmp_path, mcp_servers={"far": settings}, network=True)
             here = Session(made, Permissions("auto"), {"TOKEN": "the-token-we-mean", "OTHER": "not-this-one"})
             with pytest.raises(SessionFailed) as failed:

@@ -100,6 +100,7 @@ class Connection:
         from mcp.types import CallToolRequest, CallToolRequestParams, CallToolResult
 
         session = self._session or await self._reach_again()
+        life = self._life
         asked = CallToolRequest(params=CallToolRequestParams(name=tool, arguments=dict(args)))
         try:
             async with asyncio.timeout(self.server.tool_timeout_s):
@@ -110,7 +111,10 @@ class Connection:
             hint = "what it was asked to do may have happened; tool_timeout_sec in the role sets the time"
             raise self._failed("timeout", why, hint) from None
         except Exception as error:  # noqa: BLE001 - whatever a server causes is news for the agent
-            raise await self._call_failed(error) from None
+            if life is not None and self._is_over(error, session):
+                await asyncio.wait({life}, timeout=SETTLE_S)  # it ends the program, and knows why
+                raise self._gone() from None
+            raise self._call_failed(error) from None
 
     async def aclose(self) -> None:
         """Let go of the server. Its program is gone when this returns, also when this is cancelled."""
@@ -219,25 +223,29 @@ class Connection:
 
     # ------------------------------------------------------------------------------- what went wrong
 
-    async def _call_failed(self, error: Exception) -> ToolFailed:
+    def _is_over(self, error: Exception, session: ClientSession) -> bool:
+        """Whether a call failed because its connection is over; then that is done with."""
         from mcp import MCPError
         from mcp.types import CONNECTION_CLOSED, INVALID_REQUEST
 
-        said = (error.code, error.message) if isinstance(error, MCPError) else None
+        if self._session is not session:
+            return True
         # What the client itself says of a connection that is over; servers may use these codes too.
-        over = said == (CONNECTION_CLOSED, "Connection closed")
-        if self._session is None or (
-            self.server.url and (over or said == (INVALID_REQUEST, "Session terminated"))
-        ):
-            self._session = None
-            self._stop.set()
-            if self._life is not None:
-                await asyncio.wait({self._life}, timeout=SETTLE_S)  # it ends the program, and knows why
-            return self._gone()
+        said = (error.code, error.message) if isinstance(error, MCPError) else None
+        ends = ((CONNECTION_CLOSED, "Connection closed"), (INVALID_REQUEST, "Session terminated"))
+        if not self.server.url or said not in ends:  # a program tells by itself when it is over
+            return False
+        self._session = None
+        self._stop.set()
+        return True
+
+    def _call_failed(self, error: Exception) -> ToolFailed:
+        from mcp import MCPError
+
         if isinstance(error, ValueError):  # what validation raises
             return self._failed("invalid", "gave an answer that is no result of a tool")
         words = self.server.without_secrets(_short(_in_words(error)))
-        return self._failed("failed" if said else "invalid", f"said: {words}")
+        return self._failed("failed" if isinstance(error, MCPError) else "invalid", f"said: {words}")
 
     def _gone(self) -> ToolFailed:
         then = "the next call tries it again" if self.server.url else "its tools are gone for this session"
