@@ -260,9 +260,9 @@ steps:
     done = place.run(recipe, **{**provider.environment, "FANFOLD_MODEL": SONNET})
     again = place.cli("fork", done.run_id, "--from", "b", "--yes")
     assert (again.returncode, again.stdout) == (0, "said by claude-sonnet-4-6\n"), again.stderr
-    refused = place.cli("fork", done.run_id, "--from", "a", "--yes")
-    assert refused.returncode != 0
-    assert "error[" in refused.stderr
+    refused = place.cli("fork", done.run_id, "--from", "a", "--yes", OPENAI_API_KEY="k")
+    assert refused.returncode == 2
+    assert f'error[model.no_key]: "{SONNET}" needs ANTHROPIC_API_KEY' in refused.stderr
 
 
 # -- budgets in dollars

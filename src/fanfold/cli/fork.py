@@ -65,7 +65,9 @@ def fork_command(
         tell("".join(_foretell(source, fork, wants_colour(sys.stderr, call.no_color))))
         frozen = project.frozen(source)
         _may_start(fork, frozen, yes)
-        lineage = Lineage(run_id=source.root.id, kept=fork.kept, roles=frozen.roles)
+        lineage = Lineage(
+            run_id=source.root.id, kept=fork.kept, roles=frozen.roles, default_model=frozen.default_model
+        )
         tree = project.create(fork.plan, fork.inputs, _options(source, frozen), lineage)
         from fanfold.cli.driving import start
 

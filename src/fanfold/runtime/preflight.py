@@ -58,7 +58,7 @@ def prepare(
     default = report.chosen.get(None)
     frozen = structs.replace(
         frozen,
-        default_model=None if default is None else default.model,
+        default_model=frozen.default_model if default is None else default.model,
         roles={name: _without(role, report.useless) for name, role in frozen.roles.items()},
     )
     if not _is_limited(plan, settings):
@@ -99,7 +99,7 @@ def look(uses: Sequence[Use], frozen: Frozen, config: Config, local: LocalState)
         if model in chosen or model in useless or model in refused:
             continue
         try:
-            flag = frozen.model if model is not None else None
+            flag = frozen.model if model is not None else frozen.default_model  # of the run that is forked
             choice = choose_model(config, local, asked=model, flag=flag)
             if choice.provider == PROVIDER:
                 find_weights(choice.model, config.home)

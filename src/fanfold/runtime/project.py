@@ -65,6 +65,7 @@ class Lineage(Struct, frozen=True, kw_only=True):
     kept: dict[str, str]
     """Tree path to blob of the steps whose output is reused."""
     roles: dict[str, Role]
+    default_model: str | None = None
 
 
 class Project:
@@ -154,6 +155,7 @@ class Project:
             roles=with_stages(freeze_roles(plan, find), find),
             backend=backend,
             model=options.model,
+            default_model=fork.default_model if fork is not None else None,
             fast_model=self.config.text("workflows.model"),
             instructions=self._instructions() if backend == "model" else None,
             script=options.script,
