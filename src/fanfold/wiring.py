@@ -48,7 +48,8 @@ class Wired:
     @cached_property
     def roles(self) -> Registry:
         """Roles by precedence, with notices about files that are shadowed or cannot be used."""
-        return load_roles(role_roots(self.project, user_home(self._environment), self.config.home))
+        roots = role_roots(self.project, user_home(self._environment), self.config.home)
+        return load_roles(roots, self.project)
 
     @cached_property
     def around(self) -> Surroundings:

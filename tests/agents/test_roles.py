@@ -32,7 +32,7 @@ def write(file: Path, text: str | bytes) -> Path:
 
 
 def load(project: Path, home: Path) -> Registry:
-    return load_roles(role_roots(project, home, home / ".fanfold"))
+    return load_roles(role_roots(project, home, home / ".fanfold"), project)
 
 
 def test_the_built_in_roles_read_or_write_as_documented(project, home):
@@ -216,3 +216,37 @@ def test_block_text_in_front_matter_keeps_or_joins_its_lines(project, home):
     role = load(project, home).find("c")
     assert role is not None
     assert (role.description, role.prompt_template) == ("one two", "a\n  b")
+
+
+CLAUDE_WITH_SERVERS = """\
+---
+name: clerk
+description: Keeps notes
+tools: Read, mcp__notes__add
+mcpServers:
+  - github
+  - notes:
+      type: stdio
+      command: python
+      args: ["-m", "notes"]
+---
+Keep notes.
+"""
+
+
+def test_servers_of_a_claude_role_are_read_and_named_ones_looked_up_in_the_project(project, home):
+    write(project / ".claude/agents/clerk.md", CLAUDE_WITH_SERVERS)
+    write(project / ".mcp.json", '{"mcpServers": {"github": {"url": "https://example.org/mcp"}}}')
+    role = load(project, home).find("clerk")
+    assert role is not None
+    assert role.mcp_servers["github"] == {"url": "https://example.org/mcp"}
+    assert role.mcp_servers["notes"]["command"] == "python"
+    assert not role.read_only
+
+
+def test_a_broken_file_of_servers_is_a_notice_and_the_role_stays(project, home):
+    write(project / ".claude/agents/clerk.md", CLAUDE_WITH_SERVERS)
+    write(project / ".mcp.json", "{")
+    roles = load(project, home)
+    assert roles.find("clerk") is not None
+    assert any(".mcp.json" in notice.file for notice in roles.notices)

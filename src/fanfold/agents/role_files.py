@@ -87,7 +87,12 @@ def _toml_values(text: str) -> dict[str, object]:
         raise _InvalidError(f"not valid TOML: {error}", line=int(where[1]) if where else 1) from None
     except (RecursionError, ValueError):
         raise _InvalidError("not valid TOML: nested too deeply or a number too large") from None
-    return {_TOML_NAMES.get(key, key): value for key, value in raw.items()}
+    values = {_TOML_NAMES.get(key, key): value for key, value in raw.items()}
+    if "mcp_servers" in values:
+        from fanfold.agents.toolbox.mcp_servers import servers_of  # few files name servers
+
+        values["mcp_servers"] = servers_of(values["mcp_servers"])
+    return values
 
 
 def _md_values(text: str) -> dict[str, object]:
@@ -97,6 +102,13 @@ def _md_values(text: str) -> dict[str, object]:
         raise _InvalidError(error.message, line=error.line) from None
     values: dict[str, object] = {_MD_NAMES.get(key, key): value for key, value in raw.items()}
     values["instructions"] = body.strip()
+    if "mcp_servers" in values:
+        from fanfold.agents.toolbox.mcp_servers import servers_in_front_matter  # few files name servers
+
+        try:
+            values["mcp_servers"] = servers_in_front_matter(text)
+        except ValueError as error:
+            raise _InvalidError(str(error), "mcp_servers") from None
     tools = values.get("tools")
     if isinstance(tools, str):
         values["tools"] = [word.strip() for word in tools.split(",") if word.strip()]
@@ -113,7 +125,7 @@ def _claude_sandbox(values: Mapping[str, object]) -> str:
     tools = values.get("tools")
     if isinstance(tools, list) and tools:
         names = {str(tool).partition("(")[0] for tool in tools}
-        if not names & _CHANGING_TOOLS:
+        if not names & _CHANGING_TOOLS and not any(name.startswith("mcp__") for name in names):
             return "read-only"
     return "workspace-write"
 

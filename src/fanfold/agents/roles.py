@@ -68,13 +68,21 @@ class Registry:
         return next((role for role in found if role.version == _bare(version)), None)
 
 
-def load_roles(roots: Sequence[tuple[Path, Literal["toml", "md"]]]) -> Registry:
-    """Read every root in order of precedence; built-in roles come last."""
+def load_roles(roots: Sequence[tuple[Path, Literal["toml", "md"]]], project: Path | None = None) -> Registry:
+    """Read every root in order of precedence; built-in roles come last.
+
+    `project` is where servers are looked up that roles only name.
+    """
     chosen: list[Role] = []
     notices: list[Notice] = []
     for folder, kind in roots:
         _take(chosen, notices, _read_root(folder, kind, notices))
     _take(chosen, notices, list(ROLES))
+    if project is not None and any(role.mcp_servers for role in chosen):
+        from fanfold.agents.named_servers import NamedServers
+
+        servers = NamedServers(project, notices)
+        chosen = [servers.complete(role) for role in chosen]
     if any(role.pipeline for role in chosen):
         chosen = _without_bad_stages(Registry(chosen, ALIASES, ()), chosen, notices)
     return Registry(chosen, ALIASES, notices)
