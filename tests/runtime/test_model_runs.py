@@ -122,6 +122,17 @@ def test_a_role_in_stages_answers_a_step_and_a_resume_repeats_no_stage(place: Pl
         assert done.usage["input_tokens"] == 20
 
 
+def test_a_subagent_by_hand_works_in_the_stages_of_its_role(place: Place) -> None:
+    (place.folder / "a.txt").write_text("hello")
+    place.role(STAGES)
+    place.role(f'model = "{HAIKU}"\n', name="judge")
+    with Provider(lambda asked: Reply(text=f"<{asked.prompt}>")) as provider:
+        given = {**provider.environment, "FANFOLD_MODEL": SONNET}
+        done = place.cli("spawn", "scout", "go", "--wait", **given)
+        assert done.stdout == "<Judge <go: hello>>\n", done.stderr
+        assert [one.model for one in provider.asked] == ["claude-sonnet-4-6", "claude-haiku-4-5"]
+
+
 def test_a_scripted_agent_answers_for_all_its_stages(place: Place) -> None:
     place.role(STAGES)
     place.role("", name="judge")

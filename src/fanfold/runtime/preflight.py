@@ -151,12 +151,12 @@ def _check_prices(plan: Plan, frozen: Frozen, settings: Settings, config: Config
 
 
 def _unpriced(model: str, use: Use, whose: str) -> AuthorError:
-    where = f" ({use.where})" if use.where else ""
+    where = use.where or "--model"
     hint = "set --budget-tokens too" if not whose else "give `limits.budget` of that recipe `tokens` too"
     return AuthorError(
         "budget.unpriced",
-        f'the budget{whose} in dollars cannot be kept: the price of "{model}" is not known{where}',
+        f'the budget{whose} in dollars cannot be kept: the price of "{model}" is not known ({where})',
         hint=hint,
-        details={"model": model, "where": use.where},
+        details={"model": model, "where": where},
         exit_status=EXIT_BUDGET,
     )

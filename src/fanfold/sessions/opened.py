@@ -21,7 +21,7 @@ from fanfold.sessions.log import read_entries
 from fanfold.store.protocol import Store
 
 SPAWN_TIMEOUT_S = 120.0
-_SPOKEN = frozenset({"input", "response", "tool_call", "tool_result"})
+_SPOKEN = frozenset({"input", "response", "tool_call", "tool_result", "stage"})
 
 Permission: TypeAlias = Literal["read_only", "ask", "auto"]
 Merge: TypeAlias = Literal["auto", "propose", "discard"]
