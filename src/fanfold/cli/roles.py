@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 
 import click
 
@@ -66,9 +67,16 @@ def _document(role: Role) -> dict[str, object]:
         "sandbox_mode": role.sandbox_mode,
         "model": role.model,
         "tools": role.tools,
+        "stages": tuple(map(_stage, role.pipeline)),
         "source": role.source,
         "instructions": role.instructions,
     }
+
+
+def _stage(stage: Mapping[str, object]) -> str:
+    kind = next(kind for kind in ("model", "tool", "agent") if kind in stage)
+    what = stage[kind]
+    return kind if what is True or what == "default" else f"{kind} {what}"
 
 
 def _text(role: Role, colour: bool) -> str:
