@@ -74,7 +74,12 @@ def step_changes(project: Project, tree: RunTree, run: Run, top: Node | None = N
 
 
 def _spaces(project: Project) -> Workspaces | None:
-    return project.isolation.spaces if project.isolation.is_used else None
+    """The project's workspaces; None where no step ever had one."""
+    try:
+        return project.isolation.spaces if project.isolation.is_used else None
+    except OSError as error:
+        message = f"the workspaces of {project.folder} cannot be opened: {error.strerror or error}"
+        raise WorldError("workspace.own_folder", message, hint="its .fanfold must be writable") from error
 
 
 def _leaves(tree: RunTree, run: Run, top: Node | None) -> Iterator[Node]:
