@@ -267,6 +267,6 @@ def _facts(roles: Registry) -> dict[str, RoleFacts]:
             read_only=role.read_only,
             versions=roles.versions(name),
             tools=role.tools,
-            prompt_template=role.prompt_template is not None,
+            prompt_template=role.prompt_template,
         )
     return facts

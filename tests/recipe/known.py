@@ -19,7 +19,8 @@ ROLES = {
     "planner": RoleFacts(read_only=True),
     "critic": RoleFacts(read_only=True),
     "summarizer": RoleFacts(read_only=True),
-    "templated": RoleFacts(read_only=True, prompt_template=True),
+    "templated": RoleFacts(read_only=True, prompt_template="Judge what follows."),
+    "guide": RoleFacts(read_only=True, prompt_template="Show the way to {{inputs.place}}."),
 }
 HANDLERS = ("prepare_data", "count_words")
 

@@ -168,6 +168,7 @@ def test_a_mistake_elsewhere_is_reported_once(text: str, code: str):
         "id: 5",
         "agent: templated",
         "agent: templated, inputs: {}",
+        "agent: guide, inputs: {place: Rome}",
         "agent: summarizer, inputs: {a: 1}",
         "prompt: x, output_schema: true",
         "run: [sleep, 1, 2.5, true]",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+from fanfold.runtime.ids import session_id
 from fanfold.runtime.project import Options
 from tests.runtime.running import client, run
 
@@ -266,3 +267,18 @@ steps:
             assert result.steps["ok"].output["comment"] == "fine"
 
     asyncio.run(asyncio.wait_for(work(), 30))
+
+
+def test_a_step_without_a_prompt_is_told_what_its_role_says_about_its_inputs(tmp_path):
+    (tmp_path / ".fanfold/agents").mkdir(parents=True)
+    (tmp_path / ".fanfold/agents/guide.toml").write_text(
+        'name = "guide"\ndescription = "d"\ndeveloper_instructions = "i"\nsandbox_mode = "read-only"\n'
+        'prompt_template = "Show the way to {{inputs.place}}."\n'
+    )
+    recipe = "name: way\nsteps: [{id: show, agent: guide, inputs: {place: Rome}}]\n"
+    result = run(tmp_path, recipe)
+    assert result.status == "completed"
+    project = client(tmp_path).project
+    said = [event.data for event in project.store.log(session_id(result.run_id, "show", 1))]
+    project.close()
+    assert said[0]["text"] == "Show the way to Rome.\n\nplace:\nRome"

@@ -13,10 +13,11 @@ from fanfold.recipe.entries import Entries, read_entries
 from fanfold.recipe.keys import RETRY
 from fanfold.recipe.notes import Notes, quoted
 from fanfold.recipe.output_schemas import read_schema
-from fanfold.recipe.parse import Node, Scalar
+from fanfold.recipe.parse import Mapping, Node, Scalar
 from fanfold.recipe.references import Place, References, hint_to_owner
 from fanfold.recipe.roles import find_role
 from fanfold.recipe.sets import read_set
+from fanfold.recipe.template import Hole, TemplateError, parse_template
 from fanfold.recipe.unit import Unit
 from fanfold.recipe.values import read_output, read_values
 
@@ -154,13 +155,33 @@ def _check_agent(draft: Draft, unit: Unit, place: Place) -> None:
         draft.facts.prompt = unit.references.template(prompt, giving)
         if not prompt.text.strip():
             unit.notes.error("recipe.bad_value", "the prompt is empty", prompt)
-    elif (
-        entries.lacks("prompt") and entries.lacks("inputs") and role.known and not role.facts.prompt_template
-    ):
+    elif entries.lacks("prompt") and role.facts.prompt_template:
+        _check_prompt_template(draft, role.name, role.facts.prompt_template, unit.notes)
+    elif entries.lacks("prompt") and entries.lacks("inputs") and role.known:
         message = f"step {quoted(draft.id)} has neither {quoted('prompt')} nor {quoted('inputs')}"
         hint = f"role {quoted(role.name)} has no prompt template of its own"
         unit.notes.error("recipe.missing_key", message, entries.head(), hint)
     _check_tools(entries, role.facts.tools, unit.notes)
+
+
+def _check_prompt_template(draft: Draft, role: str, text: str, notes: Notes) -> None:
+    """What a role's own template asks for must be among the inputs of the step."""
+    given = draft.entries.nodes.get("inputs")
+    known = [key.text for key, _ in given.entries] if isinstance(given, Mapping) else []
+    whose = f"the prompt template of role {quoted(role)}"
+    try:
+        paths = [part.path for part in parse_template(text) if isinstance(part, Hole)]
+    except TemplateError as error:
+        notes.error("recipe.bad_template", f"{whose} cannot be used: {error.message}", draft.entries.head())
+        return
+    for path in paths:
+        if path.root != "inputs":
+            message = f"{whose} asks for {quoted(path.text)}, and may ask for inputs alone"
+            notes.error("recipe.bad_template", message, draft.entries.head())
+        elif path.parts[0] not in known:
+            message = f"{whose} asks for {quoted(path.text)}, which step {quoted(draft.id)} does not give"
+            hint = notes.did_you_mean(str(path.parts[0]), known) or "write it in the step's inputs"
+            notes.error("recipe.bad_template", message, draft.entries.head(), hint)
 
 
 def _check_tools(entries: Entries, allowed: tuple[str, ...] | None, notes: Notes) -> None:

@@ -17,7 +17,7 @@ class RoleFacts(Struct, frozen=True):
     read_only: bool
     versions: tuple[str, ...] = ()
     tools: tuple[str, ...] | None = None
-    prompt_template: bool = False
+    prompt_template: str | None = None
 
 
 class Ceilings(Struct, frozen=True):

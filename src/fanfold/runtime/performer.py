@@ -21,12 +21,14 @@ import msgspec
 from msgspec import Struct
 
 from fanfold.agents.backend import SessionFailed, SessionRequest
+from fanfold.agents.role import Role
 from fanfold.errors import BugError, FanfoldError, WorldError
 from fanfold.kernel.commands import Start
 from fanfold.kernel.events import Failure, Usage
 from fanfold.kernel.lifecycle import COMPLETED
 from fanfold.kernel.nodes import Node, State
 from fanfold.kernel.plan import JSON, AgentAction, CommandAction
+from fanfold.recipe.template import parse_template, render
 from fanfold.runtime import threads
 from fanfold.runtime.cache import content_key
 from fanfold.runtime.frozen import Frozen
@@ -235,7 +237,7 @@ class Performer:
             execution=start.execution,
             role=role.name,
             instructions=role.instructions,
-            prompt=job.prompt,
+            prompt=_asked(role, action, job),
             model=self._frozen.model_of(action),
             fallback_models=role.fallback_models,
             reasoning_effort=action.reasoning_effort or role.reasoning_effort,
@@ -305,6 +307,14 @@ class Performer:
                 text = f"{job.argv[0]} did not print one JSON value: {error}"
                 return Outcome(error=_failure(node, start, "invalid_output", "output.not_json", text))
         return Outcome(value, None, shorten(output, SUMMARY_CHARS))
+
+
+def _asked(role: Role, action: AgentAction, job: AgentJob) -> str:
+    """The step's prompt; a step that has none of its own is told what its role says, about its inputs."""
+    if action.prompt is not None or role.prompt_template is None:
+        return job.prompt
+    own = render(parse_template(role.prompt_template), {"inputs": job.inputs})
+    return "\n\n".join(part for part in (own, job.prompt) if part)
 
 
 def _checked(node: Node, outcome: Outcome) -> Outcome:
