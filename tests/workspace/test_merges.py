@@ -376,7 +376,7 @@ def scribble(top: Path, chance: random.Random, who: str) -> None:
             write(top, {"d": f"by {who}\n"})
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", range(20))
 def test_looking_only_where_the_child_wrote_finds_what_looking_everywhere_finds(
     tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
 ):
@@ -387,6 +387,8 @@ def test_looking_only_where_the_child_wrote_finds_what_looking_everywhere_finds(
         write(project, files)
         spaces = Workspaces(project)
         child = spaces.open_child("s1")
+        write(child.path, {"a.txt": edited(30, "theirs")})  # so that in any case git has something to decide
+        write(project, {"a.txt": edited(10, "ours")})
         scribble(child.path, random.Random(seed), "theirs")
         scribble(project, random.Random(seed + 1_000), "ours")
         if thorough:

@@ -61,18 +61,20 @@ def merge_simply(revision: Revision, parent: int) -> Outcome | None:
 
 
 def is_in_place(revision: Revision, parent: int) -> bool:
-    """Whether everything the parent did to these paths can be seen at these paths.
+    """Whether everything that counts for these paths can be seen at these paths.
 
-    A file that is gone may have moved anywhere, and what stands in the way of one is another path: then the
-    whole parent has to be looked at. Otherwise paths outside of the revision cannot change what git answers:
-    it takes a file for moved only when its old path is gone.
+    A file that is gone from the parent may have moved anywhere; one that the child deleted and the parent
+    changed may have moved in the child, and where to is git's guess from all there is; what stands in the way
+    of a file is another path. Then the whole parent has to be looked at, else each path is merged by itself.
     """
     for file in revision.files:
-        if state_at(parent, file.path) is not None:
-            continue
-        if file.before is not None or _occupied(parent, file.path):
-            return False
-        if not _reachable(parent, file.path, set()):
+        now = state_at(parent, file.path)
+        if now is None:
+            if file.before is not None or _occupied(parent, file.path):
+                return False
+            if not _reachable(parent, file.path, set()):
+                return False
+        elif file.after is None and now != file.before:
             return False
     return True
 
