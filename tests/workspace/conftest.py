@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fanfold.workspace import children, overlay
+from fanfold.workspace import children, overlay, syscalls
 from fanfold.workspace.workspaces import Workspaces
 from tests.workspace.trees import METHODS
 
@@ -19,6 +19,13 @@ def method(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> s
         pytest.skip("an overlay in the open needs root")
     monkeypatch.setattr(children, "_failed", set(METHODS[: METHODS.index(wanted)]))
     return wanted
+
+
+@pytest.fixture(autouse=True)
+def no_waiting_for_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody cuts the power here. What is forced to disk, and when, `test_journal` sees from outside."""
+    monkeypatch.setattr(os, "fsync", lambda _: None)
+    monkeypatch.setattr(syscalls, "sync_file_system", lambda _: None)
 
 
 @pytest.fixture(autouse=True)

@@ -53,7 +53,7 @@ def plant(project: Path) -> None:
 
 
 def change(top: Path) -> None:
-    """Every kind of change: content, modes, links, kinds, folders."""
+    """Content, modes, links, files for links and links for files, folders that come, go, fill and empty."""
     write(top, {"a.txt": "A", "new/deep/n.txt": "n", "d/c.txt": "C", "g2": "x", "void/full.txt": "v"})
     for path in ("b.txt", "d/e/f.txt", "only/k.txt", "n/o.txt", "link-gone"):
         os.unlink(top / path)
@@ -66,8 +66,6 @@ def change(top: Path) -> None:
         os.symlink(target, top / name)
     os.unlink(top / "link-file")
     write(top, {"link-file": "a file now"})
-    os.unlink(top / "g")
-    write(top, {"g/now/a/folder": "x"})
     os.mkdir(top / "empty")
 
 
@@ -75,8 +73,13 @@ def nothing(_: Path) -> None:
     pass
 
 
-def change_lines(top: Path) -> None:
+def change_more(top: Path) -> None:
+    """That, and what git has to decide about: files that become folders, folders that become files, and
+    lines of files that the user changes elsewhere.
+    """
     change(top)
+    os.unlink(top / "g")
+    write(top, {"g/now/a/folder": "x"})
     shutil.rmtree(top / "h")
     write(top, {"h": "now a file"})
     for path in ("both.txt", "moved.txt"):
@@ -98,8 +101,8 @@ class Scenario(NamedTuple):
 
 SCENARIOS = {
     "alone": Scenario(change),
-    "three-way": Scenario(change_lines, meddle),
-    "no-exchange": Scenario(change, exchanges=False),
+    "three-way": Scenario(change_more, meddle),
+    "no-exchange": Scenario(change_more, meddle, exchanges=False),
 }
 
 
@@ -151,6 +154,9 @@ class Stage:
 
     def _begin(self) -> None:
         if self._is_old:
+            objects = self.project / ".fanfold/workspace/store.git/objects"
+            shutil.rmtree(objects)  # what is kept there already would not be written again
+            objects.mkdir()
             return
         shutil.rmtree(self.project, ignore_errors=True)
         shutil.copytree(self._template, self.project, symlinks=True)

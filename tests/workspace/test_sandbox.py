@@ -204,10 +204,6 @@ def attempt_all(
     return found
 
 
-def attempt(world: World, launch: Launch, code: str) -> str:
-    return attempt_all(world, launch, {"it": code})["it"]
-
-
 @pytest.fixture(scope="module")
 def said(world: World, spaces: Workspaces) -> Callable[[LevelName], dict[str, str]]:
     """What every attempt said at a level; each level is tried once."""
@@ -326,13 +322,12 @@ def test_every_kind_of_child_can_be_entered(
 def test_the_network_is_there_when_it_is_allowed(
     world: World, spaces: Workspaces, child: Child, level: LevelName
 ):
+    names = ("connect to the host", "connect to a socket in a folder", "connect to an abstract socket")
     launch = plan(spaces, child, level, world, network=True)
-    assert attempt(world, launch, ATTEMPTS["connect to the host"]) == "ESCAPED"
-    launch = plan(spaces, child, level, world, network=True)
-    assert attempt(world, launch, ATTEMPTS["connect to a socket in a folder"]).startswith("refused")
-    launch = plan(spaces, child, level, world, network=True)
-    said = attempt(world, launch, ATTEMPTS["connect to an abstract socket"])
-    assert said.startswith("refused"), said
+    host, folder, abstract = attempt_all(world, launch, {name: ATTEMPTS[name] for name in names}).values()
+    assert host == "ESCAPED"
+    assert folder.startswith("refused"), folder
+    assert abstract.startswith("refused"), abstract
 
 
 def test_what_was_started_inside_dies_with_its_start(world: World, spaces: Workspaces, child: Child):
