@@ -119,11 +119,13 @@ def test_killed_around_any_commit_nothing_is_merged_or_asked_twice(tmp_path: Pat
     script = 'steps: {w: {output: ok, writes: {"src/b.py": "z\\n"}}}'
     calm = Doomed(tmp_path / "calm", {"src/a.py": "x = 1\n"}, APPENDS, script, [])
     commits = calm.process()
-    chosen = range(1, commits + 1) if WHOLE else range(2, commits + 1, 2)
+    chosen = range(1, commits + 1) if WHOLE else (3, commits // 2 + 1, commits)  # the ends of both steps too
     for number in chosen:
         run = Doomed(tmp_path / f"{number}", {"src/a.py": "x = 1\n"}, APPENDS, script, [])
         run.process(number, when)
         answered = run.answered({"w": session_id(run.root, "w", 1)}) if run.root is not None else set()
+        if (run.project / "src/b.py").exists():
+            assert answered == {"w"}, f"merged before its answer was durable, at {number}"
         before = len(run.calls())
         run.process()
         document = run.document()
