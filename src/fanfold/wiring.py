@@ -57,7 +57,14 @@ class Wired:
         ceilings = Ceilings(
             self.config.integer("ceilings.concurrency"), self.config.integer("ceilings.agents")
         )
-        return Surroundings(_facts(self.roles), self._is_handler, self._handler_names, self.library, ceilings)
+        return Surroundings(
+            _facts(self.roles),
+            self._is_handler,
+            self._handler_names,
+            self.library,
+            ceilings,
+            self.roles.broken,
+        )
 
     @cached_property
     def _handlers(self) -> HandlerSearch:

@@ -71,8 +71,8 @@ def test_a_provider_asks_everybody_to_wait_and_everybody_does():
     ("fault", "kind", "code", "hint", "retryable"),
     [
         ("rate_limit", "rate_limit", "model.rate_limit", "concurrency", True),
-        ("server_error", "transport", "model.unavailable", "resume", True),
-        ("reset", "transport", "model", "resume", True),
+        ("server_error", "transport", "model.unavailable", "try again", True),
+        ("reset", "transport", "model", "try again", True),
         ("quota", "quota", "model.quota", "account", False),
         ("bad_key", "permission", "model.key_refused", "_API_KEY", False),
         ("unknown_model", "agent", "model.unknown", "name", False),

@@ -11,6 +11,8 @@ Rules
 * Loading never raises for what a file contains. A file that cannot be used becomes a `Notice` that
   names file and line, because one broken file must not take the other roles away.
 * One name in two places is always visible: the notice names the selected and the shadowed file.
+* A file that cannot be used still stands for its name (`broken`): a role of that name from further down is
+  not what was meant, and may be allowed more.
 * Several versions of one name may live side by side; a bare name means the first root that has it
   and, within that root, the highest version.
 """
@@ -25,6 +27,7 @@ from fanfold.agents.builtin import ALIASES, ROLES
 from fanfold.agents.role import Notice, Role
 
 MAX_FILES_PER_ROOT = 500
+IGNORED = "role file ignored: "
 
 
 class Registry:
@@ -34,7 +37,13 @@ class Registry:
     'explorer'
     """
 
-    def __init__(self, roles: Iterable[Role], aliases: Mapping[str, str], notices: Sequence[Notice]) -> None:
+    def __init__(
+        self,
+        roles: Iterable[Role],
+        aliases: Mapping[str, str],
+        notices: Sequence[Notice],
+        roots: Sequence[Path] = (),
+    ) -> None:
         by_name: dict[str, list[Role]] = {}
         for role in roles:
             by_name.setdefault(role.name, []).append(role)
@@ -44,6 +53,21 @@ class Registry:
                 by_name[alias] = by_name[target]
         self._by_name = {name: tuple(found) for name, found in by_name.items()}
         self.notices = tuple(notices)
+        self.broken = self._broken(roots)
+        """What is wrong with files that would have been the strongest of their name."""
+
+    def _broken(self, roots: Sequence[Path]) -> dict[str, str]:
+        places = {str(root): rank for rank, root in enumerate(roots)}
+        broken: dict[str, str] = {}
+        for notice in self.notices:
+            file = Path(notice.file)
+            rank, found = places.get(str(file.parent)), self.find(file.stem)
+            if notice.code != "role.invalid" or rank is None:
+                continue
+            if found is None or rank < places.get(str(Path(found.source).parent), len(roots)):
+                why = notice.message.removeprefix(IGNORED)
+                broken.setdefault(file.stem, f"{notice.file}:{notice.line}: {why}")
+        return broken
 
     def names(self) -> tuple[str, ...]:
         """Every name a step may use, aliases included, sorted."""
@@ -85,7 +109,7 @@ def load_roles(roots: Sequence[tuple[Path, Literal["toml", "md"]]], project: Pat
         chosen = [servers.complete(role) for role in chosen]
     if any(role.pipeline for role in chosen):
         chosen = _without_bad_stages(Registry(chosen, ALIASES, ()), chosen, notices)
-    return Registry(chosen, ALIASES, notices)
+    return Registry(chosen, ALIASES, notices, [folder for folder, _ in roots])
 
 
 def role_roots(
@@ -146,7 +170,7 @@ def _without_bad_stages(known: Registry, chosen: list[Role], notices: list[Notic
             kept.append(role)
             continue
         number, message = problem
-        text = f"role file ignored: stage {number} of the pipeline: {message}"
+        text = f"{IGNORED}stage {number} of the pipeline: {message}"
         line = line_in_file(role.source, "agent", number)
         notices.append(Notice("role.invalid", text, role.source, line))
     return kept

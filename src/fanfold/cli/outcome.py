@@ -73,8 +73,9 @@ def _summary(tree: RunTree, colour: bool) -> list[str]:
         lines.append(f"  {held.message}\n")
         lines.append(f"  raise it: fanfold resume {tree.root.id} {_raise_flags(tree)}\n")
     else:
-        if held is not None and tree.state.pausing.startswith("provider"):
-            lines.append(f"  {one_line(held.message)}\n")
+        if held is not None and tree.memory.held_by is not None:
+            lines.append(f"  {one_line(held.message)} [{held.code}]\n")
+            lines.append(f"    {one_line(held.hint)}\n")
         lines.append(f"  resume it: fanfold resume {tree.root.id}\n")
     return lines
 

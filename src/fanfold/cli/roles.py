@@ -11,7 +11,7 @@ from fanfold.agents.role import Role
 from fanfold.agents.roles import Registry
 from fanfold.cli.command import Call, command
 from fanfold.cli.output import paint, plain, say, say_json
-from fanfold.errors import EXIT_OK, NotFoundError
+from fanfold.errors import EXIT_OK, AuthorError, NotFoundError
 from fanfold.wiring import wire
 
 
@@ -48,6 +48,10 @@ def _list(call: Call, roles: Registry) -> int:
 
 def find_role(roles: Registry, name: str) -> Role:
     """The role a person means, or the nearest as a hint."""
+    broken = roles.broken.get(name.partition("@")[0])
+    if broken is not None:  # another role of that name is not what was meant
+        hint = "correct the file, or remove it"
+        raise AuthorError("role.invalid", f"the file of role {name} cannot be used: {broken}", hint=hint)
     role = roles.find(name)
     if role is not None:
         return role

@@ -24,6 +24,10 @@ def find_role(text: str, at: Scalar | None, around: Surroundings, notes: Notes) 
     """The role meant; one that is not known is reported at `at`, unless nobody wrote it."""
     name, marked, version = text.partition("@")
     facts = around.roles.get(name)
+    if at is not None and name in around.broken_roles:  # another role of that name is not what was meant
+        why = f"the file of role {quoted(name)} cannot be used: {around.broken_roles[name]}"
+        notes.error("recipe.broken_role", why, at.span(0, len(name)), "correct the file, or remove it")
+        return Role(name, None, facts or UNKNOWN, known=False)
     if facts is None:
         if at is not None:
             hint = notes.did_you_mean(name, around.roles) or "`fanfold agents` lists the roles known here"

@@ -54,3 +54,5 @@ class Surroundings(Struct, frozen=True):
     handler_names: Callable[[], Sequence[str]]
     library: Recipes
     ceilings: Ceilings = field(default_factory=Ceilings)
+    broken_roles: Mapping[str, str] = {}
+    """Why the file of a role that would be meant cannot be used, by the name of the file."""

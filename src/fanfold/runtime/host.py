@@ -63,7 +63,8 @@ class Host:
         self._tasks: dict[tuple[str, str], asyncio.Task[None]] = {}
         self._stop_reasons: dict[tuple[str, str], str] = {}
         self._check_requests = True
-        self._held_by = ""
+        self._held_by: Failure | None = None
+        """Why no step can go on at present: a provider refuses us."""
         self._unsettled: list[str] = []
         """Sessions whose workspace may go when the next commit has the end of their step."""
         self._fault: Exception | None = None
@@ -80,8 +81,8 @@ class Host:
         self._inbox.append((run, data))
         self._woken.set()
 
-    def pause(self, reason: str = "requested") -> None:
-        self.post(self.tree.root.id, WorkflowEvent("pause_requested", reason=reason))
+    def pause(self, reason: str = "requested", error: Failure | None = None) -> None:
+        self.post(self.tree.root.id, WorkflowEvent("pause_requested", reason=reason, error=error))
 
     def cancel(self, run: str | None = None) -> None:
         self.post(run or self.tree.root.id, WorkflowEvent("cancel_requested", reason="requested"))
@@ -223,6 +224,9 @@ class Host:
     def _stop(self, stop: Stop) -> None:
         key = (stop.run, stop.step)
         task = self._tasks.get(key)
+        node = self.tree.state.runs[stop.run].nodes[stop.step]
+        if task is None and (node.lost or node.status != RUNNING):
+            return  # its end was reported in the same turn
         self._stop_reasons[key] = stop.reason
         if task is None:
             self._report_stopped(stop.run, stop.step, stop.attempt, stop.execution)
@@ -298,10 +302,10 @@ class Host:
                 self._task(node), node, COMPLETED, start.attempt, start.execution,
                 output=output, summary=outcome.summary, usage=outcome.usage,
             )  # fmt: skip
+        if self._held_by is not None:  # first: a step interrupted in a run that goes on would start again
+            self.pause(f"provider: {self._held_by.message}", self._held_by)
+            self._held_by = None
         self.post(start.run, data)
-        if self._held_by:
-            self.pause(self._held_by)
-            self._held_by = ""
 
     def _holds_the_run(self, node: Node, error: Failure, stopping: str) -> bool:
         """Whether an execution ended for now, not for good: it was paused, or its provider refuses us all."""
@@ -310,7 +314,7 @@ class Host:
         refused = error.kind == "quota" or (error.kind == "permission" and error.code.startswith("model."))
         if not refused or not step_is_agent(node) or stopping not in ("", "pause"):
             return False
-        self._held_by = f"provider: {error.message}"
+        self._held_by = error
         return True
 
     def _task(self, node: Node) -> str:

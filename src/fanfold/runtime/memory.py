@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from fanfold.kernel.events import Event, Evidence, StepEvent, SubagentEvent, Usage, WorkflowEvent
+from fanfold.kernel.events import Event, Evidence, Failure, StepEvent, SubagentEvent, Usage, WorkflowEvent
 
 Address = tuple[str, str]
 
@@ -17,6 +17,8 @@ class Memory:
     def __init__(self) -> None:
         self.frozen: str | None = None
         self.created_at = 0
+        self.held_by: Failure | None = None
+        """What made the run pause, when it was neither a person nor a budget."""
         self.inputs: dict[str, str] = {}
         """Blob of each run's inputs."""
         self.run_started: dict[str, int] = {}
@@ -81,6 +83,8 @@ class Memory:
             self.items[event.run, data.step] = data.items
         elif data.kind == "started":
             self.run_started[event.run] = event.at
+        elif data.kind in ("pause_requested", "resumed"):
+            self.held_by = data.error
         elif data.kind == "finished":
             self.run_ended[event.run] = event.at
 

@@ -22,8 +22,8 @@ from fanfold.runtime.views import as_text, run_error, waiting_proposals
 MAX_ROWS = 200
 ADVICE = {
     "timeout": "raise the step's `timeout`, or split the step",
-    "transport": "check the connection, then `fanfold resume`",
-    "rate_limit": "wait, or lower `max_concurrency`, then `fanfold resume`",
+    "transport": "check the connection, then `fanfold fork` the run: it keeps what was done",
+    "rate_limit": "wait, or lower `max_concurrency`, then `fanfold fork` the run: it keeps what was done",
     "quota": "check the provider's account, then `fanfold resume`",
     "invalid_output": "look at the step's output and its `output_schema`",
     "permission": "give the permission it asked for, or narrow the step",

@@ -64,6 +64,9 @@ def waiting_proposals(tree: RunTree, run: Run | None = None) -> dict[str, int]:
 def run_error(tree: RunTree, run: Run) -> Failure | None:
     """Why a run did not complete, or what holds it."""
     if run.error is None and run is tree.root and tree.state.pausing:
+        held = tree.memory.held_by
+        if held is not None:
+            return msgspec.structs.replace(held, message=f"the run is paused: {held.message}")
         return Failure("budget" if tree.state.pausing == "budget" else "cancelled", "run.paused", _held(tree))
     return run.error
 

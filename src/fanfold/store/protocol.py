@@ -21,7 +21,6 @@ from msgspec import Struct
 from fanfold.errors import WorldError
 from fanfold.kernel.events import Envelope, Failure, Usage
 
-
 Clean: TypeAlias = Callable[[bytes], bytes]
 """Takes secrets out of encoded JSON; what holds none comes back as the same object."""
 

@@ -71,7 +71,7 @@ def _of_provider(error: Exception, model: str, variable: str) -> Problem:
         case e.ModelTimeoutError() | e.ModelRequestTimeout():
             return _passing("timeout", "model.timeout", model, said, wait_s)
         case e.ModelConnectionError():
-            return _passing("transport", "model.unreachable", model, said, wait_s)
+            return _passing("transport", "model.unreachable", model, _unreachable(error), wait_s)
         case e.ModelUnavailableError() | e.ModelServerError():
             return _passing("transport", "model.unavailable", model, said, wait_s)
         case e.ModelAuthenticationError():
@@ -93,8 +93,8 @@ def _of_provider(error: Exception, model: str, variable: str) -> Problem:
         case _ if error.provider_error_code in _FILTERS:
             return _filtered(model, said)
         case e.ModelRequestRejectedError():
-            failure = _failure("agent", "model.rejected", model, said, "it refuses the request itself")
-            return Problem(failure=failure)
+            hint = "the provider refuses the request itself: check what the model supports"
+            return Problem(failure=_failure("agent", "model.rejected", model, said, hint))
         case _:
             return _passing("transport", "model.garbled", model, said, wait_s)
 
@@ -126,7 +126,7 @@ def _passing(kind: str, code: str, model: str, said: str, wait_s: float | None) 
     hints = {
         "rate_limit": "lower the concurrency, or ask the provider for a higher limit",
         "timeout": "the provider did not answer in time; try again later",
-        "transport": "check the network and the provider's status; then resume the run",
+        "transport": "check the network and the provider's status, then try again; a fork keeps what is done",
     }
     failure = _failure(kind, code, model, said, hints[kind], retryable=True)
     return Problem(failure=failure, again=True, wait_s=wait_s)
@@ -139,6 +139,18 @@ def _filtered(model: str, said: str) -> Problem:
 
 def _failure(kind: str, code: str, model: str, said: str, hint: str, retryable: bool = False) -> Failure:
     return Failure(kind, code, f"{model}: {said[:MAX_MESSAGE_CHARS]}", hint, retryable)
+
+
+def _unreachable(error: BaseException) -> str:
+    """Where nobody was reached, and why, in the words of whoever tried: wrappers say only that it failed."""
+    address, why, seen = "", str(error), error
+    while seen.__cause__ is not None or seen.__context__ is not None:
+        seen = seen.__cause__ or seen.__context__ or seen
+        why = str(seen) or why
+        url = getattr(getattr(seen, "_request", None) or getattr(seen, "request", None), "url", None)
+        if url is not None and not address:
+            address = f"{url.scheme}://{url.netloc.decode('ascii', 'replace').rpartition('@')[2]}"
+    return f"{address or 'the provider'} cannot be reached: {why}"
 
 
 def _said(error: Exception) -> str:
