@@ -307,6 +307,45 @@ def test_a_file_that_the_step_deleted_and_the_project_changed_may_be_deleted(wor
     assert not world.file().exists()
 
 
+@pytest.mark.parametrize("by_project", ["moves", "deletes"])
+def test_a_file_that_the_step_moved_and_the_project_moved_or_deleted_is_laid_out(
+    world: World, by_project: str
+) -> None:
+    world.file("src/b.txt").write_text("base\n")  # git is asked only where something else conflicts too
+
+    def move() -> None:
+        world.file("src/b.txt").write_text("ours\n")
+        if by_project == "moves":
+            world.file().rename(world.file("src/ours.txt"))
+        else:
+            world.file().unlink()
+
+    looks = [{"tool": "read_file", "args": {"path": "src/theirs.txt.theirs"}}]
+    steps = {
+        "w": {
+            "output": "done",
+            "writes": {"src/theirs.txt": edited(_3="theirs"), "src/b.txt": "theirs\n"},
+            "deletes": ["src/a.txt"],
+        },
+        "w/resolve": {
+            "output": "settled",
+            "tool_calls": looks,
+            "writes": {"src/b.txt": "both\n", "src/theirs.txt": "settled\n"},
+        },
+    }
+    result = world.run(json.dumps({"steps": steps}), move)
+    assert result.status == "completed", (result.steps["w"].error, world.told())
+    kept = {"b.txt", "theirs.txt"} | ({"ours.txt"} if by_project == "moves" else set())
+    assert {path.name for path in world.file("src").iterdir()} == kept
+    assert world.file("src/theirs.txt").read_text() == "settled\n"
+    seen = [
+        entry["result"]["text"]
+        for entry in world.session(1)
+        if "result" in entry and "text" in entry["result"]
+    ]
+    assert seen == [edited(_3="theirs")]
+
+
 def test_a_file_in_the_way_of_a_folder_is_not_handed_to_an_agent(world: World) -> None:
     def move() -> None:
         world.file("src/new").mkdir()
