@@ -1,0 +1,118 @@
+"""Two hundred agents of one recipe at once, in one process; the provider tells some of them to slow down."""
+
+import json
+import os
+import resource
+import subprocess
+import sys
+import threading
+import time
+from typing import NamedTuple
+
+from fanfold.testing.provider import Asked, Call, Fault, Reply, answer_with
+from tests.e2e.world import MODELS, PATIENCE_S, Project, Provider
+
+AGENTS = 200
+NUMBERS = [str(i) for i in range(AGENTS)]
+RECIPE = f"""\
+name: crowd
+inputs: [{{name: numbers, type: array, required: true}}]
+limits: {{max_concurrency: {AGENTS}, max_agents: {AGENTS}}}
+steps:
+  - id: each
+    agent: explorer
+    for_each: inputs.numbers
+    max_items: {AGENTS}
+    prompt: "{{{{item}}}} is who I am"
+    output_schema:
+      type: object
+      properties: {{who: {{type: string}}}}
+      required: [who]
+      additionalProperties: false
+"""
+CEILINGS = f"[ceilings]\nconcurrency = {AGENTS}\nagents = {AGENTS}\n"
+MAX_CPU_S = 30
+MAX_MB = 300
+
+
+class Measured(NamedTuple):
+    status: int
+    out: str
+    err: str
+    took_s: float
+    used: resource.struct_rusage
+
+    @property
+    def cpu_s(self) -> float:
+        return self.used.ru_utime + self.used.ru_stime
+
+    @property
+    def most_mb(self) -> float:
+        return self.used.ru_maxrss / 1_024
+
+    def __str__(self) -> str:
+        return f"{AGENTS} agents: {self.took_s:.1f} s, {self.cpu_s:.1f} s CPU, {self.most_mb:.0f} MB at most"
+
+
+def measure(project: Project, *arguments: str, **environment: str) -> Measured:
+    """Run a command and ask the kernel what it used."""
+    out, err = project.file("../out"), project.file("../err")
+    begun = time.monotonic()
+    with out.open("w") as said, err.open("w") as told:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "fanfold.cli.main", *arguments],
+            cwd=project.folder, env={**project.environment, **environment},
+            stdin=subprocess.DEVNULL, stdout=said, stderr=told,
+        )  # fmt: skip
+        late = threading.Timer(PATIENCE_S, process.kill)
+        late.start()
+        _, status, used = os.wait4(process.pid, 0)
+        late.cancel()
+    process.returncode = os.waitstatus_to_exitcode(status)
+    took_s = time.monotonic() - begun
+    return Measured(process.returncode, out.read_text(), err.read_text(), took_s, used)
+
+
+def test_two_hundred_agents_of_a_recipe_work_at_once_and_all_complete(project: Project):
+    project.file("crowd.yaml").write_text(RECIPE)
+    project.file("a.txt").write_text("hello\n")
+    project.file(".fanfold/config.toml").write_text(CEILINGS)
+    limited: set[str] = set()
+
+    def script(asked: Asked) -> Reply | Fault:
+        who = asked.prompt.split()[0]
+        if who.endswith("7") and who not in limited:  # one in ten is told to slow down, once
+            limited.add(who)
+            return Fault("rate_limit", retry_after_s=0.05)
+        if asked.turns == 0:
+            return Reply(calls=(Call("read_file", {"path": "a.txt"}),))
+        return answer_with({"who": who}, asked)
+
+    given = ("-i", f"numbers={json.dumps(NUMBERS)}", "--model", MODELS["chat"], "--json")
+    with Provider(script) as provider:
+        ran = measure(project, "run", "crowd.yaml", *given, **provider.environment)
+    sys.stdout.write(f"{ran}\n")
+    assert ran.status == 0, ran.err[-2_000:]
+    result = json.loads(ran.out)
+    assert result["output"] == [{"who": who} for who in NUMBERS]
+    assert result["usage"]["agents"] == AGENTS
+    assert result["usage"]["input_tokens"] == sum(reply.input_tokens for _, reply in provider.given)
+    assert len(provider.given) == 2 * AGENTS
+    assert len(provider.asked) == 2 * AGENTS + len(limited)
+    assert provider.paid_twice() == []
+    assert most_at_once(project) == AGENTS
+    assert project("verify", "--all").status == 0
+    # Time on the clock is told and not judged: it measures whoever else uses the machine.
+    assert ran.cpu_s < MAX_CPU_S, ran
+    assert ran.most_mb < MAX_MB, ran
+
+
+def most_at_once(project: Project) -> int:
+    """How many agents were under way at the same time, by the log."""
+    under_way = most = 0
+    for line in project("logs", "last", "--json").out.splitlines():
+        event = json.loads(line)
+        if event["type"] == "subagent_event":
+            under_way += {"started": 1, "finished": -1}[event["data"]["status"]]
+            most = max(most, under_way)
+    return most
