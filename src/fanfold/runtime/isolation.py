@@ -100,7 +100,7 @@ class Isolation:
     async def open(self, node: Node, session: str, execution: int) -> Place:
         """The project itself, or a snapshot; a session that goes on after a crash finds its own again."""
         isolated = node.step.workspace_mode == "isolated" and node.step.type != "function"
-        place = await self._open_snapshot(node, session, execution) if isolated else self._open_project()
+        place = await self._open_snapshot(node, session, execution) if isolated else self._here()
         self._places[session] = place
         try:
             unwatched = await self._watching.begin(session, node, shared=not isolated)
@@ -111,12 +111,12 @@ class Isolation:
             place.evidence.append({"what": "unwatched", "why": unwatched})
         return place
 
-    def _open_project(self) -> Place:
-        return Place(str(self._project), None)
-
     def place_of(self, session: str) -> Place:
         """Where a session that is under way works: the project itself, unless it has a place of its own."""
-        return self._places.get(session) or Place(str(self._project), None)
+        return self._places.get(session) or self._here()
+
+    def _here(self) -> Place:
+        return Place(str(self._project), None)
 
     async def _open_snapshot(self, node: Node, session: str, execution: int) -> Place:
         place = await _in_thread(lambda: self._snapshot(node, session, execution), _detach)
@@ -150,7 +150,7 @@ class Isolation:
         if child is not None:
             place = Place(str(child.path), child)
         elif said is not None and merged is not None:  # the snapshot is lost, but nobody needs it any more
-            place = Place(str(self._project), None)
+            place = self._here()
             place.merged = msgspec.json.decode(merged, type=Merged)
         else:
             return None
