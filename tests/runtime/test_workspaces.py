@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import threading
 import time
@@ -238,3 +239,39 @@ steps:
     assert "| src/now.py | added | now | merged |" in report
     assert "| src/later.py | added | later | proposed |" in report
     assert f"`fanfold diff {result.run_id}`" in report
+
+
+def after_a_power_cut(run: Doomed) -> None:
+    """Let workspaces look as if the machine had been switched off since: their layers are not trusted."""
+    for file in run.project.glob(".fanfold/subagents/s*/child.json"):
+        record = json.loads(file.read_bytes())
+        file.write_text(json.dumps(record | {"owner": f"another-boot:{record['owner'].partition(':')[2]}"}))
+
+
+def test_what_was_merged_before_a_power_cut_is_not_merged_again(tmp_path: Path) -> None:
+    script = 'steps: {w: {output: ok, writes: {"src/b.py": "z\\n"}}}'
+    run = Doomed(tmp_path / "it", {"src/a.py": "x = 1\n"}, APPENDS, script, [])
+    run.process(3, "before")  # created, started, and the end of the first step, which is not written
+    assert (run.project / "src/a.py").read_text() == "x = 1\ny = 2\n"
+    after_a_power_cut(run)
+    run.process()
+    document = run.document()
+    assert (document["status"], document["steps"]["c"]["output"]) == ("completed", "said")
+    assert (run.project / "src/a.py").read_text() == "x = 1\ny = 2\n"
+    assert run.told().count("merge") == 2
+    assert run.left() == []
+
+
+def test_an_agent_whose_changes_a_power_cut_took_fails_instead_of_going_on_without_them(
+    tmp_path: Path,
+) -> None:
+    script = 'steps: {w: {output: ok, writes: {"src/b.py": "z\\n"}}}'
+    run = Doomed(tmp_path / "it", {"src/a.py": "x = 1\n"}, WRITER.format(merge="auto"), script, [])
+    run.process(5, "after")  # its first call of a tool and the result are in the log
+    if not any(run.project.glob(".fanfold/subagents/s*/upper/src/b.py")):
+        pytest.skip("no overlays here, and copies are trusted")
+    after_a_power_cut(run)
+    run.process()
+    error = run.document()["steps"]["w"]["error"]
+    assert error["code"] == "workspace.lost"
+    assert not (run.project / "src/b.py").exists()
