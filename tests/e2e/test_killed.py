@@ -83,6 +83,17 @@ def test_killed_during_a_response_only_that_response_is_asked_for_again(
         assert [team.at(asked) for asked in provider.asked][len(before)] == (who, turn)
 
 
+def test_killed_again_and_again_it_still_pays_once(project: Project):
+    with killed(project, "chat", stalls_at("EXPLORE", 1), asked_at("EXPLORE", 1)) as provider:
+        for who, turn in (("WORK", 1), ("WORK", 4)):
+            provider.script = stalls_at(who, turn)
+            process = project.start("resume", "last")
+            asked_at(who, turn)(provider, process)
+            process.kill()
+            process.communicate()
+        resume(project, provider, asked_in_vain=3)
+
+
 def blocks(calls: tuple[Call, ...]) -> Script:
     """The team's answers, but the worker's program does not end."""
     return lambda asked: Reply(calls=calls) if team.at(asked) == ("WORK", 2) else team.answer(asked)
