@@ -165,7 +165,7 @@ class Wired:
         if kind == "scripted" and blob:
             return ScriptedBackend(Script.load(store.blob(blob), "script"), toolbox=means.toolbox)
         if kind == "model":
-            return self._models(Frozen(), means, self._choose())
+            return self._models(Frozen(), means, self._default_of(Frozen()))
         raise KeyError(name)
 
     def _choose(self) -> str:

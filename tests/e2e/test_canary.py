@@ -67,9 +67,10 @@ def run_to_the_end(heard: Heard, project: Project, *flags: str) -> None:
 
 def test_a_run_of_models_stores_prints_and_sends_no_secret(project: Project, heard: Heard):
     with Provider(canaries.answer, key=None) as provider:
-        project.environment |= provider.addresses | {"FANFOLD_MODEL": MODELS["responses"]}
-        run_to_the_end(heard, project)
-        spawned = heard("spawn", "explorer", f"TOLD {canaries.ALL}", "--wait", "--json")
+        project.environment |= provider.addresses
+        model = ("--model", MODELS["responses"])
+        run_to_the_end(heard, project, *model)
+        spawned = heard("spawn", "explorer", f"TOLD {canaries.ALL}", "--wait", "--json", *model)
         assert spawned.status == 0, spawned.out
         assert MARK in spawned.json["summary"]
     assert {asked.key for asked in provider.asked} <= set(canaries.CANARIES.values())
