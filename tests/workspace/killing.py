@@ -196,6 +196,7 @@ class Stage:
         self.seen["kills"] += 1
         if number % 2:
             bystander = self.spaces.open_child("bystander")
+            assert look(self.project) in (self.old, self.new), "a snapshot of half a merge"
             seen = tree(bystander.path)
             assert {path: state for path, state in tree(self.project).items() if path in seen} == seen
             self.spaces.close(bystander)
@@ -215,24 +216,28 @@ class Stage:
 
     def check(self) -> None:
         """Open the project as the next process would, and look."""
-        opened = Workspaces(self.project)
-        assert opened.recover().left == ()
+        assert Workspaces(self.project).recover().left == ()
         now = look(self.project)
         assert now in (self.old, self.new), _difference(now, self.old) + _difference(now, self.new)
         self._is_old = now == self.old
         self.seen["old" if self._is_old else "new"] += 1
         assert os.listdir(self.project / ".fanfold/workspace/journal") == []
         assert git_bytes(self.project) == self.git
-        if not self._is_old:  # it was done, so merging again must do nothing, whoever asks
-            write(self.project, {"a.txt": "later work"})
-            assert opened.merge(self.child).ok
-            assert (self.project / "a.txt").read_text() == "later work"
+        if not self._is_old:
+            self._merge_again()
+
+    def _merge_again(self) -> None:
+        """It was done, so merging again must do nothing, whoever asks."""
+        write(self.project, {"a.txt": "later work"})
+        assert Workspaces(self.project).merge(self.child).ok
+        assert (self.project / "a.txt").read_text() == "later work"
 
     def finish(self) -> None:
         """Let the merge live at last: whatever was undone so often must come out whole."""
         self._begin()
         assert Workspaces(self.project).merge(self.child).ok
         assert look(self.project) == self.new
+        self._merge_again()
 
 
 def _difference(one: dict[str, Any], other: dict[str, Any]) -> list[Any]:
