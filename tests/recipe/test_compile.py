@@ -348,7 +348,7 @@ def test_a_step_with_a_dash_read_as_a_minus_is_explained():
         ("run: [ls], write_set: ['a/*']", "writer", "isolated", ("a/*",)),
         ("run: [ls], write_set: ['a/*'], workspace_mode: shared", "writer", "shared", ("a/*",)),
         ("handler: prepare_data", "read_only", "shared", ()),
-        ("handler: prepare_data, write_set: ['a/*']", "writer", "isolated", ("a/*",)),
+        ("handler: prepare_data, write_set: ['a/*']", "writer", "shared", ("a/*",)),
     ],
 )
 def test_postures_follow_from_role_and_sets(step: str, posture: str, mode: str, write_set: tuple[str, ...]):

@@ -196,7 +196,7 @@ steps:
     read_set: [src]
     write_set: ["src/**"]
     inputs: {path: ./src/b, other: ./docs/n.md}
-  - {id: first, handler: shared-put, write_set: [tests.md], inputs: {path: ./tests.md}}
+  - {id: first, handler: shared-put, read_set: [tests.md], write_set: [tests.md], inputs: {path: ./tests.md}}
   - {id: a, agent: worker, prompt: x, read_set: ["docs/**"], write_set: ["docs/**"], depends_on: [first]}
 """
     script = 'steps: {a: {output: ok, writes: {"docs/n.md": "new\\n"}}}'

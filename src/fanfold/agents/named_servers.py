@@ -32,9 +32,7 @@ class NamedServers:
             return role
         if self._found is None:
             self._found = self._read()
-        servers = {
-            name: settings or self._found.get(name, {}) for name, settings in role.mcp_servers.items()
-        }
+        servers = {name: settings or self._found.get(name, {}) for name, settings in role.mcp_servers.items()}
         return structs.replace(role, mcp_servers=servers)
 
     def _read(self) -> dict[str, dict[str, Any]]:

@@ -9,9 +9,7 @@ from fanfold.kernel.plan import Plan
 from fanfold.runtime.permission import denied, needs_permission
 
 
-def ask_permission(
-    plan: Plan, find_role: Callable[[str], Role | None], posture: str, *, yes: bool
-) -> None:
+def ask_permission(plan: Plan, find_role: Callable[[str], Role | None], posture: str, *, yes: bool) -> None:
     """Return when the recipe may do what it declares; raise `permission_denied` otherwise."""
     lines = needs_permission(plan, find_role)
     if not lines or posture == "auto" or (yes and posture == "ask"):

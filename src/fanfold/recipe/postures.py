@@ -6,7 +6,8 @@ Rules
 * `posture: read_only`, on the step or on anything around it, narrows. Nothing widens: a `write_set` on
   what is read-only contradicts itself and is refused.
 * Readers share the workspace, writers work in a snapshot. A command without a `write_set` gets a
-  snapshot too, which is thrown away, because tests write caches.
+  snapshot too, which is thrown away, because tests write caches. A function runs in the engine's own
+  process, so it shares whatever it does.
 * A group or workflow step is called a writer when something inside may write; on a workflow step
   `read_only` therefore tells the host to narrow the whole child run.
 """
@@ -55,6 +56,12 @@ def settle_posture(draft: Draft, unit: Unit) -> None:
     usual: WorkspaceMode = "isolated" if snapshot else "shared"
     said_mode = cast("WorkspaceMode | None", entries.text("workspace_mode"))
     mode = said_mode or unit.defaults.workspace_mode or usual
+    if draft.type == "function":
+        mode = "shared"
+        if said_mode == "isolated":
+            message = "a function is Python code of this process and works in the project itself"
+            hint = "leave it out, or run the code as a command"
+            notes.error("recipe.conflicting_keys", message, entries.nodes["workspace_mode"], hint)
     draft.facts.posture = "writer" if writes else "read_only"
     draft.facts.workspace_mode = mode
     if not writes:
