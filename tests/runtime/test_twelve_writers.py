@@ -19,7 +19,6 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from fanfold.store.folder import GITIGNORE
 from tests.workspace.trees import GIT, git, git_bytes, repository, tree, write
 
 RECIPE = """\
@@ -80,7 +79,7 @@ BREAKERS = {
 }
 
 COMMITTED: dict[str, str | bytes] = {
-    ".gitignore": "*.tmp\n", ".fanfold/.gitignore": GITIGNORE, "README.md": "read me\n", "CHANGES.md": "",
+    ".gitignore": "*.tmp\n", "README.md": "read me\n", "CHANGES.md": "",
     "gone.txt": "g\n", "docs/guide.md": "old\n", "web/app.js": "old\n", "web/old.js": "old\n",
     "data/a.csv": "0\n", "src/top.py": "old\n", "src/a/one.py": "old\n", "src/a/two.py": "old\n",
     "src/a/deep/x.py": "old\n", "config/app.toml": "old\n", "out/mine.txt": "mine\n",

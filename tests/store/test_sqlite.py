@@ -77,7 +77,6 @@ def test_git_sees_recipes_roles_and_configuration_only(folder: Path):
     ).stdout.split()
     store.close()
     assert sorted(seen) == [
-        ".fanfold/.gitignore",
         ".fanfold/agents/critic.md",
         ".fanfold/config.toml",
         ".fanfold/workflows/a/b.yaml",

@@ -63,6 +63,17 @@ def test_touching_and_rewriting_with_the_same_content_is_no_change(project: Path
     spaces.close(child)
 
 
+def test_what_a_killed_tool_left_half_written_stays_behind(project: Path, method: str):
+    repository(project, {"a.txt": "a"})
+    spaces = Workspaces(project)
+    child = spaces.open_child("s1")
+    write(child.path, {"d/.fanfold-0123456789abcdef.tmp": "hal", "d/.fanfold-notes.tmp": "kept"})
+    merged = spaces.merge(child, ["**"], "auto")
+    assert [change.path for change in merged.changes] == ["d/.fanfold-notes.tmp"]
+    assert os.listdir(project / "d") == [".fanfold-notes.tmp"]
+    spaces.close(child)
+
+
 def test_a_renamed_folder_is_seen_whole(project: Path, method: str):
     repository(project, {"src/a.txt": "a", "src/in/b.txt": "b", "c.txt": "c"})
     spaces = Workspaces(project)

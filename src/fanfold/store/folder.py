@@ -16,7 +16,6 @@ DATABASE = "fanfold.db"
 GITIGNORE = """\
 # Written by Fanfold. Recipes, roles and configuration belong in version control; the rest is this machine's.
 *
-!.gitignore
 !config.toml
 !agents/
 !agents/**

@@ -25,7 +25,7 @@ from fanfold.workspace.copying import same_content
 from fanfold.workspace.ignoring import CACHES, DEPENDENCIES, Ignoring
 from fanfold.workspace.manifest import Entry, Manifest, git_mode
 from fanfold.workspace.overlay import is_rewritten
-from fanfold.workspace.protected import is_protected, leads_out, plain_name
+from fanfold.workspace.protected import LEFTOVER, is_protected, leads_out, plain_name
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 MAX_DEPTH = 200
@@ -223,7 +223,7 @@ def judge(touched: Touched, base: int, child: int, ignoring: Ignoring) -> list[C
     found: list[Change] = []
     for path in touched.paths:
         change = _judge(path, touched.known, base, child)
-        if change is not None:
+        if change is not None and not (change.kind == "added" and LEFTOVER.match(path.rpartition("/")[2])):
             found.append(change)
     found += _folders(touched, child)
     new = [

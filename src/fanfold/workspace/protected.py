@@ -8,8 +8,11 @@ with the short names of old disks, so that what is harmless here is not a trap w
 from __future__ import annotations
 
 import posixpath
+import re
 import unicodedata
 
+LEFTOVER = re.compile(r"\.fanfold-[0-9a-f]{16}\.tmp\Z")
+"""What our tools call a file that is about to become another: one that died in between leaves it behind."""
 ROLE_FOLDERS = (".codex/agents", ".claude/agents")
 _SHORT = {"git~1": ".git", "fanfol~1": ".fanfold"}
 

@@ -159,7 +159,7 @@ def _replaceable(spot: Spot, path: str) -> os.stat_result | None:
 
 def _replace(spot: Spot, data: bytes, mode: int | None) -> None:
     """Put `data` where the spot is, all or nothing."""
-    beside = f".{secrets.token_hex(8)}.tmp"
+    beside = f".fanfold-{secrets.token_hex(8)}.tmp"  # a merge knows the name: see `LEFTOVER`
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     handle = os.open(beside, flags, 0o666, dir_fd=spot.folder)
     try:
