@@ -23,11 +23,11 @@ def needs_permission(plan: Plan, find_role: Callable[[str], Role | None]) -> lis
         prefix = "" if used is plan else f"{used.name}: "
         lines += [prefix + line for step in all_steps(used.steps) if (line := _declared(step))]
     for role in with_stages(freeze_roles(plan, find_role), find_role).values():
-        lines += _served(role)
+        lines += served_lines(role)
     return lines
 
 
-def _served(role: Role) -> list[str]:
+def served_lines(role: Role) -> list[str]:
     """Programs and addresses that a role's tools are."""
     lines: list[str] = []
     for name, settings in role.mcp_servers.items():
