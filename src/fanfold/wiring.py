@@ -12,6 +12,8 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from fanfold.agents.roles import Registry, load_roles, role_roots
 from fanfold.errors import FanfoldError
 from fanfold.recipe.library import Library, is_path
@@ -20,6 +22,7 @@ from fanfold.runtime.config import Config, user_home
 
 if TYPE_CHECKING:
     from fanfold.agents.backend import Backend
+    from fanfold.agents.role import Role
     from fanfold.kernel.plan import Plan
     from fanfold.recipe.builder import Recipe
     from fanfold.runtime.by_hand import HandMeans
@@ -268,12 +271,13 @@ def wire(project: Path, environment: Mapping[str, str] | None = None) -> Wired:
 def _facts(roles: Registry) -> dict[str, RoleFacts]:
     facts: dict[str, RoleFacts] = {}
     for name in roles.names():
-        role = roles.find(name)
-        assert role is not None, "every listed name is found"
-        facts[name] = RoleFacts(
-            read_only=role.read_only,
-            versions=roles.versions(name),
-            tools=role.tools,
-            prompt_template=role.prompt_template,
-        )
+        versions = roles.versions(name)
+        by_version = {version: _facts_of(roles.find(name, version)) for version in versions}
+        own = _facts_of(roles.find(name))
+        facts[name] = msgspec.structs.replace(own, versions=versions, by_version=by_version)
     return facts
+
+
+def _facts_of(role: Role | None) -> RoleFacts:
+    assert role is not None, "every listed name and version is found"
+    return RoleFacts(role.read_only, tools=role.tools, prompt_template=role.prompt_template)

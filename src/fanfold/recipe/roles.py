@@ -41,4 +41,6 @@ def find_role(text: str, at: Scalar | None, around: Surroundings, notes: Notes) 
         known = ", ".join(facts.versions)
         hint = f"there are versions {known}" if known else "the role has no versions; leave out the @"
         notes.error("recipe.unknown_role", f"role {quoted(name)} has no version {quoted(version)}", at, hint)
-    return Role(name, found or version, facts)
+    if found is None:
+        return Role(name, version, facts)
+    return Role(name, found, facts.by_version.get(found, facts))

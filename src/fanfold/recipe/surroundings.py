@@ -18,6 +18,8 @@ class RoleFacts(Struct, frozen=True):
     versions: tuple[str, ...] = ()
     tools: tuple[str, ...] | None = None
     prompt_template: str | None = None
+    by_version: Mapping[str, RoleFacts] = {}
+    """The facts of each version: what holds for one says nothing about another."""
 
 
 class Ceilings(Struct, frozen=True):

@@ -242,11 +242,12 @@ class Performer:
             fallback_models=role.fallback_models,
             reasoning_effort=action.reasoning_effort or role.reasoning_effort,
             max_turns=action.max_turns or role.max_turns,
-            tools=action.tools if action.tools is not None else role.tools,
+            tools=_narrowed(action.tools, role.tools),
             output_schema=node.step.output_schema,
             outputs=node.step.outputs,
             workspace=place.path,
-            read_only=node.step.posture == "read_only",
+            # Whatever was planned: a step never gets more than the role it really runs with.
+            read_only=node.step.posture == "read_only" or role.read_only,
             write_set=node.write_set,
             network=role.network,
             mcp_servers=role.mcp_servers,
@@ -307,6 +308,13 @@ class Performer:
                 text = f"{job.argv[0]} did not print one JSON value: {error}"
                 return Outcome(error=_failure(node, start, "invalid_output", "output.not_json", text))
         return Outcome(value, None, shorten(output, SUMMARY_CHARS))
+
+
+def _narrowed(asked: tuple[str, ...] | None, allowed: tuple[str, ...] | None) -> tuple[str, ...] | None:
+    """The tools a step asks for, as far as its role has them; None is every tool."""
+    if asked is None or allowed is None:
+        return allowed if asked is None else asked
+    return tuple(name for name in asked if name in allowed)
 
 
 def _asked(role: Role, action: AgentAction, job: AgentJob) -> str:
