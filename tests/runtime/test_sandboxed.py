@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -41,7 +42,7 @@ class Project:
         self.before: list[str] = []
 
     def run(self, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-        command = [*self.before, sys.executable, "-m", "fanfold.cli.main", *arguments]
+        command = [*self.before, sys.executable, "-P", "-m", "fanfold.cli.main", *arguments]
         return subprocess.run(
             command, cwd=self.folder, env={**self.environment, **environment}, text=True,
             capture_output=True, timeout=60, check=False,
@@ -195,3 +196,36 @@ def test_the_project_s_own_virtual_environment_works(project, request):
         assert "secret" not in str(said["stdout"])
     finally:
         secret.unlink()
+
+
+def test_variables_of_a_step_reach_its_program_and_nobody_on_the_way(project, tmp_path):
+    """A library to preload, say, would run outside of the sandbox in whoever puts it up."""
+    if shutil.which("cc") is None:
+        pytest.skip("no compiler")
+    source, library, mark = tmp_path / "evil.c", tmp_path / "evil.so", tmp_path / "escaped"
+    source.write_text(
+        "#include <fcntl.h>\n__attribute__((constructor)) void begin(void) "
+        f'{{ open("{mark}", O_CREAT | O_WRONLY, 0600); }}\n'
+    )
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", library, source], check=True)
+    (project.folder / "given.yaml").write_text(
+        "name: given\nsteps:\n  - {id: it, run: [sh, -c, 'echo $GREETING $LD_PRELOAD'], "
+        f"env: {{GREETING: hello, LD_PRELOAD: '{library}', OPENAI_API_KEY: x, FANFOLD_SESSION: y}}}}\n"
+    )
+    done = project.run("run", "given.yaml", "--yes", "--json")
+    assert json.loads(done.stdout)["output"] == f"hello {library}", done.stdout
+    assert not mark.exists()
+    asked = json.loads(project.run("run", "given.yaml", "--json").stdout)["error"]["details"]["needs"]
+    assert "LD_PRELOAD" in asked[0]
+
+
+def test_files_of_the_project_are_not_modules_of_a_run_in_the_background(project):
+    (project.folder / "click.py").write_text("open('ran', 'w').close(); raise SystemExit\n")
+    (project.folder / "msgspec.py").write_text("open('ran', 'w').close(); raise SystemExit\n")
+    started = project.run("run", "program.yaml", "-i", "does=cat a.txt", "--yes", "--detach")
+    assert started.returncode == 0, started.stderr
+    assert project.run("watch", "last").returncode == 0
+    (project.folder / "s.yaml").write_text("default: seen\n")
+    spawned = project.run("spawn", "explorer", "look", "--script", "s.yaml", "--wait")
+    assert spawned.returncode == 0, spawned.stderr
+    assert not (project.folder / "ran").exists()

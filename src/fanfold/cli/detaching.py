@@ -37,7 +37,9 @@ def detach(project: Project, root: str, *flags: str) -> int:
 
     What it says goes to a file beside the run's report, since no terminal is there to hear it.
     """
-    command = [sys.executable, "-m", "fanfold.cli.main", "resume", root, "--project", str(project.folder)]
+    # -P: the current folder is the project's, and its files are not modules of ours.
+    own = [sys.executable, "-P", "-m", "fanfold.cli.main"]
+    command = [*own, "resume", root, "--project", str(project.folder)]
     with log_file(project, root).open("ab") as log:
         process = subprocess.Popen(
             [*command, *flags],

@@ -28,7 +28,7 @@ def start_host(project: Project) -> None:
         os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600), "ab"
     ) as opened:
         process = subprocess.Popen(
-            [sys.executable, "-m", "fanfold.cli.hand_host", str(project.folder)],
+            [sys.executable, "-P", "-m", "fanfold.cli.hand_host", str(project.folder)],
             cwd=project.folder,
             stdin=subprocess.DEVNULL,
             stdout=opened,

@@ -45,7 +45,8 @@ def _declared(step: Step) -> str:
     action = step.action
     if isinstance(action, CommandAction):
         shown = " ".join(action.run) or f"the project's {action.gate}"
-        return f"{step.id} runs: {shown}"
+        env = "".join(f"{name}={value} " for name, value in action.env.items())
+        return f"{step.id} runs{' with network' if action.network else ''}: {env}{shown}"
     if isinstance(action, FunctionAction):
         return f"{step.id} calls the Python function {action.handler}"
     if step.posture == "writer" and step.type == "agent":

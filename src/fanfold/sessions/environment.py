@@ -9,6 +9,8 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
+from fanfold.workspace.policy import GIVEN
+
 MARKER = "FANFOLD_SESSION"
 """Names the session a process belongs to; how stragglers are found after a crash."""
 ALLOWED = frozenset(("PATH", "HOME", "LANG", "TERM", "TMPDIR", "TZ")) | {
@@ -28,7 +30,7 @@ def child_environment(
     passed |= {
         name: text
         for name, text in (given or {}).items()
-        if name not in PROVIDER_KEYS and text not in secrets
+        if name.removeprefix(GIVEN) not in PROVIDER_KEYS and text not in secrets
     }
     passed.setdefault("PATH", DEFAULT_PATH)
     passed[MARKER] = session_id

@@ -132,15 +132,29 @@ def filter_calls(code: bytes) -> None:
     checked(libc.prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, ctypes.byref(program), 0, 0), "seccomp")
 
 
-def environment(names: list[str], given: dict[str, str]) -> dict[str, str]:
+def environment(names: list[str], prefix: str) -> dict[str, str]:
     """By allow-list; a name that ends in * is a beginning."""
     starts = tuple(name[:-1] for name in names if name.endswith("*"))
-    passed = {
+    return {
         name: value
         for name, value in os.environ.items()
-        if name in names or (starts and name.startswith(starts))
+        if (name in names or (starts and name.startswith(starts))) and not name.startswith(prefix)
     }
-    return passed | given
+
+
+def given(prefix: str) -> dict[str, str]:
+    """The variables of the step, which come under names that mean nothing to anybody on the way."""
+    found = {name[len(prefix) :]: value for name, value in os.environ.items() if name.startswith(prefix)}
+    found.pop("FANFOLD_SESSION", None)  # says whose process this is
+    return found
+
+
+def handed(data: bytes) -> str:
+    """A handle that the next program reads this from."""
+    handle = os.memfd_create("handed", 0)
+    os.write(handle, data)
+    os.lseek(handle, 0, os.SEEK_SET)
+    return str(handle)
 
 
 def main(spec: dict[str, Any], command: list[str]) -> None:
@@ -156,17 +170,20 @@ def main(spec: dict[str, Any], command: list[str]) -> None:
     if spec["cwd"]:
         os.chdir(spec["cwd"])
     if wrapper and code:
-        handle = os.memfd_create("filter", 0)
-        os.write(handle, code)
-        os.lseek(handle, 0, os.SEEK_SET)
-        wrapper[1:1] = ["--seccomp", str(handle)]
+        wrapper[1:1] = ["--seccomp", handed(code)]
     if spec["drop"]:
         drop_capabilities()
     if spec["rules"]:
         restrict(spec["rules"])
     if not wrapper and code:
         filter_calls(code)
-    passed = environment(spec["environment"], spec["set"])
+    passed = environment(spec["environment"], spec["given"])
+    inside = given(spec["given"]) | spec["set"]
+    if wrapper:
+        words = [word for pair in inside.items() for word in ("--setenv", *pair)]
+        wrapper[1:1] = ["--args", handed(b"".join(os.fsencode(word) + b"\0" for word in words))]
+    else:
+        passed |= inside
     program = (wrapper or command)[0]
     try:
         os.execvpe(program, [*wrapper, *command], passed)  # noqa: S606 - no shell is what we want

@@ -13,6 +13,11 @@ import msgspec
 _HIDDEN = ("/home", "/root", "/tmp", "/var/tmp", "/run", "/mnt", "/media")  # noqa: S108 - hidden, not used
 
 
+GIVEN = "FANFOLD_GIVEN_"
+"""What a step's own variables are called on their way in. Under their real names they would be variables of
+the programs that make the sandbox, which are not in it yet."""
+
+
 class ProcessLimits(msgspec.Struct, frozen=True):
     """What a command and all it starts may use."""
 

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -26,7 +27,7 @@ from typing import Literal, TypeAlias
 from fanfold.errors import EXIT_PERMISSION, WorldError
 from fanfold.workspace import bubblewrap, cgroups, landlock, launcher, seccomp, trash
 from fanfold.workspace.levels import Levels, detect
-from fanfold.workspace.policy import Policy
+from fanfold.workspace.policy import GIVEN, Policy
 
 __all__ = ["Launch", "LevelName", "Levels", "Policy", "choose_level", "detect", "plan_sandbox"]
 
@@ -39,11 +40,9 @@ _ENVIRONMENT = [
     "TERM",
     "TZ",
     "TMPDIR",
-    "USER",
-    "LOGNAME",
-    "SHELL",
     "FANFOLD_SESSION",
 ]
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 class Launch:
@@ -55,7 +54,7 @@ class Launch:
         self.level: LevelName = level
         self.cwd = str(policy.workspace) if policy.namespaces is None else str(policy.project)
         """Where the process that is started stands; the command itself stands in its workspace."""
-        self.environment = dict(policy.environment)
+        self.environment = {f"{GIVEN}{name}": value for name, value in policy.environment.items()}
         """To be added to what the caller passes on; nothing else gets through."""
         self._prefix = prefix
         self._group = group
@@ -93,7 +92,10 @@ def choose_level(levels: Levels, *, unsafe: bool = False) -> LevelName:
 
 def plan_sandbox(level: LevelName, policy: Policy) -> Launch:
     """How to start a command under a policy at a level."""
-    names = [*_ENVIRONMENT, *policy.environment]
+    for name in policy.environment:
+        if not _VARIABLE.fullmatch(name):
+            message = f"{name!r} cannot be the name of a variable"
+            raise WorldError("sandbox.bad_variable", message, hint="use letters, digits and _")
     spec: dict[str, object] = {
         "cgroups": [],
         "namespaces": list(policy.namespaces or ()),
@@ -104,7 +106,8 @@ def plan_sandbox(level: LevelName, policy: Policy) -> Launch:
         "cwd": "",
         "drop": False,
         "rules": None,
-        "environment": names,
+        "environment": _ENVIRONMENT,
+        "given": GIVEN,
         "set": {},
     }
     group = cgroups.Group([])
