@@ -94,6 +94,23 @@ def test_the_question_at_the_start_names_the_server(project):
     assert any(line.startswith("role clerk uses the MCP server notes:") for line in needs), needs
 
 
+@pytest.mark.parametrize("sandbox", ["read-only", "workspace-write"])
+def test_spawn_asks_for_the_server_too_also_of_a_role_that_only_reads(project, sandbox):
+    file = project / ".fanfold/agents/clerk.toml"
+    text = file.read_text().replace("[mcp_servers", f'sandbox_mode = "{sandbox}"\n[mcp_servers')
+    file.write_text(text.replace('"server.py"', '"started.py"'))
+    (project / "started.py").write_text("open('started', 'w')\n")
+    spawn = ("spawn", "clerk", "x", "--script", "script.yaml", "--wait", "--json")
+    for flags in ((), ("--permission", "read_only"), ("--permission", "read_only", "--yes")):
+        refused = fanfold(project, *spawn, *flags)
+        error = json.loads(refused.stdout)["error"]
+        assert (refused.returncode, error["code"]) == (4, "permission_denied")
+        assert [line for line in error["details"]["needs"] if "the MCP server notes: " in line]
+    assert not (project / "started").exists()
+    asked = fanfold(project, *spawn, "--yes")
+    assert json.loads(asked.stdout)["error"]["code"] != "permission_denied", asked.stdout
+
+
 def test_a_server_that_cannot_start_fails_the_step_and_says_which(project):
     (project / "server.py").write_text("import sys; sys.exit('no database')\n")
     done = fanfold(project, "run", "keep.yaml", "--script", "script.yaml", "--yes", "--json")

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import click
 import msgspec
@@ -22,7 +22,7 @@ from msgspec import Struct
 from fanfold.cli.command import Call, command
 from fanfold.cli.hand_host import start_host
 from fanfold.cli.inputs import read_text_file
-from fanfold.cli.output import say, say_json
+from fanfold.cli.output import plain, say, say_json
 from fanfold.cli.roles import find_role
 from fanfold.cli.stored import has_runs
 from fanfold.cli.subagent_text import child_document, left_something, say_none, say_result, say_table
@@ -44,6 +44,10 @@ from fanfold.sessions.opened import SPAWN_TIMEOUT_S, Merge, Permission, Settings
 from fanfold.sessions.subagents import WAIT_S, SubagentRefused
 from fanfold.sessions.supervisor import Supervisor
 from fanfold.wiring import Wired, wire
+
+if TYPE_CHECKING:
+    from fanfold.agents.role import Role
+    from fanfold.agents.roles import Registry
 
 START_PATIENCE_S = 30.0
 _T = TypeVar("_T")
@@ -245,7 +249,7 @@ def _settings(wired: Wired, name: str, flags: Flags) -> Settings:
         _refuse_writing(name, flags)
     else:
         _check_flags(flags)
-        _ask_to_write(name, posture, flags.yes)
+    _ask_permission(name, _needs(wired.roles, role), posture, flags.yes)
     return Settings(
         backend="model",
         key=secrets.token_hex(8),
@@ -290,21 +294,38 @@ def _check_flags(flags: Flags) -> None:
             ) from None
 
 
-def _ask_to_write(role: str, posture: str, yes: bool) -> None:
+def _needs(roles: Registry, role: Role) -> list[str]:
+    """What a role wants beyond reading, line by line, in the words of `fanfold run`."""
+    from fanfold.runtime.frozen import with_stages
+    from fanfold.runtime.permission import served_lines
+
+    lines = [] if role.read_only else [f"the role {role.name} may change files"]
+    for one in with_stages({role.name: role}, roles.find).values():
+        lines += served_lines(one)
+    return lines
+
+
+def _ask_permission(role: str, lines: list[str], posture: str, yes: bool) -> None:
     from fanfold.cli.asking import confirm
     from fanfold.cli.driving import on_terminal
 
-    if posture == "auto" or (posture == "ask" and yes):
+    if not lines or posture == "auto" or (posture == "ask" and yes):
         return
-    if posture == "ask" and on_terminal() and confirm(f"{role} may change files of this project. Start it?"):
-        return
-    hint = "spawn it with --yes or --permission auto, or use a read-only role"
+    if posture == "ask" and on_terminal():
+        listed = "".join(f"  {plain(line)}\n" for line in lines)
+        if confirm(f"{plain(role)} asks for permission:\n{listed}Start it?"):
+            return
+    hint = "spawn it with --yes or --permission auto, or use a role that needs no permission"
     if posture == "read_only":
-        hint = (
-            "--permission read_only allows reading alone; leave it out to be asked, or use a read-only role"
-        )
-    message = f"the role {role} may change files"
-    raise WorldError("permission_denied", message, hint=hint, exit_status=EXIT_PERMISSION)
+        hint = "--permission read_only allows reading alone; leave it out to be asked, or use another role"
+    more = f" (and {len(lines) - 1} more)" if len(lines) > 1 else ""
+    raise WorldError(
+        "permission_denied",
+        f"{lines[0]}{more}",
+        hint=hint,
+        details={"needs": lines},
+        exit_status=EXIT_PERMISSION,
+    )
 
 
 def _script(file: Path) -> str:
