@@ -8,8 +8,9 @@ Rules
 * A tool stage keeps the rule of all tools: a call that changes something is recorded before it runs. If the
   process died in it, nobody knows whether it happened; there is no model to look, so the session fails with
   that.
-* An agent stage has its role's instructions, model and tools, and no more of the machine than the session:
-  read-only stays read-only, and without network it has none.
+* An agent stage has its role's instructions and model, and no more of the machine than both its role and the
+  session may have: the tools and servers that both lists let through, the fewer turns, network only if both
+  have it, and reading only if one of them may do no more.
 * The last stage's output is the session's. What the step asks of its output is asked of that stage.
 """
 
@@ -46,7 +47,7 @@ from fanfold.agents.stages import (
 )
 from fanfold.agents.toolbox import ToolFailed
 from fanfold.agents.toolbox.catalogue import Tools
-from fanfold.agents.toolbox.schemas import ALIASES
+from fanfold.agents.toolbox.mcp_offers import is_wanted, narrowed
 from fanfold.kernel.events import Failure, Usage
 from fanfold.kernel.plan import JSON
 
@@ -160,8 +161,8 @@ class _Staged:
             request,
             model=whole.model if stage.model == DEFAULT else stage.model,
             instructions=whole.instructions if stage.instructions is None else stage.instructions,
-            tools=_narrowed(whole.tools, stage.tools),
-            max_turns=stage.max_turns or whole.max_turns,
+            tools=narrowed(whole.tools, stage.tools, whole.mcp_servers),
+            max_turns=_fewer(whole.max_turns, stage.max_turns),
         )
 
     def _in_role(self, request: SessionRequest, name: str) -> SessionRequest:
@@ -169,6 +170,7 @@ class _Staged:
         if role is None:
             message = f'there is no role "{name}" for a stage'
             raise SessionFailed(Failure("agent", "role.not_found", message, retryable=False))
+        tools = narrowed(request.tools, role.tools, role.mcp_servers)
         return structs.replace(
             request,
             role=role.name,
@@ -176,11 +178,13 @@ class _Staged:
             model=self.backend.model or role.model,
             fallback_models=role.fallback_models,
             reasoning_effort=role.reasoning_effort,
-            max_turns=role.max_turns,
-            tools=role.tools,
+            max_turns=_fewer(request.max_turns, role.max_turns),
+            tools=tools,
             read_only=request.read_only or role.read_only,
             network=request.network and role.network,
-            mcp_servers=role.mcp_servers,
+            mcp_servers={
+                name: settings for name, settings in role.mcp_servers.items() if is_wanted(name, tools)
+            },
         )
 
     def filled(self, how: Callable[[Any, Mapping[str, JSON]], Any], text: JSON) -> Any:
@@ -284,12 +288,9 @@ def _problem(tools: Tools, name: str, args: JSON) -> str:
     return complaints(offered[name].schema, args)
 
 
-def _narrowed(allowed: tuple[str, ...] | None, wanted: tuple[str, ...] | None) -> tuple[str, ...] | None:
-    """A stage's tools, never more than its session's."""
-    if allowed is None or wanted is None:
-        return allowed if wanted is None else wanted
-    names = {ALIASES.get(name, name) for name in allowed}
-    return tuple(name for name in wanted if ALIASES.get(name, name) in names)
+def _fewer(allowed: int | None, wanted: int | None) -> int | None:
+    """A stage's turns, never more than its session's."""
+    return min((turns for turns in (allowed, wanted) if turns is not None), default=None)
 
 
 def _without_number(entry: Entry) -> Entry:

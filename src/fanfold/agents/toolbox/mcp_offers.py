@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -22,7 +22,7 @@ from msgspec import Struct
 
 from fanfold.agents.backend import SessionFailed
 from fanfold.agents.toolbox.mcp_servers import Server, unavailable
-from fanfold.agents.toolbox.schemas import ToolSpec
+from fanfold.agents.toolbox.schemas import ALIASES, ToolSpec
 from fanfold.kernel.plan import JSON
 
 if TYPE_CHECKING:
@@ -57,6 +57,32 @@ def is_wanted(server: str, listed: Sequence[str] | None) -> bool:
         return True
     names = _spellings(f"mcp__{server}")
     return any(one in names or one.startswith(tuple(f"{name}__" for name in names)) for one in listed)
+
+
+def narrowed(
+    allowed: Sequence[str] | None, wanted: Sequence[str] | None, servers: Iterable[str] = ()
+) -> tuple[str, ...] | None:
+    """The tools that two lists both let through; None lists everything. `servers` are those there are.
+
+    >>> narrowed(["Read", "mcp__wiki"], ["read_file", "write_file", "mcp__wiki__find"], ["wiki"])
+    ('read_file', 'mcp__wiki__find')
+    """
+    if allowed is None or wanted is None:
+        chosen = allowed if wanted is None else wanted
+        return None if chosen is None else tuple(chosen)
+    whole = {spelled for server in servers for spelled in _spellings(f"mcp__{server}")}
+    names = {ALIASES.get(name, name) for name in allowed}
+    kept = [name for name in wanted if ALIASES.get(name, name) in names or _is_of(name, allowed, whole)]
+    kept += [name for name in allowed if _is_of(name, wanted, whole)]
+    return tuple(dict.fromkeys(kept))
+
+
+def _is_of(name: str, listed: Sequence[str], whole: set[str]) -> bool:
+    """Whether a name is a tool, or all the tools, of a server that is listed as a whole."""
+    if name in whole:  # a server whose name begins like another's is not a tool of that one
+        return f"{name}__*" in listed
+    listed_whole = (one.removesuffix("__*") for one in listed)
+    return any(name.startswith(f"{one}__") for one in listed_whole if one in whole)
 
 
 def choose_offers(
