@@ -158,7 +158,12 @@ def test_special_files_are_refused_without_waiting(folder):
     assert refused(folder, "write_file", path="pipe", content="x").failure.kind == "permission"
 
 
-@pytest.mark.parametrize("path", [".git/hooks/post-commit", "sub/.git/config", ".fanfold/config.toml"])
+@pytest.mark.parametrize(
+    "path",
+    [".git/hooks/post-commit", "sub/.git/config", ".fanfold/config.toml", ".codex/agents/x.toml",
+     ".claude/agents/y.md", ".GIT/config", "GIT~1/config", ".Codex/Agents/x.toml", ".g\u200cit/config",
+     "src/../.codex/agents/x.toml"],
+)  # fmt: skip
 def test_files_that_instruct_programs_are_not_written(folder, path):
     assert refused(folder, "write_file", path=path, content="x").failure.kind == "permission"
     assert not (folder / path).exists()

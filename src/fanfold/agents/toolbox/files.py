@@ -4,7 +4,7 @@ Rules
 * Paths are relative to the workspace and resolved beneath it (see `beneath`). What is compared with the
   write-set is where the path really leads, not how it was written.
 * A read-only session writes nothing. A writer writes inside its write-set, which is everything when it
-  declares none; never below `.git` or the project's `.fanfold`, where a file is an instruction to programs.
+  declares none; never what is `protected`, where a file is an instruction to programs.
 * A write replaces: a new file beside the old one is renamed over it. Readers see the old or the new text,
   links planted at the last moment are replaced and not followed, and hard links elsewhere keep their text.
 * What comes back is bounded; the agent is told what was left out.
@@ -24,6 +24,7 @@ from fanfold.agents.toolbox import ToolFailed
 from fanfold.agents.toolbox.beneath import Spot, missing, open_regular, refuse, resolve
 from fanfold.kernel.paths import matches
 from fanfold.kernel.plan import EVERYTHING, JSON
+from fanfold.workspace.protected import is_protected
 
 MAX_READ_BYTES = 256 * 1024
 MAX_WRITE_BYTES = 16 * 1024 * 1024
@@ -135,9 +136,8 @@ class FileTools:
             raise ToolFailed("permission", "tool.read_only", message, "give the step a role that writes")
 
     def _check_writable(self, asked: str, real: str) -> None:
-        names = real.split("/")
-        if ".git" in names or names[0] == ".fanfold":
-            raise refuse(asked, "this folder belongs to git or to Fanfold")
+        if is_protected(real):
+            raise refuse(asked, "this belongs to git, to Fanfold or to the roles")
         if real in ("", ".") or not matches(self._write_set, real):
             shown = ", ".join(self._write_set[:5])
             message = f'"{asked}" is outside the write_set ({shown})'
