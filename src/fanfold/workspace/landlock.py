@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 
+from fanfold.workspace.owner import is_alive, owner_now
 from fanfold.workspace.policy import Policy, hidden_folders, programs
 from fanfold.workspace.protected import ROLE_FOLDERS
 
@@ -107,12 +108,18 @@ def around(top: Path, closed: Iterable[Path]) -> list[str]:
 
 
 def make_scratch(policy: Policy) -> Path:
-    """A private home and temporary folder for one launch."""
-    scratch = policy.scratch / os.urandom(8).hex()
+    """A private home and temporary folder for one launch; its name says whose, for who clears up."""
+    boot, pid, started = owner_now().split(":")
+    scratch = policy.scratch / f"{boot}_{pid}_{started}_{os.urandom(8).hex()}"
     scratch.mkdir(mode=0o700)
     for name in ("home", "tmp"):
         (scratch / name).mkdir(mode=0o700)
     return scratch
+
+
+def abandoned(scratches: Path) -> list[Path]:
+    """The private folders whose process died before it could remove them."""
+    return [one for one in scratches.iterdir() if not is_alive(one.name.rpartition("_")[0].replace("_", ":"))]
 
 
 def environment(policy: Policy, scratch: Path) -> dict[str, str]:

@@ -18,7 +18,7 @@ from typing import Literal, TypeAlias
 import msgspec
 
 from fanfold.errors import NotFoundError, WorldError
-from fanfold.workspace import cgroups, children, overlay, trash
+from fanfold.workspace import cgroups, children, landlock, overlay, trash
 from fanfold.workspace.bases import Bases
 from fanfold.workspace.beneath import open_top
 from fanfold.workspace.changes import Change
@@ -125,9 +125,15 @@ class Remains:
             if not self._proposals.all() and not self.folders():
                 trash.throw_away(self._layout.store / "objects", self._layout.trash)
                 (self._layout.store / "objects").mkdir(exist_ok=True)
+            self.clear_launches()
         trash.empty(self._layout.trash)
-        cgroups.sweep()
         return found
+
+    def clear_launches(self) -> None:
+        """Remove what launches of dead processes needed outside; those of live ones are left alone."""
+        for scratch in landlock.abandoned(self._layout.scratch):
+            trash.throw_away(scratch, self._layout.trash)
+        cgroups.sweep()
 
     def discard(self, session_id: str) -> None:
         """Throw the folder of a session away, unless a process that lives works in it or it is kept."""

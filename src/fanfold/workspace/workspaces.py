@@ -366,6 +366,7 @@ class Workspaces:
                 if overlay.mounts_below(folder):
                     overlay.lift(folder / "workspace")
                     unmounted.append(record.session)
+            self.remains.clear_launches()
         return Recovered(tuple(left), tuple(unmounted), tuple(orphans))
 
     def gc(
