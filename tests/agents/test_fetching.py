@@ -83,7 +83,9 @@ def test_what_takes_too_long_is_given_up():
     "address",
     "127.0.0.1 10.1.2.3 172.16.0.1 192.168.1.1 169.254.169.254 0.0.0.0 100.64.0.1 224.0.0.1 255.255.255.255"
     " ::1 :: fe80::1 fc00::1 ff02::1 ::ffff:127.0.0.1 ::ffff:10.0.0.1 64:ff9b::7f00:1 2002:7f00:1::"
-    " fe80::1%eth0".split(),
+    " fe80::1%eth0 fec0::1 64:ff9b:1::a00:1 64:ff9b::a00:1 ::127.0.0.1 ::8.8.8.8 ::ffff:0:127.0.0.1"
+    " ::ffff:0:8.8.8.8 192.0.0.8 192.0.0.170 192.88.99.1 ::ffff:192.0.0.8 64:ff9b::c000:8 2001::1 2001:db8::1"
+    " 3fff::1 4000::1 5f00::1 100::1".split(),
 )
 def test_addresses_that_are_not_for_everybody_are_not_public(address):
     assert not is_public(address)
@@ -92,6 +94,8 @@ def test_addresses_that_are_not_for_everybody_are_not_public(address):
 def test_public_addresses_are_public():
     assert is_public("93.184.216.34")
     assert is_public("2606:2800:220:1:248:1893:25c8:1946")
+    assert is_public("::ffff:8.8.8.8")
+    assert is_public("64:ff9b::808:808")
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "127.1", "2130706433", "0x7f.1", "[::1]", "0"])
@@ -117,6 +121,59 @@ def test_only_web_addresses_are_fetched(url):
     with pytest.raises(ToolFailed) as failed:
         asyncio.run(FetchTools().fetch_url({"url": url}))
     assert failed.value.code == "tool.bad_url"
+
+
+def test_addresses_are_encoded_as_the_wire_wants_them():
+    pages = {"/wiki/Z%C3%BCrich?q=a%20b%2F": (200, {}, b"a town")}
+    assert fetch(pages, "/wiki/Zürich?q=a b%2F#top")["text"] == "a town"
+    assert fetch({"/": (200, {}, b"root")}, "", host="\uff11\uff12\uff17.0.0.1")["text"] == "root"
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        "a..b",
+        ".example.org",
+        f"{'a' * 64}.example",
+        "\xfc" * 70,
+        "ex\u2100mple",
+        "[bad",
+        "\ud800",
+    ],
+)
+def test_a_host_that_cannot_be_one_is_told_and_no_crash(host):
+    with pytest.raises(ToolFailed) as failed:
+        asyncio.run(FetchTools().fetch_url({"url": f"http://{host}/"}))
+    assert failed.value.code == "tool.bad_url"
+
+
+@pytest.mark.parametrize(
+    "charset", ["hex", "zlib", "undefined", "idna", "punycode", "unicode_escape", "rot13", "nonsense", "a\0b"]
+)
+def test_a_charset_that_is_none_is_read_as_utf_8(charset):
+    page = (200, {"Content-Type": f"text/plain; charset={charset}"}, "Zürich \\x41".encode())
+    if "\0" in charset:
+        with pytest.raises(ToolFailed):  # no header may hold it
+            fetch({"/": page}, "/")
+    else:
+        assert fetch({"/": page}, "/")["text"] == "Zürich \\x41"
+
+
+def test_a_page_that_no_parser_understands_is_given_as_it_is():
+    page = "<p>one</p><![foo bar[ two"
+    assert fetch({"/": (200, {"Content-Type": "text/html"}, page.encode())}, "/")["text"] == page
+
+
+def test_a_redirect_to_what_is_no_address_is_told():
+    for location in ("http://[bad", "http://a..b/", "http://x:99999/"):
+        with pytest.raises(ToolFailed) as failed:
+            fetch({"/": (302, {"Location": location}, b"")}, "/")
+        assert failed.value.code == "tool.bad_url"
+
+
+def test_a_redirect_written_in_utf_8_is_followed():
+    pages = {"/": (302, {"Location": "/Zürich"}, b""), "/Z%C3%BCrich": (200, {}, b"a town")}
+    assert fetch(pages, "/")["text"] == "a town"
 
 
 def test_a_redirect_is_checked_like_an_address_that_was_asked_for():

@@ -16,7 +16,7 @@ import socket
 from collections.abc import Callable, Iterable, Mapping
 from html.parser import HTMLParser
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urljoin, urlsplit
+from urllib.parse import quote, urljoin, urlsplit, urlunsplit
 
 from fanfold.agents.toolbox import ToolFailed
 from fanfold.kernel.plan import JSON
@@ -43,15 +43,21 @@ def is_public(address: str) -> bool:
     """
     ip = ipaddress.ip_address(address.partition("%")[0])
     if isinstance(ip, ipaddress.IPv6Address):
-        inner = ip.ipv4_mapped or ip.sixtofour or (ip.teredo[1] if ip.teredo else None)
+        inner = ip.ipv4_mapped or ip.sixtofour
         if ip in _NAT64:
             inner = ipaddress.IPv4Address(int(ip) & 0xFFFFFFFF)
-        if inner is not None:
-            ip = inner
-    return ip.is_global and not ip.is_multicast
+        if inner is None:  # `is_global` knows what is taken out of the rest, and calls the rest global
+            return ip in _EVERYBODY_S and ip.is_global and ip not in _EXAMPLES
+        ip = inner
+    return ip.is_global and not ip.is_multicast and not any(ip in one for one in _SPECIAL)
 
 
 _NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
+_EVERYBODY_S = ipaddress.IPv6Network("2000::/3")
+"""All that was ever given out to be reached: no other range is, whatever it embeds."""
+_EXAMPLES = ipaddress.IPv6Network("3fff::/20")
+_SPECIAL = (ipaddress.IPv4Network("192.0.0.0/24"), ipaddress.IPv4Network("192.88.99.0/24"))
+"""Protocols' own, and relays: nobody's pages, and not known to every Python."""
 
 
 class FetchTools:
@@ -67,7 +73,7 @@ class FetchTools:
                 url, status, kind, data = await self._follow(args["url"])
         except TimeoutError:
             raise ToolFailed("tool", "tool.timeout", f"no answer within {self._timeout_s:g} s") from None
-        whole = data[:MAX_BYTES].decode(_charset(kind), "replace")
+        whole = _decoded(data[:MAX_BYTES], kind)
         text = _readable(whole) if "html" in kind else whole
         offset, limit = args.get("offset", 0), args.get("limit", LIMIT_CHARS)
         result: dict[str, JSON] = {"url": url, "status": status, "text": text[offset : offset + limit]}
@@ -79,16 +85,16 @@ class FetchTools:
 
     async def _follow(self, url: str) -> tuple[str, int, str, bytes]:
         for _ in range(MAX_REDIRECTS + 1):
+            url = clean_url(url)
             status, headers, data = await self._get(url)
             if status not in _REDIRECTS or "location" not in headers:
                 return url, status, headers.get("content-type", "text/plain").lower(), data
-            url = urljoin(url, headers["location"])
+            url = _joined(url, headers["location"])
         raise ToolFailed("tool", "tool.redirects", f"more than {MAX_REDIRECTS} redirects")
 
     async def _get(self, url: str) -> tuple[int, dict[str, str], bytes]:
         import httpcore2
 
-        _check_url(url)
         try:
             async with (
                 httpcore2.AsyncConnectionPool(network_backend=_checked_backend(self._allowed)) as pool,
@@ -112,32 +118,59 @@ class FetchTools:
 
 
 def _headers(url: str) -> list[tuple[bytes, bytes]]:
-    host = urlsplit(url).netloc.rpartition("@")[2]
     return [
-        (b"Host", host.encode("idna" if not host.isascii() else "ascii")),
+        (b"Host", urlsplit(url).netloc.encode("ascii")),
         (b"User-Agent", b"fanfold"),
         (b"Accept", b"text/html, text/*, application/json, */*;q=0.5"),
         (b"Accept-Encoding", b"identity"),
     ]
 
 
-def _check_url(url: str) -> None:
+def clean_url(url: str) -> str:
+    """An address as it goes over the wire, or `ToolFailed`: people and pages write them as they are read.
+
+    >>> clean_url("https://b\xfccher.example/Z\xfcrich?q=a b#top")
+    'https://xn--bcher-kva.example/Z%C3%BCrich?q=a%20b'
+    """
     try:
         parts = urlsplit(url)
-        port = parts.port
+        port, host = parts.port, parts.hostname or ""
+        # Names are refused here when a part of them is empty or too long.
+        host = host.encode("ascii" if ":" in host else "idna").decode("ascii")
     except ValueError:
-        raise ToolFailed("tool", "tool.bad_url", f"this is no address: {url[:200]}") from None
-    if parts.scheme not in ("http", "https") or not parts.hostname or not url.isprintable():
-        raise ToolFailed("tool", "tool.bad_url", f"only http and https addresses are fetched: {url[:200]}")
+        raise ToolFailed("tool", "tool.bad_url", f"this is no address: {url[:200]!a}") from None
+    if parts.scheme not in ("http", "https") or not host or not url.isprintable():
+        message = f"only http and https addresses are fetched: {url[:200]!a}"
+        raise ToolFailed("tool", "tool.bad_url", message)
     if parts.username is not None or port == 0:
         raise ToolFailed("permission", "tool.bad_url", "addresses with user names are not fetched")
+    where = (f"[{host}]" if ":" in host else host) + ("" if port is None else f":{port}")
+    path, query = quote(parts.path, safe=_PLAIN), quote(parts.query, safe=f"{_PLAIN}?")
+    return urlunsplit((parts.scheme, where, path, query, ""))
+
+
+_PLAIN = "/%:@!$&'()*+,;="
+"""What may stand in a path as it is; `%`, because what is encoded already stays so."""
+
+
+def _joined(url: str, location: str) -> str:
+    """Where a redirect leads. Servers send UTF-8 where only ASCII is allowed."""
+    try:
+        location = location.encode("latin-1").decode()
+    except UnicodeDecodeError:
+        pass  # then it means what it says
+    try:
+        return urljoin(url, location)
+    except ValueError:
+        message = f"{url} leads to what is no address: {location[:200]!a}"
+        raise ToolFailed("tool", "tool.bad_url", message) from None
 
 
 async def resolve_public(host: str, port: int, allowed: Check) -> str:
     """An address of a host, after all of them were found to be allowed."""
     try:
         found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    except OSError:
+    except (OSError, UnicodeError):  # the second for names that cannot be one
         raise ToolFailed("tool", "tool.unreachable", f'"{host}" has no address') from None
     addresses = [str(info[4][0]) for info in found]
     bad = next((one for one in addresses if not allowed(one)), None)
@@ -174,20 +207,30 @@ def _checked_backend(allowed: Check) -> httpcore2.AsyncNetworkBackend:
     return Checked()
 
 
-def _charset(kind: str) -> str:
+_NO_CHARSETS = frozenset({"idna", "punycode", "undefined", "unicode-escape", "raw-unicode-escape"})
+"""Codecs of Python's that make text, but are nobody's charset; some take very long for a page."""
+
+
+def _decoded(data: bytes, kind: str) -> str:
+    """The text of a page in the charset that its server names, if there is such a one."""
     import codecs
 
     name = kind.partition("charset=")[2].partition(";")[0].strip(" \"'")
     try:
-        return codecs.lookup(name).name if name else "utf-8"
-    except LookupError:
-        return "utf-8"
+        if codecs.lookup(name).name.replace("_", "-") not in _NO_CHARSETS:
+            return data.decode(name, "replace")
+    except (LookupError, ValueError):  # unknown, or no codec of text
+        pass
+    return data.decode("utf-8", "replace")
 
 
 def _readable(page: str) -> str:
     """The words of a page, a line per block."""
     reader = _Words()
-    reader.feed(page)
+    try:
+        reader.feed(page)
+    except AssertionError:  # what the parser says of declarations that it does not know
+        return page
     lines = (" ".join(line.split()) for line in "".join(reader.words).split("\n"))
     return "\n".join(line for line in lines if line)
 
