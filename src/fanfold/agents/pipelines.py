@@ -46,7 +46,7 @@ from fanfold.agents.stages import (
     read_stages,
 )
 from fanfold.agents.toolbox import ToolFailed
-from fanfold.agents.toolbox.catalogue import Tools
+from fanfold.agents.toolbox.catalogue import Tools, use
 from fanfold.agents.toolbox.mcp_offers import is_wanted, narrowed
 from fanfold.kernel.events import Failure, Usage
 from fanfold.kernel.plan import JSON
@@ -246,7 +246,7 @@ class _ToolStage:
             await self._note("tool_call", args=args)
         self._session.progress({"kind": "tool_call", "tool": self._tool})
         try:
-            result = await tools.call(self._tool, args)
+            result = await use(tools, self._tool, args)
         except ToolFailed as failed:
             kind = failed.failure.kind
             said = {"class": kind, "code": failed.code, "message": failed.message, "hint": failed.hint}

@@ -39,7 +39,7 @@ from fanfold.agents.models.messages import (
 from fanfold.agents.models.prices import usage_of
 from fanfold.agents.redaction import Redactor
 from fanfold.agents.toolbox import ToolFailed
-from fanfold.agents.toolbox.catalogue import Tools
+from fanfold.agents.toolbox.catalogue import Tools, use
 from fanfold.kernel.events import Failure
 from fanfold.kernel.plan import JSON
 
@@ -226,7 +226,7 @@ class ModelSession:
             await self._record({"kind": "tool_call", **about, "args": args})
         self._progress({"kind": "tool_call", "tool": call.tool_name})
         try:
-            result = await self._tools.call(call.tool_name, args)
+            result = await use(self._tools, call.tool_name, args)
         except ToolFailed as failed:
             said = {"code": failed.code, "message": failed.message, "hint": failed.hint}
             await self._note_result({**about, "error": self._redactor.json(said, shapes=False)})

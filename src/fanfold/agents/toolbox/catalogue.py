@@ -5,12 +5,15 @@ Rules
   the means for (no runner, no network, no run to query) and, when it may only read, less every mutation.
 * What is not offered cannot be called either: a model that names a tool it was not given is told so.
 * Mutations pass the permission of the session before they happen, reads do not.
+* What goes wrong inside a tool in a way that nobody foresaw is news for the agent too, and is logged. What
+  somebody raised on purpose (a cancellation, a lost lease, a contradiction of ours) passes as it is.
 * Tools are opened before the session begins and closed when it is over, however it ends: some of them are
   programs that run as long as it does.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Protocol, TypeAlias
 
@@ -23,10 +26,14 @@ from fanfold.agents.toolbox.fetching import FetchTools
 from fanfold.agents.toolbox.files import FileTools
 from fanfold.agents.toolbox.schemas import ALIASES, BY_NAME, SPECS, ToolSpec
 from fanfold.agents.toolbox.searching import SearchTools
+from fanfold.errors import FanfoldError
 from fanfold.kernel.plan import JSON
 
 READ_BYTES = 32 * 1024
 """How much of a file a model gets unless it asks for more: it pays for every byte, each turn again."""
+
+MAX_CRASH_CHARS = 400
+_log = logging.getLogger(__name__)
 
 Call: TypeAlias = Callable[[Mapping[str, Any]], Awaitable[JSON]]
 Query: TypeAlias = Callable[[SessionRequest, str, int], Awaitable[JSON]]
@@ -47,6 +54,18 @@ class Tools(Toolbox, Protocol):
     def offered(self) -> Sequence[ToolSpec]:
         """The tools of this session, always in the same order."""
         ...
+
+
+async def use(tools: Toolbox, name: str, args: Mapping[str, Any]) -> JSON:
+    """Call a tool for an agent; whatever breaks in it is a `ToolFailed`."""
+    try:
+        return await tools.call(name, args)
+    except FanfoldError:
+        raise
+    except Exception as error:
+        _log.exception("the tool %s crashed", name)
+        message = f"{name} broke: {type(error).__name__}: {str(error)[:MAX_CRASH_CHARS]}"
+        raise ToolFailed("tool", "tool.crashed", message, "try it with other arguments") from error
 
 
 class SessionTools:

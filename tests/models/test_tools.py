@@ -1,0 +1,88 @@
+"""Tools that do what nobody foresaw: news for the model, never the end of its session."""
+
+import asyncio
+import logging
+
+import pytest
+
+from fanfold.agents.pipelines import Pipelines
+from fanfold.agents.redaction import Redactor
+from fanfold.agents.toolbox import ToolFailed
+from fanfold.agents.toolbox.catalogue import SessionTools
+from fanfold.errors import BugError, FanfoldError, WorldError
+from fanfold.testing.provider import Call, Reply
+from tests.models.sessions import play, request
+
+READ = Call("read_file", {"path": "a.txt"})
+
+
+def breaking(error: BaseException):
+    """Makes the tools of sessions in which everything breaks."""
+
+    class Breaking(SessionTools):
+        async def call(self, name, args):
+            raise error
+
+    return Breaking
+
+
+def test_a_tool_that_crashes_is_told_to_the_model_and_logged(caplog):
+    async def scene(here):
+        with caplog.at_level(logging.ERROR):
+            result = await here.run(request())
+        assert result.output == "then not"
+        (told,) = here.recorder.of("tool_result")
+        assert told["error"]["code"] == "tool.crashed"
+        assert "ZeroDivisionError: by nought" in told["error"]["message"]
+        assert "read_file crashed" in caplog.text
+        assert "ZeroDivisionError" in next(iter(here.provider.asked[1].results.values()))
+
+    play(
+        [Reply(calls=(READ,)), Reply(text="then not")],
+        scene,
+        toolbox=breaking(ZeroDivisionError("by nought")),
+    )
+
+
+def test_one_of_several_calls_crashes_and_the_others_have_their_results(tmp_path):
+    (tmp_path / "a.txt").write_text("here")
+
+    class Half(SessionTools):
+        async def call(self, name, args):
+            if name == "list_files":
+                raise RecursionError
+            return await super().call(name, args)
+
+    async def scene(here):
+        await here.run(request(tmp_path))
+        told = {entry["tool"]: entry for entry in here.recorder.of("tool_result")}
+        assert told["list_files"]["error"]["code"] == "tool.crashed"
+        assert told["read_file"]["result"]["text"] == "here"
+
+    play([Reply(calls=(READ, Call("list_files", {}))), Reply(text="ok")], scene, toolbox=Half)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [asyncio.CancelledError(), BugError("bug", "we contradict ourselves"), WorldError("store.lost", "gone")],
+)
+def test_what_was_raised_on_purpose_is_not_swallowed(error):
+    async def scene(here):
+        with pytest.raises(type(error)):
+            await here.run(request())
+        assert not here.recorder.of("tool_result")
+
+    play([Reply(calls=(READ,))], scene, toolbox=breaking(error))
+
+
+def test_the_call_of_a_stage_that_crashes_is_the_stage_s_failure():
+    async def scene(here):
+        tools = breaking(ZeroDivisionError("by nought"))
+        staged = Pipelines(here.backend, find={}.get, toolbox=tools, redactor=Redactor([]))
+        asked = request(pipeline=({"tool": "read_file", "args": {"path": "a.txt"}},))
+        with pytest.raises(FanfoldError) as failed:
+            await staged.run(asked, here.recorder.record, here.recorder.show)
+        assert failed.value.code == "tool.crashed"
+        assert not isinstance(failed.value, ToolFailed)
+
+    play([], scene)
