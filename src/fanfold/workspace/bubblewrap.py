@@ -82,6 +82,10 @@ def _bound_in(policy: Policy) -> list[str]:
             found += _elsewhere(policy, Path(inside)) if name == ".git" and not policy.points[path] else []
     for path in ROLE_FOLDERS:
         if (policy.workspace / path).is_dir():
+            outer = path.partition("/")[0]
+            if policy.shared and not policy.read_only and not (policy.workspace / outer).is_symlink():
+                # Else it could be renamed with what is closed in it, and another put in its place.
+                found += ["--bind", str(policy.place / outer), str(policy.project / outer)]
             found += ["--ro-bind", str(policy.place / path), str(policy.project / path)]
     return found
 

@@ -23,6 +23,7 @@ from fanfold.workspace.bases import Bases
 from fanfold.workspace.beneath import open_top
 from fanfold.workspace.changes import Change
 from fanfold.workspace.children import Child
+from fanfold.workspace.guard import REFUSED
 from fanfold.workspace.ignoring import Ignoring
 from fanfold.workspace.layout import Layout
 from fanfold.workspace.objects import Objects
@@ -126,6 +127,7 @@ class Remains:
                 trash.throw_away(self._layout.store / "objects", self._layout.trash)
                 (self._layout.store / "objects").mkdir(exist_ok=True)
             self.clear_launches()
+            self._clear_refused(keep_for_s)
         trash.empty(self._layout.trash)
         return found
 
@@ -134,6 +136,13 @@ class Remains:
         for scratch in landlock.abandoned(self._layout.scratch):
             trash.throw_away(scratch, self._layout.trash)
         cgroups.sweep()
+
+    def _clear_refused(self, keep_for_s: float | None) -> None:
+        """Throw away what guards took out of the project longer ago than that."""
+        refused = self._layout.private / REFUSED
+        for name in os.listdir(refused) if keep_for_s is not None and refused.is_dir() else ():
+            if keep_for_s is not None and time.time() - os.lstat(refused / name).st_ctime > keep_for_s:
+                trash.throw_away(refused / name, self._layout.trash)
 
     def discard(self, session_id: str) -> None:
         """Throw the folder of a session away, unless a process that lives works in it or it is kept."""
