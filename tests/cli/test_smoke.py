@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from fanfold.cli.main import main
+from fanfold.kernel.events import Envelope
 from fanfold.recipe.compile import compile_recipe
-from fanfold.runtime import smoke
+from fanfold.runtime import real_smoke, smoke
 from fanfold.wiring import wire
 
 
@@ -44,9 +45,30 @@ def test_a_promise_that_does_not_hold_is_reported_as_failed() -> None:
     """The checks can fail: an empty log proves nothing."""
     empty = smoke.Ran("failed", [], {})
     assert [check(empty).ok for _, _, check in smoke.PLAN] == [False] * len(smoke.PLAN)
+    for offers_tools in (True, False):
+        left = real_smoke.Left(smoke.Ran("completed", [], {}), [], {}, offers_tools)
+        assert all(shows(left).missing for _, shows in real_smoke.SCENARIOS.values())
 
 
-@pytest.mark.parametrize("recipe", [*(row[1] for row in smoke.PLAN), *smoke.SCENARIOS.values()])
+def test_a_model_without_tools_needs_no_tool_call_but_the_controlled_write() -> None:
+    lives = [("first", "started"), ("first", "finished"), ("second", "started"), ("second", "finished")]
+    events = [
+        Envelope("r", i, i, 0, "subagent_event", {**row, "workspace": "isolated"}, "r", "r", None, 0, "", 1)
+        for i, row in enumerate({"step": step, "status": status} for step, status in lives)
+    ]
+    ran = smoke.Ran("completed", events, {}, {"first": "one", "second": "said"})
+    change = {"step": "keep", "path": real_smoke.ANSWER, "state": "merged"}
+    files = {real_smoke.ANSWER: "said\n"}
+    shown = real_smoke.writer_controlled(real_smoke.Left(ran, [change], files, False))
+    assert (shown.missing, shown.evidence["tools"]) == ([], "this model is offered none")
+    assert real_smoke.writer_controlled(real_smoke.Left(ran, [change], files, True)).missing
+    assert real_smoke.writer_controlled(real_smoke.Left(ran, [], files, False)).missing
+    assert real_smoke.writer_controlled(real_smoke.Left(ran, [change], {}, False)).missing
+
+
+@pytest.mark.parametrize(
+    "recipe", [*(row[1] for row in smoke.PLAN), *(row[0] for row in real_smoke.SCENARIOS.values())]
+)
 def test_the_recipes_of_smoke_are_sound(recipe: str, tmp_path: Path) -> None:
     compiled = compile_recipe(recipe.encode(), "smoke.yaml", wire(tmp_path).around)
     assert [d.code for d in compiled.report.diagnostics if d.severity == "error"] == []

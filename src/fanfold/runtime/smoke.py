@@ -1,7 +1,7 @@
 """Smoke: a minute's proof that the promises hold here, on this machine, with this installation.
 
 The plain smoke needs no network: scripted agents, a real store in a throw-away project, and every claim is
-read off the log. The real smoke runs one small scenario on whatever provider is configured.
+read off the log. The scenarios of the real smoke are in `real_smoke`.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from typing import Any
 
 from msgspec import Struct
 
+from fanfold.agents.backend import Entry
 from fanfold.kernel.events import Envelope
 
 READERS = """
@@ -41,41 +42,8 @@ SCRIPT = """
 default: {output: "{{step}} is done", delay_ms: 30}
 steps: {gather: {output: ultramarine, delay_ms: 1}}
 """
-
-SCENARIOS = {
-    "micro_parallel": """
-name: smoke-micro-parallel
-limits: {timeout: 3m}
-steps:
-  - {id: left, agent: explorer, max_turns: 2, prompt: "Answer with the single word: left"}
-  - {id: right, agent: explorer, max_turns: 2, prompt: "Answer with the single word: right"}
-output: {left: steps.left.output, right: steps.right.output}
-""",
-    "dependency": """
-name: smoke-dependency
-limits: {timeout: 3m}
-steps:
-  - {id: first, agent: explorer, max_turns: 2, prompt: "Name one colour, in one word."}
-  - id: second
-    agent: explorer
-    max_turns: 2
-    depends_on: [first]
-    prompt: "Somebody said: {{steps.first.output}}. Repeat it in one word."
-""",
-    "writer_controlled": """
-name: smoke-writer-controlled
-limits: {timeout: 3m}
-steps:
-  - id: write
-    agent: worker
-    max_turns: 3
-    write_set: ["smoke/**"]
-    merge: discard
-    prompt: "Write the file smoke/hello.txt with the single line: hello. Then say done."
-  - {id: look, agent: explorer, max_turns: 2, depends_on: [write], prompt: "Say done."}
-""",
-}
-"""The real scenarios; the writer's changes are thrown away."""
+ONE_BY_ONE = ["first started", "first finished", "second started", "second finished"]
+"""The order of two agents of which the second waits for the first."""
 
 
 class Check(Struct, frozen=True):
@@ -91,35 +59,45 @@ class Ran(Struct, frozen=True):
 
     status: str
     events: Sequence[Envelope]
-    prompts: dict[str, str]
-    """What each agent was asked, by step."""
+    sessions: dict[str, list[Entry]]
+    """What the last session of each agent step recorded."""
+    outputs: dict[str, Any] = {}
+    """What each step gave back."""
+
+    def prompt(self, step: str) -> str:
+        """What the agent of a step was asked, as its session recorded it."""
+        entries = self.sessions.get(step, [])
+        return next((str(entry.get("text", "")) for entry in entries if entry["kind"] == "input"), "")
 
 
 def parallel_readers(ran: Ran) -> Check:
     """All readers were live at one moment."""
+    most = live_at_once(ran)
+    return Check("parallel_readers", most == 3 and ran.status == "completed", {"live_at_once": most})
+
+
+def live_at_once(ran: Ran) -> int:
+    """How many agents were live at one moment, at most."""
     live: dict[str, None] = {}
     most = 0
-    for data in _agent_events(ran):
+    for data in agent_events(ran):
         if data["status"] == "started":
             live[data["step"]] = None
         elif data["status"] in ("finished", "failed", "timed_out", "cancelled"):
             live.pop(data["step"], None)
         most = max(most, len(live))
-    return Check("parallel_readers", most == 3 and ran.status == "completed", {"live_at_once": most})
+    return most
 
 
 def serialized_writers(ran: Ran) -> Check:
     """The second writer started after the first had ended."""
-    order = [
-        f"{d['step']} {d['status']}" for d in _agent_events(ran) if d["status"] in ("started", "finished")
-    ]
-    wanted = ["first started", "first finished", "second started", "second finished"]
-    return Check("serialized_writers", order == wanted, {"order": order})
+    order = order_of(ran)
+    return Check("serialized_writers", order == ONE_BY_ONE, {"order": order})
 
 
 def dependency_summaries(ran: Ran) -> Check:
     """The dependent was told what its dependency said, though its prompt did not ask for it."""
-    prompt = ran.prompts.get("use", "")
+    prompt = ran.prompt("use")
     return Check("dependency_summaries", "ultramarine" in prompt, {"prompt": prompt})
 
 
@@ -138,14 +116,21 @@ def lifecycle(ran: Ran) -> Check:
     )
     lives: dict[str, list[str]] = {}
     complete = True
-    for data in _agent_events(ran):
+    for data in agent_events(ran):
         complete = complete and all(name in data for name in fields)
         lives.setdefault(data["step"], []).append(data["status"])
     ok = complete and bool(lives) and all(life == ["started", "finished"] for life in lives.values())
     return Check("lifecycle", ok, {"lives": lives, "every_field": complete})
 
 
-def _agent_events(ran: Ran) -> list[dict[str, Any]]:
+def order_of(ran: Ran) -> list[str]:
+    """When agents started and finished, in the order of the log."""
+    told = [data for data in agent_events(ran) if data["status"] in ("started", "finished")]
+    return [f"{data['step']} {data['status']}" for data in told]
+
+
+def agent_events(ran: Ran) -> list[dict[str, Any]]:
+    """The lives of the agents, in the order of the log."""
     return [envelope.data for envelope in ran.events if envelope.type == "subagent_event"]
 
 

@@ -1,0 +1,31 @@
+"""How `fanfold smoke` runs a recipe, scripted or real, and gathers what its checks read."""
+
+from __future__ import annotations
+
+import asyncio
+
+from fanfold.recipe.compile import compile_recipe
+from fanfold.runtime.project import Options, Project
+from fanfold.runtime.run_tree import RunTree, run_status
+from fanfold.runtime.smoke import Ran
+from fanfold.sessions.log import read_entries
+from fanfold.wiring import Wired
+
+
+def run_smoke(wired: Wired, project: Project, recipe: str, options: Options) -> tuple[Ran, RunTree]:
+    """Run one of the recipes of smoke to its end, or to where it rests."""
+    plan = compile_recipe(recipe.encode(), "smoke.yaml", wired.around).plan
+    assert plan is not None, "the recipes of smoke are checked by the tests"
+    tree = project.create(plan, {}, options)
+    asyncio.run(project.host(tree).start())
+    project.done(tree)
+    events = list(project.store.tree(tree.root.id))
+    sessions = {
+        envelope.data["step"]: list(read_entries(project.store, envelope.data["session_id"]))
+        for envelope in events
+        if envelope.type == "subagent_event" and envelope.data["status"] == "started"
+    }
+    outputs = {
+        path: tree.blobs.get(node.output) for path, node in tree.root.nodes.items() if node.output is not None
+    }
+    return Ran(run_status(tree.state, tree.root), events, sessions, outputs), tree
