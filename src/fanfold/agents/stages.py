@@ -112,11 +112,6 @@ def read_stages(raw: object, bounds: Bounds | None = None) -> tuple[Stage, ...]:
     return tuple(stages)
 
 
-def agents_of(pipeline: Sequence[Mapping[str, object]]) -> list[str]:
-    """The roles that the stages of a checked pipeline name."""
-    return [str(stage["agent"]) for stage in pipeline if "agent" in stage]
-
-
 class _Reader:
     """Checks one table; `before` holds the names of the stages before it, empty for those without."""
 

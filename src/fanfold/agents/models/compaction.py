@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from fanfold.agents.toolbox.texts import cut
 from fanfold.kernel.plan import JSON
 
 if TYPE_CHECKING:
@@ -40,19 +41,16 @@ def transcript(messages: Sequence[ModelMessage], piece_chars: int) -> str:
     for message in messages:
         for part in message.parts:
             if isinstance(part, UserPromptPart):
-                lines.append(f"TASK: {_cut(part.content, 4 * piece_chars)}")
+                lines.append(f"TASK: {_written(part.content, 4 * piece_chars)}")
             elif isinstance(part, TextPart):
-                lines.append(f"YOU SAID: {_cut(part.content, piece_chars)}")
+                lines.append(f"YOU SAID: {_written(part.content, piece_chars)}")
             elif isinstance(part, ToolCallPart):
-                lines.append(f"YOU CALLED {part.tool_name}: {_cut(part.args, piece_chars)}")
+                lines.append(f"YOU CALLED {part.tool_name}: {_written(part.args, piece_chars)}")
             elif isinstance(part, ToolReturnPart):
-                lines.append(f"{part.tool_name} GAVE: {_cut(part.content, piece_chars)}")
+                lines.append(f"{part.tool_name} GAVE: {_written(part.content, piece_chars)}")
     return "\n\n".join(lines)
 
 
-def _cut(value: JSON, limit: int) -> str:
+def _written(value: JSON, limit: int) -> str:
     text = value if isinstance(value, str) else msgspec.json.encode(value, enc_hook=str).decode()
-    if len(text) <= limit:
-        return text
-    half = limit // 2
-    return f"{text[:half]}\n[… {len(text) - 2 * half:,} characters left out …]\n{text[-half:]}"
+    return cut(text, limit, tail=1 / 2)

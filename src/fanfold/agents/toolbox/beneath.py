@@ -12,13 +12,14 @@ from fanfold.agents.toolbox import ToolFailed
 from fanfold.workspace import beneath
 from fanfold.workspace.beneath import PathProblem, Spot
 
-__all__ = ["Spot", "missing", "open_regular", "refuse", "resolve"]
+__all__ = ["Spot", "as_failed", "missing", "open_regular", "refuse", "resolve"]
 
 _CODES = {"missing": "not_found", "gone": "no_workspace"}
 _HINTS = {"missing": "list_files shows what does", "is_a_folder": "list_files shows what is in it"}
 
 
-def _told(problem: PathProblem) -> ToolFailed:
+def as_failed(problem: PathProblem) -> ToolFailed:
+    """A problem with a path as a tool tells it."""
     if problem.problem == "refused":
         return ToolFailed("permission", "tool.path_refused", problem.message, problem.hint)
     code = _CODES.get(problem.problem, problem.problem)
@@ -27,11 +28,11 @@ def _told(problem: PathProblem) -> ToolFailed:
 
 def refuse(path: str, why: str) -> ToolFailed:
     """The refusal of a path that is not the agent's to use."""
-    return _told(beneath.refuse(path, why))
+    return as_failed(beneath.refuse(path, why))
 
 
 def missing(path: str) -> ToolFailed:
-    return _told(beneath.missing(path))
+    return as_failed(beneath.missing(path))
 
 
 @contextmanager
@@ -43,7 +44,7 @@ def resolve(
         with beneath.resolve(top, path, before_making=before_making, follow_last=follow_last) as spot:
             yield spot
     except PathProblem as problem:
-        raise _told(problem) from None
+        raise as_failed(problem) from None
 
 
 def open_regular(spot: Spot, asked: str) -> int:
@@ -51,4 +52,4 @@ def open_regular(spot: Spot, asked: str) -> int:
     try:
         return beneath.open_regular(spot, asked)
     except PathProblem as problem:
-        raise _told(problem) from None
+        raise as_failed(problem) from None

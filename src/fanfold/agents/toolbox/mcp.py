@@ -21,10 +21,11 @@ from fanfold.agents.backend import SessionRequest
 from fanfold.agents.permissions import Action, PermissionDenied, Permissions
 from fanfold.agents.toolbox import ToolFailed
 from fanfold.agents.toolbox.mcp_connection import Connection
-from fanfold.agents.toolbox.mcp_offers import Offer, choose_offers, cut, is_wanted, told
+from fanfold.agents.toolbox.mcp_offers import Offer, choose_offers, is_wanted, told
 from fanfold.agents.toolbox.mcp_servers import MAX_SERVERS, Server, read_server, servers_of, unavailable
 from fanfold.agents.toolbox.mcp_wire import Spoken, StartServer
 from fanfold.agents.toolbox.schemas import ToolSpec
+from fanfold.agents.toolbox.texts import cut
 from fanfold.kernel.plan import JSON
 
 if TYPE_CHECKING:

@@ -23,6 +23,7 @@ from msgspec import Struct
 from fanfold.agents.backend import SessionFailed
 from fanfold.agents.toolbox.mcp_servers import Server, unavailable
 from fanfold.agents.toolbox.schemas import ALIASES, ToolSpec
+from fanfold.agents.toolbox.texts import cut
 from fanfold.kernel.plan import JSON
 
 if TYPE_CHECKING:
@@ -207,20 +208,6 @@ def told(result: CallToolResult) -> dict[str, JSON]:
         return {"structured": value}
     room = max(MIN_TEXT_CHARS, MAX_RESULT_CHARS - len(encoded))
     return {"structured": value, "text": cut(text, room)}
-
-
-def cut(text: str, limit: int) -> str:
-    """A text within a limit: its beginning, its end, and how much is missing between them.
-
-    >>> cut("0123456789", 6)
-    '0123\\n[… 4 characters left out …]\\n89'
-    """
-    if len(text) <= limit:
-        return text
-    tail = limit // 3
-    head = limit - tail
-    left_out = len(text) - limit
-    return f"{text[:head]}\n[… {left_out:,} characters left out …]\n{text[len(text) - tail :]}"
 
 
 def _block_text(block: ContentBlock) -> str:

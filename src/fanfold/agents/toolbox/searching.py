@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from fanfold.agents.toolbox import ToolFailed
-from fanfold.agents.toolbox.texts import as_failed
+from fanfold.agents.toolbox.beneath import as_failed
 from fanfold.kernel.paths import matches
 from fanfold.kernel.plan import JSON
 from fanfold.workspace.beneath import PathProblem, resolve

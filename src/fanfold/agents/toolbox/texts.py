@@ -1,10 +1,11 @@
-"""Whole texts of files for tools that work on them, read beneath the workspace."""
+"""Texts for tools: whole files, read beneath the workspace, and long ones cut to what a model pays for."""
 
 from __future__ import annotations
 
 import os
 
 from fanfold.agents.toolbox import ToolFailed
+from fanfold.agents.toolbox.beneath import as_failed
 from fanfold.workspace.beneath import PathProblem, open_regular, resolve
 
 MAX_TEXT_BYTES = 4 * 1024 * 1024
@@ -41,9 +42,14 @@ def _all(handle: int) -> bytes:
     return b"".join(pieces)
 
 
-def as_failed(problem: PathProblem) -> ToolFailed:
-    """A problem with a path as a tool tells it."""
-    if problem.problem == "refused":
-        return ToolFailed("permission", "tool.path_refused", problem.message, problem.hint)
-    code = {"missing": "not_found", "gone": "no_workspace"}.get(problem.problem, problem.problem)
-    return ToolFailed("tool", f"tool.{code}", problem.message, "list_files shows what there is")
+def cut(text: str, limit: int, tail: float = 1 / 3) -> str:
+    """A text within a limit: its beginning, its end (`tail` of the limit), and how much is missing between.
+
+    >>> cut("0123456789", 6)
+    '0123\\n[… 4 characters left out …]\\n89'
+    """
+    if len(text) <= limit:
+        return text
+    end = int(limit * tail)
+    left_out = len(text) - limit
+    return f"{text[: limit - end]}\n[… {left_out:,} characters left out …]\n{text[len(text) - end :]}"
