@@ -24,7 +24,7 @@ from fanfold.agents.toolbox.commands import CommandTools, Runner
 from fanfold.agents.toolbox.editing import EditTools
 from fanfold.agents.toolbox.fetching import FetchTools
 from fanfold.agents.toolbox.files import FileTools
-from fanfold.agents.toolbox.schemas import ALIASES, BY_NAME, SPECS, ToolSpec
+from fanfold.agents.toolbox.schemas import ALIASES, BY_NAME, OFFERED_WITH, SPECS, ToolSpec
 from fanfold.agents.toolbox.searching import SearchTools
 from fanfold.errors import FanfoldError
 from fanfold.kernel.plan import JSON
@@ -96,7 +96,8 @@ class SessionTools:
             "delete_file": lambda args: files.call("delete_file", args),
         }
         if runner is not None:
-            self._calls["run_command"] = CommandTools(request, runner, self._permissions).run_command
+            commands = CommandTools(request, runner, self._permissions)
+            self._calls |= {"run_command": commands.run_command, "read_output": commands.read_output}
         if fetch is not None:
             self._calls["fetch_url"] = fetch.fetch_url
         if query is not None:
@@ -141,6 +142,7 @@ class SessionTools:
         return await self._calls[name](args)
 
     def _is_offered(self, spec: ToolSpec) -> bool:
+        spec = BY_NAME[OFFERED_WITH.get(spec.name, spec.name)]
         if spec.name not in self._calls or (spec.mutates and self._permissions.posture == "read_only"):
             return False
         listed = self._request.tools

@@ -1,14 +1,18 @@
-"""`run_command`: a program run for an agent, by whoever was given the means to.
+"""`run_command`: a program run for an agent, by whoever was given the means to; and what it said, to read on.
 
 Rules
 * The runner is passed in: it knows the sandbox, the session and how to end what it started. Without one there
   is no such tool.
 * Every command is asked for first (see `permissions`), in the very words that will be run.
 * No shell: a list of arguments means what it says.
+* Long output is shown with its middle left out, and kept for `read_output` as long as the session runs: the
+  last few of them, not after a crash. Output that was shown whole is not kept.
+* A command that runs out of time has a result: what it said until then is what an agent can go by.
 """
 
 from __future__ import annotations
 
+import secrets
 import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
@@ -16,11 +20,16 @@ from typing import Any, Protocol
 from fanfold.agents.backend import SessionRequest
 from fanfold.agents.permissions import Action, Permissions
 from fanfold.agents.toolbox import ToolFailed
+from fanfold.agents.toolbox.texts import cut
 from fanfold.errors import FanfoldError
 from fanfold.kernel.plan import JSON
 
 TIMEOUT_S = 120
 MAX_OUTPUT_CHARS = 16_000
+TAIL = 2 / 3
+"""Of what is shown: how a program ended is mostly said at the end."""
+MAX_KEPT = 8
+READ_CHARS = 16_000
 
 
 class Ran(Protocol):
@@ -35,18 +44,22 @@ class Ran(Protocol):
 
 
 class Runner(Protocol):
-    """Runs a program for a session, in its workspace and sandbox, and ends it when the time is over."""
+    """Runs a program for a session, in its workspace and sandbox, and ends it when the time is over.
+
+    Then it raises a `FanfoldError` whose `ended` is a `Ran` with what the program said.
+    """
 
     async def __call__(self, request: SessionRequest, argv: Sequence[str], timeout_s: float, /) -> Ran: ...
 
 
 class CommandTools:
-    """The command tool of one session."""
+    """The command tools of one session."""
 
     def __init__(self, request: SessionRequest, runner: Runner, permissions: Permissions) -> None:
         self._request = request
         self._runner = runner
         self._permissions = permissions
+        self._kept: dict[str, Mapping[str, str]] = {}
 
     async def run_command(self, args: Mapping[str, Any]) -> JSON:
         argv: list[str] = args["argv"]
@@ -57,17 +70,39 @@ class CommandTools:
         except FileNotFoundError:
             message = f'there is no program "{argv[0]}"'
             raise ToolFailed("tool", "tool.no_program", message, "argv is a list, not a shell line") from None
-        except FanfoldError as error:  # it ran out of time, or the sandbox would not start
-            raise ToolFailed("tool", error.code, error.message, error.hint) from error
+        except FanfoldError as error:
+            ended: Ran | None = getattr(error, "ended", None)
+            if ended is None:  # the sandbox would not start
+                raise ToolFailed("tool", error.code, error.message, error.hint) from error
+            return {"exit_code": None, "timed_out": True, "message": error.message, **self._said(ended)}
         except OSError as error:
             message = f'"{argv[0]}" cannot be run: {error.strerror or error}'
             raise ToolFailed("tool", "tool.io", message) from None
-        return {"exit_code": ran.exit_code, "stdout": _cut(ran.stdout), "stderr": _cut(ran.stderr)}
+        return {"exit_code": ran.exit_code, **self._said(ran)}
 
+    async def read_output(self, args: Mapping[str, Any]) -> JSON:
+        kept = self._kept.get(args["output"])
+        if kept is None:
+            message = f'there is no output "{args["output"]}" any more'
+            hint = f"only the last {MAX_KEPT} long outputs are kept, and none when a session was interrupted"
+            raise ToolFailed("tool", "tool.no_output", message, hint)
+        text = kept[args.get("stream", "stdout")]
+        offset, limit = args.get("offset", 0), args.get("limit", READ_CHARS)
+        piece: dict[str, JSON] = {"text": text[offset : offset + limit]}
+        if offset + limit < len(text):
+            piece["next_offset"] = offset + limit
+        return piece
 
-def _cut(text: str) -> str:
-    if len(text) <= MAX_OUTPUT_CHARS:
-        return text
-    head, tail = MAX_OUTPUT_CHARS // 3, MAX_OUTPUT_CHARS - MAX_OUTPUT_CHARS // 3
-    left_out = len(text) - head - tail
-    return f"{text[:head]}\n[… {left_out:,} characters left out …]\n{text[-tail:]}"
+    def _said(self, ran: Ran) -> dict[str, JSON]:
+        """What a program said, within bounds; `output` and `next_offset` where there is more to read."""
+        texts = {"stdout": ran.stdout, "stderr": ran.stderr}
+        said: dict[str, JSON] = {name: cut(text, MAX_OUTPUT_CHARS, TAIL) for name, text in texts.items()}
+        long = {name: text for name, text in texts.items() if len(text) > MAX_OUTPUT_CHARS}
+        if long:
+            # Not a number: after a crash it would begin anew, and mean another command.
+            said["output"] = f"out_{secrets.token_hex(4)}"
+            said["next_offset"] = {name: MAX_OUTPUT_CHARS - int(MAX_OUTPUT_CHARS * TAIL) for name in long}
+            self._kept[said["output"]] = texts
+            if len(self._kept) > MAX_KEPT:
+                del self._kept[next(iter(self._kept))]
+        return said

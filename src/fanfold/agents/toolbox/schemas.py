@@ -110,7 +110,8 @@ SPECS = (
     ToolSpec(
         "run_command",
         "Run a program in the workspace, given as a list of arguments; no shell is involved. Gives exit code,"
-        " stdout and stderr, long output cut in the middle: send it to a file to read all of it.",
+        " stdout and stderr. Long output is cut in the middle and has an `output` to go on with read_output."
+        " A program that is not done in time is ended: `timed_out`, no exit code, and what it said so far.",
         _object(
             "argv",
             argv={
@@ -123,6 +124,17 @@ SPECS = (
             timeout_s=_whole("seconds until it is ended (120)", 1, 3_600),
         ),
         mutates=True,
+    ),
+    ToolSpec(
+        "read_output",
+        "Read on in what a command of run_command said, when it was cut. `next_offset` says where to go on.",
+        _object(
+            "output",
+            output=_text("the `output` that run_command gave"),
+            stream={"type": "string", "enum": ["stdout", "stderr"], "description": "which of them (stdout)"},
+            offset=_whole("character to start at (0)"),
+            limit=_whole("characters at most (16000)", 1, 100_000),
+        ),
     ),
     ToolSpec(
         "fetch_url",
@@ -140,6 +152,9 @@ SPECS = (
         _object("query", query=_text("words to look for"), k=_whole("hits at most (5)", 1, 20)),
     ),
 )
+
+OFFERED_WITH = {"read_output": "run_command"}
+"""Tools that nobody lists: they come with another."""
 
 BY_NAME = {spec.name: spec for spec in SPECS}
 
