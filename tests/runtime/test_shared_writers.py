@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import subprocess
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +57,8 @@ def await_file(path):
 
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
-    (tmp_path / "src").mkdir()
+    tmp_path = tmp_path / "project"
+    (tmp_path / "src").mkdir(parents=True)
     (tmp_path / "docs").mkdir()
     (tmp_path / "src" / "a.py").write_text("x = 1\n")
     (tmp_path / "README.md").write_text("read me\n")
@@ -83,7 +88,8 @@ def strays(result: Result, step: str = "w") -> list[str]:
     error = result.steps[step].error
     assert error is not None
     assert (error["class"], error["code"]) == ("violation", "workspace.violation")
-    return str(error["message"]).partition(": ")[2].partition(";")[0].split(", ")
+    named = str(error["message"]).partition(": ")[2].partition(";")[0].split(", ")
+    return [one.partition(" (")[0] for one in named]  # without the reason
 
 
 def test_what_lies_in_the_write_set_is_no_violation(project: Path) -> None:
@@ -203,6 +209,52 @@ steps:
     result = run(project, recipe.replace("./", f"{project}/"), script)
     assert result.status == "completed", result.steps
     assert told(project, result.run_id, "violation") == []
+
+
+MERGES = """
+name: merges
+steps:
+  - {id: a, agent: worker, prompt: x, write_set: ["docs/**"]}
+"""
+MERGED = 'steps: {a: {output: ok, writes: {"docs/new/n.md": "new\\n"}}}'
+
+
+def run_elsewhere(project: Path, began: Path) -> subprocess.Popen[bytes]:
+    """A run of another process that merges what its isolated step wrote, once a step here has begun."""
+    until = time.monotonic() + 20
+    while not began.exists():
+        assert time.monotonic() < until
+        time.sleep(0.01)
+    (project.parent / "merges.yaml").write_text(MERGES)
+    (project.parent / "script.yaml").write_text(MERGED)
+    call = [sys.executable, "-m", "fanfold.cli.main", "run", f"{project.parent}/merges.yaml", "--yes"]
+    environment = {**os.environ, "HOME": str(project.parent)}
+    return subprocess.Popen(
+        [*call, "--script", f"{project.parent}/script.yaml"], cwd=project, env=environment
+    )
+
+
+@pytest.mark.parametrize(("more", "found"), [("", []), ("; touch docs/mine.md", ["docs/mine.md"])])
+def test_what_another_process_merges_meanwhile_is_not_held_against_a_shared_step(
+    project: Path, more: str, found: list[str]
+) -> None:
+    wait = "touch src/began; until test -e docs/new/n.md; do sleep 0.02; done"
+
+    async def both() -> Result:
+        async with client(project) as opened:
+            options = Options(permission="auto", script="default: x")
+            handle = await opened.start(shared(wait + more), options=options)
+            other = await asyncio.to_thread(run_elsewhere, project, project / "src" / "began")
+            result = await asyncio.wait_for(handle.result(), 60)
+            assert await asyncio.to_thread(other.wait, 60) == 0
+            return result
+
+    result = asyncio.run(both())
+    if found:
+        assert strays(result) == found
+    else:
+        assert result.status == "completed", result.steps
+        assert told(project, result.run_id, "violation", "violation_warning") == []
 
 
 def test_who_reads_or_claims_everything_is_not_watched(

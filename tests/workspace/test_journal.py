@@ -78,7 +78,8 @@ def test_what_is_needed_to_go_back_is_on_disk_before_the_parent_is_touched(fast:
     def forced(begin: int, end: int) -> list[str]:
         return [paths[0] for name, paths, _ in calls[begin:end] if name == "fsync"]
 
-    staged = {paths[0] for name, paths, _ in calls[:planned] if name == "write"}
+    written = {paths[0] for name, paths, _ in calls[:planned] if name == "write"}
+    staged = {path for path in written if not path.endswith("/merges.jsonl")}  # for those who live now
     assert staged | {own} <= set(forced(0, planned))
     assert forced(planned, touching[0]) == [own, os.path.dirname(own)]
     changed = {os.path.dirname(path) for at in touching for path in calls[at][1] if not path.startswith(own)}

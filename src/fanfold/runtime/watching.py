@@ -4,7 +4,8 @@ Rules
 * Only a writer in the project itself that does not claim every file is watched: it costs a walk over the
   project before and after. Readers and snapshots cost nothing.
 * What lies in the set of any step that was under way at the same time is not held against it: files do not
-  say who wrote them, and what isolated steps changed is merged meanwhile.
+  say who wrote them, and what isolated steps changed is merged meanwhile. What other processes merged is not
+  either: merges note what they put.
 * The rest is a violation when no other writer shared the project in that time. Otherwise nobody can say whose
   it is, and it is a warning in the log.
 """
@@ -80,8 +81,8 @@ class Watching:
         watched = self._watched.get(session)
         if watched is None or watched.watch is None:
             return None
-        strays = await insist(asyncio.to_thread(_strays, watched, watched.watch))
-        return Seen(strays, watched.alone)
+        strays, known = await insist(asyncio.to_thread(_strays, watched, watched.watch))
+        return Seen(strays, watched.alone and known)
 
     def forget(self, session: str) -> None:
         """The step is over."""
@@ -90,8 +91,11 @@ class Watching:
         self._watched.pop(session, None)
 
 
-def _strays(watched: _Watched, watch: Watch) -> list[Violation]:
+def _strays(watched: _Watched, watch: Watch) -> tuple[list[Violation], bool]:
+    """What nobody else is known to have changed, and whether all that others merged is known."""
     from fanfold.workspace.changes import violations
 
     found = violations(watch.changes(), watched.own)
-    return [one for one in found if not any(matches(claimed, one.path) for claimed in watched.beside)]
+    strays = [one for one in found if not any(matches(claimed, one.path) for claimed in watched.beside)]
+    arrived = watch.arrived()
+    return [one for one in strays if one.path not in arrived.paths], arrived.complete

@@ -27,6 +27,7 @@ import msgspec
 
 from fanfold.errors import WorldError
 from fanfold.workspace import syscalls, trash
+from fanfold.workspace.arrivals import Arrivals
 from fanfold.workspace.beneath import PathProblem, Spot, open_folder, open_top, spot_beneath
 from fanfold.workspace.copying import umask
 from fanfold.workspace.layout import Layout, sync_folder, write_whole
@@ -71,6 +72,7 @@ class Journal:
 
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
+        self._arrivals = Arrivals(layout)
 
     def apply(
         self,
@@ -93,6 +95,7 @@ class Journal:
             sync_staged(slots, [operation.slot for operation in plan if operation.kind == "put"])
             if note is not None:
                 write_whole(folder / "note", msgspec.msgpack.encode(note), durable=True)
+            self._arrivals.note(operation.path for operation in plan)
             begun = True
             write_whole(folder / "plan", msgspec.msgpack.encode(plan), durable=True)
             sync_folder(folder.parent)

@@ -1,7 +1,8 @@
 """Where things are kept below the project's `.fanfold`, and the one lock that guards them.
 
     .fanfold/subagents/<session>/     one child: its record, its layer, and `workspace`, which the step sees
-    .fanfold/workspace/               private: bases/, store.git/, journal/, proposals/, trash/, tmp/, lock
+    .fanfold/workspace/               private: bases/, store.git/, journal/, proposals/, trash/, tmp/, lock,
+                                      merges.jsonl
 
 Rules
 * All of it is ours and nobody else may enter. Git sees none of it.

@@ -8,7 +8,10 @@ changed, since nobody can say that it did not.
 from __future__ import annotations
 
 import os
+from contextlib import ExitStack
+from pathlib import Path
 
+from fanfold.workspace.arrivals import Arrivals, Arrived
 from fanfold.workspace.bases import Base
 from fanfold.workspace.beneath import PathProblem, open_folder, open_top
 from fanfold.workspace.changes import Change
@@ -24,6 +27,8 @@ class Watch:
 
     def __init__(self, layout: Layout, ignoring: Ignoring, limits: Limits, base: Base | None) -> None:
         self._layout, self._ignoring, self._limits, self._base = layout, ignoring, limits, base
+        self._arrivals = Arrivals(layout)
+        self._mark = self._arrivals.mark()
         self._before = self._look(base.manifest if base else None)
 
     def _look(self, known: Manifest | None) -> Manifest:
@@ -64,27 +69,28 @@ class Watch:
         found += [Change(path, "deleted", "folder") for path in before.folders - now.folders - used]
         return sorted(found)
 
+    def arrived(self) -> Arrived:
+        """What merges put there since, by any process. Asked after `changes`, it has all that those show."""
+        return self._arrivals.since(self._mark)
+
     def _is_rewritten(self, path: str) -> bool:
         """Whether the file holds again what it held, as far as a base can tell."""
         if self._base is None or self._base.manifest.files.get(path) != self._before.files.get(path):
             return False
         folder, _, name = path.rpartition("/")
-        top, tree = open_top(self._layout.project), open_top(self._base.tree)
-        try:
-            here = open_folder(top, folder)
+        with ExitStack() as opened:
+
+            def enter(top: Path) -> int:
+                handle = open_top(top)
+                opened.callback(os.close, handle)
+                below = open_folder(handle, folder)
+                opened.callback(os.close, below)
+                return below
+
             try:
-                there = open_folder(tree, folder)
-                try:
-                    return same_content(here, there, name)
-                finally:
-                    os.close(there)
-            finally:
-                os.close(here)
-        except (OSError, PathProblem):
-            return False
-        finally:
-            os.close(top)
-            os.close(tree)
+                return same_content(enter(self._layout.project), enter(self._base.tree), name)
+            except (OSError, PathProblem):  # a base that nobody was made from goes when there is a newer one
+                return False
 
     def _target(self, path: str) -> str:
         try:
