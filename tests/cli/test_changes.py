@@ -96,10 +96,27 @@ def test_diff_shows_every_step_that_changed_something_and_what_became_of_it(fanf
         "proposal": None,
         "workspace": None,
         "why": "",
+        "left_out": [],
+        "left_out_count": 0,
     }
     assert found["stray"]["why"] == "workspace.violation"
     assert "b/outside.txt" in found["stray"]["patch"]
     assert Path(found["stray"]["workspace"], "outside.txt").exists()
+
+
+def test_a_step_that_wrote_only_ignored_files_is_named_at_the_end_and_by_diff(fanfold, project):
+    (project / ".gitignore").write_text("*.log\n")
+    (project / "w.yaml").write_text(
+        "name: w\nsteps:\n  - {id: w, run: [touch, a.log], write_set: ['**/*']}\n"
+    )
+    ran = fanfold("run", "w.yaml", "--yes")
+    assert ran.status == 0
+    assert "w wrote only 1 file that git ignores: fanfold diff" in ran.err
+    run = ran.err.partition("fanfold diff ")[2].split()[0]
+    shown = fanfold("diff", run, "w").out
+    assert shown.startswith("# w: 1 file left behind")
+    assert "a.log" in shown
+    assert steps(fanfold("diff", run, "--json"))["w"]["left_out"] == ["a.log"]
 
 
 def test_looking_twice_shows_the_same_and_takes_nothing_over(fanfold, project, changed):

@@ -78,8 +78,35 @@ steps:
     assert error is not None
     assert (error["class"], error["code"]) == ("violation", "workspace.violation")
     assert "outside.txt" in error["message"]
+    assert "write_set" in error["hint"]
     assert not (tmp_path / "outside.txt").exists()
     assert (tmp_path / "src/a.py").read_text() == "x = 1\n"
+
+
+@pytest.mark.parametrize(
+    ("does", "why"),
+    [
+        (
+            "mkdir -p .claude/agents; touch .claude/agents/x.md",
+            ".claude/agents/x.md (git's, Fanfold's or a role's)",
+        ),
+        ("git init -q src/repo", "src/repo/.git (git's, Fanfold's or a role's)"),
+        ("mkfifo src/pipe", "src/pipe (no file, link or folder)"),
+        ("ln -s /etc src/link", "src/link (a link that leads out)"),
+    ],
+)
+def test_a_violation_that_no_write_set_allows_says_why_and_does_not_advise_to_widen_it(
+    tmp_path: Path, does: str, why: str
+) -> None:
+    recipe = f"""
+name: violator
+steps:
+  - {{id: w, run: [bash, -c, "{does}"], write_set: ["**/*"]}}
+"""
+    error = run(project(tmp_path), recipe).steps["w"].error
+    assert error is not None
+    assert why in error["message"]
+    assert "widen" not in error["hint"]
 
 
 def test_a_command_without_a_write_set_works_in_a_copy_that_is_thrown_away(tmp_path: Path) -> None:
@@ -275,3 +302,92 @@ def test_an_agent_whose_changes_a_power_cut_took_fails_instead_of_going_on_witho
     error = run.document()["steps"]["w"]["error"]
     assert error["code"] == "workspace.lost"
     assert not (run.project / "src/b.py").exists()
+
+
+# What the project ignores
+
+IGNORING = """
+name: ignoring
+steps:
+  - {{id: w, run: [bash, -c, "{does}"], write_set: {sets}}}
+"""
+
+
+def ignoring(folder: Path, does: str, sets: list[str]) -> Result:
+    (folder / ".gitignore").write_text("*.log\nbuild/\n")
+    return run(folder, IGNORING.format(does=does, sets=json.dumps(sets)))
+
+
+@pytest.mark.parametrize(
+    ("pattern", "path"),
+    [
+        ("a.log", "a.log"),
+        ("**/*.log", "docs/a.log"),
+        ("docs/**", "docs/a.log"),
+        ("build/**", "build/out/a.js"),
+        ("build/*.js", "build/a.js"),
+    ],
+)
+def test_an_ignored_file_that_the_write_set_asks_for_comes_home(
+    tmp_path: Path, pattern: str, path: str
+) -> None:
+    result = ignoring(tmp_path, f"mkdir -p {Path(path).parent}; echo x > {path}", [pattern])
+    assert result.status == "completed"
+    assert (tmp_path / path).read_text() == "x\n"
+    assert path in [change["path"] for change in result.changes]
+
+
+def test_an_ignored_file_of_an_agent_comes_home_too(tmp_path: Path) -> None:
+    (tmp_path / ".gitignore").write_text("*.log\n")
+    recipe = WRITER.format(merge="auto").replace("src/**", "a.log")
+    result = run(tmp_path, recipe, "steps: {w: {output: ok, writes: {a.log: x}}}")
+    assert (result.status, (tmp_path / "a.log").read_text()) == ("completed", "x")
+
+
+@pytest.mark.parametrize(
+    ("pattern", "path"),
+    [("**/*", "a.log"), ("**", "build/a.js"), ("src/**", "src/build/a.js"), ("**/*.js", "build/a.js")],
+)
+def test_an_ignored_file_nobody_asked_for_stays_behind_and_the_log_says_so(
+    tmp_path: Path, pattern: str, path: str
+) -> None:
+    result = ignoring(tmp_path, f"mkdir -p {Path(path).parent}; echo x > {path}", [pattern])
+    assert result.status == "completed"
+    assert not (tmp_path / path).exists()
+
+    async def events() -> list[dict[str, Any]]:
+        async with client(tmp_path) as opened:
+            events = opened.project.store.tree(result.run_id)
+            return [event.data for event in events if event.type == "workspace_event"]
+
+    facts = asyncio.run(events())
+    left = [fact for fact in facts if fact["what"] == "left_out"]
+    assert [(fact["count"], fact["paths"]) for fact in left] == [(1, [path])]
+
+
+@pytest.mark.parametrize("sets", [["a.log"], ["*.log"], ["build/**"]])
+def test_an_ignored_file_of_the_project_is_never_replaced_unseen(tmp_path: Path, sets: list[str]) -> None:
+    (tmp_path / "build").mkdir()
+    for path in ("a.log", "build/a.log"):
+        (tmp_path / path).write_text("mine\n")
+    path = "build/a.log" if sets == ["build/**"] else "a.log"
+    result = ignoring(tmp_path, f"mkdir -p build; echo x > {path}", sets)
+    error = result.steps["w"].error
+    assert error is not None
+    assert error["class"] == "conflict"
+    assert "git ignores" in error["hint"]
+    assert (tmp_path / path).read_text() == "mine\n"
+
+
+def test_a_step_that_compiles_beside_its_sources_can_run_again(tmp_path: Path) -> None:
+    (tmp_path / "src").mkdir()
+    for number in (1, 2):
+        result = ignoring(tmp_path, f"mkdir -p src; date +%N > src/b.log; echo {number} > src/a", ["src/**"])
+        assert result.status == "completed"
+        assert (tmp_path / "src/a").read_text() == f"{number}\n"
+
+
+def test_dependencies_and_caches_never_come_home(tmp_path: Path) -> None:
+    does = "mkdir node_modules __pycache__; touch node_modules/a.log __pycache__/a.log"
+    assert ignoring(tmp_path, does, ["node_modules/**", "**/a.log"]).status == "completed"
+    assert not (tmp_path / "node_modules").exists()

@@ -16,7 +16,15 @@ from fanfold.cli.output import one_line, paint, say, say_json
 from fanfold.cli.stored import stored
 from fanfold.cli.subagent_changes import apply_changes, find_changes, is_subagent
 from fanfold.errors import EXIT_OK, AuthorError, NotFoundError
-from fanfold.runtime.changes import KEPT, PROPOSED, Applied, StepChanges, apply_proposal, step_changes
+from fanfold.runtime.changes import (
+    KEPT,
+    LEFT_OUT,
+    PROPOSED,
+    Applied,
+    StepChanges,
+    apply_proposal,
+    step_changes,
+)
 
 MAX_FILES = 40
 _COLOURS = (
@@ -39,8 +47,9 @@ def diff_command(call: Call, run: str, step: str | None) -> int:
 
     STEP is a path as `fanfold inspect` shows it; on the root run also one inside a child run. The output can
     be given to `git apply`. With --json: {"run_id", "steps": [{"path", "state", "changes": [{"path",
-    "kind"}], "patch", "proposal", "workspace", "why"}]}, where state is proposed, applied, merged, kept, or
-    gone for a proposal that nobody has any more.
+    "kind"}], "patch", "proposal", "workspace", "why", "left_out", "left_out_count"}]}, where state is
+    proposed, applied, merged, kept, gone for a proposal that nobody has any more, or left_out for a step of
+    which nothing came home because the project ignores its files.
     """
     if is_subagent(run):
         _refuse_step(run, step)
@@ -125,6 +134,8 @@ def _tell(done: Applied, dry_run: bool) -> None:
 
 def _show(step: StepChanges, run: str, colour: bool) -> None:
     say(paint(f"# {one_line(_head(step, run))}", "bold", colour) + "\n")
+    if step.left_out and step.state != LEFT_OUT:
+        say(f"# {one_line(_left_out(step))}\n")
     if step.patch is None:
         for change in step.changes[:MAX_FILES]:
             say(f"#   {change['kind']} {one_line(change['path'])}\n")
@@ -148,7 +159,17 @@ def _head(step: StepChanges, run: str) -> str:
     if step.state == KEPT:
         why = f" after {step.why}" if step.why else ""
         return f"{step.path}: {files} kept{why} in {step.workspace}"
+    if step.state == LEFT_OUT:
+        return f"{step.path}: {_left_out(step)}"
     return f"{step.path}: {files} {step.state}"
+
+
+def _left_out(step: StepChanges) -> str:
+    more = "" if step.left_out_count == len(step.left_out) else " …"
+    return (
+        f"{_files(step.left_out_count)} left behind, which the project ignores and write_set does not name:"
+        f" {', '.join(step.left_out)}{more}"
+    )
 
 
 def _files(count: int) -> str:

@@ -63,6 +63,7 @@ def _summary(tree: RunTree, colour: bool) -> list[str]:
     status = run_status(tree.state, tree.root)
     lines = [f"{paint(status, COLOURS.get(status, 'bold'), colour)}  {_facts(tree)}\n"]
     lines += _proposals(tree)
+    lines += _left_behind(tree)
     if status in RUN_TERMINAL:
         lines += _failures(tree, colour)
         return lines
@@ -141,6 +142,18 @@ def _proposals(tree: RunTree) -> list[str]:
     ]
     if len(waiting) > MAX_FAILURES:
         lines.append(f"  and {len(waiting) - MAX_FAILURES} more: fanfold diff {tree.root.id}\n")
+    return lines
+
+
+def _left_behind(tree: RunTree) -> list[str]:
+    """Steps that wrote files of which none came home: what looks like work that was lost."""
+    home = {(run, row["step"]) for run, rows in tree.memory.changes.items() for row in rows}
+    bare = [(at, count) for at, (count, _) in tree.memory.left_out.items() if at not in home]
+    lines: list[str] = []
+    for (run, step), count in bare[:MAX_FAILURES]:
+        path = one_line(tree.state.runs[run].tree_path(step))
+        files = f"{count} file{'' if count == 1 else 's'}"
+        lines.append(f"  {path} wrote only {files} that git ignores: fanfold diff {tree.root.id} {path}\n")
     return lines
 
 

@@ -37,6 +37,7 @@ PERIOD_S = 0.05
 MAX_SAID = 5
 
 MERGED, PROPOSED, APPLIED, GONE, KEPT = "merged", "proposed", "applied", "gone", "kept"
+LEFT_OUT = "left_out"
 
 
 class StepChanges(Struct, frozen=True, kw_only=True):
@@ -44,7 +45,8 @@ class StepChanges(Struct, frozen=True, kw_only=True):
 
     path: str
     state: str
-    """merged, proposed, applied, gone (a proposal that nobody has any more), or kept."""
+    """merged, proposed, applied, gone (a proposal that nobody has any more), kept, or left_out (nothing but
+    ignored files)."""
     changes: list[dict[str, Any]]
     patch: str | None = None
     """None where the log is all that is left."""
@@ -52,6 +54,9 @@ class StepChanges(Struct, frozen=True, kw_only=True):
     workspace: str | None = None
     """Where a failed step left its files."""
     why: str = ""
+    left_out: list[str] = []
+    """The first of the new files that stayed behind because the project ignores them."""
+    left_out_count: int = 0
 
 
 class Applied(Struct, frozen=True, kw_only=True):
@@ -100,13 +105,24 @@ def _is_inside(node: Node, scope: Node) -> bool:
 def _of_node(spaces: Workspaces | None, tree: RunTree, run: Run, node: Node) -> Iterator[StepChanges]:
     path = _shown(run, node)
     rows = [row for row in tree.memory.changes.get(node.run.id, []) if row["step"] == node.path]
+    count, left = tree.memory.left_out.get((node.run.id, node.path), (0, []))
     if rows:
         changes = [{"path": row["path"], "kind": row["kind"]} for row in rows]
         state, proposal, patch = rows[0]["state"], rows[0]["proposal"], None
         if state == PROPOSED:
             patch = _patch(spaces, proposal)
             state = state if patch is not None else GONE
-        yield StepChanges(path=path, state=state, changes=changes, patch=patch, proposal=proposal)
+        yield StepChanges(
+            path=path,
+            state=state,
+            changes=changes,
+            patch=patch,
+            proposal=proposal,
+            left_out=left,
+            left_out_count=count,
+        )
+    elif count and node.status not in UNSUCCESSFUL:
+        yield StepChanges(path=path, state=LEFT_OUT, changes=[], left_out=left, left_out_count=count)
     elif spaces is not None and node.status in UNSUCCESSFUL and node.step.workspace_mode == "isolated":
         session = session_id(node.run.id, node.path, node.attempt)
         yield from _kept(spaces, path, session)

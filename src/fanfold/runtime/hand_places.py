@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from fanfold.errors import WorldError
 from fanfold.kernel.events import Failure
-from fanfold.runtime.isolation import Isolation, Place, told
+from fanfold.runtime.isolation import Isolation, Place
+from fanfold.runtime.refusals import told
 from fanfold.sessions.housing import Home
 from fanfold.sessions.opened import Settings
 

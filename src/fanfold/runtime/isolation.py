@@ -25,23 +25,19 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from fanfold.errors import FanfoldError
 from fanfold.kernel.events import Failure
 from fanfold.kernel.nodes import Node
+from fanfold.runtime.refusals import ignored_hint, refusal, root_of, told, violated
 from fanfold.runtime.watching import Watching
 from fanfold.sessions.insist import insist
 
 if TYPE_CHECKING:
+    from fanfold.workspace.changes import Found
     from fanfold.workspace.children import Child
     from fanfold.workspace.disputes import Dispute
     from fanfold.workspace.results import Merged
     from fanfold.workspace.workspaces import Workspaces
 
-MAX_NAMED = 20
 SAID = "outcome.json"
 """In the folder of a snapshot: what its step said, once it had."""
-HINTS = {
-    "workspace.violation": "widen the step's write_set, or tell the agent where it may write",
-    "workspace.conflict": "look at both sides, then run the step again: it starts from what is there then",
-}
-
 _T = TypeVar("_T")
 _log = logging.getLogger(__name__)
 
@@ -59,6 +55,8 @@ class Place:
         """What an earlier execution of the step said when it had done its work."""
         self.merged: Merged | None = None
         """What was merged by an earlier execution, where the snapshot itself is lost."""
+        self.found: Found | None = None
+        """What was in it when it was merged, also of files that the project ignores."""
         self.rounds: list[Place] = []
         """Where its conflicts are settled."""
 
@@ -130,7 +128,7 @@ class Isolation:
         if place is None:
             reads = node.step.posture == "read_only" and node.step.type != "command"
             child = self.spaces.open_child(
-                session, read_only=reads, write_set=node.write_set or None, origin=_root(node)
+                session, read_only=reads, write_set=node.write_set or None, origin=root_of(node)
             )
             place = Place(str(child.path), child)
         return place
@@ -180,12 +178,14 @@ class Isolation:
             assert place.merged is not None, "only a snapshot comes home"
             return place.merged
         done: list[Merged] = []
+
+        def work() -> None:
+            done.append(self.spaces.merge(child, node.write_set, node.step.merge))
+            if node.step.merge != "discard":
+                place.found = child.found()
+
         try:
-            await insist(
-                asyncio.to_thread(
-                    lambda: done.append(self.spaces.merge(child, node.write_set, node.step.merge))
-                )
-            )
+            await insist(asyncio.to_thread(work))
         except asyncio.CancelledError:
             if not done or not (done[0].applied or done[0].proposal):
                 raise
@@ -199,10 +199,13 @@ class Isolation:
         """Put down what became of the changes; the failure when they were not merged."""
         if merged.violations:
             place.evidence.append(told("violation", merged.violations))
-            return refusal(node, "violation", [row.path for row in merged.violations])
+            return violated(node, merged.violations)
         if merged.conflicts:
             place.evidence.append(told("conflict", merged.conflicts))
-            return refusal(node, "conflict", [row.path for row in merged.conflicts])
+            paths = [row.path for row in merged.conflicts]
+            return refusal(node, "conflict", paths, hint=ignored_hint(place.found, paths))
+        if place.found is not None and place.found.left_out:
+            place.evidence.append(told("left_out", place.found.left_out))
         if merged.changes:
             place.evidence.append(
                 {
@@ -222,8 +225,7 @@ class Isolation:
         place.evidence.append(told("violation" if seen.alone else "violation_warning", seen.strays))
         if not seen.alone:
             return None
-        paths = [row.path for row in seen.strays]
-        return refusal(node, "violation", paths, "it works in the project itself, so these changes are there")
+        return violated(node, seen.strays, seen.rest)
 
     # ---------------------------------------------------------------------------------- conflicts
 
@@ -333,26 +335,3 @@ async def _in_thread(work: Callable[[], _T], undo: Callable[[_T], None] | None =
 def _detach(place: Place) -> None:
     if place.child is not None:
         place.child.detach()
-
-
-def _root(node: Node) -> str:
-    run = node.run
-    while run.parent is not None:
-        run = run.parent
-    return run.id
-
-
-def told(what: str, rows: Any) -> dict[str, Any]:
-    """Evidence that lists paths, the first of many."""
-    import msgspec
-
-    return {"what": what, "paths": [msgspec.to_builtins(row) for row in rows[:MAX_NAMED]], "count": len(rows)}
-
-
-def refusal(node: Node, kind: str, paths: list[str], rest: str = "nothing of it was merged") -> Failure:
-    """The failure of a step whose changes may not be, or do not go together with others."""
-    what = "changed what it may not" if kind == "violation" else "changed what somebody else changed too"
-    named = ", ".join(paths[:5]) + (f" and {len(paths) - 5} more" if len(paths) > 5 else "")
-    code = f"workspace.{kind}"
-    message = f"{node.path} {what}: {named}; {rest}"
-    return Failure(kind, code, message, HINTS[code], retryable=kind == "conflict", step=node.path)

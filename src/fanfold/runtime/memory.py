@@ -31,6 +31,8 @@ class Memory:
         self.changes: dict[str, list[dict[str, Any]]] = {}
         """What each run's steps changed in the workspace, in order of merging: `state` says whether it is
         merged, proposed, or a proposal that was applied."""
+        self.left_out: dict[Address, tuple[int, list[str]]] = {}
+        """How many new files of a step stayed behind because the project ignores them, and the first."""
         self.settlers: dict[str, int] = {}
         """Agents that settled conflicts of each run's steps, or tried to."""
         self.tasks: dict[Address, str] = {}
@@ -67,6 +69,8 @@ class Memory:
             for row in self.changes.get(run, []):
                 if row["proposal"] == told["proposal"]:
                     row["state"] = "applied"
+        elif what == "left_out":
+            self.left_out[run, told["step"]] = (told["count"], told["paths"])
         elif what == "resolve":
             self.settlers[run] = self.settlers.get(run, 0) + 1
 

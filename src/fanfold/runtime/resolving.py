@@ -28,9 +28,10 @@ from fanfold.kernel.nodes import Node
 from fanfold.kernel.plan import AgentAction
 from fanfold.runtime.frozen import RESOLVER, Frozen
 from fanfold.runtime.ids import session_id, settling_ids
-from fanfold.runtime.isolation import Isolation, Place, refusal, told
+from fanfold.runtime.isolation import Isolation, Place
 from fanfold.runtime.jobs import AgentJob, CommandJob, Job
 from fanfold.runtime.memory import add
+from fanfold.runtime.refusals import refusal, told
 from fanfold.sessions.supervisor import Supervisor
 from fanfold.store.protocol import Lease
 

@@ -4,7 +4,8 @@ Rules
 * A change is a difference in content, in being a program, in kind or in existence; touching a file is none.
   Empty folders count, since programs look for them.
 * What the project ignores, and what tools keep for themselves (dependency folders, caches), is no change: it
-  was not in the snapshot and does not come back.
+  was not in the snapshot and does not come back. Except an ignored file that the write-set asks for
+  (`leaving`); of the others it is known that they were left out.
 * Whatever the write-set says, these are violations: anything of git's, ours or the roles' (`protected`),
   links that lead out of the workspace, pipes, sockets and devices, and names that are not text.
 * Time is spent on what was touched: an overlay's layer lists it, a copy is compared by inodes and times.
@@ -23,6 +24,7 @@ from fanfold.kernel.paths import matches
 from fanfold.workspace.beneath import PathProblem, open_folder
 from fanfold.workspace.copying import same_content
 from fanfold.workspace.ignoring import CACHES, DEPENDENCIES, Ignoring
+from fanfold.workspace.leaving import asked_for
 from fanfold.workspace.manifest import Entry, Manifest, git_mode
 from fanfold.workspace.overlay import is_rewritten
 from fanfold.workspace.protected import LEFTOVER, is_protected, leads_out, plain_name
@@ -48,6 +50,16 @@ class Violation(msgspec.Struct, frozen=True, order=True):
 
     path: str
     why: Literal["outside_write_set", "read_only", "protected", "special_file", "leads_out", "bad_name"]
+
+
+class Found(msgspec.Struct, frozen=True):
+    """What a child changed, and what became of the new files in it that the project ignores."""
+
+    changes: list[Change]
+    asked: frozenset[str] = frozenset()
+    """Ignored files that are changes all the same, because the write-set asks for them."""
+    left_out: tuple[str, ...] = ()
+    """Those that are none."""
 
 
 def violations(changes: Iterable[Change], write_set: Sequence[str] | None) -> list[Violation]:
@@ -217,7 +229,9 @@ class Touched:
             self.hollow.add(path)
 
 
-def judge(touched: Touched, base: int, child: int, ignoring: Ignoring) -> list[Change]:
+def judge(
+    touched: Touched, base: int, child: int, ignoring: Ignoring, write_set: Sequence[str] = ()
+) -> Found:
     """The changes among what was touched; `base` and `child` are open trees."""
     touched.expand(base, child)
     found: list[Change] = []
@@ -229,17 +243,22 @@ def judge(touched: Touched, base: int, child: int, ignoring: Ignoring) -> list[C
     new = [
         change.path + ("/" if change.what == "folder" else "") for change in found if change.kind == "added"
     ]
-    if new:
-        nested = [point.removesuffix("/.git") for point in touched.known.points if point.endswith("/.git")]
-        ignored = ignoring.ignored(new, nested)
-        found = [
-            change
-            for change in found
-            if change.kind != "added"
-            or (change.path not in ignored and change.path + "/" not in ignored)
-            or is_protected(change.path)
-        ]
-    return sorted(found)
+    if not new:
+        return Found(sorted(found))
+    nested = [point.removesuffix("/.git") for point in touched.known.points if point.endswith("/.git")]
+    names = ignoring.ignored(new, nested)
+    ignored = [
+        change
+        for change in found
+        if change.kind == "added"
+        and (change.path in names or change.path + "/" in names)
+        and not is_protected(change.path)
+    ]
+    files = [change.path for change in ignored if change.what in ("file", "link")]
+    asked = asked_for(files, write_set, ignoring, nested) if files and write_set else set()
+    dropped = {change.path for change in ignored} - asked
+    kept = sorted(change for change in found if change.path not in dropped)
+    return Found(kept, frozenset(asked), tuple(sorted(set(files) - asked)))
 
 
 def _judge(path: str, known: Manifest, base: int, child: int) -> Change | None:

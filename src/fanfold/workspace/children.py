@@ -20,7 +20,7 @@ from fanfold.errors import NotFoundError, WorldError
 from fanfold.workspace import overlay
 from fanfold.workspace.bases import Base, copy_files, make_folders
 from fanfold.workspace.beneath import open_top
-from fanfold.workspace.changes import Change, Touched, judge
+from fanfold.workspace.changes import Change, Found, Touched, judge
 from fanfold.workspace.copying import Copier
 from fanfold.workspace.ignoring import Ignoring
 from fanfold.workspace.layout import write_whole
@@ -58,6 +58,7 @@ class Child:
         self.base = base
         self.entrance = entrance
         self._ignoring = ignoring
+        self._found: Found | None = None
 
     @property
     def method(self) -> Method:
@@ -93,10 +94,18 @@ class Child:
                 file = self.folder / "copied"
                 touched.compare(child, decode(file.read_bytes(), file)[0].files)
                 touched.missing(child)
-            return judge(touched, base, child, self._ignoring)
+            self._found = judge(touched, base, child, self._ignoring, self.record.write_set or ())
+            return self._found.changes
         finally:
             os.close(base)
             os.close(child)
+
+    def found(self) -> Found:
+        """What `changes` last found, also of files that the project ignores."""
+        if self._found is None:
+            self.changes()
+        assert self._found is not None, "looking at the changes finds them"
+        return self._found
 
     def detach(self) -> None:
         """Take the layer away; what was written to it stays in the folder."""

@@ -124,6 +124,10 @@ class Ignoring:
                 found |= self._check(owner, in_git, doubtful, [])
         return found
 
+    def is_there(self, path: str) -> bool:
+        """Whether the project itself has something at a path, ignored or not."""
+        return os.path.lexists(self._project / path)
+
     def _check(self, owner: str, in_git: bool, paths: Iterable[str], options: list[str]) -> set[str]:
         """Which of these paths in one repository `check-ignore` names."""
         prefix = owner + "/" if owner else ""
