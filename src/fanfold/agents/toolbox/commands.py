@@ -65,8 +65,9 @@ class CommandTools:
         argv: list[str] = args["argv"]
         request = self._request
         await self._permissions.check(Action("command", shlex.join(argv), request.session_id, request.step))
+        timeout_s = float(args.get("timeout_s", TIMEOUT_S))
         try:
-            ran = await self._runner(request, argv, float(args.get("timeout_s", TIMEOUT_S)))
+            ran = await self._runner(request, argv, timeout_s)
         except FileNotFoundError:
             message = f'there is no program "{argv[0]}"'
             raise ToolFailed("tool", "tool.no_program", message, "argv is a list, not a shell line") from None
@@ -74,7 +75,9 @@ class CommandTools:
             ended: Ran | None = getattr(error, "ended", None)
             if ended is None:  # the sandbox would not start
                 raise ToolFailed("tool", error.code, error.message, error.hint) from error
-            return {"exit_code": None, "timed_out": True, "message": error.message, **self._said(ended)}
+            # Not the error's words: they may name the sandbox's program.
+            message = f'"{argv[0]}" did not end within {timeout_s:g} s'
+            return {"exit_code": None, "timed_out": True, "message": message, **self._said(ended)}
         except OSError as error:
             message = f'"{argv[0]}" cannot be run: {error.strerror or error}'
             raise ToolFailed("tool", "tool.io", message) from None
