@@ -4,6 +4,7 @@ Rules
 * Only whole conversations are summed up, never a part silently dropped: what the summary leaves out was seen
   by whoever wrote it. Long results are cut in the middle for it, with a note of how much.
 * The summary is recorded as a response (it was paid for), so a killed session goes on behind it.
+* A summary that says nothing is none: it is asked for again, made from less, and then the session fails.
 * A conversation that has nothing to leave out, or that overflows again and again, fails with a hint.
 """
 

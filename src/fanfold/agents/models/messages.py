@@ -6,7 +6,7 @@ Rules
   because a provider wants its own words back unchanged when the conversation goes on.
 * Messages are rebuilt from entries alone: the same function serves a session that was killed and a child that
   was spoken to again. Calls that nobody answered before somebody spoke again are answered as interrupted.
-* A compaction is a response too: it was paid for. Everything before it is replaced by its text.
+* A compaction is a response too: it was paid for. Its text, if it has any, replaces everything before it.
 """
 
 from __future__ import annotations
@@ -213,17 +213,20 @@ class Conversation:
         """Every call of the last response has its result: it is the model's turn."""
         self.last = None
 
-    def compact(self, summary: str, usage: Usage) -> None:
-        """Replace everything said so far by the task and a summary."""
+    def compact(self, summary: str, usage: Usage) -> bool:
+        """Replace everything said so far by the task and a summary; false when the summary says nothing."""
         from pydantic_ai.messages import UserPromptPart
 
+        self.usage = add(self.usage, usage)
+        if not summary.strip():  # all of the work would be gone
+            return False
         self.messages = []
         self.pending = {}
         task = "\n\n".join(self.prompts)
         self._parts = [UserPromptPart(content=f"{task}\n\n{COMPACTED}\n\n{summary}\n\nGo on from there.")]
         self.last = None
         self.compactions += 1
-        self.usage = add(self.usage, usage)
+        return True
 
     def _take(self, entry: Entry) -> None:
         match entry.get("kind"):

@@ -274,11 +274,15 @@ class ModelSession:
             entry = response_entry(self._asker.model, response, usage)
             entry.pop("message")
             await self._record({**entry, "compaction": True, "text": response.text or ""})
-            self._talk.compact(response.text or "", usage)
-            self._used = 0
-            return
-        assert too_long is not None, "every size was too long"
-        raise SessionFailed(too_long.problem.failure) from too_long
+            if self._talk.compact(response.text or "", usage):
+                self._used = 0
+                return
+        if too_long is not None:
+            raise SessionFailed(too_long.problem.failure) from too_long
+        message = "the work so far hardly fits the model any more, and it would not sum it up"
+        raise self._failed(
+            "agent", "session.no_summary", message, "use another model, or split the task", True
+        )
 
     # ------------------------------------------------------------------------------------ the end
 
