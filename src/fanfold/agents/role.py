@@ -41,10 +41,16 @@ class Role(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Notice(Struct, frozen=True):
-    """Something the user should see about role files: `role.invalid`, `role.duplicate`, `role.note`."""
+    """Something the user should see about a role file.
+
+    Codes: `role.invalid`, `role.duplicate`, `role.unknown_tool`, `role.needs_network`, `role.model`,
+    `role.note`.
+    """
 
     code: str
     message: str
     file: str
     line: int = 1
     severity: Literal["warning", "note"] = "warning"
+    role: str = ""
+    """The role that the file is about, as far as that is known."""

@@ -16,17 +16,28 @@ import msgspec
 
 from fanfold.agents.front_matter import FrontMatterError, read_front_matter
 from fanfold.agents.role import Notice, Role
+from fanfold.agents.role_tools import Remark, claude_tools, only_reads, toml_tools
 
 MAX_FILE_BYTES = 256 * 1024
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}\Z")
 VERSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,31}\Z")
 MAX_NUMBER = 2**53
+MAX_LISTED_LINES = 200
 
-# Tools of Claude Code that change files or run commands; a role with none of them only reads.
-_CHANGING_TOOLS = frozenset({"Write", "Edit", "MultiEdit", "NotebookEdit", "Bash"})
+CLAUDE_MODELS = {
+    # The words that Claude Code has for its models; `sonnet` is what we ask of Anthropic by default.
+    "sonnet": "anthropic:claude-sonnet-4-6",
+    "opus": "anthropic:claude-opus-5-5",
+    "haiku": "anthropic:claude-haiku-5-5",
+    "opusplan": "anthropic:claude-opus-5-5",
+}
 _TOML_NAMES = {"developer_instructions": "instructions", "model_reasoning_effort": "reasoning_effort"}
 _MD_NAMES = {"maxTurns": "max_turns", "mcpServers": "mcp_servers", "effort": "reasoning_effort"}
 _SANDBOXES = ("read-only", "workspace-write", "danger-full-access")
+_KINDS: dict[bool, tuple[str, Literal["warning", "note"]]] = {
+    True: ("role.unknown_tool", "warning"),
+    False: ("role.note", "note"),
+}
 _FIELDS = frozenset(Role.__struct_fields__) - {"source", "instructions", "reasoning_effort"}
 
 
@@ -44,18 +55,24 @@ class _InvalidError(Exception):
 def read_role(path: Path, kind: Literal["toml", "md"], notices: list[Notice]) -> Role | None:
     """One file as a role, or None with a notice that says what is wrong and where."""
     text = ""
+    said: list[Remark] = []
     try:
         text = _read_text(path)
-        values = _toml_values(text) if kind == "toml" else _md_values(text)
+        values = _toml_values(text, said) if kind == "toml" else _md_values(text, said)
         unknown = sorted(key for key in values if key not in _FIELDS | {"instructions", "reasoning_effort"})
         role = _build({key: value for key, value in values.items() if key not in unknown}, str(path))
     except _InvalidError as error:
         line = error.line or _line_of(text, error.key, error.stage)
-        notices.append(Notice("role.invalid", f"role file ignored: {error.message}", str(path), line))
+        message = f"role file ignored: {error.message}"
+        notices.append(Notice("role.invalid", message, str(path), line, role=_name_in(text) or path.stem))
         return None
+    for remark in said:
+        line = _line_of_word(text, remark.key, remark.word)
+        code, severity = _KINDS[remark.warning]
+        notices.append(Notice(code, remark.message, str(path), line, severity, role.name))
     for key in unknown:
         message = f'key "{key}" is not used here'
-        notices.append(Notice("role.note", message, str(path), _line_of(text, key), "note"))
+        notices.append(Notice("role.note", message, str(path), _line_of(text, key), "note", role.name))
     return role
 
 
@@ -77,7 +94,7 @@ def _read_text(path: Path) -> str:
         raise _InvalidError("not UTF-8 text", line=line) from None
 
 
-def _toml_values(text: str) -> dict[str, object]:
+def _toml_values(text: str, said: list[Remark]) -> dict[str, object]:
     import tomllib
 
     try:
@@ -92,10 +109,11 @@ def _toml_values(text: str) -> dict[str, object]:
         from fanfold.agents.toolbox.mcp_servers import servers_of  # few files name servers
 
         values["mcp_servers"] = servers_of(values["mcp_servers"])
+    toml_tools(values, said)
     return values
 
 
-def _md_values(text: str) -> dict[str, object]:
+def _md_values(text: str, said: list[Remark]) -> dict[str, object]:
     try:
         raw, body = read_front_matter(text)
     except FrontMatterError as error:
@@ -109,25 +127,24 @@ def _md_values(text: str) -> dict[str, object]:
             values["mcp_servers"] = servers_in_front_matter(text)
         except ValueError as error:
             raise _InvalidError(str(error), "mcp_servers") from None
-    tools = values.get("tools")
-    if isinstance(tools, str):
-        values["tools"] = [word.strip() for word in tools.split(",") if word.strip()]
-    if values.get("model") == "inherit":
-        del values["model"]
-    values.setdefault("sandbox_mode", _claude_sandbox(values))
+    claude_tools(values, said)
+    values["model"] = _claude_model(values.get("model"))
+    # Claude Code has no sandbox key: a plan-mode agent, or one whose tools only look, is a reader.
+    reads = values.get("permissionMode") == "plan" or only_reads(values.get("tools"))
+    values.setdefault("sandbox_mode", "read-only" if reads else "workspace-write")
     return values
 
 
-def _claude_sandbox(values: Mapping[str, object]) -> str:
-    """Claude Code has no sandbox key: a plan-mode agent, or one whose tools only look, is a reader."""
-    if values.get("permissionMode") == "plan":
-        return "read-only"
-    tools = values.get("tools")
-    if isinstance(tools, list) and tools:
-        names = {str(tool).partition("(")[0] for tool in tools}
-        if not names & _CHANGING_TOOLS and not any(name.startswith("mcp__") for name in names):
-            return "read-only"
-    return "workspace-write"
+def _claude_model(model: object) -> object:
+    """What Claude Code calls its models, with their provider; None for the one that the run has anyway."""
+    if model in ("", "inherit", "default"):
+        return None
+    if not isinstance(model, str):
+        return model
+    name = model.strip().removesuffix("[1m]")  # a larger window, which is not ours to ask for
+    if name.startswith("claude-"):
+        return f"anthropic:{name}"
+    return CLAUDE_MODELS.get(name.lower(), model)
 
 
 def _build(values: dict[str, object], source: str) -> Role:
@@ -222,3 +239,17 @@ def _line_of(text: str, key: str, stage: int = 0) -> int:
             if pattern.match(lines[number]):
                 return number + 1
     return first + 1
+
+
+def _line_of_word(text: str, key: str, word: str) -> int:
+    """The line of a word in the value of a key, which may be a list over several lines; else the key's."""
+    first = _line_of(text, key)
+    lines = text.splitlines()[first - 1 : first + MAX_LISTED_LINES]
+    pattern = re.compile(rf"(?<![\w-]){re.escape(word)}(?![\w-])")
+    return next((first + at for at, line in enumerate(lines) if pattern.search(line)), first)
+
+
+def _name_in(text: str) -> str | None:
+    """The name that a file which cannot be used gives itself, as far as that can be told."""
+    found = re.search(r"""^name[ \t]*[=:][ \t]*["']?([\w-]+)["']?[ \t]*(?:#.*)?$""", text, re.MULTILINE)
+    return found[1] if found and NAME.match(found[1]) else None
