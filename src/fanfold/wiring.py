@@ -52,7 +52,8 @@ class Wired:
     def roles(self) -> Registry:
         """Roles by precedence, with notices about files that are shadowed or cannot be used."""
         roots = role_roots(self.project, user_home(self._environment), self.config.home)
-        return load_roles(roots, self.project)
+        has_anthropic = bool(self.config.text("models.anthropic_api_key"))
+        return load_roles(roots, self.project, has_anthropic=has_anthropic)
 
     @cached_property
     def around(self) -> Surroundings:

@@ -96,6 +96,8 @@ def test_each_root_shadows_the_ones_below_it_and_says_so(project, home):
         assert len(shadowed) == len(files) - 1 - i
         assert all(str(file) in message for message in shadowed)
         assert all(str(other) in message for other, message in zip(files[i + 1 :], shadowed, strict=True))
+        places = [notice.file for notice in roles.notices if notice.code == "role.duplicate"]
+        assert places == list(map(str, files[i + 1 :])), "at the file that has no effect"
         file.unlink()
     assert load(project, home).find("a") is None
 
@@ -103,7 +105,7 @@ def test_each_root_shadows_the_ones_below_it_and_says_so(project, home):
 def test_replacing_a_built_in_role_is_visible(project, home):
     file = write(project / ".fanfold/agents/worker.toml", TOML.format(name="worker"))
     (notice,) = load(project, home).notices
-    assert notice.code == "role.duplicate"
+    assert (notice.code, notice.file) == ("role.duplicate", str(file))
     assert str(file) in notice.message
     assert "built-in" in notice.message
 
@@ -144,7 +146,14 @@ def test_toml_keys_become_the_role(project, home):
     [
         ("tools: Read, Grep, Glob", True),
         ("tools: [Read, Edit]", False),
-        ("tools:\n  - Read\n  - Bash(git diff:*)", False),
+        ("tools:\n  - Read\n  - Bash(git diff:*)", True),
+        ("tools:\n  - Read\n  - Bash(*)", False),
+        ("tools: '*'", False),
+        ("tools:", False),
+        ("tools: Task, TodoWrite", True),
+        ("disallowedTools: Write, Edit, Bash", True),
+        ("disallowedTools: Write, Edit", False),
+        ("tools: Read, Edit\ndisallowedTools: [Edit]", True),
         ("permissionMode: plan", True),
         ("", False),
     ],
@@ -250,3 +259,33 @@ def test_a_broken_file_of_servers_is_a_notice_and_the_role_stays(project, home):
     roles = load(project, home)
     assert roles.find("clerk") is not None
     assert any(".mcp.json" in notice.file for notice in roles.notices)
+
+
+@pytest.mark.parametrize("ending", ["toml", "md"])
+def test_a_server_that_the_role_may_not_reach_is_told_of_when_the_file_is_read(project, home, ending):
+    if ending == "toml":
+        text = TOML.format(name="x") + '%s[mcp_servers.docs]\nurl = "https://example.org/mcp"\n'
+        file, line, network = project / ".codex/agents/x.toml", 4, "network = true\n"
+    else:
+        text = "---\nname: x\ndescription: d\n%smcpServers: [docs]\n---\nDo.\n"
+        write(project / ".mcp.json", '{"mcpServers": {"docs": {"url": "https://example.org/mcp"}}}')
+        file, line, network = project / ".claude/agents/x.md", 4, "network: true\n"
+    write(file, text % "")
+    (notice,) = load(project, home).notices
+    assert (notice.code, notice.file, notice.line) == ("role.needs_network", str(file), line)
+    assert network.strip() in notice.message
+    write(file, text % network)
+    assert load(project, home).notices == ()
+
+
+def test_a_server_that_is_a_program_or_switched_off_needs_no_network(project, home):
+    servers = '[mcp_servers.a]\ncommand = "a"\n[mcp_servers.b]\nurl = "https://b.example"\nenabled = false\n'
+    write(project / ".codex/agents/x.toml", TOML.format(name="x") + servers)
+    assert load(project, home).notices == ()
+
+
+def test_a_broken_file_stands_for_the_name_it_gives_itself(project, home):
+    write(project / ".claude/agents/file.md", "---\nname: worker\ndescription: d\n---\n")
+    broken = load(project, home).broken
+    assert list(broken) == ["worker"]
+    assert "instructions are missing" in broken["worker"]

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Literal
 
 from fanfold.agents.builtin import ALIASES, ROLES
-from fanfold.agents.role import Notice, Role
+from fanfold.agents.role import BUILT_IN, Notice, Role
 
 MAX_FILES_PER_ROOT = 500
 IGNORED = "role file ignored: "
@@ -61,12 +61,12 @@ class Registry:
         broken: dict[str, str] = {}
         for notice in self.notices:
             file = Path(notice.file)
-            rank, found = places.get(str(file.parent)), self.find(file.stem)
+            rank, found = places.get(str(file.parent)), self.find(notice.role)
             if notice.code != "role.invalid" or rank is None:
                 continue
             if found is None or rank < places.get(str(Path(found.source).parent), len(roots)):
                 why = notice.message.removeprefix(IGNORED)
-                broken.setdefault(file.stem, f"{notice.file}:{notice.line}: {why}")
+                broken.setdefault(notice.role, f"{notice.file}:{notice.line}: {why}")
         return broken
 
     def names(self) -> tuple[str, ...]:
@@ -92,10 +92,16 @@ class Registry:
         return next((role for role in found if role.version == _bare(version)), None)
 
 
-def load_roles(roots: Sequence[tuple[Path, Literal["toml", "md"]]], project: Path | None = None) -> Registry:
+def load_roles(
+    roots: Sequence[tuple[Path, Literal["toml", "md"]]],
+    project: Path | None = None,
+    *,
+    has_anthropic: bool = True,
+) -> Registry:
     """Read every root in order of precedence; built-in roles come last.
 
-    `project` is where servers are looked up that roles only name.
+    `project` is where servers are looked up that roles only name. Without `has_anthropic` the roles of Claude
+    Code, which can name no other models than Anthropic's, take the model that a run has anyway.
     """
     chosen: list[Role] = []
     notices: list[Notice] = []
@@ -109,6 +115,11 @@ def load_roles(roots: Sequence[tuple[Path, Literal["toml", "md"]]], project: Pat
         chosen = [servers.complete(role) for role in chosen]
     if any(role.pipeline for role in chosen):
         chosen = _without_bad_stages(Registry(chosen, ALIASES, ()), chosen, notices)
+    if any(role.source != BUILT_IN for role in chosen):  # start-up pays for every import
+        from fanfold.agents.role_needs import tell_of_network, with_models_here
+
+        tell_of_network(chosen, notices)
+        chosen = chosen if has_anthropic else with_models_here(chosen, notices)
     return Registry(chosen, ALIASES, notices, [folder for folder, _ in roots])
 
 
@@ -154,7 +165,9 @@ def _take(chosen: list[Role], notices: list[Notice], root: list[Role]) -> None:
             text = f'role "{role.name}" is taken from {winner.source}, which shadows {role.source}'
             if twin is None and role.version is not None:
                 text += f" (still reachable as {role.name}@{role.version})"
-            notices.append(Notice("role.duplicate", text, winner.source))
+            # At the file that has no effect, which is the one to be changed; what is built in has no lines.
+            place = winner.source if role.source == BUILT_IN else role.source
+            notices.append(Notice("role.duplicate", text, place, role=role.name))
         if twin is None:
             chosen.append(role)
 
@@ -172,7 +185,7 @@ def _without_bad_stages(known: Registry, chosen: list[Role], notices: list[Notic
         number, message = problem
         text = f"{IGNORED}stage {number} of the pipeline: {message}"
         line = line_in_file(role.source, "agent", number)
-        notices.append(Notice("role.invalid", text, role.source, line))
+        notices.append(Notice("role.invalid", text, role.source, line, role=role.name))
     return kept
 
 
