@@ -8,6 +8,8 @@ Rules
   either: merges note what they put.
 * The rest is a violation when no other writer shared the project in that time. Otherwise nobody can say whose
   it is, and it is a warning in the log.
+* Whatever it claims, a writer in the project is guarded: names that tell programs what to do (`guard`) are
+  compared before and after, and those that appeared do not stay.
 """
 
 from __future__ import annotations
@@ -19,22 +21,26 @@ from typing import TYPE_CHECKING
 from fanfold.errors import WorldError
 from fanfold.kernel.nodes import Node
 from fanfold.kernel.paths import matches
+from fanfold.runtime.guarding import clear, guard_for, settled
 from fanfold.sessions.insist import insist
 
 if TYPE_CHECKING:
     from fanfold.workspace.changes import Violation
+    from fanfold.workspace.guard import Guard
     from fanfold.workspace.shared import Watch
     from fanfold.workspace.workspaces import Workspaces
 
+_THERE = "it works in the project itself, so these changes are there"
 _EVERYTHING = frozenset({"**", "**/*"})
 
 
 class Seen:
-    """What a watched step is blamed for. `alone`: nobody else can have done it."""
+    """What a watched step is blamed for. `alone`: nobody else can have done it. `rest`: where it is now."""
 
-    def __init__(self, strays: list[Violation], alone: bool) -> None:
+    def __init__(self, strays: list[Violation], alone: bool, rest: str = "") -> None:
         self.strays = strays
         self.alone = alone
+        self.rest = rest or _THERE
 
 
 class _Watched:
@@ -43,6 +49,7 @@ class _Watched:
         self.beside = beside
         self.alone = alone
         self.watch: Watch | None = None
+        self.guard: Guard | None = None
 
 
 class Watching:
@@ -66,29 +73,39 @@ class Watching:
         if not shared:
             return ""
         self._sharing.add(session)
+        self._watched[session] = mine
+        mine.guard = await insist(asyncio.to_thread(guard_for, node, self._spaces))
         if _EVERYTHING.intersection(node.write_set):
             return ""
-        self._watched[session] = mine
         try:
             mine.watch = await insist(asyncio.to_thread(lambda: self._spaces().watch()))
         except WorldError as error:  # a project that cannot be walked through can still be worked in
-            del self._watched[session]
             return error.code
         return ""
 
     async def end(self, session: str) -> Seen | None:
         """What a step that worked may be blamed for; None when it was not watched."""
         watched = self._watched.get(session)
-        if watched is None or watched.watch is None:
+        if watched is None:
             return None
-        strays, known = await insist(asyncio.to_thread(_strays, watched, watched.watch))
-        return Seen(strays, watched.alone and known)
+        made, rest = await insist(asyncio.to_thread(settled, watched.guard)) if watched.guard else ([], "")
+        if watched.watch is None:
+            return Seen(made, watched.alone, rest)
+        try:
+            strays, known = await insist(asyncio.to_thread(_strays, watched, watched.watch))
+        except WorldError:
+            if not made:
+                raise
+            strays, known = [], True  # what it made may be why git does not answer
+        return Seen([*made, *strays], watched.alone and known, rest)
 
     def forget(self, session: str) -> None:
         """The step is over."""
         self._sets.pop(session, None)
         self._sharing.discard(session)
-        self._watched.pop(session, None)
+        watched = self._watched.pop(session, None)
+        if watched is not None and watched.guard is not None:
+            clear(watched.guard, session)  # finds nothing where the step came to its end
 
 
 def _strays(watched: _Watched, watch: Watch) -> tuple[list[Violation], bool]:
