@@ -34,6 +34,9 @@ def smoke_command(call: Call, real: bool, scenario: str | None, dry_run: bool) -
     --real the scenarios run on whatever provider is configured and leave evidence in .fanfold/smoke; files
     that agents write are removed again. A scenario whose log does not show what it should is not ok, also
     when its run completed. The first one that meets an error (a refused key, no network) is the last.
+
+    With --json: {"ok", "checks": [{"name", "ok", "evidence"}]}, and "error" with what to do (its hint) where
+    a real scenario is not ok.
     """
     if scenario is not None and not real:
         raise AuthorError("usage.conflicting_options", "--scenario goes with --real")
