@@ -67,6 +67,8 @@ def test_a_dry_run_tells_a_person_what_would_happen(fanfold, recipe):
 def test_conflicts_are_explained(fanfold, recipe):
     out = fanfold("run", recipe, "-i", "topic=x", "-i", 'files=["src/**", "src/a.py"]', "--dry-run").out
     assert "each[0] and each[1] may both write src/a.py" in out
+    out = fanfold("run", recipe, "-i", "topic=x", "-i", 'files=["**/*", "**"]', "--dry-run").out
+    assert "each[0] and each[1] may both write every file" in out
 
 
 def test_inputs_are_taken_by_type_and_the_flag_wins_over_the_file(fanfold, project, recipe):

@@ -79,9 +79,15 @@ def _explain(conflict: Conflict, steps: Mapping[str, Instance]) -> str:
     a, b = steps[conflict.a], steps[conflict.b]
     on = plain(conflict.on)
     if a.write_set and b.write_set and overlaps(a.write_set, b.write_set):
-        return f"{plain(a.path)} and {plain(b.path)} may both write {on}"
+        # Of sets that hold everything any path is an example, and one that looks like a step misleads.
+        what = "every file" if _writes_all(a) and _writes_all(b) else on
+        return f"{plain(a.path)} and {plain(b.path)} may both write {what}"
     writer, reader = (a, b) if a.write_set and overlaps(a.write_set, b.read_set) else (b, a)
     return f"{plain(writer.path)} writes {on} in the shared workspace, where {plain(reader.path)} reads it"
+
+
+def _writes_all(instance: Instance) -> bool:
+    return "**/*" in instance.write_set or "**" in instance.write_set
 
 
 def _bounds(result: DryRun, colour: bool) -> Iterator[str]:
