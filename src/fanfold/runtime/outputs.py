@@ -24,6 +24,21 @@ MAX_DEPTH = 100
 _LARGEST = 2**63
 
 
+class TooLarge(ValueError):
+    """An output that is JSON, but more of it than a log can hold."""
+
+
+def unfit(node: Node, error: ValueError) -> Failure:
+    """The failure of a step whose output `strict` refused."""
+    code, hint = "output.not_json", ""
+    if isinstance(error, TooLarge):
+        code = "output.too_large"
+        hint = (
+            "have the step write it to a file in the workspace (write_set), and give its name as the output"
+        )
+    return Failure("invalid_output", code, f"{node.path}: {error}", hint, step=node.path)
+
+
 def check_output(node: Node, value: JSON) -> Failure | None:
     """What is wrong with an output, or None."""
     step = node.step
@@ -48,7 +63,7 @@ def strict(value: object) -> JSON:
     plain = _strict(value, 0)
     size = len(msgspec.json.encode(plain))
     if size > MAX_OUTPUT_BYTES:
-        raise ValueError(f"the output has {size:,} bytes, {MAX_OUTPUT_BYTES:,} are allowed")
+        raise TooLarge(f"the output has {size:,} bytes, {MAX_OUTPUT_BYTES:,} are allowed")
     return plain
 
 

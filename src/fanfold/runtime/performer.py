@@ -36,7 +36,7 @@ from fanfold.runtime.ids import session_id, settling_ids
 from fanfold.runtime.isolation import Isolation, Place
 from fanfold.runtime.jobs import AgentJob, CommandJob, FunctionJob, Job
 from fanfold.runtime.memory import add
-from fanfold.runtime.outputs import check_output, strict
+from fanfold.runtime.outputs import check_output, strict, unfit
 from fanfold.runtime.programs import Programs
 from fanfold.runtime.resolving import Execution, Settling, takes
 from fanfold.runtime.values import shorten
@@ -332,9 +332,7 @@ def _checked(node: Node, outcome: Outcome) -> Outcome:
     try:
         value = strict(outcome.output)
     except ValueError as error:
-        invalid: Failure | None = Failure(
-            "invalid_output", "output.not_json", f"{node.path}: {error}", step=node.path
-        )
+        invalid: Failure | None = unfit(node, error)
     else:
         outcome = msgspec.structs.replace(outcome, output=value)
         invalid = check_output(node, value)
