@@ -16,10 +16,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from fanfold.errors import WorldError
-from fanfold.kernel.nodes import Node
 from fanfold.kernel.paths import matches
 from fanfold.runtime.guarding import clear, guard_for, settled
 from fanfold.sessions.insist import insist
@@ -32,6 +31,13 @@ if TYPE_CHECKING:
 
 _THERE = "it works in the project itself, so these changes are there"
 _EVERYTHING = frozenset({"**", "**/*"})
+
+
+class Writer(Protocol):
+    """Who is about to work: a step, or a subagent by hand."""
+
+    @property
+    def write_set(self) -> tuple[str, ...]: ...
 
 
 class Seen:
@@ -61,7 +67,7 @@ class Watching:
         self._sharing: set[str] = set()
         self._watched: dict[str, _Watched] = {}
 
-    async def begin(self, session: str, node: Node, *, shared: bool) -> str:
+    async def begin(self, session: str, node: Writer, *, shared: bool) -> str:
         """A step is about to work; the code of what keeps it from being watched, usually none."""
         if not node.write_set:
             return ""
@@ -97,7 +103,8 @@ class Watching:
             if not made:
                 raise
             strays, known = [], True  # what it made may be why git does not answer
-        return Seen([*made, *strays], watched.alone and known, rest)
+        # Merges put none of what a guard finds, so not knowing them all excuses nobody of that.
+        return Seen([*made, *strays], watched.alone and (known or bool(made)), rest)
 
     def forget(self, session: str) -> None:
         """The step is over."""
