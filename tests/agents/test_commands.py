@@ -73,6 +73,23 @@ def test_old_outputs_and_those_of_another_process_are_gone_and_say_so(tmp_path):
     asyncio.run(main())
 
 
+def test_what_is_kept_to_read_on_is_bounded(tmp_path):
+    async def main() -> None:
+        box = tools(tmp_path)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("fanfold.agents.toolbox.commands.KEPT_CHARS", 40_000)
+            result: Any = await box.call("run_command", python(LOUD))
+        offset = result["next_offset"]["stdout"]
+        kept: Any = await box.call(
+            "read_output", {"output": result["output"], "offset": offset, "limit": 100_000}
+        )
+        assert kept["text"].startswith(WHOLE[offset:20_000])
+        assert f"[… {len(WHOLE) - 40_000:,} characters left out …]" in kept["text"]
+        assert kept["text"].endswith(WHOLE[-20_000:])
+
+    asyncio.run(main())
+
+
 def test_a_command_out_of_time_tells_what_it_said_so_far(tmp_path):
     stuck = "print('stuck', file=sys.stderr, flush=True)\ntime.sleep(60)"
     code = f"import sys, time\n{LOUD}\nsys.stdout.flush()\n{stuck}"

@@ -29,6 +29,8 @@ MAX_OUTPUT_CHARS = 16_000
 TAIL = 2 / 3
 """Of what is shown: how a program ended is mostly said at the end."""
 MAX_KEPT = 8
+KEPT_CHARS = 1_000_000
+"""Of each stream: hundreds of sessions may run in one process, and a program may say very much."""
 READ_CHARS = 16_000
 
 
@@ -105,7 +107,9 @@ class CommandTools:
             # Not a number: after a crash it would begin anew, and mean another command.
             said["output"] = f"out_{secrets.token_hex(4)}"
             said["next_offset"] = {name: MAX_OUTPUT_CHARS - int(MAX_OUTPUT_CHARS * TAIL) for name in long}
-            self._kept[said["output"]] = texts
+            self._kept[said["output"]] = {
+                name: cut(text, KEPT_CHARS, tail=1 / 2) for name, text in texts.items()
+            }
             if len(self._kept) > MAX_KEPT:
                 del self._kept[next(iter(self._kept))]
         return said
