@@ -294,6 +294,62 @@ def test_a_writer_may_share_the_project(agents, project):
     assert agents.evidence(child) == ["sandbox"]
 
 
+STRAY = command("sh", "-c", "mkdir -p other src; echo x > other/x.txt; echo y > src/y.txt")
+
+
+def paths(rows):
+    return [row["path"] for row in rows]
+
+
+def test_one_that_strays_fails_and_the_list_is_told(agents, project):
+    child = agents.spawn({"output": "done", "tool_calls": [STRAY]}, "--shared", "--write-set", "src/**")
+    done = agents.wait(child)
+    assert (done["status"], done["error"]["code"]) == ("failed", "workspace.violation")
+    assert "other/x.txt; it works in the project itself" in done["error"]["message"]
+    assert paths(done["violations"]) == ["other/x.txt"]
+    (listed,) = agents.run("ps", "--all", "--json").json()
+    assert paths(listed["violations"]) == ["other/x.txt"]
+    assert (project / "other" / "x.txt").exists()
+
+
+@pytest.mark.parametrize("flags", [(), ("--write-set", "src/**")])
+def test_role_files_are_nobody_s_to_write(agents, flags):
+    plant = command("sh", "-c", "mkdir -p .claude/agents; echo x > .claude/agents/a.md")
+    child = agents.spawn({"output": "done", "tool_calls": [plant]}, "--shared", *flags)
+    done = agents.wait(child)
+    assert (done["status"], done["error"]["code"]) == ("failed", "workspace.violation")
+    assert any(path.startswith(".claude") for path in paths(done["violations"]))
+
+
+def test_one_that_stays_inside_completes_and_the_next_turn_is_watched_anew(agents):
+    inside = command("sh", "-c", "mkdir -p src; echo y > src/y.txt")
+    turns = [{"output": "one", "tool_calls": [inside]}, {"output": "two", "tool_calls": [STRAY]}]
+    child = agents.spawn(turns, "--shared", "--write-set", "src/**")
+    done = agents.wait(child)
+    assert (done["status"], done["violations"]) == ("completed", [])
+    assert agents.send(child, "more").status == 0
+    again = agents.wait(child)
+    assert (again["status"], paths(again["violations"])) == ("failed", ["other/x.txt"])
+
+
+def test_what_one_changed_that_failed_anyway_is_told_too(agents):
+    flags = ("--shared", "--write-set", "src/**", "--timeout", "2")
+    child = agents.spawn({"output": "done", "tool_calls": [STRAY, GATE]}, *flags)
+    done = agents.wait(child)
+    assert done["error"]["code"] != "workspace.violation"
+    assert paths(done["violations"]) == ["other/x.txt"]
+
+
+def test_what_a_snapshot_merges_meanwhile_is_not_held_against_one_that_shares(agents, project):
+    wait = command("sh", "-c", "until test -e docs/n.md; do sleep 0.02; done")
+    sharing = agents.spawn({"output": "done", "tool_calls": [wait]}, "--shared", "--write-set", "src/**")
+    agents.until(lambda: agents.run("ps", "--json").json()[0]["status"] == "running")
+    writer = agents.spawn({"output": "done", "writes": {"docs/n.md": "n\n"}})
+    assert agents.wait(writer)["status"] == "completed"
+    done = agents.wait(sharing)
+    assert (done["status"], done["violations"]) == ("completed", [])
+
+
 def test_each_turn_starts_from_the_project_as_it_is_then(agents, project):
     look = command("cat", "b.txt", "mine.txt")
     child = agents.spawn(

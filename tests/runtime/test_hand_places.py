@@ -1,6 +1,7 @@
 """The workspaces of subagents by hand: what a host that died at the worst moment leaves, and who finds it."""
 
 import asyncio
+import json
 from pathlib import Path
 from typing import Any
 
@@ -141,6 +142,56 @@ def test_a_workspace_that_cannot_be_found_again_is_cleared_all_the_same(project)
         (project / ".fanfold" / "subagents" / "hand.1" / "child.json").unlink()
         await HandPlaces(project).clear("hand.1")
         assert left(project) == []
+
+    asyncio.run(story())
+
+
+def restart(project: Path) -> Path:
+    """Make the workspace of the child one from before the machine was restarted; its folder."""
+    folder = project / ".fanfold" / "subagents" / "hand.1"
+    record = json.loads((folder / "child.json").read_text())
+    if not record["method"].startswith("overlay"):
+        pytest.skip("copies are as good after a restart as before")
+    (folder / "child.json").write_text(json.dumps({**record, "owner": "another-boot:1:1"}))
+    return folder
+
+
+def test_work_from_before_a_restart_of_the_machine_is_not_thrown_away_unasked(project):
+    async def story() -> None:
+        first = home_in(project)
+        await enter_and_write(first, "b.txt")
+        await first.keep("because")
+        folder = restart(project)
+        second = home_in(project)
+        with pytest.raises(WorldError, match="before this machine was restarted") as caught:
+            await second.enter()
+        await second.keep(caught.value.code)
+        assert caught.value.code == "workspace.before_restart"
+        assert str(folder) in caught.value.message
+        kept = Workspaces(project).remains.peek("hand.1")
+        assert kept is not None
+        assert [one.path for one in kept.changes] == ["b.txt"]
+        await HandPlaces(project).clear("hand.1")
+        assert left(project) == []
+        third = home_in(project)
+        await third.enter()
+        assert whats(third.take_evidence()) == ["snapshot"]
+        await third.clear()
+
+    asyncio.run(story())
+
+
+def test_what_was_merged_before_a_restart_of_the_machine_is_told_and_in_nobody_s_way(project):
+    async def story() -> None:
+        first = home_in(project)
+        await enter_and_write(first, "b.txt")
+        assert await first.bring_back() is None
+        first.abandon()
+        restart(project)
+        second = home_in(project)
+        await second.enter()
+        assert whats(second.take_evidence()) == ["merge", "replaced"]
+        await second.clear()
 
     asyncio.run(story())
 

@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 
-def guard_for(node: Node, spaces: Callable[[], Workspaces]) -> Guard | None:
+def guard_for(writer: object, spaces: Callable[[], Workspaces]) -> Guard | None:
     """A guard over the project for a writer that shares it; None for one that runs no programs."""
     from fanfold.workspace.guard import Guard
 
-    if node.step.type == "function":
+    if isinstance(writer, Node) and writer.step.type == "function":
         return None
     try:
         return Guard(spaces().project)

@@ -3,6 +3,8 @@
 Rules
 * A child that writes works in a snapshot of the project, made when its turn begins, unless it was told to
   share the project. One that reads shares it.
+* One that shares the project is held to its write-set as a step is: the project is looked over before and
+  after, also when the turn failed anyway.
 * What a failed, cancelled or killed turn left is found again by the next one, which goes on in it. Otherwise
   a turn starts from the project as it is then.
 * Children do not wait for each other, whatever their write-sets: each merge compares three versions under
@@ -18,6 +20,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import msgspec
+
 from fanfold.errors import WorldError
 from fanfold.kernel.events import Failure
 from fanfold.runtime.isolation import Isolation, Place
@@ -28,6 +32,7 @@ from fanfold.sessions.opened import Settings
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from fanfold.runtime.watching import Seen
     from fanfold.workspace.changes import Violation
     from fanfold.workspace.children import Child
     from fanfold.workspace.merge import Conflict
@@ -36,6 +41,7 @@ if TYPE_CHECKING:
 MAX_SAID = 5
 HINTS = {
     "violation": "fanfold send can tell it what to take back; fanfold close throws its work away",
+    "shared": "take these changes back yourself; or spawn one with a wider --write-set",
     "conflict": "fanfold send can tell it what these files shall hold; fanfold close throws its work away",
 }
 
@@ -53,6 +59,17 @@ class HandIsolation(Isolation):
     def place_of(self, session: str) -> Place:
         return self.entered.get(session) or super().place_of(session)
 
+    async def watch(self, session: str, settings: Settings) -> str:
+        """Begin to watch one that shares the project; the code of what keeps it from being watched."""
+        return await self._watching.begin(session, settings, shared=True)
+
+    async def strayed(self, session: str) -> Seen | None:
+        """What one that was watched may be blamed for."""
+        return await self._watching.end(session)
+
+    def unwatch(self, session: str) -> None:
+        self._watching.forget(session)
+
 
 class HandPlaces:
     """Homes for the subagents that people start in one project."""
@@ -64,7 +81,11 @@ class HandPlaces:
     def home_of(self, session_id: str, role: str, settings: Settings) -> Home:
         """Where a child works; nothing is made yet."""
         apart = settings.isolated and not settings.read_only
-        return _Snapshot(self, session_id, role, settings) if apart else _Shared(self, session_id)
+        return (
+            _Snapshot(self, session_id, role, settings)
+            if apart
+            else _Shared(self, session_id, role, settings)
+        )
 
     async def clear(self, session_id: str) -> None:
         """Throw away what is kept of a child that will not run again."""
@@ -89,26 +110,69 @@ class HandPlaces:
 class _Shared:
     """The project itself."""
 
-    def __init__(self, places: HandPlaces, session_id: str) -> None:
+    def __init__(self, places: HandPlaces, session_id: str, role: str, settings: Settings) -> None:
         self.path = self.shown = str(places.folder)
-        self._entered = places.isolation.entered
+        self._isolation = places.isolation
         self._session_id = session_id
+        self._role = role
+        self._settings = settings
         self._place = Place(self.path, None)
+        self._is_watched = False
 
     async def enter(self) -> None:
-        self._entered[self._session_id] = self._place
+        if self._session_id in self._isolation.entered:
+            return
+        self._isolation.entered[self._session_id] = self._place
+        try:
+            unwatched = await self._isolation.watch(self._session_id, self._settings)
+        except BaseException as error:
+            self.abandon()
+            if isinstance(error, OSError):
+                raise _unusable(error) from error
+            raise
+        self._is_watched = True
+        if unwatched:
+            self._place.evidence.append({"what": "unwatched", "why": unwatched})
 
     async def bring_back(self) -> Failure | None:
-        return None
+        """It is there already; whether it may be is another question."""
+        try:
+            seen = await self._look()
+        except OSError as error:
+            raise _unusable(error) from error
+        if seen is None or not seen.strays or not seen.alone:
+            return None
+        message = f"{self._role} changed what it may not: {_named(seen.strays)}; {seen.rest}"
+        return Failure(
+            "violation", "workspace.violation", message, HINTS["shared"], retryable=False, step=self._role
+        )
+
+    async def _look(self) -> Seen | None:
+        """Tell once what was changed that may not be."""
+        if not self._is_watched:
+            return None
+        self._is_watched = False
+        seen = await self._isolation.strayed(self._session_id)
+        if seen is not None and seen.strays:
+            fact = told("violation" if seen.alone else "violation_warning", seen.strays)
+            self._place.evidence.append(fact)
+        return seen
 
     async def clear(self) -> None:
         self.abandon()
 
     async def keep(self, why: str) -> None:  # noqa: ARG002 - what is in the project stays there anyway
-        self.abandon()
+        try:
+            await self._look()
+        except (WorldError, OSError):
+            _log.exception("what %s changed could not be looked at", self._session_id)
+        finally:
+            self.abandon()
 
     def abandon(self) -> None:
-        self._entered.pop(self._session_id, None)
+        self._is_watched = False
+        self._isolation.unwatch(self._session_id)
+        self._isolation.entered.pop(self._session_id, None)
 
     def take_evidence(self) -> list[dict[str, Any]]:
         facts, self._place.evidence = self._place.evidence, []
@@ -157,11 +221,27 @@ class _Snapshot:
         what = "reopened"
         if child is None:
             self._check_proposal()
-            # After a restart of the machine a layer may be there that nobody can rely on any more.
-            what = "replaced" if self._places.has_kept(self._session_id) else "snapshot"
+            what = "replaced" if self._may_replace() else "snapshot"
             child = spaces.open_child(self._session_id, write_set=self._settings.write_set)
         self._facts.append({"what": what, "method": child.method, "session_id": self._session_id})
         return child
+
+    def _may_replace(self) -> bool:
+        """Whether there is a workspace that nobody needs. After a restart of the machine one may be there
+        of which parts never reached the disk: it is not gone on with, and not thrown away unasked.
+        """
+        from fanfold.workspace.results import Merged
+        from fanfold.workspace.workspaces import MERGED
+
+        if not self._places.has_kept(self._session_id):
+            return False
+        remains = self._isolation.spaces.remains
+        merged = None if self._settings.merge == "propose" else remains.read(self._session_id, MERGED)
+        if merged is not None:
+            self._tell_merge(msgspec.json.decode(merged, type=Merged))
+        elif remains.read(self._session_id, "child.json") is not None:
+            raise left_before_restart(self._session_id, self._places.folder)
+        return True
 
     def _is_merged(self, child: Child) -> bool:
         """Whether everything was in the project already when its process died, or could not clear it away."""
@@ -199,10 +279,8 @@ class _Snapshot:
             self._facts.append({**fact, "changes": changes})
 
     def _refusal(self, kind: str, rows: Sequence[Violation | Conflict]) -> Failure:
-        more = f" and {len(rows) - MAX_SAID} more" if len(rows) > MAX_SAID else ""
-        paths = ", ".join(row.path for row in rows[:MAX_SAID]) + more
         what = "changed what it may not" if kind == "violation" else "changed what somebody else changed too"
-        message = f"{self._role} {what}: {paths}; nothing of it was merged"
+        message = f"{self._role} {what}: {_named(rows)}; nothing of it was merged"
         return Failure(kind, f"workspace.{kind}", message, HINTS[kind], retryable=False, step=self._role)
 
     async def clear(self) -> None:
@@ -245,10 +323,27 @@ def proposal_waits(session_id: str, proposal: str) -> WorldError:
     return WorldError("subagent.proposal_waits", message, hint=hint)
 
 
+def left_before_restart(session_id: str, project: Path) -> WorldError:
+    """What a child does not go on with: a workspace of which nobody knows whether it is whole."""
+    folder = project / ".fanfold" / "subagents" / session_id
+    message = f"{session_id} left work in {folder} before this machine was restarted; parts may be missing"
+    hint = f"fanfold diff {session_id} shows it; fanfold close {session_id} throws it away"
+    return WorldError("workspace.before_restart", message, hint=hint)
+
+
+def _named(rows: Sequence[Violation | Conflict]) -> str:
+    more = f" and {len(rows) - MAX_SAID} more" if len(rows) > MAX_SAID else ""
+    return ", ".join(row.path for row in rows[:MAX_SAID]) + more
+
+
 async def _in_thread(work: Callable[[], _T]) -> _T:
     """Do what waits for the disk; what the disk refuses is the child's failure and not the host's."""
     try:
         return await asyncio.to_thread(work)
     except OSError as error:
-        message = f"the workspace cannot be used: {error.strerror or error}"
-        raise WorldError("workspace.io", message, hint="check permissions and disk space") from error
+        raise _unusable(error) from error
+
+
+def _unusable(error: OSError) -> WorldError:
+    message = f"the workspace cannot be used: {error.strerror or error}"
+    return WorldError("workspace.io", message, hint="check permissions and disk space")

@@ -132,6 +132,7 @@ class Turns:
             self._note(handle, home)
         finally:
             await home.keep(_code(error))
+        self._note(handle, home)  # what was found when it was left
 
     def _note(self, handle: Handle, home: Home) -> None:
         """Write what happened to a child's home into its log."""
