@@ -39,14 +39,14 @@ def test_defaults_are_those_of_the_documentation(project):
     assert set(config.origins.values()) == {"default"}
 
 
-def test_the_environment_wins_over_the_project_and_that_over_the_user(project):
-    user, own = "[workflows]\nmax_agents = 10\nmax_concurrent = 2\n", "[workflows]\nmax_agents = 20\n"
+def test_the_environment_wins_over_the_user_and_that_over_the_project(project):
+    user, own = "[workflows]\nmax_agents = 10\n", "[workflows]\nmax_agents = 20\nmax_concurrent = 2\n"
     config = read(project, own, user, FANFOLD_WORKFLOW_MAX_AGENTS="30")
     assert config.integer("workflows.max_agents") == 30
     assert config.origins["workflows.max_agents"] == "FANFOLD_WORKFLOW_MAX_AGENTS"
     assert config.integer("workflows.max_concurrent") == 2
-    assert "home/config.toml" in config.origins["workflows.max_concurrent"]
-    assert read(project, own, user).integer("workflows.max_agents") == 20
+    assert ".fanfold/config.toml" in config.origins["workflows.max_concurrent"]
+    assert read(project, own, user).integer("workflows.max_agents") == 10
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
+import termios
 from collections.abc import Sequence
 
 from fanfold.agents.permissions import Action
@@ -93,6 +94,7 @@ class Desk:
     async def allow(self, action: Action) -> bool:
         """Whether an agent may do what it chose to do. Asked each time; anything but yes is no."""
         self._progress.suspend()
+        termios.tcflush(sys.stdin.fileno(), termios.TCIFLUSH)  # what was typed before is no answer
         who = plain(action.step) or "an agent"
         tell(f"\n{who} {_WANTS.get(action.kind, 'wants to')}: {plain(action.what)}\n  allow it? [y/N] ")
         loop = asyncio.get_running_loop()

@@ -1,6 +1,6 @@
 """Configuration: one table of settings, read from files and environment, each value with its origin.
 
-Later wins: defaults, user file (`~/.fanfold/config.toml`), project file (`.fanfold/config.toml`),
+Later wins: defaults, project file (`.fanfold/config.toml`), user file (`~/.fanfold/config.toml`),
 environment; flags are applied by the surface that has them. A value outside its range is an error that
 names where it was written and what is allowed: silently clamping would hide what a run will do.
 
@@ -88,6 +88,7 @@ SETTINGS = (
     Setting("agents.project_instructions", ("FANFOLD_PROJECT_INSTRUCTIONS",), "switch", True),
     Setting("models.model", ("FANFOLD_MODEL",)),
     Setting("models.openai_base_url", ("OPENAI_BASE_URL",), not_in=("project",)),
+    Setting("models.anthropic_base_url", ("ANTHROPIC_BASE_URL",), not_in=("project", "user")),
     Setting("models.openai_api_key", ("OPENAI_API_KEY",), "secret", not_in=("project", "user")),
     Setting("models.anthropic_api_key", ("ANTHROPIC_API_KEY",), "secret", not_in=("project", "user")),
     Setting("models.local_idle_s", ("FANFOLD_LOCAL_IDLE_S",), "integer", 300, 1, 86_400),
@@ -118,7 +119,7 @@ class Config(Struct, frozen=True):
         """Read files and environment; `AuthorError` names whatever cannot be used."""
         home = fanfold_home(environment)
         found: Found = {}
-        for whose, folder in (("user", home), ("project", project / ".fanfold")):
+        for whose, folder in (("project", project / ".fanfold"), ("user", home)):
             found.update(_read_file(folder / "config.toml", whose))
         for setting in SETTINGS:
             # The first name is ours and wins over the alias.

@@ -13,6 +13,7 @@ from fanfold.errors import EXIT_PERMISSION, WorldError
 from fanfold.kernel.plan import CommandAction, FunctionAction, Plan, Step
 from fanfold.runtime.frozen import all_steps, freeze_roles, with_stages
 
+MAX_NAMED = 5
 POSTURES = ("read_only", "ask", "auto")
 
 
@@ -28,8 +29,8 @@ def needs_permission(plan: Plan, find_role: Callable[[str], Role | None]) -> lis
 
 
 def served_lines(role: Role) -> list[str]:
-    """Programs and addresses that a role's tools are."""
-    lines: list[str] = []
+    """What a role reaches beyond the project: the network, programs and addresses that are its tools."""
+    lines = [f"role {role.name} may reach the network"] if role.network else []
     for name, settings in role.mcp_servers.items():
         argv = [settings.get("command", ""), *_listed(settings.get("args"))]
         what = settings.get("url") or " ".join(map(str, argv)).strip()
@@ -58,8 +59,8 @@ def denied(plan: Plan, lines: list[str], posture: str = "ask") -> WorldError:
     """Nobody may answer, or somebody said no."""
     return WorldError(
         "permission_denied",
-        f"{plan.name} needs permission: {lines[0]}"
-        + (f" (and {len(lines) - 1} more)" if len(lines) > 1 else ""),
+        f"{plan.name} needs permission: {'; '.join(lines[:MAX_NAMED])}"
+        + (f"; and {len(lines) - MAX_NAMED} more" if len(lines) > MAX_NAMED else ""),
         hint="--permission read_only allows reading alone; leave it out to be asked, or use --permission auto"
         if posture == "read_only"
         else "run it with --yes, or with --permission auto",
