@@ -47,7 +47,7 @@ def test_three_roles_read_edit_run_and_judge_through_a_429_and_a_broken_stream(p
     assert provider.paid_twice() == []
     assert result["usage"]["input_tokens"] == sum(reply.input_tokens for _, reply in provider.given)
     assert result["usage"]["output_tokens"] == sum(reply.output_tokens for _, reply in provider.given)
-    assert result["usage"]["cost_usd"] > 0
+    assert result["usage"]["cost_usd"] is None, "nobody knows what a server of one's own charges"
     changed = {(change["path"], change["kind"]) for change in result["changes"]}
     added = {("notes/plan.md", "added"), ("notes/ran.txt", "added")}
     assert changed == {("greeting.py", "modified"), *added}

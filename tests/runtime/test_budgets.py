@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from fanfold.agents.models.prices import OWN_HOSTS
 from fanfold.kernel.budget import Ledger, estimate
 from fanfold.kernel.events import Estimate, Raised, Usage
 from fanfold.kernel.plan import Budget, Limits
@@ -142,7 +143,9 @@ def test_dollars_beside_tokens_count_what_is_known_and_the_tokens_bound_the_rest
 
 
 @pytest.fixture
-def provider() -> Iterator[Provider]:
+def provider(monkeypatch: pytest.MonkeyPatch) -> Iterator[Provider]:
+    """It stands for Anthropic itself, whose prices are known."""
+    monkeypatch.setitem(OWN_HOSTS, "anthropic", "127.0.0.1")
     with Provider(lambda asked: Reply(text="x", input_tokens=900, output_tokens=100)) as running:
         yield running
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from fanfold.agents.models.prices import OWN_HOSTS
 from fanfold.errors import FanfoldError
 from fanfold.runtime.client import Result
 from fanfold.runtime.frozen import Frozen
@@ -284,16 +285,25 @@ def test_dollars_are_refused_where_a_price_is_unknown(place: Place, recipe: str,
     assert "--budget-tokens" in error.hint
 
 
+@pytest.fixture
+def at_anthropic(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let this machine's provider stand for Anthropic itself, whose prices are known."""
+    monkeypatch.setitem(OWN_HOSTS, "anthropic", "127.0.0.1")
+
+
+@pytest.mark.parametrize("model", ["openai:gpt-5", SONNET])
 def test_a_server_of_one_s_own_has_no_known_prices_whatever_it_calls_its_models(
-    place: Place, provider: Provider
+    place: Place, provider: Provider, model: str
 ) -> None:
-    recipe, dollars = STEP % ("explorer", ', model: "openai:gpt-5"'), {"budget_micro_usd": 1_000_000}
+    recipe, dollars = STEP % ("explorer", f', model: "{model}"'), {"budget_micro_usd": 1_000_000}
     assert place.refused(recipe, options=dollars, **provider.environment).code == "budget.unpriced"
     both = {**dollars, "budget_tokens": 100_000}
-    assert place.run(recipe, options=both, **provider.environment).status == "completed"
+    done = place.run(recipe, options=both, **provider.environment)
+    assert (done.status, done.usage["cost_usd"]) == ("completed", None)
     assert place.run(recipe, options={"budget_tokens": 100_000}, **provider.environment).status == "completed"
 
 
+@pytest.mark.usefixtures("at_anthropic")
 def test_dollars_are_fine_where_prices_are_known(place: Place, provider: Provider) -> None:
     recipe = STEP % ("explorer", f', model: "{SONNET}"')
     done = place.run(recipe, options={"budget_micro_usd": 1_000_000}, **provider.environment)
@@ -310,6 +320,7 @@ def test_the_dollars_of_a_sub_workflow_are_looked_at_too(place: Place) -> None:
     assert 'of "kid"' in error.message
 
 
+@pytest.mark.usefixtures("at_anthropic")
 def test_an_unpriced_answer_of_a_priced_model_stops_a_run_that_has_dollars_only(place: Place) -> None:
     recipe = f"""
 name: r

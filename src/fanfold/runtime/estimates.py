@@ -19,7 +19,7 @@ from pathlib import Path
 import msgspec
 
 from fanfold.agents.local.weights import PROVIDER
-from fanfold.agents.models.prices import list_price
+from fanfold.agents.models.prices import is_elsewhere, list_price
 from fanfold.kernel.events import Estimate, Usage
 from fanfold.runtime.config import Config
 from fanfold.runtime.memory import add
@@ -42,13 +42,16 @@ class Prices:
 
     def __init__(self, chosen: Mapping[str | None, Choice], config: Config) -> None:
         self._chosen = chosen
-        url = config.text("models.openai_base_url")
-        self._elsewhere = url is not None and "api.openai.com" not in url
+        self._elsewhere = {
+            provider
+            for provider in ("openai", "anthropic")
+            if is_elsewhere(provider, config.text(f"models.{provider}_base_url"))
+        }
 
     def of(self, model: str | None, input_tokens: int, output_tokens: int) -> int | None:
         """Micro-dollars; None where nobody knows: models on this machine, servers of somebody else's."""
         choice = self._chosen[model]
-        if choice.provider == PROVIDER or (choice.provider == "openai" and self._elsewhere):
+        if choice.provider == PROVIDER or choice.provider in self._elsewhere:
             return None
         return list_price(choice.name, choice.provider, input_tokens, output_tokens)
 

@@ -85,6 +85,11 @@ class Asker:
         return self._models[self._at]
 
     @property
+    def listed(self) -> bool:
+        """Whether the present model is charged for by its provider's list."""
+        return self._providers.open(self.model).listed
+
+    @property
     def window(self) -> int | None:
         """How many tokens the present model holds, where that is known."""
         return self._providers.open(self.model).model.context_window

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from decimal import ROUND_CEILING, Decimal
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 from fanfold.kernel.events import Usage
 
@@ -19,12 +20,32 @@ CHARS_PER_TOKEN = 4
 _MICRO = Decimal(1_000_000)
 
 
-def usage_of(response: ModelResponse) -> Usage:
-    """Tokens and price of one response."""
+OWN_HOSTS = {"openai": "api.openai.com", "anthropic": "api.anthropic.com"}
+"""Where the providers whose prices are in the list can be reached."""
+
+
+def is_elsewhere(provider: str, url: str | None) -> bool:
+    """Whether a provider's protocol is spoken at an address of somebody else's; None is its own.
+
+    >>> is_elsewhere("openai", "https://eu.api.openai.com/v1"), is_elsewhere("openai", "http://127.0.0.1:80/v1")
+    (False, True)
+    """
+    if not url:
+        return False
+    try:
+        host = urlsplit(url).hostname or ""
+    except ValueError:  # no address at all: whoever connects will say so
+        return True
+    own = OWN_HOSTS[provider]
+    return host != own and not host.endswith(f".{own}")
+
+
+def usage_of(response: ModelResponse, *, listed: bool) -> Usage:
+    """Tokens and price of one response; `listed` when it came from the provider that the list is of."""
     used = response.usage
     if not used.input_tokens and not used.output_tokens:
         return Usage(0, max(1, len(response.text or "") // CHARS_PER_TOKEN), None)
-    return Usage(used.input_tokens, used.output_tokens, _micro_usd(response))
+    return Usage(used.input_tokens, used.output_tokens, _micro_usd(response) if listed else None)
 
 
 def _micro_usd(response: ModelResponse) -> int | None:
@@ -48,11 +69,6 @@ def list_price(model_name: str, provider: str, input_tokens: int, output_tokens:
     except (LookupError, ValueError):
         return None
     return int((price * _MICRO).to_integral_value(ROUND_CEILING))
-
-
-def is_priced(model_name: str, provider: str) -> bool:
-    """Whether the price of a model is known before anything is asked of it."""
-    return list_price(model_name, provider, 1, 1) is not None
 
 
 def add(one: Usage, other: Usage) -> Usage:

@@ -24,6 +24,7 @@ from msgspec import Struct
 
 from fanfold.agents.backend import SessionFailed
 from fanfold.agents.models.limits import Gate
+from fanfold.agents.models.prices import is_elsewhere
 from fanfold.kernel.events import Failure
 
 if TYPE_CHECKING:
@@ -74,6 +75,8 @@ class Line(NamedTuple):
     """`openai` or `anthropic`: whose key and whose limits."""
     model: Model
     gate: Gate
+    listed: bool
+    """The provider itself answers, so its list of prices holds."""
 
 
 class Providers:
@@ -81,6 +84,7 @@ class Providers:
 
     def __init__(self, access: Access, *, stall_s: float = STALL_S, max_in_flight: int = 256) -> None:
         self._access = access
+        self._addresses = {"openai": access.openai_base_url, "anthropic": access.anthropic_base_url}
         self._stall_s = stall_s
         self._max_in_flight = max_in_flight
         self._gates: dict[str, Gate] = {}
@@ -98,7 +102,8 @@ class Providers:
             kind, model_name = self.parse(name)
             provider = "anthropic" if kind == "anthropic" else "openai"
             gate = self._gates.setdefault(provider, Gate(self._max_in_flight))
-            line = Line(name, provider, self._model(kind, model_name), gate)
+            listed = not is_elsewhere(provider, self._addresses[provider])
+            line = Line(name, provider, self._model(kind, model_name), gate, listed)
             self._lines[name] = line
         return line
 
@@ -135,8 +140,7 @@ class Providers:
     @property
     def _elsewhere(self) -> bool:
         """Whether OpenAI's protocol is spoken by somebody else."""
-        url = self._access.openai_base_url
-        return url is not None and "api.openai.com" not in url
+        return is_elsewhere("openai", self._access.openai_base_url)
 
     def _model(self, kind: str, name: str) -> Model:
         if kind == "anthropic":

@@ -115,7 +115,7 @@ class ModelSession:
             await self._compact(too_long)
             return
         tell_apart(response)
-        usage = usage_of(response)
+        usage = usage_of(response, listed=self._asker.listed)
         judgement = self._contract.judge(response)
         entry = response_entry(self._asker.model, response, usage)
         clean = self._redactor.json(entry)
@@ -270,7 +270,7 @@ class ModelSession:
             except TooLong as again:
                 too_long = again
                 continue
-            usage = usage_of(response)
+            usage = usage_of(response, listed=self._asker.listed)
             entry = response_entry(self._asker.model, response, usage)
             entry.pop("message")
             await self._record({**entry, "compaction": True, "text": response.text or ""})
