@@ -172,3 +172,18 @@ def test_a_recipe_with_errors_is_not_predicted(fanfold, project):
     status, out, err = fanfold("run", "bad.yaml", "--dry-run")
     assert (status, out) == (2, "")
     assert "recipe.unknown_role" in err
+
+
+def test_a_run_warns_of_the_files_of_roles_it_uses_and_of_no_others(project, fanfold):
+    folder = project / ".claude/agents"
+    folder.mkdir(parents=True)
+    for name in ("used", "other"):
+        (folder / f"{name}.md").write_text(f"---\nname: {name}\ndescription: d\nmodel: sonnet\n---\nDo.\n")
+    (project / "r.yaml").write_text(
+        "name: r\nsteps: [{id: a, agent: used, posture: read_only, prompt: hi}]\n"
+    )
+    (project / "s.yaml").write_text("default: ok\n")
+    done = fanfold("run", "r.yaml", "--script", "s.yaml")
+    assert done.status == 0, done.err
+    assert "used.md:4" in done.err
+    assert "other.md" not in done.err

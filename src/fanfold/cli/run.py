@@ -87,6 +87,7 @@ def run_command(
     options = _options(flags)
     if project.wired.config.switch("workflows.enabled"):  # switched off, nothing is asked first
         _check_permission(plan, project.wired.roles.find, flags)
+    _warn_of_roles(project, plan)
     running = project.wired.open()
     try:
         tree = running.create(plan, inputs, options)
@@ -99,6 +100,20 @@ def run_command(
         return start(call, running, tree)
     finally:
         running.close()
+
+
+def _warn_of_roles(project: Project, plan: Plan) -> None:
+    """What is odd about the files of roles that this run uses; other roles are not its business."""
+    warnings = role_warnings(project)
+    if not warnings:
+        return
+    from fanfold.cli.progress import tell
+    from fanfold.runtime.frozen import freeze_roles
+
+    used = {role.source for role in freeze_roles(plan, project.wired.roles.find).values()}
+    for one in warnings:
+        if one.file in used:
+            tell(f"warning[{one.code}]: {one.message} ({one.file}:{one.range.start.line})\n")
 
 
 def _options(flags: Flags) -> Options:
