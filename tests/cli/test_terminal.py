@@ -19,6 +19,14 @@ steps:
   - {id: pick, approve: "Which one?", choices: [red, blue], depends_on: [ok]}
   - {id: ship, run: [echo, shipped], depends_on: [pick]}
 """
+CLERK = """
+name = "clerk"
+description = "Keeps notes"
+developer_instructions = "Keep notes."
+[mcp_servers.notes]
+command = "keep-notes"
+args = ["--all"]
+"""
 ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
@@ -104,6 +112,20 @@ def test_a_permission_that_is_refused_ends_with_its_status(gated, fanfold):
     assert status == 4
     assert "permission_denied" in screen
     assert fanfold("runs", "--json").json() == []
+
+
+def test_spawn_names_the_programs_of_a_role_when_it_asks(project, fanfold):
+    (project / ".fanfold" / "agents").mkdir(parents=True)
+    (project / ".fanfold" / "agents" / "clerk.toml").write_text(CLERK)
+    terminal = Terminal("spawn", "clerk", "x")
+    asked = terminal.until("Start it? [y/N]")
+    assert "the role clerk may change files" in asked
+    assert "role clerk uses the MCP server notes: keep-notes --all" in asked
+    terminal.type("n\n")
+    status, screen = terminal.end()
+    assert status == 4
+    assert "permission_denied" in screen
+    assert fanfold("ps", "--json").json() == []
 
 
 def test_the_live_tree_shows_steps_as_they_go(gated):
