@@ -203,7 +203,7 @@ class Wired:
             openai_api_key=config.text("models.openai_api_key"),
             openai_base_url=config.text("models.openai_base_url"),
             anthropic_api_key=config.text("models.anthropic_api_key"),
-            anthropic_base_url=self._environment.get("ANTHROPIC_BASE_URL"),
+            anthropic_base_url=config.text("models.anthropic_base_url"),
         )
 
         def reach(address: str) -> ModelBackend:
