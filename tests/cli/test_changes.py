@@ -68,6 +68,10 @@ def content(folder):
     return {str(path.relative_to(folder)): path.read_text() for path in files}
 
 
+def bases(folder):
+    return [one.name for one in (folder / ".fanfold/workspace/bases").iterdir() if one.is_dir()]
+
+
 def log(fanfold, run, *more):
     lines = fanfold("logs", run, "--json", *more).out.splitlines()
     return [json.loads(line) for line in lines]
@@ -102,21 +106,6 @@ def test_diff_shows_every_step_that_changed_something_and_what_became_of_it(fanf
     assert found["stray"]["why"] == "workspace.violation"
     assert "b/outside.txt" in found["stray"]["patch"]
     assert Path(found["stray"]["workspace"], "outside.txt").exists()
-
-
-def test_a_step_that_wrote_only_ignored_files_is_named_at_the_end_and_by_diff(fanfold, project):
-    (project / ".gitignore").write_text("*.log\n")
-    (project / "w.yaml").write_text(
-        "name: w\nsteps:\n  - {id: w, run: [touch, a.log], write_set: ['**/*']}\n"
-    )
-    ran = fanfold("run", "w.yaml", "--yes")
-    assert ran.status == 0
-    assert "w wrote only 1 file that git ignores: fanfold diff" in ran.err
-    run = ran.err.partition("fanfold diff ")[2].split()[0]
-    shown = fanfold("diff", run, "w").out
-    assert shown.startswith("# w: 1 file left behind")
-    assert "a.log" in shown
-    assert steps(fanfold("diff", run, "--json"))["w"]["left_out"] == ["a.log"]
 
 
 def test_looking_twice_shows_the_same_and_takes_nothing_over(fanfold, project, changed):
@@ -387,6 +376,7 @@ def test_gc_takes_workspaces_by_age_and_leaves_proposals_of_runs_that_stay(fanfo
     assert sessions(project) == [kept]
     assert fanfold("gc", "--json").json()["workspaces"] == [kept]
     assert sessions(project) == []
+    assert bases(project)
     assert steps(fanfold("diff", changed, "--json"))["draft"]["state"] == "proposed"
     assert fanfold("apply", changed, "draft").status == 0
 
@@ -401,6 +391,9 @@ def test_with_a_run_go_its_proposals_and_workspaces(fanfold, project, changed):
     assert gone == {**dry, "dry_run": False}
     assert (sessions(project), content_of_proposals(project)) == ([], [])
     assert os.listdir(project / ".fanfold/workspace/trash") == []
+    assert bases(project) == []
+    assert fanfold("run", "changes.yaml", "--script", "script.yaml", "--yes").status == 1
+    assert bases(project)
 
 
 @pytest.mark.parametrize("how", ["paused", "killed"])

@@ -119,7 +119,7 @@ class Remains:
                 self.throw_away(folder)
             for proposal in dropped:
                 self._proposals.drop(proposal)
-            self.prune_bases()
+            self.prune_bases(unused_for_s=keep_for_s)
             for name in os.listdir(self._layout.bases):
                 if name.startswith("."):
                     trash.throw_away(self._layout.bases / name, self._layout.trash)
@@ -159,9 +159,12 @@ class Remains:
         overlay.lift(folder / "workspace")
         trash.throw_away(folder, self._layout.trash)
 
-    def prune_bases(self) -> None:
-        """Throw away bases that no child and no proposal was made from; the newest stays."""
-        used = {self._bases.newest_name()}
+    def prune_bases(self, unused_for_s: float | None = None) -> None:
+        """Throw away bases that no child and no proposal was made from. The newest stays, from which the next
+        snapshot is made fast, unless a time is given and it was made, or found unchanged, longer ago.
+        """
+        newest = self._bases.newest_name()
+        used = set() if unused_for_s is not None and self._base_age_s(newest) > unused_for_s else {newest}
         used.update(proposal.base for proposal in self._proposals.all())
         for folder in self.folders():
             try:
@@ -171,6 +174,12 @@ class Remains:
         for name in self._bases.names():
             if name not in used:
                 trash.throw_away(self._layout.bases / name, self._layout.trash)
+
+    def _base_age_s(self, name: str | None) -> float:
+        try:
+            return time.time() - (self._layout.bases / (name or "") / "manifest").stat().st_mtime
+        except OSError:
+            return 0.0
 
     def _may_go(self, folder: Path, keep_for_s: float | None, judge: Judge) -> bool:
         try:
