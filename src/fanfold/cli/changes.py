@@ -142,6 +142,10 @@ def _show(step: StepChanges, run: str, colour: bool) -> None:
         if len(step.changes) > MAX_FILES:
             say(f"#   … {len(step.changes) - MAX_FILES} more\n")
         return
+    bare = [change["path"] for change in step.changes if not _is_drawn(change["path"], step.patch)]
+    if bare:
+        more = f" … {len(bare) - MAX_FILES} more" if len(bare) > MAX_FILES else ""
+        say(f"# without a patch: {one_line(', '.join(bare[:MAX_FILES]))}{more}\n")
     if not sys.stdout.isatty():
         say(step.patch)
         return
@@ -149,6 +153,12 @@ def _show(step: StepChanges, run: str, colour: bool) -> None:
         shade = next((shade for start, shade in _COLOURS if line.startswith(start)), "")
         text = _inert(line)
         say((paint(text, shade, colour) if shade else text) + "\n")
+
+
+def _is_drawn(path: str, patch: str) -> bool:
+    """Whether a patch has this path; git quotes names that are not plain."""
+    shown = path if path.isascii() and path.isprintable() and not set(path) & {'"', "\\"} else None
+    return shown is None or f" b/{shown}\n" in patch or f"a/{shown} b/" in patch
 
 
 def _head(step: StepChanges, run: str) -> str:

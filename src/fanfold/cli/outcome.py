@@ -18,6 +18,7 @@ from fanfold.kernel.budget import Ledger
 from fanfold.kernel.lifecycle import CANCELLED, COMPLETED, PAUSED, RUN_TERMINAL, WAITING
 from fanfold.kernel.nodes import Node
 from fanfold.runtime.approvals import open_approvals
+from fanfold.runtime.ids import session_id
 from fanfold.runtime.run_tree import RunTree, run_status
 from fanfold.runtime.views import as_text, result_document, run_error, waiting_proposals
 
@@ -45,7 +46,7 @@ def say_outcome(call: Call, tree: RunTree) -> int:
     except BrokenPipeError:
         reader_left()  # who ran it may not care for the answer; the status still tells how it went
     colour = wants_colour(sys.stderr, call.no_color)
-    tell("".join(_summary(tree, colour)))
+    tell("".join(_summary(call, tree, colour)))
     return exit_status(tree)
 
 
@@ -59,13 +60,13 @@ def _say_result(call: Call, tree: RunTree) -> None:
     sys.stdout.flush()
 
 
-def _summary(tree: RunTree, colour: bool) -> list[str]:
+def _summary(call: Call, tree: RunTree, colour: bool) -> list[str]:
     status = run_status(tree.state, tree.root)
     lines = [f"{paint(status, COLOURS.get(status, 'bold'), colour)}  {_facts(tree)}\n"]
     lines += _proposals(tree)
     lines += _left_behind(tree)
     if status in RUN_TERMINAL:
-        lines += _failures(tree, colour)
+        lines += _failures(call, tree, colour)
         return lines
     held = run_error(tree, tree.root)
     if status == WAITING:
@@ -157,10 +158,15 @@ def _left_behind(tree: RunTree) -> list[str]:
     return lines
 
 
-def _failures(tree: RunTree, colour: bool) -> list[str]:
+def _failures(call: Call, tree: RunTree, colour: bool) -> list[str]:
     """What failed first hand; a group or map fails only because of what it holds."""
     failed = [node for run in tree.state.runs.values() for node in run.nodes.values() if _failed(node)]
-    lines = [_failure_line(node, colour) for node in failed[:MAX_FAILURES]]
+    lines: list[str] = []
+    for node in failed[:MAX_FAILURES]:
+        lines.append(_failure_line(node, colour))
+        if _is_kept(call, node):
+            path = one_line(node.run.tree_path(node.path))
+            lines.append(f"    what it changed is kept: fanfold diff {tree.root.id} {path}\n")
     if len(failed) > MAX_FAILURES:
         lines.append(f"  and {len(failed) - MAX_FAILURES} more: fanfold inspect {tree.root.id} --steps\n")
     error = tree.root.error
@@ -175,6 +181,17 @@ def _failed(node: Node) -> bool:
         and node.status in ("failed", "timed_out")
         and getattr(node, "failed_child", None) is None
     )
+
+
+def _is_kept(call: Call, node: Node) -> bool:
+    """Whether a failed step left a workspace in which it changed something."""
+    if node.step.workspace_mode != "isolated" or not node.write_set:
+        return False
+    folder = call.project / ".fanfold" / "subagents" / session_id(node.run.id, node.path, node.attempt)
+    try:
+        return next((folder / "upper").iterdir(), None) is not None
+    except OSError:
+        return (folder / "copied").exists()  # a copy, which nobody compares just for this line
 
 
 def _failure_line(node: Node, colour: bool) -> str:
