@@ -124,8 +124,8 @@ def test_only_web_addresses_are_fetched(url):
 
 
 def test_addresses_are_encoded_as_the_wire_wants_them():
-    pages = {"/wiki/Z%C3%BCrich?q=a%20b%2F": (200, {}, b"a town")}
-    assert fetch(pages, "/wiki/Zürich?q=a b%2F#top")["text"] == "a town"
+    town = fetch({"/wiki/Z%C3%BCrich?q=a%20b%2F": (200, {}, b"a town")}, "/wiki/Zürich?q=a b%2F#top")
+    assert town["text"] == "a town"
     assert fetch({"/": (200, {}, b"root")}, "", host="\uff11\uff12\uff17.0.0.1")["text"] == "root"
 
 

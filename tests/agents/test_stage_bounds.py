@@ -10,7 +10,7 @@ import pytest
 from fanfold.agents.backend import Progress, Record, SessionRequest, SessionResult
 from fanfold.agents.pipelines import Pipelines
 from fanfold.agents.redaction import Redactor
-from fanfold.agents.role import Role
+from fanfold.agents.role import Role, SandboxMode
 from fanfold.agents.toolbox.catalogue import SessionTools
 from fanfold.kernel.events import Usage
 from tests.models.sessions import Recorder, request
@@ -75,7 +75,7 @@ def test_an_agent_stage_has_the_fewer_turns_of_its_step_and_its_role(step, role,
 @pytest.mark.parametrize("step", [True, False])
 @pytest.mark.parametrize("role", [True, False])
 def test_an_agent_stage_has_network_if_both_have_it_and_writes_if_both_may(step, role):
-    mode = "read-only" if role else "workspace-write"
+    mode: SandboxMode = "read-only" if role else "workspace-write"
     made = below(
         Role(name="r", description="d", network=role, sandbox_mode=mode), network=step, read_only=step
     )

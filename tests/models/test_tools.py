@@ -78,7 +78,7 @@ def test_what_was_raised_on_purpose_is_not_swallowed(error):
 def test_the_call_of_a_stage_that_crashes_is_the_stage_s_failure():
     async def scene(here):
         tools = breaking(ZeroDivisionError("by nought"))
-        staged = Pipelines(here.backend, find={}.get, toolbox=tools, redactor=Redactor([]))
+        staged = Pipelines(here.backend, find=lambda name: None, toolbox=tools, redactor=Redactor([]))
         asked = request(pipeline=({"tool": "read_file", "args": {"path": "a.txt"}},))
         with pytest.raises(FanfoldError) as failed:
             await staged.run(asked, here.recorder.record, here.recorder.show)
