@@ -32,7 +32,8 @@ def slow(project, background, until, monkeypatch):
     def start(script=SCRIPT):
         (project / "script.yaml").write_text(script)
         process = background("run", "slow.yaml", "--script", "script.yaml")
-        until(lambda run: run["steps"].get("second", {}).get("status") == "running")
+        calls = project / "calls"  # a step runs from the commit on, its agent is asked a moment later
+        until(lambda run: calls.exists() and "second 1 1" in calls.read_text())
         return process
 
     return start

@@ -84,7 +84,8 @@ def project(request: pytest.FixtureRequest, tmp_path: Path) -> Project:
     if not getattr(detect(), request.param).available:
         pytest.skip(f"no {request.param} here")
     bubblewrap = request.param == "bubblewrap"
-    return make(tmp_path, os.environ["PATH"] if bubblewrap else without_bubblewrap(tmp_path))
+    everything = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    return make(tmp_path, everything if bubblewrap else without_bubblewrap(tmp_path))
 
 
 def test_a_program_reads_the_workspace_and_the_log_names_the_level(project, request):

@@ -66,7 +66,13 @@ def fanfold(project: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "fanfold.cli.main", *arguments],
         cwd=project,
-        env={**os.environ, "HOME": str(project.parent), "OPENAI_API_KEY": "sk-canary-canary-canary"},
+        # The server's interpreter must be one of the user's programs, wherever these tests are.
+        env={
+            **os.environ,
+            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+            "HOME": str(project.parent),
+            "OPENAI_API_KEY": "sk-canary-canary-canary",
+        },
         text=True,
         capture_output=True,
         timeout=60,
