@@ -66,7 +66,7 @@ def test_the_second_signal_stops_at_once_and_loses_nothing(fanfold, project, bac
         "name: r\nsteps: [{id: a, run: [echo, x]}, {id: b, run: [sleep, '60']}]\n"
     )
     process = background("run", "recipe.yaml", "--yes", "--max-concurrency", "1")
-    read_until(process, b"b started")
+    read_until(process, b" b started")  # not a run whose id ends in b
     process.send_signal(signal.SIGINT)
     read_until(process, b"pausing")
     status, out, err = finish(process, signal.SIGINT)
