@@ -11,6 +11,7 @@ Rules
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -22,6 +23,7 @@ from fanfold.runtime.outputs import MAX_OUTPUT_BYTES
 from fanfold.sessions.processes import Ended, Process, end_tree, run_process, start_process
 
 if TYPE_CHECKING:
+    from fanfold.workspace.policy import Policy
     from fanfold.workspace.sandbox import Launch, LevelName
 
 REFUSED = 126
@@ -48,7 +50,7 @@ class Programs:
         timeout_s: float | None = None,
     ) -> Ended:
         """Run a program to its end. Raises `FileNotFoundError` when there is none of that name."""
-        launch = await self._plan(place, read_only, network, environment)
+        launch = await self._plan(argv[0], place, read_only, network, environment)
         try:
             ended = await run_process(
                 launch.command(argv),
@@ -79,7 +81,7 @@ class Programs:
     ) -> Spoken:
         """Start a program that an agent's tools talk to; it lives until it is ended."""
         place = self._isolation.place_of(request.session_id)
-        launch = await self._plan(place, request.read_only, request.network, environment)
+        launch = await self._plan(argv[0], place, request.read_only, request.network, environment)
         try:
             process = await start_process(
                 launch.command(argv),
@@ -94,11 +96,19 @@ class Programs:
         return Spoken(process, launch)
 
     async def _plan(
-        self, place: Place, read_only: bool, network: bool, environment: Mapping[str, str] | None
+        self,
+        program: str,
+        place: Place,
+        read_only: bool,
+        network: bool,
+        environment: Mapping[str, str] | None,
     ) -> Launch:
-        return await asyncio.to_thread(self._plan_now, place, read_only, network, dict(environment or {}))
+        given = dict(environment or {})
+        return await asyncio.to_thread(self._plan_now, program, place, read_only, network, given)
 
-    def _plan_now(self, place: Place, read_only: bool, network: bool, environment: dict[str, str]) -> Launch:
+    def _plan_now(
+        self, program: str, place: Place, read_only: bool, network: bool, environment: dict[str, str]
+    ) -> Launch:
         from fanfold.workspace.sandbox import choose_level, detect, plan_sandbox
 
         if self._level is None:
@@ -107,6 +117,8 @@ class Programs:
         policy = self._isolation.spaces.policy(
             place.child, read_only=read_only, network=network, environment=environment
         )
+        if self._level == "landlock" and place.child is not None:
+            _check_needs(program, policy)
         return plan_sandbox(self._level, policy)
 
 
@@ -131,6 +143,15 @@ class Spoken:
             await end_tree(self._process)
         finally:
             await asyncio.to_thread(self._launch.close)
+
+
+def _check_needs(program: str, policy: Policy) -> None:
+    """Refuse what needs a folder of the parent inside its snapshot, which Landlock cannot put there."""
+    folder = ".git" if os.path.basename(program) == "git" else program.removeprefix("./").partition("/")[0]
+    if folder not in policy.points:
+        return
+    message = f"{program} needs {folder} inside an isolated workspace, which Landlock cannot give"
+    raise WorldError("sandbox.insufficient", message, hint="install bubblewrap; fanfold doctor says more")
 
 
 def _check_started(program: str, ended: Ended) -> None:
