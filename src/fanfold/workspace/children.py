@@ -18,7 +18,7 @@ import msgspec
 
 from fanfold.errors import NotFoundError, WorldError
 from fanfold.workspace import overlay
-from fanfold.workspace.bases import Base, copy_files, make_folders
+from fanfold.workspace.bases import Base, Bases, copy_files, make_folders
 from fanfold.workspace.beneath import open_top
 from fanfold.workspace.changes import Change, Found, Touched, judge
 from fanfold.workspace.copying import Copier
@@ -203,6 +203,15 @@ def read_record(folder: Path) -> Record:
         raise NotFoundError("workspace.no_child", f"there is no workspace {folder.name}") from None
     except msgspec.DecodeError as error:
         raise WorldError("workspace.damaged", f"{folder}/child.json is damaged: {error}") from error
+
+
+def find(folder: Path, bases: Bases) -> tuple[Record, Base] | None:
+    """What is known of the child in a folder; None when it, or the base it lies on, is not there."""
+    try:
+        record = read_record(folder)
+        return record, bases.get(record.base)
+    except (NotFoundError, FileNotFoundError):
+        return None
 
 
 def attach(folder: Path, record: Record, base: Base, ignoring: Ignoring) -> Child:

@@ -17,7 +17,7 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-from fanfold.errors import NotFoundError, WorldError
+from fanfold.errors import WorldError
 from fanfold.workspace import cgroups, children, landlock, overlay, trash
 from fanfold.workspace.bases import Bases
 from fanfold.workspace.beneath import open_top
@@ -76,11 +76,10 @@ class Remains:
         """What is in a workspace that nobody works in; None when there is none."""
         folder = self._layout.child(session_id)
         with self._layout.lock():
-            try:
-                record = children.read_record(folder)
-                base = self._bases.get(record.base)
-            except (NotFoundError, FileNotFoundError):
+            found = children.find(folder, self._bases)
+            if found is None:
                 return None
+            record, base = found
             if overlay.mounts_below(folder):
                 return None  # somebody is in there
             still = msgspec.structs.replace(record, read_only=True)

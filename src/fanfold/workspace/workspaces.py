@@ -26,7 +26,7 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-from fanfold.errors import NotFoundError, WorldError
+from fanfold.errors import WorldError
 from fanfold.kernel.paths import matches
 from fanfold.workspace import children, disputes, overlay, trash
 from fanfold.workspace.bases import Base, Bases
@@ -129,11 +129,10 @@ class Workspaces:
         """The workspace an earlier process left for this session, opened as it was; None without one."""
         folder = self._layout.child(session_id)
         with self._layout.lock():
-            try:
-                record = children.read_record(folder)
-                base = self._bases.get(record.base)
-            except (NotFoundError, FileNotFoundError):
+            found = children.find(folder, self._bases)
+            if found is None:
                 return None
+            record, base = found
             if record.method.startswith("overlay") and not is_of_this_boot(record.owner):
                 return None  # what the layer held may never have reached the disk
             return children.attach(folder, record, base, self._ignoring)
