@@ -1,6 +1,6 @@
 """One process of a kill test: creates or resumes the campaign and dies at a chosen commit.
 
-    python driver.py PROJECT KILL_AT WHEN [ROOT]
+    python -m tests.kill.driver PROJECT KILL_AT WHEN [ROOT]
 
 WHEN is `before` (everything was written, the commit was not) or `after` (the commit returned, nobody was
 told). KILL_AT counts this process's commits from 1; 0 means: live. Prints the run id, then its status.
@@ -10,41 +10,16 @@ from __future__ import annotations
 
 import asyncio
 import os
-import signal
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 from fanfold.recipe.compile import compile_recipe
 from fanfold.runtime.project import Options, Project
 from fanfold.runtime.run_tree import RunTree
-from fanfold.store.protocol import Batch
-from fanfold.store.sqlite import SqliteStore
 from fanfold.wiring import Wired, wire
+from tests.dying_store import DyingStore
 
 TOPICS = [f"t{i}" for i in range(14)]
-
-
-class DyingStore(SqliteStore):
-    """Counts commits and kills its own process at one of them."""
-
-    kill_at = 0
-    when = "after"
-    commits = 0
-
-    def write(self, batches: Sequence[Batch]) -> None:
-        self.commits += 1
-        if self.commits != self.kill_at:
-            super().write(batches)
-            return
-        if self.when == "after":
-            super().write(batches)
-        else:
-            # Rows of a transaction that never commits: the next owner must not see them.
-            self._db.execute("BEGIN IMMEDIATE")
-            for batch in batches:
-                self._write_batch(self._db, batch)
-        os.kill(os.getpid(), signal.SIGKILL)
 
 
 async def main(folder: Path, kill_at: int, when: str, root: str | None) -> None:

@@ -43,7 +43,7 @@ class Campaign:
 
     def process(self, kill_at: int, when: str) -> str:
         """One owner, until it is killed or done; the last line it printed."""
-        command = [sys.executable, str(HERE / "driver.py"), str(self.folder), str(kill_at), when]
+        command = [sys.executable, "-m", "tests.kill.driver", str(self.folder), str(kill_at), when]
         environment = {
             **os.environ,
             "FANFOLD_SCRIPT_CALLS": str(self.calls_file),
@@ -52,6 +52,7 @@ class Campaign:
         done = subprocess.run(
             [*command, *([self.root] if self.root else [])],
             env=environment,
+            cwd=HERE.parent.parent,
             capture_output=True,
             text=True,
             timeout=DEADLINE_S,

@@ -1,6 +1,6 @@
 """One process of a test that kills: runs or resumes `recipe.yaml` of a folder and dies at a chosen commit.
 
-    python dying.py FOLDER KILL_AT WHEN [ROOT]
+    python -m tests.runtime.dying FOLDER KILL_AT WHEN [ROOT]
 
 As in `tests/kill/driver.py`; besides, a file `meddle.json` ([[path, text], …]) says what somebody else writes
 into the project right before each merge. Each of them happens once, however often the run is resumed.
@@ -10,35 +10,15 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
-import signal
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from fanfold.recipe.compile import compile_recipe
 from fanfold.runtime.project import Options, Project
-from fanfold.store.protocol import Batch
-from fanfold.store.sqlite import SqliteStore
 from fanfold.wiring import wire
 from fanfold.workspace.workspaces import Workspaces
-
-
-class DyingStore(SqliteStore):
-    """Counts commits and kills its own process at one of them."""
-
-    kill_at = 0
-    when = "after"
-    commits = 0
-
-    def write(self, batches: Sequence[Batch]) -> None:
-        self.commits += 1
-        if self.commits == self.kill_at and self.when == "before":
-            os.kill(os.getpid(), signal.SIGKILL)
-        super().write(batches)
-        if self.commits == self.kill_at:
-            os.kill(os.getpid(), signal.SIGKILL)
+from tests.dying_store import DyingStore
 
 
 def meddle(folder: Path) -> None:

@@ -16,7 +16,7 @@ from fanfold.runtime.views import result_document
 from fanfold.sessions.log import read_entries
 from fanfold.store.sqlite import SqliteStore
 
-DYING = Path(__file__).parent / "dying.py"
+ROOT = Path(__file__).parent.parent.parent
 DEADLINE_S = 60
 
 
@@ -42,10 +42,11 @@ class Doomed:
 
     def start(self, kill_at: int = 0, when: str = "after") -> subprocess.Popen[str]:
         """An owner that works in the background."""
-        command = [sys.executable, str(DYING), str(self.folder), str(kill_at), when]
+        command = [sys.executable, "-m", "tests.runtime.dying", str(self.folder), str(kill_at), when]
         return subprocess.Popen(
             [*command, *([self.root] if self.root else [])],
             env={**os.environ, "FANFOLD_SCRIPT_CALLS": str(self.calls_file)},
+            cwd=ROOT,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
