@@ -6,7 +6,7 @@ import socket
 import pytest
 
 from fanfold.agents.toolbox import ToolFailed
-from fanfold.agents.toolbox.fetching import FetchTools, is_public
+from fanfold.agents.toolbox.fetching import MAX_BYTES, FetchTools, is_public
 
 
 class Site:
@@ -66,11 +66,12 @@ def test_a_page_is_read_as_text_in_pieces():
     assert piece["next_offset"] == 5
 
 
-def test_what_is_too_large_is_cut_and_says_so(monkeypatch):
-    monkeypatch.setattr("fanfold.agents.toolbox.fetching.MAX_BYTES", 1_000)
-    result = fetch({"/": (200, {}, b"x" * 100_000)}, "/")
-    assert len(result["text"]) == 1_000
-    assert "first 1,000 bytes" in result["cut"]
+def test_what_is_too_large_is_cut_and_says_so():
+    result = fetch({"/": (200, {}, b"x" * (MAX_BYTES + 1))}, "/", limit=2 * MAX_BYTES)
+    assert len(result["text"]) == MAX_BYTES
+    assert f"first {MAX_BYTES:,} bytes" in result["cut"]
+    whole = fetch({"/": (200, {}, b"x" * MAX_BYTES)}, "/", limit=2 * MAX_BYTES)
+    assert "cut" not in whole
 
 
 def test_what_takes_too_long_is_given_up():
