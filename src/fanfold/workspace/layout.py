@@ -2,7 +2,7 @@
 
     .fanfold/subagents/<session>/     one child: its record, its layer, and `workspace`, which the step sees
     .fanfold/workspace/               private: bases/, store.git/, journal/, proposals/, trash/, tmp/, lock,
-                                      merges.jsonl
+                                      merges.jsonl, refused/ (protected names that programs made)
 
 Rules
 * All of it is ours and nobody else may enter. Git sees none of it.
