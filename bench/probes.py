@@ -23,8 +23,8 @@ import fanfold
 from bench.graphs import chain, layered
 from fanfold.kernel.events import Envelope, SubagentEvent
 from fanfold.kernel.plan import AgentAction, Input, Limits, Plan, Step
-from fanfold.runtime.project import Options, Project
-from fanfold.runtime.run_tree import RunTree
+from fanfold.runtime.hosting.run_tree import RunTree
+from fanfold.runtime.operations.project import Options, Project
 from fanfold.wiring import wire
 
 Figures = dict[str, float]
@@ -112,7 +112,7 @@ def log(folder: Path, number: int) -> Figures:
     written, events = next(iter(db.execute(query)))
     begin = perf_counter()
     project.runs_folder.mkdir(exist_ok=True)
-    from fanfold.runtime.report import write_mirror
+    from fanfold.runtime.views.report import write_mirror
 
     write_mirror(tree, project.runs_folder)
     mirror_s = perf_counter() - begin

@@ -18,8 +18,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from time import perf_counter
 
-from fanfold.workspace import overlay
-from fanfold.workspace.children import Child
+from fanfold.workspace.snapshots import overlay
+from fanfold.workspace.snapshots.children import Child
 from fanfold.workspace.workspaces import Workspaces
 
 Table = dict[str, dict[str, float]]

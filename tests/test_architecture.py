@@ -18,11 +18,12 @@ from tools.tidy import ROOT
 SURFACES = ("server", "cluster", "cli", "testing")
 BELOW_RUNTIME = {
     "errors": (),
+    "text": ("errors",),
     "kernel": ("errors",),
-    "recipe": ("kernel", "errors"),
+    "recipe": ("text", "kernel", "errors"),
     "store": ("kernel", "errors"),
     "workspace": ("kernel", "errors"),
-    "agents": ("workspace", "kernel", "errors"),
+    "agents": ("workspace", "text", "kernel", "errors"),
     "sessions": ("agents", "workspace", "store", "kernel", "errors"),
 }
 INNER = (*BELOW_RUNTIME, "runtime", "tools")

@@ -18,7 +18,7 @@ from rich._export_format import CONSOLE_SVG_FORMAT
 from rich.console import Console
 
 from fanfold.cli.live import LiveTree
-from fanfold.runtime.project import Options
+from fanfold.runtime.operations.project import Options
 from fanfold.wiring import wire
 from tools.tidy import ROOT
 

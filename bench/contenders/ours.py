@@ -16,7 +16,7 @@ import apsw
 import fanfold
 from bench.contenders.protocol import CONCURRENCY, WARM_COMMITS, Clock, OutOfTime, contend
 from fanfold.kernel.plan import FunctionAction, Limits, Plan, Step
-from fanfold.runtime.project import Options
+from fanfold.runtime.operations.project import Options
 from fanfold.wiring import wire
 
 

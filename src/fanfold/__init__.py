@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from fanfold.errors import AuthorError, FanfoldError, NotFoundError, WorldError
     from fanfold.kernel.plan import JSON
     from fanfold.recipe.builder import Recipe
-    from fanfold.runtime.client import Client, RunHandle
-    from fanfold.runtime.functions import function
-    from fanfold.runtime.project import Options
-    from fanfold.runtime.result import Result, StepResult
+    from fanfold.runtime.operations.client import Client, RunHandle
+    from fanfold.runtime.operations.project import Options
+    from fanfold.runtime.steps.functions import function
+    from fanfold.runtime.views.result import Result, StepResult
 
 __version__ = "0.1.0"
 __all__ = [
@@ -47,16 +47,16 @@ __all__ = [
 
 _HOMES = {
     "AuthorError": "fanfold.errors",
-    "Client": "fanfold.runtime.client",
+    "Client": "fanfold.runtime.operations.client",
     "FanfoldError": "fanfold.errors",
     "NotFoundError": "fanfold.errors",
-    "Options": "fanfold.runtime.project",
+    "Options": "fanfold.runtime.operations.project",
     "Recipe": "fanfold.recipe.builder",
-    "Result": "fanfold.runtime.result",
-    "RunHandle": "fanfold.runtime.client",
-    "StepResult": "fanfold.runtime.result",
+    "Result": "fanfold.runtime.views.result",
+    "RunHandle": "fanfold.runtime.operations.client",
+    "StepResult": "fanfold.runtime.views.result",
     "WorldError": "fanfold.errors",
-    "function": "fanfold.runtime.functions",
+    "function": "fanfold.runtime.steps.functions",
 }
 
 

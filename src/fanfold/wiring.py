@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from fanfold.agents.roles import Registry, load_roles, role_roots
+from fanfold.agents.roles.registry import Registry, load_roles, role_roots
 from fanfold.errors import FanfoldError
 from fanfold.recipe.library import Library, is_path
 from fanfold.recipe.surroundings import Ceilings, Found, RoleFacts, Surroundings
@@ -22,15 +22,15 @@ from fanfold.runtime.config import Config, user_home
 
 if TYPE_CHECKING:
     from fanfold.agents.backend import Backend
-    from fanfold.agents.role import Role
+    from fanfold.agents.roles.role import Role
     from fanfold.kernel.plan import Plan
     from fanfold.recipe.builder import Recipe
-    from fanfold.runtime.by_hand import HandMeans
-    from fanfold.runtime.client import Client
-    from fanfold.runtime.frozen import Frozen
-    from fanfold.runtime.handler_search import HandlerSearch
-    from fanfold.runtime.means import Means
-    from fanfold.runtime.project import Project
+    from fanfold.runtime.operations.by_hand import HandMeans
+    from fanfold.runtime.operations.client import Client
+    from fanfold.runtime.operations.project import Project
+    from fanfold.runtime.records.frozen import Frozen
+    from fanfold.runtime.steps.handler_search import HandlerSearch
+    from fanfold.runtime.steps.means import Means
     from fanfold.sessions.supervisor import Supervisor
     from fanfold.store.protocol import Store
 
@@ -73,7 +73,7 @@ class Wired:
     @cached_property
     def _handlers(self) -> HandlerSearch:
         # Reading a project's Python files is for recipes that name a handler; most do not.
-        from fanfold.runtime.handler_search import HandlerSearch
+        from fanfold.runtime.steps.handler_search import HandlerSearch
 
         return HandlerSearch(self.project)
 
@@ -101,7 +101,7 @@ class Wired:
 
     def client(self) -> Client:
         """The project as Python sees it."""
-        from fanfold.runtime.client import Client
+        from fanfold.runtime.operations.client import Client
 
         return Client(self.open(), self.plan_of)
 
@@ -109,7 +109,7 @@ class Wired:
         """The project with its store, ready to run recipes."""
         # Looking at recipes must not cost the import of a database.
         from fanfold.agents.redaction import Redactor
-        from fanfold.runtime.project import Project
+        from fanfold.runtime.operations.project import Project
         from fanfold.store.sqlite import SqliteStore
 
         durability = self.config.text("store.durability")
@@ -143,8 +143,8 @@ class Wired:
 
     def supervise_by_hand(self, project: Project) -> Supervisor:
         """The supervisor of subagents that people start themselves; each names its own back end."""
-        from fanfold.runtime.by_hand import HandMeans
-        from fanfold.runtime.hand_places import HandPlaces
+        from fanfold.runtime.operations.by_hand import HandMeans
+        from fanfold.runtime.operations.hand_places import HandPlaces
         from fanfold.sessions.supervisor import Supervisor
         from fanfold.store.leases import this_process
 
@@ -163,7 +163,7 @@ class Wired:
 
     def _door(self, store: Store, means: HandMeans, name: str) -> Backend:
         from fanfold.agents.backends.scripted import Script, ScriptedBackend
-        from fanfold.runtime.frozen import Frozen
+        from fanfold.runtime.records.frozen import Frozen
 
         kind, _, blob = name.partition(":")
         if kind == "scripted" and blob:

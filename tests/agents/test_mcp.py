@@ -18,7 +18,7 @@ from fanfold.agents.backend import SessionFailed, SessionRequest
 from fanfold.agents.permissions import Action, Permissions
 from fanfold.agents.toolbox import ToolFailed
 from fanfold.agents.toolbox.catalogue import SessionTools
-from fanfold.agents.toolbox.mcp import ServedTools
+from fanfold.agents.toolbox.mcp.tools import ServedTools
 from fanfold.sessions.processes import Process, end_tree, start_process
 from fanfold.testing.provider import Call, Reply
 from tests.models.sessions import MODELS, Killed, Recorder, play, request
@@ -669,7 +669,7 @@ def test_a_session_that_is_cancelled_during_a_call_leaves_no_server(tmp_path):
 def test_sessions_that_begin_at_once_load_the_client_once_and_whole():
     code = """
 import asyncio
-from fanfold.agents.toolbox.mcp_connection import load_client
+from fanfold.agents.toolbox.mcp.connection import load_client
 
 async def load(over_http):
     await load_client(over_http)
@@ -689,7 +689,7 @@ def test_a_session_without_servers_does_not_load_the_client():
 import asyncio, sys
 from fanfold.agents.permissions import Permissions
 from fanfold.agents.toolbox.catalogue import SessionTools
-from fanfold.agents.toolbox.mcp import ServedTools
+from fanfold.agents.toolbox.mcp.tools import ServedTools
 from tests.models.sessions import request
 
 asked = request(tools=("read_file",), mcp_servers={"a": {"command": "x"}})

@@ -13,7 +13,7 @@ from mcp.types import (
 )
 
 from fanfold.agents.models.answers import complaints
-from fanfold.agents.toolbox.mcp_offers import OPEN, clean_schema, told
+from fanfold.agents.toolbox.mcp.offers import OPEN, clean_schema, told
 
 
 def text(words: str) -> TextContent:

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from fanfold.agents.backend import SessionFailed
-from fanfold.agents.toolbox.mcp_servers import Server, read_server, servers_in_front_matter, servers_of
+from fanfold.agents.toolbox.mcp.servers import Server, read_server, servers_in_front_matter, servers_of
 
 OURS = {
     "TOKEN": "the-token-of-the-test",

@@ -10,8 +10,8 @@ import pytest
 from fanfold.agents.backend import Entry, SessionFailed, SessionRequest
 from fanfold.agents.pipelines import Pipelines
 from fanfold.agents.redaction import Redactor
-from fanfold.agents.role import Role
-from fanfold.agents.roles import Registry, load_roles
+from fanfold.agents.roles.registry import Registry, load_roles
+from fanfold.agents.roles.role import Role
 from fanfold.agents.toolbox.catalogue import SessionTools
 from fanfold.testing.provider import Asked, Call, Reply, answer_with
 from tests.models.sessions import Killed, Recorder, World, play, request

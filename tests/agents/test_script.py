@@ -2,8 +2,8 @@
 
 import pytest
 
-from fanfold.agents.script import Answer, Script, ToolCall
-from fanfold.agents.script_text import MAX_BYTES, MAX_DEPTH
+from fanfold.agents.scripts.script import Answer, Script, ToolCall
+from fanfold.agents.scripts.text import MAX_BYTES, MAX_DEPTH
 from fanfold.errors import AuthorError
 from fanfold.kernel.events import FAILURE_CLASSES
 

@@ -10,7 +10,7 @@ import pytest
 from fanfold.agents.backend import Progress, Record, SessionRequest, SessionResult
 from fanfold.agents.pipelines import Pipelines
 from fanfold.agents.redaction import Redactor
-from fanfold.agents.role import Role, SandboxMode
+from fanfold.agents.roles.role import Role, SandboxMode
 from fanfold.agents.toolbox.catalogue import SessionTools
 from fanfold.kernel.events import Usage
 from tests.models.sessions import Recorder, request

@@ -13,7 +13,7 @@ import pytest
 
 from fanfold.kernel.events import Event, Evidence
 from fanfold.kernel.fingerprint import fingerprint
-from fanfold.runtime.project import Options
+from fanfold.runtime.operations.project import Options
 from fanfold.wiring import wire
 from tests.kernel.drive import Drive, function, plan
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from fanfold.runtime.by_hand import ask, with_key
+from fanfold.runtime.operations.by_hand import ask, with_key
 from fanfold.sessions.log import read_children, read_entries, read_evidence
 from fanfold.sessions.opened import Settings
 from fanfold.wiring import wire

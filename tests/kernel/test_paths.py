@@ -11,8 +11,8 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from fanfold.kernel import claims
 from fanfold.kernel.paths import ClaimIndex, GlobError, check_glob, matches, overlaps, witness
+from fanfold.kernel.sets import claims
 
 # The slow version: multiply braces out, split at '/', match by trying everything.
 

@@ -14,8 +14,8 @@ import sys
 from pathlib import Path
 
 from fanfold.recipe.compile import compile_recipe
-from fanfold.runtime.project import Options, Project
-from fanfold.runtime.run_tree import RunTree
+from fanfold.runtime.hosting.run_tree import RunTree
+from fanfold.runtime.operations.project import Options, Project
 from fanfold.wiring import Wired, wire
 from tests.dying_store import DyingStore
 

@@ -19,9 +19,9 @@ from typing import Any
 import pytest
 
 from fanfold.kernel.lifecycle import COMPLETED
-from fanfold.runtime.run_tree import RunTree
-from fanfold.runtime.verify import verify
-from fanfold.runtime.views import result_document
+from fanfold.runtime.hosting.run_tree import RunTree
+from fanfold.runtime.operations.verify import verify
+from fanfold.runtime.views.documents import result_document
 from fanfold.store.sqlite import SqliteStore
 
 HERE = Path(__file__).parent

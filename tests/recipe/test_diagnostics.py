@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fanfold.recipe.diagnostics import (
+from fanfold.text.diagnostics import (
     MAX_DIAGNOSTICS,
     Diagnostic,
     Fix,

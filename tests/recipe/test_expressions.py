@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fanfold.kernel.plan import JSON
-from fanfold.recipe.expressions import ExpressionError, Reference, check_expression, evaluate
+from fanfold.recipe.expressions.evaluate import ExpressionError, Reference, check_expression, evaluate
 
 VALUES: dict[str, JSON] = {
     "inputs": {

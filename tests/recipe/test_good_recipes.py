@@ -14,9 +14,10 @@ import msgspec
 import pytest
 
 from fanfold.kernel.plan import Plan
-from fanfold.recipe import keys, parse
-from fanfold.recipe.diagnostics import render_text
+from fanfold.recipe.language import keys
 from fanfold.recipe.schema import json_schema
+from fanfold.text import parse
+from fanfold.text.diagnostics import render_text
 from tests.recipe.known import HERE, ROLES, compile_file
 
 FILES = sorted((HERE / "good").glob("*.yaml"))

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fanfold.kernel.plan import Plan
-from fanfold.recipe import parse
+from fanfold.text import parse
 from tests.recipe.known import HERE, compile_text
 
 TEXTS = [file.read_text() for folder in ("good", "bad") for file in sorted((HERE / folder).glob("*.yaml"))]

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fanfold.recipe.diagnostics import Diagnostic, render_text
-from fanfold.recipe.parse import MAX_BYTES, MAX_VALUES, Mapping, Node, Scalar, Sequence, parse, plain
+from fanfold.text.diagnostics import Diagnostic, render_text
+from fanfold.text.parse import MAX_BYTES, MAX_VALUES, Mapping, Node, Scalar, Sequence, parse, plain
 
 RECIPE = """\
 name: research-and-brief                # a comment

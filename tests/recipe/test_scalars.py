@@ -10,8 +10,8 @@ import yaml
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from fanfold.recipe.parse import Mapping, Scalar, parse, plain
-from fanfold.recipe.scalars import resolve
+from fanfold.text.parse import Mapping, Scalar, parse, plain
+from fanfold.text.scalars import resolve
 
 WORDS = st.text(alphabet="ab é日-:#'\"\\{}|>\t", max_size=12)
 LINES = st.lists(st.text(alphabet=" \tab日:#", max_size=6), max_size=6)

@@ -7,8 +7,8 @@ from typing import Any
 import jsonschema_rs
 import pytest
 
-from fanfold.recipe import keys
 from fanfold.recipe.compile import Ceilings
+from fanfold.recipe.language import keys
 from fanfold.recipe.schema import json_schema, reference_markdown
 
 MINIMAL: dict[str, Any] = {"name": "t", "steps": [{"id": "a", "prompt": "x"}]}

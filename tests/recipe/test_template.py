@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fanfold.recipe.template import (
+from fanfold.text.template import (
     MAX_HOLES,
     MAX_RENDERED_CHARS,
     Hole,

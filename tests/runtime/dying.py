@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from fanfold.recipe.compile import compile_recipe
-from fanfold.runtime.project import Options, Project
+from fanfold.runtime.operations.project import Options, Project
 from fanfold.wiring import wire
 from fanfold.workspace.workspaces import Workspaces
 from tests.dying_store import DyingStore

@@ -10,9 +10,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from fanfold.runtime.run_tree import RunTree
-from fanfold.runtime.verify import verify
-from fanfold.runtime.views import result_document
+from fanfold.runtime.hosting.run_tree import RunTree
+from fanfold.runtime.operations.verify import verify
+from fanfold.runtime.views.documents import result_document
 from fanfold.sessions.log import read_entries
 from fanfold.store.sqlite import SqliteStore
 

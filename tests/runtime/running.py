@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from fanfold.recipe.compile import compile_recipe
-from fanfold.runtime.client import Client, Result
-from fanfold.runtime.project import Options
+from fanfold.runtime.operations.client import Client, Result
+from fanfold.runtime.operations.project import Options
 from fanfold.wiring import wire
 
 

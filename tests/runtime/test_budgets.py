@@ -13,8 +13,8 @@ from fanfold.agents.models.prices import OWN_HOSTS
 from fanfold.kernel.budget import Ledger, estimate
 from fanfold.kernel.events import Estimate, Raised, Usage
 from fanfold.kernel.plan import Budget, Limits
-from fanfold.runtime.project import Options
-from fanfold.runtime.result import Result, to_result
+from fanfold.runtime.operations.project import Options
+from fanfold.runtime.views.result import Result, to_result
 from fanfold.testing.provider import Reply
 from tests.e2e.world import Provider
 from tests.kernel.drive import Drive, agent, call, plan

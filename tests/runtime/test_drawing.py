@@ -9,9 +9,9 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from fanfold.kernel.plan import AgentAction, ApprovalAction, CommandAction, GroupAction, Plan, Repeat, Step
-from fanfold.runtime.drawing import Drawing, draw, mermaid
-from fanfold.runtime.drawing_svg import svg
-from fanfold.runtime.graph_layout import place
+from fanfold.runtime.views.drawing import Drawing, draw, mermaid
+from fanfold.runtime.views.drawing_svg import svg
+from fanfold.runtime.views.graph_layout import place
 
 SVG = "{http://www.w3.org/2000/svg}"
 

@@ -26,7 +26,7 @@ from fanfold.kernel.plan import (
     Step,
     WorkflowAction,
 )
-from fanfold.runtime.dryrun import Conflict, DryRun, dry_run
+from fanfold.runtime.forecast.dryrun import Conflict, DryRun, dry_run
 
 
 def agent(id: str, *deps: str, **more: Any) -> Step:

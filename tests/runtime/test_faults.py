@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from fanfold.recipe.compile import compile_recipe
-from fanfold.runtime.project import Options, Project
+from fanfold.runtime.operations.project import Options, Project
 from fanfold.store.protocol import Batch, StoreFault
 from fanfold.store.sqlite import SqliteStore
 from fanfold.wiring import wire

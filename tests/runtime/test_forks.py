@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from fanfold.errors import AuthorError
-from fanfold.runtime.fork import Fork, plan_fork
-from fanfold.runtime.project import Lineage, Options
+from fanfold.runtime.operations.fork import Fork, plan_fork
+from fanfold.runtime.operations.project import Lineage, Options
 from tests.runtime.running import client, run
 
 RECIPE = """

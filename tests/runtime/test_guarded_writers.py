@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from fanfold.runtime.client import Result
-from fanfold.runtime.project import Options
-from fanfold.workspace.sandbox import detect
+from fanfold.runtime.operations.client import Result
+from fanfold.runtime.operations.project import Options
+from fanfold.workspace.sandbox.start import detect
 from tests.runtime.running import client, run
 
 EVIL = {

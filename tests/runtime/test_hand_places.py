@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from fanfold.errors import WorldError
-from fanfold.runtime.hand_places import HandPlaces
+from fanfold.runtime.operations.hand_places import HandPlaces
 from fanfold.sessions.housing import Home
 from fanfold.sessions.opened import Settings
 from fanfold.workspace.workspaces import Workspaces

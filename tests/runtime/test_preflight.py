@@ -15,9 +15,9 @@ import pytest
 
 from fanfold.agents.models.prices import OWN_HOSTS
 from fanfold.errors import FanfoldError
-from fanfold.runtime.client import Result
-from fanfold.runtime.frozen import Frozen
-from fanfold.runtime.project import Options
+from fanfold.runtime.operations.client import Result
+from fanfold.runtime.operations.project import Options
+from fanfold.runtime.records.frozen import Frozen
 from fanfold.testing.provider import Asked, Fault, Reply
 from tests.e2e.world import Provider
 from tests.runtime.running import client

@@ -11,8 +11,8 @@ import pytest
 
 from fanfold.kernel.plan import Plan
 from fanfold.recipe.compile import RoleFacts, compile_recipe
-from fanfold.runtime.client import Client, Result
-from fanfold.runtime.project import Options
+from fanfold.runtime.operations.client import Client, Result
+from fanfold.runtime.operations.project import Options
 from fanfold.wiring import wire
 
 ROLE = """\

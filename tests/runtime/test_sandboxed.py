@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from fanfold.workspace.sandbox import detect
+from fanfold.workspace.sandbox.start import detect
 
 RECIPE = """\
 name: program

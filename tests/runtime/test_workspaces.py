@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 
 from fanfold.errors import WorldError
-from fanfold.runtime.client import Result
-from fanfold.runtime.ids import session_id
-from fanfold.runtime.project import Options
-from fanfold.runtime.verify import verify
-from fanfold.workspace import overlay
+from fanfold.runtime.operations.client import Result
+from fanfold.runtime.operations.project import Options
+from fanfold.runtime.operations.verify import verify
+from fanfold.runtime.records.ids import session_id
+from fanfold.workspace.snapshots import overlay
 from fanfold.workspace.workspaces import Workspaces
 from tests.runtime.killing import Doomed
 from tests.runtime.running import client, run

@@ -14,8 +14,9 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from fanfold.kernel import admission, decide, progress, run_events, state, step_events, sweep
+from fanfold.kernel import decide, state
 from fanfold.kernel.budget import NOTHING
+from fanfold.kernel.fold import admission, progress, run_events, step_events, sweep
 from fanfold.kernel.nodes import MAP, Composite, Loop, Map, Node, Scope
 
 Planted = Callable[[Any], Any]

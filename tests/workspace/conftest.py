@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from fanfold.workspace import children, overlay, syscalls
+from fanfold.workspace.files import syscalls
+from fanfold.workspace.snapshots import children, overlay
 from fanfold.workspace.workspaces import Workspaces
 from tests.workspace.trees import METHODS
 

@@ -23,8 +23,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fanfold.workspace import children, syscalls
-from fanfold.workspace.journal import Journal
+from fanfold.workspace.files import syscalls
+from fanfold.workspace.merges.journal import Journal
+from fanfold.workspace.snapshots import children
 from fanfold.workspace.workspaces import Workspaces
 from tests.workspace.tracing import Call, begin, calls_of, trace, why_not
 from tests.workspace.trees import git_bytes, repository, tree, write

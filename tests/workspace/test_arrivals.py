@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fanfold.errors import WorldError
-from fanfold.workspace import arrivals, journal
+from fanfold.workspace.merges import arrivals, journal
 from fanfold.workspace.workspaces import Workspaces
 
 

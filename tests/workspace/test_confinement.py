@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from fanfold.workspace import beneath
-from fanfold.workspace.beneath import (
+from fanfold.workspace.files import beneath
+from fanfold.workspace.files.beneath import (
     PathProblem,
     Spot,
     open_folder,

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fanfold.workspace.guard import Found, Guard
-from fanfold.workspace.sandbox import LevelName, detect, plan_sandbox
+from fanfold.workspace.sandbox.start import LevelName, detect, plan_sandbox
 from fanfold.workspace.workspaces import Workspaces
 from tests.workspace.trees import repository, tree, write
 

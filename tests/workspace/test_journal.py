@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from fanfold.errors import WorldError
-from fanfold.workspace import journal, syscalls
+from fanfold.workspace.files import syscalls
+from fanfold.workspace.merges import journal
 from fanfold.workspace.workspaces import Workspaces
 from tests.workspace import killing
 from tests.workspace.trees import repository, tree, write
@@ -175,7 +176,8 @@ def test_what_somebody_changed_after_a_crash_stays_theirs(project: Path):
     program = """
 import os, sys
 from pathlib import Path
-from fanfold.workspace import children, journal
+from fanfold.workspace.snapshots import children
+from fanfold.workspace.merges import journal
 from fanfold.workspace.workspaces import Workspaces
 spaces = Workspaces(Path(sys.argv[1]))
 child = spaces.open_child("s1")

@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from fanfold.workspace import cgroups
-from fanfold.workspace.sandbox import Launch, LevelName, detect, plan_sandbox
+from fanfold.workspace.sandbox import cgroups
+from fanfold.workspace.sandbox.start import Launch, LevelName, detect, plan_sandbox
 from fanfold.workspace.workspaces import Workspaces
 from tests.workspace.trees import write
 
 LAUNCHES = """
 import os, signal, sys
 from pathlib import Path
-from fanfold.workspace.sandbox import plan_sandbox
+from fanfold.workspace.sandbox.start import plan_sandbox
 from fanfold.workspace.workspaces import Workspaces
 launch = plan_sandbox(sys.argv[2], Workspaces(Path(sys.argv[1])).policy(None))
 print(*(Path(one).parent for one in launch._group.entrances), flush=True)

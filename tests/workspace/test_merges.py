@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fanfold.workspace import workspaces
-from fanfold.workspace.changes import Change, Violation, violations
+from fanfold.workspace.snapshots.changes import Change, Violation, violations
 from fanfold.workspace.workspaces import Workspaces
 from tests.workspace.test_snapshots import ODD
 from tests.workspace.trees import git, git_bytes, repository, tree, write

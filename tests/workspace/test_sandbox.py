@@ -18,10 +18,11 @@ import msgspec
 import pytest
 
 from fanfold.errors import WorldError
-from fanfold.workspace import cgroups, children, policy
-from fanfold.workspace.children import Child
-from fanfold.workspace.levels import Level, Levels
-from fanfold.workspace.sandbox import Launch, LevelName, choose_level, detect, plan_sandbox
+from fanfold.workspace.sandbox import cgroups, policy
+from fanfold.workspace.sandbox.levels import Level, Levels
+from fanfold.workspace.sandbox.start import Launch, LevelName, choose_level, detect, plan_sandbox
+from fanfold.workspace.snapshots import children
+from fanfold.workspace.snapshots.children import Child
 from fanfold.workspace.workspaces import Workspaces
 from tests.workspace.attempts import ATTEMPTS, NOT_UNDER_LANDLOCK, PRELUDE, READ_ONLY
 from tests.workspace.trees import METHODS, repository, tree, write

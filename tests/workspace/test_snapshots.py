@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from fanfold.errors import AuthorError, WorldError
-from fanfold.workspace.scan import Limits
+from fanfold.workspace.files.scan import Limits
 from fanfold.workspace.workspaces import Workspaces
 from tests.workspace.trees import git, git_bytes, repository, tree, write
 

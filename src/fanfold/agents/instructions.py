@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 
-from fanfold.workspace.beneath import PathProblem, open_regular, resolve
+from fanfold.workspace.files.beneath import PathProblem, open_regular, resolve
 
 FILES = ("AGENTS.md", "CLAUDE.md")
 MAX_BYTES = 32 * 1024

@@ -34,8 +34,8 @@ from fanfold.agents.backend import (
 from fanfold.agents.models.answers import complaints
 from fanfold.agents.models.prices import add
 from fanfold.agents.redaction import Redactor
-from fanfold.agents.role import Role
-from fanfold.agents.stages import (
+from fanfold.agents.roles.role import Role
+from fanfold.agents.roles.stages import (
     DEFAULT,
     Stage,
     StageProblem,
@@ -47,7 +47,7 @@ from fanfold.agents.stages import (
 )
 from fanfold.agents.toolbox import ToolFailed
 from fanfold.agents.toolbox.catalogue import Tools, use
-from fanfold.agents.toolbox.mcp_offers import is_wanted, narrowed
+from fanfold.agents.toolbox.mcp.offers import is_wanted, narrowed
 from fanfold.kernel.events import Failure, Usage
 from fanfold.kernel.plan import JSON
 

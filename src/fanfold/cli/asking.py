@@ -18,10 +18,10 @@ from fanfold.kernel.decide import is_waiting
 from fanfold.kernel.events import Envelope
 from fanfold.kernel.lifecycle import RUNNING
 from fanfold.kernel.plan import Plan
-from fanfold.runtime.approvals import OpenApproval, open_approvals
-from fanfold.runtime.host import Host, now_ms
-from fanfold.runtime.requests import Verdict, answer_approval, this_person
-from fanfold.runtime.run_tree import RunTree
+from fanfold.runtime.hosting.host import Host, now_ms
+from fanfold.runtime.hosting.requests import Verdict, answer_approval, this_person
+from fanfold.runtime.hosting.run_tree import RunTree
+from fanfold.runtime.views.approvals import OpenApproval, open_approvals
 
 MAX_LINES = 20
 _YES = frozenset({"a", "approve", "y", "yes"})

@@ -16,7 +16,7 @@ from fanfold.cli.output import one_line, paint, say, say_json
 from fanfold.cli.stored import stored
 from fanfold.cli.subagent_changes import apply_changes, find_changes, is_subagent
 from fanfold.errors import EXIT_OK, AuthorError, NotFoundError
-from fanfold.runtime.changes import (
+from fanfold.runtime.operations.changes import (
     KEPT,
     LEFT_OUT,
     PROPOSED,

@@ -10,7 +10,7 @@ from fanfold.cli.command import Call, command
 from fanfold.cli.opening import Opened, open_all, open_project, role_warnings
 from fanfold.cli.output import paint, plain, say, say_json
 from fanfold.errors import EXIT_NOT_FOUND, EXIT_OK, EXIT_USAGE
-from fanfold.recipe.diagnostics import Diagnostic, render_text
+from fanfold.text.diagnostics import Diagnostic, render_text
 
 
 @command("check", summary="Check recipes and explain every problem, with its place and a hint")
@@ -38,7 +38,7 @@ def check_command(call: Call, recipes: tuple[str, ...], form: str | None, fix: b
     if chosen == "json":
         say_json(_document(role_warnings(project), opened))
     elif chosen == "github":
-        from fanfold.recipe.diagnostics import render_github
+        from fanfold.text.diagnostics import render_github
 
         say(render_github(role_warnings(project)))
         say("".join(render_github(one.diagnostics) for one in opened))

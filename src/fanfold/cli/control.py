@@ -22,9 +22,9 @@ from fanfold.cli.stored import stored
 from fanfold.errors import EXIT_OK, AuthorError, WorldError
 from fanfold.kernel.lifecycle import PAUSED, RUN_TERMINAL, WAITING
 from fanfold.kernel.plan import JSON
-from fanfold.runtime.project import Project
-from fanfold.runtime.requests import Verdict, check_recorded, this_person
-from fanfold.runtime.views import head_document
+from fanfold.runtime.hosting.requests import Verdict, check_recorded, this_person
+from fanfold.runtime.operations.project import Project
+from fanfold.runtime.views.documents import head_document
 from fanfold.store.protocol import LeaseHeld, RunHead
 
 PERIOD_S = 0.05

@@ -10,9 +10,9 @@ from fanfold.cli.command import Call
 from fanfold.cli.output import say, say_json
 from fanfold.cli.progress import tell
 from fanfold.errors import EXIT_OK
-from fanfold.runtime.project import Project
-from fanfold.runtime.run_tree import RunTree
-from fanfold.runtime.views import result_document
+from fanfold.runtime.hosting.run_tree import RunTree
+from fanfold.runtime.operations.project import Project
+from fanfold.runtime.views.documents import result_document
 from fanfold.store.folder import private_folder
 
 LOG = "detached.log"

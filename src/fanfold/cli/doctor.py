@@ -99,7 +99,7 @@ def _tools() -> Iterator[Check]:
 
 def _sandbox() -> Check:
     """The level commands run at here, and what it does not give."""
-    from fanfold.workspace.sandbox import detect
+    from fanfold.workspace.sandbox.start import detect
 
     levels = detect()
     if levels.bubblewrap.available:

@@ -22,9 +22,9 @@ from fanfold.cli.outcome import say_outcome
 from fanfold.cli.progress import Progress, open_progress, tell
 from fanfold.errors import EXIT_INTERRUPTED, FanfoldError
 from fanfold.kernel.events import Raised
-from fanfold.runtime.host import Host
-from fanfold.runtime.project import Project
-from fanfold.runtime.run_tree import RunTree
+from fanfold.runtime.hosting.host import Host
+from fanfold.runtime.hosting.run_tree import RunTree
+from fanfold.runtime.operations.project import Project
 
 Begin: TypeAlias = Callable[[Host], Coroutine[Any, Any, None]]
 

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping
 from fanfold.cli.output import paint, plain
 from fanfold.kernel.paths import overlaps
 from fanfold.kernel.plan import Plan
-from fanfold.runtime.drawing import label, shown
-from fanfold.runtime.dryrun import Conflict, DryRun
-from fanfold.runtime.expansion import Instance
+from fanfold.runtime.forecast.dryrun import Conflict, DryRun
+from fanfold.runtime.forecast.expansion import Instance
+from fanfold.runtime.views.drawing import label, shown
 
 MAX_STEPS_PER_WAVE = 12
 MAX_WAVES = 40

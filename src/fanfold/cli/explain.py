@@ -16,10 +16,10 @@ from fanfold.kernel.explain import SENTENCES, Explanation, explain
 from fanfold.kernel.lifecycle import COMPLETED, PAUSED, RUN_TERMINAL, WAITING
 from fanfold.kernel.nodes import Composite, Node, Run
 from fanfold.kernel.state import find_node
-from fanfold.runtime.approvals import is_open
-from fanfold.runtime.project import Project
-from fanfold.runtime.run_tree import RunTree, run_status
-from fanfold.runtime.views import approval_document, run_error, when
+from fanfold.runtime.hosting.run_tree import RunTree, run_status
+from fanfold.runtime.operations.project import Project
+from fanfold.runtime.views.approvals import is_open
+from fanfold.runtime.views.documents import approval_document, run_error, when
 
 MAX_STEPS = 1_000
 MAX_SHOWN = 40
@@ -46,7 +46,7 @@ def find_step(tree: RunTree, run: Run, path: str) -> Node:
     node = find_node(tree.state, run.tree_path(path))
     if node is not None:
         return node
-    from fanfold.recipe.diagnostics import nearest
+    from fanfold.text.diagnostics import nearest
 
     near = nearest(path, tuple(run.nodes))
     hint = f'did you mean "{near}"?' if near else f"fanfold inspect {run.id} --steps lists them"

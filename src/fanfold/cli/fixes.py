@@ -13,8 +13,8 @@ import tempfile
 from pathlib import Path
 
 from fanfold.cli.opening import Opened, Project
-from fanfold.recipe.diagnostics import Fix, Position
 from fanfold.recipe.surroundings import Found
+from fanfold.text.diagnostics import Fix, Position
 
 MAX_ROUNDS = 20
 _LINE_END = re.compile(r"\r\n|\n|\r")

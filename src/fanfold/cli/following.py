@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 
 from fanfold.kernel.events import Envelope
 from fanfold.kernel.lifecycle import RUN_TERMINAL
-from fanfold.runtime.project import Project
+from fanfold.runtime.operations.project import Project
 
 PERIOD_S = 0.1
 ORPHAN_S = 2.0

@@ -18,11 +18,11 @@ from fanfold.cli.stored import stored
 from fanfold.errors import AuthorError, WorldError
 from fanfold.kernel.events import Usage
 from fanfold.kernel.state import find_node
-from fanfold.runtime.fork import Fork, plan_fork
-from fanfold.runtime.frozen import Frozen
-from fanfold.runtime.project import Lineage, Options
-from fanfold.runtime.run_tree import RunTree
-from fanfold.runtime.views import total_usage
+from fanfold.runtime.hosting.run_tree import RunTree
+from fanfold.runtime.operations.fork import Fork, plan_fork
+from fanfold.runtime.operations.project import Lineage, Options
+from fanfold.runtime.records.frozen import Frozen
+from fanfold.runtime.views.documents import total_usage
 
 MAX_PATHS = 12
 

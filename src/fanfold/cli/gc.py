@@ -16,8 +16,8 @@ from fanfold.cli.output import plain, say, say_json
 from fanfold.cli.stored import has_runs, stored
 from fanfold.errors import EXIT_OK, AuthorError
 from fanfold.kernel.lifecycle import RUN_TERMINAL
-from fanfold.runtime.ids import RUN_ID_CHARS
-from fanfold.runtime.project import Project
+from fanfold.runtime.operations.project import Project
+from fanfold.runtime.records.ids import RUN_ID_CHARS
 from fanfold.store.protocol import LeaseHeld, RunHead
 
 if TYPE_CHECKING:

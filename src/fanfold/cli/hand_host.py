@@ -13,8 +13,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from fanfold.runtime.by_hand import HAND, serve
-from fanfold.runtime.project import Project
+from fanfold.runtime.operations.by_hand import HAND, serve
+from fanfold.runtime.operations.project import Project
 from fanfold.store.protocol import LeaseHeld
 from fanfold.wiring import wire
 

@@ -106,7 +106,7 @@ def _parse_json(data: bytes, file: Path) -> JSON:
 
 def _parse_yaml(data: bytes, file: Path) -> JSON:
     """By the same careful reader as recipes: no tags, no aliases, no surprises."""
-    from fanfold.recipe.parse import parse, plain
+    from fanfold.text.parse import parse, plain
 
     tree, _, report = parse(data, str(file))
     if tree is None or not report.ok:

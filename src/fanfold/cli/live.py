@@ -21,7 +21,7 @@ from fanfold.cli.step_rows import MARKS, Row, counts, rows, tallest
 from fanfold.cli.transitions import COLOURS, duration
 from fanfold.kernel.events import Envelope
 from fanfold.kernel.lifecycle import PENDING, READY, RUN_TERMINAL, RUNNING, SKIPPED, TERMINAL
-from fanfold.runtime.run_tree import RunTree, run_status
+from fanfold.runtime.hosting.run_tree import RunTree, run_status
 
 PERIOD_S = 0.1
 SHARE = 20

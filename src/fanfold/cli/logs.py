@@ -17,8 +17,8 @@ from fanfold.errors import EXIT_OK
 from fanfold.kernel.events import Envelope, log_line
 from fanfold.kernel.lifecycle import RUN_TERMINAL
 from fanfold.kernel.plan import Step
-from fanfold.runtime.project import Project
-from fanfold.runtime.run_tree import RunTree
+from fanfold.runtime.hosting.run_tree import RunTree
+from fanfold.runtime.operations.project import Project
 from fanfold.store.protocol import RunHead
 
 MAX_DETAIL_CHARS = 120

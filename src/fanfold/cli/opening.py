@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 from fanfold.cli.command import Call
 from fanfold.errors import NotFoundError
 from fanfold.recipe.compile import compile_recipe
-from fanfold.recipe.diagnostics import Diagnostic, Position, Range, Source, render_text
 from fanfold.recipe.refusal import RecipeRefused
 from fanfold.recipe.surroundings import Found
+from fanfold.text.diagnostics import Diagnostic, Position, Range, Source, render_text
 from fanfold.wiring import Wired, wire
 
 if TYPE_CHECKING:

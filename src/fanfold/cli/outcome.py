@@ -17,10 +17,10 @@ from fanfold.errors import EXIT_BUDGET, EXIT_CANCELLED, EXIT_FAILED, EXIT_OK, EX
 from fanfold.kernel.budget import Ledger
 from fanfold.kernel.lifecycle import CANCELLED, COMPLETED, PAUSED, RUN_TERMINAL, WAITING
 from fanfold.kernel.nodes import Node
-from fanfold.runtime.approvals import open_approvals
-from fanfold.runtime.ids import session_id
-from fanfold.runtime.run_tree import RunTree, run_status
-from fanfold.runtime.views import as_text, result_document, run_error, waiting_proposals
+from fanfold.runtime.hosting.run_tree import RunTree, run_status
+from fanfold.runtime.records.ids import session_id
+from fanfold.runtime.views.approvals import open_approvals
+from fanfold.runtime.views.documents import as_text, result_document, run_error, waiting_proposals
 
 MAX_FAILURES = 5
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from fanfold.agents.role import Role
+from fanfold.agents.roles.role import Role
 from fanfold.kernel.plan import Plan
-from fanfold.runtime.permission import denied, needs_permission
+from fanfold.runtime.operations.permission import denied, needs_permission
 
 
 def ask_permission(plan: Plan, find_role: Callable[[str], Role | None], posture: str, *, yes: bool) -> None:

@@ -15,7 +15,7 @@ from fanfold.cli.output import paint, wants_colour
 from fanfold.cli.transitions import COLOURS, Transition, Transitions, clock
 from fanfold.kernel.events import Envelope
 from fanfold.kernel.plan import Step
-from fanfold.runtime.run_tree import RunTree
+from fanfold.runtime.hosting.run_tree import RunTree
 
 
 class Progress(Protocol):

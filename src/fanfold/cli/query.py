@@ -12,7 +12,7 @@ from fanfold.cli.command import Call, command
 from fanfold.cli.output import paint, plain, say, say_json
 from fanfold.cli.stored import has_runs, stored
 from fanfold.errors import EXIT_OK, FanfoldError
-from fanfold.runtime.project import Project
+from fanfold.runtime.operations.project import Project
 
 MIN_PREFIX = 4
 """Shorter words are not taken for the beginning of a run's id."""

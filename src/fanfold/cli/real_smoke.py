@@ -12,15 +12,15 @@ from msgspec import Struct
 from fanfold.cli.outcome import exit_status
 from fanfold.cli.smoke_runs import run_smoke
 from fanfold.errors import EXIT_FAILED, FanfoldError
-from fanfold.runtime.host import now_ms
-from fanfold.runtime.project import Options
-from fanfold.runtime.real_smoke import FOLDER, SCENARIOS, Left
-from fanfold.runtime.smoke import Check, Ran
-from fanfold.runtime.views import result_document
+from fanfold.runtime.hosting.host import now_ms
+from fanfold.runtime.operations.project import Options
+from fanfold.runtime.operations.real_smoke import FOLDER, SCENARIOS, Left
+from fanfold.runtime.operations.smoke import Check, Ran
+from fanfold.runtime.views.documents import result_document
 from fanfold.wiring import wire
 
 if TYPE_CHECKING:
-    from fanfold.runtime.run_tree import RunTree
+    from fanfold.runtime.hosting.run_tree import RunTree
 
 MAX_FILE_CHARS = 100_000
 ADVICE = {
@@ -83,7 +83,7 @@ def _left(ran: Ran, tree: RunTree, folder: Path, own: str) -> Left:
     """What is checked, with the folder named as in the recipe."""
     from fanfold.agents.local.weights import PROVIDER, SMOLLM2
     from fanfold.kernel.plan import AgentAction
-    from fanfold.runtime.frozen import from_json
+    from fanfold.runtime.records.frozen import from_json
 
     assert tree.memory.frozen is not None, "a run that was created fixed its models"
     frozen = from_json(tree.blobs.get(tree.memory.frozen))

@@ -50,11 +50,11 @@ def show_command(call: Call, recipe: str, mermaid: bool, svg: bool) -> int:
     plan = opened.runnable()
     picture = None
     if mermaid:
-        from fanfold.runtime.drawing import mermaid as draw_mermaid
+        from fanfold.runtime.views.drawing import mermaid as draw_mermaid
 
         picture = draw_mermaid(plan)
     if svg:
-        from fanfold.runtime.drawing_svg import svg as draw_svg
+        from fanfold.runtime.views.drawing_svg import svg as draw_svg
 
         picture = draw_svg(plan)
     if call.as_json:
@@ -151,7 +151,7 @@ def _needed(one: Input) -> str:
 
 
 def _step_rows(steps: tuple[Step, ...], indent: str) -> Iterator[tuple[str, str, str, str]]:
-    from fanfold.runtime.drawing import label, shown
+    from fanfold.runtime.views.drawing import label, shown
 
     for step in steps:
         text = label(step)

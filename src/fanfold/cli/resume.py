@@ -10,8 +10,8 @@ from fanfold.cli.command import Call, command
 from fanfold.cli.stored import stored
 from fanfold.errors import AuthorError
 from fanfold.kernel.lifecycle import RUN_TERMINAL
-from fanfold.runtime.project import Project, raised
-from fanfold.runtime.run_tree import RunTree
+from fanfold.runtime.hosting.run_tree import RunTree
+from fanfold.runtime.operations.project import Project, raised
 from fanfold.store.protocol import LeaseHeld
 
 MAX_STEPS = 100_000

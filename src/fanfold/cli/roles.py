@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping
 
 import click
 
-from fanfold.agents.role import Notice, Role
-from fanfold.agents.roles import IGNORED, Registry
+from fanfold.agents.roles.registry import IGNORED, Registry
+from fanfold.agents.roles.role import Notice, Role
 from fanfold.cli.command import Call, command
 from fanfold.cli.output import paint, plain, say, say_json
 from fanfold.errors import EXIT_OK, AuthorError, NotFoundError
@@ -70,7 +70,7 @@ def find_role(roles: Registry, name: str) -> Role:
     for notice in roles.notices:  # another version of it can be used, but that is not what was asked for
         if notice.code == "role.invalid" and notice.role == name.partition("@")[0]:
             raise _refused(name, f"{notice.file}:{notice.line}: {notice.message.removeprefix(IGNORED)}")
-    from fanfold.recipe.diagnostics import nearest
+    from fanfold.text.diagnostics import nearest
 
     near = nearest(name, roles.names())
     hint = f'did you mean "{near}"?' if near else f"known here: {', '.join(roles.names())}"

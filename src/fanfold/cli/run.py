@@ -19,8 +19,8 @@ from fanfold.errors import EXIT_OK, AuthorError
 from fanfold.kernel.plan import JSON, Plan
 
 if TYPE_CHECKING:
-    from fanfold.agents.role import Role
-    from fanfold.runtime.project import Options
+    from fanfold.agents.roles.role import Role
+    from fanfold.runtime.operations.project import Options
 
 
 class Flags(Struct, frozen=True, kw_only=True):
@@ -108,7 +108,7 @@ def _warn_of_roles(project: Project, plan: Plan) -> None:
     if not warnings:
         return
     from fanfold.cli.progress import tell
-    from fanfold.runtime.frozen import freeze_roles
+    from fanfold.runtime.records.frozen import freeze_roles
 
     used = {role.source for role in freeze_roles(plan, project.wired.roles.find).values()}
     for one in warnings:
@@ -117,7 +117,7 @@ def _warn_of_roles(project: Project, plan: Plan) -> None:
 
 
 def _options(flags: Flags) -> Options:
-    from fanfold.runtime.project import Options
+    from fanfold.runtime.operations.project import Options
 
     script = None if flags.script is None else _read_script(Path(flags.script))
     permission = flags.permission or "ask"
@@ -136,7 +136,7 @@ def _options(flags: Flags) -> Options:
 
 def _read_script(file: Path) -> str:
     """The text of a script that was checked: a mistake in it must not wait for the step it concerns."""
-    from fanfold.agents.script import Script
+    from fanfold.agents.scripts.script import Script
 
     return Script.load(read_text_file(file, "--script", "usage.bad_script"), str(file)).source
 
@@ -151,7 +151,7 @@ def _check_permission(plan: Plan, find_role: Callable[[str], Role | None], flags
 def _predict(
     call: Call, project: Project, opened: Opened, inputs: dict[str, JSON], missing: list[str], flags: Flags
 ) -> None:
-    from fanfold.runtime.dryrun import dry_run as predict
+    from fanfold.runtime.forecast.dryrun import dry_run as predict
 
     plan, config = opened.runnable(), project.wired.config
     warnings = [d.message for d in (*role_warnings(project), *opened.diagnostics)]
@@ -161,7 +161,7 @@ def _predict(
     warnings += missing
     usable = True
     if flags.script is None and flags.agent_backend in (None, "model"):
-        from fanfold.runtime.preflight import foresee
+        from fanfold.runtime.operations.preflight import foresee
 
         about_models, usable = foresee(plan, project.wired.roles.find, config, flags.model)
         warnings += about_models

@@ -16,9 +16,9 @@ from fanfold.errors import EXIT_OK, AuthorError
 from fanfold.kernel.events import Usage
 from fanfold.kernel.lifecycle import RUN_STATUSES, RUN_TERMINAL, RUNNING
 from fanfold.kernel.nodes import Run
-from fanfold.runtime.project import Project
-from fanfold.runtime.run_tree import RunTree, run_status
-from fanfold.runtime.views import as_text, head_document, inspect_document
+from fanfold.runtime.hosting.run_tree import RunTree, run_status
+from fanfold.runtime.operations.project import Project
+from fanfold.runtime.views.documents import as_text, head_document, inspect_document
 from fanfold.store.protocol import RunHead
 
 MAX_OUTPUT_LINES = 20
@@ -143,7 +143,7 @@ def _text(project: Project, tree: RunTree, run: Run, steps: bool, state: bool, c
 
 
 def _heading(tree: RunTree, run: Run, head: RunHead) -> Iterator[tuple[str, str]]:
-    from fanfold.runtime.views import run_error, when
+    from fanfold.runtime.views.documents import run_error, when
 
     yield "created", when(head.created_at) or ""
     if head.started_at and head.ended_at:

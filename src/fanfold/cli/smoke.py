@@ -14,8 +14,8 @@ from fanfold.cli.command import Call, command
 from fanfold.cli.output import one_line, paint, say, say_json
 from fanfold.errors import EXIT_FAILED, EXIT_OK, AuthorError
 from fanfold.recipe.compile import compile_recipe
-from fanfold.runtime.real_smoke import SCENARIOS
-from fanfold.runtime.smoke import INVALID, PLAN, SCRIPT, Check
+from fanfold.runtime.operations.real_smoke import SCENARIOS
+from fanfold.runtime.operations.smoke import INVALID, PLAN, SCRIPT, Check
 from fanfold.wiring import wire
 
 VALIDATION = "validation"
@@ -82,7 +82,7 @@ def _report(
 
 def _scripted() -> list[Check]:
     from fanfold.cli.smoke_runs import run_smoke
-    from fanfold.runtime.project import Options
+    from fanfold.runtime.operations.project import Options
 
     with tempfile.TemporaryDirectory(prefix="fanfold-smoke-") as folder:
         wired = wire(Path(folder))

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 
 from fanfold.recipe.compile import compile_recipe
-from fanfold.runtime.project import Options, Project
-from fanfold.runtime.run_tree import RunTree, run_status
-from fanfold.runtime.smoke import Ran
+from fanfold.runtime.hosting.run_tree import RunTree, run_status
+from fanfold.runtime.operations.project import Options, Project
+from fanfold.runtime.operations.smoke import Ran
 from fanfold.sessions.log import read_entries
 from fanfold.wiring import Wired
 

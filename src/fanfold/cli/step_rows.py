@@ -16,7 +16,7 @@ from fanfold.cli.transitions import duration
 from fanfold.kernel.lifecycle import COMPLETED, PENDING, READY, RUNNING, SKIPPED, TERMINAL, WAITING
 from fanfold.kernel.nodes import LEAF, MAP, Call, Composite, Node, Run
 from fanfold.kernel.plan import AgentAction, ApprovalAction, CommandAction, FunctionAction, WorkflowAction
-from fanfold.runtime.run_tree import RunTree
+from fanfold.runtime.hosting.run_tree import RunTree
 
 MAX_ITEMS = 12
 """Items of a fan-out that are all shown."""

@@ -11,9 +11,9 @@ from fanfold.cli.transitions import COLOURS
 from fanfold.kernel.lifecycle import COMPLETED
 from fanfold.kernel.nodes import LEAF, Run
 from fanfold.kernel.state import find_node
-from fanfold.runtime.approvals import is_open
-from fanfold.runtime.run_tree import RunTree
-from fanfold.runtime.views import MAX_ASKED_CHARS, approval_document, as_text
+from fanfold.runtime.hosting.run_tree import RunTree
+from fanfold.runtime.views.approvals import is_open
+from fanfold.runtime.views.documents import MAX_ASKED_CHARS, approval_document, as_text
 
 MAX_STEP_LINES = 12
 

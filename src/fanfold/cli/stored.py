@@ -14,7 +14,7 @@ from fanfold.errors import NotFoundError
 from fanfold.wiring import wire
 
 if TYPE_CHECKING:
-    from fanfold.runtime.project import Project
+    from fanfold.runtime.operations.project import Project
 
 
 def has_runs(call: Call) -> bool:

@@ -5,10 +5,16 @@ from __future__ import annotations
 from fanfold.cli.command import Call
 from fanfold.cli.subagents import find_child, open_hand, until_taken
 from fanfold.errors import NotFoundError
-from fanfold.runtime.by_hand import HAND, ask, is_taken
-from fanfold.runtime.changes import Applied, StepChanges
-from fanfold.runtime.hand_changes import child_changes, conflicting, find_proposal, put, was_applied
-from fanfold.runtime.requests import this_person
+from fanfold.runtime.hosting.requests import this_person
+from fanfold.runtime.operations.by_hand import HAND, ask, is_taken
+from fanfold.runtime.operations.changes import Applied, StepChanges
+from fanfold.runtime.operations.hand_changes import (
+    child_changes,
+    conflicting,
+    find_proposal,
+    put,
+    was_applied,
+)
 from fanfold.sessions.opened import read_opened
 
 

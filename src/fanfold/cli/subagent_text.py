@@ -10,8 +10,8 @@ from fanfold.cli.output import one_line, paint, plain, say, say_json
 from fanfold.cli.progress import tell
 from fanfold.cli.transitions import COLOURS
 from fanfold.errors import EXIT_FAILED, EXIT_OK
-from fanfold.runtime.hand_changes import changed
-from fanfold.runtime.views import failure_document, usage_document
+from fanfold.runtime.operations.hand_changes import changed
+from fanfold.runtime.views.documents import failure_document, usage_document
 from fanfold.sessions.lineage import CLOSED, COMPLETED, Child
 from fanfold.sessions.opened import read_opened
 from fanfold.store.protocol import Store

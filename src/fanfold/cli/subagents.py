@@ -37,8 +37,8 @@ from fanfold.errors import (
 )
 from fanfold.kernel.paths import GlobError, check_glob
 from fanfold.kernel.plan import EVERYTHING
-from fanfold.runtime.by_hand import HAND, LOOK_S, ask, is_live, is_taken, refusal, with_key
-from fanfold.runtime.project import Project
+from fanfold.runtime.operations.by_hand import HAND, LOOK_S, ask, is_live, is_taken, refusal, with_key
+from fanfold.runtime.operations.project import Project
 from fanfold.sessions.lineage import COMPLETED, DETACHED, OVER, RESTARTABLE, Child
 from fanfold.sessions.opened import SPAWN_TIMEOUT_S, Merge, Permission, Settings, read_opened
 from fanfold.sessions.subagents import WAIT_S, SubagentRefused
@@ -46,8 +46,8 @@ from fanfold.sessions.supervisor import Supervisor
 from fanfold.wiring import Wired, wire
 
 if TYPE_CHECKING:
-    from fanfold.agents.role import Role
-    from fanfold.agents.roles import Registry
+    from fanfold.agents.roles.registry import Registry
+    from fanfold.agents.roles.role import Role
 
 START_PATIENCE_S = 30.0
 _T = TypeVar("_T")
@@ -191,7 +191,7 @@ def send_command(call: Call, id: str, text: str | None, resume: bool) -> int:
 def _check_spoken_to(hand: Hand, child: Child, resume: bool) -> None:
     if child.status in RESTARTABLE:
         if read_opened(hand.project.store, child.session_id).settings.merge == "propose":
-            from fanfold.runtime.hand_places import HandPlaces, proposal_waits
+            from fanfold.runtime.operations.hand_places import HandPlaces, proposal_waits
 
             places = HandPlaces(hand.project.folder)
             if child.status == COMPLETED and (proposal := places.waiting(child.session_id)):
@@ -296,8 +296,8 @@ def _check_flags(flags: Flags) -> None:
 
 def _needs(roles: Registry, role: Role) -> list[str]:
     """What a role wants beyond reading, line by line, in the words of `fanfold run`."""
-    from fanfold.runtime.frozen import with_stages
-    from fanfold.runtime.permission import served_lines
+    from fanfold.runtime.operations.permission import served_lines
+    from fanfold.runtime.records.frozen import with_stages
 
     lines = [] if role.read_only else [f"the role {role.name} may change files"]
     for one in with_stages({role.name: role}, roles.find).values():
@@ -329,7 +329,7 @@ def _ask_permission(role: str, lines: list[str], posture: str, yes: bool) -> Non
 
 
 def _script(file: Path) -> str:
-    from fanfold.agents.script import Script
+    from fanfold.agents.scripts.script import Script
 
     return Script.load(read_text_file(file, "--script", "usage.bad_script"), str(file)).source
 

@@ -24,9 +24,12 @@ from collections.abc import Sequence
 from heapq import heappop
 
 from fanfold.errors import BugError
-from fanfold.kernel.admission import enqueue, requeue_starved, start_ready
 from fanfold.kernel.commands import Command, Pause, Stop
 from fanfold.kernel.events import Failure
+from fanfold.kernel.fold.admission import enqueue, requeue_starved, start_ready
+from fanfold.kernel.fold.outcomes import conclude
+from fanfold.kernel.fold.progress import BACK_OFF
+from fanfold.kernel.fold.sweep import end_run, sweep
 from fanfold.kernel.lifecycle import (
     COMPLETED,
     PAUSED,
@@ -37,10 +40,7 @@ from fanfold.kernel.lifecycle import (
     WAITING,
 )
 from fanfold.kernel.nodes import Composite, Node, State
-from fanfold.kernel.outcomes import conclude
 from fanfold.kernel.plan import ApprovalAction
-from fanfold.kernel.progress import BACK_OFF
-from fanfold.kernel.sweep import end_run, sweep
 
 
 def decide(state: State) -> Sequence[Command]:

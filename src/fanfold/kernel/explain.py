@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from msgspec import Struct
 
+from fanfold.kernel.fold.progress import BACK_OFF
 from fanfold.kernel.lifecycle import COMPLETED, PENDING, READY, RUNNING, SKIPPED, TERMINAL, WAITING
 from fanfold.kernel.nodes import CALL, LOOP, MAP, Composite, Node, State
 from fanfold.kernel.plan import ApprovalAction
-from fanfold.kernel.progress import BACK_OFF
 
 SENTENCES = {
     "dependencies": "waits for the steps it depends on",

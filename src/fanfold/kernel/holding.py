@@ -10,8 +10,8 @@ from typing import Any
 
 import msgspec
 
-from fanfold.kernel.admission import reservation
 from fanfold.kernel.events import Evidence, WorkflowEvent
+from fanfold.kernel.fold.admission import reservation
 from fanfold.kernel.lifecycle import READY
 from fanfold.kernel.nodes import State
 from fanfold.kernel.plan import AgentAction

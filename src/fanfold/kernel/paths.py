@@ -13,9 +13,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import lru_cache
 
-from fanfold.kernel.automata import find_common
-from fanfold.kernel.claims import ClaimIndex
-from fanfold.kernel.globs import Glob, GlobError, check_glob, overlap, read_glob
+from fanfold.kernel.sets.automata import find_common
+from fanfold.kernel.sets.claims import ClaimIndex
+from fanfold.kernel.sets.globs import Glob, GlobError, check_glob, overlap, read_glob
 
 __all__ = ["ClaimIndex", "GlobError", "check_glob", "matches", "overlaps", "witness"]
 

@@ -23,15 +23,15 @@ from heapq import heappush
 import msgspec
 
 from fanfold.errors import BugError
-from fanfold.kernel.agenda import unexpected
 from fanfold.kernel.decide import is_ticking, settle
 from fanfold.kernel.events import Event, Evidence, Settings, StepEvent, SubagentEvent, WorkflowEvent
+from fanfold.kernel.fold.agenda import unexpected
+from fanfold.kernel.fold.progress import open_run
+from fanfold.kernel.fold.run_events import RUN_HANDLERS
+from fanfold.kernel.fold.step_events import STEP_HANDLERS, is_current, spend
 from fanfold.kernel.lifecycle import CANCELLED, COMPLETED, EVENT_WORDS, FAILED, STEP_TRANSITIONS, TIMED_OUT
 from fanfold.kernel.nodes import Node, State
 from fanfold.kernel.plan import GroupAction, Plan, Step
-from fanfold.kernel.progress import open_run
-from fanfold.kernel.run_events import RUN_HANDLERS
-from fanfold.kernel.step_events import STEP_HANDLERS, is_current, spend
 
 REPORTED = frozenset((COMPLETED, FAILED, TIMED_OUT, CANCELLED, "interrupted"))
 """Words that end an execution; these can come late."""

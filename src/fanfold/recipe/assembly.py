@@ -17,11 +17,11 @@ from fanfold.kernel.plan import (
     WorkflowAction,
 )
 from fanfold.recipe import phases
-from fanfold.recipe.drafts import Draft, Scope
-from fanfold.recipe.keys import ATTEMPTING
-from fanfold.recipe.outputs import declared_names
-from fanfold.recipe.parse import plain
-from fanfold.recipe.unit import Unit
+from fanfold.recipe.checks.outputs import declared_names
+from fanfold.recipe.checks.unit import Unit
+from fanfold.recipe.drafts.draft import Draft, Scope
+from fanfold.recipe.language.keys import ATTEMPTING
+from fanfold.text.parse import plain
 
 
 def assemble_plan(unit: Unit) -> Plan:

@@ -22,9 +22,9 @@ import msgspec
 
 from fanfold.errors import AuthorError
 from fanfold.kernel.plan import JSON
-from fanfold.recipe.parse import FORBIDDEN, parse, plain
 from fanfold.recipe.refusal import RecipeRefused
-from fanfold.recipe.scalars import resolve
+from fanfold.text.parse import FORBIDDEN, parse, plain
+from fanfold.text.scalars import resolve
 
 if TYPE_CHECKING:
     from fanfold.recipe.compile import Compiled

@@ -18,14 +18,14 @@ from msgspec import Struct, field
 from fanfold.errors import FanfoldError
 from fanfold.kernel.plan import MAX_NESTING_DEPTH, Plan
 from fanfold.recipe.assembly import assemble_plan
-from fanfold.recipe.diagnostics import Report
-from fanfold.recipe.drafts import Draft
+from fanfold.recipe.checks.unit import Unit
+from fanfold.recipe.drafts.draft import Draft
 from fanfold.recipe.inputs import literal_problem
-from fanfold.recipe.notes import quoted
-from fanfold.recipe.parse import Scalar
+from fanfold.recipe.language.notes import quoted
 from fanfold.recipe.passes import read_unit, warn_unused
 from fanfold.recipe.surroundings import Found, Surroundings
-from fanfold.recipe.unit import Unit
+from fanfold.text.diagnostics import Report
+from fanfold.text.parse import Scalar
 
 MAX_SUB_WORKFLOWS = 256
 

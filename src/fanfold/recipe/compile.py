@@ -17,11 +17,11 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from fanfold.kernel.plan import JSON, Plan
+from fanfold.recipe.checks.unit import Unit
 from fanfold.recipe.closure import Closure
-from fanfold.recipe.diagnostics import Range, Report, Source
 from fanfold.recipe.inputs import bind_inputs, parse_input_text, problems_with
 from fanfold.recipe.surroundings import Ceilings, Found, Recipes, RoleFacts, Surroundings
-from fanfold.recipe.unit import Unit
+from fanfold.text.diagnostics import Range, Report, Source
 
 __all__ = [
     "Ceilings",

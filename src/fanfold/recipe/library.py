@@ -24,9 +24,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from fanfold.errors import AuthorError, NotFoundError, WorldError
-from fanfold.recipe.diagnostics import nearest
-from fanfold.recipe.parse import MAX_BYTES, Mapping, Scalar, parse
 from fanfold.recipe.surroundings import Found
+from fanfold.text.diagnostics import nearest
+from fanfold.text.parse import MAX_BYTES, Mapping, Scalar, parse
 
 MAX_FILES_PER_FOLDER = 2_000
 SUFFIXES = (".yaml", ".yml")

@@ -10,24 +10,24 @@ from __future__ import annotations
 import hashlib
 
 from fanfold.kernel.plan import Budget, Limits
-from fanfold.recipe import parse
-from fanfold.recipe.diagnostics import Report
-from fanfold.recipe.drafts import Draft, Scope
-from fanfold.recipe.edges import connect
-from fanfold.recipe.entries import Entries, read_entries
-from fanfold.recipe.fields import check_step, read_retry
+from fanfold.recipe.checks.edges import connect
+from fanfold.recipe.checks.fields import check_step, read_retry
+from fanfold.recipe.checks.postures import settle_posture
+from fanfold.recipe.checks.references import Place, References
+from fanfold.recipe.checks.unit import Defaults, Unit
+from fanfold.recipe.checks.values import read_output
+from fanfold.recipe.drafts.draft import Draft, Scope
+from fanfold.recipe.drafts.roles import find_role
+from fanfold.recipe.drafts.survey import survey_steps
 from fanfold.recipe.inputs import read_inputs
-from fanfold.recipe.keys import BUDGET, DEFAULTS, LIMITS, RECIPE
-from fanfold.recipe.notes import Notes, quoted
-from fanfold.recipe.parse import Scalar
+from fanfold.recipe.language.entries import Entries, read_entries
+from fanfold.recipe.language.keys import BUDGET, DEFAULTS, LIMITS, RECIPE
+from fanfold.recipe.language.notes import Notes, quoted
 from fanfold.recipe.phases import check_phase, survey_phases
-from fanfold.recipe.postures import settle_posture
-from fanfold.recipe.references import Place, References
-from fanfold.recipe.roles import find_role
-from fanfold.recipe.steps import survey_steps
 from fanfold.recipe.surroundings import Surroundings
-from fanfold.recipe.unit import Defaults, Unit
-from fanfold.recipe.values import read_output
+from fanfold.text import parse
+from fanfold.text.diagnostics import Report
+from fanfold.text.parse import Scalar
 
 DEFAULT_MAX_STEPS = 1_000
 

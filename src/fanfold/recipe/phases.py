@@ -28,18 +28,18 @@ from fanfold.kernel.plan import (
     Retry,
     Step,
 )
-from fanfold.recipe.commands import read_arguments
-from fanfold.recipe.drafts import Draft
-from fanfold.recipe.entries import Entries, read_entries
-from fanfold.recipe.facts import PhaseParts
-from fanfold.recipe.fields import COMMAND_OUTPUTS, check_conditions, check_edges
-from fanfold.recipe.keys import CONVERGE, PHASE, REVIEW, VERIFY
-from fanfold.recipe.notes import quoted
-from fanfold.recipe.parse import Node, Scalar
-from fanfold.recipe.references import Place
-from fanfold.recipe.roles import Role, find_role
-from fanfold.recipe.steps import new_draft, survey_body, survey_map
-from fanfold.recipe.unit import Defaults, Unit
+from fanfold.recipe.checks.commands import read_arguments
+from fanfold.recipe.checks.fields import COMMAND_OUTPUTS, check_conditions, check_edges
+from fanfold.recipe.checks.references import Place
+from fanfold.recipe.checks.unit import Defaults, Unit
+from fanfold.recipe.drafts.draft import Draft
+from fanfold.recipe.drafts.facts import PhaseParts
+from fanfold.recipe.drafts.roles import Role, find_role
+from fanfold.recipe.drafts.survey import new_draft, survey_body, survey_map
+from fanfold.recipe.language.entries import Entries, read_entries
+from fanfold.recipe.language.keys import CONVERGE, PHASE, REVIEW, VERIFY
+from fanfold.recipe.language.notes import quoted
+from fanfold.text.parse import Node, Scalar
 
 MAX_PHASES = 16
 MAX_TASKS_PER_PHASE = 32

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from fanfold.errors import AuthorError
-from fanfold.recipe.diagnostics import Diagnostic, Source, render_text
+from fanfold.text.diagnostics import Diagnostic, Source, render_text
 
 
 class RecipeRefused(AuthorError):

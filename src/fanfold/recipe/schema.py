@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from fanfold.recipe.forms import ID, IDENTIFIER, SLUG
-from fanfold.recipe.keys import SHAPES, STEP_TYPES, Key, Shape
+from fanfold.recipe.language.forms import ID, IDENTIFIER, SLUG
+from fanfold.recipe.language.keys import SHAPES, STEP_TYPES, Key, Shape
 from fanfold.recipe.surroundings import Ceilings
 
 __all__ = ["SHAPES", "json_schema", "reference_markdown"]

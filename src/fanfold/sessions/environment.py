@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
-from fanfold.workspace.policy import GIVEN
+from fanfold.workspace.sandbox.policy import GIVEN
 
 MARKER = "FANFOLD_SESSION"
 """Names the session a process belongs to; how stragglers are found after a crash."""

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import msgspec
 
-from fanfold.workspace.manifest import Entry
+from fanfold.workspace.files.manifest import Entry
 from fanfold.workspace.protected import ROLE_FOLDERS, plain_name
 
 REFUSED = "refused"

@@ -18,18 +18,20 @@ from typing import Literal, TypeAlias
 import msgspec
 
 from fanfold.errors import WorldError
-from fanfold.workspace import cgroups, children, landlock, overlay, trash
-from fanfold.workspace.bases import Bases
-from fanfold.workspace.beneath import open_top
-from fanfold.workspace.changes import Change
-from fanfold.workspace.children import Child
+from fanfold.workspace.files import trash
+from fanfold.workspace.files.beneath import open_top
+from fanfold.workspace.files.ignored import Ignoring
+from fanfold.workspace.files.layout import Layout
+from fanfold.workspace.files.owner import is_alive
 from fanfold.workspace.guard import REFUSED
-from fanfold.workspace.ignoring import Ignoring
-from fanfold.workspace.layout import Layout
-from fanfold.workspace.objects import Objects
-from fanfold.workspace.owner import is_alive
-from fanfold.workspace.proposals import Proposals, draw_diff, keep_content
-from fanfold.workspace.revision import TreeContent, revise
+from fanfold.workspace.merges.objects import Objects
+from fanfold.workspace.merges.proposals import Proposals, draw_diff, keep_content
+from fanfold.workspace.merges.revision import TreeContent, revise
+from fanfold.workspace.sandbox import cgroups, landlock
+from fanfold.workspace.snapshots import children, overlay
+from fanfold.workspace.snapshots.bases import Bases
+from fanfold.workspace.snapshots.changes import Change
+from fanfold.workspace.snapshots.children import Child
 
 Fate: TypeAlias = Literal["needed", "ages", "orphaned"]
 """Of what an origin left: it must stay, it goes with time, or nobody can want it any more."""

@@ -11,15 +11,15 @@ import os
 from contextlib import ExitStack
 from pathlib import Path
 
-from fanfold.workspace.arrivals import Arrivals, Arrived
-from fanfold.workspace.bases import Base
-from fanfold.workspace.beneath import PathProblem, open_folder, open_top
-from fanfold.workspace.changes import Change
-from fanfold.workspace.copying import same_content
-from fanfold.workspace.ignoring import Ignoring
-from fanfold.workspace.layout import Layout
-from fanfold.workspace.manifest import Manifest
-from fanfold.workspace.scan import Limits, look
+from fanfold.workspace.files.beneath import PathProblem, open_folder, open_top
+from fanfold.workspace.files.copies import same_content
+from fanfold.workspace.files.ignored import Ignoring
+from fanfold.workspace.files.layout import Layout
+from fanfold.workspace.files.manifest import Manifest
+from fanfold.workspace.files.scan import Limits, look
+from fanfold.workspace.merges.arrivals import Arrivals, Arrived
+from fanfold.workspace.snapshots.bases import Base
+from fanfold.workspace.snapshots.changes import Change
 
 
 class Watch:

@@ -28,25 +28,34 @@ import msgspec
 
 from fanfold.errors import WorldError
 from fanfold.kernel.paths import matches
-from fanfold.workspace import children, disputes, overlay, trash
-from fanfold.workspace.bases import Base, Bases
-from fanfold.workspace.beneath import open_top
-from fanfold.workspace.changes import Change, violations
-from fanfold.workspace.children import Child
-from fanfold.workspace.disputes import Dispute
-from fanfold.workspace.ignoring import Ignoring
-from fanfold.workspace.journal import Journal, Moved, Note
-from fanfold.workspace.layout import Layout, write_whole
-from fanfold.workspace.merge import Conflict, Outcome, content_of, is_in_place, merge_fully, merge_simply
-from fanfold.workspace.objects import Objects, State
-from fanfold.workspace.owner import is_alive, is_of_this_boot
-from fanfold.workspace.policy import Policy, ProcessLimits
-from fanfold.workspace.proposals import Proposal, Proposals, draw_diff, keep_content
+from fanfold.workspace.files import trash
+from fanfold.workspace.files.beneath import open_top
+from fanfold.workspace.files.ignored import Ignoring
+from fanfold.workspace.files.layout import Layout, write_whole
+from fanfold.workspace.files.owner import is_alive, is_of_this_boot
+from fanfold.workspace.files.scan import Limits
+from fanfold.workspace.merges import disputes
+from fanfold.workspace.merges.disputes import Dispute
+from fanfold.workspace.merges.journal import Journal, Moved, Note
+from fanfold.workspace.merges.merge import (
+    Conflict,
+    Outcome,
+    content_of,
+    is_in_place,
+    merge_fully,
+    merge_simply,
+)
+from fanfold.workspace.merges.objects import Objects, State
+from fanfold.workspace.merges.proposals import Proposal, Proposals, draw_diff, keep_content
+from fanfold.workspace.merges.results import Merged, Recovered
+from fanfold.workspace.merges.revision import Content, Revision, StoredContent, TreeContent, revise, state_at
 from fanfold.workspace.remains import Collected, Judge, Remains, draw_child
-from fanfold.workspace.results import Merged, Recovered
-from fanfold.workspace.revision import Content, Revision, StoredContent, TreeContent, revise, state_at
-from fanfold.workspace.scan import Limits
+from fanfold.workspace.sandbox.policy import Policy, ProcessLimits
 from fanfold.workspace.shared import Watch
+from fanfold.workspace.snapshots import children, overlay
+from fanfold.workspace.snapshots.bases import Base, Bases
+from fanfold.workspace.snapshots.changes import Change, violations
+from fanfold.workspace.snapshots.children import Child
 
 Mode: TypeAlias = Literal["auto", "propose", "discard"]
 MAX_TRIES = 5

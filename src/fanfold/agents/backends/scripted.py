@@ -22,7 +22,7 @@ from typing import Any
 import msgspec
 
 from fanfold.agents.backend import Entry, Progress, Record, SessionFailed, SessionRequest, SessionResult
-from fanfold.agents.script import Answer, Script, ToolCall
+from fanfold.agents.scripts.script import Answer, Script, ToolCall
 from fanfold.agents.toolbox import Toolbox, ToolFailed
 from fanfold.agents.toolbox.catalogue import SessionTools, Tools
 from fanfold.kernel.events import Failure, Usage

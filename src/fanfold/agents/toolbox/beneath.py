@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from fanfold.agents.toolbox import ToolFailed
-from fanfold.workspace import beneath
-from fanfold.workspace.beneath import PathProblem, Spot
+from fanfold.workspace.files import beneath
+from fanfold.workspace.files.beneath import PathProblem, Spot
 
 __all__ = ["Spot", "as_failed", "missing", "open_regular", "refuse", "resolve"]
 

@@ -21,7 +21,7 @@ from fanfold.agents.toolbox import ToolFailed
 from fanfold.agents.toolbox.beneath import as_failed
 from fanfold.kernel.paths import matches
 from fanfold.kernel.plan import JSON
-from fanfold.workspace.beneath import PathProblem, resolve
+from fanfold.workspace.files.beneath import PathProblem, resolve
 
 LISTED = 500
 FOUND = 100

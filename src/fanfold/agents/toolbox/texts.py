@@ -6,7 +6,7 @@ import os
 
 from fanfold.agents.toolbox import ToolFailed
 from fanfold.agents.toolbox.beneath import as_failed
-from fanfold.workspace.beneath import PathProblem, open_regular, resolve
+from fanfold.workspace.files.beneath import PathProblem, open_regular, resolve
 
 MAX_TEXT_BYTES = 4 * 1024 * 1024
 

@@ -1,0 +1,1 @@
+"""Scripts: what scripted agents say and do, written down beforehand."""

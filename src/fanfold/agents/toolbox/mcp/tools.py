@@ -1,0 +1,154 @@
+"""The tools of a session together with those of the MCP servers that its role names.
+
+Rules
+* Servers belong to one session: `open` starts them, `aclose` ends them, nobody else ever talks to them. A
+  session whose role names none pays for none.
+* A server of which the session may use nothing is not started, or not kept.
+* A server's tool changes something unless the server declares that it only reads. Such a call is asked for
+  each time (see `permissions`), like a command.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from fanfold.agents.backend import SessionRequest
+from fanfold.agents.permissions import Action, PermissionDenied, Permissions
+from fanfold.agents.toolbox import ToolFailed
+from fanfold.agents.toolbox.mcp.connection import Connection
+from fanfold.agents.toolbox.mcp.offers import Offer, choose_offers, is_wanted, told
+from fanfold.agents.toolbox.mcp.servers import MAX_SERVERS, Server, read_server, servers_of, unavailable
+from fanfold.agents.toolbox.mcp.wire import Spoken, StartServer
+from fanfold.agents.toolbox.schemas import ToolSpec
+from fanfold.agents.toolbox.texts import cut
+from fanfold.kernel.plan import JSON
+
+if TYPE_CHECKING:
+    from fanfold.agents.toolbox.catalogue import Tools
+
+__all__ = ["ServedTools", "Spoken", "StartServer"]
+
+MAX_ASKED_CHARS = 400
+MAX_ERROR_CHARS = 2_000
+
+
+class ServedTools:
+    """The tools of `base`, and those of the servers in the request.
+
+    `start` starts a server that is a program; `environment` is where variables that a role names are found.
+    """
+
+    def __init__(
+        self,
+        base: Tools,
+        request: SessionRequest,
+        permissions: Permissions,
+        start: StartServer,
+        *,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        self._base = base
+        self._request = request
+        self._permissions = permissions.narrowed("read_only" if request.read_only else "auto")
+        self._start = start
+        self._environment = os.environ if environment is None else environment
+        self._connections: dict[str, Connection] = {}
+        self._offers: dict[str, Offer] = {}
+
+    async def open(self) -> None:
+        """Start what the session may use; raises `SessionFailed` when one of them cannot be used."""
+        await self._base.open()
+        for server in self._wanted():
+            self._connections[server.name] = Connection(server, self._request, self._start)
+        if not self._connections:
+            return
+        try:
+            await self._reach_all()
+            served = {name: (one.server, one.tools) for name, one in self._connections.items()}
+            read_only = self._permissions.posture == "read_only"
+            offers = choose_offers(served, self._request.tools, read_only)
+        except BaseException:
+            await self._close_servers()
+            raise
+        self._offers = {offer.spec.name: offer for offer in offers}
+        of_use = {offer.server for offer in offers}
+        await self._close_servers(keeping=of_use)
+
+    async def aclose(self) -> None:
+        """End every server; nothing of them is left when this returns."""
+        try:
+            await self._close_servers()
+        finally:
+            await self._base.aclose()
+
+    def offered(self) -> Sequence[ToolSpec]:
+        return (*self._base.offered(), *(offer.spec for offer in self._offers.values()))
+
+    def mutates(self, name: str) -> bool:
+        offer = self._offers.get(name)
+        return self._base.mutates(name) if offer is None else offer.spec.mutates
+
+    async def call(self, name: str, args: Mapping[str, Any]) -> JSON:
+        offer = self._offers.get(name)
+        if offer is None:
+            return await self._base.call(name, args)
+        if offer.spec.mutates:
+            try:
+                await self._permissions.check(self._action(offer, args))
+            except PermissionDenied as denied:
+                raise ToolFailed("permission", denied.code, denied.message, denied.hint) from None
+        result = await self._connections[offer.server].call(offer.tool, args)
+        try:
+            value = told(result)
+        except (ValueError, RecursionError):
+            why = f"{offer.tool} gave a value that cannot be written as JSON"
+            raise ToolFailed("tool", "tool.mcp_invalid", why) from None
+        if result.is_error:
+            said = cut(str(value.get("text") or value["structured"]), MAX_ERROR_CHARS)
+            raise ToolFailed("tool", "tool.mcp_failed", said or f"{offer.tool} failed without a word")
+        return value
+
+    def _wanted(self) -> list[Server]:
+        servers = servers_of(self._request.mcp_servers)
+        if len(servers) > MAX_SERVERS:
+            name = list(servers)[MAX_SERVERS]
+            raise unavailable(name, f"a role may name {MAX_SERVERS} servers", "take some out of the role")
+        wanted = []
+        for name, settings in servers.items():
+            if not is_wanted(name, self._request.tools):
+                continue
+            server = read_server(name, settings, self._environment)
+            if server is None:
+                continue
+            if server.url and not self._request.network:
+                why = "it is reached over the network, which this session may not use"
+                raise unavailable(name, why, "set `network = true` in the role")
+            wanted.append(server)
+        return wanted
+
+    async def _reach_all(self) -> None:
+        """Reach all servers side by side; the first that cannot be is what the session fails with."""
+        tasks = [asyncio.create_task(one.open()) for one in self._connections.values()]
+        try:
+            await asyncio.gather(*tasks)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _close_servers(self, keeping: frozenset[str] | set[str] = frozenset()) -> None:
+        leaving = [one for name, one in self._connections.items() if name not in keeping]
+        self._connections = {name: one for name, one in self._connections.items() if name in keeping}
+        await asyncio.gather(*(one.aclose() for one in leaving))
+
+    def _action(self, offer: Offer, args: Mapping[str, Any]) -> Action:
+        shown = msgspec.json.encode(args).decode()
+        if len(shown) > MAX_ASKED_CHARS:
+            shown = shown[: MAX_ASKED_CHARS - 1] + "…"
+        what = f"mcp {offer.server}/{offer.tool} {shown}"
+        return Action("command", what, self._request.session_id, self._request.step)

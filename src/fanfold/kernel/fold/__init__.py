@@ -1,0 +1,1 @@
+"""How one event changes a state: the rows behind `state.evolve`."""

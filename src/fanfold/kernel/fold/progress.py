@@ -1,0 +1,348 @@
+"""How the end of one step moves the others: dependents, parents, iterations, whole scopes.
+
+Rules
+* A step is admitted when all its dependencies have ended and none of them failed in a way that
+  reaches it; otherwise it is skipped for the failure.
+* A composite ends when all its children have ended. Its failure is that of its first failed child.
+* Nothing here decides who gets a slot (that is `admission`), and everything that others must know
+  goes onto the agenda, to come back as an event.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from heapq import heappush
+
+from fanfold.kernel.budget import Ledger
+from fanfold.kernel.commands import Evaluate, Skip, Start
+from fanfold.kernel.events import Failure
+from fanfold.kernel.fold.admission import enqueue, release, withdraw
+from fanfold.kernel.fold.outcomes import conclude, wind_up
+from fanfold.kernel.fold.sweep import end_run
+from fanfold.kernel.lifecycle import (
+    COMPLETED,
+    FAILED,
+    PENDING,
+    READY,
+    RUNNING,
+    SKIPPED,
+    TERMINAL,
+    UNSUCCESSFUL,
+    WAITING,
+)
+from fanfold.kernel.nodes import (
+    CALL,
+    LEAF,
+    LOOP,
+    MAP,
+    SCOPE,
+    Call,
+    Composite,
+    Loop,
+    Map,
+    Node,
+    Order,
+    Quota,
+    Run,
+    Scope,
+    State,
+)
+from fanfold.kernel.plan import (
+    MAX_NESTING_DEPTH,
+    ApprovalAction,
+    GroupAction,
+    Step,
+    WorkflowAction,
+)
+
+# Creating instances
+
+DECLARED, ITEM, BODY = 0, 1, 2
+BACK_OFF = "back-off"
+"""The `reason` of a step that waits for its next attempt."""
+
+
+def create(state: State, step: Step, parent: Composite, path: str, order: Order, level: int) -> Node:
+    """An instance of a step: as declared, as one item of its map, or as one iteration of its loop."""
+    run = parent.run
+    node: Node
+    if level == DECLARED and step.for_each is not None:
+        node = Map(step, run, parent, path, order)
+    elif level <= ITEM and step.repeat is not None:
+        node = Loop(step, run, parent, path, order)
+    else:
+        state.instances += 1
+        action = type(step.action)
+        if action is GroupAction:
+            node = Scope(step, run, parent, path, order)
+        elif action is WorkflowAction:
+            node = Call(step, run, parent, path, order)
+        else:
+            node = Node(step, run, parent, path, order)
+    run.nodes[path] = node
+    parent.children.append(node)
+    return node
+
+
+def enter_scope(state: State, scope: Scope, steps: Sequence[Step]) -> None:
+    """Create the instances of a scope's steps, wire their edges, admit those without any."""
+    scope.entered = True
+    scope.status = RUNNING
+    prefix = f"{scope.path}/" if scope.path else ""
+    order = scope.order
+    by_id: dict[str, Node] = {}
+    for index, step in enumerate(steps):
+        by_id[step.id] = create(state, step, scope, prefix + step.id, (*order, index), DECLARED)
+    scope.open = len(scope.children)
+    for node in scope.children:
+        edges = node.step.depends_on
+        if edges:
+            node.unmet = len(edges)
+            for name in edges:
+                dependency = by_id[name]
+                if dependency.dependents:
+                    dependency.dependents.append(node)
+                else:
+                    dependency.dependents = [node]
+    for node in scope.children:
+        if node.unmet == 0:
+            admit(state, node)
+    if scope.open == 0:
+        wind_up(state, scope)
+
+
+def open_run(state: State, run: Run, parent: Composite | None) -> None:
+    """Give a run its top scope and, where its recipe says so, limits of its own."""
+    order = () if parent is None else parent.order
+    top = Step(id=run.plan.name, action=GroupAction(steps=run.plan.steps))
+    scope = Scope(top, run, parent, "", order)
+    run.scope = scope
+    state.runs[run.id] = run
+    if parent is not None:
+        parent.children.append(scope)
+        parent.open = 1
+        limits = run.plan.limits
+        budget = limits.budget
+        ledger = Ledger(budget.tokens, budget.micro_usd)
+        limit_scope(
+            state, scope, limits.max_concurrency, limits.max_agents, ledger if ledger.limited else None
+        )
+        if limits.timeout_ms is not None:
+            heappush(state.run_deadlines, (state.clock + limits.timeout_ms, run.id))
+
+
+def limit_scope(
+    state: State, scope: Composite, slots: int | None, agents: int | None, ledger: Ledger | None
+) -> None:
+    """Put a cap on everything inside a scope; without limits nothing is added and nothing costs."""
+    if slots is None and agents is None and ledger is None:
+        return
+    quota = Quota(slots, agents if agents is None else max(agents, state.raised_agents), ledger)
+    scope.inner_quotas = (*scope.quotas, quota)
+    state.quotas.append(quota)
+    if ledger is not None:
+        state.budgeted = True
+
+
+def _exceeds_max_steps(state: State, node: Composite, count: int) -> bool:
+    if state.instances + state.promised + count <= state.max_steps:
+        return False
+    state.oversize.append((node.order, node))
+    return True
+
+
+def _promise(state: State, node: Composite, count: int) -> bool:
+    """Keep `count` instances for a composite that enters later; False when they do not fit."""
+    if _exceeds_max_steps(state, node, count):
+        return False
+    node.promised = count
+    state.promised += count
+    return True
+
+
+def redeem(state: State, node: Composite) -> None:
+    """The composite creates what it was promised, or never will."""
+    state.promised -= node.promised
+    node.promised = 0
+
+
+# Admission of a single step
+
+
+def admit(state: State, node: Node) -> None:
+    """All dependencies have ended: skip, evaluate what must be known, or open the step."""
+    if node.blocked_by is not None:
+        node.closing = True
+        state.agenda.append(Skip(node.run.id, node.path, "failure", node.blocked_by.path))
+        return
+    step = node.step
+    if node.kind == MAP:
+        state.agenda.append(Evaluate(node.run.id, node.path, "for_each"))
+    elif (step.when is not None and not _is_iteration(node)) or (step.templated_sets and node.kind == LEAF):
+        state.agenda.append(Evaluate(node.run.id, node.path, "admission"))
+    else:
+        open_step(state, node)
+
+
+def _is_iteration(node: Node) -> bool:
+    return node.parent is not None and node.parent.kind == LOOP
+
+
+def open_step(state: State, node: Node) -> None:
+    """The step may go: into the queue, onto the agenda, or into its first iteration."""
+    kind = node.kind
+    if kind == LEAF:
+        if type(node.step.action) is ApprovalAction:
+            _begin(state, node, "approval")
+        else:
+            enqueue(state, node)
+    elif isinstance(node, Loop):
+        node.status = RUNNING
+        node.entered = True
+        next_iteration(state, node)
+    elif isinstance(node, Call):
+        action = node.step.action
+        assert isinstance(action, WorkflowAction)
+        if node.run.depth >= MAX_NESTING_DEPTH:
+            message = f"child runs nest at most {MAX_NESTING_DEPTH} deep"
+            conclude(state, node, FAILED, Failure("agent", "run.depth", message, retryable=False))
+        elif _promise(state, node, len(state.plan.workflows[action.workflow].steps)):
+            _begin(state, node, "workflow")
+    elif isinstance(node, Scope):
+        action = node.step.action
+        assert isinstance(action, GroupAction)
+        if _promise(state, node, len(action.steps)):
+            _begin(state, node, "group")
+
+
+def _begin(state: State, node: Node, kind: str) -> None:
+    node.status = READY
+    node.attempt = node.execution = 1
+    state.agenda.append(Start(node.run.id, node.path, kind, 1, 1))
+
+
+def expand_map(state: State, node: Map, count: int) -> None:
+    """One child per item, in item order."""
+    node.count = count
+    node.status = PENDING
+    if _exceeds_max_steps(state, node, count):
+        return
+    node.status = RUNNING
+    node.entered = True
+    node.open = count
+    for index in range(count):
+        create(state, node.step, node, f"{node.path}[{index}]", (*node.order, index), ITEM)
+    for child in node.children:
+        admit(state, child)
+    if count == 0:
+        wind_up(state, node)
+
+
+def next_iteration(state: State, loop: Loop) -> None:
+    if _exceeds_max_steps(state, loop, 1):
+        return
+    loop.iteration += 1
+    loop.open = 1
+    path = f"{loop.path}#{loop.iteration}"
+    admit(state, create(state, loop.step, loop, path, (*loop.order, loop.iteration), BODY))
+
+
+def start_fold(state: State, loop: Loop) -> None:
+    """The loop converged: its last child folds the result."""
+    fold, repeat = loop.step.fold, loop.step.repeat
+    assert fold is not None and repeat is not None
+    loop.converged = True
+    if _exceeds_max_steps(state, loop, 1):
+        return
+    loop.open = 1
+    order = (*loop.order, repeat.max_iterations + 1)
+    admit(state, create(state, fold, loop, f"{loop.path}/{fold.id}", order, DECLARED))
+
+
+def resume_oversize(state: State) -> None:
+    """`max_steps` was raised: let the composites that did not fit try again."""
+    held, state.oversize = sorted(state.oversize, key=lambda entry: entry[0]), []
+    for _, node in held:
+        if node.status in TERMINAL or node.closing:
+            continue
+        if isinstance(node, Map) and node.count is not None:
+            expand_map(state, node, node.count)
+        elif isinstance(node, Loop) and node.entered:
+            (start_fold if node.converged else next_iteration)(state, node)
+        else:
+            open_step(state, node)
+
+
+# Ends
+
+
+def finish(state: State, node: Node, status: str, reason: str = "") -> None:
+    """A step reached a terminal status: count it, then tell its dependents and its parent."""
+    if node.holding:
+        release(state, node)
+    elif isinstance(node, Composite):
+        redeem(state, node)
+    else:
+        withdraw(state, node)
+        if node.status == WAITING:
+            _leave_waiting(state, node)
+    node.status = status
+    node.reason = reason
+    node.ended_at = state.now
+    run = node.run
+    unsuccessful = status in UNSUCCESSFUL or (status == SKIPPED and reason == "failure")
+    if status == COMPLETED:
+        run.completed += 1
+    elif unsuccessful:
+        run.unsuccessful += 1
+    parent = node.parent
+    in_scope = parent is not None and parent.kind == SCOPE
+    policy = node.step.on_failure
+    if unsuccessful and policy == "stop" and in_scope and status != SKIPPED and not run.ending:
+        assert parent is not None
+        if not parent.stopping:  # else it ends with its group, whose own policy counts
+            run.stopped_by = node
+            end_run(state, run, "stop")
+    reaches = unsuccessful and not (policy == "inline" and status != SKIPPED)
+    for dependent in node.dependents:
+        dependent.unmet -= 1
+        if reaches and dependent.blocked_by is None:
+            dependent.blocked_by = node
+        if dependent.unmet == 0 and dependent.status == PENDING and not dependent.closing:
+            admit(state, dependent)
+    if parent is not None:
+        _child_ended(state, parent, node, reaches if in_scope else unsuccessful)
+
+
+def _leave_waiting(state: State, node: Node) -> None:
+    if type(node.step.action) is ApprovalAction:
+        state.approvals -= 1
+    elif node.reason == BACK_OFF:
+        state.backoffs -= 1
+
+
+def _child_ended(state: State, parent: Composite, child: Node, failed: bool) -> None:
+    parent.open -= 1
+    if failed and not (parent.kind == MAP and parent.step.on_failure == "inline"):
+        first = parent.failed_child
+        if first is None or child.order < first.order:
+            parent.failed_child = child
+    if parent.open > 0:
+        return
+    if (
+        isinstance(parent, Loop)
+        and not parent.failed_child
+        and not parent.stopping
+        and _turns(state, parent, child)
+    ):
+        return
+    if parent.kind != CALL:
+        wind_up(state, parent)
+
+
+def _turns(state: State, loop: Loop, child: Node) -> bool:
+    """Whether the loop goes on: it asks its gate after each iteration, and ends after its fold."""
+    if child.step is loop.step.fold:
+        return False
+    state.agenda.append(Evaluate(loop.run.id, loop.path, "until"))
+    return True

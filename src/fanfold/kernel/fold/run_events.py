@@ -1,0 +1,209 @@
+"""What each kind of `workflow_event` does to a run and to the tree."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from fanfold.errors import BugError
+from fanfold.kernel.commands import Create, Evaluate, Finish, Pause, Skip, Start, Stop
+from fanfold.kernel.events import Failure, Raised, WorkflowEvent
+from fanfold.kernel.fold.admission import requeue_starved
+from fanfold.kernel.fold.agenda import require_idle, take, unexpected
+from fanfold.kernel.fold.outcomes import call_outcome, conclude
+from fanfold.kernel.fold.progress import (
+    enter_scope,
+    expand_map,
+    next_iteration,
+    open_step,
+    redeem,
+    resume_oversize,
+    start_fold,
+)
+from fanfold.kernel.fold.step_events import lose
+from fanfold.kernel.fold.sweep import end_run
+from fanfold.kernel.lifecycle import CANCELLED, COMPLETED, FAILED, PAUSED, PENDING, RUN_TERMINAL, RUNNING
+from fanfold.kernel.nodes import Loop, Map, Quota, Run, State
+
+
+def _created(state: State, run: Run, _data: WorkflowEvent) -> None:
+    """The child's log exists; its steps may begin."""
+    take(state, Create, run.id)
+    run.status = RUNNING
+    assert run.call is not None
+    redeem(state, run.call)
+    if not run.scope.closing:  # else it was cancelled before it began, and only finishes
+        enter_scope(state, run.scope, run.plan.steps)
+
+
+def _run_started(state: State, run: Run, _data: WorkflowEvent) -> None:
+    if run.status != PENDING:
+        raise unexpected(f"run {run.id} has already started")
+    run.status = RUNNING
+    enter_scope(state, run.scope, run.plan.steps)
+
+
+def _decided(state: State, run: Run, data: WorkflowEvent) -> None:
+    command = take(state, Evaluate, run.id, data.step)
+    assert isinstance(command, Evaluate)
+    if data.what != command.what:
+        raise unexpected(f"{data.step}: {data.what} was decided, {command.what} is due")
+    node = run.nodes[data.step]
+    if data.error is not None:
+        conclude(state, node, FAILED, data.error)
+    elif isinstance(node, Map):
+        if not isinstance(data.value, int) or not 0 <= data.value <= node.step.max_items:
+            raise unexpected(f"{node.path}: {data.value} items, {node.step.max_items} allowed")
+        expand_map(state, node, data.value)
+    elif data.what == "until":
+        assert isinstance(node, Loop)
+        _decided_until(state, node, bool(data.value))
+    elif data.value is False:
+        node.closing = True
+        state.agenda.append(Skip(run.id, node.path, "condition"))
+    else:
+        if data.read_set is not None:
+            node.read_set = data.read_set
+        if data.write_set is not None:
+            node.write_set = data.write_set
+        open_step(state, node)
+
+
+def _decided_until(state: State, loop: Loop, passed: bool) -> None:
+    repeat = loop.step.repeat
+    assert repeat is not None
+    if passed and loop.step.fold is not None:
+        start_fold(state, loop)
+    elif passed:
+        conclude(state, loop, COMPLETED, None)
+    elif loop.iteration < repeat.max_iterations:
+        next_iteration(state, loop)
+    else:
+        message = f"{loop.path} did not pass its gate in {loop.iteration} iterations"
+        failure = Failure("agent", "step.not_converged", message, retryable=False, step=loop.path)
+        conclude(state, loop, FAILED, failure)
+
+
+def _woke(state: State, _run: Run, _data: WorkflowEvent) -> None:
+    """Only time has passed."""
+    require_idle(state, "the time")
+
+
+def _pause_requested(state: State, _run: Run, data: WorkflowEvent) -> None:
+    require_idle(state, "a pause")
+    state.pausing = data.reason or "requested"
+    for node in sorted(state.in_flight.values(), key=lambda node: node.order):
+        if node.status == RUNNING and not node.lost and not node.stopping:
+            node.stopping = "pause"
+            state.agenda.append(Stop(node.run.id, node.path, node.attempt, node.execution, "pause"))
+
+
+def _paused(state: State, run: Run, data: WorkflowEvent) -> None:
+    take(state, Pause, run.id)
+    run.status = PAUSED
+    state.pausing = data.reason or "requested"
+
+
+def _resumed(state: State, run: Run, data: WorkflowEvent) -> None:
+    """A new owner, or the end of a pause: whatever was running lost its process and runs again."""
+    if data.epoch <= state.epoch:
+        raise BugError("lease.stale_epoch", f"epoch {data.epoch} is not newer than {state.epoch}")
+    state.epoch = data.epoch
+    if data.raised is not None:
+        _raise_limits(state, data)
+    state.pausing = ""
+    if run.status == PAUSED:
+        run.status = RUNNING
+    _drop_what_died(state)
+    state.executing = 0
+    for node in sorted(state.in_flight.values(), key=lambda node: node.order):
+        if node.status == RUNNING and not node.closing:
+            lose(state, node)
+    requeue_starved(state)
+    resume_oversize(state)
+    state.dirty = True
+
+
+def _drop_what_died(state: State) -> None:
+    """Decided but never recorded: stops of lost processes, and restarts that are decided anew."""
+    kept = type(state.agenda)()
+    for command in state.agenda:
+        if isinstance(command, Start) and command.execution > 1:
+            state.runs[command.run].nodes[command.step].execution -= 1
+        elif not isinstance(command, Stop | Pause):
+            kept.append(command)
+    state.agenda = kept
+
+
+def _raise_limits(state: State, data: WorkflowEvent) -> None:
+    raised = data.raised
+    assert raised is not None
+    state.max_agents = max(state.max_agents, raised.max_agents or 0)
+    state.max_steps = max(state.max_steps, raised.max_steps or 0)
+    ledger = state.ledger
+    if raised.budget_tokens is not None:
+        ledger.max_tokens = max(ledger.max_tokens or 0, raised.budget_tokens)
+    if raised.budget_micro_usd is not None:
+        ledger.max_micro_usd = max(ledger.max_micro_usd or 0, raised.budget_micro_usd)
+        ledger.unpriced = False  # whoever raises it was told why it stopped
+    state.budgeted = state.budgeted or ledger.limited
+    state.raised_agents = max(state.raised_agents, raised.max_agents or 0)
+    for quota in state.quotas:
+        _raise_quota(quota, raised)
+
+
+def _raise_quota(quota: Quota, raised: Raised) -> None:
+    """A raise is for the tree: a scope's own cap must not hold what the person just allowed."""
+    if quota.max_agents is not None:
+        quota.max_agents = max(quota.max_agents, raised.max_agents or 0)
+    ledger = quota.ledger
+    if ledger is not None and ledger.max_tokens is not None:
+        ledger.max_tokens = max(ledger.max_tokens, raised.budget_tokens or 0)
+    if ledger is not None and ledger.max_micro_usd is not None and raised.budget_micro_usd is not None:
+        ledger.max_micro_usd = max(ledger.max_micro_usd, raised.budget_micro_usd)
+        ledger.unpriced = False
+
+
+def _cancel_requested(state: State, run: Run, data: WorkflowEvent) -> None:
+    require_idle(state, "a cancellation")
+    if run.status in RUN_TERMINAL or run.ending:
+        return
+    if run is state.root:
+        state.pausing = ""
+    if run.status == PENDING:
+        _run_started(state, run, data)
+    if state.root.status == PAUSED:
+        state.root.status = RUNNING
+    end_run(state, run, CANCELLED)
+
+
+def _finished(state: State, run: Run, data: WorkflowEvent) -> None:
+    command = take(state, Finish, run.id)
+    assert isinstance(command, Finish)
+    if data.status != command.status:
+        raise unexpected(f"run {run.id} finished as {data.status}, decided was {command.status}")
+    run.status = data.status
+    run.output = data.output
+    run.error = data.error
+    run.scope.status = data.status
+    if run.call is not None:
+        run.call.open = 0
+        conclude(state, run.call, *call_outcome(run.call, run))
+
+
+def _noted(_state: State, _run: Run, _data: WorkflowEvent) -> None:
+    """Evidence: a fold was published, a fork was made."""
+
+
+RUN_HANDLERS: dict[str, Callable[[State, Run, WorkflowEvent], None]] = {
+    "created": _created,
+    "started": _run_started,
+    "decided": _decided,
+    "woke": _woke,
+    "pause_requested": _pause_requested,
+    "paused": _paused,
+    "resumed": _resumed,
+    "cancel_requested": _cancel_requested,
+    "folded": _noted,
+    "forked": _noted,
+    "finished": _finished,
+}

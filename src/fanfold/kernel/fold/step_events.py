@@ -1,0 +1,229 @@
+"""What each word about a step does to its node; the rows of the transition table, one function each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from heapq import heappush
+from typing import TypeAlias
+from zlib import crc32
+
+from fanfold.kernel.budget import settle_history
+from fanfold.kernel.commands import Conclude, Create, Retry, Skip, Start, Stop
+from fanfold.kernel.events import Failure, StepEvent, SubagentEvent, Usage
+from fanfold.kernel.fold.admission import release, return_agent
+from fanfold.kernel.fold.agenda import require_idle, take, unexpected
+from fanfold.kernel.fold.outcomes import conclude
+from fanfold.kernel.fold.progress import BACK_OFF, enter_scope, finish, limit_scope, open_run, redeem
+from fanfold.kernel.lifecycle import (
+    CANCELLED,
+    COMPLETED,
+    EVENT_WORDS,
+    FAILED,
+    RUNNING,
+    SKIPPED,
+    TIMED_OUT,
+    WAITING,
+)
+from fanfold.kernel.nodes import Call, Composite, Node, Run, Scope, State
+from fanfold.kernel.plan import AgentAction, ApprovalAction, GroupAction, WorkflowAction
+
+Report: TypeAlias = StepEvent | SubagentEvent
+
+
+def is_current(node: Node, data: Report) -> bool:
+    """Whether a report is about the execution that is under way now."""
+    if node.attempt != data.attempt or node.execution != data.execution or node.closing:
+        return False
+    if node.status == RUNNING:
+        return node.holding and not node.lost
+    return node.status == WAITING and type(node.step.action) is ApprovalAction
+
+
+def _started(state: State, node: Node, data: Report) -> None:
+    command = take(state, Start, node.run.id, node.path)
+    assert isinstance(command, Start)
+    if data.attempt != command.attempt or data.execution != command.execution:
+        raise unexpected(f"{node.path} started as {data.attempt}.{data.execution}, not as decided")
+    node.status = RUNNING
+    node.started_at = state.now
+    if isinstance(node, Scope):
+        action = node.step.action
+        assert isinstance(action, GroupAction)
+        limit_scope(state, node, action.max_concurrency, action.max_agents, None)
+        _arm_scope(state, node)
+        redeem(state, node)
+        enter_scope(state, node, action.steps)
+    elif isinstance(node, Call):
+        assert isinstance(data, StepEvent)
+        _open_child(state, node, data.child_run_id)
+    else:
+        node.lost = False
+        state.executing += 1
+        if node.step.timeout_ms is not None:
+            _arm(state, node, "deadline", node.step.timeout_ms)
+
+
+def _open_child(state: State, node: Call, run_id: str) -> None:
+    action = node.step.action
+    assert isinstance(action, WorkflowAction)
+    if not run_id or run_id in state.runs:
+        raise unexpected(f"{node.path} needs a new child run id, not {run_id!r}")
+    child = Run(run_id, state.plan.workflows[action.workflow], node.run, node)
+    node.child = child
+    node.entered = True
+    open_run(state, child, node)
+    _arm_scope(state, node)
+    state.agenda.append(Create(child.id, action.workflow, node.run.id, node.path))
+
+
+def _waiting(state: State, node: Node, _data: Report) -> None:
+    take(state, Start, node.run.id, node.path)
+    node.status = WAITING
+    node.started_at = state.now
+    state.approvals += 1
+    _arm(state, node, "approval", node.step.timeout_ms)
+
+
+def _ended(state: State, node: Node, data: Report) -> None:
+    """completed, failed, timed_out, cancelled: an attempt's report, or the answer to a command."""
+    word = EVENT_WORDS.get(data.status, data.status)
+    if state.agenda:
+        # A `Start` may be answered by an end: a cache hit, or a prompt that cannot be rendered.
+        shape = Start if isinstance(state.agenda[0], Start) else Conclude
+        take(state, shape, node.run.id, node.path)
+        if shape is Start:
+            return_agent(state, node)
+    elif not is_current(node, data):
+        raise unexpected(f"{node.path} has no execution {data.attempt}.{data.execution}: mark it late")
+    if node.holding and node.status == RUNNING and not node.lost:
+        state.executing -= 1
+    if data.usage is not None:
+        spend(state, node, data.usage)
+    error = data.error
+    if word == TIMED_OUT and error is None:
+        error = Failure(
+            "timeout", "step.timeout", f"{node.path} timed out", step=node.path, attempt=node.attempt
+        )
+    if node.status == RUNNING and node.holding and error is not None and _tries_again(node, word, error):
+        _back_off(state, node, error)
+        return
+    node.error = error
+    node.output = data.output
+    finish(state, node, word)
+
+
+def _tries_again(node: Node, word: str, error: Failure) -> bool:
+    retry = node.step.retry
+    if word not in (FAILED, TIMED_OUT) or node.attempt >= retry.attempts or not error.retryable:
+        return False
+    return error.kind in retry.on and not node.run.ending and not _is_stopping(node)
+
+
+def _is_stopping(node: Node) -> bool:
+    if node.stopping == CANCELLED:
+        return True
+    parent = node.parent
+    while parent is not None:
+        if parent.stopping:
+            return True
+        parent = parent.parent
+    return False
+
+
+def _back_off(state: State, node: Node, error: Failure) -> None:
+    release(state, node)
+    node.status = WAITING
+    node.closing = False  # a lost execution was to be concluded, but its attempt is tried again
+    node.error = error
+    node.reason = ""
+    retry = node.step.retry
+    ceiling = min(retry.max_backoff_ms, retry.backoff_ms << min(node.attempt - 1, 20))
+    # Jitter without randomness: spread by address, between half of the delay and all of it.
+    spread = crc32(f"{node.run.id}/{node.path}#{node.attempt}".encode()) % 1_000
+    delay = ceiling // 2 + ceiling * spread // 2_000
+    state.agenda.append(Retry(node.run.id, node.path, node.attempt + 1, state.now + delay))
+
+
+def _retrying(state: State, node: Node, data: Report) -> None:
+    take(state, Retry, node.run.id, node.path)
+    node.reason = BACK_OFF
+    state.backoffs += 1
+    _push_timer(state, data.retry_at, BACK_OFF, node)
+
+
+def _skipped(state: State, node: Node, data: Report) -> None:
+    take(state, Skip, node.run.id, node.path)
+    finish(state, node, SKIPPED, data.reason)
+
+
+def _stopping(state: State, node: Node, _data: Report) -> None:
+    take(state, Stop, node.run.id, node.path)
+
+
+def _interrupted(state: State, node: Node, data: Report) -> None:
+    """The execution ended without a result: it goes on later as a new execution of the attempt."""
+    require_idle(state, "an interruption")
+    if not is_current(node, data):
+        raise unexpected(f"{node.path} has no execution {data.attempt}.{data.execution} to interrupt")
+    state.executing -= 1
+    lose(state, node)
+
+
+def lose(state: State, node: Node) -> None:
+    node.lost = True
+    if node.stopping in (CANCELLED, TIMED_OUT):
+        failure = None
+        if node.stopping == TIMED_OUT:
+            failure = Failure("timeout", "step.timeout", f"{node.path} timed out", step=node.path)
+        conclude(state, node, node.stopping, failure)
+        return
+    node.stopping = ""
+    if not state.pausing:
+        _restart(state, node)
+
+
+def _restart(state: State, node: Node) -> None:
+    node.execution += 1
+    kind = node.step.type
+    state.agenda.append(Start(node.run.id, node.path, kind, node.attempt, node.execution, *node.reservation))
+
+
+def spend(state: State, node: Node, usage: Usage) -> None:
+    node.run.spend(usage)
+    action = node.step.action
+    if isinstance(action, AgentAction):
+        settle_history(state.history, action.agent, usage)
+    state.ledger.spend(usage)
+    for quota in node.quotas:
+        if quota.ledger is not None:
+            quota.ledger.spend(usage)
+
+
+def _arm_scope(state: State, node: Composite) -> None:
+    if node.step.timeout_ms is not None:
+        state.timer_count += 1
+        heappush(state.scope_deadlines, (state.clock + node.step.timeout_ms, state.timer_count, node))
+
+
+def _arm(state: State, node: Node, kind: str, timeout_ms: int | None) -> None:
+    if timeout_ms is not None:
+        _push_timer(state, state.now + timeout_ms, kind, node)
+
+
+def _push_timer(state: State, due: int, kind: str, node: Node) -> None:
+    state.timer_count += 1
+    heappush(state.timers, (due, state.timer_count, kind, node, node.attempt, node.execution))
+
+
+STEP_HANDLERS: dict[str, Callable[[State, Node, Report], None]] = {
+    "started": _started,
+    "waiting": _waiting,
+    COMPLETED: _ended,
+    FAILED: _ended,
+    TIMED_OUT: _ended,
+    CANCELLED: _ended,
+    SKIPPED: _skipped,
+    "retrying": _retrying,
+    "stopping": _stopping,
+    "interrupted": _interrupted,
+}

@@ -1,0 +1,69 @@
+"""Early ends: a scope, or a whole run, is wound up before its steps are done.
+
+What runs is asked to stop, what does not run is cancelled, and the composites then end by the ordinary
+rule. So a parent is never terminal before its descendants, whatever ended it.
+"""
+
+from __future__ import annotations
+
+from fanfold.kernel.commands import Command, Evaluate, Retry, Start, Stop
+from fanfold.kernel.fold.admission import unchoose
+from fanfold.kernel.fold.outcomes import conclude, wind_up
+from fanfold.kernel.lifecycle import CANCELLED, READY, RUNNING, TERMINAL
+from fanfold.kernel.nodes import CALL, Call, Composite, Node, Run, State
+
+
+def end_run(state: State, run: Run, why: str) -> None:
+    """Wind a run up early. `why`: cancelled, timed_out, or stop."""
+    run.ending = why
+    sweep(state, run.scope, CANCELLED)
+
+
+def sweep(state: State, top: Composite, reason: str) -> None:
+    """Stop what runs below `top` and cancel what does not; composites then end by themselves."""
+    state.agenda = type(state.agenda)(
+        command for command in state.agenda if not _obsolete(state, command, top)
+    )
+    stack: list[Node] = [top]
+    leaves: list[Node] = []
+    composites: list[Composite] = []
+    while stack:
+        node = stack.pop()
+        if node.status in TERMINAL or node.closing:
+            continue
+        if isinstance(node, Composite):
+            node.stopping = node.stopping or (reason if node is top else CANCELLED)
+            composites.append(node)
+            if isinstance(node, Call) and node.child is not None and not node.child.ending:
+                node.child.ending = CANCELLED
+            stack.extend(reversed(node.children))
+        else:
+            leaves.append(node)
+    for leaf in leaves:
+        _stop_leaf(state, leaf)
+    for composite in reversed(composites):
+        if composite.open == 0 and not composite.closing and composite.kind != CALL:
+            wind_up(state, composite)
+        elif not composite.entered and composite.kind == CALL and not composite.closing:
+            conclude(state, composite, CANCELLED, None)
+
+
+def _obsolete(state: State, command: Command, top: Composite) -> bool:
+    if not isinstance(command, Evaluate | Start | Retry):
+        return False
+    node: Node | None = state.runs[command.run].nodes[command.step]
+    while node is not None and node is not top:
+        node = node.parent
+    return node is top
+
+
+def _stop_leaf(state: State, leaf: Node) -> None:
+    if leaf.status == RUNNING and not leaf.lost:
+        if leaf.stopping in ("", "pause"):
+            leaf.stopping = CANCELLED
+            command = Stop(leaf.run.id, leaf.path, leaf.attempt, leaf.execution, CANCELLED)
+            state.agenda.append(command)
+        return
+    if leaf.status == READY and leaf.holding:
+        unchoose(state, leaf)
+    conclude(state, leaf, CANCELLED, None)

@@ -1,0 +1,67 @@
+"""`output_schema`: is it a JSON Schema, and does it stand on its own?
+
+A schema may not fetch others: checking a recipe and running it must not depend on the network, and a
+frozen run must not change because a document somewhere else did.
+"""
+
+from __future__ import annotations
+
+from fanfold.kernel.plan import JSON
+from fanfold.recipe.language.notes import Notes
+from fanfold.text import parse
+from fanfold.text.parse import Node, Scalar, plain
+
+_REFERRING = frozenset({"$ref", "$dynamicRef", "$recursiveRef"})
+
+
+def read_schema(node: Node, notes: Notes) -> JSON:
+    """The schema as data; problems are reported where they stand in the schema."""
+    schema = plain(node)
+    if _refuse_remote(node, notes):
+        return schema
+    import jsonschema_rs
+
+    try:
+        jsonschema_rs.validator_for(schema, offline=True)
+    except jsonschema_rs.ValidationError as error:
+        where = _walk(node, list(error.instance_path))
+        notes.error("recipe.bad_schema", f"not a JSON Schema: {_first_line(error.message)}", where)
+    except (ValueError, jsonschema_rs.ReferencingError) as error:
+        notes.error("recipe.bad_schema", f"not a JSON Schema: {_first_line(str(error))}", node)
+    return schema
+
+
+def _refuse_remote(node: Node, notes: Notes) -> bool:
+    refused = False
+    if isinstance(node, parse.Sequence):
+        for item in node.items:
+            refused |= _refuse_remote(item, notes)
+    elif isinstance(node, parse.Mapping):
+        for word, value in node.entries:
+            text = value.text if isinstance(value, Scalar) and isinstance(value.value, str) else None
+            if word.text in _REFERRING and text is not None and not text.startswith("#"):
+                hint = "put the other schema under `$defs` and refer to it as #/$defs/…"
+                notes.error("recipe.bad_schema", "a schema cannot refer to another document", value, hint)
+                refused = True
+            else:
+                refused |= _refuse_remote(value, notes)
+    return refused
+
+
+def _walk(node: Node, path: list[str | int]) -> Node:
+    """The node at a path of keys and indexes, or the deepest one that exists."""
+    for part in path:
+        inner: Node | None = None
+        if isinstance(node, parse.Mapping) and isinstance(part, str):
+            inner = node.get(part)
+        elif isinstance(node, parse.Sequence) and isinstance(part, int) and part < len(node.items):
+            inner = node.items[part]
+        if inner is None:
+            break
+        node = inner
+    return node
+
+
+def _first_line(text: str) -> str:
+    line = text.strip().splitlines()[0] if text.strip() else "it cannot be read"
+    return line if len(line) <= 200 else line[:200] + "…"

@@ -1,0 +1,116 @@
+"""What is known about a step's output before anything runs, so that a path into it can be checked.
+
+Only what is certain is used: text has no fields, a map gives a list, `outputs` without a schema names
+every field there is, an approval and a phase have the fields the language says. Everything else may be
+anything, and a path into it is judged when the run gets there.
+"""
+
+from __future__ import annotations
+
+from typing import TypeAlias, cast
+
+from msgspec import Struct
+
+from fanfold.recipe.drafts.draft import Draft
+from fanfold.recipe.language.notes import Notes, quoted
+from fanfold.text import parse
+
+Known: TypeAlias = "Anything | Text | ListOf | Fields"
+
+
+class Anything(Struct, frozen=True):
+    """Nothing is known."""
+
+
+class Text(Struct, frozen=True):
+    """Text: no path leads into it."""
+
+
+class ListOf(Struct, frozen=True):
+    """A list, one element per item."""
+
+    element: Known
+
+
+class Fields(Struct, frozen=True):
+    """An object with exactly these fields."""
+
+    fields: dict[str, Known]
+
+
+ANYTHING = Anything()
+TEXT = Text()
+APPROVAL = Fields(dict.fromkeys(("decision", "by", "comment", "edited"), ANYTHING))
+
+
+def declared_names(draft: Draft) -> dict[str, Known]:
+    """The names of `outputs`, in order."""
+    names = draft.facts.output_names
+    if names is None:
+        names = dict.fromkeys(
+            (item.text for item in draft.entries.scalars("outputs")), cast(object, ANYTHING)
+        )
+        draft.facts.output_names = names
+    return cast("dict[str, Known]", names)
+
+
+def output_of(draft: Draft) -> Known:
+    """What is known about the output of a step, seen from a step that refers to it."""
+    known = draft.facts.known_output
+    if known is None:
+        known = _single_output(draft)
+        # A phase hands its `for_each` on to its tasks: the phase itself is no map.
+        if draft.item_name is not None and not draft.phase:
+            # In the place of an item that failed stands `{"error": …}`, whatever the others give.
+            known = ListOf(ANYTHING if draft.facts.inline else known)
+        draft.facts.known_output = known
+    return cast(Known, known)
+
+
+def _single_output(draft: Draft) -> Known:
+    entries = draft.entries
+    if draft.phase:
+        tasks = draft.inner.drafts if draft.inner is not None else []
+        return Fields({"tasks": Fields({task.id: output_of(task) for task in tasks}), "summary": TEXT})
+    if not entries.lacks("output_schema") or draft.type is None:
+        return ANYTHING
+    if not entries.lacks("outputs"):
+        return Fields(declared_names(draft)) if "outputs" in entries.nodes else ANYTHING
+    if draft.type == "approval":
+        return APPROVAL
+    if draft.type in {"agent", "command"}:
+        return TEXT
+    if draft.type == "group":
+        return _group_output(draft)
+    return ANYTHING
+
+
+def _group_output(draft: Draft) -> Known:
+    written = draft.entries.nodes.get("output")
+    if isinstance(written, parse.Mapping):
+        return Fields({word.text: ANYTHING for word, _ in written.entries})
+    last = draft.inner.last if draft.inner is not None else None
+    if draft.entries.has("output") or last is None:
+        return ANYTHING
+    return output_of(last)
+
+
+def why_not(known: Known, parts: tuple[str | int, ...], notes: Notes) -> tuple[str, str] | None:
+    """Why a path cannot lead into an output (what is wrong, what to do), or None when it may."""
+    for part in parts:
+        if isinstance(known, Anything):
+            return None
+        if isinstance(known, Text):
+            return "its output is text and has no parts", "give the step an `output_schema` or `outputs`"
+        if isinstance(known, ListOf):
+            if isinstance(part, str):
+                return f"its output is a list and has no field {quoted(part)}", "write [0] for the first item"
+            known = known.element
+            continue
+        if not isinstance(part, str):
+            return "its output is an object, not a list", "name a field"
+        if part not in known.fields:
+            hint = notes.did_you_mean(part, known.fields) or "it has " + ", ".join(list(known.fields)[:20])
+            return f"its output has no field {quoted(part)}", hint
+        known = known.fields[part]
+    return None

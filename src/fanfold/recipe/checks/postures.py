@@ -1,0 +1,100 @@
+"""Postures: who may change files, and in which workspace.
+
+Rules
+* The role decides: a read-only role reads, others write. A function or command writes when it declares
+  a `write_set`, and reads otherwise.
+* `posture: read_only`, on the step or on anything around it, narrows. Nothing widens: a `write_set` on
+  what is read-only contradicts itself and is refused.
+* Readers share the workspace, writers work in a snapshot. A command without a `write_set` gets a
+  snapshot too, which is thrown away, because tests write caches. A function runs in the engine's own
+  process, so it shares whatever it does.
+* A group or workflow step is called a writer when something inside may write; on a workflow step
+  `read_only` therefore tells the host to narrow the whole child run.
+"""
+
+from __future__ import annotations
+
+from typing import cast
+
+from fanfold.kernel.plan import EVERYTHING, WorkspaceMode
+from fanfold.recipe.checks.unit import Unit
+from fanfold.recipe.drafts.draft import Draft
+from fanfold.recipe.drafts.roles import Role
+from fanfold.recipe.language.keys import ATTEMPTING
+from fanfold.recipe.language.notes import Notes, quoted
+from fanfold.text import parse
+
+
+def settle_posture(draft: Draft, unit: Unit) -> None:
+    """Decide posture, sets and workspace of one step, and refuse what contradicts them."""
+    if draft.type not in ATTEMPTING:
+        return
+    entries = draft.entries
+    notes = unit.notes
+    role = draft.facts.role
+    role_known = role is None or role.known
+    declared = entries.nodes.get("write_set")
+    claims = isinstance(declared, parse.Sequence) and bool(declared.items)
+    reason = _why_read_only(draft, role)
+    if claims and reason:
+        hint = "leave out the `write_set`, or let a step that may write do it"
+        notes.error(
+            "recipe.conflicting_keys",
+            f"{reason}, so it can have no write_set",
+            entries.keys["write_set"],
+            hint,
+        )
+    if draft.type == "agent":
+        writes = not reason and not (entries.has("write_set") and not claims)
+    else:
+        writes = claims and not reason
+    said = entries.text("posture")
+    if said == "writer" and not writes and role_known:
+        message = f"{reason or 'without a write_set it reads'}; {quoted('posture')} can only narrow"
+        notes.error("recipe.conflicting_keys", message, entries.nodes["posture"])
+    snapshot = writes or (draft.type == "command" and not claims)
+    usual: WorkspaceMode = "isolated" if snapshot else "shared"
+    said_mode = cast("WorkspaceMode | None", entries.text("workspace_mode"))
+    mode = said_mode or unit.defaults.workspace_mode or usual
+    if draft.type == "function":
+        mode = "shared"
+        if said_mode == "isolated":
+            message = "a function is Python code of this process and works in the project itself"
+            hint = "leave it out, or run the code as a command"
+            notes.error("recipe.conflicting_keys", message, entries.nodes["workspace_mode"], hint)
+    draft.facts.posture = "writer" if writes else "read_only"
+    draft.facts.workspace_mode = mode
+    if not writes:
+        draft.facts.write_set = ()
+    elif not claims:
+        draft.facts.write_set = EVERYTHING
+    if role_known:
+        _refuse_what_needs_a_writer(draft, notes, writes=writes, mode=mode)
+
+
+def _why_read_only(draft: Draft, role: Role | None) -> str:
+    """Why the step may not write whatever it declares; empty when it may."""
+    if draft.entries.text("posture") == "read_only":
+        return "the step is read-only"
+    if draft.narrowed:
+        return "the step stands inside something read-only"
+    if role is not None and role.facts.read_only:
+        return f"role {quoted(role.name)} is read-only"
+    return ""
+
+
+def _refuse_what_needs_a_writer(draft: Draft, notes: Notes, *, writes: bool, mode: str) -> None:
+    entries = draft.entries
+    for name in ("merge", "on_conflict"):
+        if not entries.has(name):
+            continue
+        if not writes:
+            message = f"{quoted(name)} is for writers, and this step only reads"
+            notes.error("recipe.conflicting_keys", message, entries.keys[name])
+        elif mode == "shared":
+            message = f"{quoted(name)} is for isolated writers, and this one works in the shared workspace"
+            notes.error("recipe.conflicting_keys", message, entries.keys[name])
+    if entries.flag("cache") and writes:
+        message = f"{quoted('cache')} is for read-only steps, and this one writes"
+        hint = "say `posture: read_only` if it only reads"
+        notes.error("recipe.conflicting_keys", message, entries.keys["cache"], hint)

@@ -1,0 +1,258 @@
+"""References: every name in a template, path or expression, looked up before anything runs.
+
+Rules
+* `inputs.x` must be declared. `steps.x` must be in this scope or an outer one; it puts an edge on the
+  step that lives where `x` lives. `item`, `index`, `iteration`, `feedback` and `digest` exist only where
+  a map, a loop or a phase gives them.
+* `steps.x.name` stands for `steps.x.output.name` when `x` declares the output; it is written out here,
+  so that nobody after the compiler has to know the short form.
+* Positions are those of the offending word inside the text, not of the text as a whole.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Literal
+
+from msgspec import Struct
+
+from fanfold.recipe.checks.outputs import declared_names, output_of, why_not
+from fanfold.recipe.drafts.draft import Draft, Scope, Words
+from fanfold.recipe.language.notes import Notes, quoted
+from fanfold.text.parse import Scalar
+from fanfold.text.template import Hole, Path, TemplateError, parse_template
+
+if TYPE_CHECKING:
+    from fanfold.recipe.expressions.evaluate import Reference
+
+_AFTER_STEPS = re.compile(r"steps\.([A-Za-z0-9_]*-[A-Za-z0-9_-]*)", re.ASCII)
+STEP_FACTS = ("output", "status", "error")
+_WHERE = {
+    "item": "there is no map around this step; `for_each` gives one",
+    "index": "there is no map around this step; `for_each` gives one",
+    "iteration": "there is no loop around this step; `repeat` gives one",
+    "feedback": "there is no loop around this step; `repeat` gives one",
+    "digest": "only recipes with `phases` have a digest of earlier phases",
+    "output": "only `until` sees `output`",
+}
+
+
+class Place(Struct, frozen=True):
+    """Where a text stands: whose it is, which steps it sees, which other names exist there."""
+
+    draft: Draft | None
+    """None for the output of the recipe."""
+    scope: Scope
+    names: frozenset[str]
+    placing: bool = False
+    """What is named here is given to an agent in full, so that it needs no summary of it."""
+
+
+class References:
+    """Looks names up for one file, and remembers what was used."""
+
+    def __init__(self, notes: Notes, inputs: Mapping[str, str | None], inputs_known: bool) -> None:
+        self.notes = notes
+        self.inputs = inputs
+        self.inputs_known = inputs_known
+        """False when the declarations could not be read: then no input is called unknown."""
+        self.input_words = {name.replace("-", "_"): name for name in inputs}
+        """Inputs by the name that expressions use."""
+        self.used_inputs: set[str] = set()
+        self.elsewhere: dict[str, Draft] = {}
+        """Steps inside groups, by id, for the hint to those who cannot see them."""
+
+    # -- templates -----------------------------------------------------------------------------------
+
+    def template(self, node: Scalar, place: Place, *, only_roots: frozenset[str] | None = None) -> str:
+        """Check a template and write short forms out."""
+        text = node.text
+        if "{{" not in text:
+            return text
+        problems: list[TemplateError] = []
+        parts = parse_template(text, problems)
+        for error in problems:
+            self.notes.error("recipe.bad_template", error.message, node.span(error.position, error.end))
+        inserts: list[int] = []
+        for part in parts:
+            if self.notes.report.full:
+                break  # nothing more would be kept
+            if isinstance(part, Hole):
+                if only_roots is None or part.path.root in only_roots:
+                    inserts += self.path(part.path, node, part.start, place)
+                else:
+                    root = node.span(part.start, part.start + len(part.path.root))
+                    hint = "use " + ", ".join(sorted(only_roots))
+                    message = f"{quoted(part.path.root)} cannot be used in a glob"
+                    self.notes.error("recipe.bad_template", message, root, hint)
+        return _with_output(text, inserts)
+
+    def path(self, path: Path, node: Scalar, start: int, place: Place) -> list[int]:
+        """Check one path that begins at character `start` of a text; where `.output` is to be inserted."""
+        if path.root == "inputs":
+            name = str(path.parts[0])
+            at = start + len("inputs.")
+            self._use_input(name, Words(node, at, at + len(name)))
+            return []
+        if path.root == "steps":
+            return self._step_path(path, node, start, place)
+        if path.root not in place.names:
+            root = node.span(start, start + len(path.root))
+            hint = self._unknown_name_hint(path.root, place)
+            self.notes.error("recipe.bad_template", f"{quoted(path.root)} means nothing here", root, hint)
+        return []
+
+    def _unknown_name_hint(self, name: str, place: Place) -> str:
+        renamed = place.draft.item_name if place.draft is not None else None
+        if name == "item" and renamed is not None:
+            return f"here the item is called {quoted(renamed)}"
+        return _WHERE.get(name) or self.notes.did_you_mean(name, ("inputs", "steps", *sorted(place.names)))
+
+    def _use_input(self, name: str, at: Words) -> None:
+        self.used_inputs.add(name)
+        if name not in self.inputs and self.inputs_known:
+            hint = self.notes.did_you_mean(name, self.inputs) or "declare it under `inputs` at the top"
+            self.notes.error("recipe.unknown_input", f"there is no input {quoted(name)}", at.span(), hint)
+
+    def _step_path(self, path: Path, node: Scalar, start: int, place: Place) -> list[int]:
+        step_id, rest = str(path.parts[0]), path.parts[1:]
+        at = start + len("steps.")
+        after = at + len(step_id)
+        target = place.scope.find(step_id)
+        if target is None:
+            self._unknown_step(step_id, Words(node, at, after), place)
+            return []
+        self._connect(place, target, Words(node, at, after), rest)
+        problem = self._judge_parts(target, rest)
+        if problem is not None:
+            where = node.span(after + 1, start + len(path.text))
+            self.notes.error("recipe.bad_template", f"steps.{target.id}: {problem[0]}", where, problem[1])
+            return []
+        return [after] if _is_short(rest) else []
+
+    # -- expressions ---------------------------------------------------------------------------------
+
+    def expression(self, node: Scalar, place: Place, wants: Literal["bool", "list"]) -> str:
+        """Check a CEL expression and write short forms out."""
+        text = node.text
+        if isinstance(node.value, bool):
+            return text
+        # Many recipes have no expressions, and theirs is the costliest module to load.
+        from fanfold.recipe.expressions.evaluate import ExpressionError, check_expression
+
+        try:
+            found = check_expression(
+                text,
+                inputs=self.inputs,
+                steps=_dashed_steps(text, place.scope),
+                names=place.names,
+                wants=wants,
+            )
+        except ExpressionError as error:
+            self.notes.error("recipe.bad_expression", error.message, node.span(error.position, error.end))
+            return text
+        inserts: list[int] = []
+        for reference in found:
+            at = Words(node, reference.start, reference.end)
+            if reference.name == "inputs" and reference.key:
+                self._use_input(self.input_words.get(reference.key, reference.key), at)
+            elif reference.name == "steps" and reference.key:
+                inserts += self._step_in_expression(reference, at, place)
+        return _with_output(text, inserts)
+
+    def _step_in_expression(self, reference: Reference, at: Words, place: Place) -> list[int]:
+        target = place.scope.find_in_expression(reference.key)
+        if target is None:
+            self._unknown_step(reference.key, at, place)
+            return []
+        self._connect(place, target, at, reference.parts)
+        problem = self._judge_parts(target, reference.parts)
+        if problem is not None:
+            message = f"steps.{target.id}: {problem[0]}"
+            self.notes.error("recipe.bad_expression", message, at.span(), problem[1])
+            return []
+        return [_end_of_name(at.node.text, reference.end)] if _is_short(reference.parts) else []
+
+    # -- steps ---------------------------------------------------------------------------------------
+
+    def _unknown_step(self, step_id: str, at: Words, place: Place) -> None:
+        hidden = self.elsewhere.get(step_id)
+        if hidden is not None and hidden.scope.owner is not None:
+            hint = hint_to_owner(hidden, hidden.scope.owner)
+        else:
+            visible = [name for scope in _outward(place.scope) for name in scope.by_id]
+            hint = self.notes.did_you_mean(step_id, visible)
+        who = f"step {quoted(place.draft.id)}" if place.draft is not None else "the output"
+        message = f"{who} refers to {quoted(step_id)}, which does not exist"
+        self.notes.error("recipe.unknown_step", message, at.span(), hint)
+
+    def _connect(self, place: Place, target: Draft, at: Words, parts: tuple[str | int, ...]) -> None:
+        """Note that a step is looked at, and who therefore comes after it."""
+        target.used = True
+        if place.draft is None:
+            return
+        dependent = place.draft.climb(target.scope)
+        if dependent is None:
+            return  # a group's output or `until` looks at its own steps
+        dependent.implied.setdefault(target.id, (at, place.draft))
+        if place.placing and dependent is place.draft and (not parts or parts[0] not in {"status", "error"}):
+            dependent.placed.add(target.id)
+
+    def _judge_parts(self, target: Draft, parts: tuple[str | int, ...]) -> tuple[str, str] | None:
+        """What is wrong with the rest of `steps.x…`, and what to do about it."""
+        if not parts:
+            return "say what of the step is meant", "add .output, .status or .error"
+        first = parts[0]
+        if first == "output":
+            return why_not(output_of(target), parts[1:], self.notes)
+        if first in STEP_FACTS:
+            return None
+        if not target.entries.lacks("outputs") and "outputs" not in target.entries.nodes:
+            return None  # what the step declares could not be read, and that was reported
+        names = declared_names(target)
+        if first not in names:
+            hint = self.notes.did_you_mean(str(first), (*STEP_FACTS, *names))
+            return (
+                f"{quoted(str(first))} is not declared in its `outputs`",
+                hint or "write .output for the whole",
+            )
+        return why_not(output_of(target), parts, self.notes)
+
+
+def hint_to_owner(hidden: Draft, owner: Draft) -> str:
+    """What to write instead of the name of a step inside a group."""
+    if owner.phase:
+        return f"it is inside phase {quoted(owner.id)}: write steps.{owner.id}.output.tasks.{hidden.id}"
+    return f"it is inside group {quoted(owner.id)}; only the group can be referred to from here"
+
+
+def _outward(scope: Scope) -> list[Scope]:
+    found = []
+    here: Scope | None = scope
+    while here is not None:
+        found.append(here)
+        here = here.outer
+    return found
+
+
+def _dashed_steps(text: str, scope: Scope) -> list[str]:
+    """Steps whose `-` an expression would take for a minus; all that its error message needs to know."""
+    words = _AFTER_STEPS.findall(text) if "-" in text else []
+    return [word for word in words if scope.find(word) is not None]
+
+
+def _end_of_name(text: str, end: int) -> int:
+    """Where the selection of a step ends: after `steps.x`, or after the bracket of `steps["x"]`."""
+    rest = text[end:].lstrip()
+    return len(text) - len(rest) + 1 if rest.startswith("]") else end
+
+
+def _is_short(parts: tuple[str | int, ...]) -> bool:
+    return bool(parts) and parts[0] not in STEP_FACTS
+
+
+def _with_output(text: str, inserts: list[int]) -> str:
+    for at in sorted(inserts, reverse=True):
+        text = text[:at] + ".output" + text[at:]
+    return text

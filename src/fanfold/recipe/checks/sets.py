@@ -1,0 +1,91 @@
+"""Read-sets and write-sets: globs, checked as far as they are known before an instance exists.
+
+A set may hold templates of `inputs`, the item and its index, because these are known before the step is
+admitted; outputs of other steps are not. A pattern with holes is checked with a harmless word in each
+hole, which finds `..` and unbalanced brackets in what the author wrote; the resolved pattern is checked
+again when the instance is created.
+
+A pattern for what no step may change (files of git, of Fanfold, of roles) could never be used and is refused
+here, not when the step has done its work.
+"""
+
+from __future__ import annotations
+
+from fanfold.kernel.sets.globs import GlobError, check_glob, read_glob
+from fanfold.recipe.checks.references import Place, References
+from fanfold.recipe.drafts.draft import Draft
+from fanfold.recipe.language.notes import quoted
+from fanfold.text.parse import Scalar
+from fanfold.text.template import Hole, TemplateError, parse_template
+
+_STAND_IN = "x"
+_ROLES = (".codex", ".claude")
+
+
+def read_set(key: str, draft: Draft, references: References) -> tuple[tuple[str, ...], bool]:
+    """The patterns of `read_set` or `write_set`, and whether any holds a template."""
+    templated = False
+    patterns: list[str] = []
+    for node in draft.entries.scalars(key):
+        if "{{" in node.text:
+            templated = True
+            _check_templated(node, draft, references)
+        else:
+            _check_static(node, references, writes=key == "write_set")
+        if node.text.startswith("!"):
+            hint = "list what belongs to the set; ?name matches a file whose name begins with !"
+            references.notes.error("recipe.bad_glob", "patterns have no negation", node.span(0, 1), hint)
+        patterns.append(node.text)
+    return tuple(patterns), templated
+
+
+def _check_static(node: Scalar, references: References, *, writes: bool) -> None:
+    try:
+        check_glob(node.text)
+    except GlobError as error:
+        references.notes.error(
+            "recipe.bad_glob", error.message, node.span(error.position, error.position + 1)
+        )
+        return
+    owner = _owner(node.text) if writes else ""
+    if owner:
+        hint = "leave it out: such a change is never merged, whatever write_set says"
+        message = f"no step may write {quoted(node.text)}, which belongs to {owner}"
+        references.notes.error("recipe.bad_value", message, node, hint)
+
+
+def _owner(pattern: str) -> str:
+    """Whose files a pattern is all about; nothing for one that can match others."""
+    head = [name.lower() for name in read_glob(pattern).head]
+    if ".git" in head:
+        return "git"
+    if head[:1] == [".fanfold"]:
+        return "Fanfold"
+    return "the roles" if head[1:2] == ["agents"] and head[0] in _ROLES else ""
+
+
+def _check_templated(node: Scalar, draft: Draft, references: References) -> None:
+    names = draft.items()
+    place = Place(draft, draft.scope, names)
+    references.template(node, place, only_roots=names | {"inputs"})
+    try:
+        parts = parse_template(node.text)
+    except TemplateError:
+        return  # reported by the check above
+    text = ""
+    origins: list[int] = []
+    at = 0
+    for part in parts:
+        if isinstance(part, Hole):
+            text += _STAND_IN
+            origins.append(part.start)
+            at = node.text.index("}}", part.end) + 2
+        else:
+            text += part
+            origins.extend(range(at, at + len(part)))
+            at += len(part)
+    try:
+        check_glob(text)
+    except GlobError as error:
+        origin = origins[error.position] if error.position < len(origins) else len(node.text)
+        references.notes.error("recipe.bad_glob", error.message, node.span(origin, origin + 1))

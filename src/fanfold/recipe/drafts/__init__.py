@@ -1,0 +1,1 @@
+"""Drafts: the steps of a recipe between reading and planning."""

@@ -1,0 +1,57 @@
+"""What was found out about a step: checked and resolved values, waiting to become part of the plan."""
+
+from __future__ import annotations
+
+from msgspec import Struct, field
+
+from fanfold.kernel.plan import EVERYTHING, JSON, Output, Posture, Retry, Value, WorkspaceMode
+from fanfold.recipe.drafts.roles import Role
+from fanfold.recipe.language.entries import Entries
+
+
+class PhaseParts(Struct):
+    """The parts of a phase that are not steps yet."""
+
+    review: Entries | None = None
+    verify: Entries | None = None
+    converge: Entries | None = None
+    reviewer: Role | None = None
+    critic: Role | None = None
+    gate: str = ""
+    run: tuple[str, ...] = ()
+
+
+class Facts(Struct):
+    """Filled in by the passes; what a step does not have keeps its default."""
+
+    depends_on: tuple[str, ...] = ()
+    when: str | None = None
+    for_each: str | None = None
+    inline: bool = False
+    """Its failure is shown to those that come after it instead of an output."""
+    until: str = ""
+    inputs: dict[str, Value] = field(default_factory=dict)
+    output: Output | None = None
+    output_schema: JSON = None
+    retry: Retry | None = None
+    read_set: tuple[str, ...] = EVERYTHING
+    write_set: tuple[str, ...] = ()
+    templated_sets: bool = False
+    posture: Posture = "read_only"
+    workspace_mode: WorkspaceMode = "shared"
+    role: Role | None = None
+    prompt: str | None = None
+    run: tuple[str, ...] = ()
+    env: dict[str, str] = field(default_factory=dict)
+    approve: str = ""
+    show: str | None = None
+    workflow: str = ""
+    """Key of the sub-workflow in the root plan."""
+    child_writes: bool = False
+    """Something in the sub-workflow may write."""
+    child_claims: str = ""
+    """Path of the first step in the sub-workflow that declares a `write_set`."""
+    phase: PhaseParts = field(default_factory=PhaseParts)
+    output_names: dict[str, object] | None = None
+    known_output: object = None
+    """Remembered by `outputs`, which alone knows what they mean."""

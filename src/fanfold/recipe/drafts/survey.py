@@ -1,0 +1,183 @@
+"""Survey: read every step of a scope, name it, and tell what type it is.
+
+Rules
+* The type follows from the key that says what the step does (`prompt`, `workflow`, `handler`, `run`,
+  `approve`, `steps`). Two such keys, or a `type` that says otherwise, are a conflict.
+* A key that makes no sense for the type is a conflict at that key, not silently ignored: an author who
+  writes `retry` on a group believes that it does something.
+* A step whose type cannot be told keeps everything else, so that its other problems are found too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import cast
+
+from fanfold.kernel.plan import StepType
+from fanfold.recipe.drafts.draft import Draft, Scope
+from fanfold.recipe.language.entries import Entries, read_entries
+from fanfold.recipe.language.keys import REPEAT, STEP
+from fanfold.recipe.language.notes import Notes, quoted, with_article
+from fanfold.text.parse import Node, Scalar
+
+DECIDING: dict[str, StepType] = {
+    "prompt": "agent",
+    "workflow": "workflow",
+    "handler": "function",
+    "run": "command",
+    "approve": "approval",
+    "steps": "group",
+}
+RESERVED_NAMES = frozenset({"inputs", "steps", "index", "iteration", "feedback", "digest", "output"})
+"""Names that mean something already and cannot name an item."""
+
+EXPRESSION_WORDS = frozenset(
+    "true false null in bool bytes double dyn int list map null_type string type uint".split()
+)
+"""Names that expressions could not declare. (Words they merely reserve, such as `package`, still serve in
+templates, and an expression that uses one says so.)"""
+
+
+def survey_steps(nodes: Iterable[Node], scope: Scope, notes: Notes, prefix: str, *, narrowed: bool) -> None:
+    """Read the steps of one scope, and of the groups inside it."""
+    for node in nodes:
+        entries = read_entries(node, STEP, notes)
+        if entries is not None:
+            draft = new_draft(entries, scope, notes, prefix)
+            draft.narrowed = narrowed
+            _survey_step(draft, notes)
+
+
+def new_draft(entries: Entries, scope: Scope, notes: Notes, prefix: str) -> Draft:
+    """Name a step and put it into its scope; clashing names are reported at the later one."""
+    node = entries.nodes.get("id")
+    step_id = node.text if isinstance(node, Scalar) else ""
+    draft = Draft(step_id, entries, scope, prefix + step_id)
+    scope.drafts.append(draft)
+    if isinstance(node, Scalar):
+        spelled = step_id.replace("-", "_")
+        other = scope.by_expression_name.get(spelled)
+        if other is None:
+            scope.by_id[step_id] = draft
+            scope.by_expression_name[spelled] = draft
+        elif other.id == step_id:
+            notes.error("recipe.duplicate_id", f"there is already a step {quoted(step_id)} here", node)
+        else:
+            message = f"{quoted(step_id)} and {quoted(other.id)} are the same name in expressions"
+            notes.error("recipe.duplicate_id", message, node, "expressions write _ for -; choose another id")
+            scope.by_id[step_id] = draft
+    return draft
+
+
+def survey_map(draft: Draft, notes: Notes) -> None:
+    """Read `for_each`, `as` and `max_items`, of a step or a phase."""
+    entries = draft.entries
+    if not entries.lacks("for_each"):
+        draft.item_name = _item_name(entries, notes)
+        return
+    for name in ("as", "max_items"):
+        if entries.has(name):
+            message = f"{quoted(name)} belongs to {quoted('for_each')}, which is not here"
+            notes.error("recipe.conflicting_keys", message, entries.keys[name])
+
+
+def _item_name(entries: Entries, notes: Notes) -> str:
+    name = entries.text("as")
+    if name is None:
+        return "item"
+    if name in RESERVED_NAMES or name in EXPRESSION_WORDS or "-" in name:
+        message = f"an item cannot be called {quoted(name)}"
+        hint = "use letters, digits and _" if "-" in name else "the word has a meaning already"
+        notes.error("recipe.bad_value", message, entries.nodes["as"], hint)
+    return name
+
+
+def _survey_step(draft: Draft, notes: Notes) -> None:
+    entries = draft.entries
+    draft.type = _tell_type(draft, notes)
+    survey_map(draft, notes)
+    if "repeat" in entries.nodes:
+        draft.repeat = read_entries(entries.nodes["repeat"], REPEAT, notes)
+    for item in entries.scalars("depends_on"):
+        draft.written.setdefault(item.text, item)
+    if "steps" in entries.nodes:
+        survey_body(draft, entries.items("steps"), notes)
+
+
+def survey_body(draft: Draft, nodes: list[Node], notes: Notes, extra: frozenset[str] = frozenset()) -> None:
+    """Read the steps inside a group or phase."""
+    draft.inner = Scope(draft, draft.scope, draft.names() | extra, draft.items())
+    narrowed = draft.narrowed or draft.entries.text("posture") == "read_only"
+    key = "tasks" if draft.phase else "steps"
+    if not nodes and key in draft.entries.nodes:
+        notes.error("recipe.bad_value", f"{quoted(key)} must not be empty", draft.entries.nodes[key])
+    survey_steps(nodes, draft.inner, notes, draft.path + "/", narrowed=narrowed)
+
+
+def _tell_type(draft: Draft, notes: Notes) -> StepType | None:
+    entries = draft.entries
+    deciding = [name for name in entries.keys if name in DECIDING]
+    said = cast("StepType | None", entries.text("type"))
+    if said is not None:
+        foreign = _refuse_foreign_keys(entries, {said}, notes)
+        _need_deciding_key(draft, said, notes, quiet=foreign)
+        return said
+    if not deciding:
+        if entries.has("agent"):
+            _refuse_foreign_keys(entries, {"agent"}, notes)
+            return "agent"
+        if entries.lacks("type") and not any(name in entries.meant for name in DECIDING):
+            what = "prompt, workflow, handler, run, approve or steps"
+            message = (
+                f"step {quoted(draft.id)} does not say what it does" if draft.id else "the step does nothing"
+            )
+            notes.error("recipe.missing_key", message, entries.head(), f"give it one of {what}")
+        return None
+    for name in deciding[1:]:
+        written = entries.keys[name].text
+        first = entries.keys[deciding[0]].text
+        message = f"{quoted(written)} makes it {with_article(DECIDING[name])} step, {quoted(first)} "
+        message += f"{with_article(DECIDING[deciding[0]])} step"
+        notes.error("recipe.conflicting_keys", message, entries.keys[name], "make two steps of it")
+    # Keys of either type are tolerated, or one mistake would be reported many times.
+    _refuse_foreign_keys(entries, {DECIDING[name] for name in deciding}, notes)
+    return DECIDING[deciding[0]]
+
+
+def _refuse_foreign_keys(entries: Entries, types: set[StepType], notes: Notes) -> bool:
+    """Report keys that none of the types has; true when there was one that decides a type."""
+    decided_otherwise = False
+    for name, word in entries.keys.items():
+        key = entries.shape.keys[name]
+        if not key.only or not types.isdisjoint(key.only):
+            continue
+        the_type = with_article(min(types))
+        if name in DECIDING:
+            decided_otherwise = True
+            message = (
+                f"{quoted(word.text)} makes it {with_article(DECIDING[name])} step, but it is {the_type} step"
+            )
+        else:
+            message = f"{quoted(word.text)} means nothing on {the_type} step"
+        notes.error("recipe.conflicting_keys", message, word, _where_instead(name, types))
+    return decided_otherwise
+
+
+def _where_instead(name: str, types: set[StepType]) -> str:
+    if name == "retry":
+        return "only agent, function and command steps have attempts to retry"
+    if name == "inputs" and "command" in types:
+        return "place values in `run` or `env` with {{…}}"
+    if name in {"write_set", "read_set", "workspace_mode"} and types & {"group", "workflow"}:
+        return "put it on the steps inside"
+    return ""
+
+
+def _need_deciding_key(draft: Draft, said: StepType, notes: Notes, *, quiet: bool) -> None:
+    """A type that was said still needs its key; an agent's prompt may come from the role instead."""
+    if said == "agent" or quiet:
+        return
+    needed = next(name for name, kind in DECIDING.items() if kind == said)
+    if draft.entries.lacks(needed):
+        message = f"{with_article(said)} step needs {quoted(needed)}"
+        notes.error("recipe.missing_key", message, draft.entries.head())

@@ -1,0 +1,339 @@
+"""CEL expressions: checked when a recipe is compiled, evaluated when a step is about to start.
+
+Rules
+* An expression sees `inputs`, `steps` and the names its place offers (`item`, `index` …), nothing else.
+  A `-` in a name is written `_`, because CEL would read it as a minus.
+* `inputs` and `steps` are always followed by a name that can be read off the text, so that edges,
+  unknown names and unused inputs are known before anything runs.
+* Everything is limited: text, nesting (32) and iterations (10,000) by the library, work and result size
+  here, because the library bounds neither memory nor time and holds the interpreter lock meanwhile.
+* Values are JSON on both sides. Comparisons cross number types (`1 == 1.0`); arithmetic does not.
+* The library is imported at the first expression, and its environments are cached: declaring names
+  costs more than compiling an expression.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
+from math import isfinite
+from typing import TYPE_CHECKING, Any, Literal, NoReturn
+
+from msgspec import Struct
+
+from fanfold.kernel.plan import JSON
+from fanfold.recipe.expressions.usage import Usage, Use, free_uses, read, tokens
+from fanfold.recipe.expressions.work import TooMuchWork, WorkBound, reach
+from fanfold.text.diagnostics import nearest
+
+if TYPE_CHECKING:
+    from cel_expr_python import cel
+
+MAX_EXPRESSION_CHARS = 4_096
+MAX_WORK = 5_000_000
+"""Values visited by one evaluation at most; about half a second and 100 MB in the worst case."""
+MAX_RESULT_VALUES = 100_000
+MAX_VALUE_DEPTH = 200
+MAX_MESSAGE_CHARS = 300
+
+_LIBRARY_ERRORS = (RuntimeError, TypeError, UnicodeError, OverflowError)
+"""What the library raises for values it cannot hold; too deep ones are a RuntimeError as well."""
+_STEP_FIELDS = frozenset({"output", "status", "error"})
+_TYPE_NAMES = frozenset(
+    {"bool", "bytes", "double", "dyn", "int", "list", "map", "null_type", "string", "type", "uint"}
+)
+_ERROR = re.compile(r"ERROR: <input>:(-?\d+):(-?\d+): (.*)")
+_KINDS = {
+    "INT": "a whole number", "UINT": "a whole number", "DOUBLE": "a number", "STRING": "text",
+    "BYTES": "bytes", "NULL": "null", "BOOL": "true or false", "TIMESTAMP": "a time",
+    "DURATION": "a duration", "string": "text", "integer": "a whole number", "number": "a number",
+    "boolean": "true or false", "array": "a list", "object": "an object",
+}  # fmt: skip
+
+
+class ExpressionError(ValueError):
+    """The expression cannot be used; `position` to `end` is the part that is wrong."""
+
+    def __init__(self, message: str, position: int, end: int) -> None:
+        super().__init__(message)
+        self.message = message
+        self.position = position
+        self.end = max(end, position + 1)
+
+
+class Reference(Struct, frozen=True):
+    """`steps.<key>…` or `inputs.<key>…` in an expression.
+
+    `key` is the word as written (with `_` for `-`), `start` and `end` its place, `parts` the path that
+    follows it.
+    """
+
+    name: str
+    key: str
+    start: int
+    end: int
+    parts: tuple[str | int, ...] = ()
+
+
+class _Program(Struct, frozen=True):
+    compiled: cel.Expression
+    usages: tuple[Usage, ...]
+
+
+def check_expression(
+    text: str,
+    *,
+    inputs: Mapping[str, str | None],
+    steps: Iterable[str],
+    names: Iterable[str],
+    wants: Literal["bool", "list"],
+) -> tuple[Reference, ...]:
+    """Refuse what cannot work whatever the values are; return what the expression refers to.
+
+    `inputs` gives each declared input its type, or None. Unknown inputs and steps are returned like
+    known ones: the caller knows the nearest names.
+    """
+    known = ("inputs", "steps", *sorted({_word(name) for name in names} - {"inputs", "steps"}))
+    try:
+        program = _compile(text, known)
+    except ExpressionError as error:
+        raise _dashed_name(text, error, (*inputs, *steps)) or error from None
+    references = tuple(
+        _reference(use) for use in free_uses(program.usages) if use.name in ("inputs", "steps")
+    )
+    _check_type(text, program, {_word(name): kind for name, kind in inputs.items()}, wants)
+    return references
+
+
+def evaluate(text: str, values: Mapping[str, JSON]) -> JSON:
+    """The value of an expression as plain JSON; raises ExpressionError.
+
+    `values` holds `inputs` and `steps` as objects by their recipe names (`-` allowed), a step being
+    `{"output", "status", "error"}`; and the other names of the place.
+
+    >>> evaluate("steps.a_b.output.size() > 2", {"steps": {"a-b": {"output": "abc"}}})
+    True
+    """
+    offered = {"inputs": {}, "steps": {}, **{_word(name): value for name, value in values.items()}}
+    program = _compile(text, tuple(sorted(offered)))
+    uses = tuple(free_uses(program.usages))
+    data = _select(uses, offered)
+    if len(program.usages) == 1 and len(uses) == 1 and uses[0].name in offered and _is_path(text):
+        for value in reach([data[uses[0].name]], uses[0].parts):
+            return value  # as it is: through CEL an object would lose the order of its fields
+    try:
+        _check_depth(data)
+        WorkBound(data, MAX_WORK).check(program.usages)
+        result = program.compiled.eval(data=data)
+        if result.type().name() == "ERROR":
+            _fail(text, _run_time_message(str(result.plain_value())))
+        return _Result().plain(result)
+    except TooMuchWork as error:
+        _fail(text, str(error))
+    except _LIBRARY_ERRORS as error:
+        _fail(text, _run_time_message(str(error)))
+
+
+def _word(name: str) -> str:
+    return name.replace("-", "_")
+
+
+def _fail(text: str, message: str) -> NoReturn:
+    raise ExpressionError(message, 0, len(text))
+
+
+def _is_path(text: str) -> bool:
+    """Nothing but a name and selections: no operator, no call, no list."""
+    found = tokens(text)
+    selects = all(t.kind in ("name", "quoted", "string", "number") or t.text in ".[]" for t in found)
+    return selects and found[0].kind == "name"
+
+
+def _reference(use: Use) -> Reference:
+    if not use.parts or not isinstance(use.parts[0], str):
+        kind = "input" if use.name == "inputs" else "step"
+        raise ExpressionError(f'name the {kind}: "{use.name}.<{kind}>"', *use.spans[0])
+    return Reference(use.name, use.parts[0], *use.spans[1], use.parts[1:])
+
+
+def _named(word: str, held: Mapping[str, JSON]) -> list[JSON]:
+    """The value whose name is written `word` in CEL. Looked for, not translated: there may be many."""
+    if word in held:
+        return [held[word]]
+    return [held[name] for name in held if "-" in name and _word(name) == word] if "_" in word else []
+
+
+def _select(uses: Iterable[Use], offered: Mapping[str, JSON]) -> dict[str, JSON]:
+    """Only what the expression refers to: handing values over costs in proportion to their size."""
+    data: dict[str, JSON] = {"inputs": {}, "steps": {}}
+    for use in uses:
+        if use.name not in ("inputs", "steps"):
+            data[use.name] = offered.get(use.name)
+            continue
+        reference = _reference(use)
+        for value in _named(reference.key, offered[use.name]):
+            if use.name == "steps" and isinstance(value, dict):
+                data["steps"].setdefault(reference.key, {}).update(_step(value, reference.parts))
+            else:
+                data[use.name][reference.key] = value
+    return data
+
+
+def _step(step: Mapping[str, JSON], parts: tuple[str | int, ...]) -> Mapping[str, JSON]:
+    """The part of a step that a path enters. `steps.x.title` means `steps.x.output.title`."""
+    if not parts:
+        return step
+    field, output = str(parts[0]), step.get("output")
+    if field in step:
+        return {field: step[field]}
+    if field not in _STEP_FIELDS and (output is None or (isinstance(output, dict) and field in output)):
+        return {field: output[field] if output else None}
+    return {}
+
+
+def _check_depth(data: JSON) -> None:
+    """The library follows values by recursion, and a deep enough one ends the process."""
+    level = [data]
+    for _ in range(MAX_VALUE_DEPTH):
+        level = [
+            part
+            for value in level
+            if isinstance(value, dict | list)
+            for part in (value.values() if isinstance(value, dict) else value)
+        ]
+        if not level:
+            return
+    raise TooMuchWork(f"the values nest more than {MAX_VALUE_DEPTH} levels deep")
+
+
+@lru_cache(maxsize=512)
+def _compile(text: str, names: tuple[str, ...]) -> _Program:
+    if len(text) > MAX_EXPRESSION_CHARS:
+        _fail(text, f"an expression has at most {MAX_EXPRESSION_CHARS:,} characters")
+    if not text.strip():
+        _fail(text, "the expression is empty")
+    try:
+        return _Program(_environment(names).compile(text), read(text))
+    except (RuntimeError, TypeError) as error:  # TypeError: text that is not Unicode
+        raise _translated(text, str(error), names) from None
+
+
+@lru_cache(maxsize=64)
+def _environment(names: tuple[str, ...]) -> cel.Env:
+    from cel_expr_python import cel
+
+    return cel.NewEnv(variables=dict.fromkeys(names, cel.Type.DYN))
+
+
+def _check_type(text: str, program: _Program, inputs: Mapping[str, str | None], wants: str) -> None:
+    """Refuse a type that is certainly not wanted; what depends on values is judged when it runs."""
+    kind = program.compiled.return_type().name()
+    if len(program.usages) == 1 and kind == "DYN" and _is_path(text):
+        use = program.usages[0]
+        if isinstance(use, Use) and use.name == "inputs" and len(use.parts) == 1:
+            kind = inputs.get(str(use.parts[0])) or kind
+    if kind == "DYN" or kind.startswith({"bool": "BOOL", "list": "LIST"}[wants]):
+        return
+    if kind == {"bool": "boolean", "list": "array"}[wants]:
+        return
+    shown = _KINDS.get(kind) or ("a list" if kind.startswith("LIST") else "an object")
+    wanted = "true or false" if wants == "bool" else "a list"
+    _fail(text, f"this gives {shown}, where {wanted} is needed")
+
+
+def _translated(text: str, error: str, names: tuple[str, ...]) -> ExpressionError:
+    """The library's first error in our words, at our place."""
+    if "recursion" in error:
+        return ExpressionError("the expression nests too deeply; at most 32 levels are allowed", 0, len(text))
+    found = _ERROR.search(error)
+    if found is None:
+        return ExpressionError("the expression is not valid text", 0, len(text))
+    line, column, message = int(found[1]), int(found[2]), found[3].removesuffix(" [INVALID_ARGUMENT]")
+    starts = [0, *(m.end() for m in re.finditer(r"\n", text))]
+    at = min(starts[min(max(line, 1), len(starts)) - 1] + max(column, 1) - 1, len(text))
+    if message.startswith("undeclared reference"):
+        return _unknown_name(text, at, names)
+    word = next((t for t in tokens(text) if t.start <= at < t.end), None)
+    end = word.end if word is not None else at + 1
+    return ExpressionError(_compile_message(message), at, end)
+
+
+def _unknown_name(text: str, at: int, names: tuple[str, ...]) -> ExpressionError:
+    for use in free_uses(read(text)):
+        if use.name not in names and use.name not in _TYPE_NAMES:
+            meant = nearest(use.name, names)
+            hint = f'did you mean "{meant}"?' if meant else f"known are {', '.join(names)}"
+            return ExpressionError(f'"{use.name}" is not known here; {hint}', *use.spans[0])
+    called = [t for t in tokens(text) if t.kind == "name" and t.end <= at + 1]
+    start, end = (called[-1].start, called[-1].end) if called else (at, at + 1)
+    return ExpressionError(f'there is no function "{text[start:end]}"', start, end)
+
+
+def _dashed_name(text: str, error: ExpressionError, names: Iterable[str]) -> ExpressionError | None:
+    """The better error when `-` in a known name was read as a minus: `steps.a-b.output`."""
+    for name in names:
+        at = text.find(f".{name}", 0, error.position + len(name)) + 1 if "-" in name else 0
+        if at and at <= error.position <= at + len(name):
+            message = f'CEL reads "-" as a minus; write "{_word(name)}" here'
+            return ExpressionError(message, at, at + len(name))
+    return None
+
+
+def _compile_message(message: str) -> str:
+    message = message.removeprefix("Syntax error: ")
+    unexpected = re.match(
+        r"(?:mismatched|extraneous) input '(.*?)' expecting|no viable alternative at input '(.*)'", message
+    )
+    if unexpected:
+        word = unexpected[1] or unexpected[2]
+        return "the expression ends too early" if word == "<EOF>" else f"{word!r} is not possible here"
+    if message.startswith("token recognition error at: "):
+        return f"{message.removeprefix('token recognition error at: ')} cannot be read"
+    overload = re.match(r"found no matching overload for '(.*?)' applied to '\((.*)\)'", message)
+    if overload:
+        return f"{overload[1].strip('_') or overload[1]} cannot be applied to ({overload[2]})"
+    return message
+
+
+def _run_time_message(message: str) -> str:
+    """`NOT_FOUND: Key not found in map : "x" [NOT_FOUND]` without the library's status words."""
+    message = re.sub(r"^[A-Z_]+: | \[[A-Z_]+\]$", "", message)[:MAX_MESSAGE_CHARS]
+    missing = re.match(r'Key not found in map : (".*)', message)
+    if missing:
+        return f"there is no field {missing[1]}"
+    overload = re.match(r"No matching overloads found : (\S+?)(\(.*)", message)
+    if overload:
+        return f"{overload[1].strip('_') or overload[1]} cannot be applied to {overload[2]}"
+    if message.endswith("<iter_range>"):
+        return "only lists and objects can be looped over"
+    if message == "Applying SELECT to non-message type":
+        return "a field was asked of a value that has none, such as null or text"
+    if message == "Iteration budget exceeded":
+        return "the expression loops more than 10,000 times"
+    return message
+
+
+class _Result:
+    """Turns a CEL value into JSON, with a limit: values inside may be shared, and JSON cannot share."""
+
+    def __init__(self) -> None:
+        self._values = 0
+
+    def plain(self, value: Any, depth: int = 0) -> JSON:
+        self._values += 1
+        if self._values > MAX_RESULT_VALUES or depth > 2 * MAX_VALUE_DEPTH:
+            raise TooMuchWork(f"the result has more than {MAX_RESULT_VALUES:,} values")
+        held = value.value()
+        if held is None or isinstance(held, bool | int | str):
+            return held
+        kind = value.type().name()
+        if isinstance(held, float):
+            if isfinite(held):
+                return held
+        elif kind.startswith("LIST"):
+            return [self.plain(item, depth + 1) for item in held]
+        elif kind.startswith("MAP") and all(isinstance(key, str) for key in held):
+            # CEL keeps no order, and the order it gives differs from one process to the next.
+            return {key: self.plain(held[key], depth + 1) for key in sorted(held)}
+        raise TypeError(f"the result holds {_KINDS.get(kind, kind)}, which JSON cannot hold")

@@ -1,0 +1,177 @@
+"""How much work a CEL expression may cost with the values at hand.
+
+The library stops at 10,000 iterations and 32 levels, but does not limit memory: `map` over `a + a` inside
+`map` grows tenfold a level (1 kB became 6 GB in eight), and comparing or joining a large value once per
+iteration holds the whole process, since the library keeps the interpreter lock. So before anything is
+evaluated the work is bounded from above, and refused past a limit.
+
+Rules
+* Work is counted in values visited; `CHARS_PER_UNIT` characters of text count as one.
+* `map` and `filter` copy their result in every round (the library appends by joining lists), so they
+  cost half the square of their length: 10,000 rounds take seconds and a gigabyte.
+* A use costs what its value weighs, once for each time it is evaluated. A loop repeats all of its body,
+  but its own variable adds up to what the loop runs over, however many rounds that takes. That keeps
+  the bound close for what people write: `inputs.files.map(f, "src/" + f)`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from msgspec import Struct
+
+from fanfold.kernel.plan import JSON
+from fanfold.recipe.expressions.usage import CHARS_PER_UNIT, Constant, Loop, Selection, Usage, Use
+
+MAX_ITERATIONS = 10_000
+"""The library's own limit for one evaluation, over all loops."""
+_COPYING = frozenset({"map", "filter"})
+
+
+class TooMuchWork(ValueError):
+    """The values at hand could make the expression visit more than it may."""
+
+
+def reach(values: list[JSON], parts: Sequence[str | int]) -> list[JSON]:
+    """What the path leads to from each of the values; nothing for those where it leads nowhere."""
+    for part in parts:
+        values = [
+            value[part]  # type: ignore[index]  # the conditions below are beyond the checker
+            for value in values
+            if (isinstance(value, dict) and part in value)
+            or (isinstance(value, list) and isinstance(part, int) and part < len(value))
+        ]
+    return values
+
+
+class _Bound(Struct, frozen=True):
+    """A loop variable: the values it can have where they are known, and what they weigh together."""
+
+    values: list[JSON] | None
+    units: int
+
+
+class _Place(Struct, frozen=True):
+    """Where usages stand: the loop variables in sight, the innermost, and how often they are evaluated."""
+
+    scope: dict[str, _Bound]
+    inner: str
+    times: int
+
+
+class WorkBound:
+    """Bounds the work of one evaluation over `values`; raises TooMuchWork past `limit`."""
+
+    def __init__(self, values: Mapping[str, JSON], limit: int) -> None:
+        self._values = values
+        self._limit = limit
+        self._weights: dict[int, int] = {}
+
+    def check(self, usages: Sequence[Usage]) -> int:
+        """The units of work that the expression may cost at most."""
+        return self._work(usages, _Place({}, "", 1))
+
+    def _work(self, usages: Sequence[Usage], place: _Place) -> int:
+        total = 0
+        for usage in usages:
+            if isinstance(usage, Constant):
+                total += usage.units * place.times
+            elif isinstance(usage, Loop):
+                total += self._loop(usage, place)
+            elif isinstance(usage, Selection):
+                total += self._work(usage.of, place)
+            else:
+                total += self._use(usage, place)
+            if total > self._limit:
+                raise TooMuchWork("the expression would have to visit or copy too many values")
+        return total
+
+    def _use(self, use: Use, place: _Place) -> int:
+        candidates = self._candidates(use, place.scope)
+        own = use.name == place.inner
+        if candidates is None:
+            return place.scope[use.name].units * (1 if own else place.times)
+        if own:
+            return sum(map(self._weigh, candidates))
+        return place.times * max(map(self._weigh, candidates), default=1)
+
+    def _loop(self, loop: Loop, place: _Place) -> int:
+        units = self._work(loop.over, place)
+        total, longest = self._lengths(loop.over, place)
+        rounds = min(max(total, 1), MAX_ITERATIONS)
+        copied = 0
+        if loop.macro in _COPYING:
+            copied = rounds * min(longest, MAX_ITERATIONS) // 2
+        variable = _Bound(self._elements(loop.over, place.scope), units)
+        inside = _Place({**place.scope, loop.variable: variable}, loop.variable, rounds)
+        return units + rounds + copied + self._work(loop.body, inside)
+
+    def _lengths(self, over: Sequence[Usage], place: _Place) -> tuple[int, int]:
+        """Elements of what a loop runs over: of all its runs together, and of the longest run."""
+        total = longest = 0
+        for usage in over:
+            if isinstance(usage, Constant):
+                all_runs, one_run = place.times, 1
+            elif isinstance(usage, Loop):
+                all_runs, one_run = self._lengths(usage.over, place)
+            else:
+                all_runs, one_run = self._element_counts(usage, place)
+            total += all_runs
+            longest += one_run
+        return total, longest
+
+    def _element_counts(self, usage: Use | Selection, place: _Place) -> tuple[int, int]:
+        candidates = self._candidates(usage, place.scope) if isinstance(usage, Use) else None
+        if candidates is None:
+            most = self._work((usage,), place)  # every element weighs at least one unit
+            return most, most
+        counts = [max(len(value), 1) if isinstance(value, list | dict) else 1 for value in candidates]
+        longest = max(counts, default=1)
+        own = isinstance(usage, Use) and usage.name == place.inner
+        return (sum(counts) if own else longest * place.times), longest
+
+    def _elements(self, over: Sequence[Usage], scope: dict[str, _Bound]) -> list[JSON] | None:
+        """What a loop runs over, where it is a path or a filtered path; else None."""
+        if len(over) != 1:
+            return None
+        only = over[0]
+        if isinstance(only, Loop):
+            return self._elements(only.over, scope) if only.macro == "filter" else None
+        if not isinstance(only, Use):
+            return None
+        candidates = self._candidates(only, scope)
+        if candidates is None:
+            return None
+        return [element for value in candidates if isinstance(value, list | dict) for element in value]
+
+    def _candidates(self, use: Use, scope: dict[str, _Bound]) -> list[JSON] | None:
+        """The values a use can stand for: one, or one for each value of its loop variable."""
+        if use.name in scope:
+            values = scope[use.name].values
+            if values is None:
+                return None
+        else:
+            values = [self._values.get(use.name)]
+        return reach(values, use.parts)
+
+    def _weigh(self, value: JSON) -> int:
+        """Units of a value: itself, all it holds, and its text."""
+        known = self._weights.get(id(value))
+        if known is not None:
+            return known
+        units = 0
+        waiting = [value]
+        while waiting:
+            part = waiting.pop()
+            units += 1
+            if isinstance(part, str):
+                units += len(part) // CHARS_PER_UNIT
+            elif isinstance(part, dict):
+                waiting.extend(part.values())
+                units += sum(len(key) // CHARS_PER_UNIT + 1 for key in part if isinstance(key, str))
+            elif isinstance(part, list):
+                waiting.extend(part)
+            if units > self._limit:
+                break
+        self._weights[id(value)] = units
+        return units

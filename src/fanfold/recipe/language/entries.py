@@ -1,0 +1,148 @@
+"""Read a mapping by the table of keys: known words, right types, numbers in range.
+
+Rules
+* Every problem is reported where it is and reading goes on; a value that was refused is left out of
+  `Entries`, and `has` still knows that the author wrote it, so that nobody reports it as missing too.
+* What comes out is named by the key's own word, whatever alias the author used.
+* Only the form is judged here. What a value means (does the role exist, is the glob legal) belongs to
+  the modules that know.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from fanfold.recipe.language.durations import parse_duration
+from fanfold.recipe.language.forms import has_form
+from fanfold.recipe.language.keys import Key, Shape
+from fanfold.recipe.language.notes import MAX_SHOWN_CHARS, Notes, kind_of, quoted, span_of, with_article
+from fanfold.text import parse
+from fanfold.text.diagnostics import Span
+from fanfold.text.parse import Node, Scalar
+
+
+class Entries:
+    """One mapping of a recipe, read by its table."""
+
+    __slots__ = ("keys", "mapping", "meant", "nodes", "shape")
+
+    def __init__(self, mapping: parse.Mapping, shape: Shape) -> None:
+        self.mapping = mapping
+        self.shape = shape
+        self.keys: dict[str, Scalar] = {}
+        """Every known key that was written, also those whose value was refused."""
+        self.nodes: dict[str, Node] = {}
+        self.meant: set[str] = set()
+        """Known keys that unknown words were probably meant to be."""
+
+    def lacks(self, name: str) -> bool:
+        """Nobody wrote the key, not even misspelled: to report it missing is no second report of a typo."""
+        return name not in self.keys and name not in self.meant
+
+    def has(self, name: str) -> bool:
+        return name in self.keys
+
+    def text(self, name: str) -> str | None:
+        node = self.nodes.get(name)
+        return node.text if isinstance(node, Scalar) else None
+
+    def integer(self, name: str) -> int | None:
+        node = self.nodes.get(name)
+        return node.value if isinstance(node, Scalar) and isinstance(node.value, int) else None
+
+    def flag(self, name: str) -> bool:
+        node = self.nodes.get(name)
+        return isinstance(node, Scalar) and node.value is True
+
+    def milliseconds(self, name: str) -> int | None:
+        """A duration, whichever of its two spellings was used."""
+        node = self.nodes.get(name)
+        if not isinstance(node, Scalar):
+            return None
+        return node.value if isinstance(node.value, int) else parse_duration(node.text)
+
+    def scalars(self, name: str) -> list[Scalar]:
+        """The items of a list of scalars; empty when there is none."""
+        node = self.nodes.get(name)
+        if not isinstance(node, parse.Sequence):
+            return []
+        return [item for item in node.items if isinstance(item, Scalar)]
+
+    def items(self, name: str) -> list[Node]:
+        node = self.nodes.get(name)
+        return node.items if isinstance(node, parse.Sequence) else []
+
+    def pairs(self, name: str) -> list[tuple[Scalar, Node]]:
+        node = self.nodes.get(name)
+        return node.entries if isinstance(node, parse.Mapping) else []
+
+    def head(self) -> Span:
+        """Where to point when something is missing: the first word of the mapping."""
+        if self.mapping.entries:
+            return span_of(self.mapping.entries[0][0])
+        return (self.mapping.start, self.mapping.end)
+
+
+def read_entries(
+    node: Node, shape: Shape, notes: Notes, highs: Mapping[str, int] | None = None
+) -> Entries | None:
+    """The entries of one object; None when the node is not a mapping at all.
+
+    `highs` raises the upper end of a range (project configuration may raise ceilings).
+    """
+    if not isinstance(node, parse.Mapping):
+        message = f"{with_article(shape.name)} must be a map of keys, not {kind_of(node)}"
+        if not notes.is_alias(node):
+            notes.error("recipe.bad_type", message, node)
+        return None
+    entries = Entries(node, shape)
+    for word, value in node.entries:
+        _read_entry(entries, word, value, notes, highs or {})
+    for key in shape.keys.values():
+        if key.required and entries.lacks(key.name):
+            message = f"{with_article(shape.name)} needs {quoted(key.name)}"
+            notes.error("recipe.missing_key", message, entries.head())
+    return entries
+
+
+def _read_entry(entries: Entries, word: Scalar, value: Node, notes: Notes, highs: Mapping[str, int]) -> None:
+    shape = entries.shape
+    key = shape.keys.get(word.text)
+    if key is None:
+        meant = notes.nearest(word.text, shape.keys)
+        if meant is not None:
+            entries.meant.add(shape.keys[meant].alias or meant)
+        message = f"{with_article(shape.name)} has no key {quoted(word.text)}"
+        hint = f"did you mean {quoted(meant)}?" if meant is not None else ""
+        notes.error("recipe.unknown_key", message, word, hint)
+        return
+    name = key.alias or key.name
+    first = entries.keys.get(name)
+    if first is not None:
+        if first.text != word.text:  # the same word twice is the parser's to report
+            message = f"{quoted(first.text)} and {quoted(word.text)} say the same thing"
+            notes.error("recipe.conflicting_keys", message, word, "keep one of them")
+        return
+    entries.keys[name] = word
+    if has_form(value, key, notes) and _in_range(value, key, notes, highs):
+        entries.nodes[name] = value
+
+
+def _in_range(value: Node, key: Key, notes: Notes, highs: Mapping[str, int]) -> bool:
+    if key.low is None or not isinstance(value, Scalar):
+        return True
+    number = parse_duration(value.text) if key.kind == "duration" else value.value
+    assert isinstance(number, (int, float))
+    high = max(key.high or 0, highs.get(key.name, 0))
+    # Money has no smallest unit worth naming: any positive amount will do.
+    low_enough = number > key.low if key.kind == "number" else number >= key.low
+    if low_enough and number <= high:
+        return True
+    if key.kind == "duration":
+        bounds = "must be more than 0" if number < key.low else f"must be at most {high // 3_600_000}h"
+    elif key.kind == "number":
+        bounds = f"must be more than {key.low} and at most {high:,}"
+    else:
+        bounds = f"must be from {key.low:,} to {high:,}"
+    notes.error("recipe.limit", f"{quoted(key.name)} is {value.text[:MAX_SHOWN_CHARS]}; it {bounds}", value)
+    return False

@@ -1,0 +1,1 @@
+"""What a run would do, predicted before it begins."""

@@ -1,0 +1,113 @@
+"""Which models the agents of a plan may use, and who names each: a step, a role, a stage, the user."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from msgspec import Struct
+
+from fanfold.agents.roles.role import Role
+from fanfold.kernel.plan import AgentAction, GroupAction, Plan, Step, WorkflowAction
+from fanfold.runtime.config import Config
+from fanfold.runtime.records.frozen import Frozen, role_name
+
+_INSTANCE = re.compile(r"\[\d+\]|#\d+")
+
+
+class Use(Struct, frozen=True, kw_only=True):
+    """A model that some agent may use."""
+
+    model: str | None
+    """None: the default one."""
+    where: str
+    """Who names it, for people; empty for the user's own flag."""
+    role: str
+    """As steps name it, without its version: what reservations go by."""
+    loops: int = 1
+    """How many loops of a model one session of that role has."""
+    fallback: bool = False
+
+
+def models_of(plan: Plan, frozen: Frozen, config: Config) -> Iterator[Use]:
+    """Every model that agents of a plan may use, in the order of its steps.
+
+    A fork is asked only about steps of which it keeps nothing.
+    """
+    kept = {_INSTANCE.sub("", path) for path in frozen.reused}
+    for path, step in _steps(plan, plan):
+        if path in kept:
+            continue
+        if isinstance(step.action, AgentAction):
+            yield from _of_step(path, step.action, frozen, config)
+    for name, role in _of_no_step(plan, frozen):
+        yield from _of_role(f'role "{name}"', frozen.model or role.model, role, frozen, name)
+
+
+def _of_no_step(plan: Plan, frozen: Frozen) -> Iterator[tuple[str, Role]]:
+    """Roles that were frozen for what may come: who settles conflicts, for one."""
+    if frozen.reused:
+        return
+    actions = [step.action for _, step in _steps(plan, plan) if isinstance(step.action, AgentAction)]
+    named = {role_name(action) for action in actions}
+    stages = {str(stage.get("agent")) for role in frozen.roles.values() for stage in role.pipeline}
+    for name, role in frozen.roles.items():
+        if name not in named and name not in stages:
+            yield name, role
+
+
+def _of_step(path: str, action: AgentAction, frozen: Frozen, config: Config) -> Iterator[Use]:
+    role, model = frozen.role_of(action), frozen.model_of(action)
+    if model is None or model == action.model:
+        where = f'step "{path}"'
+    elif action.purpose == "fold" and model == frozen.fast_model:
+        where = config.origins["workflows.model"]
+    elif model == frozen.model:
+        where = ""
+    else:
+        where = f'role "{role.name}"'
+    yield from _of_role(where, model, role, frozen, action.agent)
+
+
+def _of_role(where: str, model: str | None, role: Role, frozen: Frozen, name: str) -> Iterator[Use]:
+    """What a role uses when it is given `model`: its stages may name others and not need that one."""
+    if role.command or role.backend not in (None, "model"):
+        return
+    stages = role.pipeline or ({"model": True},)
+    loops = max(1, sum("tool" not in stage for stage in stages))
+    for number, stage in enumerate(stages, 1):
+        asked, agent = stage.get("model"), stage.get("agent")
+        if asked is True or asked == "default":
+            yield Use(model=model, where=where, role=name, loops=loops)
+        elif isinstance(asked, str):
+            yield Use(model=asked, where=f'stage {number} of role "{role.name}"', role=name, loops=loops)
+        elif isinstance(agent, str):
+            yield from _of_stage_role(frozen.roles[agent], where, frozen, name, loops)
+    for fallback in role.fallback_models:
+        where = f'a fallback of role "{role.name}"'
+        yield Use(model=fallback, where=where, role=name, loops=loops, fallback=True)
+
+
+def _of_stage_role(role: Role, where: str, frozen: Frozen, name: str, loops: int) -> Iterator[Use]:
+    model = frozen.model or role.model
+    if model is not None:
+        where = "" if frozen.model is not None else f'role "{role.name}"'
+    yield Use(model=model, where=where, role=name, loops=loops)
+    for fallback in role.fallback_models:
+        where = f'a fallback of role "{role.name}"'
+        yield Use(model=fallback, where=where, role=name, loops=loops, fallback=True)
+
+
+def _steps(root: Plan, plan: Plan, above: str = "") -> Iterator[tuple[str, Step]]:
+    """Every step of a plan and of the runs below it, with its path as the recipe has it."""
+    stack = [(above, step) for step in reversed(plan.steps)]
+    while stack:
+        prefix, step = stack.pop()
+        path = f"{prefix}{step.id}"
+        yield path, step
+        inside = list(step.action.steps) if isinstance(step.action, GroupAction) else []
+        if step.fold is not None:
+            inside.append(step.fold)
+        stack += [(f"{path}/", one) for one in reversed(inside)]
+        if isinstance(step.action, WorkflowAction):
+            yield from _steps(root, root.workflows[step.action.workflow], f"{path}/")

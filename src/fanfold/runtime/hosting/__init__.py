@@ -1,0 +1,1 @@
+"""The embedded host: load, decide, append, act."""

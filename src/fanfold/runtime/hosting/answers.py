@@ -1,0 +1,293 @@
+"""How the embedded host answers each command of the kernel: one event a command.
+
+Expressions are evaluated, templates rendered and outputs folded here, once; what came out is in the
+event, so that nobody ever evaluates it again. Nothing here starts anything: a `Start` is answered with
+its event and leaves its job in `jobs`, to be carried out when the event is durable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from fanfold.errors import AuthorError
+from fanfold.kernel.commands import (
+    Command,
+    Conclude,
+    Create,
+    Evaluate,
+    Finish,
+    Pause,
+    Retry,
+    Skip,
+    Start,
+    Stop,
+)
+from fanfold.kernel.events import Data, Failure, StepEvent, SubagentEvent, WorkflowEvent
+from fanfold.kernel.lifecycle import COMPLETED, FAILED, SKIPPED, UNSUCCESSFUL
+from fanfold.kernel.nodes import Call, Composite, Loop, Map, Node, Run, Scope, State
+from fanfold.kernel.paths import GlobError, check_glob
+from fanfold.kernel.plan import JSON, AgentAction, ApprovalAction, GroupAction, Output, WorkflowAction
+from fanfold.recipe.expressions.evaluate import ExpressionError, evaluate
+from fanfold.recipe.inputs import bind_inputs
+from fanfold.runtime.records.blobs import Blobs
+from fanfold.runtime.records.ids import new_run_id, session_id
+from fanfold.runtime.records.memory import Memory
+from fanfold.runtime.records.outputs import check_output
+from fanfold.runtime.records.values import Values, failure_value, last_iteration, shorten
+from fanfold.runtime.steps.jobs import (
+    AgentJob,
+    CallJob,
+    Job,
+    Question,
+    Unrenderable,
+    prepare,
+    render_sets,
+    value_of,
+)
+from fanfold.text.template import UnresolvedPath
+
+TASK_CHARS = 200
+QUESTION_CHARS = 4_000
+
+
+class Answers:
+    """Answers commands for one run tree. `jobs` holds what the answered starts must do now."""
+
+    def __init__(
+        self,
+        state: State,
+        memory: Memory,
+        values: Values,
+        blobs: Blobs,
+        reuse: Callable[[Node, Job], str | None],
+    ) -> None:
+        self._state = state
+        self._memory = memory
+        self._values = values
+        self._blobs = blobs
+        self.reuse = reuse
+        """What an earlier run left for a step; only asked when a step starts."""
+        self.jobs: list[tuple[Start, Job]] = []
+        self.stops: list[Stop] = []
+        self._child_inputs: dict[str, str] = {}
+
+    def answer(self, command: Command) -> Data:
+        match command:
+            case Evaluate():
+                return self._evaluate(command, self._node(command.run, command.step))
+            case Start():
+                return self._start(command, self._node(command.run, command.step))
+            case Create():
+                inputs = self._child_inputs.pop(command.run, None)
+                parent = command.parent_run
+                return WorkflowEvent(
+                    "created", workflow=command.workflow, inputs=inputs, parent_run_id=parent
+                )
+            case Skip(step=step, reason=reason):
+                return StepEvent(step, SKIPPED, reason=reason)
+            case Retry():
+                return self._retrying(command, self._node(command.run, command.step))
+            case Stop(step=step, attempt=attempt, execution=execution, reason=reason):
+                self.stops.append(command)
+                return StepEvent(step, "stopping", attempt, execution, reason=reason)
+            case Conclude():
+                return self._conclude(command, self._node(command.run, command.step))
+            case Finish(status=status, error=error):
+                output = self._run_output(self._state.runs[command.run])
+                return WorkflowEvent("finished", status=status, error=error, output=output)
+            case Pause(reason=reason):
+                return WorkflowEvent("paused", reason=reason)
+
+    def _node(self, run: str, step: str) -> Node:
+        return self._state.runs[run].nodes[step]
+
+    # Expressions
+
+    def _evaluate(self, command: Evaluate, node: Node) -> WorkflowEvent:
+        step, what = command.step, command.what
+        try:
+            if isinstance(node, Map):
+                items = self._items(node)
+                return WorkflowEvent(
+                    "decided", step=step, what=what, value=len(items), items=self._blobs.put(items)
+                )
+            if what == "until":
+                assert isinstance(node, Loop)
+                return WorkflowEvent("decided", step=step, what=what, value=self._until(node))
+            return self._admission(node, step)
+        except (ExpressionError, UnresolvedPath, GlobError) as error:
+            code = "recipe.bad_glob" if isinstance(error, GlobError) else "expression.failed"
+            failure = Failure("agent", code, f"{node.path}: {error}", retryable=False, step=node.path)
+            return WorkflowEvent("decided", step=step, what=what, error=failure)
+
+    def _items(self, node: Map) -> list[JSON]:
+        assert node.step.for_each is not None
+        items = evaluate(node.step.for_each, self._values.at(node))
+        if not isinstance(items, list):
+            raise UnresolvedPath(f"for_each needs a list, not {type(items).__name__}")
+        if len(items) > node.step.max_items:
+            raise UnresolvedPath(f"for_each gave {len(items)} items, max_items is {node.step.max_items}")
+        return items
+
+    def _until(self, loop: Loop) -> bool:
+        repeat = loop.step.repeat
+        assert repeat is not None
+        try:
+            return evaluate(repeat.until, self._values.gate(loop)) is True
+        except (ExpressionError, UnresolvedPath):
+            return False  # a gate that cannot be evaluated never passes
+
+    def _admission(self, node: Node, step: str) -> WorkflowEvent:
+        names = self._values.at(node)
+        if node.step.when is not None:
+            verdict = evaluate(node.step.when, names)
+            if not isinstance(verdict, bool):
+                raise UnresolvedPath(f"when needs true or false, not {type(verdict).__name__}")
+            if not verdict:
+                return WorkflowEvent("decided", step=step, what="admission", value=False)
+        read_set = write_set = None
+        if node.step.templated_sets:
+            read_set, write_set = render_sets(node, names)
+            for pattern in (*read_set, *write_set):
+                check_glob(pattern)
+        return WorkflowEvent(
+            "decided", step=step, what="admission", value=True, read_set=read_set, write_set=write_set
+        )
+
+    # Starts and ends
+
+    def _start(self, command: Start, node: Node) -> Data:
+        try:
+            job = prepare(self._values, node)
+            if isinstance(job, CallJob):
+                return self._start_child(command, node, job)
+        except Unrenderable as error:
+            return StepEvent(command.step, FAILED, command.attempt, command.execution, error=error.failure)
+        if command.execution == 1 and command.attempt == 1:
+            reused = self.reuse(node, job)
+            if reused is not None:
+                return StepEvent(
+                    command.step, COMPLETED, command.attempt, command.execution, reused, cached=True
+                )
+        self.jobs.append((command, job))
+        if command.type == "agent":
+            task = job.prompt if isinstance(job, AgentJob) else ""
+            return self._subagent(command, node, "started", shorten(task, TASK_CHARS))
+        if isinstance(job, Question):
+            asked = shorten(f"{job.question}\n\n{job.show}".rstrip(), QUESTION_CHARS)
+            return StepEvent(command.step, "waiting", command.attempt, command.execution, summary=asked)
+        return StepEvent(command.step, "started", command.attempt, command.execution)
+
+    def _start_child(self, command: Start, node: Node, job: CallJob) -> StepEvent:
+        action = node.step.action
+        assert isinstance(action, WorkflowAction)
+        try:
+            bound = bind_inputs(self._state.plan.workflows[action.workflow], job.inputs)
+        except AuthorError as error:
+            failure = Failure("agent", error.code, error.message, error.hint, retryable=False, step=node.path)
+            raise Unrenderable(failure) from None
+        child = new_run_id()
+        self._child_inputs[child] = self._blobs.put(bound)
+        return StepEvent(command.step, "started", command.attempt, command.execution, child_run_id=child)
+
+    def _subagent(
+        self, command: Start | Retry, node: Node, status: str, task: str, retry_at: int = 0
+    ) -> SubagentEvent:
+        action = node.step.action
+        assert isinstance(action, AgentAction)
+        session = session_id(command.run, command.step, command.attempt)
+        return SubagentEvent(
+            command.step,
+            status,
+            command.attempt,
+            command.execution if isinstance(command, Start) else 0,
+            retry_at=retry_at,
+            parent_id=command.run,
+            subagent_id=session,
+            session_id=session,
+            role=action.agent,
+            task=task,
+            depth=node.run.depth + 1,
+            workspace=node.step.workspace_mode,
+        )
+
+    def _retrying(self, command: Retry, node: Node) -> Data:
+        if isinstance(node.step.action, AgentAction):
+            task = self._memory.tasks.get((command.run, command.step), "")
+            return self._subagent(command, node, "retrying", task, command.retry_at)
+        return StepEvent(command.step, "retrying", command.attempt, retry_at=command.retry_at)
+
+    def _conclude(self, command: Conclude, node: Node) -> StepEvent:
+        status, error, output = command.status, command.error, None
+        if status == COMPLETED:
+            value, failure = self._folded(node, command.reason)
+            if failure is None and isinstance(node, Scope | Call):
+                failure = check_output(node, value)  # maps and loops: each instance was checked itself
+            if failure is not None and isinstance(node, Composite):
+                status, error = FAILED, failure
+            else:
+                output = self._blobs.put(value)
+        elif error is not None and error.code == "step.not_converged" and isinstance(node, Loop):
+            output = last_iteration(node).output
+        return StepEvent(
+            command.step, status, node.attempt, node.execution, output, error=error, reason=command.reason
+        )
+
+    def _folded(self, node: Node, reason: str) -> tuple[JSON, Failure | None]:
+        """The output of a composite from those of its children; of an approval from its default."""
+        if isinstance(node, Map):
+            return [self._item_output(child) for child in node.children], None
+        if isinstance(node, Loop):
+            return self._loop_output(node), None
+        if isinstance(node, Call):
+            child = node.child
+            assert child is not None
+            return (self._blobs.get(child.output) if child.output is not None else None), None
+        if isinstance(node, Scope):
+            return self._scope_output(node)
+        action = node.step.action
+        assert isinstance(action, ApprovalAction)
+        return {"decision": action.default, "by": reason, "comment": None, "edited": None}, None
+
+    def _item_output(self, child: Node) -> JSON:
+        if child.status in UNSUCCESSFUL:
+            ended = Failure("cancelled", f"step.{child.status}", child.path, retryable=False)
+            return {"error": failure_value(child.error or ended, child)}
+        return self._values.output(child)
+
+    def _loop_output(self, loop: Loop) -> JSON:
+        body = self._values.output(last_iteration(loop))
+        if loop.step.fold is None:
+            return body
+        tasks = body.get("tasks", {}) if isinstance(body, dict) else {}
+        return {"tasks": tasks, "summary": self._values.output(loop.children[-1])}
+
+    def _scope_output(self, scope: Scope) -> tuple[JSON, Failure | None]:
+        action = scope.step.action
+        assert isinstance(action, GroupAction)
+        if action.phase:
+            tasks = {
+                child.step.id: self._values.output(child)
+                for child in scope.children
+                if child.step.id not in ("review", "verify")
+            }
+            return {"tasks": tasks}, None
+        try:
+            return self._rendered(action.output, scope, self._values.inside(scope, scope)), None
+        except UnresolvedPath as error:
+            message = f"the output of {scope.path} cannot be rendered: {error}"
+            return None, Failure("agent", "template.unresolved", message, retryable=False, step=scope.path)
+
+    def _run_output(self, run: Run) -> str | None:
+        if not run.scope.children:
+            return None
+        try:
+            value = self._rendered(run.plan.output, run.scope, self._values.of_run(run))
+        except UnresolvedPath:
+            return None
+        return self._blobs.put(value) if value is not None else None
+
+    def _rendered(self, output: Output | None, scope: Composite, names: dict[str, JSON]) -> JSON:
+        if output is not None:
+            return value_of(output, names)
+        return self._values.output(scope.children[-1])

@@ -1,0 +1,355 @@
+"""The embedded host: load, decide, append, act, for one run tree in one process.
+
+Rules
+* One loop owns the tree. Results, requests and time are folded in one at a time, in the order they
+  arrived; everything that piled up while the loop was busy is committed together (group commit).
+* Log before act: an effect begins after the commit that records its start.
+* Nothing polls. The loop sleeps until a result, a request or the kernel's next timer.
+* If the store fails, the loop ends with its error; the run stays as the log has it and can be resumed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Mapping
+from time import time
+from typing import Any
+
+from fanfold.kernel.commands import Start, Stop
+from fanfold.kernel.decide import is_waiting, next_timer
+from fanfold.kernel.events import (
+    Data,
+    Envelope,
+    Evidence,
+    Failure,
+    Raised,
+    StepEvent,
+    SubagentEvent,
+    WorkflowEvent,
+)
+from fanfold.kernel.lifecycle import CANCELLED, COMPLETED, FAILED, PAUSED, RUN_TERMINAL, RUNNING, TIMED_OUT
+from fanfold.kernel.nodes import Node
+from fanfold.kernel.plan import AgentAction
+from fanfold.runtime.hosting.requests import apply_request
+from fanfold.runtime.hosting.run_tree import RunTree
+from fanfold.runtime.records.ids import session_id
+from fanfold.runtime.steps.jobs import Job, NoJob, Question
+from fanfold.runtime.steps.performer import Outcome, Performer
+from fanfold.store.wakeup import Listener, Wakeups
+
+PAUSE_GRACE_S = 10.0
+Watcher = Callable[[list[Envelope], RunTree], None]
+Progress = Callable[[str, str, Mapping[str, Any]], None]
+
+
+def now_ms() -> int:
+    return int(time() * 1_000)
+
+
+class Host:
+    """Drives one tree to its end, to a pause, or to the point where only people can go on."""
+
+    def __init__(
+        self, tree: RunTree, performer: Performer, bells: Wakeups, *, leave_when_waiting: bool = True
+    ) -> None:
+        self.tree = tree
+        self._bells = bells
+        performer.lease = tree.lease
+        self._performer = performer
+        self._leave_when_waiting = leave_when_waiting
+        self._inbox: deque[tuple[str, Data]] = deque()
+        self._woken = asyncio.Event()
+        self._tasks: dict[tuple[str, str], asyncio.Task[None]] = {}
+        self._stop_reasons: dict[tuple[str, str], str] = {}
+        self._check_requests = True
+        self._held_by: Failure | None = None
+        """Why no step can go on at present: a provider refuses us."""
+        self._unsettled: list[str] = []
+        """Sessions whose workspace may go when the next commit has the end of their step."""
+        self._fault: Exception | None = None
+        """What no step can answer for; the loop ends with it, and the run can be resumed."""
+        self._due: int | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self.watchers: list[Watcher] = []
+        self.on_progress: list[Progress] = []
+
+    # From outside, in the same process
+
+    def post(self, run: str, data: Data) -> None:
+        """Something happened: the loop will fold it in."""
+        self._inbox.append((run, data))
+        self._woken.set()
+
+    def pause(self, reason: str = "requested", error: Failure | None = None) -> None:
+        self.post(self.tree.root.id, WorkflowEvent("pause_requested", reason=reason, error=error))
+
+    def cancel(self, run: str | None = None) -> None:
+        self.post(run or self.tree.root.id, WorkflowEvent("cancel_requested", reason="requested"))
+
+    def leave_when_waiting(self) -> None:
+        """Nobody is here to answer: end as soon as only people can go on."""
+        self._leave_when_waiting = True
+        self._woken.set()
+
+    def look_for_requests(self) -> None:
+        self._check_requests = True
+        self._woken.set()
+
+    # The loop
+
+    async def start(self) -> None:
+        """Run a tree that was just created."""
+        self.post(self.tree.root.id, WorkflowEvent("started"))
+        await self.drive()
+
+    async def resume(self, raised: Raised | None = None) -> None:
+        """Take a tree over: whatever was running lost its process and runs again."""
+        await self._performer.sweep(self.tree.state)
+        if self.tree.root.status in RUN_TERMINAL:
+            return
+        if self.tree.root.status == "pending":
+            self.post(self.tree.root.id, WorkflowEvent("started"))
+        else:
+            assert self.tree.lease is not None
+            epoch = self.tree.lease.epoch
+            self.post(self.tree.root.id, WorkflowEvent("resumed", epoch=epoch, raised=raised))
+        await self.drive()
+
+    async def drive(self) -> None:
+        loop = asyncio.get_running_loop()
+        bell = self._bells.listen(self.tree.root.id)
+        loop.add_reader(bell.fileno(), self._rung, bell)
+        try:
+            while not self._is_done():
+                await self._turn()
+        finally:
+            self._arm(None)
+            loop.remove_reader(bell.fileno())
+            bell.close()
+            await self._end_all()
+            await self._performer.aclose()
+
+    def _rung(self, bell: Listener) -> None:
+        bell.drain()
+        self.look_for_requests()
+
+    async def _turn(self) -> None:
+        if self._fault is not None:
+            raise self._fault
+        self._woken.clear()
+        while self._inbox:
+            run, data = self._inbox.popleft()
+            if self._still_applies(data):
+                self.tree.report(run, now_ms(), data)
+        if self._check_requests:
+            self._check_requests = False
+            self._take_requests()
+        self._commit_and_act()
+        if self._inbox or self._woken.is_set() or self._is_done():
+            await asyncio.sleep(0)
+            return
+        await self._sleep()
+
+    def _still_applies(self, data: Data) -> bool:
+        """A wish that came while the run ended or paused anyway changes nothing, so it is not recorded."""
+        if not isinstance(data, WorkflowEvent) or data.kind not in ("pause_requested", "cancel_requested"):
+            return True
+        root = self.tree.root
+        if data.kind == "cancel_requested":
+            return root.status not in RUN_TERMINAL
+        return root.status == RUNNING and not self.tree.state.pausing
+
+    def _commit_and_act(self) -> None:
+        ended, self._unsettled = self._unsettled, []
+        written, jobs, stops = self.tree.commit()
+        for session in ended:
+            self._performer.settle(session)
+        if written:
+            for watcher in self.watchers:
+                watcher(written, self.tree)
+        for start, job in jobs:
+            self._act(start, job)
+        for stop in stops:
+            self._stop(stop)
+
+    async def _sleep(self) -> None:
+        self._arm(next_timer(self.tree.state))
+        await self._woken.wait()
+
+    def _arm(self, due: int | None) -> None:
+        """Have time itself post at `due`. Most turns leave the next timer as it was, and so do we."""
+        if due == self._due:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._due, self._timer = due, None
+        if due is not None:
+            delay_s = max(0.0, (due - now_ms()) / 1_000)
+            self._timer = asyncio.get_running_loop().call_later(delay_s, self._time_passed)
+
+    def _time_passed(self) -> None:
+        self._due = self._timer = None
+        if next_timer(self.tree.state) is not None:  # else the run ended or paused in this very turn
+            self.post(self.tree.root.id, WorkflowEvent("woke"))
+
+    def _is_done(self) -> bool:
+        if self._inbox or self.tree.pending or self._check_requests or self._fault is not None:
+            return False
+        root = self.tree.root
+        if root.status in RUN_TERMINAL or root.status == PAUSED:
+            return True
+        return self._leave_when_waiting and is_waiting(self.tree.state) and not self._tasks
+
+    def _take_requests(self) -> None:
+        for request in self.tree.store.requests(self.tree.root.id):
+            apply_request(self.tree, request, now_ms())
+            self.tree.requests_done.append(request.id)
+
+    # Effects
+
+    def _act(self, start: Start, job: Job) -> None:
+        if isinstance(job, NoJob | Question):
+            return
+        node = self.tree.state.runs[start.run].nodes[start.step]
+        if node.status != RUNNING or (node.attempt, node.execution) != (start.attempt, start.execution):
+            return  # it ended within the same decision
+        if node.stopping:
+            return  # it was to stop before it began; there is nothing to undo
+        key = (start.run, start.step)
+        self._tasks[key] = asyncio.create_task(
+            self._execute(start, node, job), name=f"{start.run}:{start.step}"
+        )
+
+    def _stop(self, stop: Stop) -> None:
+        key = (stop.run, stop.step)
+        task = self._tasks.get(key)
+        node = self.tree.state.runs[stop.run].nodes[stop.step]
+        if task is None and (node.lost or node.status != RUNNING):
+            return  # its end was reported in the same turn
+        self._stop_reasons[key] = stop.reason
+        if task is None:
+            self._report_stopped(stop.run, stop.step, stop.attempt, stop.execution)
+        elif stop.reason == "pause" and self._can_finish_a_turn(stop):
+            asyncio.get_running_loop().call_later(PAUSE_GRACE_S, task.cancel)
+        else:
+            task.cancel()
+
+    def _can_finish_a_turn(self, stop: Stop) -> bool:
+        """A pause lets commands and functions run on for a while, and sessions to the end of their turn."""
+        told = self._performer.pause(session_id(stop.run, stop.step, stop.attempt))
+        return told or self.tree.state.runs[stop.run].nodes[stop.step].step.type != "agent"
+
+    async def _execute(self, start: Start, node: Node, job: Job) -> None:
+        key = (start.run, start.step)
+
+        def progress(entry: Mapping[str, Any]) -> None:
+            for listener in self.on_progress:
+                listener(start.run, start.step, entry)
+
+        try:
+            outcome = await self._performer.perform(start, node, job, progress)
+            self._tasks.pop(key, None)
+            self._report_outcome(start, node, outcome)
+        except asyncio.CancelledError:
+            self._tasks.pop(key, None)
+            self._report_stopped(start.run, start.step, start.attempt, start.execution)
+        except Exception as error:  # noqa: BLE001  # the store failed, or we did: the loop must hear of it
+            self._tasks.pop(key, None)
+            self._fault = self._fault or error
+            self._woken.set()
+
+    def _report_stopped(self, run: str, step: str, attempt: int, execution: int) -> None:
+        reason = self._stop_reasons.pop((run, step), "pause")
+        word = {"cancelled": CANCELLED, "timed_out": TIMED_OUT}.get(reason, "interrupted")
+        node = self.tree.state.runs[run].nodes[step]
+        spent = None
+        asked = step_is_agent(node) or node.step.on_conflict == "resolve"
+        if word != "interrupted" and asked:  # one that goes on later reports all of it then
+            spent = self._performer.spent(session_id(run, step, attempt))
+        self.post(run, _report(self._task(node), node, word, attempt, execution, usage=spent))
+
+    def _report_outcome(self, start: Start, node: Node, outcome: Outcome) -> None:
+        for fact in outcome.evidence:
+            told = {**fact, "step": start.step, "attempt": start.attempt, "execution": start.execution}
+            self.post(start.run, Evidence("workspace_event", told))
+        if outcome.unsettled:
+            self._unsettled.append(outcome.unsettled)
+        reason = self._stop_reasons.pop((start.run, start.step), "")
+        if outcome.error is not None and self._holds_the_run(node, outcome.error, reason):
+            self.tree.carry.extend(outcome.carry)  # what was said is not asked for again
+            data = _report(
+                self._task(node), node, "interrupted", start.attempt, start.execution, error=outcome.error
+            )
+        elif outcome.error is not None:
+            self.tree.carry.extend(outcome.carry)
+            data = _report(
+                self._task(node),
+                node,
+                FAILED,
+                start.attempt,
+                start.execution,
+                error=outcome.error,
+                usage=outcome.usage,
+            )
+        else:
+            output = self.tree.blobs.put(outcome.output)
+            self.tree.carry.extend(outcome.carry)
+            key = self._performer.cache_key(node) if node.step.cache else None
+            if key is not None:
+                self.tree.remember_cached(key, output)
+            data = _report(
+                self._task(node), node, COMPLETED, start.attempt, start.execution,
+                output=output, summary=outcome.summary, usage=outcome.usage,
+            )  # fmt: skip
+        if self._held_by is not None:  # first: a step interrupted in a run that goes on would start again
+            self.pause(f"provider: {self._held_by.message}", self._held_by)
+            self._held_by = None
+        self.post(start.run, data)
+
+    def _holds_the_run(self, node: Node, error: Failure, stopping: str) -> bool:
+        """Whether an execution ended for now, not for good: it was paused, or its provider refuses us all."""
+        if error.code == "session.paused":
+            return stopping in ("", "pause")
+        refused = error.kind == "quota" or (error.kind == "permission" and error.code.startswith("model."))
+        if not refused or not step_is_agent(node) or stopping not in ("", "pause"):
+            return False
+        self._held_by = error
+        return True
+
+    def _task(self, node: Node) -> str:
+        return self.tree.memory.tasks.get((node.run.id, node.path), "")
+
+    async def _end_all(self) -> None:
+        """Leaving for whatever reason: nothing that this process started goes on without it."""
+        tasks = list(self._tasks.values())
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def step_is_agent(node: Node) -> bool:
+    return isinstance(node.step.action, AgentAction)
+
+
+def _report(task: str, node: Node, word: str, attempt: int, execution: int, **more: Any) -> Data:
+    """A result as the log records it: `subagent_event` for agents, `step_event` for the rest."""
+    action = node.step.action
+    if not isinstance(action, AgentAction):
+        return StepEvent(node.path, word, attempt, execution, **more)
+    session = session_id(node.run.id, node.path, attempt)
+    return SubagentEvent(
+        node.path,
+        "finished" if word == COMPLETED else word,
+        attempt,
+        execution,
+        parent_id=node.run.id,
+        subagent_id=session,
+        session_id=session,
+        role=action.agent,
+        task=task,
+        depth=node.run.depth + 1,
+        workspace=node.step.workspace_mode,
+        **more,
+    )

@@ -1,0 +1,273 @@
+"""One run tree in the hands of its owner: state, log and values kept in step.
+
+Rules
+* `report` folds one fact in and answers everything it leads to; nothing is durable yet.
+* `commit` writes all of it as one transaction. Only then may effects begin and may anybody be told.
+* If a commit fails, this object is ahead of the log and must be thrown away; the log is the truth.
+* Secrets are taken out of an event before it is folded, so that what is known here is what was written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TypeAlias
+
+import msgspec
+from msgspec.structs import replace
+
+from fanfold.errors import NotFoundError
+from fanfold.kernel.commands import Start, Stop
+from fanfold.kernel.decide import is_waiting
+from fanfold.kernel.events import (
+    Data,
+    Envelope,
+    Event,
+    Evidence,
+    StepEvent,
+    SubagentEvent,
+    Usage,
+    WorkflowEvent,
+    event_of,
+    type_name,
+)
+from fanfold.kernel.holding import budget_news
+from fanfold.kernel.lifecycle import EVENT_WORDS, READY, RUNNING, WAITING
+from fanfold.kernel.nodes import LEAF, Node, Run, State
+from fanfold.kernel.plan import AgentAction, ApprovalAction
+from fanfold.kernel.state import create_state, evolve, mark_late
+from fanfold.runtime.hosting.answers import Answers
+from fanfold.runtime.records.blobs import Blobs
+from fanfold.runtime.records.memory import Memory, add
+from fanfold.runtime.records.values import Values
+from fanfold.runtime.steps.jobs import Job
+from fanfold.store.protocol import Batch, Lease, OutputRow, RunHead, Store
+
+Reuse: TypeAlias = Callable[[Node, Job], str | None]
+_encoder = msgspec.json.Encoder()
+
+
+def nothing_to_reuse(_node: Node, _job: Job) -> str | None:
+    return None
+
+
+class RunTree:
+    """`epoch` 0: a reader's copy, which never writes."""
+
+    def __init__(
+        self, store: Store, first: Event, lease: Lease | None, reuse: Reuse = nothing_to_reuse
+    ) -> None:
+        self.store = store
+        self.lease = lease
+        self.blobs = Blobs(store)
+        self.memory = Memory()
+        first = self._without_secrets(first)
+        self.state: State = create_state(first)
+        self.memory.observe(first)
+        self.values = Values(self.state, self.memory, self.blobs)
+        self.answers = Answers(self.state, self.memory, self.values, self.blobs, reuse)
+        self.forked_from: str | None = None
+        self.log_seq: dict[str, int] = {}
+        self.tree_seq = 0
+        self.pending: list[Envelope] = []
+        self.requests_done: list[int] = []
+        self.carry: list[Batch] = []
+        """What ends with a step but stands in another log: the last entries of its session."""
+        self._written: dict[str, str] = {}
+        self._outputs: list[OutputRow] = []
+        self._cache: list[tuple[str, str, str]] = []
+
+    @property
+    def root(self) -> Run:
+        return self.state.root
+
+    @classmethod
+    def load(
+        cls, store: Store, root: str, lease: Lease | None = None, reuse: Reuse = nothing_to_reuse
+    ) -> RunTree:
+        """Fold a stored tree. The caller appends `resumed` before it goes on."""
+        envelopes = store.tree(root)
+        first = next(envelopes, None)
+        if first is None:
+            raise NotFoundError("run.not_found", f"there is no run {root}", hint="fanfold runs")
+        tree = cls(store, event_of(first), lease, reuse)
+        tree._count(first)
+        tree._replay(envelopes)
+        for run in tree.state.runs.values():
+            tree._written[run.id] = run_status(tree.state, run)
+        return tree
+
+    def _replay(self, envelopes: Iterable[Envelope]) -> None:
+        for envelope in envelopes:
+            event = event_of(envelope)
+            evolve(self.state, event)
+            self.memory.observe(event)
+            self._count(envelope)
+
+    def catch_up(self) -> list[Envelope]:
+        """A reader's copy: fold what its owner has written since; what that was."""
+        fresh = list(self.store.tree(self.root.id, self.tree_seq))
+        self._replay(fresh)
+        return fresh
+
+    def _count(self, envelope: Envelope) -> None:
+        self.log_seq[envelope.log] = envelope.seq
+        self.tree_seq = envelope.tree_seq
+
+    # Writing
+
+    def _without_secrets(self, event: Event) -> Event:
+        encoded = _encoder.encode(event.data)
+        clean = self.store.clean(encoded)
+        if clean is encoded:
+            return event
+        return replace(event, data=msgspec.json.decode(clean, type=type(event.data)))
+
+    def begin(self, first: Event) -> None:
+        """Record the first event of a new tree; it is already folded."""
+        self._append(self._without_secrets(first))
+
+    def report(self, run: str, at: int, data: Data) -> None:
+        """Fold one fact in, then answer everything the kernel asks because of it."""
+        event = mark_late(self.state, Event(run, at, data))
+        self._fold(event)
+        while self.state.agenda:
+            command = self.state.agenda[0]
+            self._fold(Event(command.run, at, self.answers.answer(command)))
+
+    def _fold(self, event: Event) -> None:
+        event = self._without_secrets(event)
+        evolve(self.state, event)
+        self.memory.observe(event)
+        self._append(event)
+        self._note_output(event)
+        if isinstance(event.data, WorkflowEvent):
+            news = budget_news(self.state, event.data)
+            if news is not None:
+                self._append(Event(event.run, event.at, news))
+
+    def _append(self, event: Event) -> None:
+        run = self.state.runs[event.run]
+        seq = self.log_seq[run.id] = self.log_seq.get(run.id, 0) + 1
+        self.tree_seq += 1
+        parent = run.parent.id if run.parent is not None else None
+        epoch = self.lease.epoch if self.lease is not None else 0
+        place = (run.id, self.root.id, parent, run.depth, run.path, epoch)
+        kind = type_name(event.data)
+        data = event.data.data if isinstance(event.data, Evidence) else event.data
+        self.pending.append(Envelope(run.id, seq, self.tree_seq, event.at, kind, data, *place))
+
+    def _note_output(self, event: Event) -> None:
+        data = event.data
+        if not isinstance(data, StepEvent | SubagentEvent) or data.output is None or data.late:
+            return
+        action = self.state.runs[event.run].nodes[data.step].step.action
+        self._outputs.append(
+            OutputRow(
+                run_id=event.run,
+                root_run_id=self.root.id,
+                path=data.step,
+                role=action.agent if isinstance(action, AgentAction) else "",
+                status=EVENT_WORDS.get(data.status, data.status),
+                blob=data.output,
+                at=event.at,
+            )
+        )
+
+    def remember_cached(self, key: str, blob: str) -> None:
+        """A cacheable step completed: later runs may reuse its output."""
+        self._cache.append((key, blob, self.root.id))
+
+    def commit(self) -> tuple[list[Envelope], list[tuple[Start, Job]], list[Stop]]:
+        """Make everything since the last commit durable; what was written and what must happen now."""
+        written, self.pending = self.pending, []
+        jobs, self.answers.jobs = self.answers.jobs, []
+        stops, self.answers.stops = self.answers.stops, []
+        if written or self.requests_done:
+            assert self.lease is not None
+            batch = Batch(
+                root=self.root.id,
+                epoch=self.lease.epoch,
+                envelopes=written,
+                blobs=self.blobs.take_fresh(),
+                heads=self._changed_heads(written),
+                outputs=self._outputs,
+                cache=self._cache,
+                requests_done=self.requests_done,
+            )
+            carried, self.carry = self.carry, []
+            self.store.write([batch, *carried])
+            self._outputs, self._cache, self.requests_done = [], [], []
+        return written, jobs, stops
+
+    def _changed_heads(self, written: list[Envelope]) -> list[RunHead]:
+        """Rows of the runs whose status these events changed; most events change none."""
+        heads = []
+        for name in dict.fromkeys((self.root.id, *(envelope.run_id for envelope in written))):
+            run = self.state.runs[name]
+            status = run_status(self.state, run)
+            if self._written.get(name) != status:
+                self._written[name] = status
+                heads.append(self.head(run))
+        return heads
+
+    def head(self, run: Run) -> RunHead:
+        """The row of a run as it is now."""
+        usage, agents = self.spent(run)
+        return RunHead(
+            run_id=run.id,
+            root_run_id=self.root.id,
+            parent_run_id=run.parent.id if run.parent is not None else None,
+            nesting_depth=run.depth,
+            execution_path=run.path,
+            recipe=run.plan.name,
+            version=run.plan.version,
+            status=run_status(self.state, run),
+            created_at=self.memory.created_at
+            if run.parent is None
+            else self.memory.run_started.get(run.id, 0),
+            started_at=self.memory.run_started.get(run.id),
+            ended_at=self.memory.run_ended.get(run.id),
+            inputs=self.memory.inputs.get(run.id),
+            output=run.output,
+            error=run.error,
+            usage=usage,
+            agents=agents,
+            forked_from=self.forked_from if run.parent is None else None,
+        )
+
+    def spent(self, run: Run) -> tuple[Usage, int]:
+        """Usage and agents of a run and everything below it."""
+        total: Usage | None = None
+        agents = 0
+        below = [run]
+        for other in below:
+            agents += other.agents + self.memory.settlers.get(other.id, 0)
+            price = None if other.usage_unpriced else other.usage_micro_usd
+            total = add(total, Usage(other.usage_input, other.usage_output, price))
+            below.extend(other.children)
+        return total or Usage(micro_usd=0), agents
+
+
+def run_status(state: State, run: Run) -> str:
+    """A run's status as people see it: `waiting` when only approvals are open."""
+    if run.status != RUNNING or not state.approvals:
+        return run.status
+    waits = is_waiting(state) if run is state.root else _only_asks(state, run)
+    return WAITING if waits else run.status
+
+
+def _only_asks(state: State, top: Run) -> bool:
+    """Whether approvals are all that goes on in a child run and the runs below it."""
+    asks = False
+    for run in state.runs.values():
+        above: Run | None = run
+        while above is not None and above is not top:
+            above = above.parent
+        if above is None:
+            continue
+        for node in run.nodes.values():
+            if node.status == WAITING and isinstance(node.step.action, ApprovalAction):
+                asks = True
+            elif node.kind == LEAF and node.status in (READY, RUNNING, WAITING):
+                return False
+    return asks

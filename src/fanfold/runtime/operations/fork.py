@@ -1,0 +1,170 @@
+"""Forking: a new run that keeps every finished step the change does not reach.
+
+A step is reached when it is the one forked from, when its text mentions a changed input, when its prompt
+was replaced, or when it depends on a step that is reached. What is kept is named before anything starts.
+A fork does not rewind the workspace.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+import msgspec
+from msgspec import Struct
+
+from fanfold.errors import AuthorError, NotFoundError
+from fanfold.kernel.graph import find_rings
+from fanfold.kernel.lifecycle import COMPLETED
+from fanfold.kernel.nodes import LEAF, LOOP, Composite, Node
+from fanfold.kernel.plan import JSON, AgentAction, GroupAction, Plan, Step
+from fanfold.kernel.state import find_node
+from fanfold.runtime.hosting.run_tree import RunTree
+from fanfold.text.template import Hole, TemplateError, parse_template
+
+
+class Fork(Struct, frozen=True, kw_only=True):
+    """What a fork would do. Paths are tree paths; `agents` counts the sessions that run again."""
+
+    plan: Plan
+    inputs: dict[str, JSON]
+    kept: dict[str, str]
+    """Steps whose output is reused, with its blob."""
+    again: tuple[str, ...]
+    agents: int
+
+
+def plan_fork(
+    tree: RunTree, step: str | None, changed: Mapping[str, JSON], prompts: Mapping[str, str]
+) -> Fork:
+    """Work out what a fork of a run keeps and what it runs again."""
+    inputs = dict(tree.values.inputs(tree.root))
+    unknown = [name for name in changed if name not in inputs]
+    if unknown:
+        raise AuthorError("recipe.unknown_input", f"the run has no input {unknown[0]!r}")
+    names = [name for name, value in changed.items() if inputs[name] != value]
+    reached = _Reached(tree, names, prompts)
+    if step is not None:
+        node = find_node(tree.state, step)
+        if node is None:
+            hint = "fanfold inspect RUN --steps"
+            raise NotFoundError("step.not_found", f"the run has no step {step}", hint=hint)
+        reached.add(node)
+    reached.spread()
+    kept: dict[str, str] = {}
+    again: list[str] = []
+    agents = 0
+    for run in tree.state.runs.values():
+        for node in run.nodes.values():
+            if node.kind != LEAF:
+                continue
+            path = run.tree_path(node.path)
+            if node.status == COMPLETED and node.output is not None and not reached.holds(node):
+                kept[path] = node.output
+            elif reached.holds(node) or node.reason != "condition":
+                again.append(path)
+                agents += isinstance(node.step.action, AgentAction)
+    plan = _with_prompts(tree.state.plan, prompts)
+    return Fork(plan=plan, inputs={**inputs, **changed}, kept=kept, again=tuple(again), agents=agents)
+
+
+class _Reached:
+    """The nodes a change reaches, closed under dependencies and containment."""
+
+    def __init__(self, tree: RunTree, inputs: list[str], prompts: Mapping[str, str]) -> None:
+        self._nodes: dict[int, Node] = {}
+        self._queue: list[Node] = []
+        pattern = _mentions(inputs)
+        for run in tree.state.runs.values():
+            for node in run.nodes.values():
+                root_input = run.parent is None and pattern is not None and pattern.search(_texts(node.step))
+                if root_input or (node.step.id in prompts and run.parent is None):
+                    self.add(node)
+
+    def add(self, node: Node) -> None:
+        if id(node) not in self._nodes:
+            self._nodes[id(node)] = node
+            self._queue.append(node)
+
+    def spread(self) -> None:
+        while self._queue:
+            node = self._queue.pop()
+            for dependent in node.dependents:
+                self.add(dependent)
+            if isinstance(node, Composite):
+                for child in node.children:
+                    self.add(child)
+            self._climb(node)
+
+    def _climb(self, node: Node) -> None:
+        """What holds the node ends differently too: its followers are reached, and later iterations."""
+        outer = node.parent
+        while outer is not None:
+            if outer.kind == LOOP:
+                for later in outer.children:
+                    if later.order > node.order:
+                        self.add(later)
+            for dependent in outer.dependents:
+                self.add(dependent)
+            node, outer = outer, outer.parent
+
+    def holds(self, node: Node) -> bool:
+        return id(node) in self._nodes
+
+
+def _mentions(inputs: list[str]) -> re.Pattern[str] | None:
+    if not inputs:
+        return None
+    words = "|".join(re.escape(name) + "|" + re.escape(name.replace("-", "_")) for name in inputs)
+    # The text is JSON, so a quoted name (`inputs["x"]`) has its quotes escaped.
+    return re.compile(rf"inputs(?:\.|\[\s*\\?['\"])(?:{words})(?![\w-])")
+
+
+def _texts(step: Step) -> str:
+    """Everything a step says, as one text; the steps inside a group are looked at themselves."""
+    if isinstance(step.action, GroupAction):
+        step = msgspec.structs.replace(step, action=msgspec.structs.replace(step.action, steps=()))
+    return msgspec.json.encode(step).decode()
+
+
+def _with_prompts(plan: Plan, prompts: Mapping[str, str]) -> Plan:
+    known = {step.id: step for step in plan.steps}
+    for name in prompts:
+        if name not in known or not isinstance(known[name].action, AgentAction):
+            raise AuthorError("fork.bad_prompt", f"{name!r} is not a top-level agent step of this run")
+    steps = tuple(
+        _with_prompt(plan, step, prompts[step.id]) if step.id in prompts else step for step in plan.steps
+    )
+    rings = find_rings({step.id: step.depends_on for step in steps})
+    if rings:
+        raise AuthorError(
+            "recipe.cycle", f"with that prompt, {' → '.join([*rings[0], rings[0][0]])} wait for each other"
+        )
+    return msgspec.structs.replace(plan, steps=steps)
+
+
+def _with_prompt(plan: Plan, step: Step, prompt: str) -> Step:
+    """A step with another prompt, its references checked and its edges made, as for a recipe."""
+    known = [other.id for other in plan.steps]
+    inputs = [declared.name for declared in plan.inputs]
+    own = {"iteration", "feedback"} if step.repeat is not None else set()
+    own |= {step.item_name, "index"} if step.for_each is not None else set()
+    edges = list(step.depends_on)
+    try:
+        holes = [part for part in parse_template(prompt) if isinstance(part, Hole)]
+    except TemplateError as error:
+        raise AuthorError("recipe.bad_template", f"the prompt of {step.id}: {error.message}") from None
+    where = f"the prompt of {step.id}"
+    for hole in holes:
+        root, first = hole.path.root, str(hole.path.parts[0]) if hole.path.parts else ""
+        if root == "inputs" and first not in inputs:
+            raise AuthorError("recipe.unknown_input", f"{where} names the unknown input {first!r}")
+        if root == "steps" and first not in known:
+            raise AuthorError("recipe.unknown_step", f"{where} names the unknown step {first!r}")
+        if root not in ("inputs", "steps", *own):
+            raise AuthorError("recipe.bad_template", f"{hole.path.text!r} means nothing in {where}")
+        if root == "steps" and first not in edges:
+            edges.append(first)
+    ordered = tuple(name for name in known if name in edges)
+    action = msgspec.structs.replace(step.action, prompt=prompt)
+    return msgspec.structs.replace(step, action=action, depends_on=ordered)

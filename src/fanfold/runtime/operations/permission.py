@@ -1,0 +1,69 @@
+"""What a run may do without asking: `read_only`, `ask` or `auto`.
+
+One question at the start covers what the recipe declares: agents that write, commands, functions, programs
+that are tools of a role. A recipe that only reads needs no permission.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from fanfold.agents.roles.role import Role
+from fanfold.errors import EXIT_PERMISSION, WorldError
+from fanfold.kernel.plan import CommandAction, FunctionAction, Plan, Step
+from fanfold.runtime.records.frozen import all_steps, freeze_roles, with_stages
+
+MAX_NAMED = 5
+POSTURES = ("read_only", "ask", "auto")
+
+
+def needs_permission(plan: Plan, find_role: Callable[[str], Role | None]) -> list[str]:
+    """What the recipe, its sub-workflows and the roles they name declare beyond reading, line by line."""
+    lines: list[str] = []
+    for used in (plan, *plan.workflows.values()):
+        prefix = "" if used is plan else f"{used.name}: "
+        lines += [prefix + line for step in all_steps(used.steps) if (line := _declared(step))]
+    for role in with_stages(freeze_roles(plan, find_role), find_role).values():
+        lines += served_lines(role)
+    return lines
+
+
+def served_lines(role: Role) -> list[str]:
+    """What a role reaches beyond the project: the network, programs and addresses that are its tools."""
+    lines = [f"role {role.name} may reach the network"] if role.network else []
+    for name, settings in role.mcp_servers.items():
+        argv = [settings.get("command", ""), *_listed(settings.get("args"))]
+        what = settings.get("url") or " ".join(map(str, argv)).strip()
+        lines.append(f"role {role.name} uses the MCP server {name}: {what or 'no command'}")
+    return lines
+
+
+def _listed(value: object) -> list[object]:
+    return list(value) if isinstance(value, list | tuple) else []
+
+
+def _declared(step: Step) -> str:
+    action = step.action
+    if isinstance(action, CommandAction):
+        shown = " ".join(action.run) or f"the project's {action.gate}"
+        env = "".join(f"{name}={value} " for name, value in action.env.items())
+        return f"{step.id} runs{' with network' if action.network else ''}: {env}{shown}"
+    if isinstance(action, FunctionAction):
+        return f"{step.id} calls the Python function {action.handler}"
+    if step.posture == "writer" and step.type == "agent":
+        return f"{step.id} writes {', '.join(step.write_set)}"
+    return ""
+
+
+def denied(plan: Plan, lines: list[str], posture: str = "ask") -> WorldError:
+    """Nobody may answer, or somebody said no."""
+    return WorldError(
+        "permission_denied",
+        f"{plan.name} needs permission: {'; '.join(lines[:MAX_NAMED])}"
+        + (f"; and {len(lines) - MAX_NAMED} more" if len(lines) > MAX_NAMED else ""),
+        hint="--permission read_only allows reading alone; leave it out to be asked, or use --permission auto"
+        if posture == "read_only"
+        else "run it with --yes, or with --permission auto",
+        details={"needs": lines},
+        exit_status=EXIT_PERMISSION,
+    )

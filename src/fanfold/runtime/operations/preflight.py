@@ -1,0 +1,162 @@
+"""Before a run is recorded: whether the models that its agents may use can be used, and its budget be kept.
+
+Rules
+* Every model that a plan may ask is looked at: of steps, roles, stages of pipelines, the user's flag, the
+  fast model of folds. One that cannot work refuses the run before it exists, with where it was named.
+* A fallback that cannot work is left out and only told of: the run does not depend on it.
+* Unknown is not zero: a budget in dollars is refused when the price of a model is unknown, unless a budget in
+  tokens stands beside it.
+* What was fine when a run began is not asked again: a resumed run keeps its models, and a fork is asked only
+  about steps of which it keeps nothing.
+* Nothing of this concerns scripted agents, and nothing is asked over the network.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from msgspec import Struct, structs
+
+from fanfold.agents.local.weights import PROVIDER, LocalState, find_weights, local_state
+from fanfold.agents.roles.role import Role
+from fanfold.errors import EXIT_BUDGET, AuthorError, FanfoldError
+from fanfold.kernel.events import Settings
+from fanfold.kernel.plan import Plan
+from fanfold.runtime.config import Config
+from fanfold.runtime.forecast.model_uses import Use, models_of
+from fanfold.runtime.model_choice import Choice, choose_model
+from fanfold.runtime.records.frozen import Frozen, freeze_roles, with_stages
+from fanfold.store.protocol import Store
+
+if TYPE_CHECKING:
+    from fanfold.runtime.forecast.estimates import Prices
+
+
+class Report(Struct, frozen=True, kw_only=True):
+    """What was found out about the models of a plan."""
+
+    chosen: dict[str | None, Choice]
+    """By the name they were asked for; None is the default."""
+    refusals: tuple[FanfoldError, ...] = ()
+    useless: dict[str, str] = {}
+    """Fallbacks that cannot work, with the reason."""
+
+    @property
+    def warnings(self) -> list[str]:
+        return [f"fallback {name} will not be used: {why}" for name, why in self.useless.items()]
+
+
+def prepare(
+    plan: Plan, frozen: Frozen, settings: Settings, config: Config, store: Store
+) -> tuple[Frozen, Settings]:
+    """What a new run of models is recorded with; raises what refuses it."""
+    uses = list(models_of(plan, frozen, config))
+    report = look(uses, frozen, config, local_state(config.home))
+    if report.refusals:
+        raise report.refusals[0]
+    default = report.chosen.get(None)
+    frozen = structs.replace(
+        frozen,
+        default_model=frozen.default_model if default is None else default.model,
+        roles={name: _without(role, report.useless) for name, role in frozen.roles.items()},
+    )
+    if not _is_limited(plan, settings):
+        return frozen, settings  # without a budget nothing is reserved, so nothing need be known
+    from fanfold.runtime.forecast.estimates import Prices, estimates_of
+
+    prices = Prices(report.chosen, config)
+    if frozen.forked_from is None:
+        _check_prices(plan, frozen, settings, config, prices)
+    return frozen, structs.replace(settings, estimates=estimates_of(uses, prices, store))
+
+
+def foresee(
+    plan: Plan, find: Callable[[str], Role | None], config: Config, model: str | None
+) -> tuple[list[str], bool]:
+    """For a dry run: what is to be said about models, and whether those that are named can be used.
+
+    That there is none at all is not said: a recipe can be looked at before there is any account.
+    """
+    roles = with_stages(freeze_roles(plan, find), find)
+    frozen = Frozen(roles=roles, model=model, fast_model=config.text("workflows.model"))
+    uses = [use for use in models_of(plan, frozen, config) if use.model is not None]
+    report = look(uses, frozen, config, local_state(config.home))
+    refusals = [f"would be refused: {error.message}" for error in report.refusals]
+    return [*refusals, *report.warnings], not refusals
+
+
+def look(uses: Sequence[Use], frozen: Frozen, config: Config, local: LocalState) -> Report:
+    """Try every model once; nothing is raised, so that a dry run can tell too."""
+    chosen: dict[str | None, Choice] = {}
+    refusals: list[FanfoldError] = []
+    useless: dict[str, str] = {}
+    refused: set[str | None] = set()
+    for use in sorted(uses, key=lambda use: use.fallback):
+        model = use.model
+        if use.fallback and model is not None and model.startswith(f"{PROVIDER}:"):
+            useless[model] = "a local model cannot stand in for another"
+        if model in chosen or model in useless or model in refused:
+            continue
+        try:
+            flag = frozen.model if model is not None else frozen.default_model  # of the run that is forked
+            choice = choose_model(config, local, asked=model, flag=flag)
+            if choice.provider == PROVIDER:
+                find_weights(choice.model, config.home)
+        except FanfoldError as error:
+            if use.fallback:
+                useless[str(model)] = error.message
+            else:
+                refusals.append(_told(error, use))
+                refused.add(model)
+        else:
+            chosen[model] = choice
+    return Report(chosen=chosen, refusals=tuple(refusals), useless=useless)
+
+
+def _told(error: FanfoldError, use: Use) -> FanfoldError:
+    """The same error, with who names the model."""
+    message = f"{use.where}: {error.message}" if use.where and use.model is not None else error.message
+    details = {**error.details, "where": use.where, "model": use.model}
+    return type(error)(error.code, message, hint=error.hint, details=details, exit_status=error.exit_status)
+
+
+def _without(role: Role, useless: Mapping[str, str]) -> Role:
+    kept = tuple(model for model in role.fallback_models if model not in useless)
+    return role if kept == role.fallback_models else structs.replace(role, fallback_models=kept)
+
+
+# Money
+
+
+def _is_limited(plan: Plan, settings: Settings) -> bool:
+    budgets = [(settings.budget_tokens, settings.budget_micro_usd)]
+    budgets += [(kid.limits.budget.tokens, kid.limits.budget.micro_usd) for kid in plan.workflows.values()]
+    return any(limit is not None for budget in budgets for limit in budget)
+
+
+def _check_prices(plan: Plan, frozen: Frozen, settings: Settings, config: Config, prices: Prices) -> None:
+    """Refuse a budget in dollars that nobody could keep."""
+    dollars = [plan] if settings.budget_micro_usd is not None and settings.budget_tokens is None else []
+    for kid in plan.workflows.values():
+        budget = kid.limits.budget
+        if budget.micro_usd is not None and budget.tokens is None:
+            dollars.append(kid)
+    for limited in dollars:
+        part = structs.replace(limited, workflows=plan.workflows)
+        for use in models_of(part, frozen, config):
+            model = prices.unpriced(use.model)
+            if model is not None:
+                raise _unpriced(model, use, "" if limited is plan else f' of "{limited.name}"')
+
+
+def _unpriced(model: str, use: Use, whose: str) -> AuthorError:
+    where = use.where or "--model"
+    hint = "set --budget-tokens too" if not whose else "give `limits.budget` of that recipe `tokens` too"
+    return AuthorError(
+        "budget.unpriced",
+        f'the budget{whose} in dollars cannot be kept: the price of "{model}" is not known ({where})',
+        hint=hint,
+        details={"model": model, "where": where},
+        exit_status=EXIT_BUDGET,
+    )

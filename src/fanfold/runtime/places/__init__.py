@@ -1,0 +1,1 @@
+"""Where work happens, and how what it changed comes home."""

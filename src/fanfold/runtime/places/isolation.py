@@ -1,0 +1,337 @@
+"""Where a step works, and how what it changed comes home.
+
+An isolated step gets a snapshot of the workspace; its changes are compared with its write-set and merged
+while it still holds its sets, so that the next writer starts from the result. A command without a
+write-set works in a snapshot that is thrown away. What happened is evidence for the log.
+
+Rules
+* What a step said is written down beside its snapshot before the merge begins, and both stay until the end
+  of the step is in the log. So a process that takes over after a crash in between finds that the work is
+  done, and perhaps merged, and does neither again.
+* A merge that has begun is seen to its end, also by a step that is cancelled meanwhile: then the step has
+  ended as it would have. No workspace is taken away while a thread works in it.
+* A half-done command begins again in a new snapshot; an agent goes on in the one it had.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from fanfold.errors import FanfoldError
+from fanfold.kernel.events import Failure
+from fanfold.kernel.nodes import Node
+from fanfold.runtime.places.refusals import ignored_hint, refusal, root_of, told, violated
+from fanfold.runtime.places.watching import Watching
+from fanfold.sessions.insist import insist
+
+if TYPE_CHECKING:
+    from fanfold.workspace.merges.disputes import Dispute
+    from fanfold.workspace.merges.results import Merged
+    from fanfold.workspace.snapshots.changes import Found
+    from fanfold.workspace.snapshots.children import Child
+    from fanfold.workspace.workspaces import Workspaces
+
+SAID = "outcome.json"
+"""In the folder of a snapshot: what its step said, once it had."""
+_T = TypeVar("_T")
+_log = logging.getLogger(__name__)
+
+
+class Place:
+    """Where one execution works. `child` is None when it works in the project itself."""
+
+    def __init__(self, path: str, child: Child | None) -> None:
+        self.path = path
+        self.child = child
+        self.evidence: list[dict[str, Any]] = []
+        self.is_new = True
+        """Nothing of an earlier execution is in here."""
+        self.said: bytes | None = None
+        """What an earlier execution of the step said when it had done its work."""
+        self.merged: Merged | None = None
+        """What was merged by an earlier execution, where the snapshot itself is lost."""
+        self.found: Found | None = None
+        """What was in it when it was merged, also of files that the project ignores."""
+        self.rounds: list[Place] = []
+        """Where its conflicts are settled."""
+
+    def note_sandbox(self, level: str) -> None:
+        """Programs run here at this level of the sandbox; the log says so once."""
+        fact = {"what": "sandbox", "level": level}
+        if fact not in self.evidence:
+            self.evidence.append(fact)
+
+
+class Isolation:
+    """The workspaces of one project, opened when the first isolated step needs one."""
+
+    def __init__(self, project: Path) -> None:
+        self._project = project
+        self._places: dict[str, Place] = {}
+        self._watching = Watching(lambda: self.spaces)
+
+    @cached_property
+    def spaces(self) -> Workspaces:
+        from fanfold.workspace.workspaces import Workspaces
+
+        spaces = Workspaces(self._project)
+        spaces.recover()
+        return spaces
+
+    @property
+    def is_used(self) -> bool:
+        """Whether any isolated step ever ran here."""
+        return (self._project / ".fanfold" / "subagents").is_dir()
+
+    def recover(self) -> None:
+        """Finish or undo what dead processes left, where any isolated step ever ran."""
+        if self.is_used:
+            _ = self.spaces
+
+    # ---------------------------------------------------------------------------------- beginning
+
+    async def open(self, node: Node, session: str, execution: int) -> Place:
+        """The project itself, or a snapshot; a session that goes on after a crash finds its own again."""
+        isolated = node.step.workspace_mode == "isolated" and node.step.type != "function"
+        place = await self._open_snapshot(node, session, execution) if isolated else self._here()
+        self._places[session] = place
+        try:
+            unwatched = await self._watching.begin(session, node, shared=not isolated)
+        except BaseException:
+            self.leave(session, place)
+            raise
+        if unwatched:
+            place.evidence.append({"what": "unwatched", "why": unwatched})
+        return place
+
+    def place_of(self, session: str) -> Place:
+        """Where a session that is under way works: the project itself, unless it has a place of its own."""
+        return self._places.get(session) or self._here()
+
+    def _here(self) -> Place:
+        return Place(str(self._project), None)
+
+    async def _open_snapshot(self, node: Node, session: str, execution: int) -> Place:
+        place = await _in_thread(lambda: self._snapshot(node, session, execution), _detach)
+        if place.child is not None:
+            what = "snapshot" if place.is_new else "reopened"
+            place.evidence.append({"what": what, "method": place.child.method, "session_id": session})
+        return place
+
+    def _snapshot(self, node: Node, session: str, execution: int) -> Place:
+        place = self._find(node, session) if execution > 1 else None
+        if place is None:
+            reads = node.step.posture == "read_only" and node.step.type != "command"
+            child = self.spaces.open_child(
+                session, read_only=reads, write_set=node.write_set or None, origin=root_of(node)
+            )
+            place = Place(str(child.path), child)
+        return place
+
+    def _find(self, node: Node, session: str) -> Place | None:
+        """What an earlier execution left, as far as it can be used."""
+        import msgspec
+
+        from fanfold.workspace.merges.results import Merged
+        from fanfold.workspace.workspaces import MERGED
+
+        remains = self.spaces.remains
+        said, merged = remains.read(session, SAID), remains.read(session, MERGED)
+        if said is None and node.step.type == "command":
+            return None
+        child = self.spaces.find_child(session)
+        if child is not None:
+            place = Place(str(child.path), child)
+        elif said is not None and merged is not None:  # the snapshot is lost, but nobody needs it any more
+            place = self._here()
+            place.merged = msgspec.json.decode(merged, type=Merged)
+        else:
+            return None
+        place.is_new = False
+        place.said = said
+        return place
+
+    async def remember(self, place: Place, said: bytes) -> None:
+        """Write down durably what a step said, before anything of it is merged."""
+        from fanfold.workspace.files.layout import write_whole
+
+        child = place.child
+        if child is not None:
+            await _in_thread(lambda: write_whole(child.folder / SAID, said, durable=True))
+
+    # -------------------------------------------------------------------------------- coming home
+
+    def comes_home(self, node: Node, place: Place) -> bool:
+        """Whether what was changed in this place is merged, or proposed."""
+        apart = place.child is not None or place.merged is not None
+        return apart and not (node.step.type == "command" and node.step.posture == "read_only")
+
+    async def merge(self, node: Node, place: Place) -> Merged:
+        """Merge what an execution changed, or find out why that may not be."""
+        child = place.child
+        if child is None:
+            assert place.merged is not None, "only a snapshot comes home"
+            return place.merged
+        done: list[Merged] = []
+
+        def work() -> None:
+            done.append(self.spaces.merge(child, node.write_set, node.step.merge))
+            if node.step.merge != "discard":
+                place.found = child.found()
+
+        try:
+            await insist(asyncio.to_thread(work))
+        except asyncio.CancelledError:
+            if not done or not (done[0].applied or done[0].proposal):
+                raise
+            # It is in the project, and the log must say so: the step ended before it could be stopped.
+            task = asyncio.current_task()
+            assert task is not None, "a step is a task"
+            task.uncancel()
+        return done[0]
+
+    def tell(self, node: Node, place: Place, merged: Merged) -> Failure | None:
+        """Put down what became of the changes; the failure when they were not merged."""
+        if merged.violations:
+            place.evidence.append(told("violation", merged.violations))
+            return violated(node, merged.violations)
+        if merged.conflicts:
+            place.evidence.append(told("conflict", merged.conflicts))
+            paths = [row.path for row in merged.conflicts]
+            return refusal(node, "conflict", paths, hint=ignored_hint(place.found, paths))
+        if place.found is not None and place.found.left_out:
+            place.evidence.append(told("left_out", place.found.left_out))
+        if merged.changes:
+            place.evidence.append(
+                {
+                    "what": "merge",
+                    "mode": node.step.merge,
+                    "proposal": merged.proposal,
+                    "changes": [{"path": c.path, "kind": c.kind} for c in merged.changes],
+                }
+            )
+        return None
+
+    async def check_shared(self, node: Node, session: str, place: Place) -> Failure | None:
+        """Compare what changed in the project with what its step may change; the failure when it strayed."""
+        seen = await self._watching.end(session)
+        if seen is None or not seen.strays:
+            return None
+        place.evidence.append(told("violation" if seen.alone else "violation_warning", seen.strays))
+        if not seen.alone:
+            return None
+        return violated(node, seen.strays, seen.rest)
+
+    # ---------------------------------------------------------------------------------- conflicts
+
+    async def is_disputed(self, session: str) -> bool:
+        """Whether an earlier execution had begun to settle a conflict in the workspace of this session."""
+        from fanfold.workspace.merges.disputes import NOTE
+
+        return await _in_thread(lambda: self.spaces.remains.read(session, NOTE)) is not None
+
+    async def open_dispute(self, session: str, source: Place, execution: int) -> tuple[Place, Dispute]:
+        """A workspace in which the conflicts of `source` wait to be settled; found again after a crash."""
+
+        def work() -> tuple[Place, Dispute]:
+            child, dispute = self._dispute(session, source, execution)
+            return Place(str(child.path), child), dispute
+
+        place, dispute = await _in_thread(work, lambda made: _detach(made[0]))
+        place.evidence = source.evidence
+        self._places[session] = place
+        return place, dispute
+
+    def _dispute(self, session: str, source: Place, execution: int) -> tuple[Child, Dispute]:
+        import msgspec
+
+        from fanfold.workspace.merges.disputes import NOTE, Dispute
+
+        note = self.spaces.remains.read(session, NOTE) if execution > 1 else None
+        child = self.spaces.find_child(session) if note is not None else None
+        if child is not None and note is not None:
+            return child, msgspec.json.decode(note, type=Dispute)
+        assert source.child is not None, "only a snapshot has conflicts"
+        return self.spaces.open_disputed(session, source.child)
+
+    async def unsettled(self, place: Place, dispute: Dispute) -> list[str]:
+        """The files of a dispute that still hold both versions."""
+        child = place.child
+        assert child is not None, "a dispute has a workspace of its own"
+        return await _in_thread(lambda: self.spaces.unsettled(child, dispute))
+
+    # -------------------------------------------------------------------------------------- ending
+
+    async def close(self, session: str, place: Place, failure: Failure | None) -> None:
+        """Leave nothing behind after success; keep and name the workspace after a failure. Never fails: how
+        the step ended is settled, and what cannot be cleared away now is found by `gc`.
+        """
+        self._forget(session, place)
+        # The code alone: a message may quote what a program said, and this file is not redacted.
+        why = failure.code if failure is not None else ""
+        try:
+            await _in_thread(lambda: self._close(session, place, why))
+        except (FanfoldError, OSError):
+            _log.exception("the workspace of %s could not be closed", session)
+
+    def _close(self, session: str, place: Place, why: str) -> None:
+        for one in (place, *place.rounds):
+            if one.child is not None:
+                self.spaces.close(one.child, keep=bool(why), why=why)
+        if place.merged is not None:
+            self.spaces.remains.discard(session)
+
+    def leave(self, session: str, place: Place) -> None:
+        """The execution was cut short: its snapshot stays, for the one that goes on, or for `gc`."""
+        self._forget(session, place)
+        for one in (place, *place.rounds):
+            _detach(one)
+
+    def rests(self, session: str, place: Place) -> bool:
+        """The step has done its work. Whether something of it stays until its end is written down."""
+        self._forget(session, place)
+        return place.child is not None or place.merged is not None
+
+    def _forget(self, session: str, place: Place) -> None:
+        self._watching.forget(session)
+        self._places.pop(session, None)
+        for one in place.rounds:
+            if one.child is not None:
+                self._places.pop(one.child.session_id, None)
+
+    async def sweep(self, is_over: Callable[[list[str]], list[str]]) -> None:
+        """Throw away what a process left that died between the end of a step and closing its workspace.
+
+        `is_over` picks, among sessions that left something, those whose step has ended well.
+        """
+        if self.is_used:
+            await _in_thread(lambda: self._sweep(is_over))
+
+    def _sweep(self, is_over: Callable[[list[str]], list[str]]) -> None:
+        remains = self.spaces.remains
+        for session in is_over(remains.sessions()):
+            remains.discard(session)
+
+
+async def _in_thread(work: Callable[[], _T], undo: Callable[[_T], None] | None = None) -> _T:
+    """Do what waits for the disk, to its end. Whoever is cancelled meanwhile never sees the result, so it is
+    undone.
+    """
+    done: list[_T] = []
+    try:
+        await insist(asyncio.to_thread(lambda: done.append(work())))
+    except asyncio.CancelledError:
+        if done and undo is not None:
+            undo(done[0])
+        raise
+    return done[0]
+
+
+def _detach(place: Place) -> None:
+    if place.child is not None:
+        place.child.detach()

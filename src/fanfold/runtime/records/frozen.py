@@ -1,0 +1,116 @@
+"""What a run fixes for its whole life besides its plan: roles, back end, script, permission.
+
+It is stored as a blob named by the run's first event. A resumed run therefore needs no flags and is not
+changed by edited files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+from msgspec import Struct
+
+from fanfold.agents.roles.role import Role
+from fanfold.errors import BugError
+from fanfold.kernel.plan import JSON, AgentAction, GroupAction, Plan, Step
+
+RESOLVER = "worker"
+"""The role that settles conflicts where a step says `on_conflict: resolve`."""
+
+
+class Frozen(Struct, frozen=True, omit_defaults=True, kw_only=True):
+    roles: dict[str, Role] = {}
+    """By the name steps use, with `@version` where they ask for one."""
+    backend: str = "scripted"
+    model: str | None = None
+    default_model: str | None = None
+    """For agents for whom nobody names one, chosen when the run began; None in runs of older versions."""
+    fast_model: str | None = None
+    """For summaries."""
+    instructions: str | None = None
+    """What the project told every agent when the run began; None in runs of older versions."""
+    script: str | None = None
+    """Text of the script, for scripted agents."""
+    script_file: str = ""
+    permission: str = "ask"
+    unsafe: bool = False
+    """Whether programs may run without a sandbox where there is none."""
+    forked_from: str | None = None
+    reused: dict[str, str] = {}
+    """For a fork: tree path to blob, for the steps it keeps."""
+
+    def role_of(self, action: AgentAction) -> Role:
+        """The role of a step, as it was when the run began."""
+        return self.roles[role_name(action)]
+
+    def model_of(self, action: AgentAction) -> str | None:
+        """What the step says, else what the user said for this run, else what the role says."""
+        fast = self.fast_model if action.purpose == "fold" else None
+        return action.model or fast or self.model or self.role_of(action).model
+
+
+def freeze_roles(plan: Plan, find: Callable[[str], Role | None]) -> dict[str, Role]:
+    """The roles that a plan and its sub-workflows use, or may come to use, as they are now."""
+    names: list[str] = []
+    for step in all_steps_below(plan):
+        action = step.action
+        if isinstance(action, AgentAction):
+            version = action.agent_version
+            names.append(action.agent if version is None else f"{action.agent}@{version}")
+        if step.on_conflict == "resolve":
+            names.append(RESOLVER)
+    roles: dict[str, Role] = {}
+    for name in names:
+        role = find(name)
+        if role is None:
+            raise BugError("role.unknown", f"the checked plan names the unknown role {name}")
+        roles[name] = role
+    return roles
+
+
+def role_name(action: AgentAction) -> str:
+    """A role as a step names it: with its version, if the step asks for one."""
+    return action.agent if action.agent_version is None else f"{action.agent}@{action.agent_version}"
+
+
+def with_stages(roles: dict[str, Role], find: Callable[[str], Role | None]) -> dict[str, Role]:
+    """These roles and those that the stages of their pipelines name, as they are now."""
+    found = dict(roles)
+    for role in roles.values():
+        for stage in role.pipeline:
+            name = stage.get("agent")
+            if isinstance(name, str) and name not in found:
+                other = find(name)
+                if other is None:
+                    message = f"the checked role {role.name} names the unknown role {name}"
+                    raise BugError("role.unknown", message)
+                found[name] = other
+    return found
+
+
+def all_steps_below(plan: Plan) -> list[Step]:
+    """Every step of a plan and of the sub-workflows it calls."""
+    return [step for used in (plan, *plan.workflows.values()) for step in all_steps(used.steps)]
+
+
+def all_steps(steps: tuple[Step, ...]) -> list[Step]:
+    """Every step of a scope and of the groups inside it, folds included."""
+    found: list[Step] = []
+    stack = list(reversed(steps))
+    while stack:
+        step = stack.pop()
+        found.append(step)
+        if step.fold is not None:
+            stack.append(step.fold)
+        if isinstance(step.action, GroupAction):
+            stack.extend(reversed(step.action.steps))
+    return found
+
+
+def to_json(frozen: Frozen) -> JSON:
+    return msgspec.to_builtins(frozen)
+
+
+def from_json(value: JSON) -> Frozen:
+    return msgspec.convert(value, Frozen)

@@ -1,0 +1,219 @@
+"""What a template or an expression may see at one place of a run.
+
+Rules
+* A step sees its run's inputs, the steps it depends on (its own edges and those of the groups around
+  it), the item, index and iteration it stands in, and nothing else. A child run sees its inputs.
+* Values are looked up when asked for: rendering a prompt costs what the prompt mentions.
+* A step that failed with `on_failure: inline` shows its error text, marked as such, as its output. A
+  step skipped by condition is null.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from fanfold.kernel.events import Failure
+from fanfold.kernel.lifecycle import COMPLETED, UNSUCCESSFUL
+from fanfold.kernel.nodes import MAP, SCOPE, Composite, Loop, Node, Run, Scope, State
+from fanfold.kernel.plan import JSON, GroupAction
+from fanfold.runtime.records.blobs import Blobs
+from fanfold.runtime.records.memory import Memory
+
+DIGEST_CHARS = 1_800
+SUMMARY_CHARS = 600
+
+
+class Values:
+    def __init__(self, state: State, memory: Memory, blobs: Blobs) -> None:
+        self._state = state
+        self._memory = memory
+        self._blobs = blobs
+
+    def inputs(self, run: Run) -> dict[str, JSON]:
+        name = self._memory.inputs.get(run.id)
+        return self._blobs.get(name) if name is not None else {}
+
+    def output(self, node: Node) -> JSON:
+        """What dependents see as a step's output."""
+        if node.output is not None:
+            return self._blobs.get(node.output)
+        if node.status in UNSUCCESSFUL and node.step.on_failure == "inline":
+            return error_text(node)
+        return None
+
+    def at(self, node: Node) -> dict[str, JSON]:
+        """The names a step's own templates and expressions may use."""
+        names = self._surroundings(node)
+        names["steps"] = StepsView(self, list(_visible(node)))
+        return names
+
+    def inside(self, scope: Composite, node: Node) -> dict[str, JSON]:
+        """The names that the output of a group, or the gate of its loop, may use: its own steps too."""
+        names = self._surroundings(node)
+        names["steps"] = StepsView(self, [scope, *_visible(node)])
+        return names
+
+    def of_run(self, run: Run) -> dict[str, JSON]:
+        return {"inputs": self.inputs(run), "steps": StepsView(self, [run.scope])}
+
+    def gate(self, loop: Loop) -> dict[str, JSON]:
+        """What `until` sees after an iteration."""
+        body = last_iteration(loop)
+        names = self.inside(body, loop) if isinstance(body, Scope) else self.at(loop)
+        names["output"] = self.output(body)
+        names["iteration"] = loop.iteration
+        return names
+
+    def _surroundings(self, node: Node) -> dict[str, JSON]:
+        names: dict[str, JSON] = {"inputs": self.inputs(node.run)}
+        child, parent = node, node.parent
+        while parent is not None and parent.run is node.run:
+            if parent.kind == MAP and parent.step.item_name not in names:
+                index = child.order[-1]
+                items = self._blobs.get(self._memory.items[parent.run.id, parent.path])
+                names[parent.step.item_name] = items[index]
+                names.setdefault("index", index)
+            elif isinstance(parent, Loop) and "iteration" not in names:
+                is_fold = child.step is parent.step.fold
+                names["iteration"] = parent.iteration if is_fold else child.order[-1]
+                names["feedback"] = self._feedback(parent, names["iteration"])
+            child, parent = parent, parent.parent
+        if node.run.plan.phased:
+            names["digest"] = self.digest(node)
+        return names
+
+    def _feedback(self, loop: Loop, iteration: int) -> JSON:
+        """What the gate said about the iteration before; nothing in the first."""
+        if iteration <= 1:
+            return ""
+        body = loop.children[iteration - 2]
+        if not isinstance(body, Scope) or not _is_phase(body):
+            return self.output(body)
+        judges = (child for child in body.children if child.step.id in ("verify", "review"))
+        said = [_plainly(self.output(child)) for child in judges]
+        return "\n\n".join(text for text in said if text)
+
+    def digest(self, node: Node) -> str:
+        """The summaries of the phases that this one follows, oldest first, within a fixed size."""
+        phase = node
+        while phase.parent is not None and phase.parent is not node.run.scope:
+            phase = phase.parent
+        before = [
+            other for other in node.run.scope.children
+            if other.order < phase.order and other.status == COMPLETED and _is_phase(other)
+        ]  # fmt: skip
+        if not before:
+            return ""
+        share = DIGEST_CHARS // len(before)
+        parts = []
+        for other in before:
+            output = self.output(other)
+            text = output.get("summary") if isinstance(output, dict) else None
+            parts.append(shorten(f"{other.step.id}: {_plainly(text)}", share - 1))
+        return "\n".join(parts)
+
+    def summary(self, node: Node) -> str:
+        """At most 600 characters about what a step gave, for dependents that did not ask for all of it."""
+        given = self._memory.summaries.get((node.run.id, node.path))
+        return shorten(given or _plainly(self.output(node)), SUMMARY_CHARS)
+
+
+class StepsView(Mapping[str, Any]):
+    """Steps by id: the nearest scope wins. Outputs are fetched when a step is asked for."""
+
+    def __init__(self, values: Values, places: list[Composite | tuple[Composite, tuple[str, ...]]]) -> None:
+        self._values = values
+        self._places = places
+
+    def __getitem__(self, name: str) -> dict[str, JSON]:
+        for place in self._places:
+            scope, allowed = place if isinstance(place, tuple) else (place, None)
+            if allowed is not None and name not in allowed:
+                continue
+            node = scope.run.nodes.get(f"{scope.path}/{name}" if scope.path else name)
+            if node is not None:
+                return step_view(self._values, node)
+        raise KeyError(name)
+
+    def __iter__(self) -> Iterator[str]:
+        seen: dict[str, None] = {}
+        for place in self._places:
+            scope, allowed = place if isinstance(place, tuple) else (place, None)
+            for name in allowed if allowed is not None else (child.step.id for child in scope.children):
+                seen.setdefault(name)
+        return iter(seen)
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+
+def step_view(values: Values, node: Node) -> dict[str, JSON]:
+    """What `steps.<id>` is: output, status and error."""
+    error = node.error if node.status != COMPLETED else None
+    return {"output": values.output(node), "status": node.status, "error": failure_value(error, node)}
+
+
+def failure_value(failure: Failure | None, node: Node | None = None) -> dict[str, JSON] | None:
+    """A failure as a value: what scripts, templates and expressions see. `node` is the step that has it."""
+    if failure is None:
+        return None
+    return {
+        "class": failure.kind,
+        "code": failure.code,
+        "message": failure.message,
+        "hint": failure.hint,
+        "retryable": failure.retryable,
+        "step": failure.step or (node.path if node is not None else ""),
+        "attempt": failure.attempt or (node.attempt if node is not None else 0),
+    }
+
+
+def last_iteration(loop: Loop) -> Node:
+    """The body of the newest iteration (a fold, if there is one already, stands after it)."""
+    return loop.children[loop.iteration - 1]
+
+
+def error_text(node: Node) -> str:
+    if node.error is None:
+        return f"[{node.path} {node.status}]"
+    return f"[{node.path} {node.status}: {node.error.code}] {node.error.message}"
+
+
+def shorten(text: str, limit: int) -> str:
+    """At most `limit` characters; what was cut is marked.
+
+    >>> shorten("abcdef", 4)
+    'abc…'
+    """
+    return text if len(text) <= limit else text[: max(0, limit - 1)] + "…"
+
+
+def _visible(node: Node) -> Iterator[tuple[Composite, tuple[str, ...]]]:
+    """The scopes around a node within its run, each with the ids that edges make visible."""
+    current: Node | None = node
+    while current is not None and current.parent is not None and current.parent.run is node.run:
+        parent = current.parent
+        if parent.kind == SCOPE:
+            yield parent, current.step.depends_on
+        current = parent
+
+
+def _is_phase(node: Node) -> bool:
+    return isinstance(node.step.action, GroupAction) and node.step.action.phase
+
+
+def _plainly(value: JSON) -> str:
+    """A value as a person would read it in a prompt."""
+    if value is None:
+        return ""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, dict) and "exit_code" in value:
+        said = "\n".join(str(value.get(name) or "") for name in ("stdout", "stderr")).strip()
+        return f"exit status {value['exit_code']}\n{said[-4_000:]}"
+    if isinstance(value, dict) and isinstance(value.get("feedback"), str):
+        return str(value["feedback"])
+    import msgspec
+
+    return msgspec.json.encode(value).decode()

@@ -1,0 +1,1 @@
+"""How steps are prepared and carried out."""

@@ -1,0 +1,70 @@
+"""The content key of a step: two steps with the same key would be asked the same question.
+
+In the key: the rendered job, the role as frozen with the roles of its stages, what the project tells every
+agent, back end and model, the output's shape, and the content of every file the step may read. Change any
+of it and the step runs again.
+"""
+
+from __future__ import annotations
+
+import os
+from hashlib import blake2b
+
+import msgspec
+
+from fanfold.kernel.nodes import Node
+from fanfold.kernel.paths import matches
+from fanfold.kernel.plan import AgentAction
+from fanfold.runtime.records.frozen import Frozen, with_stages
+from fanfold.runtime.steps.jobs import Job
+
+SKIPPED_FOLDERS = frozenset(
+    (".git", ".fanfold", ".venv", "venv", "node_modules", "__pycache__", ".mypy_cache", ".pytest_cache")
+)
+MAX_FILES = 20_000
+
+
+def content_key(node: Node, job: Job, frozen: Frozen, project: str) -> str | None:
+    """The key, or None when the read-set holds too many files to be worth reading."""
+    try:
+        content = _content_of(project, node.read_set)
+    except OSError:
+        return None  # a file went away while it was read
+    if content is None:
+        return None
+    action = node.step.action
+    role: object = None
+    if isinstance(action, AgentAction):
+        own = frozen.role_of(action)
+        stages = with_stages({own.name: own}, frozen.roles.get)
+        models = (frozen.model_of(action) or frozen.default_model, frozen.model)
+        role = (msgspec.to_builtins(stages), models, frozen.instructions)
+    step = (msgspec.to_builtins(action), node.step.output_schema, node.step.outputs)
+    facts = (
+        type(job).__name__,
+        msgspec.to_builtins(job),
+        role,
+        frozen.backend,
+        step,
+        frozen.script,
+    )
+    return blake2b(msgspec.json.encode((facts, content)), digest_size=16).hexdigest()
+
+
+def _content_of(project: str, patterns: tuple[str, ...]) -> str | None:
+    digest = blake2b(digest_size=16)
+    count = 0
+    for folder, folders, files in os.walk(project):
+        folders[:] = sorted(name for name in folders if name not in SKIPPED_FOLDERS)
+        for name in sorted(files):
+            path = os.path.join(folder, name)
+            relative = os.path.relpath(path, project)
+            if not matches(patterns, relative) or not os.path.isfile(path):
+                continue
+            count += 1
+            if count > MAX_FILES:
+                return None
+            digest.update(relative.encode("utf-8", "surrogateescape") + b"\0")
+            with open(path, "rb") as opened:
+                digest.update(blake2b(opened.read()).digest())
+    return digest.hexdigest()

@@ -1,0 +1,184 @@
+"""Find handlers by reading Python files, never by importing them.
+
+Used by `check` and only when a recipe names a handler. Importing would run the project's code just to
+look at it; so the syntax tree has to do. The price: names made at run time are not seen.
+
+Bounds: 2,000 files of 1 MB each; hidden folders, environments and build products are left out. Files
+that mention neither word are not parsed, so a large project costs little more than reading it.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+MAX_FILES = 2_000
+MAX_FILE_BYTES = 1_000_000
+SKIPPED_FOLDERS = frozenset(
+    {"node_modules", "venv", "env", "site-packages", "__pycache__", "build", "dist", "target", "vendor"}
+)
+_EXTENSIONS = (".so", ".pyd")
+
+
+class HandlerSearch:
+    """What a recipe in `project` may name; every answer is computed once."""
+
+    def __init__(self, project: Path, path: Sequence[str] | None = None) -> None:
+        self._project = project
+        entries = sys.path if path is None else path
+        self._roots = [project, project / "src", *(Path(entry) for entry in entries if entry)]
+        self._files: dict[str, Path] | None = None
+        self.complete = True
+        """False when the project has more files than are read, so a name may have been missed."""
+
+    def names(self) -> tuple[str, ...]:
+        """Names given with `@fanfold.function` anywhere in the project, sorted."""
+        return tuple(sorted(self._by_name()))
+
+    def file_of(self, name: str) -> Path | None:
+        """The file that registers a name; the first one found when several do."""
+        return self._by_name().get(name)
+
+    def _by_name(self) -> dict[str, Path]:
+        if self._files is None:
+            self._files = {}
+            for number, file in enumerate(_python_files(self._project)):
+                if number == MAX_FILES:
+                    self.complete = False
+                    break
+                for name in _decorated_names(file):
+                    self._files.setdefault(name, file)
+        return self._files
+
+    def knows(self, handler: str) -> bool:
+        """True when a step may name this handler."""
+        module, colon, attribute = handler.partition(":")
+        if colon:
+            return self._has_attribute(module.split("."), attribute.split("."))
+        return handler in self._by_name()
+
+    def _has_attribute(self, module: list[str], attribute: list[str]) -> bool:
+        if not all(part.isidentifier() for part in [*module, *attribute]):
+            return False
+        for root in self._roots:
+            file = _module_file(root, module)
+            if file is None:
+                continue
+            if file.suffix != ".py":  # compiled: it is there, and no more can be known
+                return True
+            tree = _parse(file)
+            return tree is None or _defines(tree.body, attribute)
+        return module[0] in sys.builtin_module_names
+
+
+def _python_files(folder: Path) -> Iterator[Path]:
+    for parent, folders, files in os.walk(folder):
+        folders[:] = sorted(name for name in folders if name[0] != "." and name not in SKIPPED_FOLDERS)
+        # Any environment has this file at its root, whatever the folder is called.
+        folders[:] = [
+            name for name in folders if not os.path.exists(os.path.join(parent, name, "pyvenv.cfg"))
+        ]
+        for name in sorted(files):
+            if name.endswith(".py"):
+                yield Path(parent, name)
+
+
+def _module_file(root: Path, module: list[str]) -> Path | None:
+    base = root.joinpath(*module)
+    for candidate in (base.with_name(f"{base.name}.py"), base / "__init__.py"):
+        if candidate.is_file():
+            return candidate
+    try:
+        siblings = sorted(base.parent.glob(f"{base.name}.*"))
+    except OSError:
+        return None
+    return next((path for path in siblings if path.suffix in _EXTENSIONS), None)
+
+
+def _parse(file: Path, must_mention: bytes = b"") -> ast.Module | None:
+    """The syntax tree, or None when the file is too large, unreadable or not Python."""
+    try:
+        if file.is_symlink() and not file.exists():
+            return None
+        with file.open("rb") as opened:
+            data = opened.read(MAX_FILE_BYTES + 1)
+        if len(data) > MAX_FILE_BYTES or must_mention not in data:
+            return None
+        return ast.parse(data)
+    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+
+
+def _decorated_names(file: Path) -> Iterator[str]:
+    tree = _parse(file, must_mention=b"fanfold")
+    if tree is None:
+        return
+    modules, functions = _imported_names(tree)
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            for decorator in node.decorator_list:
+                name = _registered_name(decorator, node.name, modules, functions)
+                if name is not None:
+                    yield name
+
+
+def _imported_names(tree: ast.Module) -> tuple[set[str], set[str]]:
+    """Local names of the package `fanfold` and of its `function` decorator."""
+    modules: set[str] = set()
+    functions: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            modules.update(a.asname or a.name for a in node.names if a.name == "fanfold")
+        elif isinstance(node, ast.ImportFrom) and node.module in (
+            "fanfold",
+            "fanfold.runtime.steps.functions",
+        ):
+            functions.update(a.asname or a.name for a in node.names if a.name == "function")
+    return modules, functions
+
+
+def _registered_name(decorator: ast.expr, own: str, modules: set[str], functions: set[str]) -> str | None:
+    call = decorator if isinstance(decorator, ast.Call) else None
+    target = call.func if call else decorator
+    match target:
+        case ast.Attribute(value=ast.Name(id=module), attr="function") if module in modules:
+            pass
+        case ast.Name(id=name) if name in functions:
+            pass
+        case _:
+            return None
+    given = [*call.args, *(word.value for word in call.keywords if word.arg == "name")] if call else []
+    if not given:
+        return own
+    first = given[0]
+    return first.value if isinstance(first, ast.Constant) and isinstance(first.value, str) else None
+
+
+def _defines(body: Sequence[ast.stmt], attribute: list[str]) -> bool:
+    name, rest = attribute[0], attribute[1:]
+    for node in body:
+        match node:
+            case ast.ClassDef(name=defined, body=inner) if defined == name and rest:
+                return _defines(inner, rest)
+            case (
+                ast.FunctionDef(name=defined)
+                | ast.AsyncFunctionDef(name=defined)
+                | ast.ClassDef(name=defined)
+            ):
+                if defined in (name, "__getattr__"):
+                    return True
+            case ast.Import(names=names) | ast.ImportFrom(names=names):
+                # Re-exports count; a star may bring anything, so it gets the benefit of the doubt.
+                if any((a.asname or a.name.partition(".")[0]) in (name, "*") for a in names):
+                    return True
+            case ast.Assign() | ast.AnnAssign():
+                targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+                if any(isinstance(target, ast.Name) and target.id == name for target in targets):
+                    return True
+            case ast.If(body=inner, orelse=other) | ast.Try(body=inner, orelse=other):
+                if _defines([*inner, *other], attribute):
+                    return True
+    return False

@@ -1,0 +1,70 @@
+"""What a run lends to the tools of its agents: programs in the sandbox, its own outputs, the network where
+the role allows it, and a person who can be asked.
+
+A session's posture is that of its run, narrowed by its step. One queue of questions serves all agents of a
+run: a person reads one at a time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+
+from fanfold.agents.backend import SessionRequest
+from fanfold.agents.permissions import Ask, Permissions, Posture
+from fanfold.kernel.plan import JSON
+from fanfold.runtime.steps.programs import Programs
+from fanfold.store.protocol import Store
+
+if TYPE_CHECKING:
+    from fanfold.agents.toolbox.catalogue import Tools
+    from fanfold.store.search import Search
+
+
+class Means:
+    """Makes the toolbox of each session of one run. `ask` tells, when it is needed, whom to ask."""
+
+    def __init__(
+        self, store: Store, memory: Path, programs: Programs, permission: str, ask: Callable[[], Ask | None]
+    ) -> None:
+        self._store = store
+        self._memory = memory
+        self._programs = programs
+        self._permission = permission
+        self._ask = ask
+
+    def toolbox(self, request: SessionRequest) -> Tools:
+        """The tools of a session, as far as its role, step and posture allow."""
+        # Most scripted agents use no tool, and a run of functions alone has none.
+        from fanfold.agents.toolbox.catalogue import SessionTools
+        from fanfold.agents.toolbox.fetching import FetchTools
+
+        own = SessionTools(
+            request,
+            permissions=self._permissions,
+            runner=self._programs.run_for,
+            fetch=FetchTools() if request.network else None,
+            query=self._query,
+        )
+        if not request.mcp_servers:
+            return own
+        from fanfold.agents.toolbox.mcp.tools import ServedTools
+
+        return ServedTools(own, request, self._permissions, self._programs.start_for)
+
+    @cached_property
+    def _permissions(self) -> Permissions:
+        return Permissions(cast(Posture, self._permission), self._ask())
+
+    @cached_property
+    def _search(self) -> Search:
+        from fanfold.store.search import Search
+
+        return Search(self._store, self._memory)
+
+    async def _query(self, request: SessionRequest, words: str, k: int) -> JSON:
+        hits = await asyncio.to_thread(self._search.query, words, run=request.run_id, k=k)
+        return [{"path": hit.path, "role": hit.role, "excerpt": hit.excerpt} for hit in hits]

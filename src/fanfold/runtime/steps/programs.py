@@ -1,0 +1,165 @@
+"""Programs that steps and agents run: every one of them through the sandbox.
+
+Rules
+* The level is the strongest this machine gives, found once, and stands in the log of every step that ran
+  something. Where there is none nothing is run, unless the user said that this run may go without.
+* A program sees the workspace of its own session at the project's own path, and nothing of our environment
+  beyond the allow-list and what its step gives it.
+* Whatever a start needed outside of it is gone when its last process is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from fanfold.agents.backend import SessionRequest
+from fanfold.errors import WorldError
+from fanfold.runtime.places.isolation import Isolation, Place
+from fanfold.runtime.records.outputs import MAX_OUTPUT_BYTES
+from fanfold.sessions.processes import Ended, Process, end_tree, run_process, start_process
+
+if TYPE_CHECKING:
+    from fanfold.workspace.sandbox.policy import Policy
+    from fanfold.workspace.sandbox.start import Launch, LevelName
+
+REFUSED = 126
+_NO_PROGRAM = re.compile(r"(?:bwrap: execvp|sandbox:) (?P<program>.*?): No such file or directory\Z")
+
+
+class Programs:
+    """Starts programs for one run. `unsafe` lets them run without a sandbox where there is none."""
+
+    def __init__(self, isolation: Isolation, *, unsafe: bool = False) -> None:
+        self._isolation = isolation
+        self._unsafe = unsafe
+        self._level: LevelName | None = None
+
+    async def run(
+        self,
+        argv: Sequence[str],
+        place: Place,
+        *,
+        session_id: str,
+        read_only: bool = False,
+        network: bool = False,
+        environment: Mapping[str, str] | None = None,
+        timeout_s: float | None = None,
+    ) -> Ended:
+        """Run a program to its end. Raises `FileNotFoundError` when there is none of that name."""
+        launch = await self._plan(argv[0], place, read_only, network, environment)
+        try:
+            ended = await run_process(
+                launch.command(argv),
+                cwd=launch.cwd,
+                env=launch.environment,
+                session_id=session_id,
+                timeout_s=timeout_s,
+                max_output_bytes=MAX_OUTPUT_BYTES,
+            )
+        finally:
+            await asyncio.to_thread(launch.close)
+        _check_started(argv[0], ended)
+        return ended
+
+    async def run_for(self, request: SessionRequest, argv: Sequence[str], timeout_s: float) -> Ended:
+        """Run a program that an agent asked for, where that agent works."""
+        return await self.run(
+            argv,
+            self._isolation.place_of(request.session_id),
+            session_id=request.session_id,
+            read_only=request.read_only,
+            network=request.network,
+            timeout_s=timeout_s,
+        )
+
+    async def start_for(
+        self, request: SessionRequest, argv: Sequence[str], environment: Mapping[str, str]
+    ) -> Spoken:
+        """Start a program that an agent's tools talk to; it lives until it is ended."""
+        place = self._isolation.place_of(request.session_id)
+        launch = await self._plan(argv[0], place, request.read_only, request.network, environment)
+        try:
+            process = await start_process(
+                launch.command(argv),
+                cwd=launch.cwd,
+                env=launch.environment,
+                session_id=request.session_id,
+                interactive=True,
+            )
+        except BaseException:
+            await asyncio.to_thread(launch.close)
+            raise
+        return Spoken(process, launch)
+
+    async def _plan(
+        self,
+        program: str,
+        place: Place,
+        read_only: bool,
+        network: bool,
+        environment: Mapping[str, str] | None,
+    ) -> Launch:
+        given = dict(environment or {})
+        return await asyncio.to_thread(self._plan_now, program, place, read_only, network, given)
+
+    def _plan_now(
+        self, program: str, place: Place, read_only: bool, network: bool, environment: dict[str, str]
+    ) -> Launch:
+        from fanfold.workspace.sandbox.start import choose_level, detect, plan_sandbox
+
+        if self._level is None:
+            self._level = choose_level(detect(), unsafe=self._unsafe)
+        place.note_sandbox(self._level)
+        policy = self._isolation.spaces.policy(
+            place.child, read_only=read_only, network=network, environment=environment
+        )
+        if self._level == "landlock" and place.child is not None:
+            _check_needs(program, policy)
+        return plan_sandbox(self._level, policy)
+
+
+class Spoken:
+    """A program in its sandbox that one can talk to."""
+
+    def __init__(self, process: Process, launch: Launch) -> None:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        self.stdin = process.stdin
+        self.stdout = process.stdout
+        self._process = process
+        self._launch = launch
+
+    def said(self) -> str:
+        """What it wrote to stderr, as far as it was kept."""
+        return self._process.said()[1]
+
+    async def end(self) -> None:
+        """End it with all it started; returns when nothing is left."""
+        try:
+            await end_tree(self._process)
+        finally:
+            await asyncio.to_thread(self._launch.close)
+
+
+def _check_needs(program: str, policy: Policy) -> None:
+    """Refuse what needs a folder of the parent inside its snapshot, which Landlock cannot put there."""
+    folder = ".git" if os.path.basename(program) == "git" else program.removeprefix("./").partition("/")[0]
+    if folder not in policy.points:
+        return
+    message = f"{program} needs {folder} inside an isolated workspace, which Landlock cannot give"
+    raise WorldError("sandbox.insufficient", message, hint="install bubblewrap; fanfold doctor says more")
+
+
+def _check_started(program: str, ended: Ended) -> None:
+    """Tell what the sandbox said from what the program said."""
+    last = ended.stderr.rstrip("\n").rpartition("\n")[2]
+    missing = _NO_PROGRAM.match(last)
+    if missing and missing["program"] == program and ended.exit_code in (1, 127):
+        raise FileNotFoundError(program)
+    if ended.exit_code == REFUSED and last.startswith("sandbox: "):
+        message = f"{program} could not be started: {last.removeprefix('sandbox: ')}"
+        raise WorldError("sandbox.failed", message, hint="fanfold doctor says what this machine gives")

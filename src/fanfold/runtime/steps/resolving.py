@@ -1,0 +1,234 @@
+"""`on_conflict: resolve`: an agent settles what a merge could not, in a workspace of its own.
+
+The workspace starts from the project as it is now and already holds everything of the step that goes together
+with it; what is left lies there as files (see `workspace.disputes`). What the agent makes of it is compared
+with the step's write-set and merged by the same rules as any change.
+
+Rules
+* The agent is a session like any other, with a log of its own. Its id follows from the step's session, so
+  that after a crash it goes on where it was. Its tree path is `<step>/resolve`, which scripts answer by; the
+  first round is its attempt 1, the second its attempt 2.
+* There is a second round only when the project moved again meanwhile. An agent that fails, or leaves markers
+  behind, has not settled it: the step then fails with class `conflict`, as it would have without.
+* What it spends is spent by the step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from msgspec.structs import replace
+
+from fanfold.agents.backend import SessionFailed, SessionRequest
+from fanfold.errors import AuthorError, WorldError
+from fanfold.kernel.commands import Start
+from fanfold.kernel.events import Failure, Usage
+from fanfold.kernel.nodes import Node
+from fanfold.kernel.plan import AgentAction
+from fanfold.runtime.places.isolation import Isolation, Place
+from fanfold.runtime.places.refusals import refusal, told
+from fanfold.runtime.records.frozen import RESOLVER, Frozen
+from fanfold.runtime.records.ids import session_id, settling_ids
+from fanfold.runtime.records.memory import add
+from fanfold.runtime.steps.jobs import AgentJob, CommandJob, Job
+from fanfold.sessions.supervisor import Supervisor
+from fanfold.store.protocol import Lease
+
+if TYPE_CHECKING:
+    from fanfold.workspace.merges.disputes import Dispute
+    from fanfold.workspace.merges.merge import Conflict
+    from fanfold.workspace.merges.results import Merged
+
+MAX_TASK_CHARS = 20_000
+Tell = Callable[[Mapping[str, Any]], None]
+
+
+def takes(frozen: Frozen, node: Node, merged: Merged) -> bool:
+    """Whether these conflicts are handed to an agent."""
+    from fanfold.workspace.merges.disputes import can_be_settled
+
+    wanted = node.step.on_conflict == "resolve" and RESOLVER in frozen.roles
+    return wanted and bool(merged.conflicts) and can_be_settled(merged.conflicts)
+
+
+class Execution(NamedTuple):
+    """What one execution of a step works on, and where."""
+
+    start: Start
+    node: Node
+    job: Job
+    place: Place
+    progress: Tell
+
+
+class Settling:
+    """The rounds in which the conflicts of one execution are settled."""
+
+    def __init__(
+        self,
+        isolation: Isolation,
+        supervisor: Supervisor,
+        frozen: Frozen,
+        lease: Lease | None,
+        execution: Execution,
+    ) -> None:
+        self._isolation = isolation
+        self._supervisor = supervisor
+        self._frozen = frozen
+        self._lease = lease
+        self._start = execution.start
+        self._node = execution.node
+        self._task = _task_of(execution.job)
+        self._place = execution.place
+        self._progress = execution.progress
+        self.spent: Usage | None = None
+        """What the agents spent so far."""
+
+    async def run(self, merged: Merged | None) -> Failure | None:
+        """Settle it and merge the result; the step's failure when that did not work. `merged` is None when
+        an earlier execution had begun with it.
+        """
+        source = self._place
+        session = session_id(self._start.run, self._start.step, self._start.attempt)
+        for number, name in enumerate(settling_ids(session), 1):
+            try:
+                where, dispute = await self._isolation.open_dispute(name, source, self._start.execution)
+            except WorldError as error:
+                return self._refused(merged, error)
+            self._place.rounds.append(where)
+            if dispute.conflicts:
+                self._place.evidence.append(told("conflict", dispute.conflicts))
+                failure = await self._settle(name, number, where, dispute)
+                if failure is not None:
+                    return failure
+                source = where
+            merged = await self._isolation.merge(self._node, source)
+            if not merged.conflicts:
+                break
+        assert merged is not None, "there is at least one round"
+        return self._isolation.tell(self._node, self._place, merged)
+
+    def _refused(self, merged: Merged | None, error: WorldError) -> Failure:
+        """No agent can be asked: the conflict stands as it was found."""
+        failure = self._isolation.tell(self._node, self._place, merged) if merged is not None else None
+        failure = failure or refusal(self._node, "conflict", [])
+        return replace(failure, message=f"{failure.message}; {error.message}")
+
+    async def _settle(self, name: str, number: int, where: Place, dispute: Dispute) -> Failure | None:
+        """One round; the failure when the agent did not settle it."""
+        request = self._request(name, number, where, dispute)
+        failure = await self._ask(request)
+        if failure is not None and self._holds_the_run(failure):
+            return failure
+        left = [] if failure is not None else await self._isolation.unsettled(where, dispute)
+        paths = [conflict.path for conflict in dispute.conflicts]
+        fact = {"what": "resolve", "session_id": name, "round": number, "role": request.role, "paths": paths}
+        if failure is None and not left:
+            self._place.evidence.append({**fact, "settled": True})
+            return None
+        why = failure.message if failure is not None else f"markers are left in {', '.join(left[:5])}"
+        self._place.evidence.append({**fact, "settled": False, "why": why})
+        return refusal(self._node, "conflict", paths, f"the agent did not settle it: {why}")
+
+    def _holds_the_run(self, failure: Failure) -> bool:
+        """Whether the agent is to go on when the run does: it was paused, or its provider refuses us all."""
+        refused = failure.kind in ("quota", "permission") and failure.code.startswith("model.")
+        is_agent = isinstance(self._node.step.action, AgentAction)
+        return failure.code == "session.paused" or (refused and is_agent)
+
+    async def _ask(self, request: SessionRequest) -> Failure | None:
+        """Have the agent work; why it could not."""
+        failure: Failure | None = None
+        usage: Usage | None = None
+        try:
+            result = await self._supervisor.run_step(
+                request, backend=self._frozen.backend, on_progress=self._progress, lease=self._lease
+            )
+            usage = result.usage
+        except SessionFailed as error:
+            failure, usage = error.failure, error.usage
+        except AuthorError as error:  # there is no model here
+            failure = Failure("agent", error.code, error.message, error.hint, step=request.step)
+        if usage is not None:
+            self.spent = add(self.spent, usage)
+        return failure
+
+    def _request(self, session: str, number: int, where: Place, dispute: Dispute) -> SessionRequest:
+        role = self._frozen.roles[RESOLVER]
+        action = self._node.step.action
+        model = action.model if isinstance(action, AgentAction) else None
+        return SessionRequest(
+            session_id=session,
+            run_id=self._start.run,
+            step=f"{self._node.run.tree_path(self._node.path)}/resolve",
+            attempt=number,
+            execution=self._start.execution,
+            role=role.name,
+            instructions=role.instructions,
+            prompt=prompt_for(self._task, dispute, self._node.write_set),
+            model=model or self._frozen.model or role.model,
+            fallback_models=role.fallback_models,
+            reasoning_effort=role.reasoning_effort,
+            max_turns=role.max_turns,
+            tools=role.tools,
+            workspace=where.path,
+            read_only=False,
+            write_set=self._node.write_set,
+            network=role.network,
+            mcp_servers=role.mcp_servers,
+            pipeline=role.pipeline,
+        )
+
+
+def prompt_for(task: str, dispute: Dispute, write_set: tuple[str, ...]) -> str:
+    """What the agent is asked: the step's task, which files, and what is what in them."""
+    from fanfold.workspace.merges.disputes import BASE, OURS, THEIRS
+
+    lines = [
+        "A change could not be merged, because the same files were changed meanwhile. Settle it.",
+        "",
+        "The change was made for this task:",
+        task,
+        "",
+        "This workspace is the project as it is now, with all of the change that goes together with it.",
+        "These files are left:",
+        *(f"- {conflict.path}: {_describe(conflict, dispute)}" for conflict in dispute.conflicts),
+        "",
+    ]
+    if dispute.marked:
+        lines += [
+            "Between markers stand three versions:",
+            f'- after "<<<<<<< {OURS}": what the project has now;',
+            f'- after "||||||| {BASE}": what both sides began with;',
+            f'- after "=======", up to ">>>>>>> {THEIRS}": what the change wants.',
+            "",
+        ]
+    lines += [
+        "Edit each file so that it keeps what both sides meant. No marker may be left. Change nothing else.",
+        f"You may write: {', '.join(write_set)}",
+    ]
+    return "\n".join(lines)
+
+
+def _describe(conflict: Conflict, dispute: Dispute) -> str:
+    if conflict.path in dispute.marked:
+        return "changed on both sides; it holds both versions between markers"
+    beside = dispute.beside.get(conflict.path)
+    where = f"; the change's version is in {beside}, which is removed afterwards" if beside else ""
+    if conflict.ours is None and conflict.theirs is None:
+        return "moved to different places by the two sides"
+    if conflict.theirs is None:
+        return "the change deletes or moves it, and the project changed it; the project's version is in place"
+    if conflict.ours is None:
+        return f"the project deleted or moved it, and the change wants it{where}"
+    return f"changed on both sides, and not as text; the project's version is in place{where}"
+
+
+def _task_of(job: Job) -> str:
+    if isinstance(job, AgentJob):
+        text = job.prompt
+    else:
+        assert isinstance(job, CommandJob), "functions work in the project itself"
+        text = f"Run the command: {' '.join(job.argv)}"
+    return text if len(text) <= MAX_TASK_CHARS else text[: MAX_TASK_CHARS - 1] + "…"

@@ -1,0 +1,1 @@
+"""What surfaces show: documents, drawings, the report."""

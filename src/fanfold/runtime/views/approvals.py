@@ -1,0 +1,46 @@
+"""The questions a run has for people: which are open, and how each reads with its templates filled in."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from fanfold.kernel.lifecycle import RUN_TERMINAL, WAITING
+from fanfold.kernel.nodes import Node
+from fanfold.kernel.plan import ApprovalAction
+from fanfold.runtime.hosting.run_tree import RunTree
+from fanfold.runtime.steps.jobs import Question, Unrenderable, prepare
+
+
+class OpenApproval(Struct, frozen=True):
+    """`path` is a tree path; without `choices` the answers are `approve` and `reject`."""
+
+    path: str
+    question: str
+    show: str
+    choices: tuple[str, ...]
+
+
+def open_approvals(tree: RunTree) -> list[OpenApproval]:
+    """Every approval somebody may answer now, in plan order."""
+    if tree.root.status in RUN_TERMINAL or not tree.state.approvals:
+        return []
+    nodes = [node for run in tree.state.runs.values() for node in run.nodes.values() if is_open(node)]
+    return [read_approval(tree, node) for node in sorted(nodes, key=lambda node: node.order)]
+
+
+def is_open(node: Node) -> bool:
+    """Whether this is an approval that waits for its answer."""
+    return node.status == WAITING and isinstance(node.step.action, ApprovalAction)
+
+
+def read_approval(tree: RunTree, node: Node) -> OpenApproval:
+    """An approval as the person reads it who is to answer it."""
+    path = node.run.tree_path(node.path)
+    action = node.step.action
+    assert isinstance(action, ApprovalAction)
+    try:
+        asked = prepare(tree.values, node)
+    except Unrenderable:  # it could be rendered when it was opened, so only a damaged store leads here
+        return OpenApproval(path, action.approve, "", action.choices)
+    assert isinstance(asked, Question)
+    return OpenApproval(path, asked.question, asked.show, asked.choices)

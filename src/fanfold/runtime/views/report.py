@@ -1,0 +1,168 @@
+"""The executive report and the mirror files under `.fanfold/runs/<run>/`.
+
+Files are written behind the log, for people and other tools; they are never read back and are made
+again whenever they are missing.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import msgspec
+
+from fanfold.kernel.lifecycle import COMPLETED
+from fanfold.kernel.nodes import Node, Run
+from fanfold.kernel.plan import JSON, AgentAction
+from fanfold.runtime.hosting.run_tree import RunTree, run_status
+from fanfold.runtime.records.values import shorten
+from fanfold.runtime.views.documents import as_text, run_error, waiting_proposals
+
+MAX_ROWS = 200
+ADVICE = {
+    "timeout": "raise the step's `timeout`, or split the step",
+    "transport": "check the connection, then `fanfold fork` the run: it keeps what was done",
+    "rate_limit": "wait, or lower `max_concurrency`, then `fanfold fork` the run: it keeps what was done",
+    "quota": "check the provider's account, then `fanfold resume`",
+    "invalid_output": "look at the step's output and its `output_schema`",
+    "permission": "give the permission it asked for, or narrow the step",
+    "budget": "raise the budget with `fanfold resume --budget-tokens` or `--budget-usd`",
+    "conflict": "look at the paths it names, then run the step again",
+}
+
+
+def report_markdown(tree: RunTree, run: Run | None = None) -> str:
+    """Status, what was asked, the answer, who did what, what failed and what to do about it."""
+    run = run or tree.root
+    usage, agents = tree.spent(run)
+    status = run_status(tree.state, run)
+    lines = [f"# {run.plan.name}: {status}", ""]
+    if run.plan.description:
+        lines += [run.plan.description, ""]
+    lines += ["## Asked", "", *_asked(tree.values.inputs(run)), "", "## Answer", ""]
+    output = tree.blobs.get(run.output) if run.output is not None else None
+    lines += [as_text(output) if output is not None else "_no answer_", ""]
+    lines += ["## Steps", "", "| step | who | status | took | tokens |", "|---|---|---|---|---|"]
+    nodes = list(run.nodes.values())
+    lines += [_row(tree, node) for node in nodes[:MAX_ROWS]]
+    if len(nodes) > MAX_ROWS:
+        lines.append(f"| … {len(nodes) - MAX_ROWS} more | | | | |")
+    lines += ["", f"{agents} agents, {usage.tokens} tokens, {_price(usage.micro_usd)}.", ""]
+    lines += _changes(tree, run)
+    failures = [node for node in nodes if node.error is not None and node.status != COMPLETED]
+    error = run_error(tree, run)
+    if failures or error is not None:
+        lines += ["## What went wrong", ""]
+        lines += [_failure_line(node) for node in failures[:MAX_ROWS]]
+        if error is not None and not failures:
+            lines.append(f"- {error.message} ({error.code})")
+        lines.append("")
+    children = [other for other in tree.state.runs.values() if other.parent is run]
+    if children:
+        lines += ["## Child runs", ""]
+        lines += [
+            f"- {c.path}: {c.plan.name} ({c.id}) {run_status(tree.state, c)}" for c in children[:MAX_ROWS]
+        ]
+        lines.append("")
+    return "\n".join(lines)
+
+
+def _changes(tree: RunTree, run: Run) -> list[str]:
+    """What the run's own steps changed, and how to see and apply what waits in it or below it."""
+    rows = tree.memory.changes.get(run.id, [])
+    lines = ["## Changes", "", "| file | change | step | |", "|---|---|---|---|"] if rows else []
+    for row in rows[:MAX_ROWS]:
+        cells = (row["path"], row["kind"], row["step"], row["state"])
+        lines.append("| " + " | ".join(_cell(cell) for cell in cells) + " |")
+    if len(rows) > MAX_ROWS:
+        lines.append(f"| … {len(rows) - MAX_ROWS} more | | | |")
+    lines += [""] if rows else []
+    waiting = waiting_proposals(tree, run if run.parent is not None else None)
+    if waiting:
+        many = f"{len(waiting)} proposals wait" if len(waiting) > 1 else "A proposal waits"
+        root = tree.root.id
+        how = f"`fanfold diff {root}` shows what it is, `fanfold apply {root} STEP` applies it"
+        lines += [f"{many} to be applied ({', '.join(list(waiting)[:10])}): {how}.", ""]
+    return lines
+
+
+def _cell(text: str) -> str:
+    """A name that may hold anything, as the cell of a table."""
+    return " ".join(text.split()).replace("|", "\\|")
+
+
+def _asked(inputs: dict[str, JSON]) -> list[str]:
+    if not inputs:
+        return ["_no inputs_"]
+    return [f"- **{name}**: {shorten(as_text(value), 500)}" for name, value in inputs.items()]
+
+
+def _row(tree: RunTree, node: Node) -> str:
+    action = node.step.action
+    who = action.agent if isinstance(action, AgentAction) else node.step.type
+    usage = tree.memory.usage.get((node.run.id, node.path))
+    took = f"{(node.ended_at - node.started_at) / 1_000:.1f} s" if node.started_at and node.ended_at else ""
+    status = f"{node.status} ({node.reason})" if node.reason else node.status
+    return f"| {node.path} | {who} | {status} | {took} | {usage.tokens if usage else ''} |"
+
+
+def _failure_line(node: Node) -> str:
+    error = node.error
+    assert error is not None
+    advice = error.hint or ADVICE.get(error.kind, "")
+    text = f"- **{node.path}** {node.status}: {shorten(error.message, 500)} (`{error.code}`)"
+    return f"{text}. {advice[:1].upper()}{advice[1:]}." if advice else text
+
+
+def _price(micro_usd: int | None) -> str:
+    return "price unknown" if micro_usd is None else f"${micro_usd / 1_000_000:.4f}"
+
+
+def write_mirror(tree: RunTree, folder: Path) -> Path:
+    """Write report and outputs of every run of the tree; the root's report file."""
+    for run in tree.state.runs.values():
+        home = folder / run.id
+        home.mkdir(parents=True, exist_ok=True)
+        _replace(home / "report.md", report_markdown(tree, run))
+        _write_outputs(tree, run, home)
+    return folder / tree.root.id / "report.md"
+
+
+def _write_outputs(tree: RunTree, run: Run, home: Path) -> None:
+    """All outputs into a new folder, which then takes the place of the old one.
+
+    A reader never sees half a file, and a file costs one change of a folder instead of three.
+    """
+    fresh = home / f".outputs.{os.getpid()}"
+    shutil.rmtree(fresh, ignore_errors=True)
+    fresh.mkdir()
+    made: set[str] = set()
+    for path, node in run.nodes.items():
+        if node.output is None:
+            continue
+        value = tree.blobs.get(node.output)
+        target = f"{fresh}/{path}.{'md' if isinstance(value, str) else 'json'}"
+        parent = os.path.dirname(target)
+        if parent not in made:
+            os.makedirs(parent, exist_ok=True)
+            made.add(parent)
+        with open(target, "wb") as file:
+            file.write(
+                value.encode("utf-8", "replace") if isinstance(value, str) else msgspec.json.encode(value)
+            )
+    old = home / f".outputs.{os.getpid()}.old"
+    try:
+        if (home / "outputs").exists():
+            (home / "outputs").rename(old)
+        fresh.rename(home / "outputs")
+    except OSError:  # the run's next owner is writing them too, and knows more
+        shutil.rmtree(fresh, ignore_errors=True)
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def _replace(target: Path, text: str) -> None:
+    """All or nothing: a reader never sees half a file."""
+    temporary = target.with_name(f".{target.name}.{os.getpid()}")
+    temporary.write_text(text, encoding="utf-8", errors="replace")
+    temporary.replace(target)

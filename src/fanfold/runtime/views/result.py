@@ -1,0 +1,131 @@
+"""What a run gave, as Python and notebooks see it: the document of `fanfold run --json`, with names.
+
+A notebook shows how it ended, the answer, the graph, and what each step did. Everything an agent wrote is
+text there, never markup.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from html import escape
+from typing import Any
+
+from msgspec import Struct
+
+from fanfold.kernel.plan import JSON, Plan
+from fanfold.runtime.hosting.run_tree import RunTree
+from fanfold.runtime.views.documents import as_text, result_document
+
+MAX_ROWS = 200
+MAX_ANSWER_CHARS = 20_000
+MAX_DRAWN_STEPS = 200
+_COLOURS = {"completed": "#15803d", "failed": "#b91c1c", "timed_out": "#b91c1c", "skipped": "#6b7280"}
+
+
+class StepResult(Struct, frozen=True):
+    """One step instance of a finished, paused or waiting run."""
+
+    status: str
+    type: str
+    output: JSON
+    error: dict[str, Any] | None
+    attempts: int
+    started_at: str | None
+    ended_at: str | None
+    usage: dict[str, Any] | None
+    reason: str = ""
+    approval: dict[str, Any] | None = None
+    """What a person is asked: question, what is shown, and the choices."""
+
+
+class Result(Struct, frozen=True):
+    """What a run gave: the same document as `fanfold run --json`, with names."""
+
+    run_id: str
+    recipe: str
+    version: int
+    status: str
+    output: JSON
+    error: dict[str, Any] | None
+    steps: dict[str, StepResult]
+    usage: dict[str, Any]
+    changes: list[Any]
+    children: list[str]
+    plan: Plan | None = None
+    """What was run; for pictures."""
+
+    @property
+    def ok(self) -> bool:
+        return self.status == "completed"
+
+    def _repr_html_(self) -> str:
+        """How a notebook shows it: status, answer, the graph, and a table of steps."""
+        return _html(self)
+
+
+def to_result(tree: RunTree) -> Result:
+    document = result_document(tree)
+    steps = {path: StepResult(**step) for path, step in document.pop("steps").items()}
+    return Result(**document, steps=steps, plan=tree.state.plan)
+
+
+def _html(result: Result) -> str:
+    """One block of HTML that needs nothing from outside."""
+    answer = as_text(result.output) if result.output is not None else ""
+    parts = [
+        f"<div><b>{escape(result.recipe)}@{result.version}</b> {_status(result.status)}",
+        f" <code>{escape(result.run_id)}</code> {_spent(result)}",
+        f"<pre style='white-space:pre-wrap'>{escape(answer[:MAX_ANSWER_CHARS])}</pre>" if answer else "",
+        _graph(result),
+        _table(result),
+        "</div>",
+    ]
+    return "".join(parts)
+
+
+def _graph(result: Result) -> str:
+    if result.plan is None or len(result.plan.steps) > MAX_DRAWN_STEPS:
+        return ""
+    from fanfold.runtime.views.drawing_svg import svg
+
+    return f"<div style='overflow-x:auto'>{svg(result.plan)}</div>"
+
+
+def _table(result: Result) -> str:
+    heads = "".join(
+        f"<th style='text-align:left'>{name}</th>" for name in ("step", "type", "status", "took", "")
+    )
+    rows = "".join(_row(path, step) for path, step in list(result.steps.items())[:MAX_ROWS])
+    more = len(result.steps) - MAX_ROWS
+    rest = f"<tr><td>… {more} more</td></tr>" if more > 0 else ""
+    return f"<table><tr>{heads}</tr>{rows}{rest}</table>"
+
+
+def _row(path: str, step: StepResult) -> str:
+    note = str(step.error["message"]) if step.error is not None else ""
+    cells = (
+        f"<code>{escape(path)}</code>",
+        escape(step.type),
+        _status(step.status),
+        _took(step),
+        escape(note[:200]),
+    )
+    return "<tr>" + "".join(f"<td style='text-align:left'>{cell}</td>" for cell in cells) + "</tr>"
+
+
+def _status(word: str) -> str:
+    return f"<span style='color:{_COLOURS.get(word, '#b45309')}'>{escape(word)}</span>"
+
+
+def _took(step: StepResult) -> str:
+    if step.started_at is None or step.ended_at is None:
+        return ""
+    started, ended = (datetime.fromisoformat(at) for at in (step.started_at, step.ended_at))
+    return f"{(ended - started).total_seconds():.1f} s"
+
+
+def _spent(result: Result) -> str:
+    usage = result.usage
+    tokens = usage["input_tokens"] + usage["output_tokens"]
+    price = f", ${usage['cost_usd']:.4f}" if usage["cost_usd"] else ""
+    return f"{usage['agents']} agents, {tokens:,} tokens{price}"

@@ -1,0 +1,1 @@
+"""Texts that know where they stand: YAML trees, templates, diagnostics. For recipes, scripts, roles."""

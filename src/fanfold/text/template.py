@@ -1,0 +1,301 @@
+"""Templates: text with `{{ path }}` holes, and the paths that fill them.
+
+Rules
+* A hole holds a path and nothing else: no filters, no logic, no calls. A template is data that anyone
+  can check by reading it; what needs computing belongs in a CEL expression or a step.
+* One pass. A value that contains `{{` goes in as text and is never rendered again, so what an agent
+  wrote cannot reach for other values.
+* Text goes in as it is, anything else as compact JSON. Through null a path is null; everything else that
+  does not resolve is an error, because a prompt with a silent gap costs more than a failed step.
+* `\\{{` is a literal `{{`.
+* Positions count characters of the text that was parsed; the compiler maps them into the file.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import TypeAlias
+
+import msgspec
+
+from fanfold.text.json_value import JSON
+
+MAX_HOLES = 10_000
+MAX_PROBLEMS = 20
+"""In one text: more would teach nothing, and a hostile one must not cost more."""
+MAX_PATH_CHARS = 1_000
+MAX_PATH_PARTS = 32
+MAX_RENDERED_CHARS = 16 * 1024 * 1024
+
+STEP_FIELDS = frozenset({"output", "status", "error"})
+"""What every finished step has; other names after `steps.<id>` are its declared `outputs`."""
+_WITHOUT_PARTS = frozenset({"index", "iteration", "digest"})
+_STATE_ROOTS = frozenset({"inputs", "steps", "index", "iteration"})
+
+_ROOT = re.compile(r"[A-Za-z_][\w-]*")
+_PART = re.compile(r"\.([\w-]+)|\[([0-9]{1,9})\]")
+
+
+class TemplateError(ValueError):
+    """The text is not a path or a template; `position` to `end` is the part that is wrong."""
+
+    def __init__(self, message: str, position: int, end: int | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.position = position
+        self.end = position + 1 if end is None else max(end, position + 1)
+
+
+class UnresolvedPath(ValueError):
+    """A path leads nowhere in the values at hand, or what it leads to cannot be placed in text."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.message = message
+
+
+class Path(msgspec.Struct, frozen=True):
+    """`steps.gather.output.items[0]`: a root and the way from there.
+
+    `root` is `inputs`, `steps`, `item` (or the name that `as` gives), `index`, `iteration`, `feedback`,
+    `digest` or `output`; which of them exist at a place is for the compiler to say.
+    """
+
+    root: str
+    parts: tuple[str | int, ...]
+    text: str
+
+
+class Hole(msgspec.Struct, frozen=True):
+    """A path in a template; `start` and `end` are the offsets of the path's text."""
+
+    path: Path
+    start: int
+    end: int
+
+
+Parts: TypeAlias = tuple[str | Hole, ...]
+
+
+def parse_path(text: str) -> Path:
+    """Read one path; raises TemplateError.
+
+    >>> parse_path("steps.gather.output[0].title").parts
+    ('gather', 'output', 0, 'title')
+    """
+    if len(text) > MAX_PATH_CHARS:
+        raise TemplateError(f"a path has at most {MAX_PATH_CHARS:,} characters", 0, len(text))
+    root = _ROOT.match(text)
+    if root is None:
+        raise _misread(text, 0)
+    parts: list[str | int] = []
+    at = root.end()
+    while at < len(text):
+        part = _PART.match(text, at)
+        if part is None:
+            raise _misread(text, at)
+        parts.append(part[1] if part[2] is None else int(part[2]))
+        at = part.end()
+    path = Path(root[0], tuple(parts), text)
+    _check_shape(path, root.end())
+    return path
+
+
+def _check_shape(path: Path, root_end: int) -> None:
+    """What every path of a root must look like, whatever the recipe declares."""
+    root, parts, end = path.root, path.parts, len(path.text)
+    if len(parts) > MAX_PATH_PARTS:
+        raise TemplateError(f"a path has at most {MAX_PATH_PARTS} parts", 0, end)
+    if root in _WITHOUT_PARTS and parts:
+        raise TemplateError(f'"{root}" has no fields', root_end, end)
+    if root == "inputs" and (not parts or isinstance(parts[0], int)):
+        raise TemplateError('name the input: "inputs.<name>"', 0, end)
+    if root == "steps":
+        if not parts or isinstance(parts[0], int):
+            raise TemplateError('name the step: "steps.<id>.output"', 0, end)
+        if len(parts) == 1 or isinstance(parts[1], int):
+            raise TemplateError(f'say what of the step: "steps.{parts[0]}.output"', 0, end)
+
+
+def _misread(text: str, at: int) -> TemplateError:
+    """The error for a path that stops making sense at `at`."""
+    rest = text[at:].lstrip()
+    at = len(text) - len(rest)
+    char = rest[:1]
+    if not text.strip():
+        message = "the template is empty; write a path such as {{inputs.topic}}"
+    elif char == "|":
+        message = "templates have no filters; a path is all that may stand here"
+    elif char == "(" or "(" in rest.split(".")[0]:
+        message = "templates cannot call functions; a path is all that may stand here"
+    elif char == "[":
+        message = "only a number may stand in brackets; write .name for a field"
+    elif char == ".":
+        message = 'a name must follow "."'
+    elif char == "":
+        message = "the path ends too early"
+    elif char in "\"'":
+        message = "text needs no template; a path is all that may stand here"
+    elif char in "+-*/%<>=!&?:~^":
+        message = "templates have no logic; compute it in a step or in a condition"
+    else:
+        message = f'"{char}" cannot stand in a path; write a path such as inputs.topic or steps.<id>.output'
+    return TemplateError(message, at, at + 1)
+
+
+def parse_template(text: str, problems: list[TemplateError] | None = None) -> Parts:
+    """Split a template into text and holes; raises TemplateError.
+
+    With a list for the problems nothing is raised: holes that make no sense are left out and told there.
+
+    >>> parse_template("On {{inputs.topic}}.")[2]
+    '.'
+    """
+    if "{{" not in text:
+        return (text,) if text else ()
+    parts: list[str | Hole] = []
+    literal: list[str] = []
+    at = holes = 0
+    while (found := text.find("{{", at)) >= 0:
+        if found > at and text[found - 1] == "\\":
+            literal += (text[at : found - 1], "{{")
+            at = found + 2
+            continue
+        literal.append(text[at:found])
+        holes += 1
+        try:
+            hole, at = _hole(text, found, holes)
+        except TemplateError as error:
+            if problems is None:
+                raise
+            problems.append(error)
+            if holes > MAX_HOLES or len(problems) == MAX_PROBLEMS:
+                break
+            at = _after_broken(text, found)
+            continue
+        if before := "".join(literal):
+            parts.append(before)
+        parts.append(hole)
+        literal = []
+    literal.append(text[at:])
+    if after := "".join(literal):
+        parts.append(after)
+    return tuple(parts)
+
+
+def _after_broken(text: str, opened: int) -> int:
+    """Where to read on after a hole that makes no sense: behind its end, or at the next one's beginning."""
+    close = text.find("}}", opened + 2)
+    again = text.find("{{", opened + 2, close if close >= 0 else len(text))
+    if again >= 0:
+        return again
+    return len(text) if close < 0 else close + 2
+
+
+def _hole(text: str, opened: int, number: int) -> tuple[Hole, int]:
+    """The hole whose `{{` is at `opened`, and where the text after it begins."""
+    if number > MAX_HOLES:
+        raise TemplateError(f"a template has at most {MAX_HOLES:,} holes", opened, opened + 2)
+    close = text.find("}}", opened + 2)
+    again = text.find("{{", opened + 2, close if close >= 0 else len(text))
+    if close < 0 or again >= 0:
+        raise TemplateError('this "{{" is not closed; write "\\{{" for two braces', opened, opened + 2)
+    inner = text[opened + 2 : close]
+    start = opened + 2 + len(inner) - len(inner.lstrip())
+    word = inner.strip()
+    if not word:
+        raise TemplateError("the template is empty; write a path such as {{inputs.topic}}", opened, close + 2)
+    try:
+        path = parse_path(word)
+    except TemplateError as error:
+        raise TemplateError(error.message, start + error.position, start + error.end) from None
+    return Hole(path, start, start + len(word)), close + 2
+
+
+def sole_path(text: str) -> Path | None:
+    """The path of a text that is exactly one `{{path}}`: such a value keeps its type."""
+    if not (text.startswith("{{") and text.endswith("}}")):
+        return None
+    try:
+        parts = parse_template(text)
+    except TemplateError:
+        return None
+    return parts[0].path if len(parts) == 1 and isinstance(parts[0], Hole) else None
+
+
+def is_state_path(text: str, item_name: str = "item") -> bool:
+    """Whether a plain string in step `inputs` is a reference: `steps.a.output`, `inputs.x`, `item` …"""
+    root = _ROOT.match(text)
+    if root is None or not (root[0] in _STATE_ROOTS or root[0] == item_name):
+        return False
+    try:
+        parse_path(text)
+    except TemplateError:
+        return False
+    return True
+
+
+def resolve(path: Path, lookup: Mapping[str, JSON]) -> JSON:
+    """The value a path leads to; raises UnresolvedPath when there is none.
+
+    A step's declared outputs are found without naming `output`: `steps.x.title` is
+    `steps.x.output.title`.
+    """
+    if path.root not in lookup:
+        raise UnresolvedPath(f'"{path.text}": there is no "{path.root}" here')
+    value = lookup[path.root]
+    for depth, part in enumerate(path.parts):
+        if value is None:
+            return None
+        if depth == 1 and path.root == "steps" and part not in STEP_FIELDS and isinstance(value, dict):
+            value = value if part in value else value.get("output")
+            if value is None:
+                return None
+        value = _enter(value, part, path)
+    return value
+
+
+def _enter(value: JSON, part: str | int, path: Path) -> JSON:
+    if isinstance(value, Mapping):
+        if isinstance(part, str) and part in value:
+            return value[part]
+        reason = "is an object, not a list" if isinstance(part, int) else "has no such field"
+    elif isinstance(value, list | tuple):
+        if isinstance(part, int):
+            if part < len(value):
+                return value[part]
+            reason = f"has only {len(value)} items"
+        else:
+            reason = "is a list; write [0] for its first item"
+    else:
+        kind = "text" if isinstance(value, str) else "a number or a truth value"
+        reason = f"is {kind} and has no parts"
+    shown = f"[{part}]" if isinstance(part, int) else f'"{part}"'
+    raise UnresolvedPath(f'"{path.text}" does not resolve: what {shown} is looked up in {reason}')
+
+
+def render(parts: Iterable[str | Hole], lookup: Mapping[str, JSON]) -> str:
+    """The text of a parsed template; raises UnresolvedPath.
+
+    >>> render(parse_template("{{inputs.n}} of {{inputs.what}}"), {"inputs": {"n": [3], "what": "{{x}}"}})
+    '[3] of {{x}}'
+    """
+    pieces: list[str] = []
+    size = 0
+    for part in parts:
+        piece = part if isinstance(part, str) else _text(resolve(part.path, lookup), part.path)
+        size += len(piece)
+        if size > MAX_RENDERED_CHARS:
+            raise UnresolvedPath(f"the rendered text exceeds {MAX_RENDERED_CHARS:,} characters")
+        pieces.append(piece)
+    return "".join(pieces)
+
+
+def _text(value: JSON, path: Path) -> str:
+    if isinstance(value, str):
+        return value
+    try:
+        return msgspec.json.encode(value).decode()
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        raise UnresolvedPath(f'"{path.text}" is not a JSON value: {error}') from None

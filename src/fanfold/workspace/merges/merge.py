@@ -1,0 +1,215 @@
+"""Three-way merges: base, parent as it is now, revision.
+
+Rules
+* Where the parent still has what the revision started from, the revision's state is the result: no tree is
+  built and time is spent on what changed. That is also what git would answer, since renames are looked for
+  among changed paths only and whole folders are never taken to have moved.
+* Otherwise git decides, with every path either side changed: `merge-tree` on synthetic commits in the private
+  store. Clean, its result is applied; else every conflict is reported as data and nothing is.
+* Both sides having done the same is no conflict.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Mapping
+
+import msgspec
+
+from fanfold.errors import BugError
+from fanfold.workspace.files.beneath import PathProblem, spot_beneath
+from fanfold.workspace.merges.objects import Objects, State
+from fanfold.workspace.merges.revision import Content, Revised, Revision, StoredContent, state_at
+
+
+class Conflict(msgspec.Struct, frozen=True, order=True):
+    """A path both sides changed in ways that do not go together. A side is `mode hash`, None for nothing."""
+
+    path: str
+    why: str
+    base: str | None = None
+    ours: str | None = None
+    theirs: str | None = None
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """What to do to the parent: for each path what must be there now, and what comes instead."""
+
+    steps: tuple[Revised, ...] = ()
+    conflicts: tuple[Conflict, ...] = ()
+    stored: frozenset[str] = frozenset()
+    """Paths whose content git made: it is in the store."""
+
+
+def merge_simply(revision: Revision, parent: int) -> Outcome | None:
+    """The outcome when the parent did not touch what the revision touches; None when git has to decide."""
+    steps: list[Revised] = []
+    going = {file.path for file in revision.files if file.after is None}
+    for file in revision.files:
+        now = state_at(parent, file.path)
+        if now == file.after and (now is not None or not _occupied(parent, file.path)):
+            continue  # both did the same
+        if now != file.before:
+            return None
+        if file.after is not None and not _reachable(parent, file.path, going):
+            return None
+        if now is None and file.after is not None and _occupied(parent, file.path):
+            return None
+        steps.append(file)
+    return Outcome(tuple(steps))
+
+
+def is_in_place(revision: Revision, parent: int) -> bool:
+    """Whether everything that counts for these paths can be seen at these paths.
+
+    A file that is gone from the parent may have moved anywhere; one that the child deleted and the parent
+    changed may have moved in the child, and where to is git's guess from all there is; what stands in the way
+    of a file is another path. Then the whole parent has to be looked at, else each path is merged by itself.
+    """
+    for file in revision.files:
+        now = state_at(parent, file.path)
+        if now is None:
+            if file.before is not None or _occupied(parent, file.path):
+                return False
+            if not _reachable(parent, file.path, set()):
+                return False
+        elif file.after is None and now != file.before:
+            return False
+    return True
+
+
+def _reachable(parent: int, path: str, going: set[str]) -> bool:
+    """Whether every folder on the way is one, or will be made."""
+    at = path.find("/")
+    while at > 0:
+        folder = path[:at]
+        try:
+            with spot_beneath(parent, folder) as spot:
+                status = spot.status()
+        except FileNotFoundError:
+            return True
+        except PathProblem:
+            return False
+        if status is None:
+            return True
+        if not stat.S_ISDIR(status.st_mode):
+            return folder in going
+        at = path.find("/", at + 1)
+    return True
+
+
+def _occupied(parent: int, path: str) -> bool:
+    """Whether something stands at a path where no file is: a folder, a pipe."""
+    try:
+        with spot_beneath(parent, path) as spot:
+            status = spot.status()
+            if status is None:
+                return False
+            if stat.S_ISDIR(status.st_mode):
+                below = os.open(spot.name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=spot.folder)
+                try:
+                    return bool(os.listdir(below))
+                finally:
+                    os.close(below)
+            return True
+    except FileNotFoundError:
+        return False
+    except PathProblem:
+        return True
+
+
+def merge_fully(
+    revision: Revision,
+    content: Content,
+    ours: Mapping[str, tuple[State | None, State | None]],
+    objects: Objects,
+    in_base: Content,
+    in_parent: Content,
+) -> Outcome:
+    """The outcome as git sees it; `ours` is what the parent changed since the base, as (before, now)."""
+    return _merge(*gather(revision, content, ours, objects, in_base, in_parent), objects)
+
+
+def gather(
+    revision: Revision,
+    content: Content,
+    ours: Mapping[str, tuple[State | None, State | None]],
+    objects: Objects,
+    in_base: Content,
+    in_parent: Content,
+) -> tuple[dict[str, State], dict[str, State], dict[str, State]]:
+    """Base, parent and revision as three trees of what either side changed; the store has their content."""
+    base: dict[str, State] = {}
+    mine: dict[str, State] = {}
+    theirs: dict[str, State] = {}
+    for path, (before, now) in ours.items():
+        if before is not None:
+            in_base.keep(path, before, objects)
+            base[path] = theirs[path] = before
+        if now is not None:
+            in_parent.keep(path, now, objects)
+            mine[path] = now
+    for file in revision.files:
+        if file.before is not None and file.path not in base:
+            in_base.keep(file.path, file.before, objects)
+            base[file.path] = mine[file.path] = file.before
+        theirs.pop(file.path, None)
+        if file.after is not None:
+            content.keep(file.path, file.after, objects)
+            theirs[file.path] = file.after
+    return base, mine, theirs
+
+
+def _merge(
+    base: Mapping[str, State], ours: Mapping[str, State], theirs: Mapping[str, State], objects: Objects
+) -> Outcome:
+    root = objects.put_commit(objects.put_tree(base))
+    sides = [objects.put_commit(objects.put_tree(side), (root,)) for side in (ours, theirs)]
+    arguments = ["merge-tree", "--write-tree", "-z", "--messages", *sides]
+    code, said = objects.git(arguments, ok=(0, 1))
+    tree, _, rest = said.partition(b"\0")
+    if code == 1:
+        return Outcome(conflicts=read_conflicts(rest))
+    result = objects.list_tree(tree.decode())
+    steps = [
+        Revised(path, ours.get(path), result.get(path))
+        for path in sorted(ours.keys() | result.keys())
+        if ours.get(path) != result.get(path)
+    ]
+    return Outcome(tuple(steps), stored=frozenset(step.path for step in steps))
+
+
+def read_conflicts(said: bytes) -> tuple[Conflict, ...]:
+    """Read what `merge-tree -z` says of conflicts: entries by stage, an empty field, then messages."""
+    entries, _, messages = said.partition(b"\0\0")
+    sides: dict[str, dict[int, str]] = {}
+    for record in filter(None, entries.split(b"\0")):
+        facts, _, name = record.partition(b"\t")
+        mode, oid, stage = facts.decode().split()
+        sides.setdefault(os.fsdecode(name), {})[int(stage)] = f"{mode} {oid}"
+    why: dict[str, str] = {}
+    fields = messages.split(b"\0")
+    at = 0
+    while at < len(fields) and fields[at].isdigit():
+        count = int(fields[at])
+        paths = fields[at + 1 : at + 1 + count]
+        kind = fields[at + 1 + count].decode("utf-8", "replace")
+        if kind.startswith("CONFLICT"):
+            for path in paths:
+                why.setdefault(os.fsdecode(path), kind)
+        at += 3 + count
+    found = [
+        Conflict(path, why.get(path, "CONFLICT"), by.get(1), by.get(2), by.get(3))
+        for path, by in sides.items()
+    ]
+    found += [Conflict(path, kind) for path, kind in why.items() if path not in sides]
+    if not found:
+        raise BugError("workspace.merge", f"git reported a conflict and named none: {said[:200]!r}")
+    return tuple(sorted(found, key=lambda conflict: conflict.path))
+
+
+def content_of(outcome: Outcome, content: Content, objects: Objects) -> Mapping[str, Content]:
+    """Where each step's content is to be had."""
+    stored = StoredContent(objects)
+    return {step.path: stored if step.path in outcome.stored else content for step in outcome.steps}

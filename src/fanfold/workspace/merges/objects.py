@@ -1,0 +1,151 @@
+"""The private object store: git's format, nobody's history.
+
+Blobs, trees and commits are written here by ourselves (a file each, as git does), so that merges and
+diffs can be left to git. Nothing is borrowed from the user's repository and nothing refers to it. Attributes
+that would convert text are switched off: what is merged is bytes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from fanfold.errors import WorldError
+from fanfold.workspace.files import git
+from fanfold.workspace.files.layout import write_whole
+
+CHUNK = 1024 * 1024
+LEVEL = 1
+_ATTRIBUTES = "* !text !eol !crlf !ident !filter !working-tree-encoding !merge !diff !conflict-marker-size\n"
+_CONFIG = """\
+[core]
+\trepositoryformatversion = 0
+\tbare = true
+\tautocrlf = false
+\tprecomposeunicode = false
+[merge]
+\tdirectoryRenames = false
+\trenameLimit = 5000
+\tconflictStyle = merge
+[gc]
+\tauto = 0
+"""
+
+
+class State(NamedTuple):
+    """What is at a path: git's mode and the hash of the content."""
+
+    mode: int
+    oid: str
+
+
+class Objects:
+    """Content by hash."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def prepare(self) -> None:
+        """Make the store where it is missing."""
+        if (self._folder / "HEAD").exists():
+            return
+        for name in ("objects", "refs", "info"):
+            (self._folder / name).mkdir(exist_ok=True)
+        (self._folder / "info/attributes").write_text(_ATTRIBUTES)
+        (self._folder / "config").write_text(_CONFIG)
+        write_whole(self._folder / "HEAD", b"ref: refs/heads/none\n")
+
+    def put(self, kind: str, data: bytes) -> str:
+        """Keep an object; its hash."""
+        header = b"%s %d\0" % (kind.encode(), len(data))
+        oid = hashlib.sha1(header + data, usedforsecurity=False).hexdigest()
+        if not self._file(oid).exists():
+            self._write(oid, zlib.compress(header + data, LEVEL))
+        return oid
+
+    def put_file(self, handle: int) -> str:
+        """Keep an open file's content, however large."""
+        oid = hash_file(handle)
+        if self._file(oid).exists():
+            return oid
+        packing = zlib.compressobj(LEVEL)
+        parts = [packing.compress(b"blob %d\0" % os.fstat(handle).st_size)]
+        os.lseek(handle, 0, os.SEEK_SET)
+        while data := os.read(handle, CHUNK):
+            parts.append(packing.compress(data))
+        parts.append(packing.flush())
+        self._write(oid, b"".join(parts))
+        return oid
+
+    def get(self, oid: str) -> bytes:
+        """The content of an object; its hash is checked."""
+        try:
+            whole = zlib.decompress(self._file(oid).read_bytes())
+        except (OSError, zlib.error) as error:
+            raise WorldError("workspace.damaged", f"object {oid} cannot be read: {error}") from error
+        if hashlib.sha1(whole, usedforsecurity=False).hexdigest() != oid:
+            raise WorldError("workspace.damaged", f"object {oid} does not hold what its name says")
+        return whole.partition(b"\0")[2]
+
+    def put_tree(self, files: Mapping[str, State]) -> str:
+        """Keep a tree of these files; its hash."""
+        names: dict[str, State] = {}
+        below: dict[str, dict[str, State]] = {}
+        for path, state in files.items():
+            first, slash, rest = path.partition("/")
+            if slash:
+                below.setdefault(first, {})[rest] = state
+            else:
+                names[first] = state
+        entries: list[tuple[bytes, bytes]] = []
+        for name, state in names.items():
+            raw = os.fsencode(name)
+            entries.append((raw, b"%o %s\0" % (state.mode, raw) + bytes.fromhex(state.oid)))
+        for name, inner in below.items():
+            raw = os.fsencode(name)
+            # Git sorts a folder as if its name ended in a slash.
+            entries.append((raw + b"/", b"40000 %s\0" % raw + bytes.fromhex(self.put_tree(inner))))
+        return self.put("tree", b"".join(line for _, line in sorted(entries)))
+
+    def put_commit(self, tree: str, parents: tuple[str, ...] = ()) -> str:
+        lines = [f"tree {tree}", *(f"parent {parent}" for parent in parents)]
+        lines += [f"{role} fanfold <fanfold@localhost> 0 +0000" for role in ("author", "committer")]
+        return self.put("commit", ("\n".join(lines) + "\n\n\n").encode())
+
+    def list_tree(self, oid: str) -> dict[str, State]:
+        """Every file of a tree."""
+        found: dict[str, State] = {}
+        for record in self.git(["ls-tree", "-r", "-z", oid])[1].split(b"\0")[:-1]:
+            facts, _, name = record.partition(b"\t")
+            mode, _, blob = facts.split()
+            found[os.fsdecode(name)] = State(int(mode, 8), blob.decode())
+        return found
+
+    def git(self, arguments: list[str], ok: tuple[int, ...] = (0,)) -> tuple[int, bytes]:
+        """Have git do something here."""
+        return git.run([git.program(), *arguments], git.private_environment(self._folder), ok=ok)
+
+    def _file(self, oid: str) -> Path:
+        return self._folder / "objects" / oid[:2] / oid[2:]
+
+    def _write(self, oid: str, data: bytes) -> None:
+        file = self._file(oid)
+        file.parent.mkdir(exist_ok=True)
+        write_whole(file, data)
+
+
+def hash_file(handle: int) -> str:
+    """The hash git gives to an open file's content."""
+    os.lseek(handle, 0, os.SEEK_SET)
+    digest = hashlib.sha1(b"blob %d\0" % os.fstat(handle).st_size, usedforsecurity=False)
+    while data := os.read(handle, CHUNK):
+        digest.update(data)
+    return digest.hexdigest()
+
+
+def hash_bytes(data: bytes) -> str:
+    return hashlib.sha1(b"blob %d\0" % len(data) + data, usedforsecurity=False).hexdigest()

@@ -1,0 +1,131 @@
+"""The second level: Landlock's rules for a policy, with a system-call filter and limits.
+
+What it cannot give is named in `levels`: the workspace is at its own path and not at the project's, processes
+outside are seen (not touched), modes cannot be changed, and there are no sockets in the file system.
+Landlock allows what is named and nothing else, below a folder always all of it. Where something inside must
+stay closed, the rules name everything around it (`around`), and nothing new can be made beside it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from functools import cache
+from pathlib import Path
+
+from fanfold.workspace.files.owner import is_alive, owner_now
+from fanfold.workspace.protected import ROLE_FOLDERS
+from fanfold.workspace.sandbox.policy import Policy, hidden_folders, programs
+
+MIN_ABI = 3
+"""Before that, a file that may only be read can be emptied."""
+_CREATE_RULESET = 444
+_EXECUTE, _WRITE, _READ, _LIST = 1, 2, 4, 8
+_CHAR, _BLOCK = 1 << 6, 1 << 11
+_REFER, _TRUNCATE, _IOCTL = 1 << 13, 1 << 14, 1 << 15
+_READING = _EXECUTE | _READ | _LIST
+_ON_FILES = _EXECUTE | _WRITE | _READ | _TRUNCATE | _IOCTL
+_DEVICES = ("null", "zero", "full", "random", "urandom", "tty", "ptmx", "pts")
+
+
+@cache
+def abi() -> int:
+    """The version of Landlock this kernel offers; 0 for none."""
+    import ctypes
+
+    try:
+        return max(0, int(ctypes.CDLL(None, use_errno=True).syscall(_CREATE_RULESET, None, 0, 1)))
+    except (OSError, AttributeError):
+        return 0
+
+
+def _everything() -> int:
+    rights = (1 << 13) - 1
+    for version, right in ((2, _REFER), (3, _TRUNCATE), (5, _IOCTL)):
+        if abi() >= version:
+            rights |= right
+    return rights
+
+
+def scope_only() -> dict[str, object] | None:
+    """No rules for files; signals and abstract sockets stay inside. What bubblewrap lacks with a network."""
+    if abi() < 6:
+        return None
+    return {"fs": 0, "net": 0, "scoped": 1, "files": 0, "paths": []}
+
+
+def rules(policy: Policy, scratch: Path) -> dict[str, object]:
+    """The rules of a policy as the launcher takes them."""
+    everything = _everything()
+    writing = everything & ~(_CHAR | _BLOCK)
+    hidden = [*hidden_folders(policy), Path("/dev"), Path("/proc"), Path("/sys")]
+    paths: list[tuple[str, int]] = [(path, _READING) for path in around(Path("/"), [*hidden, policy.project])]
+    paths += [("/proc", _READING), ("/sys", _READING), ("/dev", _LIST | _READ)]
+    paths += [(f"/dev/{name}", _READ | _WRITE | _IOCTL & everything) for name in _DEVICES]
+    paths += [(str(path), _READING) for path in programs(policy, hidden)]
+    paths += [(str(scratch), writing)]
+    if policy.shared:
+        own = policy.project / ".fanfold"
+        paths += [(path, _READING) for path in around(policy.project, [own])]
+        if not policy.read_only:
+            closed = [policy.project / path for path in (*policy.points, *ROLE_FOLDERS) if _is_closed(path)]
+            paths += [(path, writing) for path in around(policy.project, [own, *closed])]
+    else:
+        paths.append((str(policy.place), _READING if policy.read_only else writing))
+        paths += [(str(policy.project / path), _READING) for path in policy.points if path != ".fanfold"]
+    net = 3 if abi() >= 4 and not policy.network else 0
+    scoped = 3 if abi() >= 6 else 0
+    return {"fs": everything, "net": net, "scoped": scoped, "files": _ON_FILES & everything, "paths": paths}
+
+
+def _is_closed(path: str) -> bool:
+    return path in (".git", ".fanfold", *ROLE_FOLDERS) or path.endswith("/.git")
+
+
+def around(top: Path, closed: Iterable[Path]) -> list[str]:
+    """The entries below `top` that together hold everything but the closed ones.
+
+    Folders on the way to something closed are opened up into their entries.
+    """
+    shut = [path for path in closed if path.is_relative_to(top)]
+    if not shut:
+        return [str(top)]
+    found: list[str] = []
+    try:
+        with os.scandir(top) as listing:
+            entries = sorted(listing, key=lambda entry: entry.name)
+    except OSError:
+        return []
+    for entry in entries:
+        path = top / entry.name
+        if path in shut or entry.is_symlink():
+            continue  # a link needs no rule: what it leads to has its own, or none
+        if any(one.is_relative_to(path) for one in shut):
+            found += around(path, shut)
+        else:
+            found.append(str(path))
+    return found
+
+
+def make_scratch(policy: Policy) -> Path:
+    """A private home and temporary folder for one launch; its name says whose, for who clears up."""
+    boot, pid, started = owner_now().split(":")
+    scratch = policy.scratch / f"{boot}_{pid}_{started}_{os.urandom(8).hex()}"
+    scratch.mkdir(mode=0o700)
+    for name in ("home", "tmp"):
+        (scratch / name).mkdir(mode=0o700)
+    return scratch
+
+
+def abandoned(scratches: Path) -> list[Path]:
+    """The private folders whose process died before it could remove them."""
+    return [one for one in scratches.iterdir() if not is_alive(one.name.rpartition("_")[0].replace("_", ":"))]
+
+
+def environment(policy: Policy, scratch: Path) -> dict[str, str]:
+    """Where home and temporary files are; and git is not to look above the workspace."""
+    return {
+        "HOME": str(scratch / "home"),
+        "TMPDIR": str(scratch / "tmp"),
+        "GIT_CEILING_DIRECTORIES": str(policy.place.parent),
+    }

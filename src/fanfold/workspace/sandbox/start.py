@@ -1,0 +1,146 @@
+"""The sandbox: how a command is started so that it sees and changes only what its step may.
+
+    levels = detect()                              # what this machine can give; `doctor` prints it
+    level = choose_level(levels)                   # refuses when there is nothing, unless told `unsafe`
+    launch = plan_sandbox(level, spaces.policy(child, ...))
+    ... run launch.command([...]) with launch.environment in launch.cwd ...
+    launch.close()                                 # when its last process is gone
+
+Rules
+* Bubblewrap first: own namespaces, the workspace at the project's own path, all else read-only or empty.
+  Landlock and seccomp second. Nothing third: the command is refused unless the user asked for `unsafe`.
+* Both fail closed: what cannot be put in place ends the command before it began.
+* A plan holds no secret and no handle: the environment's values travel in the environment, its names in the
+  plan, and everything else is opened by path.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal, TypeAlias
+
+from fanfold.errors import EXIT_PERMISSION, WorldError
+from fanfold.workspace.files import trash
+from fanfold.workspace.sandbox import bubblewrap, cgroups, landlock, launcher, seccomp
+from fanfold.workspace.sandbox.levels import Levels, detect
+from fanfold.workspace.sandbox.policy import GIVEN, Policy
+
+__all__ = ["Launch", "LevelName", "Levels", "Policy", "choose_level", "detect", "plan_sandbox"]
+
+LevelName: TypeAlias = Literal["bubblewrap", "landlock", "unsafe"]
+_ENVIRONMENT = [
+    "PATH",
+    "HOME",
+    "LANG",
+    "LC_*",
+    "TERM",
+    "TZ",
+    "TMPDIR",
+    "FANFOLD_SESSION",
+]
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+class Launch:
+    """A planned start; used once."""
+
+    def __init__(
+        self, level: LevelName, prefix: list[str], policy: Policy, group: cgroups.Group, scratch: Path | None
+    ) -> None:
+        self.level: LevelName = level
+        self.cwd = str(policy.workspace) if policy.namespaces is None else str(policy.project)
+        """Where the process that is started stands; the command itself stands in its workspace."""
+        self.environment = {f"{GIVEN}{name}": value for name, value in policy.environment.items()}
+        """To be added to what the caller passes on; nothing else gets through."""
+        self._prefix = prefix
+        self._group = group
+        self._scratch = scratch
+        self._trash = policy.scratch.parent / "trash"
+
+    def command(self, argv: Sequence[str]) -> list[str]:
+        """The whole command line."""
+        return [*self._prefix, *argv]
+
+    def close(self) -> bool:
+        """Remove what the launch needed outside; whether nothing is left. May be called again."""
+        if self._scratch is not None:
+            trash.throw_away(self._scratch, self._trash)
+            self._scratch = None
+        return self._group.remove()
+
+
+def choose_level(levels: Levels, *, unsafe: bool = False) -> LevelName:
+    """The strongest level this machine gives; raises when there is none and `unsafe` was not asked for."""
+    if levels.bubblewrap.available:
+        return "bubblewrap"
+    if levels.landlock.available:
+        return "landlock"
+    if unsafe:
+        return "unsafe"
+    why = f"bubblewrap: {levels.bubblewrap.why}; Landlock: {levels.landlock.why}"
+    raise WorldError(
+        "sandbox.unavailable",
+        f"commands cannot be confined on this machine ({why})",
+        hint="install bubblewrap, or accept the risk with --unsafe-no-sandbox",
+        exit_status=EXIT_PERMISSION,
+    )
+
+
+def plan_sandbox(level: LevelName, policy: Policy) -> Launch:
+    """How to start a command under a policy at a level."""
+    for name in policy.environment:
+        if not _VARIABLE.fullmatch(name):
+            message = f"{name!r} cannot be the name of a variable"
+            raise WorldError("sandbox.bad_variable", message, hint="use letters, digits and _")
+    spec: dict[str, object] = {
+        "cgroups": [],
+        "namespaces": list(policy.namespaces or ()),
+        "limits": {},
+        "filter": "",
+        "wrapper": [],
+        "place": str(policy.place),
+        "cwd": "",
+        "drop": False,
+        "rules": None,
+        "environment": _ENVIRONMENT,
+        "given": GIVEN,
+        "set": {},
+    }
+    group = cgroups.Group([])
+    scratch: Path | None = None
+    if level != "unsafe":
+        limits = policy.limits
+        group = cgroups.make(limits.max_processes, limits.max_memory_bytes)
+        spec["cgroups"] = group.entrances
+        spec["limits"] = {
+            "NPROC": limits.max_processes,
+            "DATA": limits.max_memory_bytes,
+            "FSIZE": limits.max_file_bytes,
+            "NOFILE": limits.max_open_files,
+            "CORE": 0,
+        }
+    if level == "bubblewrap":
+        spec["wrapper"] = bubblewrap.arguments(policy)
+        if seccomp.is_available():
+            code = seccomp.assemble(alone=False, network=policy.network)
+            spec["filter"] = base64.b64encode(code).decode()
+        spec["rules"] = landlock.scope_only()
+        spec["set"] = {"HOME": str(policy.home), "TMPDIR": "/tmp"}  # noqa: S108 - private inside
+    elif level == "landlock":
+        scratch = landlock.make_scratch(policy)
+        code = seccomp.assemble(alone=True, network=policy.network)
+        spec["filter"] = base64.b64encode(code).decode()
+        spec["rules"] = landlock.rules(policy, scratch)
+        spec["drop"] = True
+        spec["cwd"] = str(policy.place)
+        spec["set"] = landlock.environment(policy, scratch)
+    else:
+        spec["cwd"] = str(policy.place)
+        spec["environment"] = ["*"]
+    prefix = [sys.executable, "-I", "-S", launcher.__file__, json.dumps(spec)]
+    return Launch(level, prefix, policy, group, scratch)
