@@ -137,7 +137,10 @@ class Process:
     async def end(self, grace_s: float = GRACE_S) -> None:
         """Ask everything to end, kill what has not after the grace period, return when nothing is left."""
         if not self._news.over.done():
-            os.write(self._life, b"t %d\n" % round(grace_s * 1_000))
+            try:
+                os.write(self._life, b"t %d\n" % round(grace_s * 1_000))
+            except BrokenPipeError:
+                pass  # the keeper is gone already; its last news is still on the way
             await asyncio.wait({self._news.over}, timeout=grace_s + STUBBORN_S)
         if not self._news.over.done():
             message = f"{self.argv[0]} (session {self.session_id}) cannot be killed"
