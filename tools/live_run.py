@@ -17,7 +17,7 @@ from pathlib import Path
 from rich._export_format import CONSOLE_SVG_FORMAT
 from rich.console import Console
 
-from fanfold.cli.live import LiveTree
+from fanfold.cli.terminal.live import LiveTree
 from fanfold.runtime.operations.project import Options
 from fanfold.wiring import wire
 from tools.tidy import ROOT

@@ -7,8 +7,9 @@ import sys
 import pytest
 
 import fanfold as package
-from fanfold.cli import check, main, reference
+from fanfold.cli import main, reference
 from fanfold.cli.help_text import HELP
+from fanfold.cli.recipes import check
 from fanfold.errors import BugError, NotFoundError
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fanfold.cli.fixes import apply_fixes
+from fanfold.cli.recipes.fixes import apply_fixes
 from fanfold.kernel.plan import (
     EVERYTHING,
     AgentAction,

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import click
 
-from fanfold.cli.output import wants_colour
+from fanfold.cli.terminal.output import wants_colour
 from fanfold.errors import AuthorError
 
 

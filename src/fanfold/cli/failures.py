@@ -38,7 +38,7 @@ def report(error: BaseException, arguments: list[str]) -> int:
     failure = _as_failure(error)
     try:
         if wants_json(arguments):
-            from fanfold.cli.output import say_json
+            from fanfold.cli.terminal.output import say_json
 
             say_json(failure.as_json())
         else:
@@ -124,7 +124,7 @@ def _usage_code(error: object) -> str:
 
 
 def _say_error(failure: FanfoldError, refuse_colour: bool) -> None:
-    from fanfold.cli.output import paint, plain, wants_colour
+    from fanfold.cli.terminal.output import paint, plain, wants_colour
 
     colour = wants_colour(sys.stderr, refuse_colour)
     rendered = getattr(failure, "rendered", None)

@@ -12,41 +12,53 @@ from __future__ import annotations
 import gc
 import sys
 
-COMMANDS = {
-    "run": "fanfold.cli.run",
-    "check": "fanfold.cli.check",
-    "list": "fanfold.cli.recipes",
-    "show": "fanfold.cli.recipes",
-    "agents": "fanfold.cli.roles",
-    "runs": "fanfold.cli.runs",
-    "inspect": "fanfold.cli.runs",
-    "logs": "fanfold.cli.logs",
-    "watch": "fanfold.cli.logs",
-    "resume": "fanfold.cli.resume",
-    "pause": "fanfold.cli.control",
-    "cancel": "fanfold.cli.control",
-    "approve": "fanfold.cli.control",
-    "reject": "fanfold.cli.control",
-    "explain": "fanfold.cli.explain",
-    "query": "fanfold.cli.query",
-    "fork": "fanfold.cli.fork",
-    "diff": "fanfold.cli.changes",
-    "apply": "fanfold.cli.changes",
-    "replay": "fanfold.cli.verify",
-    "verify": "fanfold.cli.verify",
-    "models": "fanfold.cli.models",
-    "smoke": "fanfold.cli.smoke",
-    "spawn": "fanfold.cli.subagents",
-    "wait": "fanfold.cli.subagents",
-    "send": "fanfold.cli.subagents",
-    "close": "fanfold.cli.subagents",
-    "ps": "fanfold.cli.subagents",
-    "gc": "fanfold.cli.gc",
-    "doctor": "fanfold.cli.doctor",
-    "init": "fanfold.cli.init",
-    "schema": "fanfold.cli.schema",
+GROUPS = {
+    "Run recipes": {
+        "run": "runs.run",
+        "resume": "runs.resume",
+        "pause": "runs.control",
+        "cancel": "runs.control",
+        "approve": "runs.control",
+        "reject": "runs.control",
+        "fork": "runs.fork",
+        "diff": "runs.changes",
+        "apply": "runs.changes",
+    },
+    "Look at runs": {
+        "runs": "history.runs",
+        "inspect": "history.runs",
+        "watch": "history.logs",
+        "logs": "history.logs",
+        "explain": "history.explain",
+        "query": "history.query",
+        "replay": "history.verify",
+        "verify": "history.verify",
+    },
+    "Write recipes": {
+        "init": "system.init",
+        "list": "recipes.catalogue",
+        "show": "recipes.catalogue",
+        "check": "recipes.check",
+        "schema": "recipes.schema",
+    },
+    "Agents and models": {
+        "agents": "agents.roles",
+        "models": "agents.models",
+        "spawn": "agents.subagents",
+        "wait": "agents.subagents",
+        "send": "agents.subagents",
+        "close": "agents.subagents",
+        "ps": "agents.subagents",
+    },
+    "This installation": {
+        "doctor": "system.doctor",
+        "smoke": "system.smoke",
+        "gc": "system.gc",
+    },
 }
-"""Command → the module that holds it. The order is that of the help text."""
+"""What people do → command → the module in this package that holds it. The order is that of the help text."""
+
+COMMANDS = {name: f"fanfold.cli.{module}" for group in GROUPS.values() for name, module in group.items()}
 
 _GLOBAL_FLAGS = frozenset({"--json", "--no-color"})
 

@@ -6,7 +6,7 @@ from importlib import import_module
 
 import click
 
-from fanfold.cli.main import COMMANDS
+from fanfold.cli.main import COMMANDS, GROUPS
 
 _COMMON = ("project", "as_json", "no_color")
 _EXITS = (
@@ -32,8 +32,11 @@ def help_text() -> str:
     """What `fanfold --help` prints; kept as a constant because importing click would triple its cost."""
     commands = load_commands()
     width = max(map(len, commands))
-    lines = [f"  {name.ljust(width)}  {command.get_short_help_str(90)}" for name, command in commands.items()]
-    return _HELP.format(commands="\n".join(lines))
+    groups = []
+    for title, names in GROUPS.items():
+        lines = [f"  {name.ljust(width)}  {commands[name].get_short_help_str(90)}" for name in names]
+        groups.append("\n".join([f"{title}:", *lines]))
+    return _HELP.format(commands="\n\n".join(groups))
 
 
 def reference_markdown() -> str:
@@ -70,7 +73,6 @@ Fan a job out to a team of AI agents and fold one answer back.
 
 Usage: fanfold COMMAND [OPTIONS] [ARGUMENTS]
 
-Commands:
 {commands}
 
 Options of every command:

@@ -14,6 +14,8 @@ from fanfold.errors import NotFoundError
 from fanfold.wiring import wire
 
 if TYPE_CHECKING:
+    from fanfold.kernel.nodes import Node, Run
+    from fanfold.runtime.hosting.run_tree import RunTree
     from fanfold.runtime.operations.project import Project
 
 
@@ -38,3 +40,17 @@ def stored(call: Call) -> Iterator[Project]:
         yield project
     finally:
         project.close()
+
+
+def find_step(tree: RunTree, run: Run, path: str) -> Node:
+    """The instance a person means: relative to the run, and on the root anywhere in the tree."""
+    from fanfold.kernel.state import find_node
+
+    node = find_node(tree.state, run.tree_path(path))
+    if node is not None:
+        return node
+    from fanfold.text.diagnostics import nearest
+
+    near = nearest(path, tuple(run.nodes))
+    hint = f'did you mean "{near}"?' if near else f"fanfold inspect {run.id} --steps lists them"
+    raise NotFoundError("step.not_found", f"run {run.id} has no step {path}", hint=hint)

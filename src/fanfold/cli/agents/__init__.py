@@ -1,0 +1,1 @@
+"""Commands about who does the work: roles, models, subagents."""

@@ -1,0 +1,1 @@
+"""Commands that look at runs: what happened, what happens now, and why."""

@@ -1,0 +1,1 @@
+"""Commands about recipes: list, show, check, and the set-up of editors."""

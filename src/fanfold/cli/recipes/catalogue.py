@@ -1,0 +1,164 @@
+"""`fanfold list` and `fanfold show`: which recipes there are, and what one of them does."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+
+import click
+
+from fanfold.cli.command import Call, command
+from fanfold.cli.recipes.opening import open_project, open_recipe
+from fanfold.cli.terminal.output import paint, plain, say, say_json
+from fanfold.errors import EXIT_OK, AuthorError
+from fanfold.kernel.plan import GroupAction, Input, Plan, Step
+from fanfold.recipe.library import Entry
+
+MAX_VALUE_CHARS = 60
+_ORIGINS = {"project": "This project", "user": "Yours", "builtin": "Built in"}
+
+
+@command("list", summary="List the recipes known here")
+def list_command(call: Call) -> int:
+    """List recipes by name: the project's, yours, and those built in."""
+    entries = open_project(call).wired.library.list()
+    if call.as_json:
+        say_json([_entry_document(entry) for entry in entries])
+        return EXIT_OK
+    width = max((len(f"{entry.name}@{entry.version}") for entry in entries), default=0)
+    for origin, heading in _ORIGINS.items():
+        here = [entry for entry in entries if entry.origin == origin]
+        if here:
+            say(f"{paint(heading, 'bold', call.colour)}\n")
+        for entry in here:
+            name = f"{entry.name}@{entry.version}".ljust(width)
+            say(f"  {paint(name, 'cyan', call.colour)}  {plain(entry.description)}\n")
+            for warning in entry.warnings:
+                sys.stderr.write(f"warning: {plain(warning)}\n")
+    return EXIT_OK
+
+
+@command("show", summary="Show a recipe's inputs and graph, as text, Mermaid or SVG")
+@click.argument("recipe", metavar="NAME[@V]")
+@click.option("--mermaid", is_flag=True, help="The graph as Mermaid text.")
+@click.option("--svg", is_flag=True, help="The graph as an SVG picture.")
+def show_command(call: Call, recipe: str, mermaid: bool, svg: bool) -> int:
+    """Show what a recipe takes and does; NAME may also be a file."""
+    if mermaid and svg:
+        raise AuthorError("usage.conflicting_options", "--mermaid and --svg exclude each other")
+    _, opened = open_recipe(call, recipe)
+    plan = opened.runnable()
+    picture = None
+    if mermaid:
+        from fanfold.runtime.views.drawing import mermaid as draw_mermaid
+
+        picture = draw_mermaid(plan)
+    if svg:
+        from fanfold.runtime.views.drawing_svg import svg as draw_svg
+
+        picture = draw_svg(plan)
+    if call.as_json:
+        document = _plan_document(plan, opened.found.file)
+        say_json({**document, "graph": picture} if picture is not None else document)
+    else:
+        say(picture if picture is not None else "".join(_plan_text(plan, call.colour)))
+    return EXIT_OK
+
+
+def _entry_document(entry: Entry) -> dict[str, object]:
+    return {
+        "name": entry.name,
+        "version": entry.version,
+        "description": entry.description,
+        "origin": entry.origin,
+        "file": entry.file,
+        "warnings": entry.warnings,
+    }
+
+
+def _plan_document(plan: Plan, file: str) -> dict[str, object]:
+    return {
+        "name": plan.name,
+        "version": plan.version,
+        "description": plan.description,
+        "file": file,
+        "inputs": [_input_document(one) for one in plan.inputs],
+        "steps": [_step_document(step) for step in plan.steps],
+        "limits": plan.limits,
+    }
+
+
+def _input_document(one: Input) -> dict[str, object]:
+    return {
+        "name": one.name,
+        "type": one.type,
+        "required": one.required,
+        "default": one.default,
+        "enum": one.enum,
+        "description": one.description,
+    }
+
+
+def _step_document(step: Step) -> dict[str, object]:
+    inner = step.action.steps if isinstance(step.action, GroupAction) else ()
+    return {
+        "id": step.id,
+        "type": step.type,
+        "description": step.description,
+        "role": getattr(step.action, "agent", None),
+        "posture": step.posture,
+        "depends_on": step.depends_on,
+        "when": step.when,
+        "for_each": step.for_each,
+        "max_iterations": step.repeat.max_iterations if step.repeat is not None else None,
+        "read_set": step.read_set,
+        "write_set": step.write_set,
+        "steps": [_step_document(one) for one in inner],
+    }
+
+
+def _plan_text(plan: Plan, colour: bool) -> Iterator[str]:
+    yield paint(f"{plan.name}@{plan.version}", "bold", colour) + "\n"
+    if plan.description:
+        yield f"{plain(plan.description)}\n"
+    if plan.inputs:
+        yield f"\n{paint('Inputs', 'bold', colour)}\n"
+        names = max(len(one.name) for one in plan.inputs)
+        kinds = max(len(_needed(one)) for one in plan.inputs)
+        for one in plan.inputs:
+            row = f"  {paint(one.name.ljust(names), 'cyan', colour)}  {_needed(one).ljust(kinds)}  "
+            yield f"{row}{plain(one.description)}".rstrip() + "\n"
+    yield f"\n{paint('Steps', 'bold', colour)}\n"
+    rows = list(_step_rows(plan.steps, ""))
+    widths = [max(len(row[column]) for row in rows) for column in (0, 1, 2)]
+    for name, who, marks, after in rows:
+        named = paint(name.ljust(widths[0]), "cyan", colour)
+        line = f"  {named}  {who.ljust(widths[1])}  {marks.ljust(widths[2])}  {paint(after, 'dim', colour)}"
+        yield line.rstrip() + "\n"
+
+
+def _needed(one: Input) -> str:
+    kind = one.type or "any"
+    if one.required:
+        return f"{kind}, required"
+    if not one.has_default:
+        return kind
+    import msgspec
+
+    default = msgspec.json.encode(one.default).decode()
+    short = default if len(default) <= MAX_VALUE_CHARS else default[: MAX_VALUE_CHARS - 1] + "…"
+    return f"{kind} = {plain(short)}"
+
+
+def _step_rows(steps: tuple[Step, ...], indent: str) -> Iterator[tuple[str, str, str, str]]:
+    from fanfold.runtime.views.drawing import label, shown
+
+    for step in steps:
+        text = label(step)
+        does = {"reader": "reads", "writer": "writes"}.get(text.kind, text.kind)
+        who = plain(shown(text.subtitle)) if text.kind != "group" else ""
+        marks = ", ".join([does, *text.marks]) if text.kind != "group" else ", ".join(text.marks) or "group"
+        after = f"after {', '.join(step.depends_on)}" if step.depends_on else ""
+        yield f"{indent}{step.id}", who, marks, after
+        if isinstance(step.action, GroupAction):
+            yield from _step_rows(step.action.steps, indent + "  ")

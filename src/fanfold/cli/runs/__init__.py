@@ -1,0 +1,1 @@
+"""Commands that start runs, go on with them and steer them."""

@@ -1,0 +1,190 @@
+"""`fanfold diff` and `fanfold apply`: what steps changed, and putting a proposal into the project.
+
+A patch that goes into a file or a program is written as it is; on a terminal nothing in it can act.
+"""
+
+from __future__ import annotations
+
+import sys
+
+import click
+from msgspec import to_builtins
+
+from fanfold.cli.agents.subagent_changes import apply_changes, find_changes, is_subagent
+from fanfold.cli.command import Call, command
+from fanfold.cli.stored import find_step, stored
+from fanfold.cli.terminal.output import one_line, paint, say, say_json
+from fanfold.errors import EXIT_OK, AuthorError, NotFoundError
+from fanfold.runtime.operations.changes import (
+    KEPT,
+    LEFT_OUT,
+    PROPOSED,
+    Applied,
+    StepChanges,
+    apply_proposal,
+    step_changes,
+)
+
+MAX_FILES = 40
+_COLOURS = (
+    ("diff --git ", "bold"),
+    ("--- ", "bold"),
+    ("+++ ", "bold"),
+    ("@@", "cyan"),
+    ("+", "green"),
+    ("-", "red"),
+)
+
+
+@command("diff", summary="Show what steps proposed, or changed before they failed")
+@click.argument("run")
+@click.argument("step", required=False)
+def diff_command(call: Call, run: str, step: str | None) -> int:
+    """Show what the steps of RUN changed, or only STEP: a patch of each proposal that waits and of what a
+    failed step left in its workspace. Of changes that are merged the log knows the files, but no patch. RUN
+    may be a subagent (fanfold ps).
+
+    STEP is a path as `fanfold inspect` shows it; on the root run also one inside a child run. The output can
+    be given to `git apply`. With --json: {"run_id", "steps": [{"path", "state", "changes": [{"path",
+    "kind"}], "patch", "proposal", "workspace", "why", "left_out", "left_out_count"}]}, where state is
+    proposed, applied, merged, kept, gone for a proposal that nobody has any more, or left_out for a step of
+    which nothing came home because the project ignores its files.
+    """
+    if is_subagent(run):
+        _refuse_step(run, step)
+        return _say_changes(call, run, find_changes(call, run))
+    with stored(call) as project:
+        head = project.resolve(run)
+        tree = project.view(head.root_run_id)
+        chosen = tree.state.runs[head.run_id]
+        node = None if step is None else find_step(tree, chosen, step)
+        found = step_changes(project, tree, chosen, node)
+        if node is not None and not found:
+            status = node.status
+            raise NotFoundError("changes.none", f"{step} is {status}, and nothing that it changed is there")
+    return _say_changes(call, head.run_id, found)
+
+
+@command("apply", summary="Merge what a step proposed into the project")
+@click.argument("run")
+@click.argument("step", required=False)
+@click.option("--dry-run", is_flag=True, help="Say what would change; change nothing.")
+def apply_command(call: Call, run: str, step: str | None, dry_run: bool) -> int:
+    """Merge what STEP of RUN, or a subagent, proposed into the project as it is now: all of it, or nothing.
+
+    Where both sides changed the same lines nothing is changed and the files are named (exit status 1). What
+    was applied before is not applied again, which is no error. The run's log says who applied what, also
+    when the run has ended. With --json: {"run_id", "step", "proposal", "dry_run", "already", "changes":
+    [{"path", "kind"}]}; conflicts are in the details of the error.
+    """
+    if is_subagent(run):
+        _refuse_step(run, step)
+        return _say_applied(call, run, apply_changes(call, run, dry_run=dry_run), dry_run)
+    if step is None:
+        hint = f"fanfold diff {run} lists what waits"
+        raise AuthorError("usage.missing", "there is no STEP: whose proposal is to be applied?", hint=hint)
+    with stored(call) as project:
+        head = project.resolve(run)
+        tree = project.view(head.root_run_id)
+        node = find_step(tree, tree.state.runs[head.run_id], step)
+        done = apply_proposal(project, tree, head, node, dry_run=dry_run)
+    return _say_applied(call, head.run_id, done, dry_run)
+
+
+def _refuse_step(subagent: str, step: str | None) -> None:
+    if step is not None:
+        raise AuthorError("usage.conflict", f"{subagent} is a subagent and has no steps")
+
+
+def _say_changes(call: Call, run: str, found: list[StepChanges]) -> int:
+    if call.as_json:
+        say_json({"run_id": run, "steps": [to_builtins(one) for one in found]})
+        return EXIT_OK
+    for one in found:
+        _show(one, run, call.colour)
+    if not found:
+        say(f"no step of run {run} changed anything that is merged, proposed or kept\n")
+    return EXIT_OK
+
+
+def _say_applied(call: Call, run: str, done: Applied, dry_run: bool) -> int:
+    if call.as_json:
+        facts = {"run_id": run, "step": done.path, "proposal": done.proposal, "dry_run": dry_run}
+        say_json({**facts, "already": done.already, "changes": done.changes})
+    else:
+        _tell(done, dry_run)
+    return EXIT_OK
+
+
+def _tell(done: Applied, dry_run: bool) -> None:
+    path = one_line(done.path)
+    if done.already:
+        say(f"{path} was applied before\n")
+        return
+    if not done.changes:
+        say(f"{path}: the project holds all of it already\n")
+        return
+    say(f"{'would apply' if dry_run else 'applied'} {path}: {_files(len(done.changes))}\n")
+    for change in done.changes[:MAX_FILES]:
+        say(f"  {change['kind']} {one_line(change['path'])}\n")
+    if len(done.changes) > MAX_FILES:
+        say(f"  … {len(done.changes) - MAX_FILES} more\n")
+
+
+def _show(step: StepChanges, run: str, colour: bool) -> None:
+    say(paint(f"# {one_line(_head(step, run))}", "bold", colour) + "\n")
+    if step.left_out and step.state != LEFT_OUT:
+        say(f"# {one_line(_left_out(step))}\n")
+    if step.patch is None:
+        for change in step.changes[:MAX_FILES]:
+            say(f"#   {change['kind']} {one_line(change['path'])}\n")
+        if len(step.changes) > MAX_FILES:
+            say(f"#   … {len(step.changes) - MAX_FILES} more\n")
+        return
+    bare = [change["path"] for change in step.changes if not _is_drawn(change["path"], step.patch)]
+    if bare:
+        more = f" … {len(bare) - MAX_FILES} more" if len(bare) > MAX_FILES else ""
+        say(f"# without a patch: {one_line(', '.join(bare[:MAX_FILES]))}{more}\n")
+    if not sys.stdout.isatty():
+        say(step.patch)
+        return
+    for line in step.patch.splitlines():
+        shade = next((shade for start, shade in _COLOURS if line.startswith(start)), "")
+        text = _inert(line)
+        say((paint(text, shade, colour) if shade else text) + "\n")
+
+
+def _is_drawn(path: str, patch: str) -> bool:
+    """Whether a patch has this path; git quotes names that are not plain."""
+    shown = path if path.isascii() and path.isprintable() and not set(path) & {'"', "\\"} else None
+    return shown is None or f" b/{shown}\n" in patch or f"a/{shown} b/" in patch
+
+
+def _head(step: StepChanges, run: str) -> str:
+    files = _files(len(step.changes))
+    if step.state == PROPOSED:
+        whose = run if run == step.path else f"{run} {step.path}"
+        return f"{step.path}: {files} proposed; apply them: fanfold apply {whose}"
+    if step.state == KEPT:
+        why = f" after {step.why}" if step.why else ""
+        return f"{step.path}: {files} kept{why} in {step.workspace}"
+    if step.state == LEFT_OUT:
+        return f"{step.path}: {_left_out(step)}"
+    return f"{step.path}: {files} {step.state}"
+
+
+def _left_out(step: StepChanges) -> str:
+    more = "" if step.left_out_count == len(step.left_out) else " …"
+    return (
+        f"{_files(step.left_out_count)} left behind, which the project ignores and write_set does not name:"
+        f" {', '.join(step.left_out)}{more}"
+    )
+
+
+def _files(count: int) -> str:
+    return f"{count} file{'' if count == 1 else 's'}"
+
+
+def _inert(line: str) -> str:
+    """A line that a terminal shows and does not act upon; tabs stay."""
+    return "".join(c if c.isprintable() or c == "\t" else "�" for c in line)

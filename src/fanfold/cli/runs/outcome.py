@@ -1,0 +1,204 @@
+"""How a run is reported to whoever started, resumed or forked it: result on stdout, summary on stderr.
+
+`run`, `resume` and `fork` print the same things and end with the same status, also for a run that ended
+long ago, so that a script need not know which of them it was that finished the work.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from fanfold.cli.command import Call
+from fanfold.cli.failures import reader_left
+from fanfold.cli.terminal.output import one_line, paint, say, say_json, wants_colour
+from fanfold.cli.terminal.progress import tell
+from fanfold.cli.terminal.transitions import COLOURS, duration
+from fanfold.errors import EXIT_BUDGET, EXIT_CANCELLED, EXIT_FAILED, EXIT_OK, EXIT_WAITING
+from fanfold.kernel.budget import Ledger
+from fanfold.kernel.lifecycle import CANCELLED, COMPLETED, PAUSED, RUN_TERMINAL, WAITING
+from fanfold.kernel.nodes import Node
+from fanfold.runtime.hosting.run_tree import RunTree, run_status
+from fanfold.runtime.records.ids import session_id
+from fanfold.runtime.views.approvals import open_approvals
+from fanfold.runtime.views.documents import as_text, result_document, run_error, waiting_proposals
+
+MAX_FAILURES = 5
+
+
+def exit_status(tree: RunTree) -> int:
+    """The exit status that says how a run stands."""
+    status = run_status(tree.state, tree.root)
+    if status == COMPLETED:
+        return EXIT_OK
+    if status == CANCELLED:
+        return EXIT_CANCELLED
+    if status in RUN_TERMINAL:
+        return EXIT_FAILED
+    if status == PAUSED and tree.state.pausing == "budget":
+        return EXIT_BUDGET
+    return EXIT_WAITING
+
+
+def say_outcome(call: Call, tree: RunTree) -> int:
+    """Print the result and what a person should know beside it; returns the exit status."""
+    try:
+        _say_result(call, tree)
+    except BrokenPipeError:
+        reader_left()  # who ran it may not care for the answer; the status still tells how it went
+    colour = wants_colour(sys.stderr, call.no_color)
+    tell("".join(_summary(call, tree, colour)))
+    return exit_status(tree)
+
+
+def _say_result(call: Call, tree: RunTree) -> None:
+    document = result_document(tree)
+    if call.as_json:
+        say_json(document)
+    elif document["output"] is not None:
+        text = as_text(document["output"])
+        say(text if text.endswith("\n") else f"{text}\n")
+    sys.stdout.flush()
+
+
+def _summary(call: Call, tree: RunTree, colour: bool) -> list[str]:
+    status = run_status(tree.state, tree.root)
+    lines = [f"{paint(status, COLOURS.get(status, 'bold'), colour)}  {_facts(tree)}\n"]
+    lines += _proposals(tree)
+    lines += _left_behind(tree)
+    if status in RUN_TERMINAL:
+        lines += _failures(call, tree, colour)
+        return lines
+    held = run_error(tree, tree.root)
+    if status == WAITING:
+        lines += _how_to_answer(tree)
+    elif held is not None and tree.state.pausing == "budget":
+        lines.append(f"  {held.message}\n")
+        lines.append(f"  raise it: fanfold resume {tree.root.id} {_raise_flags(tree)}\n")
+    else:
+        if held is not None and tree.memory.held_by is not None:
+            lines.append(f"  {one_line(held.message)} [{held.code}]\n")
+            lines.append(f"    {one_line(held.hint)}\n")
+        lines.append(f"  resume it: fanfold resume {tree.root.id}\n")
+    return lines
+
+
+def _facts(tree: RunTree) -> str:
+    usage, agents = tree.spent(tree.root)
+    parts = [f"run {tree.root.id}"]
+    started, ended = tree.memory.run_started.get(tree.root.id), tree.memory.run_ended.get(tree.root.id)
+    if started and ended:
+        parts.append(duration(ended - started))
+    if agents:
+        parts.append(f"{agents} agent{'' if agents == 1 else 's'}")
+    if usage.tokens:
+        parts.append(f"{usage.tokens:,} tokens")
+    if usage.micro_usd:
+        parts.append(f"${usage.micro_usd / 1_000_000:.4f}")
+    return " · ".join(parts)
+
+
+def _raise_flags(tree: RunTree) -> str:
+    """The options that lift what holds the run."""
+    state = tree.state
+    limits = {limit for _, _, limit in state.starved}
+    flags: list[str] = []
+    if "max_agents" in limits:
+        flags.append(f"--max-agents {state.max_agents * 2}")
+    if state.oversize:
+        flags.append(f"--max-steps {state.max_steps * 2}")
+    if "budget" in limits or not flags:
+        flags.append(_budget_flag(state.ledger))
+    return " ".join(flags)
+
+
+def _budget_flag(ledger: Ledger) -> str:
+    """The budget that is nearer to its end; where only a part of the run has one, whichever it is.
+
+    Tokens, where prices are unknown: more dollars would stop the run again.
+    """
+    tokens, micro_usd = ledger.left()
+    if ledger.max_micro_usd is not None and micro_usd is not None and not ledger.unknowable:
+        left = micro_usd / max(1, ledger.max_micro_usd)
+        if tokens is None or left <= tokens / max(1, ledger.max_tokens or 0):
+            return f"--budget-usd {ledger.max_micro_usd * 2 / 1_000_000:g}"
+    return f"--budget-tokens {ledger.max_tokens * 2 if ledger.max_tokens is not None else 'N'}"
+
+
+def _how_to_answer(tree: RunTree) -> list[str]:
+    lines: list[str] = []
+    for approval in open_approvals(tree)[:MAX_FAILURES]:
+        choice = f" --choice {approval.choices[0]}" if approval.choices else ""
+        lines.append(f"  {approval.path}: {one_line(approval.question)}\n")
+        lines.append(f"    answer it: fanfold approve {tree.root.id} {approval.path}{choice}\n")
+    return lines
+
+
+def _proposals(tree: RunTree) -> list[str]:
+    """What waits to be applied, and the command that shows it."""
+    waiting = waiting_proposals(tree)
+    lines = [
+        f"  {one_line(path)} proposes to change {files} file{'' if files == 1 else 's'}:"
+        f" fanfold diff {tree.root.id} {one_line(path)}\n"
+        for path, files in list(waiting.items())[:MAX_FAILURES]
+    ]
+    if len(waiting) > MAX_FAILURES:
+        lines.append(f"  and {len(waiting) - MAX_FAILURES} more: fanfold diff {tree.root.id}\n")
+    return lines
+
+
+def _left_behind(tree: RunTree) -> list[str]:
+    """Steps that wrote files of which none came home: what looks like work that was lost."""
+    home = {(run, row["step"]) for run, rows in tree.memory.changes.items() for row in rows}
+    bare = [(at, count) for at, (count, _) in tree.memory.left_out.items() if at not in home]
+    lines: list[str] = []
+    for (run, step), count in bare[:MAX_FAILURES]:
+        path = one_line(tree.state.runs[run].tree_path(step))
+        files = f"{count} file{'' if count == 1 else 's'}"
+        lines.append(f"  {path} wrote only {files} that git ignores: fanfold diff {tree.root.id} {path}\n")
+    return lines
+
+
+def _failures(call: Call, tree: RunTree, colour: bool) -> list[str]:
+    """What failed first hand; a group or map fails only because of what it holds."""
+    failed = [node for run in tree.state.runs.values() for node in run.nodes.values() if _failed(node)]
+    lines: list[str] = []
+    for node in failed[:MAX_FAILURES]:
+        lines.append(_failure_line(node, colour))
+        if _is_kept(call, node):
+            path = one_line(node.run.tree_path(node.path))
+            lines.append(f"    what it changed is kept: fanfold diff {tree.root.id} {path}\n")
+    if len(failed) > MAX_FAILURES:
+        lines.append(f"  and {len(failed) - MAX_FAILURES} more: fanfold inspect {tree.root.id} --steps\n")
+    error = tree.root.error
+    if not failed and error is not None:
+        lines.append(f"  {one_line(error.message or error.code)}\n")
+    return lines
+
+
+def _failed(node: Node) -> bool:
+    return (
+        node.error is not None
+        and node.status in ("failed", "timed_out")
+        and getattr(node, "failed_child", None) is None
+    )
+
+
+def _is_kept(call: Call, node: Node) -> bool:
+    """Whether a failed step left a workspace in which it changed something."""
+    if node.step.workspace_mode != "isolated" or not node.write_set:
+        return False
+    folder = call.project / ".fanfold" / "subagents" / session_id(node.run.id, node.path, node.attempt)
+    try:
+        return next((folder / "upper").iterdir(), None) is not None
+    except OSError:
+        return (folder / "copied").exists()  # a copy, which nobody compares just for this line
+
+
+def _failure_line(node: Node, colour: bool) -> str:
+    error = node.error
+    assert error is not None
+    path = node.run.tree_path(node.path)
+    attempts = f" after {node.attempt} attempts" if node.attempt > 1 else ""
+    how = f"{node.status.replace('_', ' ')}{attempts}"
+    text = f"  {paint(path, 'cyan', colour)} {how}: {one_line(error.message)}"
+    return f"{text} [{error.code}]\n" + (f"    {one_line(error.hint)}\n" if error.hint else "")

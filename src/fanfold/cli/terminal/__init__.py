@@ -1,0 +1,1 @@
+"""How the command line shows things and asks: text, colours, live progress, questions."""

@@ -1,0 +1,78 @@
+"""The one way in which commands speak: text or JSON on stdout, colour only where it helps.
+
+Text that came from outside (file names, recipe words) goes through `plain`, so nothing a recipe or a
+file name contains can drive the reader's terminal.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TextIO
+
+_COLOURS = {
+    "red": "31;1",
+    "green": "32",
+    "yellow": "33",
+    "blue": "34;1",
+    "magenta": "35",
+    "cyan": "36",
+    "bold": "1",
+    "dim": "2",
+}
+
+
+def say(text: str) -> None:
+    """Write text to stdout, whatever its encoding can show."""
+    try:
+        sys.stdout.write(text)
+    except UnicodeEncodeError:
+        encoding = sys.stdout.encoding or "ascii"
+        sys.stdout.write(text.encode(encoding, "backslashreplace").decode(encoding))
+
+
+def say_json(document: object) -> None:
+    """Write one JSON document and a line break."""
+    say(f"{to_json(document)}\n")
+
+
+def to_json(document: object) -> str:
+    """JSON as scripts expect it: non-ASCII as it is, structs as objects."""
+    import msgspec
+
+    try:
+        return msgspec.json.encode(document).decode()
+    except UnicodeEncodeError:
+        # A file name that is not UTF-8 holds lone surrogates, which only escapes can carry.
+        import json
+
+        return json.dumps(msgspec.to_builtins(document))
+
+
+def plain(text: str) -> str:
+    """Text without anything a terminal would act on; line breaks stay."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() or c == "\n" else "�" for c in text)
+
+
+def one_line(text: str) -> str:
+    """The same on one line, for where a second one would look like something else."""
+    return plain(" ".join(text.split()))
+
+
+def paint(text: str, colour: str, on: bool) -> str:
+    """Text in a colour, or as it is when colours are off."""
+    return f"\x1b[{_COLOURS[colour]}m{text}\x1b[0m" if on and text else text
+
+
+def wants_colour(stream: TextIO, refused: bool) -> bool:
+    """Colour only on a terminal, and never against NO_COLOR or --no-color."""
+    if refused or os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
+        return False
+    return stream.isatty()
+
+
+def on_terminal() -> bool:
+    """Whether somebody sits here who can be asked."""
+    return sys.stdin is not None and sys.stdin.isatty() and sys.stderr.isatty()

@@ -1,0 +1,108 @@
+"""Progress of a run on stderr: one plain line per transition, or a live tree on a terminal.
+
+Progress is for people and never the result: whatever goes wrong with it must not stop the run, and a
+reader that closed the pipe is simply not told any more.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol, TextIO
+
+from fanfold.cli.terminal.output import paint, wants_colour
+from fanfold.cli.terminal.transitions import COLOURS, Transition, Transitions, clock
+from fanfold.kernel.events import Envelope
+from fanfold.kernel.plan import Step
+from fanfold.runtime.hosting.run_tree import RunTree
+
+
+class Progress(Protocol):
+    """Something that shows how a run goes on."""
+
+    def update(self, written: Sequence[Envelope], tree: RunTree) -> None:
+        """These events were just recorded; the tree is as they left it."""
+
+    def hear(self, run: str, step: str, entry: Mapping[str, Any]) -> None:
+        """A session says what it does right now; nothing of it is recorded."""
+
+    def suspend(self) -> None:
+        """Get out of the way: somebody is asked something."""
+
+    def resume(self) -> None: ...
+
+    def close(self) -> None:
+        """Nothing more will happen."""
+
+
+class Lines:
+    """One line per transition."""
+
+    def __init__(self, stream: TextIO, colour: bool) -> None:
+        self._stream = stream
+        self._colour = colour
+        self._tree: RunTree | None = None
+        self._transitions = Transitions(self._find_step)
+
+    def update(self, written: Sequence[Envelope], tree: RunTree) -> None:
+        self._tree = tree
+        found = (self._transitions.read(envelope) for envelope in written)
+        lines = [line(one, tree.root.id, self._colour) for one in found if one is not None]
+        if lines:
+            self._write("".join(lines))
+
+    def hear(self, run: str, step: str, entry: Mapping[str, Any]) -> None:
+        pass  # lines are for what happened, and stay
+
+    def suspend(self) -> None:
+        pass
+
+    def resume(self) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+    def _write(self, text: str) -> None:
+        tell(text, self._stream)
+
+    def _find_step(self, run: str, path: str) -> Step | None:
+        return None if self._tree is None else step_at(self._tree, run, path)
+
+
+def line(one: Transition, root: str, colour: bool) -> str:
+    """A transition as one line of text."""
+    name = one.path or f"run {root}"
+    text = paint(one.text, COLOURS.get(one.word, "dim"), colour and one.word != "started")
+    return f"{paint(clock(one.at), 'dim', colour)} {paint(name, 'cyan', colour)} {text}\n"
+
+
+def step_at(tree: RunTree, run: str, path: str) -> Step | None:
+    """The step of an instance, if the tree knows it."""
+    found = tree.state.runs.get(run)
+    node = found.nodes.get(path) if found is not None else None
+    return None if node is None else node.step
+
+
+def tell(text: str, stream: TextIO | None = None) -> None:
+    """Say something on stderr; a reader that left is no reason to stop a run."""
+    out: TextIO = sys.stderr if stream is None else stream
+    try:
+        out.write(text)
+        out.flush()
+    except UnicodeEncodeError:
+        encoding = out.encoding or "ascii"
+        out.write(text.encode(encoding, "backslashreplace").decode(encoding))
+    except (BrokenPipeError, ValueError):
+        pass
+
+
+def open_progress(no_color: bool) -> Progress:
+    """A live tree where somebody looks on, plain lines elsewhere."""
+    stream = sys.stderr
+    if stream.isatty() and os.environ.get("TERM", "dumb") != "dumb":
+        from fanfold.cli.terminal.live import LiveTree
+
+        return LiveTree(no_color=no_color)
+    return Lines(stream, wants_colour(stream, no_color))

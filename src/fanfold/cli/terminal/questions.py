@@ -1,0 +1,134 @@
+"""Questions at the terminal: may this run, may an agent do that, and the approvals of a run that is watched.
+
+While a question stands here, anybody may answer it from elsewhere; then it is withdrawn.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import termios
+from collections.abc import Sequence
+
+from fanfold.agents.permissions import Action
+from fanfold.cli.terminal.output import plain
+from fanfold.cli.terminal.progress import Progress, tell
+from fanfold.kernel.decide import is_waiting
+from fanfold.kernel.events import Envelope
+from fanfold.kernel.lifecycle import RUNNING
+from fanfold.kernel.plan import Plan
+from fanfold.runtime.hosting.host import Host, now_ms
+from fanfold.runtime.hosting.requests import Verdict, answer_approval, this_person
+from fanfold.runtime.hosting.run_tree import RunTree
+from fanfold.runtime.views.approvals import OpenApproval, open_approvals
+
+MAX_LINES = 20
+_YES = frozenset({"a", "approve", "y", "yes"})
+_NO = frozenset({"r", "reject", "n", "no"})
+_WANTS = {"command": "wants to run", "write": "wants to write", "network": "wants to fetch"}
+_LATER = frozenset({"l", "later", "q", "quit"})
+
+
+def may_run(plan: Plan, lines: Sequence[str]) -> bool:
+    """Ask once whether the recipe may do what it declares."""
+    tell(f"{plan.name} asks for permission:\n")
+    for one in lines[:MAX_LINES]:
+        tell(f"  {plain(one)}\n")
+    if len(lines) > MAX_LINES:
+        tell(f"  and {len(lines) - MAX_LINES} more\n")
+    return confirm("Run it?")
+
+
+def confirm(question: str) -> bool:
+    """A yes-or-no question; anything but yes is no."""
+    tell(f"{question} [y/N] ")
+    return sys.stdin.readline().strip().lower() in ("y", "yes")
+
+
+class Desk:
+    """Asks the approvals of one run at this terminal, one at a time."""
+
+    def __init__(self, host: Host, progress: Progress) -> None:
+        self._host = host
+        self._progress = progress
+        self._asked: OpenApproval | None = None
+
+    def look(self, _written: Sequence[Envelope], tree: RunTree) -> None:
+        """After every decision: is there something to ask, or to withdraw?"""
+        waiting = tree.root.status == RUNNING and not tree.state.pausing and is_waiting(tree.state)
+        still_open = open_approvals(tree) if waiting else []
+        if self._asked is not None and self._asked not in still_open:
+            self._withdraw()
+        if self._asked is None and still_open:
+            self._ask(still_open[0])
+
+    def _ask(self, approval: OpenApproval) -> None:
+        self._asked = approval
+        self._progress.suspend()
+        tell(f"\n{approval.path}: {plain(approval.question)}\n")
+        if approval.show:
+            tell("".join(f"  │ {one}\n" for one in plain(approval.show).splitlines()))
+        tell(_prompt(approval))
+        asyncio.get_running_loop().add_reader(sys.stdin.fileno(), self._typed)
+
+    def _typed(self) -> None:
+        # The terminal hands over whole lines, so this does not wait.
+        typed = os.read(sys.stdin.fileno(), 65_536).decode("utf-8", "replace")
+        approval = self._asked
+        assert approval is not None
+        first, _, comment = typed.strip().partition(" ")
+        if not typed or first.lower() in _LATER:
+            self._withdraw()
+            self._host.leave_when_waiting()
+            return
+        decision = _decision(approval, first)
+        if decision is None:
+            tell(_prompt(approval))
+            return
+        self._withdraw()
+        verdict = Verdict(decision, this_person(), comment.strip() or None)
+        answer_approval(self._host.tree, approval.path, verdict, now_ms())
+        self._host.look_for_requests()
+
+    async def allow(self, action: Action) -> bool:
+        """Whether an agent may do what it chose to do. Asked each time; anything but yes is no."""
+        self._progress.suspend()
+        termios.tcflush(sys.stdin.fileno(), termios.TCIFLUSH)  # what was typed before is no answer
+        who = plain(action.step) or "an agent"
+        tell(f"\n{who} {_WANTS.get(action.kind, 'wants to')}: {plain(action.what)}\n  allow it? [y/N] ")
+        loop = asyncio.get_running_loop()
+        typed: asyncio.Future[str] = loop.create_future()
+        loop.add_reader(sys.stdin.fileno(), _hand_over, typed)
+        try:
+            return (await typed).strip().lower() in ("y", "yes")
+        finally:
+            loop.remove_reader(sys.stdin.fileno())
+            self._progress.resume()
+
+    def _withdraw(self) -> None:
+        self._asked = None
+        asyncio.get_running_loop().remove_reader(sys.stdin.fileno())
+        self._progress.resume()
+
+
+def _hand_over(typed: asyncio.Future[str]) -> None:
+    if not typed.done():
+        typed.set_result(os.read(sys.stdin.fileno(), 65_536).decode("utf-8", "replace"))
+
+
+def _prompt(approval: OpenApproval) -> str:
+    if approval.choices:
+        listed = "  ".join(f"{i}) {plain(choice)}" for i, choice in enumerate(approval.choices, 1))
+        return f"  {listed}  (number, or later) > "
+    return "  approve, reject or later, with a comment if you like > "
+
+
+def _decision(approval: OpenApproval, word: str) -> str | None:
+    if approval.choices:
+        if word.isdecimal() and 1 <= int(word) <= len(approval.choices):
+            return approval.choices[int(word) - 1]
+        return word if word in approval.choices else None
+    if word.lower() in _YES:
+        return "approve"
+    return "reject" if word.lower() in _NO else None

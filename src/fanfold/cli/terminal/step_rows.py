@@ -1,0 +1,176 @@
+"""A run as rows: its steps, the instances they became, and the child runs below them, in plan order.
+
+A fan-out is shown by what needs attention: counts for the whole, rows for the items that run, wait or
+failed. Where rows are scarce, what is finished is folded away first.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+
+from msgspec import Struct
+
+from fanfold.cli.terminal.output import one_line, plain
+from fanfold.cli.terminal.transitions import duration
+from fanfold.kernel.lifecycle import COMPLETED, PENDING, READY, RUNNING, SKIPPED, TERMINAL, WAITING
+from fanfold.kernel.nodes import LEAF, MAP, Call, Composite, Node, Run
+from fanfold.kernel.plan import AgentAction, ApprovalAction, CommandAction, FunctionAction, WorkflowAction
+from fanfold.runtime.hosting.run_tree import RunTree
+
+MAX_ITEMS = 12
+"""Items of a fan-out that are all shown."""
+MAX_BUSY_ITEMS = 6
+MAX_NOTE_CHARS = 100
+
+MARKS = {
+    PENDING: ("·", "."),
+    READY: ("·", "."),
+    RUNNING: ("▸", ">"),
+    WAITING: ("?", "?"),
+    COMPLETED: ("✓", "+"),
+    "failed": ("✗", "x"),
+    "timed_out": ("✗", "x"),
+    "cancelled": ("⊘", "/"),
+    SKIPPED: ("∅", "-"),
+}
+"""Status → the mark in front of a row, and the same in ASCII."""
+
+
+class Row(Struct, frozen=True):
+    """One line; `note` says what is special: a question, an error, counts."""
+
+    depth: int
+    name: str
+    path: str
+    status: str
+    who: str
+    took: str
+    note: str
+
+
+def rows(tree: RunTree, now: int, *, every: bool = False, fold_finished: bool = False) -> list[Row]:
+    """The rows of a whole tree; `every` leaves nothing out."""
+    return run_rows(tree, tree.root, now, every=every, fold_finished=fold_finished)
+
+
+def run_rows(
+    tree: RunTree, run: Run, now: int, *, every: bool = False, fold_finished: bool = False
+) -> list[Row]:
+    """The rows of one run and of the runs below it."""
+    return list(_Walk(tree.memory.questions, now, every, fold_finished).children(run.scope.children, 0))
+
+
+def tallest(tree: RunTree, now: int, height: int) -> list[Row]:
+    """As much as fits into `height` rows, the interesting parts first."""
+    found = rows(tree, now)
+    if len(found) > height:
+        found = rows(tree, now, fold_finished=True)
+    if len(found) <= height:
+        return found
+    first = next((i for i, row in enumerate(found) if row.status in (RUNNING, WAITING)), 0)
+    start = max(0, min(first - height // 4, len(found) - (height - 1)))
+    shown = found[start : start + height - 1]
+    rest = f"… {len(found) - len(shown)} more steps"
+    return [*shown, Row(0, rest, "", "", "", "", "")]
+
+
+def counts(tree: RunTree) -> Counter[str]:
+    """How many steps that do work are in each status, over all runs."""
+    return Counter(
+        node.status for run in tree.state.runs.values() for node in run.nodes.values() if node.kind == LEAF
+    )
+
+
+class _Walk:
+    def __init__(
+        self, questions: Mapping[tuple[str, str], str], now: int, every: bool, fold_finished: bool
+    ) -> None:
+        self._questions = questions
+        self._now = now
+        self._every = every
+        self._fold_finished = fold_finished
+
+    def children(self, nodes: Sequence[Node], depth: int) -> Iterator[Row]:
+        for node in nodes:
+            yield from self._node(node, depth)
+
+    def _node(self, node: Node, depth: int) -> Iterator[Row]:
+        inside = self._inside(node)
+        yield self._row(node, depth, inside)
+        if not inside or (self._fold_finished and node.status in (COMPLETED, SKIPPED)):
+            return
+        if node.kind == MAP and not self._every and len(inside) > MAX_ITEMS:
+            busy = [one for one in inside if one.status not in (PENDING, READY, COMPLETED, SKIPPED)]
+            yield from self.children(busy[:MAX_BUSY_ITEMS], depth + 1)
+            return
+        yield from self.children(inside, depth + 1)
+
+    def _inside(self, node: Node) -> Sequence[Node]:
+        if not isinstance(node, Composite):
+            return ()
+        if isinstance(node, Call):
+            return node.child.scope.children if node.child is not None else ()
+        return node.children
+
+    def _row(self, node: Node, depth: int, inside: Sequence[Node]) -> Row:
+        name = node.path.rpartition("/")[2]
+        path = node.run.tree_path(node.path)
+        return Row(
+            depth, name, path, node.status, self._who(node), self._took(node), self._note(node, inside)
+        )
+
+    def _who(self, node: Node) -> str:
+        match node.step.action:
+            case AgentAction(agent=agent) if node.kind == LEAF:
+                return plain(agent)
+            case CommandAction(run=run, gate=gate) if node.kind == LEAF:
+                return one_line(" ".join(run))[:30] or f"{gate} gate"
+            case FunctionAction(handler=handler) if node.kind == LEAF:
+                return plain(handler)[:30]
+            case ApprovalAction() if node.kind == LEAF:
+                return "approval"
+            case WorkflowAction() if isinstance(node, Call):
+                child = node.child
+                return f"{child.plan.name}@{child.plan.version}" if child is not None else "workflow"
+        return ""
+
+    def _took(self, node: Node) -> str:
+        if not node.started_at or node.status == SKIPPED:
+            return ""
+        if node.ended_at:
+            return duration(node.ended_at - node.started_at)
+        return duration(self._now - node.started_at) if node.status in (RUNNING, WAITING) else ""
+
+    def _note(self, node: Node, inside: Sequence[Node]) -> str:
+        parts: list[str] = []
+        if node.kind == MAP and inside:
+            parts.append(_tally(inside))
+        if node.attempt > 1 and node.kind == LEAF:
+            parts.append(f"attempt {node.attempt}")
+        if node.status == WAITING and isinstance(node.step.action, ApprovalAction):
+            asked = self._questions.get((node.run.id, node.path)) or node.step.action.approve
+            parts.append(_short(asked.partition("\n\n")[0]))
+        elif node.status == WAITING:
+            parts.append("waits before its next attempt")
+        if node.status == SKIPPED:
+            parts.append("condition" if node.reason == "condition" else "a dependency failed")
+        first_hand = not isinstance(node, Composite) or node.failed_child is None
+        if node.error is not None and first_hand and node.status in TERMINAL - {COMPLETED, SKIPPED}:
+            parts.append(_short(node.error.message or node.error.code))
+        if isinstance(node, Call) and node.child is not None:
+            parts.append(f"run {node.child.id}")
+        return " · ".join(parts)
+
+
+def _tally(items: Sequence[Node]) -> str:
+    found = Counter(item.status for item in items)
+    done = sum(found[status] for status in TERMINAL)
+    parts = [f"{done}/{len(items)}"]
+    parts += [f"{found[word]} {word}" for word in (RUNNING, WAITING, "failed", "timed_out") if found[word]]
+    return ", ".join(parts)
+
+
+def _short(text: str) -> str:
+    line = one_line(text)
+    return line if len(line) <= MAX_NOTE_CHARS else line[: MAX_NOTE_CHARS - 1] + "…"

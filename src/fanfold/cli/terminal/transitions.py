@@ -1,0 +1,174 @@
+"""From events to what a person wants to hear: who started, who ended and how, in one short line each.
+
+Rules
+* One line per transition of a step and of the root run; what only the kernel needs (times, decisions,
+  stops that were asked for) is left out.
+* Nothing here needs the whole tree: names come from the events, and where those say too little from
+  whoever knows the steps, so the same lines serve the owner, a follower and a stored log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+from msgspec import Struct
+
+from fanfold.cli.terminal.output import plain
+from fanfold.kernel.events import Envelope, Event, Failure, StepEvent, SubagentEvent, WorkflowEvent, event_of
+from fanfold.kernel.plan import ApprovalAction, Step
+
+FindStep: TypeAlias = Callable[[str, str], Step | None]
+"""Run id and path to the step there, if known."""
+MAX_NOTE_CHARS = 160
+
+COLOURS = {
+    "completed": "green",
+    "failed": "red",
+    "timed_out": "red",
+    "cancelled": "yellow",
+    "waiting": "magenta",
+    "retrying": "yellow",
+    "interrupted": "yellow",
+    "paused": "yellow",
+    "skipped": "dim",
+    "partial": "yellow",
+}
+
+
+class Transition(Struct, frozen=True):
+    """`path` is a tree path, empty for the run itself; `text` completes the sentence."""
+
+    at: int
+    path: str
+    word: str
+    text: str
+
+
+class Transitions:
+    """Reads events in order; remembers when each thing started, to say how long it took."""
+
+    def __init__(self, find_step: FindStep) -> None:
+        self._find_step = find_step
+        self._started: dict[tuple[str, str], int] = {}
+
+    def read(self, envelope: Envelope) -> Transition | None:
+        """What to say about an event, or None."""
+        event = (
+            event_of(envelope) if isinstance(envelope.data, dict) else Event("", envelope.at, envelope.data)
+        )
+        data = event.data
+        if isinstance(data, WorkflowEvent):
+            return self._of_run(envelope, data)
+        if isinstance(data, StepEvent | SubagentEvent) and not data.late:
+            word = "completed" if data.status == "finished" else data.status
+            text = self._of_step(envelope, data, word)
+            return None if text is None else Transition(envelope.at, _path(envelope, data.step), word, text)
+        return None
+
+    def _of_run(self, envelope: Envelope, data: WorkflowEvent) -> Transition | None:
+        key = (envelope.run_id, "")
+        if data.kind == "decided" and data.what == "for_each" and data.items is not None:
+            self._started[envelope.run_id, data.step] = envelope.at
+            items = f"{data.value} item{'' if data.value == 1 else 's'}"
+            return Transition(envelope.at, _path(envelope, data.step), "started", f"started ({items})")
+        if envelope.parent_run_id is not None:
+            return None  # the step that called the child run says it all
+        if data.kind in ("started", "resumed"):
+            self._started.setdefault(key, envelope.at)
+            return Transition(envelope.at, "", data.kind, data.kind)
+        if data.kind == "paused":
+            return Transition(envelope.at, "", "paused", f"paused ({data.reason})")
+        if data.kind == "cancel_requested":
+            return Transition(envelope.at, "", "cancelled", "was asked to cancel")
+        if data.kind == "finished":
+            return Transition(envelope.at, "", data.status, _ended(data.status, self._took(key, envelope.at)))
+        return None
+
+    def _of_step(self, envelope: Envelope, data: StepEvent | SubagentEvent, word: str) -> str | None:
+        key = (envelope.run_id, data.step)
+        if word == "started":
+            self._started[key] = envelope.at
+            return f"started{self._who(envelope, data)}"
+        took = self._took(key, envelope.at)
+        if word == "completed":
+            reused = isinstance(data, StepEvent) and data.cached
+            return "completed (reused)" if reused else _ended("completed", took)
+        if word in ("failed", "timed_out", "cancelled", "interrupted"):
+            return _ended(word.replace("_", " "), took) + _why(data.error)
+        if word == "waiting":
+            self._started[key] = envelope.at
+            return f"waits for approval{self._question(envelope, data)}"
+        if word == "retrying":
+            wait_s = max(0, data.retry_at - envelope.at) / 1_000
+            return f"tries again in {wait_s:.1f} s (attempt {data.attempt})"
+        if word == "skipped":
+            return "skipped (condition)" if data.reason == "condition" else "skipped (a dependency failed)"
+        return None
+
+    def _took(self, key: tuple[str, str], at: int) -> str:
+        started = self._started.pop(key, None)
+        return "" if started is None else duration(at - started)
+
+    def _who(self, envelope: Envelope, data: StepEvent | SubagentEvent) -> str:
+        names: list[str] = []
+        if isinstance(data, SubagentEvent):
+            names.append(plain(data.role))
+        else:
+            step = self._find_step(envelope.run_id, data.step)
+            if step is not None and step.type != "group":
+                names.append(step.type)
+        if data.attempt > 1:
+            names.append(f"attempt {data.attempt}")
+        if data.execution > 1:
+            names.append("again")
+        return f" ({', '.join(names)})" if names else ""
+
+    def _question(self, envelope: Envelope, data: StepEvent | SubagentEvent) -> str:
+        if data.summary:
+            return f": {_short(data.summary.partition(chr(10) * 2)[0])}"
+        step = self._find_step(envelope.run_id, data.step)
+        if step is None or not isinstance(step.action, ApprovalAction):
+            return ""
+        return f": {_short(step.action.approve)}"
+
+
+def duration(ms: int) -> str:
+    """How long something took, as short as it can be said.
+
+    >>> duration(34), duration(1234), duration(75_000), duration(3_725_000)
+    ('34 ms', '1.2 s', '1 min 15 s', '1 h 2 min')
+    """
+    if ms < 100:
+        return f"{max(0, ms)} ms"
+    seconds = ms / 1_000
+    if seconds < 59.95:
+        return f"{seconds:.1f} s"
+    minutes, seconds = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {seconds} s"
+    return f"{minutes // 60} h {minutes % 60} min"
+
+
+def clock(at: int) -> str:
+    """The local time of day."""
+    from datetime import datetime
+
+    return datetime.fromtimestamp(at / 1_000).astimezone().strftime("%H:%M:%S")
+
+
+def _ended(word: str, took: str) -> str:
+    return f"{word} {took}".rstrip()
+
+
+def _why(error: Failure | None) -> str:
+    return f": {_short(error.message or error.code)}" if error is not None else ""
+
+
+def _short(text: str) -> str:
+    line = plain(" ".join(text.split()))
+    return line if len(line) <= MAX_NOTE_CHARS else line[: MAX_NOTE_CHARS - 1] + "…"
+
+
+def _path(envelope: Envelope, step: str) -> str:
+    return f"{envelope.path}/{step}" if envelope.path else step
