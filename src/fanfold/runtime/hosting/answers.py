@@ -34,16 +34,12 @@ from fanfold.runtime.records.ids import new_run_id, session_id
 from fanfold.runtime.records.memory import Memory
 from fanfold.runtime.records.outputs import check_output
 from fanfold.runtime.records.values import Values, failure_value, last_iteration, shorten
-from fanfold.runtime.steps.jobs import (
-    AgentJob,
-    CallJob,
-    Job,
-    Question,
-    Unrenderable,
-    prepare,
-    render_sets,
-    value_of,
-)
+from fanfold.runtime.steps.agent import AgentJob
+from fanfold.runtime.steps.approval import Question
+from fanfold.runtime.steps.registry import Unrenderable, prepare
+from fanfold.runtime.steps.rendering import render_sets, value_of
+from fanfold.runtime.steps.step_type import Job
+from fanfold.runtime.steps.workflow import CallJob
 from fanfold.text.template import UnresolvedPath
 
 TASK_CHARS = 200
@@ -169,7 +165,8 @@ class Answers:
                 return StepEvent(
                     command.step, COMPLETED, command.attempt, command.execution, reused, cached=True
                 )
-        self.jobs.append((command, job))
+        if job.performed:
+            self.jobs.append((command, job))
         if command.type == "agent":
             task = job.prompt if isinstance(job, AgentJob) else ""
             return self._subagent(command, node, "started", shorten(task, TASK_CHARS))

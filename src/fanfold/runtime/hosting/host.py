@@ -34,8 +34,8 @@ from fanfold.kernel.plan import AgentAction
 from fanfold.runtime.hosting.requests import apply_request
 from fanfold.runtime.hosting.run_tree import RunTree
 from fanfold.runtime.records.ids import session_id
-from fanfold.runtime.steps.jobs import Job, NoJob, Question
-from fanfold.runtime.steps.performer import Outcome, Performer
+from fanfold.runtime.steps.performer import Performer
+from fanfold.runtime.steps.step_type import Job, Outcome
 from fanfold.store.wakeup import Listener, Wakeups
 
 PAUSE_GRACE_S = 10.0
@@ -55,7 +55,7 @@ class Host:
     ) -> None:
         self.tree = tree
         self._bells = bells
-        performer.lease = tree.lease
+        performer.work_under(tree.lease)
         self._performer = performer
         self._leave_when_waiting = leave_when_waiting
         self._inbox: deque[tuple[str, Data]] = deque()
@@ -209,8 +209,6 @@ class Host:
     # Effects
 
     def _act(self, start: Start, job: Job) -> None:
-        if isinstance(job, NoJob | Question):
-            return
         node = self.tree.state.runs[start.run].nodes[start.step]
         if node.status != RUNNING or (node.attempt, node.execution) != (start.attempt, start.execution):
             return  # it ended within the same decision

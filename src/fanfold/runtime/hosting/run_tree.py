@@ -39,7 +39,7 @@ from fanfold.runtime.hosting.answers import Answers
 from fanfold.runtime.records.blobs import Blobs
 from fanfold.runtime.records.memory import Memory, add
 from fanfold.runtime.records.values import Values
-from fanfold.runtime.steps.jobs import Job
+from fanfold.runtime.steps.step_type import Job
 from fanfold.store.protocol import Batch, Lease, OutputRow, RunHead, Store
 
 Reuse: TypeAlias = Callable[[Node, Job], str | None]

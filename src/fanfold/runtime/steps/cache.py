@@ -16,7 +16,7 @@ from fanfold.kernel.nodes import Node
 from fanfold.kernel.paths import matches
 from fanfold.kernel.plan import AgentAction
 from fanfold.runtime.records.frozen import Frozen, with_stages
-from fanfold.runtime.steps.jobs import Job
+from fanfold.runtime.steps.step_type import Job
 
 SKIPPED_FOLDERS = frozenset(
     (".git", ".fanfold", ".venv", "venv", "node_modules", "__pycache__", ".mypy_cache", ".pytest_cache")

@@ -15,14 +15,12 @@ Rules
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
 from fanfold.agents.backend import SessionFailed, SessionRequest
 from fanfold.errors import AuthorError, WorldError
-from fanfold.kernel.commands import Start
 from fanfold.kernel.events import Failure, Usage
 from fanfold.kernel.nodes import Node
 from fanfold.kernel.plan import AgentAction
@@ -31,9 +29,7 @@ from fanfold.runtime.places.refusals import refusal, told
 from fanfold.runtime.records.frozen import RESOLVER, Frozen
 from fanfold.runtime.records.ids import session_id, settling_ids
 from fanfold.runtime.records.memory import add
-from fanfold.runtime.steps.jobs import AgentJob, CommandJob, Job
-from fanfold.sessions.supervisor import Supervisor
-from fanfold.store.protocol import Lease
+from fanfold.runtime.steps.step_type import Execution, Job, Services
 
 if TYPE_CHECKING:
     from fanfold.workspace.merges.disputes import Dispute
@@ -41,7 +37,6 @@ if TYPE_CHECKING:
     from fanfold.workspace.merges.results import Merged
 
 MAX_TASK_CHARS = 20_000
-Tell = Callable[[Mapping[str, Any]], None]
 
 
 def takes(frozen: Frozen, node: Node, merged: Merged) -> bool:
@@ -52,34 +47,21 @@ def takes(frozen: Frozen, node: Node, merged: Merged) -> bool:
     return wanted and bool(merged.conflicts) and can_be_settled(merged.conflicts)
 
 
-class Execution(NamedTuple):
-    """What one execution of a step works on, and where."""
-
-    start: Start
-    node: Node
-    job: Job
-    place: Place
-    progress: Tell
-
-
 class Settling:
     """The rounds in which the conflicts of one execution are settled."""
 
     def __init__(
         self,
         isolation: Isolation,
-        supervisor: Supervisor,
-        frozen: Frozen,
-        lease: Lease | None,
-        execution: Execution,
+        services: Services,
+        execution: Execution[Job],
+        task: str,
     ) -> None:
         self._isolation = isolation
-        self._supervisor = supervisor
-        self._frozen = frozen
-        self._lease = lease
+        self._services = services
         self._start = execution.start
         self._node = execution.node
-        self._task = _task_of(execution.job)
+        self._task = task if len(task) <= MAX_TASK_CHARS else task[: MAX_TASK_CHARS - 1] + "…"
         self._place = execution.place
         self._progress = execution.progress
         self.spent: Usage | None = None
@@ -142,8 +124,11 @@ class Settling:
         failure: Failure | None = None
         usage: Usage | None = None
         try:
-            result = await self._supervisor.run_step(
-                request, backend=self._frozen.backend, on_progress=self._progress, lease=self._lease
+            result = await self._services.supervisor.run_step(
+                request,
+                backend=self._services.frozen.backend,
+                on_progress=self._progress,
+                lease=self._services.lease,
             )
             usage = result.usage
         except SessionFailed as error:
@@ -155,7 +140,7 @@ class Settling:
         return failure
 
     def _request(self, session: str, number: int, where: Place, dispute: Dispute) -> SessionRequest:
-        role = self._frozen.roles[RESOLVER]
+        role = self._services.frozen.roles[RESOLVER]
         action = self._node.step.action
         model = action.model if isinstance(action, AgentAction) else None
         return SessionRequest(
@@ -167,7 +152,7 @@ class Settling:
             role=role.name,
             instructions=role.instructions,
             prompt=prompt_for(self._task, dispute, self._node.write_set),
-            model=model or self._frozen.model or role.model,
+            model=model or self._services.frozen.model or role.model,
             fallback_models=role.fallback_models,
             reasoning_effort=role.reasoning_effort,
             max_turns=role.max_turns,
@@ -223,12 +208,3 @@ def _describe(conflict: Conflict, dispute: Dispute) -> str:
     if conflict.ours is None:
         return f"the project deleted or moved it, and the change wants it{where}"
     return f"changed on both sides, and not as text; the project's version is in place{where}"
-
-
-def _task_of(job: Job) -> str:
-    if isinstance(job, AgentJob):
-        text = job.prompt
-    else:
-        assert isinstance(job, CommandJob), "functions work in the project itself"
-        text = f"Run the command: {' '.join(job.argv)}"
-    return text if len(text) <= MAX_TASK_CHARS else text[: MAX_TASK_CHARS - 1] + "…"

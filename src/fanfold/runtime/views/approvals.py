@@ -8,7 +8,8 @@ from fanfold.kernel.lifecycle import RUN_TERMINAL, WAITING
 from fanfold.kernel.nodes import Node
 from fanfold.kernel.plan import ApprovalAction
 from fanfold.runtime.hosting.run_tree import RunTree
-from fanfold.runtime.steps.jobs import Question, Unrenderable, prepare
+from fanfold.runtime.steps.approval import Question
+from fanfold.runtime.steps.registry import Unrenderable, prepare
 
 
 class OpenApproval(Struct, frozen=True):

@@ -1,0 +1,159 @@
+"""Agent steps: a role is given a prompt and works in a session of its own, under the supervisor."""
+
+from __future__ import annotations
+
+from fanfold.agents.backend import SessionFailed, SessionRequest
+from fanfold.agents.roles.role import Role
+from fanfold.errors import WorldError
+from fanfold.kernel.commands import Start
+from fanfold.kernel.nodes import Node
+from fanfold.kernel.plan import JSON, AgentAction
+from fanfold.runtime.places.isolation import Place
+from fanfold.runtime.records.frozen import Frozen
+from fanfold.runtime.records.ids import session_id
+from fanfold.runtime.records.values import Values, shorten
+from fanfold.runtime.steps.rendering import as_text, text_of
+from fanfold.runtime.steps.step_type import (
+    SUMMARY_CHARS,
+    Execution,
+    Job,
+    Outcome,
+    Preparation,
+    Services,
+    StepType,
+)
+from fanfold.sessions.log import read_entries
+from fanfold.store.protocol import Batch, Store
+from fanfold.text.template import parse_template, render
+
+MAX_ITEM_EXCERPT = 20_000
+
+
+class AgentJob(Job, frozen=True):
+    prompt: str
+    inputs: dict[str, JSON]
+
+
+class AgentSteps(StepType[AgentAction, AgentJob]):
+    def prepare(self, step: Preparation, action: AgentAction) -> AgentJob:
+        return AgentJob(_prompt(step, action), step.inputs)
+
+    async def perform(self, services: Services, execution: Execution[AgentJob]) -> Outcome:
+        start, node, _, place, progress = execution
+        _check_place(services.store, start, node, place)
+        carry: list[Batch] = []
+        try:
+            result = await services.supervisor.run_step(
+                _request(services.frozen, execution),
+                backend=services.frozen.backend,
+                on_progress=progress,
+                lease=services.lease,
+                # In a snapshot the answer is durable before the merge begins: what is merged is not asked
+                # for again.
+                carry=carry if place.child is None else None,
+            )
+        except SessionFailed as error:
+            return Outcome(error=error.failure, usage=error.usage, carry=tuple(carry))
+        summary = result.summary or shorten(as_text(result.output), SUMMARY_CHARS)
+        return Outcome(result.output, None, summary, result.usage, tuple(carry))
+
+    def task(self, job: AgentJob) -> str:
+        return job.prompt
+
+
+def _check_place(store: Store, start: Start, node: Node, place: Place) -> None:
+    """A session that changed files goes on only where these changes are."""
+    if start.execution == 1 or place.child is None or not place.is_new:
+        return
+    session = session_id(start.run, start.step, start.attempt)
+    if any(entry.get("kind") == "tool_call" for entry in read_entries(store, session)):
+        message = f"the workspace of {node.path} is gone, and with it what its agent had changed"
+        hint = "fanfold fork runs the step again from the start"
+        raise WorldError("workspace.lost", message, hint=hint)
+
+
+def _request(frozen: Frozen, execution: Execution[AgentJob]) -> SessionRequest:
+    start, node, job, place, _ = execution
+    action = node.step.action
+    assert isinstance(action, AgentAction)
+    role = frozen.role_of(action)
+    return SessionRequest(
+        session_id=session_id(start.run, start.step, start.attempt),
+        run_id=start.run,
+        step=node.run.tree_path(node.path),
+        attempt=start.attempt,
+        execution=start.execution,
+        role=role.name,
+        instructions=role.instructions,
+        prompt=_asked(role, action, job),
+        model=frozen.model_of(action),
+        fallback_models=role.fallback_models,
+        reasoning_effort=action.reasoning_effort or role.reasoning_effort,
+        max_turns=action.max_turns or role.max_turns,
+        tools=_narrowed(action.tools, role.tools),
+        output_schema=node.step.output_schema,
+        outputs=node.step.outputs,
+        workspace=place.path,
+        # Whatever was planned: a step never gets more than the role it really runs with.
+        read_only=node.step.posture == "read_only" or role.read_only,
+        write_set=node.write_set,
+        network=role.network,
+        mcp_servers=role.mcp_servers,
+        pipeline=role.pipeline,
+    )
+
+
+def _narrowed(asked: tuple[str, ...] | None, allowed: tuple[str, ...] | None) -> tuple[str, ...] | None:
+    """The tools a step asks for, as far as its role has them; None is every tool."""
+    if asked is None or allowed is None:
+        return allowed if asked is None else asked
+    return tuple(name for name in asked if name in allowed)
+
+
+def _asked(role: Role, action: AgentAction, job: AgentJob) -> str:
+    """The step's prompt; a step that has none of its own is told what its role says, about its inputs."""
+    if action.prompt is not None or role.prompt_template is None:
+        return job.prompt
+    own = render(parse_template(role.prompt_template), {"inputs": job.inputs})
+    return "\n\n".join(part for part in (own, job.prompt) if part)
+
+
+def _prompt(step: Preparation, action: AgentAction) -> str:
+    values, node, names, inputs = step
+    parts = [text_of(action.prompt, names)] if action.prompt is not None else []
+    for name in action.summaries:
+        dependency = _sibling(node, name)
+        if dependency is not None:
+            parts.append(f"Result of the earlier step {name}:\n{values.summary(dependency)}")
+    for name, value in inputs.items():
+        parts.append(f"{name}:\n{as_text(value)}")
+    if action.purpose == "fold":
+        parts += _fold_material(values, node)
+    if node.run.plan.phased and action.purpose == "work" and "{{digest}}" not in (action.prompt or ""):
+        digest = names.get("digest")
+        if digest:
+            parts.append(f"What earlier phases found:\n{digest}")
+    return "\n\n".join(parts)
+
+
+def _fold_material(values: Values, node: Node) -> list[str]:
+    """The outputs of the phase's last iteration, bounded, for the summary that folds it."""
+    loop = node.parent
+    if loop is None:
+        return []
+    body = loop.children[-2] if loop.children[-1] is node else loop.children[-1]
+    children = getattr(body, "children", [])
+    return [
+        f"{child.step.id}:\n{shorten(as_text(values.output(child)), MAX_ITEM_EXCERPT)}" for child in children
+    ]
+
+
+def _sibling(node: Node, name: str) -> Node | None:
+    """A step by id, looked up from the scope around a node outwards."""
+    parent = node.parent
+    while parent is not None:
+        found = node.run.nodes.get(f"{parent.path}/{name}" if parent.path else name)
+        if found is not None:
+            return found
+        parent = parent.parent
+    return None

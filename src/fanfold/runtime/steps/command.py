@@ -1,0 +1,81 @@
+"""Command steps: a program in the sandbox; its output is what it printed."""
+
+from __future__ import annotations
+
+import msgspec
+
+from fanfold.kernel.commands import Start
+from fanfold.kernel.nodes import Node
+from fanfold.kernel.plan import JSON, CommandAction
+from fanfold.runtime.records.ids import session_id
+from fanfold.runtime.records.values import shorten
+from fanfold.runtime.steps.rendering import text_of
+from fanfold.runtime.steps.step_type import (
+    SUMMARY_CHARS,
+    Execution,
+    Job,
+    Outcome,
+    Preparation,
+    Services,
+    StepType,
+    failure,
+)
+from fanfold.sessions.processes import Ended
+
+
+class CommandJob(Job, frozen=True):
+    argv: tuple[str, ...]
+    env: dict[str, str]
+    network: bool
+
+
+class CommandSteps(StepType[CommandAction, CommandJob]):
+    def prepare(self, step: Preparation, action: CommandAction) -> CommandJob:
+        argv = tuple(text_of(part, step.names) for part in action.run)
+        env = {name: text_of(value, step.names) for name, value in action.env.items()}
+        return CommandJob(argv, env, action.network)
+
+    async def perform(self, services: Services, execution: Execution[CommandJob]) -> Outcome:
+        start, node, job, place, _ = execution
+        if not job.argv:
+            gate = node.step.action.gate if isinstance(node.step.action, CommandAction) else ""
+            text = f"the {gate} gate names no command"
+            hint = "write `run:` in the gate"
+            return Outcome(error=failure(node, start, "agent", "gate.no_command", text, hint))
+        try:
+            ended = await services.programs.run(
+                job.argv,
+                place,
+                session_id=session_id(start.run, start.step, start.attempt),
+                # In a snapshot it may write what it likes, since nothing undeclared comes home.
+                read_only=place.child is None and node.step.posture == "read_only",
+                network=job.network,
+                environment=job.env,
+            )
+        except FileNotFoundError:
+            text = f"there is no program {job.argv[0]!r}"
+            return Outcome(error=failure(node, start, "agent", "command.not_found", text, retryable=False))
+        return _said(start, node, job, ended)
+
+    def task(self, job: CommandJob) -> str:
+        return f"Run the command: {' '.join(job.argv)}"
+
+
+def _said(start: Start, node: Node, job: CommandJob, ended: Ended) -> Outcome:
+    """The outcome of a program that ran to its end."""
+    parts = {"exit_code": ended.exit_code, "stdout": ended.stdout, "stderr": ended.stderr}
+    if node.step.outputs:
+        return Outcome({name: parts[name] for name in node.step.outputs if name in parts})
+    output = ended.stdout.removesuffix("\n")
+    if ended.exit_code != 0:
+        said = shorten((ended.stderr or ended.stdout).strip(), SUMMARY_CHARS)
+        text = f"{job.argv[0]} ended with status {ended.exit_code}: {said}"
+        return Outcome(error=failure(node, start, "agent", "command.failed", text))
+    value: JSON = output
+    if node.step.output_schema is not None:  # then the output is a value, not text
+        try:
+            value = msgspec.json.decode(output)
+        except msgspec.DecodeError as error:
+            text = f"{job.argv[0]} did not print one JSON value: {error}"
+            return Outcome(error=failure(node, start, "invalid_output", "output.not_json", text))
+    return Outcome(value, None, shorten(output, SUMMARY_CHARS))

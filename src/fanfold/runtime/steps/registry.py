@@ -1,0 +1,55 @@
+"""The step types there are, by the word recipes use for them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fanfold.kernel.events import Failure
+from fanfold.kernel.nodes import Node
+from fanfold.kernel.plan import Step
+from fanfold.runtime.records.values import Values
+from fanfold.runtime.steps.agent import AgentSteps
+from fanfold.runtime.steps.approval import ApprovalSteps
+from fanfold.runtime.steps.command import CommandSteps
+from fanfold.runtime.steps.function import FunctionSteps
+from fanfold.runtime.steps.group import GroupSteps
+from fanfold.runtime.steps.rendering import value_of
+from fanfold.runtime.steps.step_type import Job, Preparation, StepType
+from fanfold.runtime.steps.workflow import WorkflowSteps
+from fanfold.text.template import UnresolvedPath
+
+STEP_TYPES: dict[str, StepType[Any, Any]] = {
+    "agent": AgentSteps(),
+    "function": FunctionSteps(),
+    "command": CommandSteps(),
+    "workflow": WorkflowSteps(),
+    "approval": ApprovalSteps(),
+    "group": GroupSteps(),
+}
+
+
+class Unrenderable(Exception):
+    """A step's templates do not resolve; `failure` is what the step fails with."""
+
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(failure.message)
+        self.failure = failure
+
+
+def type_of(step: Step) -> StepType[Any, Any]:
+    return STEP_TYPES[step.type]
+
+
+def prepare(values: Values, node: Node) -> Job:
+    """The job of a step that is about to start; raises `Unrenderable`."""
+    names = values.at(node)
+    step = node.step
+    try:
+        inputs = {key: value_of(value, names) for key, value in step.inputs.items()}
+        job: Job = type_of(step).prepare(Preparation(values, node, names, inputs), step.action)
+        return job
+    except UnresolvedPath as error:
+        message = f"{node.path} cannot start: {error}"
+        raise Unrenderable(
+            Failure("agent", "template.unresolved", message, retryable=False, step=node.path)
+        ) from None
