@@ -20,7 +20,7 @@ from time import perf_counter
 
 import msgspec
 
-from fanfold.store.leases import this_process
+from fanfold.process_identity import this_process
 from fanfold.store.protocol import Batch, OutputRow
 from fanfold.store.search import Search
 from fanfold.store.sqlite import SqliteStore

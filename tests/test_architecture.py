@@ -19,12 +19,13 @@ SURFACES = ("server", "cluster", "cli", "testing")
 BELOW_RUNTIME = {
     "errors": (),
     "text": ("errors",),
+    "process_identity": ("errors",),
     "kernel": ("errors",),
     "recipe": ("text", "kernel", "errors"),
-    "store": ("kernel", "errors"),
-    "workspace": ("kernel", "errors"),
-    "agents": ("workspace", "text", "kernel", "errors"),
-    "sessions": ("agents", "workspace", "store", "kernel", "errors"),
+    "store": ("kernel", "process_identity", "errors"),
+    "workspace": ("kernel", "process_identity", "errors"),
+    "agents": ("workspace", "text", "kernel", "process_identity", "errors"),
+    "sessions": ("agents", "workspace", "store", "kernel", "process_identity", "errors"),
 }
 INNER = (*BELOW_RUNTIME, "runtime", "tools")
 MAY_IMPORT: dict[str, tuple[str, ...]] = {

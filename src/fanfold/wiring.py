@@ -122,8 +122,8 @@ class Wired:
 
     def supervise(self, store: Store, frozen: Frozen, means: Means) -> Supervisor:
         from fanfold.agents.backends.scripted import Script, ScriptedBackend
+        from fanfold.process_identity import this_process
         from fanfold.sessions.supervisor import Supervisor
-        from fanfold.store.leases import this_process
 
         backends: dict[str, Backend] = {}
         if frozen.script is not None:
@@ -143,10 +143,10 @@ class Wired:
 
     def supervise_by_hand(self, project: Project) -> Supervisor:
         """The supervisor of subagents that people start themselves; each names its own back end."""
+        from fanfold.process_identity import this_process
         from fanfold.runtime.operations.by_hand import HandMeans
         from fanfold.runtime.operations.hand_places import HandPlaces
         from fanfold.sessions.supervisor import Supervisor
-        from fanfold.store.leases import this_process
 
         places = HandPlaces(project.folder)
         means = HandMeans(project, places.isolation)

@@ -16,8 +16,8 @@ import msgspec
 from fanfold.agents.backend import SessionRequest
 from fanfold.agents.backends.model import ModelBackend
 from fanfold.agents.toolbox.catalogue import SessionTools
+from fanfold.process_identity import this_process
 from fanfold.sessions.supervisor import Supervisor
-from fanfold.store.leases import this_process
 from fanfold.store.sqlite import SqliteStore
 from tests.models.sessions import access, request
 

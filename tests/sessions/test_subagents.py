@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from fanfold.errors import NotFoundError
+from fanfold.process_identity import ProcessIdentity, this_process
 from fanfold.sessions.log import read_children, read_entries
 from fanfold.sessions.opened import Settings
 from fanfold.sessions.subagents import SubagentRefused
 from fanfold.sessions.supervisor import Supervisor
-from fanfold.store.leases import this_process
-from fanfold.store.protocol import LeaseHeld, Owner
+from fanfold.store.protocol import LeaseHeld
 from tests.sessions.trees import TREES, alive, pids_in, until
 from tests.sessions.world import SCRIPTED, World, run_in
 
@@ -338,7 +338,7 @@ def test_with_an_owner_the_tree_belongs_to_one_process_and_others_see_it_run(wor
         supervisor = world.supervisor(owner=here)
         child = await supervisor.spawn("root", "worker", "t", GATED)
         await until(lambda: world.gated.inside)
-        stranger = world.supervisor(owner=Owner(here.boot_id, here.pid, "another"))
+        stranger = world.supervisor(owner=ProcessIdentity(here.boot_id, here.pid, "another"))
         assert stranger.children.find(child).status == "running"
         with pytest.raises(SubagentRefused) as caught:
             await stranger.send_input(child, "hello?")

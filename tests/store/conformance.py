@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from fanfold.errors import AuthorError, BugError, NotFoundError
 from fanfold.kernel.events import Evidence, Failure, StepEvent, Usage
-from fanfold.store.leases import start_time, this_process
+from fanfold.process_identity import ProcessIdentity, start_time, this_process
 from fanfold.store.protocol import (
     DELETED,
     Batch,
@@ -22,7 +22,6 @@ from fanfold.store.protocol import (
     LeaseHeld,
     LeaseLost,
     OutputRow,
-    Owner,
     Request,
     RunHead,
     Store,
@@ -31,7 +30,7 @@ from tests.store.trees import Tree, head, stored
 
 Open: TypeAlias = Callable[[], Store]
 
-SOMEBODY_DEAD = Owner("an earlier boot", 4711, "12345")
+SOMEBODY_DEAD = ProcessIdentity("an earlier boot", 4711, "12345")
 
 
 class Conformance:
@@ -235,7 +234,7 @@ class Conformance:
 
     def test_the_lease_of_a_dead_process_is_taken_at_once(self, store: Store):
         myself = this_process()
-        reused = Owner(myself.boot_id, myself.pid, "another start")
+        reused = ProcessIdentity(myself.boot_id, myself.pid, "another start")
         for epoch, dead in enumerate([SOMEBODY_DEAD, reused], start=1):
             assert store.acquire("r1", dead).epoch == epoch
             assert store.owner("r1") == (dead, False)
@@ -316,7 +315,7 @@ class Conformance:
         assert [row.status for _, row in store.output_rows(after=seen)] == [DELETED]
 
     def test_a_tree_driven_by_another_process_is_not_deleted(self, store: Store):
-        parent = Owner(this_process().boot_id, 1, _start_of_process_1())
+        parent = ProcessIdentity(this_process().boot_id, 1, _start_of_process_1())
         store.acquire("r1", parent)
         with pytest.raises(LeaseHeld):
             store.delete_tree("r1")

@@ -11,8 +11,8 @@ from random import Random
 
 import pytest
 
-from fanfold.store.leases import is_alive, start_time, this_process
-from fanfold.store.protocol import LeaseHeld, Owner
+from fanfold.process_identity import this_process
+from fanfold.store.protocol import LeaseHeld
 from fanfold.store.sqlite import SqliteStore
 from tests.store.trees import Tree
 
@@ -25,7 +25,7 @@ KILLS = 40 if LONG else 6
 PRELUDE = """
 import sys
 from pathlib import Path
-from fanfold.store.leases import this_process
+from fanfold.process_identity import this_process
 from fanfold.store.protocol import Request
 from fanfold.store.sqlite import SqliteStore
 from tests.store.trees import Tree
@@ -126,36 +126,6 @@ def test_a_killed_process_keeps_its_word(tmp_path: Path):
         assert max(event.epoch for event in events) == kill, "a dead owner's lease is taken at once"
         assert store._db.pragma("integrity_check") == "ok"
         store.close()
-
-
-def test_a_process_is_known_by_its_boot_pid_and_start():
-    myself = this_process()
-    assert is_alive(myself)
-    assert not is_alive(Owner("another boot", myself.pid, myself.started))
-    assert not is_alive(Owner(myself.boot_id, myself.pid, "1"))
-
-
-def test_a_finished_process_is_dead_even_before_its_parent_noticed():
-    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
-    owner = Owner(this_process().boot_id, child.pid, start_time(child.pid) or "")
-    assert is_alive(owner)
-    os.kill(child.pid, signal.SIGKILL)
-    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
-    assert not is_alive(owner), "a zombie owns nothing"
-    child.communicate()
-    assert not is_alive(owner)
-
-
-@pytest.mark.skipif(not os.path.exists("/bin/ps"), reason="asks the system's ps")
-def test_without_a_process_file_system_ps_tells_who_lives(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("fanfold.store.leases.BOOT_ID", Path("/nonexistent"))
-    monkeypatch.setattr("fanfold.store.leases.STAT", "/nonexistent/{pid}")
-    started = start_time(os.getpid())
-    assert started
-    assert started == start_time(os.getpid())
-    child = subprocess.Popen([sys.executable, "-c", ""])
-    child.wait()
-    assert start_time(child.pid) is None
 
 
 def test_a_held_lease_is_explained(tmp_path: Path):

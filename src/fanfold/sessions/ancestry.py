@@ -10,10 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from fanfold.process_identity import ProcessIdentity
 from fanfold.sessions.lineage import Child
 from fanfold.sessions.log import Belonging, SessionLog, open_log, read_entries
 from fanfold.sessions.places import Places
-from fanfold.store.protocol import Lease, Owner, Store
+from fanfold.store.protocol import Lease, Store
 
 
 class Ancestry:
@@ -22,7 +23,7 @@ class Ancestry:
     def __init__(
         self,
         store: Store,
-        owner: Owner | None,
+        owner: ProcessIdentity | None,
         max_threads: int,
         running_log: Callable[[str], SessionLog | None],
     ) -> None:

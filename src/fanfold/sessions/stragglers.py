@@ -12,6 +12,7 @@ import signal
 import time
 from collections.abc import Collection
 
+from fanfold.process_identity import start_time
 from fanfold.sessions import keeper
 from fanfold.sessions.environment import MARKER
 from fanfold.sessions.keeper import descendants_of, family_of
@@ -30,7 +31,7 @@ def find_stragglers(session_ids: Collection[str]) -> dict[int, str]:
         if not name.isdigit() or not _is_marked(name, marks):
             continue
         for pid in (int(name), *(pid for pid, _ in descendants_of(int(name)))):
-            if pid not in spared and (started := _started(pid)):
+            if pid not in spared and (started := start_time(pid)):
                 found[pid] = started
     return found
 
@@ -58,7 +59,7 @@ def _kill(pid: int, started: str) -> bool:
     except OSError:
         return False
     try:
-        if _started(pid) == started:
+        if start_time(pid) == started:
             signal.pidfd_send_signal(handle, signal.SIGKILL)
             return True
     except OSError:
@@ -82,16 +83,6 @@ def _is_marked(pid: str, marks: Collection[bytes]) -> bool:
             return any(variable in marks for variable in file.read().split(b"\0"))
     except OSError:
         return False  # gone, or not ours to look at
-
-
-def _started(pid: int) -> str:
-    """When a live process started, as the kernel counts; empty for a dead one."""
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            fields = file.read().rpartition(b")")[2].split()
-    except OSError:
-        return ""
-    return "" if fields[0] in (b"Z", b"X") else fields[19].decode()
 
 
 def _own_line() -> set[int]:

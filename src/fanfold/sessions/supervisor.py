@@ -31,6 +31,7 @@ from fanfold.agents.backend import (
 )
 from fanfold.errors import AuthorError, BugError, FanfoldError
 from fanfold.kernel.events import Failure
+from fanfold.process_identity import ProcessIdentity
 from fanfold.sessions.insist import insist
 from fanfold.sessions.lineage import Child
 from fanfold.sessions.log import Belonging, SessionLog, open_log, read_entries
@@ -38,7 +39,7 @@ from fanfold.sessions.opened import Settings
 from fanfold.sessions.places import Places
 from fanfold.sessions.processes import end_session
 from fanfold.sessions.subagents import WAIT_S, Subagents
-from fanfold.store.protocol import Batch, Lease, LeaseLost, Owner, Store, StoreFault
+from fanfold.store.protocol import Batch, Lease, LeaseLost, Store, StoreFault
 
 GRACE_S = 2.0
 STUCK_S = 10.0
@@ -102,7 +103,7 @@ class Supervisor:
         max_depth: int = 1,
         max_sessions: int = 256,
         grace_s: float = GRACE_S,
-        owner: Owner | None = None,
+        owner: ProcessIdentity | None = None,
     ) -> None:
         self.store = store
         self.backends = backends

@@ -21,19 +21,20 @@ from msgspec import structs
 
 from fanfold.agents.backend import SessionFailed, SessionRequest, SessionResult
 from fanfold.errors import FanfoldError
+from fanfold.process_identity import ProcessIdentity
 from fanfold.sessions.housing import Home, Housing, Outdoors
 from fanfold.sessions.insist import insist
 from fanfold.sessions.lineage import Child
 from fanfold.sessions.log import SessionLog, read_entries
 from fanfold.sessions.opened import Opened, Settings, make_request
-from fanfold.store.protocol import LeaseLost, Owner, Store, StoreFault
+from fanfold.store.protocol import LeaseLost, Store, StoreFault
 
 
 class Starter(Protocol):
     """What runs sessions and knows which are running: the supervisor, as far as children need it."""
 
     store: Store
-    owner: Owner | None
+    owner: ProcessIdentity | None
     max_threads: int
     max_depth: int
 

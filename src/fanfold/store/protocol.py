@@ -20,6 +20,7 @@ from msgspec import Struct
 
 from fanfold.errors import WorldError
 from fanfold.kernel.events import Envelope, Failure, Usage
+from fanfold.process_identity import ProcessIdentity
 
 Clean: TypeAlias = Callable[[bytes], bytes]
 """Takes secrets out of encoded JSON; what holds none comes back as the same object."""
@@ -95,17 +96,9 @@ class Batch(Struct, frozen=True, kw_only=True):
     requests_done: Sequence[int] = ()
 
 
-class Owner(Struct, frozen=True):
-    """One process of one boot. Pids are reused; the triple is not."""
-
-    boot_id: str
-    pid: int
-    started: str
-
-
 class Lease(Struct, frozen=True):
     root: str
-    owner: Owner
+    owner: ProcessIdentity
     epoch: int
 
 
@@ -165,11 +158,11 @@ class Store(Protocol):
         """Blob of a completed cacheable step with this content key."""
         ...
 
-    def acquire(self, root: str, owner: Owner) -> Lease:
+    def acquire(self, root: str, owner: ProcessIdentity) -> Lease:
         """Own a run tree: a new epoch. Raises `LeaseHeld` when its owner is alive on this machine."""
         ...
 
-    def owner(self, root: str) -> tuple[Owner, bool] | None:
+    def owner(self, root: str) -> tuple[ProcessIdentity, bool] | None:
         """Who holds the lease and whether that process is alive."""
         ...
 

@@ -25,8 +25,9 @@ import msgspec
 
 from fanfold.errors import BugError, NotFoundError
 from fanfold.kernel.events import Envelope
+from fanfold.process_identity import ProcessIdentity, this_process
 from fanfold.store import faults, folder, heads, leases, logs, schema
-from fanfold.store.protocol import Batch, Clean, Lease, OutputRow, Owner, Request, RunHead, as_it_is
+from fanfold.store.protocol import Batch, Clean, Lease, OutputRow, Request, RunHead, as_it_is
 from fanfold.store.removal import Removal
 
 CHECKPOINT_PAGES = 2_000
@@ -222,18 +223,18 @@ class SqliteStore:
 
     # ------------------------------------------------------------------- ownership and requests
 
-    def acquire(self, root: str, owner: Owner) -> Lease:
+    def acquire(self, root: str, owner: ProcessIdentity) -> Lease:
         """Own a run tree: a new epoch."""
         with self._transaction() as db:
             lease = leases.take(db, root, owner)
         self._appender.forget()  # the last owner may have been another process
         return lease
 
-    def owner(self, root: str) -> tuple[Owner, bool] | None:
+    def owner(self, root: str) -> tuple[ProcessIdentity, bool] | None:
         """Who holds the lease and whether that process is alive."""
         with faults.translated(self._file):
             owner = leases.holder(self._reader(), root)
-        return None if owner is None else (owner, leases.is_alive(owner))
+        return None if owner is None else (owner, owner.is_alive())
 
     def release(self, lease: Lease) -> None:
         """Give the tree back; the next owner gets a higher epoch."""
@@ -274,7 +275,7 @@ class SqliteStore:
             removal = Removal(self._reader(), root)
         with self._transaction() as db:
             owner = leases.holder(db, root)
-            if owner is not None and owner != leases.this_process() and leases.is_alive(owner):
+            if owner is not None and owner != this_process() and owner.is_alive():
                 raise leases.held(root, owner)
             removal.carry_out(db)
         self._appender.forget()

@@ -22,7 +22,6 @@ from fanfold.workspace.files import trash
 from fanfold.workspace.files.beneath import open_top
 from fanfold.workspace.files.ignored import Ignoring
 from fanfold.workspace.files.layout import Layout
-from fanfold.workspace.files.owner import is_alive
 from fanfold.workspace.guard import REFUSED
 from fanfold.workspace.merges.objects import Objects
 from fanfold.workspace.merges.proposals import Proposals, draw_diff, keep_content
@@ -106,6 +105,25 @@ class Remains:
     def folders(self) -> list[Path]:
         return [folder for folder in self._layout.children.iterdir() if folder.is_dir()]
 
+    def find_orphans(self) -> tuple[list[str], list[str]]:
+        """The sessions whose process is gone, and those of them whose mounts were lifted just now."""
+        orphans: list[str] = []
+        unmounted: list[str] = []
+        for folder in self.folders():
+            try:
+                record = children.read_record(folder)
+            except WorldError:
+                if not (folder / "child.json").exists():
+                    self.throw_away(folder)  # died while it was made
+                continue
+            if record.has_live_owner:
+                continue
+            orphans.append(record.session)
+            if overlay.mounts_below(folder):
+                overlay.lift(folder / "workspace")
+                unmounted.append(record.session)
+        return orphans, unmounted
+
     def collect(self, keep_for_s: float | None, judge: Judge, *, dry_run: bool) -> Collected:
         """Delete what nobody needs: old bases, thrown-away trees, content without a proposal, what orphans
         left, and, when a time is given, workspaces kept or abandoned longer ago than that.
@@ -153,7 +171,7 @@ class Remains:
                 record = children.read_record(folder)
             except WorldError:
                 return
-            if not record.kept and not is_alive(record.owner):
+            if not record.kept and not record.has_live_owner:
                 self.throw_away(folder)
 
     def throw_away(self, folder: Path) -> None:
@@ -189,7 +207,7 @@ class Remains:
         except (WorldError, OSError):
             return keep_for_s is not None
         fate = judge(record.origin)
-        if fate == "needed" or (is_alive(record.owner) and not record.kept):
+        if fate == "needed" or (record.has_live_owner and not record.kept):
             return False
         return fate == "orphaned" or (keep_for_s is not None and age_s > keep_for_s)
 

@@ -32,7 +32,6 @@ from fanfold.workspace.files import trash
 from fanfold.workspace.files.beneath import open_top
 from fanfold.workspace.files.ignored import Ignoring
 from fanfold.workspace.files.layout import Layout, write_whole
-from fanfold.workspace.files.owner import is_alive, is_of_this_boot
 from fanfold.workspace.files.scan import Limits
 from fanfold.workspace.merges import disputes
 from fanfold.workspace.merges.disputes import Dispute
@@ -52,7 +51,7 @@ from fanfold.workspace.merges.revision import Content, Revision, StoredContent, 
 from fanfold.workspace.remains import Collected, Judge, Remains, draw_child
 from fanfold.workspace.sandbox.policy import Policy, ProcessLimits
 from fanfold.workspace.shared import Watch
-from fanfold.workspace.snapshots import children, overlay
+from fanfold.workspace.snapshots import children
 from fanfold.workspace.snapshots.bases import Base, Bases
 from fanfold.workspace.snapshots.changes import Change, violations
 from fanfold.workspace.snapshots.children import Child
@@ -142,7 +141,8 @@ class Workspaces:
             if found is None:
                 return None
             record, base = found
-            if record.method.startswith("overlay") and not is_of_this_boot(record.owner):
+            same_boot = record.maker is not None and record.maker.is_of_this_boot()
+            if record.method.startswith("overlay") and not same_boot:
                 return None  # what the layer held may never have reached the disk
             return children.attach(folder, record, base, self._ignoring)
 
@@ -359,21 +359,7 @@ class Workspaces:
         """Finish or undo what dead processes left; called when the project is opened."""
         with self._layout.lock():
             left = self._journal.recover()
-            unmounted: list[str] = []
-            orphans: list[str] = []
-            for folder in self.remains.folders():
-                try:
-                    record = children.read_record(folder)
-                except WorldError:
-                    if not (folder / "child.json").exists():
-                        self.remains.throw_away(folder)  # died while it was made
-                    continue
-                if is_alive(record.owner):
-                    continue
-                orphans.append(record.session)
-                if overlay.mounts_below(folder):
-                    overlay.lift(folder / "workspace")
-                    unmounted.append(record.session)
+            orphans, unmounted = self.remains.find_orphans()
             self.remains.clear_launches()
         return Recovered(tuple(left), tuple(unmounted), tuple(orphans))
 

@@ -20,6 +20,7 @@ from fanfold.errors import AuthorError, NotFoundError
 from fanfold.kernel.events import Event, Raised, Settings, WorkflowEvent
 from fanfold.kernel.lifecycle import RUN_TERMINAL
 from fanfold.kernel.plan import JSON, AgentAction, CommandAction, Plan
+from fanfold.process_identity import this_process
 from fanfold.recipe.inputs import bind_inputs
 from fanfold.runtime.config import Config
 from fanfold.runtime.hosting.host import Host, now_ms
@@ -41,7 +42,6 @@ from fanfold.runtime.steps.performer import Performer
 from fanfold.runtime.steps.programs import Programs
 from fanfold.runtime.views.report import write_mirror
 from fanfold.sessions.supervisor import Supervisor
-from fanfold.store.leases import this_process
 from fanfold.store.protocol import Request, RunHead, Store
 from fanfold.store.wakeup import Wakeups
 

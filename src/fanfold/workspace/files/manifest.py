@@ -19,6 +19,7 @@ from typing import NamedTuple
 import msgspec
 
 from fanfold.errors import WorldError
+from fanfold.process_identity import boot_id
 
 GRAIN_NS = 20_000_000
 """Twice the coarsest tick of a clock that file systems stamp times with."""
@@ -127,11 +128,3 @@ def _join(names: dict[str, bool] | dict[str, Entry] | dict[str, Entry | None] | 
 
 def _split(data: bytes) -> list[str]:
     return os.fsdecode(data).split("\0") if data else []
-
-
-def boot_id() -> str:
-    """Which start of the machine this is; empty where nobody says."""
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    except OSError:
-        return ""

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 
-from fanfold.workspace.files.owner import is_alive, owner_now
+from fanfold.process_identity import ProcessIdentity, this_process
 from fanfold.workspace.protected import ROLE_FOLDERS
 from fanfold.workspace.sandbox.policy import Policy, hidden_folders, programs
 
@@ -109,8 +109,7 @@ def around(top: Path, closed: Iterable[Path]) -> list[str]:
 
 def make_scratch(policy: Policy) -> Path:
     """A private home and temporary folder for one launch; its name says whose, for who clears up."""
-    boot, pid, started = owner_now().split(":")
-    scratch = policy.scratch / f"{boot}_{pid}_{started}_{os.urandom(8).hex()}"
+    scratch = policy.scratch / f"{this_process()}_{os.urandom(8).hex()}"
     scratch.mkdir(mode=0o700)
     for name in ("home", "tmp"):
         (scratch / name).mkdir(mode=0o700)
@@ -119,7 +118,8 @@ def make_scratch(policy: Policy) -> Path:
 
 def abandoned(scratches: Path) -> list[Path]:
     """The private folders whose process died before it could remove them."""
-    return [one for one in scratches.iterdir() if not is_alive(one.name.rpartition("_")[0].replace("_", ":"))]
+    makers = ((one, ProcessIdentity.parse(one.name.rpartition("_")[0])) for one in scratches.iterdir())
+    return [one for one, maker in makers if maker is None or not maker.is_alive()]
 
 
 def environment(policy: Policy, scratch: Path) -> dict[str, str]:

@@ -17,12 +17,12 @@ from typing import Literal, TypeAlias
 import msgspec
 
 from fanfold.errors import NotFoundError, WorldError
+from fanfold.process_identity import ProcessIdentity, this_process
 from fanfold.workspace.files.beneath import open_top
 from fanfold.workspace.files.copies import Copier
 from fanfold.workspace.files.ignored import Ignoring
 from fanfold.workspace.files.layout import write_whole
 from fanfold.workspace.files.manifest import Entry, Manifest, decode, encode
-from fanfold.workspace.files.owner import owner_now
 from fanfold.workspace.snapshots import overlay
 from fanfold.workspace.snapshots.bases import Base, Bases, copy_files, make_folders
 from fanfold.workspace.snapshots.changes import Change, Found, Touched, judge
@@ -44,6 +44,15 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     """Why it was kept after its end."""
     origin: str = ""
     """What it was made for, in words of whoever made it."""
+
+    @property
+    def maker(self) -> ProcessIdentity | None:
+        """The process that has it; None for a record that nobody of ours wrote."""
+        return ProcessIdentity.parse(self.owner)
+
+    @property
+    def has_live_owner(self) -> bool:
+        return self.maker is not None and self.maker.is_alive()
 
 
 class Child:
@@ -136,7 +145,7 @@ def make(
         method=method or _copy(folder, base),
         read_only=read_only,
         write_set=write_set,
-        owner=owner_now(),
+        owner=str(this_process()),
         origin=origin,
     )
     write_whole(folder / "child.json", msgspec.json.encode(record))
@@ -217,7 +226,7 @@ def find(folder: Path, bases: Bases) -> tuple[Record, Base] | None:
 def attach(folder: Path, record: Record, base: Base, ignoring: Ignoring) -> Child:
     """Take up a child that another process left behind."""
     child = lay_again(folder, record, base, ignoring)
-    child.record = msgspec.structs.replace(record, owner=owner_now(), kept="")
+    child.record = msgspec.structs.replace(record, owner=str(this_process()), kept="")
     write_whole(folder / "child.json", msgspec.json.encode(child.record))
     return child
 

@@ -2,7 +2,7 @@
 
 Rules
 * Never over the live workspace: an overlay whose lower tree changes is undefined. Bases do not change.
-* Root lays it in the open, at the child's `workspace` (see `undertaker`). Anyone else lays it in a user
+* Root lays it in the open, at the child's `workspace` (see `unmounter`). Anyone else lays it in a user
   namespace of its own, which we hold by three handles: its files are reached through one of them, programs
   enter it by the other two (see `Entrance`). That overlay ends with us.
 * A layer is not forced to disk (`volatile`): taking it away would else wait for everything the machine has
@@ -20,10 +20,9 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from fanfold.errors import WorldError
+from fanfold.process_identity import this_process
 from fanfold.workspace.files import syscalls
-from fanfold.workspace.files.owner import owner_now
-from fanfold.workspace.snapshots import mounter
-from fanfold.workspace.snapshots import unmounter as undertaker
+from fanfold.workspace.snapshots import mounter, unmounter
 
 _START_S = 10.0
 _FLAGS = syscalls.MS_NOSUID | syscalls.MS_NODEV
@@ -63,7 +62,7 @@ def lay(lower: Path, upper: Path, work: Path, target: Path, *, read_only: bool) 
         options = f"lowerdir={low},upperdir={up},workdir={wo},redirect_dir=on,index=off,metacopy=off,volatile"
         flags = _FLAGS | (syscalls.MS_RDONLY if read_only else 0)
         syscalls.mount("fanfold", str(target), "overlay", flags, options)
-        undertaker.watch(str(target), owner_now())
+        unmounter.watch(str(target), str(this_process()))
     finally:
         for handle in handles:
             os.close(handle)
@@ -125,7 +124,7 @@ def lift(target: Path) -> None:
         if point == str(target):
             try:
                 syscalls.unmount(point)
-                undertaker.forget(point)
+                unmounter.forget(point)
             except OSError as error:
                 message = f"{point} cannot be unmounted: {error.strerror}"
                 raise WorldError("workspace.still_mounted", message) from error

@@ -1,7 +1,7 @@
 """A small process that outlives us by a moment and takes our mounts away, however we died.
 
 Overlays in the open would stay after `kill -9`, and nobody could delete the folders around them. So with the
-first of them this module starts itself as a program (`python -I -S undertaker.py`), detached from everything,
+first of them this module starts itself as a program (`python -I -S unmounter.py`), detached from everything,
 which reads the mount points it is told and, when our end of the pipe is gone, unmounts those that are left.
 Another process may have taken a child over by then and mounted in the same place: so it takes the workspace
 lock and looks whether the child is still recorded as ours.
@@ -73,12 +73,12 @@ def main(owner: bytes) -> None:
                 points.pop(word[1:], None)
     for point in points:
         try:
-            bury(point, owner)
+            unmount(point, owner)
         except OSError:
             pass  # the project is gone, and the mount with it
 
 
-def bury(point: bytes, owner: bytes) -> None:
+def unmount(point: bytes, owner: bytes) -> None:
     import ctypes
     import fcntl
 

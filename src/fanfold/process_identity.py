@@ -1,0 +1,84 @@
+"""Which process something belongs to, said so that a number used again later is not mistaken for it.
+
+Leases, snapshots, scratch folders and stragglers all ask the same question: does the very process that made
+this still live? A pid alone is reused; boot, pid and start time together are not.
+"""
+
+from __future__ import annotations
+
+import os
+from functools import cache
+from pathlib import Path
+
+from msgspec import Struct
+
+BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+STAT = "/proc/{pid}/stat"
+
+
+class ProcessIdentity(Struct, frozen=True):
+    """One process of one boot.
+
+    >>> ProcessIdentity.parse(str(ProcessIdentity("b1", 7, "42"))) == ProcessIdentity("b1", 7, "42")
+    True
+    """
+
+    boot_id: str
+    pid: int
+    started: str
+
+    def __str__(self) -> str:
+        return f"{self.boot_id}:{self.pid}:{self.started}"
+
+    @classmethod
+    def parse(cls, text: str) -> ProcessIdentity | None:
+        """The identity that `str` wrote; None for any other text."""
+        boot, _, rest = text.partition(":")
+        pid, _, started = rest.partition(":")
+        return cls(boot, int(pid), started) if pid.isdecimal() else None
+
+    def is_alive(self) -> bool:
+        """Whether the very process is still there; one of another boot is not."""
+        return self.is_of_this_boot() and start_time(self.pid) == self.started
+
+    def is_of_this_boot(self) -> bool:
+        """Whether the machine ran on since that process lived."""
+        return self.boot_id == boot_id()
+
+
+def this_process() -> ProcessIdentity:
+    """Names this process for as long as it lives."""
+    pid = os.getpid()
+    return ProcessIdentity(boot_id(), pid, start_time(pid) or "")
+
+
+@cache
+def boot_id() -> str:
+    """This boot of this machine."""
+    try:
+        return BOOT_ID.read_text().strip()
+    except OSError:
+        return _ask("sysctl", "-n", "kern.bootsessionuuid") or "unknown boot"
+
+
+def start_time(pid: int) -> str | None:
+    """When the process started, in whatever unit the system counts; None when it is dead."""
+    try:
+        facts = Path(STAT.format(pid=pid)).read_bytes()
+    except OSError:
+        if BOOT_ID.exists():
+            return None
+        return _ask("ps", "-o", "lstart=", "-p", str(pid)) or None
+    # The name of the program is in parentheses and may hold anything, parentheses included.
+    fields = facts.rpartition(b")")[2].split()
+    return None if fields[0] in b"ZX" else fields[19].decode()
+
+
+def _ask(*command: str) -> str:
+    """What a system tool says on one line, or nothing."""
+    import subprocess  # only where there is no /proc
+
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=False, timeout=5).stdout.strip()
+    except (OSError, subprocess.TimeoutExpired):
+        return ""

@@ -1,0 +1,59 @@
+"""A process is told from another one that got its number later."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fanfold.process_identity import ProcessIdentity, start_time, this_process
+
+
+def test_a_process_is_known_by_its_boot_pid_and_start():
+    myself = this_process()
+    assert myself.is_alive()
+    assert not ProcessIdentity("another boot", myself.pid, myself.started).is_alive()
+    assert not ProcessIdentity(myself.boot_id, myself.pid, "1").is_alive()
+
+
+def test_a_finished_process_is_dead_even_before_its_parent_noticed():
+    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    owner = ProcessIdentity(this_process().boot_id, child.pid, start_time(child.pid) or "")
+    assert owner.is_alive()
+    os.kill(child.pid, signal.SIGKILL)
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+    assert not owner.is_alive(), "a zombie owns nothing"
+    child.communicate()
+    assert not owner.is_alive()
+
+
+@pytest.mark.skipif(not os.path.exists("/bin/ps"), reason="asks the system's ps")
+def test_without_a_process_file_system_ps_tells_who_lives(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("fanfold.process_identity.BOOT_ID", Path("/nonexistent"))
+    monkeypatch.setattr("fanfold.process_identity.STAT", "/nonexistent/{pid}")
+    started = start_time(os.getpid())
+    assert started
+    assert started == start_time(os.getpid())
+    child = subprocess.Popen([sys.executable, "-c", ""])
+    child.wait()
+    assert start_time(child.pid) is None
+
+
+def test_what_is_no_identity_is_nobodys():
+    assert ProcessIdentity.parse("") is None
+    assert ProcessIdentity.parse("boot:x:1") is None
+    myself = this_process()
+    assert ProcessIdentity.parse(str(myself)) == myself
+
+
+def test_a_process_may_call_itself_anything():
+    """A name that is no text and looks like fields must not hide a process or break who asks."""
+    code = "import ctypes; ctypes.CDLL(None).prctl(15, b'\\xff) Z 1 ('); print(flush=True); input()"
+    child = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert child.stdout
+    child.stdout.readline()
+    assert (start_time(child.pid) or "").isdecimal()
+    child.kill()
+    child.communicate()
