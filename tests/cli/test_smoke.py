@@ -10,7 +10,7 @@ import pytest
 from fanfold.cli.main import main
 from fanfold.kernel.events import Envelope
 from fanfold.recipe.compile import compile_recipe
-from fanfold.runtime.operations import real_smoke, smoke
+from fanfold.runtime.operations.system import real_smoke, smoke
 from fanfold.wiring import wire
 
 

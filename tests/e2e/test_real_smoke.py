@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from fanfold.cli.main import main
-from fanfold.runtime.operations import real_smoke
+from fanfold.runtime.operations.system import real_smoke
 from fanfold.testing.provider import KEY, Asked, Call, Fault, Reply
 from tests.e2e.world import MODELS, Done, Project, Provider
 

@@ -20,7 +20,7 @@ import pytest
 
 from fanfold.kernel.lifecycle import COMPLETED
 from fanfold.runtime.hosting.run_tree import RunTree
-from fanfold.runtime.operations.verify import verify
+from fanfold.runtime.operations.history.verify import verify
 from fanfold.runtime.views.documents import result_document
 from fanfold.store.sqlite import SqliteStore
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from fanfold.runtime.hosting.run_tree import RunTree
-from fanfold.runtime.operations.verify import verify
+from fanfold.runtime.operations.history.verify import verify
 from fanfold.runtime.views.documents import result_document
 from fanfold.sessions.log import read_entries
 from fanfold.store.sqlite import SqliteStore

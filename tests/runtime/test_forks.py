@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from fanfold.errors import AuthorError
-from fanfold.runtime.operations.fork import Fork, plan_fork
 from fanfold.runtime.operations.project import Lineage, Options
+from fanfold.runtime.operations.runs.fork import Fork, plan_fork
 from tests.runtime.running import client, run
 
 RECIPE = """

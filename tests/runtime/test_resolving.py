@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from fanfold.runtime.operations.client import Result, RunHandle
+from fanfold.runtime.operations.history.verify import verify
 from fanfold.runtime.operations.project import Options
-from fanfold.runtime.operations.verify import verify
 from fanfold.runtime.records.ids import session_id
 from fanfold.sessions.log import read_entries
 from fanfold.workspace.workspaces import Workspaces

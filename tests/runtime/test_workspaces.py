@@ -15,8 +15,8 @@ import pytest
 
 from fanfold.errors import WorldError
 from fanfold.runtime.operations.client import Result
+from fanfold.runtime.operations.history.verify import verify
 from fanfold.runtime.operations.project import Options
-from fanfold.runtime.operations.verify import verify
 from fanfold.runtime.records.ids import session_id
 from fanfold.workspace.snapshots import overlay
 from fanfold.workspace.workspaces import Workspaces

@@ -7,7 +7,6 @@ from fanfold.cli.command import Call
 from fanfold.errors import NotFoundError
 from fanfold.runtime.hosting.requests import this_person
 from fanfold.runtime.operations.by_hand import HAND, ask, is_taken
-from fanfold.runtime.operations.changes import Applied, StepChanges
 from fanfold.runtime.operations.hand_changes import (
     child_changes,
     conflicting,
@@ -15,6 +14,7 @@ from fanfold.runtime.operations.hand_changes import (
     put,
     was_applied,
 )
+from fanfold.runtime.operations.runs.changes import Applied, StepChanges
 from fanfold.sessions.opened import read_opened
 
 

@@ -296,7 +296,7 @@ def _check_flags(flags: Flags) -> None:
 
 def _needs(roles: Registry, role: Role) -> list[str]:
     """What a role wants beyond reading, line by line, in the words of `fanfold run`."""
-    from fanfold.runtime.operations.permission import served_lines
+    from fanfold.runtime.operations.runs.permission import served_lines
     from fanfold.runtime.records.frozen import with_stages
 
     lines = [] if role.read_only else [f"the role {role.name} may change files"]

@@ -11,7 +11,7 @@ from fanfold.cli.command import Call, command
 from fanfold.cli.stored import has_runs, stored
 from fanfold.cli.terminal.output import paint, plain, say, say_json
 from fanfold.errors import EXIT_FAILED, EXIT_OK, AuthorError
-from fanfold.runtime.operations.verify import Verdict, replay, verify
+from fanfold.runtime.operations.history.verify import Verdict, replay, verify
 
 
 @command("replay", summary="Fold a run's log again without running anything")

@@ -15,7 +15,7 @@ from fanfold.cli.command import Call, command
 from fanfold.cli.stored import find_step, stored
 from fanfold.cli.terminal.output import one_line, paint, say, say_json
 from fanfold.errors import EXIT_OK, AuthorError, NotFoundError
-from fanfold.runtime.operations.changes import (
+from fanfold.runtime.operations.runs.changes import (
     KEPT,
     LEFT_OUT,
     PROPOSED,

@@ -18,8 +18,8 @@ from fanfold.errors import AuthorError, WorldError
 from fanfold.kernel.events import Usage
 from fanfold.kernel.state import find_node
 from fanfold.runtime.hosting.run_tree import RunTree
-from fanfold.runtime.operations.fork import Fork, plan_fork
 from fanfold.runtime.operations.project import Lineage, Options
+from fanfold.runtime.operations.runs.fork import Fork, plan_fork
 from fanfold.runtime.records.frozen import Frozen
 from fanfold.runtime.views.documents import total_usage
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from fanfold.agents.roles.role import Role
 from fanfold.kernel.plan import Plan
-from fanfold.runtime.operations.permission import denied, needs_permission
+from fanfold.runtime.operations.runs.permission import denied, needs_permission
 
 
 def ask_permission(plan: Plan, find_role: Callable[[str], Role | None], posture: str, *, yes: bool) -> None:

@@ -14,8 +14,8 @@ from fanfold.cli.system.smoke_runs import run_smoke
 from fanfold.errors import EXIT_FAILED, FanfoldError
 from fanfold.runtime.hosting.host import now_ms
 from fanfold.runtime.operations.project import Options
-from fanfold.runtime.operations.real_smoke import FOLDER, SCENARIOS, Left
-from fanfold.runtime.operations.smoke import Check, Ran
+from fanfold.runtime.operations.system.real_smoke import FOLDER, SCENARIOS, Left
+from fanfold.runtime.operations.system.smoke import Check, Ran
 from fanfold.runtime.views.documents import result_document
 from fanfold.wiring import wire
 

@@ -14,8 +14,8 @@ from fanfold.cli.command import Call, command
 from fanfold.cli.terminal.output import one_line, paint, say, say_json
 from fanfold.errors import EXIT_FAILED, EXIT_OK, AuthorError
 from fanfold.recipe.compile import compile_recipe
-from fanfold.runtime.operations.real_smoke import SCENARIOS
-from fanfold.runtime.operations.smoke import INVALID, PLAN, SCRIPT, Check
+from fanfold.runtime.operations.system.real_smoke import SCENARIOS
+from fanfold.runtime.operations.system.smoke import INVALID, PLAN, SCRIPT, Check
 from fanfold.wiring import wire
 
 VALIDATION = "validation"

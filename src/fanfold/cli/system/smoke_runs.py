@@ -7,7 +7,7 @@ import asyncio
 from fanfold.recipe.compile import compile_recipe
 from fanfold.runtime.hosting.run_tree import RunTree, run_status
 from fanfold.runtime.operations.project import Options, Project
-from fanfold.runtime.operations.smoke import Ran
+from fanfold.runtime.operations.system.smoke import Ran
 from fanfold.sessions.log import read_entries
 from fanfold.wiring import Wired
 

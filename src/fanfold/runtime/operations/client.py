@@ -23,8 +23,8 @@ from fanfold.kernel.plan import JSON, Plan
 from fanfold.runtime.hosting.host import Host, now_ms
 from fanfold.runtime.hosting.requests import Verdict, answer_approval, check_choice, find_approval
 from fanfold.runtime.hosting.run_tree import RunTree, run_status
-from fanfold.runtime.operations.permission import denied, needs_permission
 from fanfold.runtime.operations.project import Options, Project
+from fanfold.runtime.operations.runs.permission import denied, needs_permission
 from fanfold.runtime.views.documents import head_document
 from fanfold.runtime.views.result import Result, StepResult, to_result
 

@@ -14,8 +14,16 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from fanfold.errors import NotFoundError, WorldError
-from fanfold.runtime.operations.changes import APPLIED, GONE, KEPT, MERGED, PROPOSED, StepChanges, who_changed
 from fanfold.runtime.operations.project import Project
+from fanfold.runtime.operations.runs.changes import (
+    APPLIED,
+    GONE,
+    KEPT,
+    MERGED,
+    PROPOSED,
+    StepChanges,
+    who_changed,
+)
 from fanfold.sessions.lineage import QUEUED, RUNNING, Child
 from fanfold.sessions.log import read_evidence
 from fanfold.sessions.opened import Opened, read_opened

@@ -13,7 +13,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from fanfold.runtime.operations.smoke import ONE_BY_ONE, Ran, agent_events, live_at_once, order_of
+from fanfold.runtime.operations.system.smoke import ONE_BY_ONE, Ran, agent_events, live_at_once, order_of
 
 FOLDER = "fanfold-smoke"
 """Stands in the recipes for the folder that the writers get; no such folder was there before."""

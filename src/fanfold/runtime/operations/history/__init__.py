@@ -1,0 +1,1 @@
+"""What people ask about runs: which there are, what happened, and why."""

@@ -1,0 +1,1 @@
+"""Recipes as people name them: found, checked, listed, repaired."""

@@ -1,0 +1,1 @@
+"""What people do with runs: start, drive, steer, fork, apply."""
