@@ -6,7 +6,9 @@ Rules
   returns, all of it survives a power cut; when it raises, none of it happened.
 * Each batch carries its tree's lease epoch and is refused (`LeaseLost`) when a newer owner exists.
 * Heads, outputs and the search index are derived: convenient to query, rebuilt from the logs at will.
-* Any process may insert a request without holding the lease; only the owner acts on it.
+* Any process may insert a request without holding the lease; only the owner acts on it, and is woken for it.
+* Whoever waits for something in the store is woken by a commit, not by looking again and again. A wake-up may
+  come for nothing, and none is needed: a `Signal` says "look" after `RECHECK_S` at the latest.
 * Secrets are never stored. A store is given `clean` and passes everything through it; who names content by
   its hash, or goes on working with what it wrote, asks `clean` first.
 """
@@ -14,7 +16,8 @@ Rules
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Protocol, TypeAlias
+from types import TracebackType
+from typing import Any, Protocol, Self, TypeAlias
 
 from msgspec import Struct
 
@@ -29,6 +32,10 @@ Clean: TypeAlias = Callable[[bytes], bytes]
 def as_it_is(data: bytes) -> bytes:
     """`Clean` where there are no secrets."""
     return data
+
+
+RECHECK_S = 2.0
+"""Who waits for the store looks again after this long, whether woken or not."""
 
 
 class LeaseLost(WorldError):
@@ -113,6 +120,30 @@ class Request(Struct, frozen=True, kw_only=True):
     id: int = 0
 
 
+class Signal(Protocol):
+    """What one waiter has heard. Make it, look into the store, wait, look again: nothing is missed.
+
+    Both ways of waiting answer True when it is time to look: something happened since they last answered so,
+    or `RECHECK_S` passed. They answer False when `timeout_s` passed before that.
+    """
+
+    async def wait(self, timeout_s: float | None = None) -> bool:
+        """For a task of an event loop."""
+        ...
+
+    def wait_blocking(self, timeout_s: float | None = None) -> bool:
+        """For a thread of its own, or a command without an event loop."""
+        ...
+
+    def close(self) -> None: ...
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+
 class Store(Protocol):
     """One project's memory. Methods are synchronous and quick; call them from the owning thread."""
 
@@ -158,8 +189,8 @@ class Store(Protocol):
         """Blob of a completed cacheable step with this content key."""
         ...
 
-    def acquire(self, root: str, owner: ProcessIdentity) -> Lease:
-        """Own a run tree: a new epoch. Raises `LeaseHeld` when its owner is alive on this machine."""
+    def acquire(self, root: str, owner: ProcessIdentity | None = None) -> Lease:
+        """Own a run tree: a new epoch, for this process unless told. Raises `LeaseHeld` while it is owned."""
         ...
 
     def owner(self, root: str) -> tuple[ProcessIdentity, bool] | None:
@@ -169,11 +200,22 @@ class Store(Protocol):
     def release(self, lease: Lease) -> None: ...
 
     def request(self, request: Request) -> int:
-        """Insert a request durably; its id."""
+        """Insert a request durably and wake the owner of the tree; its id."""
         ...
 
     def requests(self, root: str) -> list[Request]:
         """Requests nobody has acted on, oldest first."""
+        ...
+
+    def listen(self, root: str) -> Signal:
+        """For the owner of a tree: woken by requests to it."""
+        ...
+
+    def follow(self, root: str) -> Signal:
+        """For anybody: woken when the owner of a tree commits, and when the tree gets or loses its owner.
+
+        An owner that was killed cannot say so: followers find out when they look again.
+        """
         ...
 
     def output_rows(self, after: int = 0, limit: int = 1_000) -> list[tuple[int, OutputRow]]:

@@ -27,8 +27,9 @@ from fanfold.errors import BugError, NotFoundError
 from fanfold.kernel.events import Envelope
 from fanfold.process_identity import ProcessIdentity, this_process
 from fanfold.store import faults, folder, heads, leases, logs, schema
-from fanfold.store.protocol import Batch, Clean, Lease, OutputRow, Request, RunHead, as_it_is
+from fanfold.store.protocol import Batch, Clean, Lease, OutputRow, Request, RunHead, Signal, as_it_is
 from fanfold.store.removal import Removal
+from fanfold.store.signals import Signals
 
 CHECKPOINT_PAGES = 2_000
 """Pages in the write-ahead log after which they are written back: bounds it at 8 MB, stalls of 2-3 ms."""
@@ -72,6 +73,7 @@ class SqliteStore:
         self._lock = threading.Lock()
         self._local = threading.local()
         self._readers: list[apsw.Connection] = []
+        self._signals = Signals(path)
         self._pages = 0
         """In the write-ahead log after the last commit."""
         with faults.translated(self._file):
@@ -85,6 +87,8 @@ class SqliteStore:
         with self._transaction() as db:
             for batch in batches:
                 self._write_batch(db, batch)
+        for batch in batches:
+            self._signals.give("commits", batch.root)
 
     def _write_batch(self, db: apsw.Connection, batch: Batch) -> None:
         current = db.execute("SELECT epoch FROM leases WHERE root = ?", (batch.root,)).get or 0
@@ -223,11 +227,12 @@ class SqliteStore:
 
     # ------------------------------------------------------------------- ownership and requests
 
-    def acquire(self, root: str, owner: ProcessIdentity) -> Lease:
+    def acquire(self, root: str, owner: ProcessIdentity | None = None) -> Lease:
         """Own a run tree: a new epoch."""
         with self._transaction() as db:
-            lease = leases.take(db, root, owner)
+            lease = leases.take(db, root, owner or this_process())
         self._appender.forget()  # the last owner may have been another process
+        self._signals.give("commits", root)
         return lease
 
     def owner(self, root: str) -> tuple[ProcessIdentity, bool] | None:
@@ -240,9 +245,10 @@ class SqliteStore:
         """Give the tree back; the next owner gets a higher epoch."""
         with self._transaction() as db:
             leases.give_back(db, lease)
+        self._signals.give("commits", lease.root)
 
     def request(self, request: Request) -> int:
-        """Insert a request durably; its id."""
+        """Insert a request durably and wake the owner of the tree; its id."""
         with self._transaction() as db:
             db.execute(
                 "INSERT INTO requests (root, run_id, kind, data, at) VALUES (?, ?, ?, ?, ?)",
@@ -254,7 +260,9 @@ class SqliteStore:
                     request.at,
                 ),
             )
-            return db.last_insert_rowid()
+            number = db.last_insert_rowid()
+        self._signals.give("requests", request.root)
+        return number
 
     def requests(self, root: str) -> list[Request]:
         """Requests nobody has acted on, oldest first."""
@@ -266,6 +274,14 @@ class SqliteStore:
                 Request(root=root, run_id=run, kind=kind, data=msgspec.json.decode(data), at=at, id=number)
                 for number, run, kind, data, at in rows
             ]
+
+    def listen(self, root: str) -> Signal:
+        """For the owner of a tree: woken by requests to it."""
+        return self._signals.listen("requests", root)
+
+    def follow(self, root: str) -> Signal:
+        """For anybody: woken when the owner of a tree commits, and when the tree gets or loses its owner."""
+        return self._signals.listen("commits", root)
 
     # ----------------------------------------------------------------------------------- forgetting
 
@@ -279,6 +295,7 @@ class SqliteStore:
                 raise leases.held(root, owner)
             removal.carry_out(db)
         self._appender.forget()
+        self._signals.give("commits", root)
 
     def close(self) -> None:
         """Close every connection; the last process to close folds the write-ahead log into the database."""
@@ -286,6 +303,7 @@ class SqliteStore:
             for db in (*self._readers, self._db):
                 db.close()
             self._readers.clear()
+        self._signals.close()
 
     # ---------------------------------------------------------------------------------- connections
 

@@ -36,7 +36,7 @@ from fanfold.runtime.hosting.run_tree import RunTree
 from fanfold.runtime.records.ids import session_id
 from fanfold.runtime.steps.performer import Performer
 from fanfold.runtime.steps.step_type import Job, Outcome
-from fanfold.store.wakeup import Listener, Wakeups
+from fanfold.store.protocol import Signal
 
 PAUSE_GRACE_S = 10.0
 Watcher = Callable[[list[Envelope], RunTree], None]
@@ -50,11 +50,8 @@ def now_ms() -> int:
 class Host:
     """Drives one tree to its end, to a pause, or to the point where only people can go on."""
 
-    def __init__(
-        self, tree: RunTree, performer: Performer, bells: Wakeups, *, leave_when_waiting: bool = True
-    ) -> None:
+    def __init__(self, tree: RunTree, performer: Performer, *, leave_when_waiting: bool = True) -> None:
         self.tree = tree
-        self._bells = bells
         performer.work_under(tree.lease)
         self._performer = performer
         self._leave_when_waiting = leave_when_waiting
@@ -117,22 +114,21 @@ class Host:
         await self.drive()
 
     async def drive(self) -> None:
-        loop = asyncio.get_running_loop()
-        bell = self._bells.listen(self.tree.root.id)
-        loop.add_reader(bell.fileno(), self._rung, bell)
-        try:
-            while not self._is_done():
-                await self._turn()
-        finally:
-            self._arm(None)
-            loop.remove_reader(bell.fileno())
-            bell.close()
-            await self._end_all()
-            await self._performer.aclose()
+        with self.tree.store.listen(self.tree.root.id) as asked:
+            listening = asyncio.create_task(self._listen(asked))
+            try:
+                while not self._is_done():
+                    await self._turn()
+            finally:
+                self._arm(None)
+                listening.cancel()
+                await asyncio.wait([listening])
+                await self._end_all()
+                await self._performer.aclose()
 
-    def _rung(self, bell: Listener) -> None:
-        bell.drain()
-        self.look_for_requests()
+    async def _listen(self, asked: Signal) -> None:
+        while await asked.wait():
+            self.look_for_requests()
 
     async def _turn(self) -> None:
         if self._fault is not None:

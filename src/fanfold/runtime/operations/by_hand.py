@@ -46,10 +46,8 @@ LOOK_S = 0.05
 
 
 def ask(project: Project, kind: str, data: Mapping[str, Any]) -> int:
-    """Leave a request for the host and ring; its number."""
-    number = project.store.request(Request(root=HAND, run_id=HAND, kind=kind, data=dict(data), at=now_ms()))
-    project.bells.wake(HAND)
-    return number
+    """Leave a request for the host; its number."""
+    return project.store.request(Request(root=HAND, run_id=HAND, kind=kind, data=dict(data), at=now_ms()))
 
 
 def is_taken(project: Project, number: int) -> bool:
@@ -100,8 +98,8 @@ class HandMeans:
 async def serve(project: Project, supervisor: Supervisor) -> None:
     """Host subagents until nothing runs and nothing is asked; raises `LeaseHeld` when another does."""
     epoch = supervisor.children.above.belonging(HAND, HAND, None, 0).epoch
-    bell = project.bells.listen(HAND)
-    rung = asyncio.ensure_future(bell.wait())
+    requests = project.store.listen(HAND)
+    asked = asyncio.ensure_future(requests.wait())
     try:
         await asyncio.to_thread(_clear_up, project, _lost(supervisor))
         idle_since = time.monotonic()
@@ -115,13 +113,13 @@ async def serve(project: Project, supervisor: Supervisor) -> None:
             over = asyncio.ensure_future(
                 supervisor.wait(running, 3_600) if running else asyncio.sleep(LOOK_S)
             )
-            await asyncio.wait({rung, over}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({asked, over}, return_when=asyncio.FIRST_COMPLETED)
             over.cancel()
-            if rung.done():
-                rung = asyncio.ensure_future(bell.wait())
+            if asked.done():
+                asked = asyncio.ensure_future(requests.wait())
     finally:
-        rung.cancel()
-        bell.close()
+        asked.cancel()
+        requests.close()
         await supervisor.aclose()
 
 

@@ -43,7 +43,6 @@ from fanfold.runtime.steps.programs import Programs
 from fanfold.runtime.views.report import write_mirror
 from fanfold.sessions.supervisor import Supervisor
 from fanfold.store.protocol import Request, RunHead, Store
-from fanfold.store.wakeup import Wakeups
 
 MakeSupervisor = Callable[[Store, Frozen, Means], Supervisor]
 
@@ -97,7 +96,6 @@ class Project:
         self.isolation = Isolation(self.folder)
         self.asker: Ask | None = None
         """Puts what an agent wants to do to a person; None when nobody is there."""
-        self.bells = Wakeups(self.folder / ".fanfold")
 
     def close(self) -> None:
         self.store.close()
@@ -186,7 +184,7 @@ class Project:
     def host(self, tree: RunTree, *, leave_when_waiting: bool = True) -> Host:
         """What drives a tree this process owns."""
         performer = self._performer(tree.root.id, self.frozen(tree))
-        return Host(tree, performer, self.bells, leave_when_waiting=leave_when_waiting)
+        return Host(tree, performer, leave_when_waiting=leave_when_waiting)
 
     def own(self, root: str) -> RunTree:
         """Take a run tree over. Raises `LeaseHeld` while its owner lives."""
@@ -297,9 +295,7 @@ class Project:
     def ask(self, head: RunHead, kind: str, data: dict[str, Any]) -> int:
         """Leave a request and wake the owner, if there is one."""
         request = Request(root=head.root_run_id, run_id=head.run_id, kind=kind, data=data, at=now_ms())
-        number = self.store.request(request)
-        self.bells.wake(head.root_run_id)
-        return number
+        return self.store.request(request)
 
     def answer(self, head: RunHead, path: str, decision: str, comment: str | None, edited: JSON) -> int:
         """Answer an approval; checked now against the log, acted on by the run's owner. The request's id."""

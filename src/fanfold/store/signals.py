@@ -1,0 +1,227 @@
+"""Telling other processes of a project to look into the store now: no polling, nothing to deliver.
+
+Rules
+* A signal says nothing but "look". What happened stands in the store; a signal that is lost, doubled or late
+  changes nothing. Whoever waits looks again after `RECHECK_S` at the latest, signal or not, so a signal that
+  the system could not carry (no watch left for this user, a folder that may only be read) costs time and
+  never hangs anybody.
+* A signal is a file below `wake/` that is read; who waits watches the file (inotify, kqueue). So the giver
+  knows nobody and pays one system call, any number of processes wait, in other containers too, nothing is
+  written to the disk, and a process that dies leaves nothing behind.
+* There are `FILES` files for each topic, whatever the number of runs: two roots may share one, and then a
+  waiter is woken for nothing now and then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import select
+import sys
+import threading
+import time
+from hashlib import blake2b
+from pathlib import Path
+from types import TracebackType
+from typing import Literal, Self, TypeAlias
+
+from fanfold.store.protocol import RECHECK_S
+
+FILES = 64
+
+Topic: TypeAlias = Literal["commits", "requests"]
+"""`commits`: a tree's log grew or its owner changed. `requests`: somebody asks its owner for something."""
+
+
+class Signals:
+    """The signals of one project; `folder` is its `.fanfold` folder.
+
+    >>> import tempfile
+    >>> signals = Signals(Path(tempfile.mkdtemp()))
+    >>> with signals.listen("commits", "run") as listener:
+    ...     signals.give("commits", "run")
+    ...     listener.wait_blocking(30), listener.wait_blocking(0)
+    (True, False)
+    >>> signals.close()
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder / "wake"
+        self._files: dict[tuple[Topic, int], int] = {}
+        self._lock = threading.Lock()
+
+    def give(self, topic: Topic, root: str) -> None:
+        """Have everybody who listens look. Never blocks and never fails; any thread may."""
+        key = topic, _number(root)
+        with self._lock:
+            file = self._files.get(key)
+            if file is None:
+                try:
+                    file = self._files[key] = _open(self._folder, _name(*key))
+                except OSError:
+                    return  # nobody can listen either
+            _touch(file)
+
+    def listen(self, topic: Topic, root: str) -> FileSignal:
+        """Be told from now until closed."""
+        name = _name(topic, _number(root))
+        try:
+            os.close(_open(self._folder, name))
+            return FileSignal(_Watch(str(self._folder / name)))
+        except OSError:  # it cannot be made, or the user has no watches left
+            return FileSignal(None)
+
+    def close(self) -> None:
+        with self._lock:
+            for file in self._files.values():
+                os.close(file)
+            self._files.clear()
+
+
+class FileSignal:
+    """What one waiter has heard; see `Signal`. `watch` is None where only time can tell."""
+
+    def __init__(self, watch: _Watch | None) -> None:
+        self._watch = watch
+
+    async def wait(self, timeout_s: float | None = None) -> bool:
+        """For a task of an event loop."""
+        if self._watch is not None and self._watch.drain():
+            return True
+        waited_s, answer = _patience(timeout_s)
+        if self._watch is None:
+            await asyncio.sleep(waited_s)
+            return answer
+        loop = asyncio.get_running_loop()
+        heard: asyncio.Future[None] = loop.create_future()
+        loop.add_reader(self._watch.fileno(), _resolve, heard)
+        try:
+            async with asyncio.timeout(waited_s):
+                await heard
+        except TimeoutError:
+            return answer
+        finally:
+            loop.remove_reader(self._watch.fileno())
+        self._watch.drain()
+        return True
+
+    def wait_blocking(self, timeout_s: float | None = None) -> bool:
+        """For a thread of its own, or a command without an event loop."""
+        waited_s, answer = _patience(timeout_s)
+        if self._watch is None:
+            time.sleep(waited_s)
+            return answer
+        select.select([self._watch.fileno()], [], [], waited_s)
+        return self._watch.drain() or answer
+
+    def close(self) -> None:
+        if self._watch is not None:
+            self._watch.close()
+            self._watch = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _patience(timeout_s: float | None) -> tuple[float, bool]:
+    """How long to wait, and what to answer when nothing was heard."""
+    if timeout_s is None or timeout_s > RECHECK_S:
+        return RECHECK_S, True
+    return timeout_s, False
+
+
+def _resolve(heard: asyncio.Future[None]) -> None:
+    if not heard.done():
+        heard.set_result(None)
+
+
+def _number(root: str) -> int:
+    return blake2b(root.encode(), digest_size=1).digest()[0] % FILES
+
+
+def _name(topic: Topic, number: int) -> str:
+    return f"{topic}-{number:02}"
+
+
+def _open(folder: Path, name: str) -> int:
+    """The file of a signal, made when missing."""
+    path, flags = folder / name, os.O_NOFOLLOW | os.O_CLOEXEC
+    try:
+        return os.open(path, os.O_RDONLY | flags)
+    except FileNotFoundError:
+        folder.mkdir(mode=0o700, exist_ok=True)
+        file = os.open(path, os.O_RDWR | os.O_CREAT | flags, 0o600)
+        os.pwrite(file, b"\n", 0)  # there must be something to read
+        return file
+
+
+if sys.platform == "linux":
+    IN_ACCESS = 1
+
+    def _touch(file: int) -> None:
+        os.pread(file, 1, 0)
+
+    class _Watch:
+        """Hears of every reading of a file."""
+
+        def __init__(self, path: str) -> None:
+            import ctypes
+
+            libc = ctypes.CDLL(None, use_errno=True)
+            self._file: int = libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
+            if self._file < 0:
+                raise OSError(ctypes.get_errno(), "inotify_init1")
+            if libc.inotify_add_watch(self._file, os.fsencode(path), IN_ACCESS) < 0:
+                os.close(self._file)
+                raise OSError(ctypes.get_errno(), "inotify_add_watch")
+
+        def fileno(self) -> int:
+            return self._file
+
+        def drain(self) -> bool:
+            """Forget what was heard so far; whether it was anything."""
+            heard = False
+            try:
+                while os.read(self._file, 16_384):
+                    heard = True
+            except BlockingIOError:
+                pass
+            return heard
+
+        def close(self) -> None:
+            os.close(self._file)
+
+else:
+
+    def _touch(file: int) -> None:
+        os.utime(file)
+
+    class _Watch:
+        """Hears of every change of the times of a file."""
+
+        def __init__(self, path: str) -> None:
+            self._file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            self._queue = select.kqueue()
+            event = select.kevent(
+                self._file,
+                filter=select.KQ_FILTER_VNODE,
+                flags=select.KQ_EV_ADD | select.KQ_EV_CLEAR,
+                fflags=select.KQ_NOTE_ATTRIB,
+            )
+            self._queue.control([event], 0)
+
+        def fileno(self) -> int:
+            return self._queue.fileno()
+
+        def drain(self) -> bool:
+            """Forget what was heard so far; whether it was anything."""
+            return bool(self._queue.control(None, 1, 0))
+
+        def close(self) -> None:
+            self._queue.close()
+            os.close(self._file)

@@ -1,0 +1,188 @@
+"""Waking whoever waits for the store: across processes, without polling, and harmlessly when it fails."""
+
+import asyncio
+import ctypes
+import os
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from fanfold.store import signals
+from fanfold.store.follow import follow_tree
+from fanfold.store.protocol import RECHECK_S, Request
+from fanfold.store.signals import Signals
+from fanfold.store.sqlite import SqliteStore
+from tests.store.trees import Tree
+
+SOON_S = RECHECK_S / 2
+"""Sooner than looking again without being told."""
+
+
+@pytest.fixture
+def here(tmp_path: Path):
+    made = Signals(tmp_path)
+    yield made
+    made.close()
+
+
+def test_a_signal_is_heard_by_all_who_listen_and_by_nobody_else(here: Signals, tmp_path: Path):
+    waiting = [here.listen("commits", "r1"), Signals(tmp_path).listen("commits", "r1")]
+    others = [here.listen("requests", "r1"), here.listen("commits", "another")]
+    here.give("commits", "r1")
+    here.give("commits", "r1")
+    assert [one.wait_blocking(30) for one in waiting] == [True, True]
+    assert [one.wait_blocking(0) for one in (*waiting, *others)] == [False] * 4, "once, whatever came before"
+    for one in (*waiting, *others):
+        one.close()
+
+
+def test_a_listener_hears_what_was_signalled_before_it_waited(here: Signals):
+    with here.listen("commits", "r1") as listener:
+        here.give("commits", "r1")
+        assert asyncio.run(listener.wait(0))
+        assert not asyncio.run(listener.wait(0.01))
+
+
+def test_a_cancelled_wait_can_be_waited_for_again(here: Signals):
+    async def wait_twice(listener: signals.FileSignal) -> bool:
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(listener.wait(), 0.01)
+        here.give("commits", "r1")
+        return await listener.wait(SOON_S)
+
+    with here.listen("commits", "r1") as listener:
+        assert asyncio.run(wait_twice(listener))
+
+
+def test_a_thread_that_waits_is_woken(here: Signals):
+    with here.listen("commits", "r1") as listener:
+        answers: list[bool] = []
+        waiter = threading.Thread(target=lambda: answers.append(listener.wait_blocking(SOON_S)))
+        waiter.start()
+        here.give("commits", "r1")
+        waiter.join()
+    assert answers == [True]
+
+
+def test_who_is_not_told_looks_again_before_long(here: Signals, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(signals, "RECHECK_S", 0.05)
+    with here.listen("commits", "r1") as listener:
+        assert listener.wait_blocking()
+        assert asyncio.run(listener.wait())
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="inotify is a feature of Linux")
+def test_without_watches_left_everybody_looks_again_before_long(
+    here: Signals, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(signals, "RECHECK_S", 0.05)
+    libc = ctypes.CDLL(None)
+    taken = [libc.inotify_init1(0)]
+    while taken[-1] >= 0:
+        taken.append(libc.inotify_init1(0))
+    try:
+        with here.listen("commits", "r1") as listener:
+            here.give("commits", "r1")
+            assert listener.wait_blocking()
+            assert not listener.wait_blocking(0.01)
+            assert asyncio.run(listener.wait())
+    finally:
+        for file in taken[:-1]:
+            os.close(file)
+
+
+def test_a_folder_that_may_not_be_written_is_no_error(tmp_path: Path):
+    blocked = Signals(tmp_path / "missing" / "folder")
+    blocked.give("commits", "r1")
+    with blocked.listen("commits", "r1") as listener:
+        assert not listener.wait_blocking(0.01)
+
+
+def test_a_link_in_the_place_of_a_signal_is_not_followed(here: Signals, tmp_path: Path):
+    here.listen("commits", "r1").close()
+    (made,) = (tmp_path / "wake").iterdir()
+    made.unlink()
+    target = tmp_path / "target"
+    made.symlink_to(target)
+    here.give("commits", "r1")
+    assert not target.exists()
+
+
+FOLLOWER = """
+import asyncio, sys
+from pathlib import Path
+from fanfold.store.follow import follow_tree
+from fanfold.store.sqlite import SqliteStore
+
+async def main():
+    store = SqliteStore(Path(sys.argv[1]))
+    seen = 0
+    async for fresh in follow_tree(store, "r1", int(sys.argv[2])):
+        print(*(event.tree_seq for event in fresh), flush=True)
+        seen += len(fresh)
+        if seen >= int(sys.argv[3]):
+            return
+
+asyncio.run(main())
+"""
+
+
+def test_followers_in_other_processes_see_each_commit_at_once(tmp_path: Path):
+    store, tree = SqliteStore(tmp_path, durability="normal"), Tree("r1")
+    store.write([tree.step()])
+    arguments = [sys.executable, "-c", FOLLOWER, str(tmp_path)]
+    followers = [
+        subprocess.Popen([*arguments, str(after), str(22 - after)], stdout=subprocess.PIPE, text=True)
+        for after in (0, 1, 2)
+    ]
+    killed = subprocess.Popen([*arguments, "0", "99"], stdout=subprocess.PIPE, text=True)
+    for one in (*followers, killed):
+        assert one.stdout is not None
+        one.stdout.readline()  # it listens, and has read what is there
+    killed.kill()
+    killed.communicate()
+    started = time.monotonic()
+    for _ in range(10):
+        store.write([tree.step()])
+    seen = [[int(word) for word in one.communicate()[0].split()] for one in followers]
+    assert time.monotonic() - started < RECHECK_S * 2
+    assert [numbers[-20:] for numbers in seen] == [list(range(3, 23))] * 3
+    store.close()
+
+
+def test_the_owner_is_woken_by_a_request_and_followers_by_a_change_of_owner(tmp_path: Path):
+    store, other = SqliteStore(tmp_path, durability="normal"), SqliteStore(tmp_path)
+    with store.listen("r1") as asked, other.follow("r1") as followed:
+        other.request(Request(root="r1", run_id="r1", kind="cancel", data={}, at=1))
+        assert asked.wait_blocking(SOON_S)
+        assert not followed.wait_blocking(0)
+        lease = store.acquire("r1")
+        assert followed.wait_blocking(SOON_S)
+        store.release(lease)
+        assert followed.wait_blocking(SOON_S)
+        assert not asked.wait_blocking(0)
+    store.close()
+    other.close()
+
+
+def test_following_says_when_it_is_time_to_ask_for_the_owner(tmp_path: Path):
+    store, tree = SqliteStore(tmp_path, durability="normal"), Tree("r1")
+
+    async def read() -> list[int]:
+        counts = []
+        async for fresh in follow_tree(store, "r1"):
+            counts.append(len(fresh))
+            if len(counts) == 1:
+                store.write([tree.step()])
+            elif len(counts) == 2:
+                store.release(store.acquire("r1"))
+            else:
+                break
+        return counts
+
+    assert asyncio.run(read()) == [0, 2, 0]
+    store.close()
