@@ -25,9 +25,7 @@ from fanfold.kernel.commands import (
 from fanfold.kernel.events import Data, Failure, StepEvent, SubagentEvent, WorkflowEvent
 from fanfold.kernel.lifecycle import COMPLETED, FAILED, SKIPPED, UNSUCCESSFUL
 from fanfold.kernel.nodes import Call, Composite, Loop, Map, Node, Run, Scope, State
-from fanfold.kernel.paths import GlobError, check_glob
 from fanfold.kernel.plan import JSON, AgentAction, ApprovalAction, GroupAction, Output, WorkflowAction
-from fanfold.recipe.expressions.evaluate import ExpressionError, evaluate
 from fanfold.recipe.inputs import bind_inputs
 from fanfold.runtime.records.blobs import Blobs
 from fanfold.runtime.records.ids import new_run_id, session_id
@@ -36,8 +34,16 @@ from fanfold.runtime.records.outputs import check_output
 from fanfold.runtime.records.values import Values, failure_value, last_iteration, shorten
 from fanfold.runtime.steps.agent import AgentJob
 from fanfold.runtime.steps.approval import Question
+from fanfold.runtime.steps.decisions import (
+    UNDECIDABLE,
+    condition_holds,
+    has_converged,
+    items_of,
+    sets_of,
+    undecided,
+)
 from fanfold.runtime.steps.registry import Unrenderable, prepare
-from fanfold.runtime.steps.rendering import render_sets, value_of
+from fanfold.runtime.steps.rendering import value_of
 from fanfold.runtime.steps.step_type import Job
 from fanfold.runtime.steps.workflow import CallJob
 from fanfold.text.template import UnresolvedPath
@@ -103,49 +109,25 @@ class Answers:
         step, what = command.step, command.what
         try:
             if isinstance(node, Map):
-                items = self._items(node)
+                items = items_of(node.step, self._values.at(node))
                 return WorkflowEvent(
                     "decided", step=step, what=what, value=len(items), items=self._blobs.put(items)
                 )
-            if what == "until":
-                assert isinstance(node, Loop)
-                return WorkflowEvent("decided", step=step, what=what, value=self._until(node))
+            if isinstance(node, Loop) and what == "until":
+                assert node.step.repeat is not None
+                passed = has_converged(node.step.repeat, self._values.gate(node))
+                return WorkflowEvent("decided", step=step, what=what, value=passed)
             return self._admission(node, step)
-        except (ExpressionError, UnresolvedPath, GlobError) as error:
-            code = "recipe.bad_glob" if isinstance(error, GlobError) else "expression.failed"
-            failure = Failure("agent", code, f"{node.path}: {error}", retryable=False, step=node.path)
-            return WorkflowEvent("decided", step=step, what=what, error=failure)
-
-    def _items(self, node: Map) -> list[JSON]:
-        assert node.step.for_each is not None
-        items = evaluate(node.step.for_each, self._values.at(node))
-        if not isinstance(items, list):
-            raise UnresolvedPath(f"for_each needs a list, not {type(items).__name__}")
-        if len(items) > node.step.max_items:
-            raise UnresolvedPath(f"for_each gave {len(items)} items, max_items is {node.step.max_items}")
-        return items
-
-    def _until(self, loop: Loop) -> bool:
-        repeat = loop.step.repeat
-        assert repeat is not None
-        try:
-            return evaluate(repeat.until, self._values.gate(loop)) is True
-        except (ExpressionError, UnresolvedPath):
-            return False  # a gate that cannot be evaluated never passes
+        except UNDECIDABLE as error:
+            return WorkflowEvent("decided", step=step, what=what, error=undecided(node, error))
 
     def _admission(self, node: Node, step: str) -> WorkflowEvent:
         names = self._values.at(node)
-        if node.step.when is not None:
-            verdict = evaluate(node.step.when, names)
-            if not isinstance(verdict, bool):
-                raise UnresolvedPath(f"when needs true or false, not {type(verdict).__name__}")
-            if not verdict:
-                return WorkflowEvent("decided", step=step, what="admission", value=False)
+        if node.step.when is not None and not condition_holds(node.step.when, names):
+            return WorkflowEvent("decided", step=step, what="admission", value=False)
         read_set = write_set = None
         if node.step.templated_sets:
-            read_set, write_set = render_sets(node, names)
-            for pattern in (*read_set, *write_set):
-                check_glob(pattern)
+            read_set, write_set = sets_of(node, names)
         return WorkflowEvent(
             "decided", step=step, what="admission", value=True, read_set=read_set, write_set=write_set
         )
