@@ -19,13 +19,22 @@ from fanfold.kernel.commands import (
 )
 from fanfold.kernel.decide import decide, next_timer
 from fanfold.kernel.events import (
+    CancelRequested,
+    Created,
+    Decided,
     Envelope,
     Event,
     Failure,
+    Finished,
+    Paused,
+    PauseRequested,
     Raised,
+    Resumed,
     Settings,
+    Started,
     StepEvent,
     Usage,
+    Woke,
     WorkflowEvent,
     log_line,
     read_line,
@@ -99,16 +108,22 @@ class Drive:
         self.starts: list[str] = []
         self.stops: list[tuple[str, str]] = []
         self.auditor = Auditor(plan)
-        created = WorkflowEvent("created", plan=plan, settings=Settings(**settings), epoch=1)
+        created = Created(plan=plan, settings=Settings(**settings), epoch=1)
         self.state: State = create_state(Event("r", self.at, created))
         self._store(Event("r", self.at, created))
-        self.report_run("started")
+        self.report_run(Started())
 
     # Reports from outside
 
-    def report_run(self, kind: Any, run: str = "r", **more: Any) -> None:
-        self._append(Event(run, self.at, WorkflowEvent(kind, **more)))
+    def report_run(self, data: WorkflowEvent, run: str = "r") -> None:
+        self._append(Event(run, self.at, data))
         self._answer_all()
+
+    def cancel(self, run: str = "r") -> None:
+        self.report_run(CancelRequested(), run)
+
+    def pause(self) -> None:
+        self.report_run(PauseRequested())
 
     def report(self, path: str, status: str = "completed", **more: Any) -> None:
         """The result of the execution under way at a tree path (or of the one given)."""
@@ -135,11 +150,11 @@ class Drive:
         due = next_timer(self.state)
         assert due is not None
         self.at = max(self.at, due)
-        self.report_run("woke")
+        self.report_run(Woke())
 
     def resume(self, raised: Raised | None = None) -> None:
         self.epoch += 1
-        self.report_run("resumed", epoch=self.epoch, raised=raised)
+        self.report_run(Resumed(self.epoch, raised))
 
     def crash(self) -> None:
         """Forget everything but the log."""
@@ -190,7 +205,7 @@ class Drive:
                 word = "waiting" if kind == "approval" else "started"
                 return StepEvent(step, word, attempt, execution, child_run_id=child)
             case Create(workflow=workflow, parent_run=parent):
-                return WorkflowEvent("created", workflow=workflow, parent_run_id=parent)
+                return Created(workflow=workflow, parent_run_id=parent)
             case Skip(step=step, reason=reason):
                 return StepEvent(step, "skipped", reason=reason)
             case Retry(step=step, attempt=attempt, retry_at=retry_at):
@@ -202,18 +217,18 @@ class Drive:
                 node = self.state.runs[command.run].nodes[step]
                 return StepEvent(step, status, node.attempt, node.execution, error=error, reason=reason)
             case Finish(status=status, error=error):
-                return WorkflowEvent("finished", status=status, error=error)
+                return Finished(status=status, error=error)
             case Pause(reason=reason):
-                return WorkflowEvent("paused", reason=reason)
+                return Paused(reason)
 
-    def _decided(self, step: str, what: str, value: Any) -> WorkflowEvent:
+    def _decided(self, step: str, what: str, value: Any) -> Decided:
         if isinstance(value, Failure):
-            return WorkflowEvent("decided", step=step, what=what, error=value)
+            return Decided(step=step, what=what, error=value)
         if isinstance(value, dict):
-            return WorkflowEvent("decided", step=step, what=what, value=True, **value)
+            return Decided(step=step, what=what, value=True, **value)
         if isinstance(value, list):
             value = value.pop(0)
-        return WorkflowEvent("decided", step=step, what=what, value=value)
+        return Decided(step=step, what=what, value=value)
 
     def _append(self, event: Event) -> None:
         evolve(self.state, event)

@@ -6,7 +6,7 @@ import pytest
 
 from fanfold.errors import BugError
 from fanfold.kernel.decide import is_waiting, next_timer
-from fanfold.kernel.events import Event, Failure, Raised, StepEvent, Usage
+from fanfold.kernel.events import Event, Failure, Raised, Resumed, StepEvent, Usage
 from fanfold.kernel.explain import explain
 from fanfold.kernel.plan import Budget, Limits, Retry
 from fanfold.kernel.state import evolve
@@ -397,7 +397,7 @@ def test_slots_and_conflicts_span_the_whole_tree() -> None:
 def test_cancelling_a_child_leaves_its_siblings_alone() -> None:
     kid = plan(agent("x"), agent("y", "x"))
     run = Drive(plan(call("c", "kid"), agent("z"), workflows={"kid": kid}))
-    run.report_run("cancel_requested", run="run-c")
+    run.cancel("run-c")
     run.report("c/x", "cancelled")
     assert run.status("c") == "cancelled"
     run.complete("z")
@@ -420,7 +420,7 @@ def test_cancel_reaches_everything_and_is_recorded_only_when_all_has_stopped() -
     run = Drive(
         plan(agent("a"), call("c", "kid"), group("g", agent("i"), deps=("a",)), workflows={"kid": kid})
     )
-    run.report_run("cancel_requested")
+    run.cancel()
     assert run.status() == "running"
     run.report("a", "cancelled")
     run.report("c/x", "cancelled")
@@ -430,7 +430,7 @@ def test_cancel_reaches_everything_and_is_recorded_only_when_all_has_stopped() -
 
 def test_pause_admits_nothing_new_and_resume_goes_on_where_it_was() -> None:
     run = Drive(plan(agent("a"), agent("b", "a"), agent("c")))
-    run.report_run("pause_requested")
+    run.pause()
     run.complete("a")
     run.report("c", "interrupted")
     assert run.status() == "paused"
@@ -453,7 +453,7 @@ def test_a_crash_runs_again_what_was_running_and_nothing_else() -> None:
 
 def test_a_cancel_that_was_under_way_at_a_crash_is_carried_out_on_resume() -> None:
     run = Drive(plan(agent("a")))
-    run.report_run("cancel_requested")
+    run.cancel()
     run.crash()
     run.resume()
     assert run.status() == "cancelled"
@@ -481,7 +481,7 @@ def test_an_event_that_fits_no_transition_is_refused() -> None:
 def test_an_owner_with_an_old_epoch_is_refused() -> None:
     run = Drive(plan(agent("a")))
     with pytest.raises(BugError, match="epoch"):
-        run.report_run("resumed", epoch=1)
+        run.report_run(Resumed(1))
 
 
 # Limits and budgets
@@ -556,7 +556,7 @@ def test_a_raise_on_resume_lifts_the_caps_of_scopes_too() -> None:
 
 def test_the_timeout_of_a_group_does_not_count_paused_time() -> None:
     run = Drive(plan(group("g", agent("x"), timeout_ms=3_000)))
-    run.report_run("pause_requested")
+    run.pause()
     run.report("g/x", "interrupted")
     run.at += 60_000
     run.resume()

@@ -9,7 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fanfold.kernel.events import Event, Settings, StepEvent, SubagentEvent, WorkflowEvent
+from fanfold.kernel.events import (
+    Created,
+    Decided,
+    Event,
+    Resumed,
+    Settings,
+    Started,
+    StepEvent,
+    SubagentEvent,
+)
 from fanfold.kernel.lifecycle import COMPLETED, EVENT_WORDS, SKIPPED, TERMINAL
 from fanfold.kernel.nodes import LEAF, LOOP, MAP, SCOPE, Composite, Node, State
 from fanfold.kernel.paths import overlaps
@@ -42,12 +51,12 @@ class SlowScheduler:
 
     def observe(self, event: Event, state: State) -> None:
         data = event.data
-        if isinstance(data, WorkflowEvent):
-            if data.kind in ("started", "created"):
-                self.open.add((event.run, ""))
-            elif data.kind == "decided":
-                self.evaluated.add((event.run, data.step))
-            elif data.raised is not None:
+        if isinstance(data, Started | Created):
+            self.open.add((event.run, ""))
+        elif isinstance(data, Decided):
+            self.evaluated.add((event.run, data.step))
+        elif isinstance(data, Resumed):
+            if data.raised is not None:
                 self.agents = max(self.agents, data.raised.max_agents or 0)
                 self.raised = max(self.raised, data.raised.max_agents or 0)
         elif isinstance(data, StepEvent | SubagentEvent) and not data.late:

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from fanfold.kernel.events import Event, WorkflowEvent
+from fanfold.kernel.events import Event, Started
 from fanfold.kernel.nodes import Node, Run
 from fanfold.kernel.plan import (
     AgentAction,
@@ -77,7 +77,7 @@ def test_a_violation_prints_the_invariant_the_log_and_the_command_that_repeats_i
 
 
 def started() -> Event:
-    return Event("r0", 1, WorkflowEvent("started"))
+    return Event("r0", 1, Started())
 
 
 def run_of_nothing() -> Run:

@@ -45,7 +45,7 @@ from fanfold.kernel.plan import ApprovalAction
 
 def decide(state: State) -> Sequence[Command]:
     """The commands to carry out now, in order. Empty: wait for a report or for `next_timer`."""
-    return tuple(state.agenda)
+    return state.agenda
 
 
 def next_timer(state: State) -> int | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from fanfold.kernel.lifecycle import (
+    RUN_PROJECTIONS,
     RUN_TERMINAL,
     RUN_TRANSITIONS,
     STEP_TRANSITIONS,
@@ -17,7 +18,7 @@ def state_diagram() -> str:
     return "\n\n".join(
         (
             "**A step**\n\n" + _mermaid(STEP_TRANSITIONS, TERMINAL),
-            "**A run**\n\n" + _mermaid(RUN_TRANSITIONS, RUN_TERMINAL),
+            "**A run**\n\n" + _mermaid({**RUN_TRANSITIONS, **RUN_PROJECTIONS}, RUN_TERMINAL),
         )
     )
 

@@ -15,7 +15,7 @@ other layers: they are stored in the same envelope and the kernel folds over the
 
 from __future__ import annotations
 
-from typing import Any, Literal, TypeAlias
+from typing import Any, TypeAlias
 
 import msgspec
 from msgspec import Struct, field
@@ -94,26 +94,24 @@ class Raised(Struct, frozen=True, omit_defaults=True, gc=False):
     budget_micro_usd: int | None = None
 
 
-WorkflowKind: TypeAlias = Literal[
-    "created",
-    "started",
-    "decided",
-    "woke",
-    "pause_requested",
-    "paused",
-    "resumed",
-    "cancel_requested",
-    "folded",
-    "forked",
-    "finished",
-]
+def _word_of(name: str) -> str:
+    """`PauseRequested` -> `pause_requested`."""
+    return "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in name).lstrip("_")
 
 
-class WorkflowEvent(Struct, frozen=True, omit_defaults=True, gc=False):
-    """A fact about a run as a whole, or a value decided once (`decided`)."""
+class WorkflowEvent(Struct, frozen=True, omit_defaults=True, gc=False, tag=_word_of, tag_field="kind"):
+    """A fact about a run as a whole, or a value decided once. One struct for each kind, told apart by the
+    word `kind` in the stored data."""
 
-    kind: WorkflowKind
-    # created
+    @property
+    def kind(self) -> str:
+        return str(self.__struct_config__.tag)
+
+
+class Created(WorkflowEvent, frozen=True, kw_only=True):
+    """The first event of a run's log. That of a root holds everything the tree will ever need; that of a
+    child run names its workflow."""
+
     version: int = LOG_VERSION
     plan: Plan | None = None
     workflow: str = ""
@@ -122,20 +120,62 @@ class WorkflowEvent(Struct, frozen=True, omit_defaults=True, gc=False):
     frozen: str | None = None
     """Blob of what the host fixed for the whole tree: roles, back ends, script, permission."""
     parent_run_id: str | None = None
-    # decided: what one expression of one step evaluated to
-    step: str = ""
-    what: str = ""
+    epoch: int = 0
+
+
+class Forked(WorkflowEvent, frozen=True):
+    reason: str
+    kept: tuple[str, ...] = ()
+    """The blobs of the steps that are reused."""
+
+
+class Started(WorkflowEvent, frozen=True):
+    pass
+
+
+class Decided(WorkflowEvent, frozen=True, kw_only=True):
+    """What one expression of one step evaluated to."""
+
+    step: str
+    what: str
     value: bool | int | None = None
     items: str | None = None
     read_set: tuple[str, ...] | None = None
     write_set: tuple[str, ...] | None = None
-    kept: tuple[str, ...] = ()
-    """forked: the blobs of the steps that are reused."""
-    # paused, resumed, cancelled, finished
-    reason: str = ""
+    error: Failure | None = None
+
+
+class Woke(WorkflowEvent, frozen=True):
+    """Only time has passed."""
+
+
+class PauseRequested(WorkflowEvent, frozen=True):
+    reason: str = "requested"
+    error: Failure | None = None
+    """Why, when it was neither a person nor a budget."""
+
+
+class Paused(WorkflowEvent, frozen=True):
+    reason: str
+
+
+class Resumed(WorkflowEvent, frozen=True):
+    epoch: int
     raised: Raised | None = None
-    epoch: int = 0
-    status: str = ""
+
+
+class CancelRequested(WorkflowEvent, frozen=True):
+    reason: str = ""
+
+
+class Folded(WorkflowEvent, frozen=True):
+    """The summary of a phase was published; evidence."""
+
+    step: str
+
+
+class Finished(WorkflowEvent, frozen=True, kw_only=True):
+    status: str
     output: str | None = None
     error: Failure | None = None
 
@@ -216,8 +256,21 @@ class Envelope(Struct, frozen=True):
     epoch: int
 
 
-_TYPES: dict[str, type[WorkflowEvent | StepEvent | SubagentEvent]] = {
-    "workflow_event": WorkflowEvent,
+_WorkflowKinds: TypeAlias = (
+    Created
+    | Forked
+    | Started
+    | Decided
+    | Woke
+    | PauseRequested
+    | Paused
+    | Resumed
+    | CancelRequested
+    | Folded
+    | Finished
+)
+_TYPES: dict[str, Any] = {
+    "workflow_event": _WorkflowKinds,
     "step_event": StepEvent,
     "subagent_event": SubagentEvent,
 }

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from fanfold.kernel.events import Evidence, WorkflowEvent
+from fanfold.kernel.events import Evidence, Paused, Resumed, WorkflowEvent
 from fanfold.kernel.fold.admission import reservation
 from fanfold.kernel.lifecycle import READY
 from fanfold.kernel.nodes import State
@@ -24,9 +24,9 @@ MAX_WAITING = 20
 
 def budget_news(state: State, data: WorkflowEvent) -> Evidence | None:
     """The evidence that belongs behind an event that was just folded; None for most."""
-    if data.kind == "paused" and data.reason == "budget":
+    if isinstance(data, Paused) and data.reason == "budget":
         return Evidence("budget_event", {"what": HELD, **_numbers(state), **_waiting(state)})
-    if data.raised is not None:
+    if isinstance(data, Resumed) and data.raised is not None:
         raised = msgspec.to_builtins(data.raised)
         return Evidence("budget_event", {"what": RAISED, "raised": raised, **_numbers(state)})
     return None

@@ -16,10 +16,13 @@ from collections.abc import Callable, Iterator
 from msgspec import Struct
 
 from fanfold.kernel.events import (
+    Created,
     Envelope,
     Event,
     Evidence,
     Failure,
+    Finished,
+    Resumed,
     Settings,
     StepEvent,
     SubagentEvent,
@@ -108,12 +111,12 @@ class Auditor:
         return [Violation(number, message) for number, message in _check_end(self, state)]
 
     def _note_workflow(self, data: WorkflowEvent) -> None:
-        if data.kind == "created" and data.plan is not None:
+        if isinstance(data, Created) and data.plan is not None:
             self.settings = data.settings or Settings()
             self.max_agents = self.settings.max_agents
             self.max_tokens = self.settings.budget_tokens
             self.max_micro_usd = self.settings.budget_micro_usd
-        elif data.kind == "resumed" and data.raised is not None:
+        elif isinstance(data, Resumed) and data.raised is not None:
             raised = data.raised
             self.max_agents = max(self.max_agents, raised.max_agents or 0)
             if raised.budget_tokens is not None:
@@ -276,8 +279,7 @@ def _is_inside(node: Node, scope: Composite) -> bool:
 def parents_outlive_children(audit: Auditor, event: Event, state: State) -> Iterator[str]:
     """A parent is never terminal while a descendant is live."""
     node = audit.last
-    data = event.data
-    if isinstance(data, WorkflowEvent) and data.kind == "finished":
+    if isinstance(event.data, Finished):
         node = state.runs[event.run].scope
     elif node is None or node.status not in TERMINAL:
         return

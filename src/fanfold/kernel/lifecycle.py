@@ -1,8 +1,8 @@
 """The life of a step and of a run, as tables.
 
-`STEP_TRANSITIONS` says, for a status and the word of the event that arrives, which statuses may follow.
-The fold refuses anything else, the documentation's diagram is drawn from the same table, and the
-simulator checks every observed step against it. Terminal statuses have no row: terminal is final.
+`STEP_TRANSITIONS` and `RUN_TRANSITIONS` say, for a status and the word of the event that arrives, which
+statuses may follow. The fold refuses anything else, the documentation's diagrams are drawn from the same
+tables, and the simulator has to reach every row. Terminal statuses have no row: terminal is final.
 """
 
 from __future__ import annotations
@@ -65,20 +65,31 @@ STEP_TRANSITIONS: Final[dict[tuple[str, str], tuple[str, ...]]] = {
 }
 
 RUN_TRANSITIONS: Final[dict[tuple[str, str], tuple[str, ...]]] = {
+    (PENDING, "forked"): (PENDING,),
     (PENDING, "started"): (RUNNING,),
     (PENDING, "created"): (RUNNING,),  # a child run begins with its log
+    (PENDING, "resumed"): (PENDING,),  # its owner died before it began
     (PENDING, "cancel_requested"): (RUNNING,),
-    (RUNNING, "approvals only"): (WAITING,),
-    (WAITING, "answered"): (RUNNING,),
+    (RUNNING, "decided"): (RUNNING,),
+    (RUNNING, "woke"): (RUNNING,),
+    (RUNNING, "folded"): (RUNNING,),
+    (RUNNING, "pause_requested"): (RUNNING,),
     (RUNNING, "paused"): (PAUSED,),
-    (WAITING, "paused"): (PAUSED,),
-    (PAUSED, "resumed"): (RUNNING,),
+    (RUNNING, "resumed"): (RUNNING,),
+    (RUNNING, "cancel_requested"): (RUNNING,),
     (RUNNING, "finished"): (COMPLETED, PARTIAL, FAILED, CANCELLED, TIMED_OUT),
-    (WAITING, "finished"): (CANCELLED, TIMED_OUT),
-    (PAUSED, "cancel_requested"): (RUNNING,),
-    # The answer of a person may be the last thing that was missing.
+    (PAUSED, "resumed"): (RUNNING,),
+    (PAUSED, "cancel_requested"): (RUNNING,),  # of this run, or of one below it
+    # The answer of a person may lead to a question, and may be the last thing that was missing.
+    (PAUSED, "decided"): (PAUSED,),
     (PAUSED, "finished"): (COMPLETED, PARTIAL, FAILED),
 }
+
+RUN_PROJECTIONS: Final[dict[tuple[str, str], tuple[str, ...]]] = {
+    (RUNNING, "only people can go on"): (WAITING,),
+    (WAITING, "somebody went on"): (RUNNING,),
+}
+"""`waiting` is how a running run shows itself; no event is needed for it, and none is refused in it."""
 
 EVENT_WORDS: Final[dict[str, str]] = {"finished": COMPLETED}
 """Words of `subagent_event` that mean the same as a step's word."""

@@ -24,13 +24,31 @@ import msgspec
 
 from fanfold.errors import BugError
 from fanfold.kernel.decide import is_ticking, settle
-from fanfold.kernel.events import Event, Evidence, Settings, StepEvent, SubagentEvent, WorkflowEvent
+from fanfold.kernel.events import (
+    Created,
+    Event,
+    Evidence,
+    Resumed,
+    Settings,
+    Started,
+    StepEvent,
+    SubagentEvent,
+    WorkflowEvent,
+)
 from fanfold.kernel.fold.agenda import unexpected
 from fanfold.kernel.fold.progress import open_run
 from fanfold.kernel.fold.run_events import RUN_HANDLERS
 from fanfold.kernel.fold.step_events import STEP_HANDLERS, is_current, spend
-from fanfold.kernel.lifecycle import CANCELLED, COMPLETED, EVENT_WORDS, FAILED, STEP_TRANSITIONS, TIMED_OUT
-from fanfold.kernel.nodes import Node, State
+from fanfold.kernel.lifecycle import (
+    CANCELLED,
+    COMPLETED,
+    EVENT_WORDS,
+    FAILED,
+    RUN_TRANSITIONS,
+    STEP_TRANSITIONS,
+    TIMED_OUT,
+)
+from fanfold.kernel.nodes import Node, Run, State
 from fanfold.kernel.plan import GroupAction, Plan, Step
 
 REPORTED = frozenset((COMPLETED, FAILED, TIMED_OUT, CANCELLED, "interrupted"))
@@ -42,7 +60,7 @@ NOT_THE_KERNELS = frozenset(("queued", "input", "closed"))
 def create_state(event: Event) -> State:
     """The state after the first event of a root run's log, its `created`."""
     data = event.data
-    if not isinstance(data, WorkflowEvent) or data.kind != "created" or data.plan is None:
+    if not isinstance(data, Created) or data.plan is None:
         raise BugError("kernel.unexpected_event", "a log begins with the `created` event that holds the plan")
     settings = data.settings or Settings()
     state = State(event.run, data.plan, settings, event.at)
@@ -70,7 +88,7 @@ def evolve(state: State, event: Event) -> State:
         return state
     _advance_time(state, event)
     if isinstance(data, WorkflowEvent):
-        RUN_HANDLERS[data.kind](state, state.runs[event.run], data)
+        _fold_run(state, state.runs[event.run], data)
     else:
         assert isinstance(data, StepEvent | SubagentEvent)
         word = EVENT_WORDS.get(data.status, data.status)
@@ -89,6 +107,19 @@ def evolve(state: State, event: Event) -> State:
     if not state.agenda:
         settle(state)
     return state
+
+
+def _fold_run(state: State, run: Run, data: WorkflowEvent) -> None:
+    root = state.root
+    allowed = RUN_TRANSITIONS.get((run.status, data.kind))
+    if allowed is None:
+        raise unexpected(f"run {run.id} is {run.status} and cannot take {data.kind!r}")
+    before = root.status
+    RUN_HANDLERS[type(data)](state, run, data)
+    if run.status not in allowed:
+        raise BugError("kernel.bad_transition", f"run {run.id}: {data.kind!r} led to {run.status}")
+    if root.status != before and root.status not in RUN_TRANSITIONS.get((before, data.kind), ()):
+        raise BugError("kernel.bad_transition", f"run {root.id}: {data.kind!r} below led to {root.status}")
 
 
 def mark_late(state: State, event: Event) -> Event:
@@ -121,7 +152,7 @@ def find_node(state: State, tree_path: str) -> Node | None:
 def _advance_time(state: State, event: Event) -> None:
     elapsed = event.at - state.now
     if elapsed > 0:
-        resumed = isinstance(event.data, WorkflowEvent) and event.data.kind in ("resumed", "started")
+        resumed = isinstance(event.data, Resumed | Started)
         if not resumed and is_ticking(state):
             state.clock += elapsed
         state.now = event.at

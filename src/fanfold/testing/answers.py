@@ -16,7 +16,7 @@ from fanfold.kernel.commands import (
     Start,
     Stop,
 )
-from fanfold.kernel.events import Data, Failure, StepEvent, SubagentEvent, WorkflowEvent
+from fanfold.kernel.events import Created, Data, Decided, Failure, Finished, Paused, StepEvent, SubagentEvent
 from fanfold.kernel.lifecycle import COMPLETED
 from fanfold.kernel.nodes import LEAF, Composite, Loop, Node, State
 from fanfold.kernel.plan import AgentAction, ApprovalAction
@@ -47,7 +47,7 @@ def answer(world: World, state: State, command: Command) -> Data:
         case Finish():
             return _finish(world, state, command)
         case Pause(reason=reason):
-            return WorkflowEvent("paused", reason=reason)
+            return Paused(reason)
 
 
 def _node(state: State, command: Evaluate | Start | Retry | Conclude) -> Node:
@@ -57,7 +57,7 @@ def _node(state: State, command: Evaluate | Start | Retry | Conclude) -> Node:
 def _evaluate(world: World, state: State, command: Evaluate) -> Data:
     node = _node(state, command)
     step = node.step
-    decided = WorkflowEvent("decided", step=node.path, what=command.what)
+    decided = Decided(step=node.path, what=command.what)
     if command.what == "for_each":
         assert step.for_each is not None
         return _decided_items(world, decided, step.for_each)
@@ -73,7 +73,7 @@ def _evaluate(world: World, state: State, command: Evaluate) -> Data:
     return _with(decided, value=passed, read_set=reads, write_set=writes)
 
 
-def _decided_items(world: World, decided: WorkflowEvent, expression: str) -> Data:
+def _decided_items(world: World, decided: Decided, expression: str) -> Data:
     if expression == "error":
         return _with(decided, error=_EXPRESSION_FAILED)
     count = int(expression.removeprefix("items:"))
@@ -86,7 +86,7 @@ def _until(world: World, expression: str, iteration: int) -> bool:
     return expression.startswith("from:") and iteration >= int(expression[5:])
 
 
-def _with(decided: WorkflowEvent, **values: Any) -> WorkflowEvent:
+def _with(decided: Decided, **values: Any) -> Decided:
     from msgspec.structs import replace
 
     return replace(decided, **values)
@@ -121,9 +121,7 @@ def _start(world: World, state: State, command: Start) -> Data:
 def _create(world: World, state: State, command: Create) -> Data:
     call = state.runs[command.parent_run].nodes[command.step]
     inputs = world.values.inputs_of_child(call)
-    return WorkflowEvent(
-        "created", workflow=command.workflow, inputs=inputs, parent_run_id=command.parent_run
-    )
+    return Created(workflow=command.workflow, inputs=inputs, parent_run_id=command.parent_run)
 
 
 def _retry(state: State, command: Retry) -> Data:
@@ -153,4 +151,4 @@ def _conclude(world: World, state: State, command: Conclude) -> Data:
 def _finish(world: World, state: State, command: Finish) -> Data:
     run = state.runs[command.run]
     output = world.values.run_output(run, run.plan) if run.scope.entered else None
-    return WorkflowEvent("finished", status=command.status, output=output, error=command.error)
+    return Finished(status=command.status, output=output, error=command.error)

@@ -17,7 +17,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fanfold.kernel.commands import Command, Conclude, Finish, Skip, Start
-from fanfold.kernel.events import Event, StepEvent, SubagentEvent, WorkflowEvent
+from fanfold.kernel.events import (
+    CancelRequested,
+    Decided,
+    Event,
+    PauseRequested,
+    Resumed,
+    StepEvent,
+    SubagentEvent,
+)
 from fanfold.kernel.explain import explain
 from fanfold.kernel.fingerprint import fingerprint
 from fanfold.kernel.invariants import SLOT_TYPES, Violation, conflict
@@ -54,7 +62,7 @@ def check_replay(
 def check_due(answered: Command | None, event: Event, state: State) -> None:
     """A line is folded again: what it answered must be due, or nothing if it was a report (17)."""
     due = state.agenda[0] if state.agenda else None
-    if isinstance(event.data, WorkflowEvent) and event.data.kind == "resumed":
+    if isinstance(event.data, Resumed):
         return  # an owner may have died at any point of its agenda
     if due != answered:
         raise InvariantError(17, f"the log answers {answered}; folding it again decides {due}")
@@ -104,12 +112,12 @@ class Watch:
         for seq, node in state.claimants.items():
             (self.parked_at if node.reserving else self.chosen_at).setdefault(seq, self.events)
         data = event.data
-        if isinstance(data, WorkflowEvent):
-            if data.kind == "cancel_requested":
-                self.cancelled.add(event.run)
-            elif data.kind in ("pause_requested", "resumed"):
-                self.pausing = data.kind == "pause_requested"
-            elif data.kind == "decided" and data.what == "for_each" and data.error is None:
+        if isinstance(data, CancelRequested):
+            self.cancelled.add(event.run)
+        elif isinstance(data, PauseRequested | Resumed):
+            self.pausing = isinstance(data, PauseRequested)
+        elif isinstance(data, Decided):
+            if data.what == "for_each" and data.error is None:
                 self.items[event.run, data.step] = data.value or 0
         elif isinstance(data, StepEvent | SubagentEvent) and not data.late:
             word = EVENT_WORDS.get(data.status, data.status)

@@ -31,6 +31,7 @@ RATES: dict[str, tuple[float, ...]] = {
     "duplicate": (0.05, 0.2),
     "late result": (0.2, 0.7),
     "pause": (0.01, 0.08),
+    "pause while waiting": (0.3, 0.8),
     "cancel": (0.01, 0.04),
     "cancel child": (0.03, 0.15),
     "clock forward": (0.02, 0.1),

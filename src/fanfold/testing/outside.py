@@ -9,14 +9,18 @@ from __future__ import annotations
 
 from fanfold.kernel.decide import is_waiting, next_timer
 from fanfold.kernel.events import (
+    CancelRequested,
     Event,
     Evidence,
     Failure,
+    Folded,
+    PauseRequested,
     Raised,
+    Resumed,
     StepEvent,
     SubagentEvent,
     Usage,
-    WorkflowEvent,
+    Woke,
 )
 from fanfold.kernel.lifecycle import PAUSED, PENDING, READY, RUN_TERMINAL
 from fanfold.kernel.nodes import Quota, State
@@ -47,7 +51,7 @@ def next_report(owner: Owner) -> bool:
     timer = next_timer(state)
     if timer is not None and (execution is None or execution.due is None or timer <= execution.due):
         world.now = max(world.now, timer)
-        owner.record(state.root.id, WorkflowEvent("woke"))
+        owner.record(state.root.id, Woke())
         return True
     if execution is not None:
         assert execution.due is not None
@@ -168,11 +172,11 @@ def _meddle(owner: Owner) -> bool:
     if world.orphans and faults.hits("late result"):
         _report_orphan(owner)
         return True
-    if faults.hits("pause"):
-        owner.record(state.root.id, WorkflowEvent("pause_requested", reason="requested"))
+    if faults.hits("pause") or (is_waiting(state) and faults.hits("pause while waiting")):
+        owner.record(state.root.id, PauseRequested())
         return True
     if faults.hits("cancel"):
-        owner.record(state.root.id, WorkflowEvent("cancel_requested"))
+        owner.record(state.root.id, CancelRequested())
         return True
     if len(state.runs) > 1 and faults.hits("cancel child"):
         return _cancel_child(owner)
@@ -205,7 +209,7 @@ def _cancel_child(owner: Owner) -> bool:
     ]
     if not children:
         return False
-    owner.record(owner.world.rng.choice(children), WorkflowEvent("cancel_requested"))
+    owner.record(owner.world.rng.choice(children), CancelRequested())
     owner.world.reached["live child cancelled"] += 1
     return True
 
@@ -218,6 +222,8 @@ def _chatter(owner: Owner) -> None:
         word = owner.world.rng.choice(("queued", "input", "closed"))
         data = SubagentEvent(chosen.step, word, chosen.attempt, chosen.execution)
         owner.record(chosen.run, data)
+    elif owner.world.rng.random() < 0.5:
+        owner.record(owner.state.root.id, Folded(""))
     else:
         owner.record(owner.state.root.id, Evidence("session_event", {"text": "…"}))
 
@@ -233,12 +239,12 @@ def _while_paused(owner: Owner) -> bool:
             _report_orphan(owner)
             return True
         if faults.hits("cancel while paused"):
-            owner.record(state.root.id, WorkflowEvent("cancel_requested"))
+            owner.record(state.root.id, CancelRequested())
             return True
         if len(state.runs) > 1 and faults.hits("cancel child"):
             return _cancel_child(owner) or resume(owner, state.pausing)
     people = [execution for execution in owner.running if execution.due is not None]
-    if people and world.rng.random() < 0.3:
+    if people and world.rng.random() < 0.7:
         world.reached["answer while paused"] += 1
         _report(owner, people[0])
         return True
@@ -262,7 +268,7 @@ def resume(owner: Owner, reason: str) -> bool:
                 return False
     world.now += world.rng.choice((1, 10_000))
     owner.epoch = world.store.take_lease()
-    owner.record(state.root.id, WorkflowEvent("resumed", epoch=owner.epoch, raised=raised))
+    owner.record(state.root.id, Resumed(owner.epoch, raised))
     world.reached["resumed after a pause"] += 1
     return True
 

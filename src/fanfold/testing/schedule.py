@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from msgspec import Struct
 
 from fanfold.errors import BugError
-from fanfold.kernel.events import Event, WorkflowEvent
+from fanfold.kernel.events import CancelRequested, Created, Event, Forked, Resumed, Started, Woke
 from fanfold.kernel.invariants import Violation
 from fanfold.kernel.lifecycle import PENDING, RUN_TERMINAL, RUNNING, WAITING
 from fanfold.kernel.nodes import Run, State
@@ -98,7 +98,7 @@ def create_run(world: World, shape: type[Owner] = Owner) -> Owner:
     """Take the lease and record the first event."""
     epoch = world.store.take_lease()
     inputs = world.values.put({"topic": "t"}, frozenset())
-    created = WorkflowEvent("created", plan=world.plan, settings=world.settings, inputs=inputs, epoch=epoch)
+    created = Created(plan=world.plan, settings=world.settings, inputs=inputs, epoch=epoch)
     event = Event(ROOT, world.now, created)
     envelope = world.store.append(event, Run(ROOT, world.plan, None, None), ROOT, epoch)
     world.answered.append(None)
@@ -111,9 +111,11 @@ def _begin(owner: Owner) -> None:
     """Start, or resume what another owner left."""
     state = owner.state
     if owner.epoch > state.epoch and state.root.status not in RUN_TERMINAL:
-        owner.record(ROOT, WorkflowEvent("resumed", epoch=owner.epoch))
+        owner.record(ROOT, Resumed(owner.epoch))
     if state.root.status == PENDING:
-        owner.record(ROOT, WorkflowEvent("started"))
+        if owner.world.rng.random() < 0.05:
+            owner.record(ROOT, Forked("from another run"))
+        owner.record(ROOT, CancelRequested() if owner.world.faults.hits("cancel") else Started())
 
 
 def live(owner: Owner) -> None:
@@ -149,7 +151,7 @@ def _take_over(world: World, dead: Owner) -> Owner:
 
 def _append_stale(world: World, dead: Owner) -> None:
     """The old owner was only slow: whatever it still writes must be refused (invariant 11)."""
-    event = Event(ROOT, world.now, WorkflowEvent("woke"))
+    event = Event(ROOT, world.now, Woke())
     try:
         world.store.append(event, dead.state.root, ROOT, dead.epoch)
     except StaleEpochError:

@@ -19,7 +19,7 @@ from multiprocessing import Pool
 
 from msgspec import Struct, field
 
-from fanfold.kernel.lifecycle import STEP_TRANSITIONS
+from fanfold.kernel.lifecycle import RUN_TRANSITIONS, STEP_TRANSITIONS
 from fanfold.testing.coverage import CONSTRUCTS, SITUATIONS
 from fanfold.testing.faults import FAULTS
 from fanfold.testing.schedule import Outcome, run_schedule
@@ -44,9 +44,11 @@ class Tally(Struct):
         self.broken += other.broken
 
     def missing(self) -> list[str]:
-        """Constructs, faults and rows of the transition table that never occurred."""
+        """Constructs, faults and rows of the transition tables that never occurred."""
         rows = (f"{status} + {word}" for status, word in STEP_TRANSITIONS)
-        return [name for name in (*CONSTRUCTS, *SITUATIONS, *FAULTS, *rows) if not self.reached[name]]
+        run_rows = (f"run {status} + {word}" for status, word in RUN_TRANSITIONS)
+        wanted = (*CONSTRUCTS, *SITUATIONS, *FAULTS, *rows, *run_rows)
+        return [name for name in wanted if not self.reached[name]]
 
 
 def run_schedules(seeds: Iterable[int]) -> Tally:

@@ -18,7 +18,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from fanfold.kernel.events import Event, StepEvent, SubagentEvent, WorkflowEvent
+from fanfold.kernel.events import Created, Event, Finished, StepEvent, SubagentEvent
 from fanfold.kernel.lifecycle import EVENT_WORDS, TERMINAL
 from fanfold.kernel.nodes import MAP, SCOPE, Call, Composite, Loop, Node, Run, Scope, State
 from fanfold.kernel.plan import AgentAction, Fields, GroupAction, Output, Plan, Ref, Template, Value
@@ -54,11 +54,11 @@ class Values:
     def note(self, event: Event, state: State) -> None:
         """Follow one event that was folded into `state`."""
         data = event.data
-        if isinstance(data, WorkflowEvent):
-            if data.kind == "created" and data.inputs is not None:
+        if isinstance(data, Created):
+            if data.inputs is not None:
                 self.inputs[event.run] = data.inputs
-            elif data.kind == "finished":
-                self.ended[event.run, ""] = data.output
+        elif isinstance(data, Finished):
+            self.ended[event.run, ""] = data.output
         elif isinstance(data, StepEvent | SubagentEvent) and not data.late:
             word = EVENT_WORDS.get(data.status, data.status)
             if word in TERMINAL and state.runs[event.run].nodes[data.step].status in TERMINAL:

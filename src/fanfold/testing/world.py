@@ -6,10 +6,10 @@ from collections import Counter
 from random import Random
 
 from fanfold.kernel.commands import Command
-from fanfold.kernel.events import Envelope, Event, Evidence, StepEvent, SubagentEvent, WorkflowEvent
+from fanfold.kernel.events import Decided, Envelope, Event, StepEvent, SubagentEvent, WorkflowEvent
 from fanfold.kernel.fingerprint import fingerprint
 from fanfold.kernel.invariants import Auditor
-from fanfold.kernel.lifecycle import EVENT_WORDS, STEP_TRANSITIONS
+from fanfold.kernel.lifecycle import EVENT_WORDS
 from fanfold.kernel.nodes import State
 from fanfold.testing.checks import InvariantError, Watch
 from fanfold.testing.faults import Faults
@@ -93,18 +93,14 @@ class World:
             self.sampled[len(self.store.lines) - 1] = fingerprint(state)
 
 
-def transition(event: Event, state: State) -> tuple[str, str] | None:
-    """The row of the transition table that an event is about to use."""
-    data = event.data
-    if isinstance(data, Evidence):
-        return None
+def transition(event: Event, state: State) -> list[str]:
+    """The rows of the transition tables that an event is about to use."""
+    data, run = event.data, state.runs[event.run]
     if isinstance(data, WorkflowEvent):
-        if data.kind != "decided":
-            return None
-        return state.runs[event.run].nodes[data.step].status, "decided"
-    assert isinstance(data, StepEvent | SubagentEvent)
-    if data.late:
-        return None
-    word = EVENT_WORDS.get(data.status, data.status)
-    row = (state.runs[event.run].nodes[data.step].status, word)
-    return row if row in STEP_TRANSITIONS else None
+        rows = [f"run {run.status} + {data.kind}"]
+        if isinstance(data, Decided):
+            rows.append(f"{run.nodes[data.step].status} + {data.kind}")
+        return rows
+    if isinstance(data, StepEvent | SubagentEvent) and not data.late:
+        return [f"{run.nodes[data.step].status} + {EVENT_WORDS.get(data.status, data.status)}"]
+    return []

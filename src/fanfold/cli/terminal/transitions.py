@@ -15,7 +15,21 @@ from typing import TypeAlias
 from msgspec import Struct
 
 from fanfold.cli.terminal.output import plain
-from fanfold.kernel.events import Envelope, Event, Failure, StepEvent, SubagentEvent, WorkflowEvent, event_of
+from fanfold.kernel.events import (
+    CancelRequested,
+    Decided,
+    Envelope,
+    Event,
+    Failure,
+    Finished,
+    Paused,
+    Resumed,
+    Started,
+    StepEvent,
+    SubagentEvent,
+    WorkflowEvent,
+    event_of,
+)
 from fanfold.kernel.plan import ApprovalAction, Step
 
 FindStep: TypeAlias = Callable[[str, str], Step | None]
@@ -68,20 +82,20 @@ class Transitions:
 
     def _of_run(self, envelope: Envelope, data: WorkflowEvent) -> Transition | None:
         key = (envelope.run_id, "")
-        if data.kind == "decided" and data.what == "for_each" and data.items is not None:
+        if isinstance(data, Decided) and data.what == "for_each" and data.items is not None:
             self._started[envelope.run_id, data.step] = envelope.at
             items = f"{data.value} item{'' if data.value == 1 else 's'}"
             return Transition(envelope.at, _path(envelope, data.step), "started", f"started ({items})")
         if envelope.parent_run_id is not None:
             return None  # the step that called the child run says it all
-        if data.kind in ("started", "resumed"):
+        if isinstance(data, Started | Resumed):
             self._started.setdefault(key, envelope.at)
             return Transition(envelope.at, "", data.kind, data.kind)
-        if data.kind == "paused":
+        if isinstance(data, Paused):
             return Transition(envelope.at, "", "paused", f"paused ({data.reason})")
-        if data.kind == "cancel_requested":
+        if isinstance(data, CancelRequested):
             return Transition(envelope.at, "", "cancelled", "was asked to cancel")
-        if data.kind == "finished":
+        if isinstance(data, Finished):
             return Transition(envelope.at, "", data.status, _ended(data.status, self._took(key, envelope.at)))
         return None
 

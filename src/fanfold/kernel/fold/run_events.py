@@ -3,10 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from fanfold.errors import BugError
 from fanfold.kernel.commands import Create, Evaluate, Finish, Pause, Skip, Start, Stop
-from fanfold.kernel.events import Failure, Raised, WorkflowEvent
+from fanfold.kernel.events import (
+    CancelRequested,
+    Created,
+    Decided,
+    Failure,
+    Finished,
+    Folded,
+    Forked,
+    Paused,
+    PauseRequested,
+    Raised,
+    Resumed,
+    Started,
+    Woke,
+    WorkflowEvent,
+)
 from fanfold.kernel.fold.admission import requeue_starved
 from fanfold.kernel.fold.agenda import require_idle, take, unexpected
 from fanfold.kernel.fold.outcomes import call_outcome, conclude
@@ -21,11 +37,11 @@ from fanfold.kernel.fold.progress import (
 )
 from fanfold.kernel.fold.step_events import lose
 from fanfold.kernel.fold.sweep import end_run
-from fanfold.kernel.lifecycle import CANCELLED, COMPLETED, FAILED, PAUSED, PENDING, RUN_TERMINAL, RUNNING
-from fanfold.kernel.nodes import Loop, Map, Quota, Run, State
+from fanfold.kernel.lifecycle import CANCELLED, COMPLETED, FAILED, PAUSED, PENDING, RUNNING, STEP_TRANSITIONS
+from fanfold.kernel.nodes import Loop, Map, Node, Quota, Run, State
 
 
-def _created(state: State, run: Run, _data: WorkflowEvent) -> None:
+def _created(state: State, run: Run, _data: Created) -> None:
     """The child's log exists; its steps may begin."""
     take(state, Create, run.id)
     run.status = RUNNING
@@ -35,19 +51,26 @@ def _created(state: State, run: Run, _data: WorkflowEvent) -> None:
         enter_scope(state, run.scope, run.plan.steps)
 
 
-def _run_started(state: State, run: Run, _data: WorkflowEvent) -> None:
-    if run.status != PENDING:
-        raise unexpected(f"run {run.id} has already started")
+def _run_started(state: State, run: Run, _data: Started | CancelRequested) -> None:
     run.status = RUNNING
     enter_scope(state, run.scope, run.plan.steps)
 
 
-def _decided(state: State, run: Run, data: WorkflowEvent) -> None:
+def _decided(state: State, run: Run, data: Decided) -> None:
     command = take(state, Evaluate, run.id, data.step)
     assert isinstance(command, Evaluate)
     if data.what != command.what:
         raise unexpected(f"{data.step}: {data.what} was decided, {command.what} is due")
     node = run.nodes[data.step]
+    allowed = STEP_TRANSITIONS.get((node.status, data.kind))
+    if allowed is None:
+        raise unexpected(f"{node.path} is {node.status} and nothing can be decided about it")
+    _apply(state, node, data)
+    if node.status not in allowed:
+        raise BugError("kernel.bad_transition", f"{node.path}: what was decided led to {node.status}")
+
+
+def _apply(state: State, node: Node, data: Decided) -> None:
     if data.error is not None:
         conclude(state, node, FAILED, data.error)
     elif isinstance(node, Map):
@@ -59,7 +82,7 @@ def _decided(state: State, run: Run, data: WorkflowEvent) -> None:
         _decided_until(state, node, bool(data.value))
     elif data.value is False:
         node.closing = True
-        state.agenda.append(Skip(run.id, node.path, "condition"))
+        state.agenda.append(Skip(node.run.id, node.path, "condition"))
     else:
         if data.read_set is not None:
             node.read_set = data.read_set
@@ -83,33 +106,32 @@ def _decided_until(state: State, loop: Loop, passed: bool) -> None:
         conclude(state, loop, FAILED, failure)
 
 
-def _woke(state: State, _run: Run, _data: WorkflowEvent) -> None:
-    """Only time has passed."""
+def _woke(state: State, _run: Run, _data: Woke) -> None:
     require_idle(state, "the time")
 
 
-def _pause_requested(state: State, _run: Run, data: WorkflowEvent) -> None:
+def _pause_requested(state: State, _run: Run, data: PauseRequested) -> None:
     require_idle(state, "a pause")
-    state.pausing = data.reason or "requested"
+    state.pausing = data.reason
     for node in sorted(state.in_flight.values(), key=lambda node: node.order):
         if node.status == RUNNING and not node.lost and not node.stopping:
             node.stopping = "pause"
             state.agenda.append(Stop(node.run.id, node.path, node.attempt, node.execution, "pause"))
 
 
-def _paused(state: State, run: Run, data: WorkflowEvent) -> None:
+def _paused(state: State, run: Run, data: Paused) -> None:
     take(state, Pause, run.id)
     run.status = PAUSED
-    state.pausing = data.reason or "requested"
+    state.pausing = data.reason
 
 
-def _resumed(state: State, run: Run, data: WorkflowEvent) -> None:
+def _resumed(state: State, run: Run, data: Resumed) -> None:
     """A new owner, or the end of a pause: whatever was running lost its process and runs again."""
     if data.epoch <= state.epoch:
         raise BugError("lease.stale_epoch", f"epoch {data.epoch} is not newer than {state.epoch}")
     state.epoch = data.epoch
     if data.raised is not None:
-        _raise_limits(state, data)
+        _raise_limits(state, data.raised)
     state.pausing = ""
     if run.status == PAUSED:
         run.status = RUNNING
@@ -134,9 +156,7 @@ def _drop_what_died(state: State) -> None:
     state.agenda = kept
 
 
-def _raise_limits(state: State, data: WorkflowEvent) -> None:
-    raised = data.raised
-    assert raised is not None
+def _raise_limits(state: State, raised: Raised) -> None:
     state.max_agents = max(state.max_agents, raised.max_agents or 0)
     state.max_steps = max(state.max_steps, raised.max_steps or 0)
     ledger = state.ledger
@@ -163,9 +183,9 @@ def _raise_quota(quota: Quota, raised: Raised) -> None:
         ledger.unpriced = False
 
 
-def _cancel_requested(state: State, run: Run, data: WorkflowEvent) -> None:
+def _cancel_requested(state: State, run: Run, data: CancelRequested) -> None:
     require_idle(state, "a cancellation")
-    if run.status in RUN_TERMINAL or run.ending:
+    if run.ending:
         return
     if run is state.root:
         state.pausing = ""
@@ -176,7 +196,7 @@ def _cancel_requested(state: State, run: Run, data: WorkflowEvent) -> None:
     end_run(state, run, CANCELLED)
 
 
-def _finished(state: State, run: Run, data: WorkflowEvent) -> None:
+def _finished(state: State, run: Run, data: Finished) -> None:
     command = take(state, Finish, run.id)
     assert isinstance(command, Finish)
     if data.status != command.status:
@@ -190,20 +210,21 @@ def _finished(state: State, run: Run, data: WorkflowEvent) -> None:
         conclude(state, run.call, *call_outcome(run.call, run))
 
 
-def _noted(_state: State, _run: Run, _data: WorkflowEvent) -> None:
+def _noted(_state: State, _run: Run, _data: Folded | Forked) -> None:
     """Evidence: a fold was published, a fork was made."""
 
 
-RUN_HANDLERS: dict[str, Callable[[State, Run, WorkflowEvent], None]] = {
-    "created": _created,
-    "started": _run_started,
-    "decided": _decided,
-    "woke": _woke,
-    "pause_requested": _pause_requested,
-    "paused": _paused,
-    "resumed": _resumed,
-    "cancel_requested": _cancel_requested,
-    "folded": _noted,
-    "forked": _noted,
-    "finished": _finished,
+RUN_HANDLERS: dict[type[WorkflowEvent], Callable[[State, Run, Any], None]] = {
+    Created: _created,
+    Forked: _noted,
+    Started: _run_started,
+    Decided: _decided,
+    Woke: _woke,
+    PauseRequested: _pause_requested,
+    Paused: _paused,
+    Resumed: _resumed,
+    CancelRequested: _cancel_requested,
+    Folded: _noted,
+    Finished: _finished,
 }
+"""Each handler takes the struct of its row."""

@@ -22,7 +22,7 @@ from fanfold.kernel.commands import (
     Start,
     Stop,
 )
-from fanfold.kernel.events import Data, Failure, StepEvent, SubagentEvent, WorkflowEvent
+from fanfold.kernel.events import Created, Data, Decided, Failure, Finished, Paused, StepEvent, SubagentEvent
 from fanfold.kernel.lifecycle import COMPLETED, FAILED, SKIPPED, UNSUCCESSFUL
 from fanfold.kernel.nodes import Call, Composite, Loop, Map, Node, Run, Scope, State
 from fanfold.kernel.plan import JSON, AgentAction, ApprovalAction, GroupAction, Output, WorkflowAction
@@ -82,9 +82,7 @@ class Answers:
             case Create():
                 inputs = self._child_inputs.pop(command.run, None)
                 parent = command.parent_run
-                return WorkflowEvent(
-                    "created", workflow=command.workflow, inputs=inputs, parent_run_id=parent
-                )
+                return Created(workflow=command.workflow, inputs=inputs, parent_run_id=parent)
             case Skip(step=step, reason=reason):
                 return StepEvent(step, SKIPPED, reason=reason)
             case Retry():
@@ -96,41 +94,37 @@ class Answers:
                 return self._conclude(command, self._node(command.run, command.step))
             case Finish(status=status, error=error):
                 output = self._run_output(self._state.runs[command.run])
-                return WorkflowEvent("finished", status=status, error=error, output=output)
+                return Finished(status=status, error=error, output=output)
             case Pause(reason=reason):
-                return WorkflowEvent("paused", reason=reason)
+                return Paused(reason)
 
     def _node(self, run: str, step: str) -> Node:
         return self._state.runs[run].nodes[step]
 
     # Expressions
 
-    def _evaluate(self, command: Evaluate, node: Node) -> WorkflowEvent:
+    def _evaluate(self, command: Evaluate, node: Node) -> Decided:
         step, what = command.step, command.what
         try:
             if isinstance(node, Map):
                 items = items_of(node.step, self._values.at(node))
-                return WorkflowEvent(
-                    "decided", step=step, what=what, value=len(items), items=self._blobs.put(items)
-                )
+                return Decided(step=step, what=what, value=len(items), items=self._blobs.put(items))
             if isinstance(node, Loop) and what == "until":
                 assert node.step.repeat is not None
                 passed = has_converged(node.step.repeat, self._values.gate(node))
-                return WorkflowEvent("decided", step=step, what=what, value=passed)
+                return Decided(step=step, what=what, value=passed)
             return self._admission(node, step)
         except UNDECIDABLE as error:
-            return WorkflowEvent("decided", step=step, what=what, error=undecided(node, error))
+            return Decided(step=step, what=what, error=undecided(node, error))
 
-    def _admission(self, node: Node, step: str) -> WorkflowEvent:
+    def _admission(self, node: Node, step: str) -> Decided:
         names = self._values.at(node)
         if node.step.when is not None and not condition_holds(node.step.when, names):
-            return WorkflowEvent("decided", step=step, what="admission", value=False)
+            return Decided(step=step, what="admission", value=False)
         read_set = write_set = None
         if node.step.templated_sets:
             read_set, write_set = sets_of(node, names)
-        return WorkflowEvent(
-            "decided", step=step, what="admission", value=True, read_set=read_set, write_set=write_set
-        )
+        return Decided(step=step, what="admission", value=True, read_set=read_set, write_set=write_set)
 
     # Starts and ends
 

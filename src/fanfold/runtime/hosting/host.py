@@ -19,14 +19,18 @@ from typing import Any
 from fanfold.kernel.commands import Start, Stop
 from fanfold.kernel.decide import is_waiting, next_timer
 from fanfold.kernel.events import (
+    CancelRequested,
     Data,
     Envelope,
     Evidence,
     Failure,
+    PauseRequested,
     Raised,
+    Resumed,
+    Started,
     StepEvent,
     SubagentEvent,
-    WorkflowEvent,
+    Woke,
 )
 from fanfold.kernel.lifecycle import CANCELLED, COMPLETED, FAILED, PAUSED, RUN_TERMINAL, RUNNING, TIMED_OUT
 from fanfold.kernel.nodes import Node
@@ -79,10 +83,10 @@ class Host:
         self._woken.set()
 
     def pause(self, reason: str = "requested", error: Failure | None = None) -> None:
-        self.post(self.tree.root.id, WorkflowEvent("pause_requested", reason=reason, error=error))
+        self.post(self.tree.root.id, PauseRequested(reason, error))
 
     def cancel(self, run: str | None = None) -> None:
-        self.post(run or self.tree.root.id, WorkflowEvent("cancel_requested", reason="requested"))
+        self.post(run or self.tree.root.id, CancelRequested("requested"))
 
     def leave_when_waiting(self) -> None:
         """Nobody is here to answer: end as soon as only people can go on."""
@@ -97,7 +101,7 @@ class Host:
 
     async def start(self) -> None:
         """Run a tree that was just created."""
-        self.post(self.tree.root.id, WorkflowEvent("started"))
+        self.post(self.tree.root.id, Started())
         await self.drive()
 
     async def resume(self, raised: Raised | None = None) -> None:
@@ -106,11 +110,11 @@ class Host:
         if self.tree.root.status in RUN_TERMINAL:
             return
         if self.tree.root.status == "pending":
-            self.post(self.tree.root.id, WorkflowEvent("started"))
+            self.post(self.tree.root.id, Started())
         else:
             assert self.tree.lease is not None
             epoch = self.tree.lease.epoch
-            self.post(self.tree.root.id, WorkflowEvent("resumed", epoch=epoch, raised=raised))
+            self.post(self.tree.root.id, Resumed(epoch, raised))
         await self.drive()
 
     async def drive(self) -> None:
@@ -136,7 +140,7 @@ class Host:
         self._woken.clear()
         while self._inbox:
             run, data = self._inbox.popleft()
-            if self._still_applies(data):
+            if self._still_applies(run, data):
                 self.tree.report(run, now_ms(), data)
         if self._check_requests:
             self._check_requests = False
@@ -147,14 +151,14 @@ class Host:
             return
         await self._sleep()
 
-    def _still_applies(self, data: Data) -> bool:
+    def _still_applies(self, run: str, data: Data) -> bool:
         """A wish that came while the run ended or paused anyway changes nothing, so it is not recorded."""
-        if not isinstance(data, WorkflowEvent) or data.kind not in ("pause_requested", "cancel_requested"):
-            return True
         root = self.tree.root
-        if data.kind == "cancel_requested":
-            return root.status not in RUN_TERMINAL
-        return root.status == RUNNING and not self.tree.state.pausing
+        if isinstance(data, CancelRequested):
+            return self.tree.state.runs[run].status not in RUN_TERMINAL
+        if isinstance(data, PauseRequested):
+            return root.status == RUNNING and not self.tree.state.pausing
+        return root.status == RUNNING or not isinstance(data, Woke)
 
     def _commit_and_act(self) -> None:
         ended, self._unsettled = self._unsettled, []
@@ -187,7 +191,7 @@ class Host:
     def _time_passed(self) -> None:
         self._due = self._timer = None
         if next_timer(self.tree.state) is not None:  # else the run ended or paused in this very turn
-            self.post(self.tree.root.id, WorkflowEvent("woke"))
+            self.post(self.tree.root.id, Woke())
 
     def _is_done(self) -> bool:
         if self._inbox or self.tree.pending or self._check_requests or self._fault is not None:

@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from fanfold.agents.redaction import MARK
 from fanfold.errors import AuthorError, NotFoundError
-from fanfold.kernel.events import Evidence, Failure, StepEvent, WorkflowEvent
+from fanfold.kernel.events import CancelRequested, Evidence, Failure, PauseRequested, StepEvent
 from fanfold.kernel.lifecycle import COMPLETED, FAILED, PAUSED, RUN_TERMINAL, RUNNING, TERMINAL, WAITING
 from fanfold.kernel.nodes import Node, State
 from fanfold.kernel.plan import ApprovalAction
@@ -100,10 +100,11 @@ def apply_request(tree: RunTree, request: Request, at: int) -> None:
     if run is None or state.root.status in RUN_TERMINAL:
         return
     if request.kind == "cancel":
-        tree.report(run.id, at, WorkflowEvent("cancel_requested", reason=str(request.data.get("by", ""))))
+        if run.status not in RUN_TERMINAL:
+            tree.report(run.id, at, CancelRequested(str(request.data.get("by", ""))))
     elif request.kind == "pause":
         if state.root.status == RUNNING and not state.pausing:
-            tree.report(state.root.id, at, WorkflowEvent("pause_requested", reason="requested"))
+            tree.report(state.root.id, at, PauseRequested())
     elif request.kind == "answer" and state.root.status in (RUNNING, PAUSED):
         given = request.data
         verdict = Verdict(str(given["decision"]), str(given["by"]), given.get("comment"), given.get("edited"))

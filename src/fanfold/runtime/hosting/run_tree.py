@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from fanfold.errors import NotFoundError
 from fanfold.kernel.commands import Start, Stop
-from fanfold.kernel.decide import is_waiting
+from fanfold.kernel.decide import decide, is_waiting
 from fanfold.kernel.events import (
     Data,
     Envelope,
@@ -130,8 +130,8 @@ class RunTree:
         """Fold one fact in, then answer everything the kernel asks because of it."""
         event = mark_late(self.state, Event(run, at, data))
         self._fold(event)
-        while self.state.agenda:
-            command = self.state.agenda[0]
+        while commands := decide(self.state):
+            command = commands[0]
             self._fold(Event(command.run, at, self.answers.answer(command)))
 
     def _fold(self, event: Event) -> None:

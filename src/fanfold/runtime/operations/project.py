@@ -17,7 +17,7 @@ from fanfold.agents.permissions import Ask
 from fanfold.agents.roles.registry import Registry
 from fanfold.agents.roles.role import Role
 from fanfold.errors import AuthorError, NotFoundError
-from fanfold.kernel.events import Event, Raised, Settings, WorkflowEvent
+from fanfold.kernel.events import Created, Event, Forked, Raised, Settings
 from fanfold.kernel.lifecycle import RUN_TERMINAL
 from fanfold.kernel.plan import JSON, AgentAction, CommandAction, Plan
 from fanfold.process_identity import this_process
@@ -125,13 +125,10 @@ class Project:
         ):
             raise _no_backend(frozen.backend, named=options.backend is not None)
         lease = self.store.acquire(root, this_process())
-        data = WorkflowEvent(
-            "created",
+        data = Created(
             plan=plan,
             settings=settings,
             epoch=lease.epoch,
-            inputs=None,
-            frozen=None,
         )
         tree = RunTree(self.store, Event(root, now_ms(), data), lease, performer.reuse)
         data = msgspec.structs.replace(
@@ -144,7 +141,7 @@ class Project:
             tree.forked_from = fork.run_id
             # Named in the log, or collecting the source run would take them away.
             kept = tuple(sorted(set(fork.kept.values())))
-            tree.report(root, now_ms(), WorkflowEvent("forked", reason=f"from {fork.run_id}", kept=kept))
+            tree.report(root, now_ms(), Forked(f"from {fork.run_id}", kept))
         tree.commit()
         return tree
 

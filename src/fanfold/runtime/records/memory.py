@@ -8,7 +8,21 @@ from __future__ import annotations
 
 from typing import Any
 
-from fanfold.kernel.events import Event, Evidence, Failure, StepEvent, SubagentEvent, Usage, WorkflowEvent
+from fanfold.kernel.events import (
+    Created,
+    Decided,
+    Event,
+    Evidence,
+    Failure,
+    Finished,
+    PauseRequested,
+    Resumed,
+    Started,
+    StepEvent,
+    SubagentEvent,
+    Usage,
+    WorkflowEvent,
+)
 
 Address = tuple[str, str]
 
@@ -75,7 +89,7 @@ class Memory:
             self.settlers[run] = self.settlers.get(run, 0) + 1
 
     def _observe_run(self, event: Event, data: WorkflowEvent) -> None:
-        if data.kind == "created":
+        if isinstance(data, Created):
             if data.inputs is not None:
                 self.inputs[event.run] = data.inputs
             if data.plan is not None:
@@ -83,13 +97,15 @@ class Memory:
                 self.created_at = event.at
             else:
                 self.run_started[event.run] = event.at
-        elif data.kind == "decided" and data.items is not None:
+        elif isinstance(data, Decided) and data.items is not None:
             self.items[event.run, data.step] = data.items
-        elif data.kind == "started":
+        elif isinstance(data, Started):
             self.run_started[event.run] = event.at
-        elif data.kind in ("pause_requested", "resumed"):
+        elif isinstance(data, PauseRequested):
             self.held_by = data.error
-        elif data.kind == "finished":
+        elif isinstance(data, Resumed):
+            self.held_by = None
+        elif isinstance(data, Finished):
             self.run_ended[event.run] = event.at
 
 

@@ -12,7 +12,7 @@ from hashlib import blake2b
 from msgspec import Struct
 
 from fanfold.errors import BugError
-from fanfold.kernel.events import Envelope, Event, WorkflowEvent, event_of
+from fanfold.kernel.events import Created, Envelope, Event, event_of
 from fanfold.kernel.fingerprint import fingerprint
 from fanfold.kernel.invariants import Auditor, Violation
 from fanfold.kernel.lifecycle import RUN_TERMINAL
@@ -76,7 +76,7 @@ def _audit(store: Store, root: str) -> Verdict:
             if state is None or auditor is None:
                 state = create_state(event)
                 data = event.data
-                assert isinstance(data, WorkflowEvent)
+                assert isinstance(data, Created)
                 assert data.plan is not None
                 auditor = Auditor(data.plan)
             else:
