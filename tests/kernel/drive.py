@@ -107,7 +107,7 @@ class Drive:
         self.seqs: dict[str, int] = {}
         self.starts: list[str] = []
         self.stops: list[tuple[str, str]] = []
-        self.auditor = Auditor(plan)
+        self.auditor = Auditor()
         created = Created(plan=plan, settings=Settings(**settings), epoch=1)
         self.state: State = create_state(Event("r", self.at, created))
         self._store(Event("r", self.at, created))

@@ -61,7 +61,7 @@ def test_a_released_log_still_folds_to_the_statuses_it_had(log: Path) -> None:
     *lines, last = log.read_bytes().splitlines()
     envelope, event = read_line(lines[0])
     state = create_state(event)
-    auditor = Auditor(state.plan)
+    auditor = Auditor()
     assert auditor.observe(envelope, event, state) == []
     for line in lines[1:]:
         envelope, event = read_line(line)

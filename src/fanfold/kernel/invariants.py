@@ -1,9 +1,8 @@
 """What must hold in every run, checked event by event.
 
-The auditor trusts nobody: it follows the log with bookkeeping of its own, takes from the state only
-the shape of the tree (which steps there are and what their recipe says), and compares. The simulator,
-the kill tests and `fanfold verify` all use it. Each invariant is one function; its number is the one
-the quality goals give it, and `INVARIANTS` lists them with their sentence.
+The auditor trusts nobody: it follows the log with `books` of its own and compares. The simulator, the kill
+tests and `fanfold verify` all use it. Each invariant is one function in `CHECKS`, under the number that the
+quality goals give it.
 
 Invariants about a host rather than a log are checked there: 2 (acknowledged means present), 3 (folding
 again gives the same fingerprint), 14 (what templates saw), 15 to 18 and 20.
@@ -15,22 +14,10 @@ from collections.abc import Callable, Iterator
 
 from msgspec import Struct
 
-from fanfold.kernel.events import (
-    Created,
-    Envelope,
-    Event,
-    Evidence,
-    Failure,
-    Finished,
-    Resumed,
-    Settings,
-    StepEvent,
-    SubagentEvent,
-    WorkflowEvent,
-)
+from fanfold.kernel.books import SLOT_TYPES, Address, Books
+from fanfold.kernel.events import Envelope, Event, Evidence, Failure, Finished, WorkflowEvent
 from fanfold.kernel.lifecycle import (
     COMPLETED,
-    EVENT_WORDS,
     FAILED,
     PAUSED,
     RUN_TERMINAL,
@@ -41,12 +28,7 @@ from fanfold.kernel.lifecycle import (
 )
 from fanfold.kernel.nodes import LOOP, MAP, Composite, Loop, Map, Node, Run, State
 from fanfold.kernel.paths import overlaps
-from fanfold.kernel.plan import MAX_NESTING_DEPTH, AgentAction, GroupAction, Plan
-
-Address = tuple[str, str]
-"""(run id, path in that run)"""
-
-SLOT_TYPES = ("agent", "function", "command")
+from fanfold.kernel.plan import MAX_NESTING_DEPTH, AgentAction, GroupAction
 
 
 class Violation(Struct, frozen=True):
@@ -54,176 +36,97 @@ class Violation(Struct, frozen=True):
     message: str
 
 
-class Attempt:
-    """One attempt as the log tells it: executions begun, results given."""
-
-    __slots__ = ("executions", "results")
-
-    def __init__(self) -> None:
-        self.executions = 0
-        self.results = 0
-
-
 class Auditor:
     """Follows one run tree. Call `observe` after each fold, `close` when the run is over."""
 
-    def __init__(self, plan: Plan) -> None:
-        self.plan = plan
-        self.settings = Settings()
-        self.log_seq: dict[str, int] = {}
-        self.tree_seq = 0
-        self.epoch = 0
-        self.status: dict[Address, str] = {}
-        """Terminal status by address, from the events alone."""
-        self.skip_reason: dict[Address, str] = {}
-        self.attempts: dict[tuple[str, str, int], Attempt] = {}
-        self.live: dict[Address, Node] = {}
-        """Attempts begun and not ended, interrupted ones included."""
-        self.agents = 0
-        self.max_agents = 0
-        self.max_tokens: int | None = None
-        self.max_micro_usd: int | None = None
-        self.tokens = 0
-        self.micro_usd = 0
-        self.last: Node | None = None
-        """The node of the event just observed."""
+    def __init__(self) -> None:
+        self.books = Books()
 
     def observe(self, envelope: Envelope, event: Event, state: State) -> list[Violation]:
         """Every violation that this event, already folded into `state`, shows."""
-        found = [Violation(1, message) for message in _check_sequence(self, envelope)]
-        found += [Violation(11, message) for message in _check_epoch(self, envelope)]
+        books = self.books
+        found = [Violation(1, message) for message in _check_sequence(books, envelope)]
+        found += [Violation(11, message) for message in _check_epoch(books, envelope)]
         data = event.data
         if isinstance(data, Evidence):
             return found
+        books.last = None
         if isinstance(data, WorkflowEvent):
-            self._note_workflow(data)
-        before = dict.get(self.status, (event.run, getattr(data, "step", "")))
-        self.last = None
-        if isinstance(data, StepEvent | SubagentEvent):
-            self.last = state.runs[event.run].nodes[data.step]
-            found += [Violation(n, m) for n, m in self._note_step(event.run, self.last, data, before)]
+            books.note_run(data)
+        else:
+            books.last = state.runs[event.run].nodes[data.step]
+            found += [Violation(n, m) for n, m in books.note_step(event.run, books.last, data)]
         for number, check in CHECKS.items():
-            found += [Violation(number, message) for message in check(self, event, state)]
+            found += [Violation(number, message) for message in check(books, event, state)]
         return found
 
     def close(self, state: State) -> list[Violation]:
         """What must hold when the root run has ended."""
-        return [Violation(number, message) for number, message in _check_end(self, state)]
-
-    def _note_workflow(self, data: WorkflowEvent) -> None:
-        if isinstance(data, Created) and data.plan is not None:
-            self.settings = data.settings or Settings()
-            self.max_agents = self.settings.max_agents
-            self.max_tokens = self.settings.budget_tokens
-            self.max_micro_usd = self.settings.budget_micro_usd
-        elif isinstance(data, Resumed) and data.raised is not None:
-            raised = data.raised
-            self.max_agents = max(self.max_agents, raised.max_agents or 0)
-            if raised.budget_tokens is not None:
-                self.max_tokens = max(self.max_tokens or 0, raised.budget_tokens)
-            if raised.budget_micro_usd is not None:
-                self.max_micro_usd = max(self.max_micro_usd or 0, raised.budget_micro_usd)
-
-    def _note_step(
-        self, run: str, node: Node, data: StepEvent | SubagentEvent, before: str | None
-    ) -> Iterator[tuple[int, str]]:
-        word = EVENT_WORDS.get(data.status, data.status)
-        address = (run, data.step)
-        if data.usage is not None:
-            self.tokens += data.usage.tokens
-            self.micro_usd += data.usage.micro_usd or 0
-        if data.late or word in ("queued", "input", "closed"):
-            return
-        if before is not None:
-            number = 6 if word == "started" else 10
-            yield number, f"{data.step} is {before} and still took {word!r}"
-        attempt = self.attempts.setdefault((run, data.step, data.attempt), Attempt())
-        if word == "started":
-            attempt.executions += 1
-            if data.execution != attempt.executions:
-                yield 5, f"{data.step}: execution {data.execution} follows {attempt.executions - 1}"
-            if node.step.type in SLOT_TYPES:
-                self.live[address] = node
-                if data.execution == 1 and isinstance(node.step.action, AgentAction):
-                    self.agents += 1
-        elif word in TERMINAL:
-            self._note_end(address, data, attempt, word, node)
-            if attempt.results > 1:
-                yield 5, f"{data.step}: attempt {data.attempt} has {attempt.results} results"
-
-    def _note_end(
-        self, address: Address, data: StepEvent | SubagentEvent, attempt: Attempt, word: str, node: Node
-    ) -> None:
-        if attempt.executions:
-            attempt.results += 1
-        self.live.pop(address, None)
-        if node.status in TERMINAL:
-            self.status[address] = word
-            self.skip_reason[address] = data.reason
+        return [Violation(number, message) for number, message in _check_end(self.books, state)]
 
 
 # 1 and 11: the shape of the log
 
 
-def _check_sequence(audit: Auditor, envelope: Envelope) -> Iterator[str]:
-    expected = audit.log_seq.get(envelope.log, 0) + 1
+def _check_sequence(books: Books, envelope: Envelope) -> Iterator[str]:
+    expected = books.log_seq.get(envelope.log, 0) + 1
     if envelope.seq != expected:
         yield f"log {envelope.log}: seq {envelope.seq} where {expected} belongs"
-    audit.log_seq[envelope.log] = envelope.seq
-    audit.tree_seq += 1
-    if envelope.tree_seq != audit.tree_seq:
-        yield f"tree_seq {envelope.tree_seq} where {audit.tree_seq} belongs"
+    books.log_seq[envelope.log] = envelope.seq
+    books.tree_seq += 1
+    if envelope.tree_seq != books.tree_seq:
+        yield f"tree_seq {envelope.tree_seq} where {books.tree_seq} belongs"
 
 
-def _check_epoch(audit: Auditor, envelope: Envelope) -> Iterator[str]:
-    if envelope.epoch < audit.epoch:
-        yield f"epoch {envelope.epoch} after {audit.epoch}"
-    audit.epoch = max(audit.epoch, envelope.epoch)
+def _check_epoch(books: Books, envelope: Envelope) -> Iterator[str]:
+    if envelope.epoch < books.epoch:
+        yield f"epoch {envelope.epoch} after {books.epoch}"
+    books.epoch = max(books.epoch, envelope.epoch)
 
 
 # 4: order
 
 
-def dependencies_ended(audit: Auditor, event: Event, _state: State) -> Iterator[str]:
+def dependencies_ended(books: Books, event: Event, _state: State) -> Iterator[str]:
     """No step starts before its dependencies are terminal and admissible."""
-    if not _is_start(event) or audit.last is None:
+    if not _is_start(event) or books.last is None:
         return
-    node: Node | None = audit.last
+    node: Node | None = books.last
     while node is not None:
-        yield from _open_dependencies(audit, node)
+        yield from _open_dependencies(books, node)
         # Maps and loops have no start of their own: their first child's start stands for it.
         node = node.parent if node.parent is not None and node.parent.kind in (MAP, LOOP) else None
 
 
-def _open_dependencies(audit: Auditor, node: Node) -> Iterator[str]:
+def _open_dependencies(books: Books, node: Node) -> Iterator[str]:
     parent = node.parent
     if parent is None or parent.kind in (MAP, LOOP):
         return
     prefix = f"{parent.path}/" if parent.path else ""
     for name in node.step.depends_on:
         address = (node.run.id, prefix + name)
-        status = audit.status.get(address)
+        status = books.status.get(address)
         if status is None:
             yield f"{node.path} started before {address[1]} ended"
-        elif not _admits(audit, address, status, node.run.nodes[address[1]]):
+        elif not _admits(books, address, status, node.run.nodes[address[1]]):
             yield f"{node.path} started although {address[1]} is {status}"
 
 
-def _admits(audit: Auditor, address: Address, status: str, dependency: Node) -> bool:
+def _admits(books: Books, address: Address, status: str, dependency: Node) -> bool:
     if status == SKIPPED:
-        return audit.skip_reason.get(address) == "condition"
+        return books.skip_reason.get(address) == "condition"
     return status == COMPLETED or (status in UNSUCCESSFUL and dependency.step.on_failure == "inline")
 
 
 # 7 and 8: who runs together
 
 
-def writers_apart(audit: Auditor, event: Event, _state: State) -> Iterator[str]:
+def writers_apart(books: Books, event: Event, _state: State) -> Iterator[str]:
     """No two live writers with overlapping sets; no shared writer over a live reader."""
-    node = audit.last
+    node = books.last
     if not _is_start(event) or node is None or node.step.type not in SLOT_TYPES:
         return
-    for other in audit.live.values():
+    for other in books.live.values():
         if other is not node and conflict(node, other):
             yield f"{node.path} started beside {other.path}, which touches the same files"
 
@@ -240,17 +143,17 @@ def _writes_under(writer: Node, reader: Node) -> bool:
     return shared and overlaps(writer.write_set, reader.read_set)
 
 
-def within_concurrency(audit: Auditor, event: Event, _state: State) -> Iterator[str]:
+def within_concurrency(books: Books, event: Event, _state: State) -> Iterator[str]:
     """Live steps never exceed the slots of the tree, nor those of any scope with a cap."""
     if not _is_start(event):
         return
-    if len(audit.live) > audit.settings.max_concurrency:
-        yield f"{len(audit.live)} steps live, {audit.settings.max_concurrency} slots"
-    scope = audit.last.parent if audit.last is not None else None
+    if len(books.live) > books.settings.max_concurrency:
+        yield f"{len(books.live)} steps live, {books.settings.max_concurrency} slots"
+    scope = books.last.parent if books.last is not None else None
     while scope is not None:
         cap = _cap(scope)
         if cap is not None:
-            inside = sum(1 for node in audit.live.values() if _is_inside(node, scope))
+            inside = sum(1 for node in books.live.values() if _is_inside(node, scope))
             if inside > cap:
                 yield f"{inside} steps live in {scope.path or scope.run.id}, which has {cap} slots"
         scope = scope.parent
@@ -276,9 +179,9 @@ def _is_inside(node: Node, scope: Composite) -> bool:
 # 9: trees end from the leaves up
 
 
-def parents_outlive_children(audit: Auditor, event: Event, state: State) -> Iterator[str]:
+def parents_outlive_children(books: Books, event: Event, state: State) -> Iterator[str]:
     """A parent is never terminal while a descendant is live."""
-    node = audit.last
+    node = books.last
     if isinstance(event.data, Finished):
         node = state.runs[event.run].scope
     elif node is None or node.status not in TERMINAL:
@@ -287,7 +190,7 @@ def parents_outlive_children(audit: Auditor, event: Event, state: State) -> Iter
         for child in node.children:
             if child.status not in TERMINAL and child.status not in RUN_TERMINAL:
                 yield f"{node.path or event.run} ended while {child.path} is {child.status}"
-        for (run, path), live in audit.live.items():
+        for (run, path), live in books.live.items():
             if _is_inside(live, node):
                 yield f"{node.path or event.run} ended while {run}:{path} runs"
 
@@ -295,38 +198,38 @@ def parents_outlive_children(audit: Auditor, event: Event, state: State) -> Iter
 # 12 and 13: limits
 
 
-def within_budget(audit: Auditor, event: Event, state: State) -> Iterator[str]:
+def within_budget(books: Books, event: Event, state: State) -> Iterator[str]:
     """Spend plus reservations in flight fit the budget whenever something is admitted."""
     ledger = state.ledger
-    if (ledger.spent_tokens, ledger.spent_micro_usd) != (audit.tokens, audit.micro_usd):
-        yield f"the ledger says {ledger.spent_tokens} tokens spent, the log says {audit.tokens}"
-    if audit.last is None or not _is_start(event) or not state.budgeted:
+    if (ledger.spent_tokens, ledger.spent_micro_usd) != (books.tokens, books.micro_usd):
+        yield f"the ledger says {ledger.spent_tokens} tokens spent, the log says {books.tokens}"
+    if books.last is None or not _is_start(event) or not state.budgeted:
         return
-    ledgers = [(audit.max_tokens, audit.max_micro_usd, ledger)]
+    ledgers = [(books.max_tokens, books.max_micro_usd, ledger)]
     ledgers += [
-        (q.ledger.max_tokens, q.ledger.max_micro_usd, q.ledger) for q in audit.last.quotas if q.ledger
+        (q.ledger.max_tokens, q.ledger.max_micro_usd, q.ledger) for q in books.last.quotas if q.ledger
     ]
-    first = getattr(event.data, "execution", 0) == 1 and isinstance(audit.last.step.action, AgentAction)
+    first = getattr(event.data, "execution", 0) == 1 and isinstance(books.last.step.action, AgentAction)
     for max_tokens, max_micro_usd, book in ledgers if first else ():
         if max_tokens is not None and book.spent_tokens + book.reserved_tokens > max_tokens:
-            yield f"{audit.last.path} was admitted over the budget of {max_tokens} tokens"
+            yield f"{books.last.path} was admitted over the budget of {max_tokens} tokens"
         if max_micro_usd is not None and book.spent_micro_usd + book.reserved_micro_usd > max_micro_usd:
-            yield f"{audit.last.path} was admitted over the budget of {max_micro_usd} micro-dollars"
+            yield f"{books.last.path} was admitted over the budget of {max_micro_usd} micro-dollars"
     reserved = sum(node.reservation[0] for node in state.in_flight.values())
     if ledger.limited and ledger.reserved_tokens != reserved:
         yield f"{ledger.reserved_tokens} tokens are reserved, running attempts hold {reserved}"
 
 
-def within_limits(audit: Auditor, event: Event, state: State) -> Iterator[str]:
+def within_limits(books: Books, event: Event, state: State) -> Iterator[str]:
     """Depth, fan-out, attempts, iterations, agents and steps stay within what the plan allows."""
-    if audit.agents > audit.max_agents:
-        yield f"{audit.agents} agents started, {audit.max_agents} allowed"
+    if books.agents > books.max_agents:
+        yield f"{books.agents} agents started, {books.max_agents} allowed"
     if state.instances > state.max_steps and len(state.plan.steps) <= state.max_steps:
         yield f"{state.instances} step instances, {state.max_steps} allowed"
     run = state.runs.get(event.run)
     if run is not None and run.depth > MAX_NESTING_DEPTH:
         yield f"run {run.id} is {run.depth} deep"
-    node = audit.last
+    node = books.last
     if node is None:
         return
     if node.step.type in SLOT_TYPES and node.attempt > node.step.retry.attempts:
@@ -345,21 +248,21 @@ def within_limits(audit: Auditor, event: Event, state: State) -> Iterator[str]:
 # 19: never stuck without a name
 
 
-def has_something_to_do(audit: Auditor, _event: Event, state: State) -> Iterator[str]:
+def has_something_to_do(books: Books, _event: Event, state: State) -> Iterator[str]:
     """A run that is not over does something, waits for something named, or is paused."""
     if state.root.status in RUN_TERMINAL or state.root.status == PAUSED or state.agenda:
         return
-    if not (audit.live or state.timers or state.approvals) and state.root.status != "pending":
+    if not (books.live or state.timers or state.approvals) and state.root.status != "pending":
         yield "nothing runs, nothing is due and nobody is asked"
 
 
 # At the end
 
 
-def _check_end(audit: Auditor, state: State) -> Iterator[tuple[int, str]]:
-    if audit.live:
-        yield 9, f"the run ended while {[path for _, path in audit.live]} run"
-    for (run, path, number), attempt in audit.attempts.items():
+def _check_end(books: Books, state: State) -> Iterator[tuple[int, str]]:
+    if books.live:
+        yield 9, f"the run ended while {[path for _, path in books.live]} run"
+    for (run, path, number), attempt in books.attempts.items():
         if attempt.executions and attempt.results != 1:
             yield 5, f"{run}:{path}: attempt {number} has {attempt.results} results"
     for run_state in state.runs.values():
@@ -391,7 +294,7 @@ def _is_start(event: Event) -> bool:
     return getattr(event.data, "status", "") == "started" and not isinstance(event.data, WorkflowEvent)
 
 
-CHECKS: dict[int, Callable[[Auditor, Event, State], Iterator[str]]] = {
+CHECKS: dict[int, Callable[[Books, Event, State], Iterator[str]]] = {
     4: dependencies_ended,
     7: writers_apart,
     8: within_concurrency,

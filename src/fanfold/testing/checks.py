@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from fanfold.kernel.books import SLOT_TYPES
 from fanfold.kernel.commands import Command, Conclude, Finish, Skip, Start
 from fanfold.kernel.events import (
     CancelRequested,
@@ -28,7 +29,7 @@ from fanfold.kernel.events import (
 )
 from fanfold.kernel.explain import explain
 from fanfold.kernel.fingerprint import fingerprint
-from fanfold.kernel.invariants import SLOT_TYPES, Violation, conflict
+from fanfold.kernel.invariants import Violation, conflict
 from fanfold.kernel.lifecycle import COMPLETED, EVENT_WORDS, FAILED, PARTIAL, SKIPPED, TERMINAL, UNSUCCESSFUL
 from fanfold.kernel.nodes import Map, Node, Run, State
 from fanfold.kernel.state import create_state, evolve

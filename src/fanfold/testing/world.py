@@ -52,7 +52,7 @@ class World:
         self.store = Store()
         self.values = Values()
         self.watch = Watch()
-        self.auditor = Auditor(self.plan)
+        self.auditor = Auditor()
         self.now = 1_000_000
         self.answered: list[Command | None] = []
         """For each line, the command it answered."""
@@ -73,7 +73,7 @@ class World:
 
     def forget_the_log(self) -> None:
         """A crash may have cut the log: everything derived from it is derived again."""
-        self.auditor = Auditor(self.plan)
+        self.auditor = Auditor()
         self.values.forget_the_log()
         self.watch = Watch()
         self.sampled = {place: mark for place, mark in self.sampled.items() if place < len(self.store.lines)}

@@ -12,7 +12,7 @@ from hashlib import blake2b
 from msgspec import Struct
 
 from fanfold.errors import BugError
-from fanfold.kernel.events import Created, Envelope, Event, event_of
+from fanfold.kernel.events import Envelope, Event, event_of
 from fanfold.kernel.fingerprint import fingerprint
 from fanfold.kernel.invariants import Auditor, Violation
 from fanfold.kernel.lifecycle import RUN_TERMINAL
@@ -66,28 +66,21 @@ def replay(store: Store, root: str) -> Verdict:
 
 
 def _audit(store: Store, root: str) -> Verdict:
-    auditor: Auditor | None = None
+    auditor = Auditor()
     state: State | None = None
     violations: list[Violation] = []
     count = 0
     try:
         for envelope, event in _events(store, root):
             count += 1
-            if state is None or auditor is None:
-                state = create_state(event)
-                data = event.data
-                assert isinstance(data, Created)
-                assert data.plan is not None
-                auditor = Auditor(data.plan)
-            else:
-                evolve(state, event)
+            state = create_state(event) if state is None else evolve(state, event)
             violations += auditor.observe(envelope, event, state)
             violations += _missing_blobs(store, event)
             if len(violations) >= MAX_VIOLATIONS:
                 break
     except BugError as error:
         violations.append(Violation(10, f"event {count} does not follow from the log: {error.message}"))
-    if state is None or auditor is None:
+    if state is None:
         return Verdict(root, count, "", "", (*violations, Violation(1, "the log is empty")))
     if state.root.status in RUN_TERMINAL and not violations:
         violations += auditor.close(state)
