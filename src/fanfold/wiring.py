@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from fanfold.runtime.steps.handler_search import HandlerSearch
     from fanfold.runtime.steps.means import Means
     from fanfold.sessions.supervisor import Supervisor
-    from fanfold.store.protocol import Store
+    from fanfold.store.protocol import Store, StoreAddress
 
 BUILT_IN_RECIPES = Path(__file__).parent / "recipe" / "builtin"
 
@@ -105,19 +105,30 @@ class Wired:
 
         return Client(self.open(), self.plan_of)
 
-    def open(self) -> Project:
-        """The project with its store, ready to run recipes."""
-        # Looking at recipes must not cost the import of a database.
+    @cached_property
+    def store(self) -> StoreAddress:
+        """Where this project keeps its runs."""
         from fanfold.agents.redaction import Redactor
-        from fanfold.runtime.operations.project import Project
-        from fanfold.store.sqlite import SqliteStore
+        from fanfold.store.address import SqliteAddress
 
-        durability = self.config.text("store.durability")
-        store = SqliteStore(
-            self.project / ".fanfold",
-            durability="normal" if durability == "normal" else "full",
+        return SqliteAddress(
+            folder=self.project / ".fanfold",
+            durability="normal" if self.config.text("store.durability") == "normal" else "full",
             clean=Redactor.of(self._environment).encoded,
         )
+
+    def open(self) -> Project:
+        """The project with its store, ready to run recipes."""
+        return self._around_store(self.store.open())
+
+    def open_to_read(self) -> Project:
+        """The project with its store as it is, to look at runs; `NotFoundError` where nothing has run yet."""
+        return self._around_store(self.store.open_to_read())
+
+    def _around_store(self, store: Store) -> Project:
+        # Looking at recipes must not cost the import of what runs them.
+        from fanfold.runtime.operations.project import Project
+
         return Project(self.project, self.config, lambda: self.roles, store, self.supervise)
 
     def supervise(self, store: Store, frozen: Frozen, means: Means) -> Supervisor:

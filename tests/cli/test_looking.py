@@ -255,7 +255,7 @@ def test_doctor_shows_each_value_and_where_it_is_from(fanfold, project, monkeypa
     assert config["workflows.max_concurrent"] == (4, "default")
     assert "secret-value" not in result.out + fanfold("doctor").out
     names = {check["name"] for check in result.json()["checks"]}
-    assert {"python", "sqlite", "store", "git", "sandbox", "roles", "recipes"} <= names
+    assert {"python", "store", "git", "sandbox", "roles", "recipes"} <= names
 
 
 def test_doctor_reports_what_is_broken(fanfold, project, toured):

@@ -9,9 +9,10 @@ from pathlib import Path
 import apsw
 import pytest
 
-from fanfold.errors import FanfoldError
+from fanfold.errors import FanfoldError, NotFoundError
 from fanfold.store import schema
-from fanfold.store.protocol import Batch, Store, StoreFault
+from fanfold.store.address import SqliteAddress
+from fanfold.store.protocol import Batch, Request, Store, StoreFault
 from fanfold.store.sqlite import SqliteStore
 from tests.store.conformance import Conformance
 from tests.store.trees import Tree, head, stored
@@ -210,6 +211,46 @@ def test_a_database_of_another_program_is_refused(folder: Path):
     with pytest.raises(StoreFault) as refused:
         SqliteStore(folder)
     assert refused.value.code == "store.foreign"
+
+
+# ---------------------------------------------------------------------------------------------- looking
+
+
+def test_asking_and_looking_make_nothing(folder: Path):
+    address = SqliteAddress(folder=folder)
+    assert (address.exists(), address.examine()) == (False, None)
+    with pytest.raises(NotFoundError):
+        address.open_to_read()
+    assert not folder.exists()
+
+
+def test_a_store_opened_to_read_sees_what_is_written_beside_it_and_changes_nothing(folder: Path):
+    writer, tree = SqliteStore(folder, durability="normal"), Tree("r1")
+    address = SqliteAddress(folder=folder)
+    looking = address.open_to_read()
+    writer.write([tree.step()])
+    assert len(list(looking.tree("r1"))) == 2
+    for change in (
+        lambda: looking.write([Tree("r2").step()]),
+        lambda: looking.acquire("r1"),
+        lambda: looking.request(Request(root="r1", run_id="r1", kind="cancel", data={}, at=1)),
+        lambda: looking.delete_tree("r1"),
+    ):
+        with pytest.raises(StoreFault) as refused:
+            change()
+        assert refused.value.code == "store.read_only"
+    looking.close()
+    writer.close()
+    before = {file: file.read_bytes() for file in folder.rglob("*") if file.is_file()}
+    again = address.open_to_read()
+    assert len(list(again.tree("r1"))) == 2
+    with again.follow("new"):
+        pass
+    again.close()
+    assert {file: file.read_bytes() for file in folder.rglob("*") if file.is_file()} == before
+    health = address.examine()
+    assert health is not None
+    assert (health.problems, health.place) == ((), str(folder / "fanfold.db"))
 
 
 # ----------------------------------------------------------------------------------------------- faults

@@ -21,21 +21,14 @@ if TYPE_CHECKING:
 
 def has_runs(call: Call) -> bool:
     """Whether anything was ever recorded in this project."""
-    from fanfold.store.folder import DATABASE
-
-    return (call.project / ".fanfold" / DATABASE).exists()
+    return wire(call.project).store.exists()
 
 
 @contextmanager
-def stored(call: Call) -> Iterator[Project]:
-    """The project with its store; refused when there is none."""
-    if not has_runs(call):
-        raise NotFoundError(
-            "run.not_found",
-            f"nothing has run in {call.project.resolve()} yet",
-            hint="fanfold run RECIPE starts a run; --project DIR names another folder",
-        )
-    project = wire(call.project).open()
+def stored(call: Call, *, to_read: bool = False) -> Iterator[Project]:
+    """The project with its store; refused when there is none. `to_read`: nothing in it will be changed."""
+    wired = wire(call.project)
+    project = wired.open_to_read() if to_read or not wired.store.exists() else wired.open()
     try:
         yield project
     finally:

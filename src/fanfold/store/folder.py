@@ -47,7 +47,7 @@ def prepare(folder: Path) -> Path:
     return database
 
 
-def is_read_only(folder: Path) -> bool:
+def is_protected(folder: Path) -> bool:
     """Whether there is a database here that this process may read and must leave as it is."""
     database = folder / DATABASE
     if not database.exists() or not os.access(database, os.R_OK):

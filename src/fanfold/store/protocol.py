@@ -120,6 +120,15 @@ class Request(Struct, frozen=True, kw_only=True):
     id: int = 0
 
 
+class Health(Struct, frozen=True):
+    """What an examination of a store found; `problems` is empty for one that is sound."""
+
+    place: str
+    bytes: int
+    version: int
+    problems: tuple[str, ...]
+
+
 class Signal(Protocol):
     """What one waiter has heard. Make it, look into the store, wait, look again: nothing is missed.
 
@@ -148,6 +157,8 @@ class Store(Protocol):
     """One project's memory. Methods are synchronous and quick; call them from the owning thread."""
 
     clean: Clean
+    read_only: bool
+    """Whether this store was opened, or can only be opened, to look at what is there."""
 
     def write(self, batches: Sequence[Batch]) -> None:
         """Append atomically and durably. Raises `LeaseLost` or `StoreFault`; then nothing was written."""
@@ -227,3 +238,27 @@ class Store(Protocol):
         ...
 
     def close(self) -> None: ...
+
+
+class StoreAddress(Protocol):
+    """Where a project's store is, or will be. Asking about it makes and changes nothing."""
+
+    def exists(self) -> bool:
+        """Whether anything was ever stored there."""
+        ...
+
+    def open(self) -> Store:
+        """The store, made when it is missing."""
+        ...
+
+    def open_to_read(self) -> Store:
+        """The store as it is, for looking only; raises `NotFoundError` when there is none."""
+        ...
+
+    def examine(self) -> Health | None:
+        """Look for damage; None when there is no store."""
+        ...
+
+    def engine(self) -> str:
+        """What keeps the data, with its version."""
+        ...

@@ -34,7 +34,7 @@ Topic: TypeAlias = Literal["commits", "requests"]
 
 
 class Signals:
-    """The signals of one project; `folder` is its `.fanfold` folder.
+    """The signals of one project; `folder` is its `.fanfold` folder. Files are made only with `make`.
 
     >>> import tempfile
     >>> signals = Signals(Path(tempfile.mkdtemp()))
@@ -45,8 +45,9 @@ class Signals:
     >>> signals.close()
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, make: bool = True) -> None:
         self._folder = folder / "wake"
+        self._make = make
         self._files: dict[tuple[Topic, int], int] = {}
         self._lock = threading.Lock()
 
@@ -57,7 +58,7 @@ class Signals:
             file = self._files.get(key)
             if file is None:
                 try:
-                    file = self._files[key] = _open(self._folder, _name(*key))
+                    file = self._files[key] = self._open(_name(*key))
                 except OSError:
                     return  # nobody can listen either
             _touch(file)
@@ -66,7 +67,7 @@ class Signals:
         """Be told from now until closed."""
         name = _name(topic, _number(root))
         try:
-            os.close(_open(self._folder, name))
+            os.close(self._open(name))
             return FileSignal(_Watch(str(self._folder / name)))
         except OSError:  # it cannot be made, or the user has no watches left
             return FileSignal(None)
@@ -76,6 +77,18 @@ class Signals:
             for file in self._files.values():
                 os.close(file)
             self._files.clear()
+
+    def _open(self, name: str) -> int:
+        path, flags = self._folder / name, os.O_NOFOLLOW | os.O_CLOEXEC
+        try:
+            return os.open(path, os.O_RDONLY | flags)
+        except FileNotFoundError:
+            if not self._make:
+                raise
+        self._folder.mkdir(mode=0o700, exist_ok=True)
+        file = os.open(path, os.O_RDWR | os.O_CREAT | flags, 0o600)
+        os.pwrite(file, b"\n", 0)  # there must be something to read
+        return file
 
 
 class FileSignal:
@@ -146,18 +159,6 @@ def _number(root: str) -> int:
 
 def _name(topic: Topic, number: int) -> str:
     return f"{topic}-{number:02}"
-
-
-def _open(folder: Path, name: str) -> int:
-    """The file of a signal, made when missing."""
-    path, flags = folder / name, os.O_NOFOLLOW | os.O_CLOEXEC
-    try:
-        return os.open(path, os.O_RDONLY | flags)
-    except FileNotFoundError:
-        folder.mkdir(mode=0o700, exist_ok=True)
-        file = os.open(path, os.O_RDWR | os.O_CREAT | flags, 0o600)
-        os.pwrite(file, b"\n", 0)  # there must be something to read
-        return file
 
 
 if sys.platform == "linux":

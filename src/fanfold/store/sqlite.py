@@ -61,19 +61,20 @@ class SqliteStore:
         durability: Literal["full", "normal"] = "full",
         vfs: str = "",
         clean: Clean = as_it_is,
+        read_only: bool = False,
     ) -> None:
         self.path = path
         self.clean = clean
-        self._read_only = folder.is_read_only(path)
-        """Nothing may be written here: runs can be looked at, and that is all."""
-        database = path / folder.DATABASE if self._read_only else folder.prepare(path)
+        self._is_protected = folder.is_protected(path)
+        self.read_only = read_only or self._is_protected
+        database = path / folder.DATABASE if self.read_only else folder.prepare(path)
         self._file = str(database.absolute())
         self._vfs = vfs or None
         self._synchronous = durability.upper()
         self._lock = threading.Lock()
         self._local = threading.local()
         self._readers: list[apsw.Connection] = []
-        self._signals = Signals(path)
+        self._signals = Signals(path, make=not self.read_only)
         self._pages = 0
         """In the write-ahead log after the last commit."""
         with faults.translated(self._file):
@@ -337,8 +338,9 @@ class SqliteStore:
         return db
 
     def _prepare(self, db: apsw.Connection) -> None:
-        if self._read_only:
+        if self.read_only:
             schema.check_readable(db)
+            db.pragma("query_only", True)
             return
         faults.insist(lambda: db.pragma("journal_mode", "WAL"))
         db.pragma("synchronous", self._synchronous)
@@ -349,12 +351,15 @@ class SqliteStore:
         schema.migrate(db)
 
     def _connect(self) -> apsw.Connection:
-        db = self._connect_read_only() if self._read_only else apsw.Connection(self._file, vfs=self._vfs)
+        db = self._connect_protected() if self._is_protected else self._connect_existing()
         faults.be_patient(db)
         db.pragma("cache_size", -CACHE_KIB)
         return db
 
-    def _connect_read_only(self) -> apsw.Connection:
+    def _connect_existing(self) -> apsw.Connection:
+        return apsw.Connection(self._file, flags=apsw.SQLITE_OPEN_READWRITE, vfs=self._vfs)
+
+    def _connect_protected(self) -> apsw.Connection:
         """Without a write-ahead log SQLite would have to make one, unless told that nothing changes."""
         log = Path(f"{self._file}-wal")
         how = "mode=ro" if log.exists() and log.stat().st_size else "mode=ro&immutable=1"

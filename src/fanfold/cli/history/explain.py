@@ -29,7 +29,7 @@ MAX_SHOWN = 40
 @click.argument("step", required=False)
 def explain_command(call: Call, run: str, step: str | None) -> int:
     """Explain RUN, or one STEP of it; STEP is a path as `fanfold inspect` shows it."""
-    with stored(call) as project:
+    with stored(call, to_read=True) as project:
         head = project.resolve(run)
         tree = project.view(head.root_run_id)
         chosen = tree.state.runs.get(head.run_id, tree.root)

@@ -30,7 +30,7 @@ MAX_DETAIL_CHARS = 120
 @click.option("--tree", is_flag=True, help="The logs of all child runs too, in the order things happened.")
 def logs_command(call: Call, run: str, following: bool, tree: bool) -> int:
     """Print what was recorded about RUN, one line per event; with --json the events themselves."""
-    with stored(call) as project:
+    with stored(call, to_read=True) as project:
         head = project.resolve(run)
         reader = _Reader(project, head, tree)
         show = _show_json if call.as_json else _Shown(project, head, tree, call.colour).show
@@ -123,7 +123,7 @@ def watch_command(call: Call, run: str) -> int:
     """
     from fanfold.cli.runs.outcome import say_outcome
 
-    with stored(call) as project:
+    with stored(call, to_read=True) as project:
         root = project.resolve(run).root_run_id
         tree = project.view(root)
         asyncio.run(_watch(call, project, tree))

@@ -36,7 +36,7 @@ def runs_command(call: Call, status: str | None, limit: int, everything: bool) -
     if not has_runs(call):
         say_json([]) if call.as_json else say("nothing has run here yet\n")
         return EXIT_OK
-    with stored(call) as project:
+    with stored(call, to_read=True) as project:
         most = sys.maxsize if everything else limit
         heads = project.store.heads(roots_only=not everything, status=status, limit=most)
         if call.as_json:
@@ -102,7 +102,7 @@ def _facts(usage: Usage, agents: int) -> str:
 )
 def inspect_command(call: Call, run: str, steps: bool, state: bool) -> int:
     """Show RUN as its log is now: an id, the beginning of one, or `last`."""
-    with stored(call) as project:
+    with stored(call, to_read=True) as project:
         head = project.resolve(run)
         tree = project.view(head.root_run_id)
         found = tree.state.runs.get(head.run_id)

@@ -22,7 +22,7 @@ def replay_command(call: Call, run: str, checked: bool) -> int:
 
     Nothing is executed and nothing is spent. Two replays of one log give the same fingerprint.
     """
-    with stored(call) as project:
+    with stored(call, to_read=True) as project:
         root = project.resolve(run).root_run_id
         verdict = verify(project.store, root) if checked else replay(project.store, root)
     if call.as_json:
@@ -43,7 +43,7 @@ def verify_command(call: Call, run: str | None, everything: bool) -> int:
     if everything and not has_runs(call):
         say_json({"ok": True, "runs": []}) if call.as_json else say("nothing has run here yet\n")
         return EXIT_OK
-    with stored(call) as project:
+    with stored(call, to_read=True) as project:
         if everything:
             roots = [head.run_id for head in project.store.heads(limit=sys.maxsize)]
         else:

@@ -53,7 +53,7 @@ def diff_command(call: Call, run: str, step: str | None) -> int:
     if is_subagent(run):
         _refuse_step(run, step)
         return _say_changes(call, run, find_changes(call, run))
-    with stored(call) as project:
+    with stored(call, to_read=True) as project:
         head = project.resolve(run)
         tree = project.view(head.root_run_id)
         chosen = tree.state.runs[head.run_id]

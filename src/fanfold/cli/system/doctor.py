@@ -9,15 +9,16 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 
 from msgspec import Struct
 
 from fanfold.cli.command import Call, command
-from fanfold.cli.stored import has_runs, stored
 from fanfold.cli.terminal.output import paint, plain, say, say_json
 from fanfold.errors import EXIT_FAILED, EXIT_OK, FanfoldError
 from fanfold.kernel.lifecycle import RUN_TERMINAL
 from fanfold.runtime.config import SETTINGS, Config
+from fanfold.store.protocol import StoreAddress
 from fanfold.wiring import Wired, wire
 
 MIN_GIT = (2, 38)
@@ -40,9 +41,9 @@ def doctor_command(call: Call) -> int:
     from fanfold import __version__
 
     wired, checks = _wire(call)
-    checks += [_python(), *_sqlite(call), *_tools()]
+    checks += [_python(), *_tools()]
     if wired is not None:
-        checks += [*_roles(wired), *_recipes(wired), *_runs(call)]
+        checks += [_store(wired.store), *_roles(wired), *_recipes(wired), *_runs(wired)]
     ok = all(check.level != "error" for check in checks)
     config = list(_config(wired.config)) if wired is not None else []
     if call.as_json:
@@ -71,19 +72,15 @@ def _python() -> Check:
     return Check("python", "ok", f"{platform.python_version()} at {sys.executable}")
 
 
-def _sqlite(call: Call) -> Iterator[Check]:
-    from fanfold.store.health import examine, sqlite_version
-
-    yield Check("sqlite", "ok", sqlite_version())
-    health = examine(call.project / ".fanfold")
+def _store(address: StoreAddress) -> Check:
+    health = address.examine()
     if health is None:
-        yield Check("store", "ok", "none yet; the first run makes it")
-    elif health.problems:
+        return Check("store", "ok", f"{address.engine()}, empty; the first run makes it")
+    if health.problems:
         hint = "copy .fanfold away before anything else; runs whose log is readable can still be inspected"
-        yield Check("store", "error", f"{health.file}: {health.problems[0]}", hint)
-    else:
-        size = f"{health.bytes / 1_048_576:.1f} MB"
-        yield Check("store", "ok", f"{health.file}, {size}, schema {health.schema_version}")
+        return Check("store", "error", f"{health.place}: {health.problems[0]}", hint)
+    size = f"{health.bytes / 1_048_576:.1f} MB"
+    return Check("store", "ok", f"{address.engine()}, {health.place}, {size}, version {health.version}")
 
 
 def _tools() -> Iterator[Check]:
@@ -145,12 +142,12 @@ def _recipes(wired: Wired) -> Iterator[Check]:
         yield Check("recipes", "ok", f"{len(entries)} known")
 
 
-def _runs(call: Call) -> Iterator[Check]:
+def _runs(wired: Wired) -> Iterator[Check]:
     """Runs that are not over and that no process drives: left by a crash, or resting."""
-    if not has_runs(call):
+    if not wired.store.exists():
         return
     try:
-        with stored(call) as project:
+        with closing(wired.open_to_read()) as project:
             heads = [h for h in project.store.heads(limit=sys.maxsize) if h.status not in RUN_TERMINAL]
             stale = [h for h in heads if h.status in ("running", "pending")]
             stale = [h for h in stale if not project.has_owner(h.run_id)]

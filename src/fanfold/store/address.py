@@ -1,0 +1,57 @@
+"""Where a project's SQLite store is: whether there is one, and the ways to open it.
+
+The database itself is imported when it is needed: most commands only ask whether anything has run here.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from msgspec import Struct
+
+from fanfold.errors import NotFoundError
+from fanfold.store.folder import DATABASE
+from fanfold.store.protocol import Clean, Health, Store, as_it_is
+
+
+class SqliteAddress(Struct, frozen=True, kw_only=True):
+    """`folder` is the project's `.fanfold` folder; see `StoreAddress`."""
+
+    folder: Path
+    durability: Literal["full", "normal"] = "full"
+    clean: Clean = as_it_is
+
+    def exists(self) -> bool:
+        """Whether anything was ever stored there."""
+        return (self.folder / DATABASE).exists()
+
+    def open(self) -> Store:
+        """The store, made when it is missing."""
+        from fanfold.store.sqlite import SqliteStore
+
+        return SqliteStore(self.folder, durability=self.durability, clean=self.clean)
+
+    def open_to_read(self) -> Store:
+        """The store as it is, for looking only."""
+        if not self.exists():
+            raise NotFoundError(
+                "run.not_found",
+                f"nothing has run in {self.folder.parent.resolve()} yet",
+                hint="fanfold run RECIPE starts a run; --project DIR names another folder",
+            )
+        from fanfold.store.sqlite import SqliteStore
+
+        return SqliteStore(self.folder, clean=self.clean, read_only=True)
+
+    def examine(self) -> Health | None:
+        """Look for damage; None when there is no store."""
+        from fanfold.store.health import examine
+
+        return examine(self.folder) if self.exists() else None
+
+    def engine(self) -> str:
+        """What keeps the data, with its version."""
+        from fanfold.store.health import engine
+
+        return engine()
