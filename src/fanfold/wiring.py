@@ -22,7 +22,7 @@ from fanfold.runtime.config import Config, user_home
 
 if TYPE_CHECKING:
     from fanfold.agents.backend import Backend
-    from fanfold.agents.roles.role import Role
+    from fanfold.agents.role import Role
     from fanfold.kernel.plan import Plan
     from fanfold.recipe.builder import Recipe
     from fanfold.runtime.operations.by_hand import HandMeans

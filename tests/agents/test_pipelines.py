@@ -10,8 +10,8 @@ import pytest
 from fanfold.agents.backend import Entry, SessionFailed, SessionRequest
 from fanfold.agents.pipelines import Pipelines
 from fanfold.agents.redaction import Redactor
+from fanfold.agents.role import Role
 from fanfold.agents.roles.registry import Registry, load_roles
-from fanfold.agents.roles.role import Role
 from fanfold.agents.toolbox.catalogue import SessionTools
 from fanfold.testing.provider import Asked, Call, Reply, answer_with
 from tests.models.sessions import Killed, Recorder, World, play, request
@@ -49,7 +49,7 @@ def asked(workspace: Path, *stages: dict[str, Any], **given: Any) -> SessionRequ
 def again(before: SessionRequest, entries: list[Entry], workspace: Path) -> SessionRequest:
     """The request of the next execution, with what the supervisor hands back."""
     told = [{"kind": "input", "text": before.prompt}, *entries]
-    return asked(workspace, *before.pipeline, execution=2, entries=told, read_only=before.read_only)
+    return asked(workspace, *before.role.pipeline, execution=2, entries=told, read_only=before.role.read_only)
 
 
 async def run(world: World, what: SessionRequest, recorder: Recorder | None = None) -> Any:

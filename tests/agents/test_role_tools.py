@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from fanfold.agents.role import Notice, Role
 from fanfold.agents.roles.files import read_role
-from fanfold.agents.roles.role import Notice, Role
 from fanfold.agents.toolbox.schemas import BY_NAME
 
 EVERYTHING = set(BY_NAME)

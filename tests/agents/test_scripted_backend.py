@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from fanfold.agents.backend import SessionFailed, SessionRequest, SessionResult
+from fanfold.agents.backend import SessionFailed, SessionResult
 from fanfold.agents.backends.scripted import CALLS_VARIABLE, Script, ScriptedBackend
+from tests.session_requests import session_request
 
 
 class Killed(BaseException):
@@ -26,12 +27,8 @@ class Session:
 
     def run(self, kill_behind: int = 1_000) -> SessionResult:
         self.execution += 1
-        request = SessionRequest(
-            session_id="s",
-            run_id="r",
+        request = session_request(
             execution=self.execution,
-            role="worker",
-            prompt="go",
             workspace=str(self.folder),
             entries=tuple(self.entries),
             **self.given,
@@ -71,9 +68,7 @@ def test_an_answer_is_recorded_before_it_is_handed_back(folder):
 def test_calls_are_counted_in_the_file_that_the_environment_names(folder, monkeypatch):
     monkeypatch.setenv(CALLS_VARIABLE, str(folder / "count"))
     backend = ScriptedBackend(Script.load("default: x"))
-    request = SessionRequest(
-        session_id="s", run_id="r", step="k[0]/u", attempt=2, execution=3, role="w", prompt=""
-    )
+    request = session_request(step="k[0]/u", attempt=2, execution=3)
 
     async def record(_: Any) -> None: ...
 

@@ -15,12 +15,11 @@ from fanfold.agents.toolbox import ToolFailed
 from fanfold.agents.toolbox.catalogue import SessionTools
 from fanfold.agents.toolbox.patches import PatchError, apply, parse
 from fanfold.errors import WorldError
+from tests.session_requests import session_request
 
 
 def asked(workspace, **given: Any) -> SessionRequest:
-    base: dict[str, Any] = {"session_id": "s", "run_id": "r", "step": "a", "attempt": 1, "execution": 1}
-    more = {"role": "worker", "prompt": "", "workspace": str(workspace), "read_only": False}
-    return SessionRequest(**{**base, **more, **given})
+    return session_request(**{"prompt": "", "workspace": str(workspace), **given})
 
 
 def call(workspace, tool: str, given: dict[str, Any] | None = None, tools=None, **args: Any) -> Any:

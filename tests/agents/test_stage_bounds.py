@@ -10,7 +10,7 @@ import pytest
 from fanfold.agents.backend import Progress, Record, SessionRequest, SessionResult
 from fanfold.agents.pipelines import Pipelines
 from fanfold.agents.redaction import Redactor
-from fanfold.agents.roles.role import Role, SandboxMode
+from fanfold.agents.role import Role, SandboxMode
 from fanfold.agents.toolbox.catalogue import SessionTools
 from fanfold.kernel.events import Usage
 from tests.models.sessions import Recorder, request
@@ -60,16 +60,16 @@ def test_an_agent_stage_has_the_tools_that_its_step_and_its_role_both_allow(step
         name: {"command": name} for name in ("wiki", "mail", "wiki__old")
     }
     made = below(Role(name="r", description="d", tools=role, mcp_servers=servers), tools=step)
-    assert made.tools == both
+    assert made.role.tools == both
     wiki = {} if both is not None and not any("wiki" in name for name in both) else {"wiki"}
-    assert set(made.mcp_servers) == (set(servers) if both is None else set(wiki))
+    assert set(made.role.mcp_servers) == (set(servers) if both is None else set(wiki))
 
 
 @pytest.mark.parametrize(
     ("step", "role", "both"), [(3, None, 3), (None, 4, 4), (3, 9, 3), (9, 3, 3), (None, None, None)]
 )
 def test_an_agent_stage_has_the_fewer_turns_of_its_step_and_its_role(step, role, both):
-    assert below(Role(name="r", description="d", max_turns=role), max_turns=step).max_turns == both
+    assert below(Role(name="r", description="d", max_turns=role), max_turns=step).role.max_turns == both
 
 
 @pytest.mark.parametrize("step", [True, False])
@@ -79,5 +79,5 @@ def test_an_agent_stage_has_network_if_both_have_it_and_writes_if_both_may(step,
     made = below(
         Role(name="r", description="d", network=role, sandbox_mode=mode), network=step, read_only=step
     )
-    assert made.network == (step and role)
-    assert made.read_only == (step or role)
+    assert made.role.network == (step and role)
+    assert made.role.read_only == (step or role)

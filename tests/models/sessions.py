@@ -12,6 +12,7 @@ from fanfold.agents.backend import Entry, SessionRequest, SessionResult
 from fanfold.agents.backends.model import Access, ModelBackend, Patience
 from fanfold.agents.models.providers import Providers
 from fanfold.testing.provider import KEY, Script, ScriptedProvider
+from tests.session_requests import session_request
 
 MODELS = ("openai-chat:gpt-5", "openai-responses:gpt-5", "anthropic:claude-sonnet-4-6")
 QUICK = Patience(tries=3, backoff_s=0.001, max_wait_s=1.0)
@@ -28,16 +29,12 @@ def request(workspace: Path | str = ".", **given: Any) -> SessionRequest:
         "session_id": "s1",
         "run_id": "r1",
         "step": "work",
-        "attempt": 1,
-        "execution": 1,
-        "role": "worker",
         "instructions": "You work.",
         "prompt": "Do the work.",
         "model": MODELS[0],
         "workspace": str(workspace),
-        "read_only": False,
     }
-    return SessionRequest(**{**asked, **given})
+    return session_request(**{**asked, **given})
 
 
 class Recorder:

@@ -27,7 +27,7 @@ def again(asked: SessionRequest, entries: list[Entry]) -> SessionRequest:
     """The request of the next execution, with what the supervisor hands back."""
     recorded = [{key: value for key, value in entry.items() if key != "last"} for entry in entries]
     given = [{"kind": "input", "text": asked.prompt}, *recorded] if recorded else []
-    return request(asked.workspace, model=asked.model, execution=asked.execution + 1, entries=given)
+    return request(asked.workspace, model=asked.role.model, execution=asked.execution + 1, entries=given)
 
 
 @pytest.mark.parametrize("model", MODELS)

@@ -12,6 +12,7 @@ from fanfold.sessions.opened import Settings
 from fanfold.sessions.processes import run_process
 from fanfold.sessions.supervisor import Supervisor
 from fanfold.store.sqlite import SqliteStore
+from tests.session_requests import session_request
 
 SCRIPTED = Settings(backend="scripted")
 
@@ -81,11 +82,9 @@ class World:
         return Supervisor(self.store, self.backends, **given)
 
     def request(self, step: str = "a", **given: Any) -> SessionRequest:
-        defaults = {"attempt": 1, "execution": 1, "role": "worker", "prompt": "go", "run_id": "r1"}
         session = f"s-{step}-{given.get('attempt', 1)}"
-        return SessionRequest(
-            **{"session_id": session, "step": step, "workspace": str(self.folder), **defaults, **given}
-        )
+        defaults = {"session_id": session, "run_id": "r1", "workspace": str(self.folder), "read_only": True}
+        return session_request(**{"step": step, **defaults, **given})
 
     def life(self, parent: str) -> list[tuple[str, str]]:
         """What the parent's log says, in order: whom about, and the word."""

@@ -17,6 +17,7 @@ from typing import Any, Protocol, TypeAlias
 
 from msgspec import Struct, field
 
+from fanfold.agents.role import Role
 from fanfold.errors import WorldError
 from fanfold.kernel.events import Failure, Usage
 from fanfold.kernel.plan import JSON
@@ -45,28 +46,15 @@ class SessionRequest(Struct, frozen=True, kw_only=True):
     """Tree path of the step (`kids[0]/up`), which scripts answer by."""
     attempt: int
     execution: int
-    role: str
-    instructions: str = ""
+    role: Role
+    """Who does it, as far as the step lets it: with the model, turns, tools and posture of this session."""
     prompt: str
-    model: str | None = None
-    fallback_models: tuple[str, ...] = ()
-    """Asked in this order when the model cannot answer."""
-    reasoning_effort: str | None = None
-    max_turns: int | None = None
     max_output_tokens: int | None = None
     """A bound on each response; a text that reaches it is taken as it is, cut."""
-    tools: tuple[str, ...] | None = None
     output_schema: JSON = None
     outputs: tuple[str, ...] = ()
     workspace: str = "."
-    read_only: bool = True
     write_set: tuple[str, ...] = ()
-    network: bool = False
-    """Whether what runs for this session may reach the network."""
-    mcp_servers: dict[str, dict[str, Any]] = {}
-    """By name, as the role's file has them."""
-    pipeline: tuple[dict[str, Any], ...] = ()
-    """The role's stages, as its file has them; empty: one model loop."""
     entries: Sequence[Entry] = ()
     """What an earlier execution of this attempt recorded, oldest first."""
 

@@ -34,7 +34,8 @@ from fanfold.agents.backend import (
 from fanfold.agents.models.answers import complaints
 from fanfold.agents.models.prices import add
 from fanfold.agents.redaction import Redactor
-from fanfold.agents.roles.role import Role
+from fanfold.agents.role import Role
+from fanfold.agents.roles.narrowing import for_stage, inside
 from fanfold.agents.roles.stages import (
     DEFAULT,
     Stage,
@@ -47,7 +48,6 @@ from fanfold.agents.roles.stages import (
 )
 from fanfold.agents.toolbox import ToolFailed
 from fanfold.agents.toolbox.catalogue import Tools, use
-from fanfold.agents.toolbox.mcp.offers import is_wanted, narrowed
 from fanfold.kernel.events import Failure, Usage
 from fanfold.kernel.plan import JSON
 
@@ -80,7 +80,7 @@ class Pipelines:
         self.model = model
 
     async def run(self, request: SessionRequest, record: Record, progress: Progress) -> SessionResult:
-        if not request.pipeline:
+        if not request.role.pipeline:
             return await self.inner.run(request, record, progress)
         return await _Staged(self, request, record, progress).run()
 
@@ -148,7 +148,6 @@ class _Staged:
         last = number == len(self._stages)
         request = structs.replace(
             whole,
-            pipeline=(),
             prompt=self.filled(fill, stage.prompt),
             output_schema=stage.output_schema,
             outputs=(),
@@ -157,35 +156,22 @@ class _Staged:
             request = structs.replace(request, output_schema=whole.output_schema, outputs=whole.outputs)
         if stage.kind == "agent":
             return self._in_role(request, str(stage.agent))
-        return structs.replace(
-            request,
-            model=whole.model if stage.model == DEFAULT else stage.model,
-            instructions=whole.instructions if stage.instructions is None else stage.instructions,
-            tools=narrowed(whole.tools, stage.tools, whole.mcp_servers),
-            max_turns=_fewer(whole.max_turns, stage.max_turns),
+        role = for_stage(
+            whole.role,
+            model=whole.role.model if stage.model == DEFAULT else stage.model,
+            instructions=stage.instructions,
+            max_turns=stage.max_turns,
+            tools=stage.tools,
         )
+        return structs.replace(request, role=role)
 
     def _in_role(self, request: SessionRequest, name: str) -> SessionRequest:
         role = self.backend.find(name)
         if role is None:
             message = f'there is no role "{name}" for a stage'
             raise SessionFailed(Failure("agent", "role.not_found", message, retryable=False))
-        tools = narrowed(request.tools, role.tools, role.mcp_servers)
-        return structs.replace(
-            request,
-            role=role.name,
-            instructions=role.instructions,
-            model=self.backend.model or role.model,
-            fallback_models=role.fallback_models,
-            reasoning_effort=role.reasoning_effort,
-            max_turns=_fewer(request.max_turns, role.max_turns),
-            tools=tools,
-            read_only=request.read_only or role.read_only,
-            network=request.network and role.network,
-            mcp_servers={
-                name: settings for name, settings in role.mcp_servers.items() if is_wanted(name, tools)
-            },
-        )
+        model = self.backend.model or role.model
+        return structs.replace(request, role=inside(role, request.role, model=model))
 
     def filled(self, how: Callable[[Any, Mapping[str, JSON]], Any], text: JSON) -> Any:
         """Texts of a stage with what came before put in."""
@@ -275,7 +261,7 @@ class _ToolStage:
 
 def _stages_of(request: SessionRequest) -> tuple[Stage, ...]:
     try:
-        return read_stages(request.pipeline)
+        return read_stages(request.role.pipeline)
     except StageProblem as problem:  # a run of another version, whose rules were others
         failure = Failure("agent", "role.invalid", problem.message, retryable=False)
         raise SessionFailed(failure) from None
@@ -286,11 +272,6 @@ def _problem(tools: Tools, name: str, args: JSON) -> str:
     if name not in offered:
         return f'there is no tool "{name}" here; there are {", ".join(offered) or "none"}'
     return complaints(offered[name].schema, args)
-
-
-def _fewer(allowed: int | None, wanted: int | None) -> int | None:
-    """A stage's turns, never more than its session's."""
-    return min((turns for turns in (allowed, wanted) if turns is not None), default=None)
 
 
 def _without_number(entry: Entry) -> Entry:

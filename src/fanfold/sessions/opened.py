@@ -9,12 +9,14 @@ Rules
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 import msgspec
 from msgspec import Struct
 
 from fanfold.agents.backend import Entry, SessionRequest
+from fanfold.agents.role import Role
+from fanfold.agents.roles.narrowing import for_step
 from fanfold.errors import NotFoundError
 from fanfold.sessions.lineage import Child
 from fanfold.sessions.log import read_entries
@@ -28,22 +30,15 @@ Merge: TypeAlias = Literal["auto", "propose", "discard"]
 
 
 class Settings(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """How a child is to be run. Roles are resolved by whoever spawns."""
+    """How a child is to be run. Roles are looked up by whoever spawns."""
 
     backend: str
     name: str = ""
     """What scripts answer by; the role when empty."""
     key: str = ""
     """Chosen by whoever asked for the child from another process, to find it again."""
-    instructions: str = ""
-    model: str | None = None
-    fallback_models: tuple[str, ...] = ()
-    reasoning_effort: str | None = None
-    max_turns: int | None = None
-    tools: tuple[str, ...] | None = None
-    network: bool = False
-    mcp_servers: dict[str, dict[str, Any]] = {}
-    pipeline: tuple[dict[str, Any], ...] = ()
+    role: Role | None = None
+    """As it was when the child was spawned; None for one that has no more than a name."""
     workspace: str = "."
     """The folder it works in, or of which it gets a snapshot."""
     isolated: bool = False
@@ -82,6 +77,7 @@ def read_opened(store: Store, session_id: str) -> Opened:
 def make_request(child: Child, opened: Opened, entries: Sequence[Entry], workspace: str) -> SessionRequest:
     """What a back end needs for the child's next turn."""
     settings = opened.settings
+    role = settings.role or Role(name=child.role, description="")
     spoken = [one for one in entries if one.get("kind") in _SPOKEN]
     asked = [entry["text"] for entry in spoken if entry["kind"] == "input"]
     return SessionRequest(
@@ -90,20 +86,10 @@ def make_request(child: Child, opened: Opened, entries: Sequence[Entry], workspa
         step=settings.name or child.role,
         attempt=child.attempt,
         execution=child.execution,
-        role=child.role,
-        instructions=settings.instructions,
+        role=for_step(role, model=role.model, read_only=settings.read_only),
         prompt=asked[-1],
-        model=settings.model,
-        fallback_models=settings.fallback_models,
-        reasoning_effort=settings.reasoning_effort,
-        max_turns=settings.max_turns,
-        tools=settings.tools,
         workspace=workspace,
-        read_only=settings.read_only,
         write_set=settings.write_set,
-        network=settings.network,
-        mcp_servers=settings.mcp_servers,
-        pipeline=settings.pipeline,
         entries=spoken,
     )
 

@@ -221,7 +221,7 @@ class Supervisor:
     def is_read_only(self, session_id: str) -> bool:
         """Whether the session runs here and may only read."""
         live = self._live.get(session_id)
-        return live is not None and live.request.read_only
+        return live is not None and live.request.role.read_only
 
     def running_log(self, session_id: str) -> SessionLog | None:
         """The log that a running session writes; whoever else writes into it goes through this."""

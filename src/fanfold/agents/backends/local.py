@@ -42,9 +42,10 @@ class AnyModel:
         self._local: dict[str, Backend] = {}
 
     async def run(self, request: SessionRequest, record: Record, progress: Progress) -> SessionResult:
-        model = request.model or self._default
+        role = request.role
+        model = role.model or self._default
         if model is None or not model.startswith(f"{PROVIDER}:"):
-            return await self._remote.run(structs.replace(request, model=model), record, progress)
+            return await self._remote.run(_with_role(request, model=model), record, progress)
         if model not in (self._default, f"{PROVIDER}:{SMOLLM2}"):
             # Recipes and roles come with a checkout: weights are loaded by native code, so only the user
             # may name a file.
@@ -54,11 +55,10 @@ class AnyModel:
         backend = await self._server(model)
         name = model.partition(":")[2]
         # The server here has one model: it would take any other name for its own.
-        request = structs.replace(request, model=f"openai-chat:{Path(name).stem}", fallback_models=())
+        request = _with_role(request, model=f"openai-chat:{Path(name).stem}", fallback_models=())
         if name == SMOLLM2:
-            request = structs.replace(
-                request, tools=(), max_output_tokens=request.max_output_tokens or SMALL_ANSWER_TOKENS
-            )
+            most = request.max_output_tokens or SMALL_ANSWER_TOKENS
+            request = structs.replace(_with_role(request, tools=()), max_output_tokens=most)
         return await backend.run(request, record, progress)
 
     async def aclose(self) -> None:
@@ -74,3 +74,7 @@ class AnyModel:
         if address not in self._local:
             self._local[address] = self._reach(address)
         return self._local[address]
+
+
+def _with_role(request: SessionRequest, **changes: object) -> SessionRequest:
+    return structs.replace(request, role=structs.replace(request.role, **changes))

@@ -54,12 +54,13 @@ class ModelBackend:
         self._providers = providers or Providers(access)
 
     async def run(self, request: SessionRequest, record: Record, progress: Progress) -> SessionResult:
-        model = request.model or self._model
+        role = request.role
+        model = role.model or self._model
         if model is None:
             hint = "set FANFOLD_MODEL, pass --model, or write `model:` in the step or role"
             message = f"{request.step}: nobody said which model to use"
             raise SessionFailed(Failure("agent", "model.none", message, hint, retryable=False))
-        models = [model, *(one for one in request.fallback_models if one != model)]
+        models = [model, *(one for one in role.fallback_models if one != model)]
         await self._providers.load(models)
         request = self._without_secrets(request)
         told = "" if self._instructions is None else self._instructions(request.workspace)
@@ -70,7 +71,7 @@ class ModelBackend:
             ),
             tools=tools,
             redactor=self._redactor,
-            instructions=compose(request.instructions, told),
+            instructions=compose(request.role.instructions, told),
         )
         try:
             if not _is_over(request):
@@ -81,10 +82,11 @@ class ModelBackend:
 
     def _without_secrets(self, request: SessionRequest) -> SessionRequest:
         """The request as a model may know it: a prompt made from a file may hold one of our keys."""
+        role = request.role
         return structs.replace(
             request,
             prompt=self._redactor.known(request.prompt),
-            instructions=self._redactor.known(request.instructions),
+            role=structs.replace(role, instructions=self._redactor.known(role.instructions)),
             entries=self._redactor.json(request.entries, shapes=False),
         )
 

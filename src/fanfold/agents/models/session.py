@@ -74,7 +74,7 @@ class ModelSession:
         self._progress = progress
         self._contract = Contract.of(request)
         self._talk = Conversation(request.prompt, request.entries)
-        self._max_turns = request.max_turns or MAX_TURNS
+        self._max_turns = request.role.max_turns or MAX_TURNS
         self._parameters = self._contract.parameters(self._offer())
         self._used = 0
         """Tokens of the last request and its response."""
@@ -82,7 +82,7 @@ class ModelSession:
     async def run(self) -> SessionResult:
         """The answer; raises `SessionFailed` with what was spent."""
         try:
-            bad = check_effort(self._request.reasoning_effort)
+            bad = check_effort(self._request.role.reasoning_effort)
             if bad is not None:
                 raise self._failed("agent", "model.bad_effort", bad["message"], bad["hint"])
             while True:
@@ -109,7 +109,7 @@ class ModelSession:
             await self._compact(None)
         try:
             response = await self._asker.ask(
-                self._talk.ready(), self._parameters, self._request.reasoning_effort
+                self._talk.ready(), self._parameters, self._request.role.reasoning_effort
             )
         except TooLong as too_long:
             await self._compact(too_long)

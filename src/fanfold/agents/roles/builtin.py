@@ -6,7 +6,7 @@ role ends by saying what to hand back, because that text is all its caller will 
 
 from __future__ import annotations
 
-from fanfold.agents.roles.role import Role, SandboxMode
+from fanfold.agents.role import Role, SandboxMode
 
 
 def _role(name: str, sandbox: SandboxMode, description: str, instructions: str) -> Role:

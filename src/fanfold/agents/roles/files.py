@@ -14,8 +14,8 @@ from typing import Literal
 
 import msgspec
 
+from fanfold.agents.role import Notice, Role
 from fanfold.agents.roles.front_matter import FrontMatterError, read_front_matter
-from fanfold.agents.roles.role import Notice, Role
 from fanfold.agents.roles.tools import Remark, claude_tools, only_reads, toml_tools
 
 MAX_FILE_BYTES = 256 * 1024

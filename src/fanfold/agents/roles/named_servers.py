@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 from msgspec import structs
 
-from fanfold.agents.roles.role import Notice, Role
+from fanfold.agents.role import Notice, Role
 
 FILE = ".mcp.json"
 MAX_BYTES = 256 * 1024

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping
 
 from msgspec import structs
 
+from fanfold.agents.role import Notice, Role
 from fanfold.agents.roles.files import line_in_file
-from fanfold.agents.roles.role import Notice, Role
 
 _ANTHROPIC = "anthropic:"
 _ADDRESSES = ("url", "httpUrl", "serverUrl")
@@ -18,7 +18,7 @@ def tell_of_network(roles: Iterable[Role], notices: list[Notice]) -> None:
     for role in roles:
         if role.network or not role.mcp_servers:
             continue
-        from fanfold.agents.toolbox.mcp.offers import is_wanted  # few roles have servers
+        from fanfold.agents.toolbox.names import is_wanted  # few roles have servers
 
         for name, settings in role.mcp_servers.items():
             if is_wanted(name, role.tools) and _is_remote(settings):

@@ -23,8 +23,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
+from fanfold.agents.role import BUILT_IN, Notice, Role
 from fanfold.agents.roles.builtin import ALIASES, ROLES
-from fanfold.agents.roles.role import BUILT_IN, Notice, Role
 
 MAX_FILES_PER_ROOT = 500
 IGNORED = "role file ignored: "

@@ -81,7 +81,7 @@ class SessionTools:
         query: Query | None = None,
     ) -> None:
         self._request = request
-        posture: Posture = "read_only" if request.read_only else "auto"
+        posture: Posture = "read_only" if request.role.read_only else "auto"
         self._permissions = (permissions or Permissions("auto")).narrowed(posture)
         files = FileTools.of(request)
         edits = EditTools(request.workspace, files)
@@ -145,7 +145,7 @@ class SessionTools:
         spec = BY_NAME[OFFERED_WITH.get(spec.name, spec.name)]
         if spec.name not in self._calls or (spec.mutates and self._permissions.posture == "read_only"):
             return False
-        listed = self._request.tools
+        listed = self._request.role.tools
         return listed is None or spec.name in {ALIASES.get(name, name) for name in listed}
 
     def _action(self, name: str, args: Mapping[str, Any]) -> Action:

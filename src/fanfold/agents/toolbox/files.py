@@ -36,8 +36,7 @@ _UNLISTED = (".git", ".fanfold")
 class FileTools:
     """The file tools of one session.
 
-    >>> FileTools.of(SessionRequest(session_id="s", run_id="r", step="a", attempt=1, execution=1,
-    ...                             role="worker", prompt="")).mutates("read_file")
+    >>> FileTools("/project").mutates("read_file")
     False
     """
 
@@ -55,7 +54,7 @@ class FileTools:
     @classmethod
     def of(cls, request: SessionRequest) -> FileTools:
         """The tools that a session's request allows."""
-        return cls(request.workspace, read_only=request.read_only, write_set=request.write_set)
+        return cls(request.workspace, read_only=request.role.read_only, write_set=request.write_set)
 
     def mutates(self, name: str) -> bool:
         return name not in ("read_file", "list_files")

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping
 
 import click
 
+from fanfold.agents.role import Notice, Role
 from fanfold.agents.roles.registry import IGNORED, Registry
-from fanfold.agents.roles.role import Notice, Role
 from fanfold.cli.command import Call, command
 from fanfold.cli.terminal.output import paint, plain, say, say_json
 from fanfold.errors import EXIT_OK, AuthorError, NotFoundError

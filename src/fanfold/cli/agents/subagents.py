@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import click
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from fanfold.cli.agents.hand_host import start_host
 from fanfold.cli.agents.roles import find_role
@@ -46,8 +46,8 @@ from fanfold.sessions.supervisor import Supervisor
 from fanfold.wiring import Wired, wire
 
 if TYPE_CHECKING:
+    from fanfold.agents.role import Role
     from fanfold.agents.roles.registry import Registry
-    from fanfold.agents.roles.role import Role
 
 START_PATIENCE_S = 30.0
 _T = TypeVar("_T")
@@ -253,15 +253,7 @@ def _settings(wired: Wired, name: str, flags: Flags) -> Settings:
     return Settings(
         backend="model",
         key=secrets.token_hex(8),
-        instructions=role.instructions,
-        model=flags.model or role.model,
-        fallback_models=role.fallback_models,
-        reasoning_effort=role.reasoning_effort,
-        max_turns=role.max_turns,
-        tools=role.tools,
-        network=role.network,
-        mcp_servers=role.mcp_servers,
-        pipeline=role.pipeline,
+        role=structs.replace(role, model=flags.model or role.model),
         workspace=str(wired.project.resolve()),
         isolated=not role.read_only and not flags.shared,
         merge=flags.merge or "auto",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from fanfold.agents.roles.role import Role
+from fanfold.agents.role import Role
 from fanfold.kernel.plan import Plan
 from fanfold.runtime.operations.runs.permission import denied, needs_permission
 

@@ -19,7 +19,7 @@ from fanfold.errors import EXIT_OK, AuthorError
 from fanfold.kernel.plan import JSON, Plan
 
 if TYPE_CHECKING:
-    from fanfold.agents.roles.role import Role
+    from fanfold.agents.role import Role
     from fanfold.runtime.operations.project import Options
 
 

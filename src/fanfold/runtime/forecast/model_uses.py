@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from msgspec import Struct
 
-from fanfold.agents.roles.role import Role
+from fanfold.agents.role import Role
 from fanfold.kernel.plan import AgentAction, GroupAction, Plan, Step, WorkflowAction
 from fanfold.runtime.config import Config
 from fanfold.runtime.records.frozen import Frozen, role_name

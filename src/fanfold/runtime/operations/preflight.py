@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct, structs
 
 from fanfold.agents.local.weights import PROVIDER, LocalState, find_weights, local_state
-from fanfold.agents.roles.role import Role
+from fanfold.agents.role import Role
 from fanfold.errors import EXIT_BUDGET, AuthorError, FanfoldError
 from fanfold.kernel.events import Settings
 from fanfold.kernel.plan import Plan

@@ -14,8 +14,8 @@ import msgspec
 from msgspec import Struct
 
 from fanfold.agents.permissions import Ask
+from fanfold.agents.role import Role
 from fanfold.agents.roles.registry import Registry
-from fanfold.agents.roles.role import Role
 from fanfold.errors import AuthorError, NotFoundError
 from fanfold.kernel.events import Created, Event, Forked, Raised, Settings
 from fanfold.kernel.lifecycle import RUN_TERMINAL

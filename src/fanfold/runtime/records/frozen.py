@@ -11,10 +11,12 @@ from collections.abc import Callable
 import msgspec
 from msgspec import Struct
 
-from fanfold.agents.roles.role import Role
+from fanfold.agents.role import Role
+from fanfold.agents.roles.narrowing import for_step
 from fanfold.errors import BugError
 from fanfold.kernel.plan import JSON, AgentAction, GroupAction, Plan, Step
 
+SCRIPTED = "scripted"
 RESOLVER = "worker"
 """The role that settles conflicts where a step says `on_conflict: resolve`."""
 
@@ -22,7 +24,8 @@ RESOLVER = "worker"
 class Frozen(Struct, frozen=True, omit_defaults=True, kw_only=True):
     roles: dict[str, Role] = {}
     """By the name steps use, with `@version` where they ask for one."""
-    backend: str = "scripted"
+    backend: str = SCRIPTED
+    """For roles that name none."""
     model: str | None = None
     default_model: str | None = None
     """For agents for whom nobody names one, chosen when the run began; None in runs of older versions."""
@@ -48,6 +51,29 @@ class Frozen(Struct, frozen=True, omit_defaults=True, kw_only=True):
         """What the step says, else what the user said for this run, else what the role says."""
         fast = self.fast_model if action.purpose == "fold" else None
         return action.model or fast or self.model or self.role_of(action).model
+
+    def backend_of(self, role: Role) -> str:
+        """The back end that does a role's work: a script answers for everybody, else the role may say."""
+        return SCRIPTED if self.script is not None else role.backend or self.backend
+
+    def session_role(self, step: Step) -> Role:
+        """The role of an agent step as its session has it, with all that the step and the run say."""
+        action = step.action
+        assert isinstance(action, AgentAction)
+        return for_step(
+            self.role_of(action),
+            model=self.model_of(action),
+            reasoning_effort=action.reasoning_effort,
+            max_turns=action.max_turns,
+            tools=action.tools,
+            read_only=step.posture == "read_only",
+        )
+
+    def resolver_role(self, step: Step) -> Role:
+        """The role that settles the conflicts of a step, with the step's own model if it says one."""
+        role = self.roles[RESOLVER]
+        model = step.action.model if isinstance(step.action, AgentAction) else None
+        return for_step(role, model=model or self.model or role.model)
 
 
 def freeze_roles(plan: Plan, find: Callable[[str], Role | None]) -> dict[str, Role]:

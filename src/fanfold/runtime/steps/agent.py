@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from fanfold.agents.backend import SessionFailed, SessionRequest
-from fanfold.agents.roles.role import Role
+from fanfold.agents.role import Role
 from fanfold.errors import WorldError
 from fanfold.kernel.commands import Start
 from fanfold.kernel.nodes import Node
-from fanfold.kernel.plan import JSON, AgentAction
+from fanfold.kernel.plan import JSON, Action, AgentAction
 from fanfold.runtime.places.isolation import Place
-from fanfold.runtime.records.frozen import Frozen
 from fanfold.runtime.records.ids import session_id
 from fanfold.runtime.records.values import Values, shorten
 from fanfold.runtime.steps.rendering import as_text, text_of
@@ -42,10 +41,11 @@ class AgentSteps(StepType[AgentAction, AgentJob]):
         start, node, _, place, progress = execution
         _check_place(services.store, start, node, place)
         carry: list[Batch] = []
+        role = services.frozen.session_role(node.step)
         try:
             result = await services.supervisor.run_step(
-                _request(services.frozen, execution),
-                backend=services.frozen.backend,
+                _request(role, execution),
+                backend=services.frozen.backend_of(role),
                 on_progress=progress,
                 lease=services.lease,
                 # In a snapshot the answer is durable before the merge begins: what is merged is not asked
@@ -72,46 +72,26 @@ def _check_place(store: Store, start: Start, node: Node, place: Place) -> None:
         raise WorldError("workspace.lost", message, hint=hint)
 
 
-def _request(frozen: Frozen, execution: Execution[AgentJob]) -> SessionRequest:
+def _request(role: Role, execution: Execution[AgentJob]) -> SessionRequest:
     start, node, job, place, _ = execution
-    action = node.step.action
-    assert isinstance(action, AgentAction)
-    role = frozen.role_of(action)
     return SessionRequest(
         session_id=session_id(start.run, start.step, start.attempt),
         run_id=start.run,
         step=node.run.tree_path(node.path),
         attempt=start.attempt,
         execution=start.execution,
-        role=role.name,
-        instructions=role.instructions,
-        prompt=_asked(role, action, job),
-        model=frozen.model_of(action),
-        fallback_models=role.fallback_models,
-        reasoning_effort=action.reasoning_effort or role.reasoning_effort,
-        max_turns=action.max_turns or role.max_turns,
-        tools=_narrowed(action.tools, role.tools),
+        role=role,
+        prompt=_asked(role, node.step.action, job),
         output_schema=node.step.output_schema,
         outputs=node.step.outputs,
         workspace=place.path,
-        # Whatever was planned: a step never gets more than the role it really runs with.
-        read_only=node.step.posture == "read_only" or role.read_only,
         write_set=node.write_set,
-        network=role.network,
-        mcp_servers=role.mcp_servers,
-        pipeline=role.pipeline,
     )
 
 
-def _narrowed(asked: tuple[str, ...] | None, allowed: tuple[str, ...] | None) -> tuple[str, ...] | None:
-    """The tools a step asks for, as far as its role has them; None is every tool."""
-    if asked is None or allowed is None:
-        return allowed if asked is None else asked
-    return tuple(name for name in asked if name in allowed)
-
-
-def _asked(role: Role, action: AgentAction, job: AgentJob) -> str:
+def _asked(role: Role, action: Action, job: AgentJob) -> str:
     """The step's prompt; a step that has none of its own is told what its role says, about its inputs."""
+    assert isinstance(action, AgentAction)
     if action.prompt is not None or role.prompt_template is None:
         return job.prompt
     own = render(parse_template(role.prompt_template), {"inputs": job.inputs})

@@ -46,10 +46,10 @@ class Means:
             request,
             permissions=self._permissions,
             runner=self._programs.run_for,
-            fetch=FetchTools() if request.network else None,
+            fetch=FetchTools() if request.role.network else None,
             query=self._query,
         )
-        if not request.mcp_servers:
+        if not request.role.mcp_servers:
             return own
         from fanfold.agents.toolbox.mcp.tools import ServedTools
 

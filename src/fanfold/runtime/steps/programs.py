@@ -71,8 +71,8 @@ class Programs:
             argv,
             self._isolation.place_of(request.session_id),
             session_id=request.session_id,
-            read_only=request.read_only,
-            network=request.network,
+            read_only=request.role.read_only,
+            network=request.role.network,
             timeout_s=timeout_s,
         )
 
@@ -81,7 +81,7 @@ class Programs:
     ) -> Spoken:
         """Start a program that an agent's tools talk to; it lives until it is ended."""
         place = self._isolation.place_of(request.session_id)
-        launch = await self._plan(argv[0], place, request.read_only, request.network, environment)
+        launch = await self._plan(argv[0], place, request.role.read_only, request.role.network, environment)
         try:
             process = await start_process(
                 launch.command(argv),

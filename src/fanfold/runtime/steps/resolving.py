@@ -105,7 +105,8 @@ class Settling:
             return failure
         left = [] if failure is not None else await self._isolation.unsettled(where, dispute)
         paths = [conflict.path for conflict in dispute.conflicts]
-        fact = {"what": "resolve", "session_id": name, "round": number, "role": request.role, "paths": paths}
+        role = request.role.name
+        fact = {"what": "resolve", "session_id": name, "round": number, "role": role, "paths": paths}
         if failure is None and not left:
             self._place.evidence.append({**fact, "settled": True})
             return None
@@ -126,7 +127,7 @@ class Settling:
         try:
             result = await self._services.supervisor.run_step(
                 request,
-                backend=self._services.frozen.backend,
+                backend=self._services.frozen.backend_of(request.role),
                 on_progress=self._progress,
                 lease=self._services.lease,
             )
@@ -140,29 +141,16 @@ class Settling:
         return failure
 
     def _request(self, session: str, number: int, where: Place, dispute: Dispute) -> SessionRequest:
-        role = self._services.frozen.roles[RESOLVER]
-        action = self._node.step.action
-        model = action.model if isinstance(action, AgentAction) else None
         return SessionRequest(
             session_id=session,
             run_id=self._start.run,
             step=f"{self._node.run.tree_path(self._node.path)}/resolve",
             attempt=number,
             execution=self._start.execution,
-            role=role.name,
-            instructions=role.instructions,
+            role=self._services.frozen.resolver_role(self._node.step),
             prompt=prompt_for(self._task, dispute, self._node.write_set),
-            model=model or self._services.frozen.model or role.model,
-            fallback_models=role.fallback_models,
-            reasoning_effort=role.reasoning_effort,
-            max_turns=role.max_turns,
-            tools=role.tools,
             workspace=where.path,
-            read_only=False,
             write_set=self._node.write_set,
-            network=role.network,
-            mcp_servers=role.mcp_servers,
-            pipeline=role.pipeline,
         )
 
 

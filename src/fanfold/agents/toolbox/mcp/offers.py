@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -22,7 +22,8 @@ from msgspec import Struct
 
 from fanfold.agents.backend import SessionFailed
 from fanfold.agents.toolbox.mcp.servers import Server, unavailable
-from fanfold.agents.toolbox.schemas import ALIASES, ToolSpec
+from fanfold.agents.toolbox.names import UNSAFE, spellings
+from fanfold.agents.toolbox.schemas import ToolSpec
 from fanfold.agents.toolbox.texts import cut
 from fanfold.kernel.plan import JSON
 
@@ -40,7 +41,6 @@ OPEN: dict[str, Any] = {"type": "object", "properties": {}, "additionalPropertie
 _REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
 _NOT_ON_TOP = ("$schema", "$id", "anyOf", "oneOf", "allOf", "not", "enum", "if", "then", "else")
 """Providers refuse some of these at the top of a schema, and none of them tells a model much there."""
-_UNSAFE = re.compile(r"[^A-Za-z0-9_-]")
 _UNPRINTABLE = re.compile(r"[^\n\t\x20-\x7e\xa0-\U0010ffff]")
 
 
@@ -50,40 +50,6 @@ class Offer(Struct, frozen=True):
     spec: ToolSpec
     server: str
     tool: str
-
-
-def is_wanted(server: str, listed: Sequence[str] | None) -> bool:
-    """Whether a list of tools names anything of a server."""
-    if listed is None:
-        return True
-    names = _spellings(f"mcp__{server}")
-    return any(one in names or one.startswith(tuple(f"{name}__" for name in names)) for one in listed)
-
-
-def narrowed(
-    allowed: Sequence[str] | None, wanted: Sequence[str] | None, servers: Iterable[str] = ()
-) -> tuple[str, ...] | None:
-    """The tools that two lists both let through; None lists everything. `servers` are those there are.
-
-    >>> narrowed(["Read", "mcp__wiki"], ["read_file", "write_file", "mcp__wiki__find"], ["wiki"])
-    ('read_file', 'mcp__wiki__find')
-    """
-    if allowed is None or wanted is None:
-        chosen = allowed if wanted is None else wanted
-        return None if chosen is None else tuple(chosen)
-    whole = {spelled for server in servers for spelled in _spellings(f"mcp__{server}")}
-    names = {ALIASES.get(name, name) for name in allowed}
-    kept = [name for name in wanted if ALIASES.get(name, name) in names or _is_of(name, allowed, whole)]
-    kept += [name for name in allowed if _is_of(name, wanted, whole)]
-    return tuple(dict.fromkeys(kept))
-
-
-def _is_of(name: str, listed: Sequence[str], whole: set[str]) -> bool:
-    """Whether a name is a tool, or all the tools, of a server that is listed as a whole."""
-    if name in whole:  # a server whose name begins like another's is not a tool of that one
-        return f"{name}__*" in listed
-    listed_whole = (one.removesuffix("__*") for one in listed)
-    return any(name.startswith(f"{one}__") for one in listed_whole if one in whole)
 
 
 def choose_offers(
@@ -130,20 +96,16 @@ def _only_reads(tool: Tool) -> bool:
 # ---------------------------------------------------------------------------------------------- names
 
 
-def _spellings(name: str) -> frozenset[str]:
-    return frozenset({name, _UNSAFE.sub("_", name)})
-
-
 def _is_listed(server: str, tool: str, name: str, listed: Sequence[str] | None) -> bool:
     if listed is None:
         return True
-    whole = {f"{one}{end}" for one in _spellings(f"mcp__{server}") for end in ("", "__*")}
-    return any(one in whole or one == name or one in _spellings(f"mcp__{server}__{tool}") for one in listed)
+    whole = {f"{one}{end}" for one in spellings(f"mcp__{server}") for end in ("", "__*")}
+    return any(one in whole or one == name or one in spellings(f"mcp__{server}__{tool}") for one in listed)
 
 
 def _unique_name(server: str, tool: str, taken: set[str]) -> str:
     """The name a model calls a tool by; what does not fit or is taken gets a mark made of the real names."""
-    name = _UNSAFE.sub("_", f"mcp__{server}__{tool}")
+    name = UNSAFE.sub("_", f"mcp__{server}__{tool}")
     if len(name) > MAX_NAME_CHARS or name in taken:
         mark = hashlib.sha256(f"{server}\0{tool}".encode()).hexdigest()[:8]
         name = f"{name[: MAX_NAME_CHARS - 9]}_{mark}"

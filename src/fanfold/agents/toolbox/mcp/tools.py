@@ -21,9 +21,10 @@ from fanfold.agents.backend import SessionRequest
 from fanfold.agents.permissions import Action, PermissionDenied, Permissions
 from fanfold.agents.toolbox import ToolFailed
 from fanfold.agents.toolbox.mcp.connection import Connection
-from fanfold.agents.toolbox.mcp.offers import Offer, choose_offers, is_wanted, told
+from fanfold.agents.toolbox.mcp.offers import Offer, choose_offers, told
 from fanfold.agents.toolbox.mcp.servers import MAX_SERVERS, Server, read_server, servers_of, unavailable
 from fanfold.agents.toolbox.mcp.wire import Spoken, StartServer
+from fanfold.agents.toolbox.names import is_wanted
 from fanfold.agents.toolbox.schemas import ToolSpec
 from fanfold.agents.toolbox.texts import cut
 from fanfold.kernel.plan import JSON
@@ -54,7 +55,7 @@ class ServedTools:
     ) -> None:
         self._base = base
         self._request = request
-        self._permissions = permissions.narrowed("read_only" if request.read_only else "auto")
+        self._permissions = permissions.narrowed("read_only" if request.role.read_only else "auto")
         self._start = start
         self._environment = os.environ if environment is None else environment
         self._connections: dict[str, Connection] = {}
@@ -71,7 +72,7 @@ class ServedTools:
             await self._reach_all()
             served = {name: (one.server, one.tools) for name, one in self._connections.items()}
             read_only = self._permissions.posture == "read_only"
-            offers = choose_offers(served, self._request.tools, read_only)
+            offers = choose_offers(served, self._request.role.tools, read_only)
         except BaseException:
             await self._close_servers()
             raise
@@ -114,18 +115,18 @@ class ServedTools:
         return value
 
     def _wanted(self) -> list[Server]:
-        servers = servers_of(self._request.mcp_servers)
+        servers = servers_of(self._request.role.mcp_servers)
         if len(servers) > MAX_SERVERS:
             name = list(servers)[MAX_SERVERS]
             raise unavailable(name, f"a role may name {MAX_SERVERS} servers", "take some out of the role")
         wanted = []
         for name, settings in servers.items():
-            if not is_wanted(name, self._request.tools):
+            if not is_wanted(name, self._request.role.tools):
                 continue
             server = read_server(name, settings, self._environment)
             if server is None:
                 continue
-            if server.url and not self._request.network:
+            if server.url and not self._request.role.network:
                 why = "it is reached over the network, which this session may not use"
                 raise unavailable(name, why, "set `network = true` in the role")
             wanted.append(server)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from fanfold.agents.roles.role import Role
+from fanfold.agents.role import Role
 from fanfold.errors import EXIT_PERMISSION, WorldError
 from fanfold.kernel.plan import CommandAction, FunctionAction, Plan, Step
 from fanfold.runtime.records.frozen import all_steps, freeze_roles, with_stages

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from msgspec import Struct
 
@@ -27,10 +27,10 @@ class Role(Struct, frozen=True, kw_only=True, omit_defaults=True):
     max_turns: int | None = None
     backend: str | None = None
     command: tuple[str, ...] = ()
-    mcp_servers: dict[str, dict[str, object]] = {}
+    mcp_servers: dict[str, dict[str, Any]] = {}
     network: bool = False
     prompt_template: str | None = None
-    pipeline: tuple[dict[str, object], ...] = ()
+    pipeline: tuple[dict[str, Any], ...] = ()
     source: str = BUILT_IN
     """The file it was read from, or `built-in`."""
 
