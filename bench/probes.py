@@ -108,7 +108,7 @@ def log(folder: Path, number: int) -> Figures:
     project.close()
     db = apsw.Connection(str(next((folder / ".fanfold").glob("*.db"))))
     # The first event holds the plan; it is not the log of any step.
-    query = "SELECT sum(length(data) + length(type) + 8), count(*) FROM events WHERE id & 0xFFFFFFFF > 1"
+    query = "SELECT sum(length(data) + length(type) + 8), count(*) FROM events WHERE seq > 1"
     written, events = next(iter(db.execute(query)))
     begin = perf_counter()
     project.runs_folder.mkdir(exist_ok=True)

@@ -69,16 +69,39 @@ class Conformance:
         assert list(store.log("r1")) == [event for event in tree.envelopes if event.log == "r1"]
         assert list(store.log("c1", after=2)) == [more[1]]
 
-    def test_a_session_has_a_log_without_a_place_in_the_tree(self, store: Store):
+    def test_a_session_has_a_log_without_a_place_in_the_tree(self, store: Store, open_store: Open):
         tree = Tree("r1")
         say = Evidence("session_event", {"kind": "input", "text": "hello"})
-        store.write([Batch(root="r1", epoch=0, envelopes=[tree.event(), tree.session("s1", say)])])
-        store.write([Batch(root="r1", epoch=0, envelopes=[tree.session("s1", say), tree.event()])])
-        assert [(event.seq, event.tree_seq, event.type) for event in store.log("s1")] == [
-            (1, 0, "session_event"),
-            (2, 0, "session_event"),
-        ]
-        assert [event.log for event in store.tree("r1")] == ["r1", "r1"]
+        child = [tree.event(), tree.event(run="c1", depth=1)]
+        said = [tree.session("s1", say), tree.session("s2", say, run="c1", depth=1)]
+        store.write([Batch(root="r1", epoch=0, envelopes=[*child, *said])])
+        more = [tree.session("s1", say), tree.event(), tree.session("s1", say), tree.session("s1", say)]
+        open_store().write([Batch(root="r1", epoch=0, envelopes=more)])
+        assert list(store.log("s1")) == [said[0], more[0], more[2], more[3]]
+        assert list(store.log("s2")) == [said[1]]
+        assert list(store.log("s1", after=2)) == more[2:]
+        assert [event.tree_seq for event in store.log("s1")] == [0, 0, 0, 0]
+        assert list(store.tree("r1")) == [*child, more[1]]
+        assert list(store.tree("r1", after=2)) == list(store.log("r1", after=1)) == [more[1]]
+
+    def test_a_session_may_come_before_any_event_of_its_tree(self, store: Store):
+        tree = Tree("r1")
+        said = [tree.session("s1"), tree.session("r1"), tree.session("s1")]
+        store.write([Batch(root="r1", epoch=0, envelopes=said)])
+        assert list(store.log("s1")) == [said[0], said[2]]
+        assert list(store.log("r1")) == [said[1]]
+        assert list(store.tree("r1")) == []
+
+    @pytest.mark.parametrize("seq", [1, 2, 4])
+    def test_a_gap_in_a_session_is_refused_whole(self, store: Store, open_store: Open, seq: int):
+        tree = Tree("r1")
+        store.write([Batch(root="r1", epoch=0, envelopes=[tree.session("s1"), tree.session("s1")])])
+        bad = replace(tree.session("s1"), seq=seq)
+        for writer in (store, open_store()):
+            with pytest.raises(BugError):
+                writer.write([Batch(root="r1", epoch=0, envelopes=[tree.event(), bad])])
+        assert [event.seq for event in store.log("s1")] == [1, 2]
+        assert list(store.tree("r1")) == []
 
     def test_a_long_log_comes_in_order_and_whole(self, store: Store):
         tree = Tree("r1")

@@ -15,9 +15,7 @@ from fanfold.store.address import SqliteAddress
 from fanfold.store.protocol import Batch, Request, Store, StoreFault
 from fanfold.store.sqlite import SqliteStore
 from tests.store.conformance import Conformance
-from tests.store.trees import Tree, head, stored
-
-VERSION_1 = Path(__file__).parent / "version_1.sql"
+from tests.store.trees import Tree, head
 
 
 class TestConformance(Conformance):
@@ -136,58 +134,33 @@ def test_an_event_takes_the_same_space_early_and_late(folder: Path):
     assert sizes[0] < 5_000 * 160
 
 
-# ------------------------------------------------------------------------------------------- migrations
+# ---------------------------------------------------------------------------------------------- versions
 
 
-def old_database(folder: Path) -> None:
+def test_a_database_from_before_the_first_version_is_refused_untouched(folder: Path):
     folder.mkdir()
     db = apsw.Connection(str(folder / "fanfold.db"))
-    db.execute(VERSION_1.read_text())
+    db.execute("CREATE TABLE logs (log TEXT); INSERT INTO logs VALUES ('r1')")
+    db.execute(f"PRAGMA application_id = {schema.BEFORE}; PRAGMA user_version = 2")
     db.close()
+    before = (folder / "fanfold.db").read_bytes()
+    with pytest.raises(StoreFault) as refused:
+        SqliteStore(folder)
+    assert refused.value.code == "store.older"
+    assert "move it away" in refused.value.hint
+    assert (folder / "fanfold.db").read_bytes() == before
 
 
-def test_a_database_of_version_1_is_carried_forward_without_loss(folder: Path):
-    old_database(folder)
+def test_tables_that_cannot_be_made_leave_an_empty_database(folder: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(schema, "TABLES", "CREATE TABLE extra (x); INSERT INTO nowhere VALUES (1)")
+    with pytest.raises(StoreFault):
+        SqliteStore(folder)
+    monkeypatch.undo()
     store = SqliteStore(folder)
-    assert [(event.log, event.seq, event.tree_seq) for event in store.tree("r1")] == [
-        ("r1", 1, 1),
-        ("r1", 2, 2),
-        ("c1", 1, 3),
-        ("r1", 3, 4),
-    ]
-    assert [event.data["text"] for event in store.log("s1")] == ["hello"]
-    assert store.blob(stored("old output")[0]) == stored("old output")[1]
-    assert [row.run_id for row in store.tree_heads("r1")] == ["r1", "c1"]
-    assert [row.path for _, row in store.output_rows()] == ["gather"]
-    assert [request.kind for request in store.requests("r1")] == ["approve"]
-    assert store.owner("r1") is not None
-    forked = head("r2", forked_from="r1")
-    store.write([Batch(root="r2", epoch=0, heads=[forked], cache=[("key", "blob", "r2")])])
-    assert store.head("r2") == forked
-    assert store.cached("key") == "blob"
+    assert not store._db.table_exists("main", "extra")
+    store.write([Tree("r1").step()])
     store.close()
     assert intact(folder)
-
-
-def test_old_and_new_databases_have_the_same_tables(folder: Path, tmp_path: Path):
-    old_database(folder)
-    described = []
-    for place in (folder, tmp_path / "new"):
-        SqliteStore(place).close()
-        db = apsw.Connection(str(place / "fanfold.db"))
-        described.append(db.execute("SELECT type, name, sql FROM sqlite_schema ORDER BY name").fetchall())
-        db.close()
-    assert described[0] == described[1]
-
-
-def test_a_migration_that_fails_leaves_the_old_database(folder: Path):
-    old_database(folder)
-    db = apsw.Connection(str(folder / "fanfold.db"))
-    with pytest.raises(apsw.SQLError):
-        schema.migrate(db, (schema.BASE, "CREATE TABLE extra (x); INSERT INTO nowhere VALUES (1)"))
-    assert db.pragma("user_version") == 1
-    assert not db.table_exists("main", "extra")
-    db.close()
 
 
 def test_a_newer_database_is_refused_untouched(folder: Path):

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from fanfold.kernel.events import Data, Envelope, StepEvent, type_name
+from fanfold.kernel.events import Data, Envelope, Evidence, StepEvent, type_name
 from fanfold.store.protocol import Batch, OutputRow, RunHead
 
 
@@ -48,11 +48,13 @@ class Tree:
         self.place += 1
         return self._envelope(run or self.root, self.place, data, run or self.root, depth)
 
-    def session(self, session: str, data: Data | None = None) -> Envelope:
+    def session(self, session: str, data: Data | None = None, *, run: str = "", depth: int = 0) -> Envelope:
         """The next event of a session's log."""
-        return self._envelope(session, 0, data, self.root, 1)
+        return self._envelope(session, 0, data, run or self.root, depth, path="kids[0]/a" if run else "a")
 
-    def _envelope(self, log: str, place: int, data: Data | None, run: str, depth: int) -> Envelope:
+    def _envelope(
+        self, log: str, place: int, data: Data | None, run: str, depth: int, path: str = ""
+    ) -> Envelope:
         seq = self.seqs[log] = self.seqs.get(log, 0) + 1
         data = data or StepEvent(f"step{seq}", "completed", 1, 1, summary="did it")
         child = run != self.root
@@ -62,12 +64,12 @@ class Tree:
             tree_seq=place,
             at=1_700_000_000_000 + len(self.envelopes),
             type=type_name(data),
-            data=msgspec.to_builtins(data),
+            data=msgspec.to_builtins(data.data if isinstance(data, Evidence) else data),
             run_id=run,
             root_run_id=self.root,
             parent_run_id=self.root if child else None,
             depth=depth,
-            path="kids[0]" if child else "",
+            path=path or ("kids[0]" if child else ""),
             epoch=self.epoch,
         )
         self.envelopes.append(envelope)

@@ -3,6 +3,9 @@
 Rules
 * `seq` follows `seq` in each log and `tree_seq` follows `tree_seq` in each tree; a write that would leave
   a gap is a bug of the caller and is refused whole.
+* A row's id says where it stands: the tree, the last event of the tree up to there, and how many entries of
+  sessions came since. So a tree's runs and sessions grow at one end of one B-tree, and a commit that holds
+  both dirties one page of it.
 * What the writer remembers of a log (its key, its last numbers) saves two queries per write. It is
   dropped whenever a write fails or a lease is taken, and looked up again before a gap is reported, so
   another process's appends never look like gaps.
@@ -24,42 +27,67 @@ from fanfold.store.protocol import Clean
 
 CHUNK = 1_000
 MAX_REMEMBERED = 10_000
-PLACES = 0xFFFF_FFFF
-"""The low bits of an event's id: its place in its tree. The high bits are the tree's key."""
+ENTRY_BITS, EVENT_BITS = 19, 22
+"""Of an event's id: entries of sessions since the last event of the tree, and that event's `tree_seq`. The
+bits above are the key of the tree's own log."""
+MAX_ENTRIES = (1 << ENTRY_BITS) - 1
+MAX_EVENTS = (1 << EVENT_BITS) - 1
 
-INSERT = "INSERT INTO events (id, log, seq, at, type, epoch, data) VALUES (?, ?, ?, ?, ?, ?, ?)"
+INSERT = (
+    "INSERT INTO events (id, log, session, seq, at, type, epoch, path, data)"
+    " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
+)
 
-EventRow: TypeAlias = tuple[int, int | None, int, int, str, int, bytes]
+EventRow: TypeAlias = tuple[int, int | None, str | None, int, int, str, int, str | None, bytes]
 
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder().decode
 
 
-class _Log:
-    """What the writer remembers of one log. `tree` is the log that orders it: itself, or its root's."""
+def row_id(key: int, tree_seq: int) -> int:
+    """Where an event of a tree stands; entries of sessions that came after it stand right behind."""
+    return (key << EVENT_BITS | tree_seq) << ENTRY_BITS
 
-    __slots__ = ("child_key", "key", "place", "seq", "tree")
+
+def span(key: int) -> tuple[int, int]:
+    """The first and the last id that a tree may use."""
+    return row_id(key, 0), row_id(key + 1, 0) - 1
+
+
+def tree_seq_of(row: int) -> int:
+    """The event that a row is, or that it stands behind."""
+    return row >> ENTRY_BITS & MAX_EVENTS
+
+
+class _Log:
+    """What the writer remembers of one run's log. `tree` is the log that orders it: itself, or its root's."""
+
+    __slots__ = ("child_key", "key", "last", "seq", "tree")
 
     def __init__(self, key: int, tree: _Log | None) -> None:
         self.key = key
         self.seq = 0
-        self.place = 0
-        """Of the last event of the tree; kept on the tree's own log only."""
+        self.last = row_id(key, 0)
+        """The last id of the tree; kept on the tree's own log only."""
         self.tree = self if tree is None else tree
         self.child_key = None if tree is None else key
 
     def refresh(self, db: apsw.Connection) -> None:
         """Take the last numbers from the database."""
         if self.child_key is not None:
-            self.seq = db.execute("SELECT max(seq) FROM events WHERE log = ?", (self.key,)).get or 0
+            query = "SELECT max(seq) FROM events WHERE log = ? AND session IS NULL"
+            self.seq = db.execute(query, (self.key,)).get or 0
             return
-        span = self.key << 32, self.key << 32 | PLACES
-        last = db.execute("SELECT max(id) FROM events WHERE id BETWEEN ? AND ?", span).get or 0
-        seq = db.execute(
-            "SELECT seq FROM events WHERE id BETWEEN ? AND ? AND log IS NULL ORDER BY id DESC LIMIT 1", span
-        ).get
-        self.place = last & PLACES
-        self.seq = seq or 0
+        whole = span(self.key)
+        self.last = db.execute("SELECT max(id) FROM events WHERE id BETWEEN ? AND ?", whole).get or whole[0]
+        self.seq = (
+            db.execute(
+                "SELECT seq FROM events WHERE id BETWEEN ? AND ? AND log IS NULL AND session IS NULL"
+                " ORDER BY id DESC LIMIT 1",
+                whole,
+            ).get
+            or 0
+        )
 
 
 class Appender:
@@ -69,98 +97,122 @@ class Appender:
         self._db = db
         self._clean = clean
         self._logs: dict[str, _Log] = {}
+        self._sessions: dict[str, int] = {}
+        """The last number of each session."""
 
     def forget(self) -> None:
         """Look everything up again: the database may know better."""
         self._logs.clear()
+        self._sessions.clear()
 
     def rows(self, envelopes: Sequence[Envelope]) -> list[EventRow]:
         """What `INSERT` binds; registers logs that are new."""
+        if len(self._logs) + len(self._sessions) > MAX_REMEMBERED:
+            self.forget()
         logs, clean = self._logs, self._clean
-        if len(logs) > MAX_REMEMBERED:
-            logs.clear()
         rows: list[EventRow] = []
         for envelope in envelopes:
+            if not envelope.tree_seq:
+                rows.append(self._entry(envelope, rows))
+                continue
             log = logs.get(envelope.log)
-            seq = envelope.seq
-            place = envelope.tree_seq or seq
-            if log is None or log.seq + 1 != seq or log.tree.place + 1 != place:
-                log = self._look_up(envelope, place, rows)
+            seq, place = envelope.seq, envelope.tree_seq
+            if log is None or log.seq + 1 != seq or tree_seq_of(log.tree.last) + 1 != place:
+                log = self._look_up(envelope, rows)
             log.seq = seq
             tree = log.tree
-            tree.place = place
+            tree.last = row_id(tree.key, place)
+            data = clean(_encode(envelope.data))
             rows.append(
-                (
-                    tree.key << 32 | place,
-                    log.child_key,
-                    seq,
-                    envelope.at,
-                    envelope.type,
-                    envelope.epoch,
-                    clean(_encode(envelope.data)),
-                )
+                (tree.last, log.child_key, None, seq, envelope.at, envelope.type, envelope.epoch, None, data)
             )
         return rows
 
-    def _look_up(self, envelope: Envelope, place: int, pending: list[EventRow]) -> _Log:
+    def _entry(self, envelope: Envelope, pending: list[EventRow]) -> EventRow:
+        """The row of a session's entry. That its number was not used before, an index sees to."""
+        name, seq = envelope.log, envelope.seq
+        if seq > 1 and self._sessions.get(name) != seq - 1:
+            self._insert(pending)
+            last = self._db.execute("SELECT max(seq) FROM events WHERE session = ?", (name,)).get or 0
+            if last != seq - 1:
+                raise BugError("log.gap", f"session {name} ends at {last}, but {seq} was to be appended")
+        self._sessions[name] = seq
+        tree = self._logs.get(envelope.root_run_id) or self._open_tree(envelope.root_run_id)
+        tree.last += 1
+        if tree.last & MAX_ENTRIES == 0:
+            raise BugError("log.full", f"more than {MAX_ENTRIES:,} entries of sessions in a row")
+        run = None
+        if envelope.run_id != envelope.root_run_id:
+            log = self._logs.get(envelope.run_id)
+            run = log.child_key if log is not None else _key(self._db, envelope.run_id)
+        path = envelope.path if seq == 1 else None
+        data = self._clean(_encode(envelope.data))
+        return tree.last, run, name, seq, envelope.at, envelope.type, envelope.epoch, path, data
+
+    def _look_up(self, envelope: Envelope, pending: list[EventRow]) -> _Log:
         """The log that the event continues; whether it does is checked against the database."""
+        place = envelope.tree_seq
         log = self._logs.get(envelope.log) or self._open(envelope)
-        if log.seq + 1 != envelope.seq or log.tree.place + 1 != place:
-            self._db.executemany(INSERT, pending)
-            pending.clear()
+        if log.seq + 1 != envelope.seq or tree_seq_of(log.tree.last) + 1 != place:
+            self._insert(pending)
             log.tree.refresh(self._db)
             log.refresh(self._db)
-        if log.seq + 1 != envelope.seq or log.tree.place + 1 != place:
+        ends = tree_seq_of(log.tree.last)
+        if log.seq + 1 != envelope.seq or ends + 1 != place or place > MAX_EVENTS:
             raise BugError(
                 "log.gap",
-                f"log {envelope.log} ends at {log.seq} (its tree at {log.tree.place}),"
+                f"log {envelope.log} ends at {log.seq} (its tree at {ends}),"
                 f" but event {envelope.seq} ({place} of the tree) was to be appended",
             )
         return log
 
+    def _insert(self, pending: list[EventRow]) -> None:
+        """Let the database know what it is about to be asked for."""
+        self._db.executemany(INSERT, pending)
+        pending.clear()
+
     def _open(self, envelope: Envelope) -> _Log:
-        name, root, db = envelope.log, envelope.root_run_id, self._db
-        session = envelope.tree_seq == 0
-        tree = None
-        if not session and name != root:
-            tree = self._logs.get(root) or self._open_tree(root)
-        key = _key(db, name)
-        if key is not None:
-            log = _Log(key, tree)
-            log.refresh(db)
-        else:
-            shared = envelope.run_id, root, envelope.parent_run_id, envelope.depth, envelope.path
-            db.execute(
-                "INSERT INTO logs (log, session, run_id, root_run_id, parent_run_id, depth, path)"
-                " VALUES (?, ?, ?, ?, ?, ?, ?)",
-                (name, session, *shared),
-            )
-            log = _Log(db.last_insert_rowid(), tree)
-        self._logs[name] = log
+        name, root = envelope.log, envelope.root_run_id
+        if name == root:
+            return self._open_tree(root)
+        if _key(self._db, root) is None:
+            raise BugError("log.no_root", f"a child's event came before any event of its root {root}")
+        tree = self._logs.get(root) or self._open_tree(root)
+        key = _key(self._db, name)
+        new = key is None
+        if key is None:
+            key = self._register(name, root, envelope.parent_run_id, envelope.depth, envelope.path)
+        log = self._logs[name] = _Log(key, tree)
+        if not new:
+            log.refresh(self._db)
         return log
 
     def _open_tree(self, root: str) -> _Log:
         key = _key(self._db, root)
         if key is None:
-            raise BugError("log.no_root", f"a child's event came before any event of its root {root}")
-        tree = self._logs[root] = _Log(key, None)
-        tree.refresh(self._db)
+            tree = _Log(self._register(root, root, None, 0, ""), None)
+        else:
+            tree = _Log(key, None)
+            tree.refresh(self._db)
+        self._logs[root] = tree
         return tree
+
+    def _register(self, log: str, root: str, parent: str | None, depth: int, path: str) -> int:
+        self._db.execute(
+            "INSERT INTO logs (log, root_run_id, parent_run_id, depth, path) VALUES (?, ?, ?, ?, ?)",
+            (log, root, parent, depth, path),
+        )
+        return self._db.last_insert_rowid()
 
 
 class _Place(NamedTuple):
-    """What all envelopes of a log have in common."""
+    """What all events of a run have in common."""
 
-    log: str
-    session: int
     run_id: str
     root_run_id: str
     parent_run_id: str | None
     depth: int
     path: str
-
-
-_PLACES = "SELECT key, log, session, run_id, root_run_id, parent_run_id, depth, path FROM logs"
 
 
 def read_tree(db: apsw.Connection, root: str, after: int) -> Iterator[Envelope]:
@@ -169,9 +221,9 @@ def read_tree(db: apsw.Connection, root: str, after: int) -> Iterator[Envelope]:
     if key is None:
         return
     places: dict[int | None, _Place] = {}
-    last = key << 32 | after
+    last, end = row_id(key, after), span(key)[1]
     while True:
-        rows = _chunk(db, "id > ? AND id <= ?", "id", last, key << 32 | PLACES)
+        rows = _chunk(db, "id > ? AND id <= ? AND session IS NULL", "id", last, end)
         for row in rows:
             place = places.get(row[1])
             if place is None:
@@ -186,22 +238,24 @@ def read_tree(db: apsw.Connection, root: str, after: int) -> Iterator[Envelope]:
 
 
 def read_log(db: apsw.Connection, log: str, after: int) -> Iterator[Envelope]:
-    """The events of one log in order."""
+    """The events of one run's or session's log in order."""
+    first = db.execute("SELECT id, log, path FROM events WHERE session = ? AND seq = 1", (log,)).fetchone()
+    if first is not None:
+        yield from _read_session(db, log, after, *first)
+        return
     key = _key(db, log)
     if key is None:
         return
     place = _places(db, log, key).get(None)
     if place is None:
         return
-    whole_tree = place.session or place.log == place.root_run_id
-    start = key << 32
+    start, end = span(key)
     while True:
-        if whole_tree:
-            rows = _chunk(
-                db, "id > ? AND id <= ? AND log IS NULL AND seq > ?", "id", start, key << 32 | PLACES, after
-            )
+        if place.run_id == place.root_run_id:
+            where = "id > ? AND id <= ? AND log IS NULL AND session IS NULL AND seq > ?"
+            rows = _chunk(db, where, "id", start, end, after)
         else:
-            rows = _chunk(db, "log = ? AND seq > ?", "seq", key, after)
+            rows = _chunk(db, "log = ? AND session IS NULL AND seq > ?", "seq", key, after)
         for row in rows:
             yield _envelope(row, place)
         if len(rows) < CHUNK:
@@ -209,7 +263,24 @@ def read_log(db: apsw.Connection, log: str, after: int) -> Iterator[Envelope]:
         start, after = rows[-1][0], rows[-1][2]
 
 
-def _chunk(db: apsw.Connection, where: str, order: str, *values: int) -> list[tuple[Any, ...]]:
+def _read_session(
+    db: apsw.Connection, session: str, after: int, first: int, run: int | None, path: str
+) -> Iterator[Envelope]:
+    key = first >> ENTRY_BITS + EVENT_BITS
+    of_run = db.execute(f"{_PLACES} WHERE key = ?", (key if run is None else run,)).fetchone()
+    if of_run is None:
+        return  # deleted while it was read
+    place = _Place(*of_run[1:])._replace(path=path)
+    while True:
+        rows = _chunk(db, "session = ? AND seq > ?", "seq", session, after)
+        for row in rows:
+            yield _envelope(row, place, session)
+        if len(rows) < CHUNK:
+            return
+        after = rows[-1][2]
+
+
+def _chunk(db: apsw.Connection, where: str, order: str, *values: int | str) -> list[tuple[Any, ...]]:
     return db.execute(
         f"SELECT id, log, seq, at, type, epoch, data FROM events"  # noqa: S608 - constants only
         f" WHERE {where} ORDER BY {order} LIMIT {CHUNK}",
@@ -217,11 +288,11 @@ def _chunk(db: apsw.Connection, where: str, order: str, *values: int) -> list[tu
     ).fetchall()
 
 
-def _envelope(row: tuple[Any, ...], place: _Place) -> Envelope:
+def _envelope(row: tuple[Any, ...], place: _Place, session: str = "") -> Envelope:
     return Envelope(
-        place.log,
+        session or place.run_id,
         row[2],
-        0 if place.session else row[0] & PLACES,
+        0 if session else tree_seq_of(row[0]),
         row[3],
         row[4],
         _decode(row[6]),
@@ -239,7 +310,10 @@ def _key(db: apsw.Connection, log: str) -> int | None:
     return key
 
 
+_PLACES = "SELECT key, log, root_run_id, parent_run_id, depth, path FROM logs"
+
+
 def _places(db: apsw.Connection, root: str, key: int) -> dict[int | None, _Place]:
-    """The logs of a tree by what their events carry in `log`; NULL stands for the tree's own."""
+    """The runs of a tree by what their events carry in `log`; NULL stands for the tree's own."""
     rows = db.execute(f"{_PLACES} WHERE log = ?1 OR root_run_id = ?1", (root,))
     return {None if row[0] == key else row[0]: _Place(*row[1:]) for row in rows}

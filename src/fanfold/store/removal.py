@@ -19,7 +19,7 @@ from typing import Any
 
 import apsw
 
-from fanfold.store.logs import PLACES
+from fanfold.store.logs import ENTRY_BITS, EVENT_BITS, span
 from fanfold.store.protocol import DELETED
 
 _HASHES = re.compile(rb"(?<![0-9a-f])[0-9a-f]{32,128}(?![0-9a-f])")
@@ -48,8 +48,8 @@ class Removal:
         """How far each other tree was read: the highest id of its events."""
         self._orphans = {hash for (hash,) in db.execute(_HELD_BY_TREE, (root,))}
         for key in self._trees:
-            span = key << 32, key << 32 | PLACES
-            self._orphans |= _mentioned(db.execute("SELECT data FROM events WHERE id BETWEEN ? AND ?", span))
+            rows = db.execute("SELECT data FROM events WHERE id BETWEEN ? AND ?", span(key))
+            self._orphans |= _mentioned(rows)
         self._look(db)
 
     def carry_out(self, db: apsw.Connection) -> None:
@@ -64,7 +64,7 @@ class Removal:
             )
             db.execute("DELETE FROM outputs WHERE root_run_id = ? AND id <= ?", (root, last))
         for key in self._trees:
-            db.execute("DELETE FROM events WHERE id BETWEEN ? AND ?", (key << 32, key << 32 | PLACES))
+            db.execute("DELETE FROM events WHERE id BETWEEN ? AND ?", span(key))
         db.execute("DELETE FROM logs WHERE log = ?1 OR root_run_id = ?1", (root,))
         db.execute(
             "DELETE FROM cache WHERE run_id IN (SELECT run_id FROM runs WHERE root_run_id = ?)", (root,)
@@ -81,7 +81,7 @@ class Removal:
         for tree, last in _trees(db):
             if tree in self._trees or not self._orphans:
                 continue
-            start = self._seen.get(tree, tree << 32)
+            start = self._seen.get(tree, span(tree)[0])
             if last > start:
                 rows = db.execute("SELECT data FROM events WHERE id > ? AND id <= ?", (start, last))
                 self._orphans -= _mentioned(rows)
@@ -91,14 +91,15 @@ class Removal:
 def _trees(db: apsw.Connection) -> list[tuple[int, int]]:
     """The key of each tree and the id of its last event."""
     trees: list[tuple[int, int]] = []
-    last = 0
+    end = 0
     while True:
         # The first event of the next tree, then the last event of that tree.
-        first: int | None = db.execute("SELECT min(id) FROM events WHERE id > ?", (last | PLACES,)).get
+        first: int | None = db.execute("SELECT min(id) FROM events WHERE id > ?", (end,)).get
         if first is None:
             return trees
-        last = db.execute("SELECT max(id) FROM events WHERE id <= ?", (first | PLACES,)).get
-        trees.append((first >> 32, last))
+        key = first >> ENTRY_BITS + EVENT_BITS
+        end = span(key)[1]
+        trees.append((key, db.execute("SELECT max(id) FROM events WHERE id <= ?", (end,)).get))
 
 
 def _mentioned(rows: Iterable[tuple[bytes]]) -> set[str]:

@@ -1,35 +1,40 @@
-"""The tables, as numbered migrations that carry an old database forward without loss.
+"""The tables: one version of them, and how anything else is told apart.
 
 Rules
-* A migration, once released, never changes; a change of the tables is a new migration at the end.
-* Each migration is one transaction together with its number (`user_version`): a crash leaves the
-  database at the number before or after, never between.
-* A database with a higher number than this code knows is refused untouched, and so is a file that some
-  other program made (`application_id`).
+* Tables are made in one transaction together with their number (`user_version`): a crash leaves an empty
+  database or a whole one.
+* A database with another number than this code's is refused untouched, and so is one from before the tables
+  had a version (`BEFORE`), or a file that some other program made (`application_id`).
 
 Why the tables look as they do
-* `logs` holds once per log what every envelope of that log repeats, so an event's row stays small.
-* `events.id` is (tree key << 32) + place in the tree, so replaying a tree is one range of one B-tree and
-  a commit dirties one page of it. `log` is NULL for events of the tree's own log; only child runs pay
-  for the second index. A session's log is a tree of its own, with its `seq` as the place.
+* What a step costs on the disk is the pages it dirties: one for each B-tree it adds a row to. So events of
+  runs and entries of sessions share one table, a session has no row of its own anywhere, and an index is
+  made only where nothing else leads to a row.
+* `logs` holds once per run what every envelope of its log repeats, so an event's row stays small.
+* `events.id` is where a row stands in its tree (see `logs.py`), so replaying a tree is one range of one
+  B-tree. `log` is NULL for events of the tree's own log; only child runs pay for their index. `session` is
+  set on entries of sessions alone, and `path`, the step that a session serves, on its first entry.
 * `outputs` is only ever appended to (a deleted tree leaves one row that says so), so a reader that
   remembers the last number it saw misses nothing.
 """
 
 from __future__ import annotations
 
+from typing import Any
+
 import apsw
 
 from fanfold.store.protocol import StoreFault
 
-APPLICATION_ID = 0x46414E46  # "FANF": how `file` and other programs recognise the database
+APPLICATION_ID = 0x46464F4C  # "FFOL": how `file` and other programs recognise the database
+BEFORE = 0x46414E46
+"""What databases carried before there was a first version."""
+VERSION = 1
 
-BASE = """
+TABLES = """
 CREATE TABLE logs (
   key INTEGER PRIMARY KEY AUTOINCREMENT,
   log TEXT NOT NULL UNIQUE,
-  session INTEGER NOT NULL,
-  run_id TEXT NOT NULL,
   root_run_id TEXT NOT NULL,
   parent_run_id TEXT,
   depth INTEGER NOT NULL,
@@ -40,13 +45,16 @@ CREATE INDEX logs_by_root ON logs (root_run_id);
 CREATE TABLE events (
   id INTEGER PRIMARY KEY,
   log INTEGER,
+  session TEXT,
   seq INTEGER NOT NULL,
   at INTEGER NOT NULL,
   type TEXT NOT NULL,
   epoch INTEGER NOT NULL,
+  path TEXT,
   data BLOB NOT NULL
 );
-CREATE UNIQUE INDEX events_of_children ON events (log, seq) WHERE log IS NOT NULL;
+CREATE UNIQUE INDEX events_of_children ON events (log, seq) WHERE log IS NOT NULL AND session IS NULL;
+CREATE UNIQUE INDEX events_of_sessions ON events (session, seq) WHERE session IS NOT NULL;
 
 CREATE TABLE blobs (
   id INTEGER PRIMARY KEY,
@@ -73,7 +81,8 @@ CREATE TABLE runs (
   input_tokens INTEGER NOT NULL DEFAULT 0,
   output_tokens INTEGER NOT NULL DEFAULT 0,
   micro_usd INTEGER,
-  agents INTEGER NOT NULL DEFAULT 0
+  agents INTEGER NOT NULL DEFAULT 0,
+  forked_from TEXT
 );
 CREATE INDEX runs_by_root ON runs (root_run_id);
 CREATE INDEX runs_by_parent ON runs (parent_run_id) WHERE parent_run_id IS NOT NULL;
@@ -106,76 +115,72 @@ CREATE TABLE requests (
   at INTEGER NOT NULL
 );
 CREATE INDEX requests_by_root ON requests (root);
-"""
 
-REUSE = """
--- Completed steps whose result may be taken again, and where a forked run came from.
+-- Completed steps whose result may be taken again.
 CREATE TABLE cache (
   key TEXT PRIMARY KEY,
   blob TEXT NOT NULL,
   run_id TEXT NOT NULL
 ) WITHOUT ROWID;
 CREATE INDEX cache_by_run ON cache (run_id);
-ALTER TABLE runs ADD COLUMN forked_from TEXT;
 
 -- Writes that failed; see `faults.py` for why one is counted.
 CREATE TABLE failed_writes (count INTEGER NOT NULL);
 INSERT INTO failed_writes VALUES (0);
 """
 
-MIGRATIONS = (BASE, REUSE)
+
+_FACTS = (
+    "SELECT (SELECT application_id FROM pragma_application_id),"
+    " (SELECT user_version FROM pragma_user_version), count(*) FROM sqlite_schema"
+)
 
 
-def check_readable(db: apsw.Connection, migrations: tuple[str, ...] = MIGRATIONS) -> None:
-    """For a database that cannot be migrated: refuse one whose tables are not the newest."""
-    number, known = _version(db), len(migrations)
-    _refuse_strangers(db, number, known)
-    if number != known:
+def is_made(db: apsw.Connection) -> bool:
+    """Whether the tables are there; raises `StoreFault` for a database that is not ours to use."""
+    facts: tuple[Any, ...] = db.execute(_FACTS).fetchall()[0]  # one statement: one moment
+    application, number, tables = facts
+    if application == BEFORE:
         raise StoreFault(
-            "store.read_only",
-            "the database was written by an older Fanfold and cannot be brought up to date here",
-            hint="open the project once where its .fanfold folder may be written",
+            "store.older",
+            f"{db.filename} was written before the first version of Fanfold's tables and cannot be read",
+            hint="move it away; Fanfold then starts a new one, without the runs of this one",
         )
-
-
-def migrate(db: apsw.Connection, migrations: tuple[str, ...] = MIGRATIONS) -> None:
-    """Bring the tables to the newest number; what was stored stays."""
-    known = len(migrations)
-    if _version(db) == known:
-        return
-    while True:
-        db.execute("BEGIN IMMEDIATE")
-        try:
-            number = _version(db)  # another process may have migrated while this one waited
-            _refuse_strangers(db, number, known)
-            if number == known:
-                return
-            db.execute(migrations[number])
-            db.execute(
-                f"PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {number + 1}; COMMIT"
-            )
-        finally:
-            if db.in_transaction:
-                db.execute("ROLLBACK")
-
-
-def _version(db: apsw.Connection) -> int:
-    return int(db.pragma("user_version"))
-
-
-def _refuse_strangers(db: apsw.Connection, number: int, known: int) -> None:
-    application = db.pragma("application_id")
-    empty = next(db.execute("SELECT count(*) FROM sqlite_schema"))[0] == 0
-    if application != APPLICATION_ID and not (empty and number == 0):
+    if application != APPLICATION_ID and (tables or number):
         raise StoreFault(
             "store.foreign",
             f"{db.filename} is a database of some other program",
             hint="move it away; Fanfold then starts a new one",
         )
-    if number > known:
+    if number > VERSION:
         raise StoreFault(
             "store.newer",
-            f"{db.filename} was written by a newer Fanfold (tables {number}, this one knows {known})",
+            f"{db.filename} was written by a newer Fanfold (tables {number}, this one knows {VERSION})",
             hint="upgrade Fanfold, or open the project with the version that wrote it",
-            details={"found": number, "known": known},
+            details={"found": number, "known": VERSION},
         )
+    return bool(number == VERSION)
+
+
+def check_readable(db: apsw.Connection) -> None:
+    """For a database that cannot be written: refuse one without tables."""
+    if not is_made(db):
+        raise StoreFault(
+            "store.read_only",
+            "the database holds nothing yet and cannot be written",
+            hint="open the project once where its .fanfold folder may be written",
+        )
+
+
+def create(db: apsw.Connection) -> None:
+    """Make the tables of a new database; those of an old one stay as they are."""
+    if is_made(db):
+        return
+    db.execute("BEGIN IMMEDIATE")
+    try:
+        if not is_made(db):  # else another process made them while this one waited
+            db.execute(TABLES)
+            db.execute(f"PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {VERSION}; COMMIT")
+    finally:
+        if db.in_transaction:
+            db.execute("ROLLBACK")

@@ -342,13 +342,14 @@ class SqliteStore:
             schema.check_readable(db)
             db.pragma("query_only", True)
             return
+        faults.insist(lambda: schema.is_made(db))  # a stranger's file is refused as it is
         faults.insist(lambda: db.pragma("journal_mode", "WAL"))
         db.pragma("synchronous", self._synchronous)
         db.pragma("foreign_keys", True)
         db.pragma("journal_size_limit", WAL_KEPT_BYTES)
         # Replaces SQLite's own checkpoints, so that a failing one is never taken for a failing commit.
         db.set_wal_hook(self._committed)
-        schema.migrate(db)
+        schema.create(db)
 
     def _connect(self) -> apsw.Connection:
         db = self._connect_protected() if self._is_protected else self._connect_existing()
