@@ -26,7 +26,7 @@ class Below:
 
     async def run(self, request: SessionRequest, record: Record, progress: Progress) -> SessionResult:
         self.asked.append(request)
-        return SessionResult(output="ok", summary="ok", usage=Usage(), trace={})
+        return SessionResult(output="ok", usage=Usage(), trace={})
 
     async def aclose(self) -> None: ...
 

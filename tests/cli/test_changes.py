@@ -177,7 +177,7 @@ def test_on_a_terminal_a_patch_is_coloured_and_cannot_act(project, fanfold):
     )
     assert fanfold("run", "r.yaml", "--script", "s.yaml", "--yes").status == 0
     shown = on_terminal("diff", "last")
-    assert "\x1b[32m+\tevil �]0;title� text\x1b[0m" in shown
+    assert "\x1b[32m+\tevil ␛]0;title␇ text\x1b[0m" in shown
     assert "\x1b]0;title" not in shown
     assert "\x1b[36m@@" in shown
 

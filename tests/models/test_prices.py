@@ -2,7 +2,7 @@
 
 import pytest
 
-from fanfold.agents.models.prices import OWN_HOSTS, add, is_elsewhere, list_price
+from fanfold.agents.models.prices import OWN_HOSTS, is_elsewhere, list_price
 from fanfold.kernel.events import Usage
 from fanfold.testing.provider import Reply
 from tests.models.sessions import MODELS, play, request
@@ -58,8 +58,8 @@ def test_an_unknown_models_price_is_none_and_never_zero():
 
 
 def test_one_unknown_price_makes_the_sum_unknown():
-    assert add(Usage(1, 1, 5), Usage(1, 1, 7)) == Usage(2, 2, 12)
-    assert add(Usage(1, 1, 5), Usage(1, 1, None)) == Usage(2, 2, None)
+    assert Usage(1, 1, 5) + Usage(1, 1, 7) == Usage(2, 2, 12)
+    assert Usage(1, 1, 5) + Usage(1, 1, None) == Usage(2, 2, None)
 
 
 def test_whether_a_price_is_known_can_be_asked_before_anything_is_spent():

@@ -21,11 +21,16 @@ from fanfold.agents.role import Role
 from fanfold.errors import WorldError
 from fanfold.kernel.events import Failure, Usage
 from fanfold.kernel.plan import JSON
+from fanfold.text.excerpts import shorten
+from fanfold.text.json_value import as_text
 
 Entry: TypeAlias = Mapping[str, Any]
 """One recorded fact of a session: `{"kind": "response" | "tool_call" | "tool_result" | "input", …}`."""
 Record: TypeAlias = Callable[[Entry], Awaitable[None]]
 Progress: TypeAlias = Callable[[Entry], None]
+
+SUMMARY_CHARS = 600
+"""Of a step's output, for the steps that depend on it."""
 
 
 class SessionFailed(WorldError):
@@ -64,8 +69,14 @@ class SessionResult(Struct, frozen=True, kw_only=True):
 
     output: JSON
     summary: str = ""
+    """In the agent's own words, where it gives any."""
     usage: Usage = Usage()
     trace: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def brief(self) -> str:
+        """What those who depend on it are told: the summary, else how the output begins."""
+        return shorten(self.summary or as_text(self.output), SUMMARY_CHARS)
 
 
 class Backend(Protocol):

@@ -32,7 +32,6 @@ from fanfold.agents.backend import (
     SessionResult,
 )
 from fanfold.agents.models.answers import complaints
-from fanfold.agents.models.prices import add
 from fanfold.agents.redaction import Redactor
 from fanfold.agents.role import Role
 from fanfold.agents.roles.narrowing import for_stage, inside
@@ -41,20 +40,17 @@ from fanfold.agents.roles.stages import (
     Stage,
     StageProblem,
     Unresolved,
-    as_text,
     fill,
     fill_all,
     read_stages,
 )
 from fanfold.agents.toolbox import ToolFailed
 from fanfold.agents.toolbox.catalogue import Tools, use
-from fanfold.kernel.events import Failure, Usage
+from fanfold.kernel.events import NOTHING_SPENT, Failure, Usage
 from fanfold.kernel.plan import JSON
 
-SUMMARY_CHARS = 600
 STAGE = "stage"
 """The key that every entry of a stage carries, and the kind of those that begin and end it."""
-_FREE = Usage(0, 0, 0)
 
 
 class Pipelines:
@@ -101,7 +97,7 @@ class _Staged:
         self._stages = _stages_of(request)
         self._turn = _since_last_input(request.entries)
         self._values: dict[str, Any] = {"prompt": request.prompt, "previous": None, "stages": {}}
-        self._usage = _FREE
+        self._usage = NOTHING_SPENT
         self._traces: list[dict[str, Any]] = []
 
     async def run(self) -> SessionResult:
@@ -115,16 +111,14 @@ class _Staged:
             self._values["previous"] = output
             if stage.name:
                 self._values["stages"][stage.name] = output
-        text = as_text(output)
-        summary = text if len(text) <= SUMMARY_CHARS else text[: SUMMARY_CHARS - 1] + "…"
         trace = {"backend": self.backend.name, "stages": self._traces, "continued": bool(self._turn)}
-        return SessionResult(output=output, summary=summary, usage=self._usage, trace=trace)
+        return SessionResult(output=output, usage=self._usage, trace=trace)
 
     async def _stage(self, number: int, stage: Stage) -> JSON:
         recorded = [_without_number(entry) for entry in self._turn if entry.get(STAGE) == number]
         ended = next((entry for entry in recorded if entry.get("kind") == STAGE and "output" in entry), None)
         if ended is not None:
-            self._usage = add(self._usage, msgspec.convert(ended["usage"], Usage))
+            self._usage += msgspec.convert(ended["usage"], Usage)
             return ended["output"]
         self.progress({"kind": STAGE, "stage": number, "of": len(self._stages), "name": stage.name})
         if stage.kind == "tool":
@@ -136,7 +130,7 @@ class _Staged:
         said = [entry for entry in recorded if entry.get("kind") != STAGE]
         request = structs.replace(request, entries=said)
         result = await self.backend.inner.run(request, self._recorder(number), self.progress)
-        self._usage = add(self._usage, result.usage)
+        self._usage += result.usage
         self._traces.append(result.trace)
         usage = msgspec.to_builtins(result.usage)
         await self.note(number, {"kind": STAGE, "output": result.output, "usage": usage})
@@ -194,7 +188,7 @@ class _Staged:
 
     def _blame(self, failed: SessionFailed, number: int, stage: Stage) -> None:
         """Say which stage it was, and count what the stages before it spent."""
-        failed.usage = self._usage if failed.usage is None else add(self._usage, failed.usage)
+        failed.usage = self._usage if failed.usage is None else self._usage + failed.usage
         where = f"stage {number}" + (f" ({stage.name})" if stage.name else "")
         failed.failure = structs.replace(failed.failure, message=f"{where}: {failed.failure.message}")
 

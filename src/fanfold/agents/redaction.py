@@ -25,9 +25,9 @@ from urllib.parse import quote
 import msgspec
 
 from fanfold.kernel.plan import JSON
+from fanfold.text.excerpts import CUT
 
 MARK = "[redacted]"
-CUT = "…"
 MIN_SECRET_CHARS = 8
 MIN_OTHER_CHARS = 16
 MIN_CUT_CHARS = 12

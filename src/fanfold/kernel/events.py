@@ -55,7 +55,11 @@ class Failure(Struct, frozen=True, omit_defaults=True, gc=False):
 
 
 class Usage(Struct, frozen=True, omit_defaults=True, gc=False):
-    """What an attempt spent. An unknown price is None, never 0."""
+    """What an attempt spent. An unknown price is None, never 0, and one unknown makes a sum unknown.
+
+    >>> sum([Usage(1, 2, 10), Usage(1, 2, None)], NOTHING_SPENT)
+    Usage(input_tokens=2, output_tokens=4, micro_usd=None)
+    """
 
     input_tokens: int = 0
     output_tokens: int = 0
@@ -64,6 +68,16 @@ class Usage(Struct, frozen=True, omit_defaults=True, gc=False):
     @property
     def tokens(self) -> int:
         return self.input_tokens + self.output_tokens
+
+    def __add__(self, other: Usage) -> Usage:
+        price = None
+        if self.micro_usd is not None and other.micro_usd is not None:
+            price = self.micro_usd + other.micro_usd
+        return Usage(self.input_tokens + other.input_tokens, self.output_tokens + other.output_tokens, price)
+
+
+NOTHING_SPENT = Usage(0, 0, 0)
+"""Where sums begin."""
 
 
 class Estimate(Struct, frozen=True, omit_defaults=True, gc=False):

@@ -203,6 +203,12 @@ class Run:
         """A path of this run as seen from the root."""
         return _join(self.path, path)
 
+    @property
+    def usage(self) -> Usage:
+        """What this run's own steps spent."""
+        price = None if self.usage_unpriced else self.usage_micro_usd
+        return Usage(self.usage_input, self.usage_output, price)
+
     def spend(self, usage: Usage) -> None:
         self.usage_input += usage.input_tokens
         self.usage_output += usage.output_tokens

@@ -20,6 +20,7 @@ from fanfold.recipe.language.entries import Entries, read_entries
 from fanfold.recipe.language.keys import INPUT
 from fanfold.recipe.language.notes import Notes, json_type, quoted
 from fanfold.text.diagnostics import nearest
+from fanfold.text.excerpts import shorten
 from fanfold.text.parse import Scalar, plain
 
 MIN_INTEGER, MAX_INTEGER = -(2**63), 2**63 - 1
@@ -202,7 +203,7 @@ def _shown(value: JSON) -> str:
         text = json.dumps(value, ensure_ascii=False)
     except (TypeError, ValueError, RecursionError):
         text = type(value).__name__
-    return text if len(text) <= 60 else text[:60] + "…"
+    return shorten(text, 60)
 
 
 def _what_it_takes(declared: Sequence[Input]) -> str:

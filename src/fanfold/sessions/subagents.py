@@ -207,7 +207,7 @@ class Subagents:
             text = f"{type(error).__name__}: {error}"
             self._over(handle, "failed", Failure("internal", "session.crashed", text, retryable=False))
         else:
-            self._over(handle, "finished", None, result.usage, result.summary)
+            self._over(handle, "finished", None, result.usage, result.brief)
         finally:
             self._handles.pop(handle.child.subagent_id, None)
 

@@ -18,6 +18,7 @@ import re
 from typing import Any
 
 from fanfold.text.diagnostics import Fix, Report, Source, Span
+from fanfold.text.excerpts import shorten
 from fanfold.text.scalars import Value, resolve
 from fanfold.text.syntax import QUOTE_TEMPLATE, TEMPLATE_AT_START, explain
 from fanfold.text.tree import Mapping, Node, Scalar, Sequence, plain
@@ -111,10 +112,6 @@ def _report_character(char: str, span: Span, data: bytes, source: Source, report
         message, hint = f"control character U+{ord(char):04X} is not allowed", "remove it"
     report.error("recipe.encoding", message, source, span, hint, Fix(source.range(*span), ""))
     return True
-
-
-def _clip(text: str) -> str:
-    return text if len(text) <= MAX_SHOWN_CHARS else text[:MAX_SHOWN_CHARS] + "…"
 
 
 class _Composer:
@@ -252,7 +249,7 @@ class _Composer:
     def _require_text(self, key: Scalar) -> None:
         if isinstance(key.value, str):
             return
-        written = _clip(key.text) or "an empty key"
+        written = shorten(key.text, MAX_SHOWN_CHARS) or "an empty key"
         fix = Fix(self._source.range(key.start, key.end), f'"{key.text}"') if key.text else None
         message = f"keys must be text, and {written} is not"
         self._error("recipe.bad_type", message, (key.start, key.end), "put the key in quotes", fix)
@@ -264,7 +261,8 @@ class _Composer:
 
     def _refuse_duplicate(self, key: Scalar, first: Scalar) -> None:
         place = self._source.position(first.start)
-        message = f'key "{_clip(key.text)}" is already given at line {place.line}, column {place.column}'
+        shown = shorten(key.text, MAX_SHOWN_CHARS)
+        message = f'key "{shown}" is already given at line {place.line}, column {place.column}'
         self._error("recipe.duplicate_key", message, (key.start, key.end), "remove one of them")
 
     def _unquoted_template(self, start: int, end: int) -> Scalar:

@@ -1,8 +1,7 @@
 """Diagnostics for people: compiler style on a terminal, annotations in a pull request.
 
 Rules
-* Whatever a recipe holds is shown, never obeyed: control characters come out as `�`, so a hostile file
-  cannot drive the reader's terminal, and GitHub's command syntax is escaped.
+* Whatever a file holds is shown, never obeyed: see `terminal`. GitHub's command syntax is escaped.
 * Carets stand under the characters they mean: tabs are shown as spaces, wide characters take two cells,
   combining ones none.
 """
@@ -12,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from fanfold.text.positions import Diagnostic, Range, Source
+from fanfold.text.terminal import cells, cut_end, cut_start, visible
 
 MAX_LINE_CELLS = 100
 """Longer source lines are clipped around the caret."""
@@ -81,12 +81,12 @@ def _excerpt(line: str, place: Range) -> tuple[str, int, int]:
     )
     before, marked, after = map(_show, parts)
     room = MAX_LINE_CELLS
-    marked = _clip_end(marked, room)
-    room -= _cells(marked)
+    marked = cut_end(marked, room)
+    room -= cells(marked)
     # What stands before the caret explains it better than what follows.
-    before = _clip_start(before, max(room - min(_cells(after), room // 3), 10))
-    after = _clip_end(after, max(room - _cells(before), 10))
-    return before + marked + after, _cells(before), max(_cells(marked), 1)
+    before = cut_start(before, max(room - min(cells(after), room // 3), 10))
+    after = cut_end(after, max(room - cells(before), 10))
+    return before + marked + after, cells(before), max(cells(marked), 1)
 
 
 def _show(text: str) -> str:
@@ -94,35 +94,7 @@ def _show(text: str) -> str:
 
 
 def _clean(text: str) -> str:
-    """Text without anything a terminal would act on."""
-    if text.isprintable():
-        return text
-    return "".join(c if c.isprintable() or c == " " else "�" for c in text.replace("\n", " "))
-
-
-def _clip_end(text: str, room: int) -> str:
-    if _cells(text) <= room:
-        return text
-    while _cells(text) >= room:
-        text = text[: -max(1, (_cells(text) - room) // 2)]
-    return text + "…"
-
-
-def _clip_start(text: str, room: int) -> str:
-    if _cells(text) <= room:
-        return text
-    while _cells(text) >= room:
-        text = text[max(1, (_cells(text) - room) // 2) :]
-    return "…" + text
-
-
-def _cells(text: str) -> int:
-    """Terminal cells the text takes."""
-    if text.isascii():
-        return len(text)
-    from unicodedata import combining, east_asian_width
-
-    return sum(0 if combining(c) else 2 if east_asian_width(c) in "WF" else 1 for c in text)
+    return visible(text.replace("\n", " "))
 
 
 def _paint(text: str, role: str, colour: bool) -> str:
@@ -130,7 +102,7 @@ def _paint(text: str, role: str, colour: bool) -> str:
 
 
 def _data(text: str) -> str:
-    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+    return visible(text, keep="\n").replace("%", "%25").replace("\n", "%0A")
 
 
 def _property(text: str) -> str:

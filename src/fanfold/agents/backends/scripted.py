@@ -31,7 +31,6 @@ from fanfold.kernel.plan import JSON
 __all__ = ["CALLS_VARIABLE", "Script", "ScriptedBackend"]
 
 CALLS_VARIABLE = "FANFOLD_SCRIPT_CALLS"
-SUMMARY_CHARS = 600
 
 
 class ScriptedBackend:
@@ -155,10 +154,8 @@ def _plain(answer: Answer) -> JSON:
 
 
 def _result(output: JSON, usage: Usage, turn: Sequence[Entry]) -> SessionResult:
-    text = output if isinstance(output, str) else msgspec.json.encode(output).decode()
-    summary = text if len(text) <= SUMMARY_CHARS else text[: SUMMARY_CHARS - 1] + "…"
     trace = {"backend": ScriptedBackend.name, "continued": bool(turn)}
-    return SessionResult(output=output, summary=summary, usage=usage, trace=trace)
+    return SessionResult(output=output, usage=usage, trace=trace)
 
 
 def _no_answer(script: Script, request: SessionRequest) -> Failure:

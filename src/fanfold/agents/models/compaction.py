@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from fanfold.agents.toolbox.texts import cut
 from fanfold.kernel.plan import JSON
+from fanfold.text.excerpts import shorten_middle
 
 if TYPE_CHECKING:
     from pydantic_ai.messages import ModelMessage
@@ -54,4 +54,4 @@ def transcript(messages: Sequence[ModelMessage], piece_chars: int) -> str:
 
 def _written(value: JSON, limit: int) -> str:
     text = value if isinstance(value, str) else msgspec.json.encode(value, enc_hook=str).decode()
-    return cut(text, limit, tail=1 / 2)
+    return shorten_middle(text, limit, tail=1 / 2)

@@ -18,8 +18,7 @@ import msgspec
 
 from fanfold.agents.backend import Entry
 from fanfold.agents.models.answers import OUTPUT_TOOL
-from fanfold.agents.models.prices import add
-from fanfold.kernel.events import Usage
+from fanfold.kernel.events import NOTHING_SPENT, Usage
 from fanfold.kernel.plan import JSON
 
 if TYPE_CHECKING:
@@ -139,7 +138,7 @@ class Conversation:
         """The last response, while nothing was said behind it."""
         self.final: Entry | None = None
         """The entry that ended the turn, if one did."""
-        self.usage = Usage(0, 0, 0)
+        self.usage = NOTHING_SPENT
         self.turns = 0
         self.calls = 0
         self.complaints = 0
@@ -170,7 +169,7 @@ class Conversation:
         self._parts.append(UserPromptPart(content=text))
         self.last, self.final = None, None
         self.turns = self.complaints = self.calls = 0
-        self.usage = Usage(0, 0, 0)
+        self.usage = NOTHING_SPENT
 
     def say(self, response: ModelResponse, usage: Usage, withheld: Iterable[str] = ()) -> None:
         """The model said something."""
@@ -183,7 +182,7 @@ class Conversation:
         self.withheld = set(withheld)
         self.failed_calls = 0
         self.turns += 1
-        self.usage = add(self.usage, usage)
+        self.usage += usage
 
     def answer(self, call_id: str, tool: str, content: JSON, outcome: Any = "success") -> None:
         """A call has a result."""
@@ -217,7 +216,7 @@ class Conversation:
         """Replace everything said so far by the task and a summary; false when the summary says nothing."""
         from pydantic_ai.messages import UserPromptPart
 
-        self.usage = add(self.usage, usage)
+        self.usage += usage
         if not summary.strip():  # all of the work would be gone
             return False
         self.messages = []

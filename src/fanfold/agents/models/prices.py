@@ -1,4 +1,4 @@
-"""What a response cost. An unknown price is None, never 0, and one unknown makes a sum unknown.
+"""What a response cost. An unknown price is None, never 0.
 
 Prices are those of the installed price list. It knows models by their names at the providers that made them;
 what somebody else's server charges for a model of that name, it does not know.
@@ -69,14 +69,3 @@ def list_price(model_name: str, provider: str, input_tokens: int, output_tokens:
     except (LookupError, ValueError):
         return None
     return int((price * _MICRO).to_integral_value(ROUND_CEILING))
-
-
-def add(one: Usage, other: Usage) -> Usage:
-    """The sum of two usages.
-
-    >>> add(Usage(1, 2, None), Usage(1, 2, 10)).micro_usd is None
-    True
-    """
-    unknown = one.micro_usd is None or other.micro_usd is None
-    price = None if unknown else (one.micro_usd or 0) + (other.micro_usd or 0)
-    return Usage(one.input_tokens + other.input_tokens, one.output_tokens + other.output_tokens, price)

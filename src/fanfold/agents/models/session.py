@@ -19,7 +19,6 @@ import asyncio
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 from msgspec import Struct
 
 from fanfold.agents.backend import Entry, Progress, Record, SessionFailed, SessionRequest, SessionResult
@@ -48,7 +47,6 @@ if TYPE_CHECKING:
     from pydantic_ai.models import ModelRequestParameters
 
 MAX_TURNS = 100
-SUMMARY_CHARS = 600
 NOT_ACCEPTED = "Not accepted: another call of the same response failed. Look at it, then answer again."
 
 
@@ -291,8 +289,6 @@ class ModelSession:
 
     def _result(self, output: JSON) -> SessionResult:
         output = self._redactor.json(output)
-        text = output if isinstance(output, str) else msgspec.json.encode(output).decode()
-        summary = text if len(text) <= SUMMARY_CHARS else text[: SUMMARY_CHARS - 1] + "…"
         talk = self._talk
         trace: dict[str, Any] = {
             "backend": "model",
@@ -306,7 +302,7 @@ class ModelSession:
             trace["passed_over"] = self._asker.passed_over
         if talk.compactions:
             trace["compactions"] = talk.compactions
-        return SessionResult(output=output, summary=summary, usage=talk.usage, trace=trace)
+        return SessionResult(output=output, usage=talk.usage, trace=trace)
 
     def _failed(
         self, kind: str, code: str, message: str, hint: str, retryable: bool = False

@@ -22,11 +22,11 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 
-import msgspec
 from msgspec import Struct
 
 from fanfold.agents.toolbox.schemas import ALIASES, BY_NAME
 from fanfold.kernel.plan import JSON
+from fanfold.text.json_value import as_text
 
 MAX_STAGES = 16
 MAX_TURNS = 10_000
@@ -296,11 +296,6 @@ def fill_all(value: JSON, values: Mapping[str, JSON]) -> JSON:
     if isinstance(value, list | tuple):
         return [fill_all(one, values) for one in value]
     return value
-
-
-def as_text(value: JSON) -> str:
-    """A value as a prompt shows it: text as it is, anything else as compact JSON."""
-    return value if isinstance(value, str) else msgspec.json.encode(value).decode()
 
 
 def _resolve(path: str, values: Mapping[str, JSON]) -> JSON:

@@ -20,9 +20,9 @@ from typing import Any, Protocol
 from fanfold.agents.backend import SessionRequest
 from fanfold.agents.permissions import Action, Permissions
 from fanfold.agents.toolbox import ToolFailed
-from fanfold.agents.toolbox.texts import cut
 from fanfold.errors import FanfoldError
 from fanfold.kernel.plan import JSON
+from fanfold.text.excerpts import shorten_middle
 
 TIMEOUT_S = 120
 MAX_OUTPUT_CHARS = 16_000
@@ -101,14 +101,16 @@ class CommandTools:
     def _said(self, ran: Ran) -> dict[str, JSON]:
         """What a program said, within bounds; `output` and `next_offset` where there is more to read."""
         texts = {"stdout": ran.stdout, "stderr": ran.stderr}
-        said: dict[str, JSON] = {name: cut(text, MAX_OUTPUT_CHARS, TAIL) for name, text in texts.items()}
+        said: dict[str, JSON] = {
+            name: shorten_middle(text, MAX_OUTPUT_CHARS, TAIL) for name, text in texts.items()
+        }
         long = {name: text for name, text in texts.items() if len(text) > MAX_OUTPUT_CHARS}
         if long:
             # Not a number: after a crash it would begin anew, and mean another command.
             said["output"] = f"out_{secrets.token_hex(4)}"
             said["next_offset"] = {name: MAX_OUTPUT_CHARS - int(MAX_OUTPUT_CHARS * TAIL) for name in long}
             self._kept[said["output"]] = {
-                name: cut(text, KEPT_CHARS, tail=1 / 2) for name, text in texts.items()
+                name: shorten_middle(text, KEPT_CHARS, tail=1 / 2) for name, text in texts.items()
             }
             if len(self._kept) > MAX_KEPT:
                 del self._kept[next(iter(self._kept))]

@@ -21,6 +21,7 @@ from fanfold.agents.toolbox import ToolFailed
 from fanfold.agents.toolbox.beneath import as_failed
 from fanfold.kernel.paths import matches
 from fanfold.kernel.plan import JSON
+from fanfold.text.excerpts import shorten
 from fanfold.workspace.files.beneath import PathProblem, resolve
 
 LISTED = 500
@@ -180,7 +181,7 @@ def _lines(pattern: Any, text: str, until: float) -> Iterator[tuple[int, str]]:
         last = line
         end = starts[line] - 1 if line < len(starts) else len(text)
         shown = text[starts[line - 1] : end].rstrip("\r")
-        yield line, shown if len(shown) <= MAX_LINE_CHARS else shown[:MAX_LINE_CHARS] + "…"
+        yield line, shorten(shown, MAX_LINE_CHARS)
 
 
 def _glob(pattern: str | None) -> Callable[[str], bool]:

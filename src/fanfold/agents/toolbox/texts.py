@@ -1,4 +1,4 @@
-"""Texts for tools: whole files, read beneath the workspace, and long ones cut to what a model pays for."""
+"""Texts for tools: whole files, read beneath the workspace."""
 
 from __future__ import annotations
 
@@ -40,16 +40,3 @@ def _all(handle: int) -> bytes:
         pieces.append(piece)
         size += len(piece)
     return b"".join(pieces)
-
-
-def cut(text: str, limit: int, tail: float = 1 / 3) -> str:
-    """A text within a limit: its beginning, its end (`tail` of the limit), and how much is missing between.
-
-    >>> cut("0123456789", 6)
-    '0123\\n[… 4 characters left out …]\\n89'
-    """
-    if len(text) <= limit:
-        return text
-    end = int(limit * tail)
-    left_out = len(text) - limit
-    return f"{text[: limit - end]}\n[… {left_out:,} characters left out …]\n{text[len(text) - end :]}"

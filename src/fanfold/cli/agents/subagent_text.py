@@ -54,15 +54,10 @@ def say_table(call: Call, store: Store, children: Sequence[Child], with_changes:
         status = paint(child.status.ljust(widths[2]), COLOURS.get(child.status, "blue"), call.colour)
         name = paint(child.subagent_id.ljust(widths[0]), "cyan", call.colour)
         text = child.summary or child.task
-        say(f"{name}  {child.role.ljust(widths[1])}  {status}  {_short(text)}\n")
+        say(f"{name}  {child.role.ljust(widths[1])}  {status}  {one_line(text, 80)}\n")
         if with_changes:
             say("".join(f"  {line}\n" for line in _changes(store, child)))
     return EXIT_OK
-
-
-def _short(text: str) -> str:
-    line = plain(" ".join(text.split()))
-    return line if len(line) <= 80 else line[:79] + "…"
 
 
 def _changes(store: Store, child: Child) -> list[str]:

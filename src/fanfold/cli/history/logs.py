@@ -11,10 +11,10 @@ import click
 from fanfold.cli.command import Call, command
 from fanfold.cli.history.following import PERIOD_S, Abandoned, follow
 from fanfold.cli.stored import stored
-from fanfold.cli.terminal.output import paint, plain, say
+from fanfold.cli.terminal.output import one_line, paint, say, say_json
 from fanfold.cli.terminal.transitions import COLOURS, Transitions, clock
 from fanfold.errors import EXIT_OK
-from fanfold.kernel.events import Envelope, log_line
+from fanfold.kernel.events import Envelope
 from fanfold.kernel.lifecycle import RUN_TERMINAL
 from fanfold.kernel.plan import Step
 from fanfold.runtime.hosting.run_tree import RunTree
@@ -65,7 +65,7 @@ class _Reader:
 
 def _show_json(envelopes: Iterator[Envelope]) -> None:
     for envelope in envelopes:
-        say(f"{log_line(envelope).decode()}\n")
+        say_json(envelope)
 
 
 class _Shown:
@@ -110,7 +110,7 @@ def _raw(envelope: Envelope) -> tuple[str, str, str]:
         words.append(f"= {data['value']}")
     if not words:
         words = [envelope.type]
-    return name, plain(" ".join(words))[:MAX_DETAIL_CHARS], "dim"
+    return name, one_line(" ".join(words), MAX_DETAIL_CHARS), "dim"
 
 
 @command("watch", summary="Watch a run live, whichever process drives it")

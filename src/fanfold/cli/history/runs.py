@@ -10,7 +10,7 @@ import click
 
 from fanfold.cli.command import Call, command
 from fanfold.cli.stored import has_runs, stored
-from fanfold.cli.terminal.output import paint, plain, say, say_json, to_json
+from fanfold.cli.terminal.output import one_line, paint, plain, say, say_json, to_json
 from fanfold.cli.terminal.transitions import COLOURS, duration
 from fanfold.errors import EXIT_OK, AuthorError
 from fanfold.kernel.events import Usage
@@ -154,18 +154,13 @@ def _heading(tree: RunTree, run: Run, head: RunHead) -> Iterator[tuple[str, str]
     if frozen_from is not None:
         yield "forked", f"from run {frozen_from}"
     for name, value in tree.values.inputs(run).items():
-        yield "input", f"{name} = {_one_line(as_text(value))}"
+        yield "input", f"{name} = {one_line(as_text(value), 80)}"
     facts = _facts(head.usage, head.agents)
     if facts:
         yield "used", facts
     error = run_error(tree, run)
     if error is not None:
-        yield "because", plain(f"{' '.join(error.message.split())} [{error.code}]")
-
-
-def _one_line(text: str) -> str:
-    line = plain(" ".join(text.split()))
-    return line if len(line) <= 80 else line[:79] + "…"
+        yield "because", one_line(f"{error.message} [{error.code}]")
 
 
 def _owner(project: Project, root: str) -> dict[str, object] | None:

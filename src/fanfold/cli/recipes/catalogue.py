@@ -9,7 +9,7 @@ import click
 
 from fanfold.cli.command import Call, command
 from fanfold.cli.recipes.opening import open_project, open_recipe
-from fanfold.cli.terminal.output import paint, plain, say, say_json
+from fanfold.cli.terminal.output import one_line, paint, plain, say, say_json, to_json
 from fanfold.errors import EXIT_OK, AuthorError
 from fanfold.kernel.plan import GroupAction, Input, Plan, Step
 from fanfold.recipe.library import Entry
@@ -143,11 +143,7 @@ def _needed(one: Input) -> str:
         return f"{kind}, required"
     if not one.has_default:
         return kind
-    import msgspec
-
-    default = msgspec.json.encode(one.default).decode()
-    short = default if len(default) <= MAX_VALUE_CHARS else default[: MAX_VALUE_CHARS - 1] + "…"
-    return f"{kind} = {plain(short)}"
+    return f"{kind} = {one_line(to_json(one.default), MAX_VALUE_CHARS)}"
 
 
 def _step_rows(steps: tuple[Step, ...], indent: str) -> Iterator[tuple[str, str, str, str]]:

@@ -13,7 +13,7 @@ from msgspec import to_builtins
 from fanfold.cli.agents.subagent_changes import apply_changes, find_changes, is_subagent
 from fanfold.cli.command import Call, command
 from fanfold.cli.stored import find_step, stored
-from fanfold.cli.terminal.output import one_line, paint, say, say_json
+from fanfold.cli.terminal.output import one_line, paint, plain, say, say_json
 from fanfold.errors import EXIT_OK, AuthorError, NotFoundError
 from fanfold.runtime.operations.runs.changes import (
     KEPT,
@@ -150,7 +150,7 @@ def _show(step: StepChanges, run: str, colour: bool) -> None:
         return
     for line in step.patch.splitlines():
         shade = next((shade for start, shade in _COLOURS if line.startswith(start)), "")
-        text = _inert(line)
+        text = plain(line)
         say((paint(text, shade, colour) if shade else text) + "\n")
 
 
@@ -183,8 +183,3 @@ def _left_out(step: StepChanges) -> str:
 
 def _files(count: int) -> str:
     return f"{count} file{'' if count == 1 else 's'}"
-
-
-def _inert(line: str) -> str:
-    """A line that a terminal shows and does not act upon; tabs stay."""
-    return "".join(c if c.isprintable() or c == "\t" else "�" for c in line)

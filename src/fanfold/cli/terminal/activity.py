@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from fanfold.cli.terminal.output import one_line
+from fanfold.text.terminal import cut_start
 
 MAX_CHARS = 60
 KEPT_CHARS = 4 * MAX_CHARS
@@ -47,6 +48,5 @@ class Doing:
     def now(self, path: str) -> str:
         """A few words, or none."""
         if path in self._does:
-            return one_line(self._does[path])[:MAX_CHARS]
-        text = one_line(self._said.get(path, ""))
-        return text if len(text) <= MAX_CHARS else "…" + text[1 - MAX_CHARS :]
+            return one_line(self._does[path], MAX_CHARS)
+        return cut_start(one_line(self._said.get(path, "")), MAX_CHARS)

@@ -1,7 +1,7 @@
 """The one way in which commands speak: text or JSON on stdout, colour only where it helps.
 
-Text that came from outside (file names, recipe words) goes through `plain`, so nothing a recipe or a
-file name contains can drive the reader's terminal.
+Text that came from outside (file names, recipe words, what agents and programs say) goes through `plain` or
+`one_line`, which are `text.terminal.visible`: nothing in it can drive the reader's terminal.
 """
 
 from __future__ import annotations
@@ -9,6 +9,8 @@ from __future__ import annotations
 import os
 import sys
 from typing import TextIO
+
+from fanfold.text.terminal import visible, visible_json
 
 _COLOURS = {
     "red": "31;1",
@@ -41,7 +43,7 @@ def to_json(document: object) -> str:
     import msgspec
 
     try:
-        return msgspec.json.encode(document).decode()
+        return visible_json(msgspec.json.encode(document).decode())
     except UnicodeEncodeError:
         # A file name that is not UTF-8 holds lone surrogates, which only escapes can carry.
         import json
@@ -50,15 +52,13 @@ def to_json(document: object) -> str:
 
 
 def plain(text: str) -> str:
-    """Text without anything a terminal would act on; line breaks stay."""
-    if text.isprintable():
-        return text
-    return "".join(c if c.isprintable() or c == "\n" else "�" for c in text)
+    """Text of several lines without anything a terminal would act on."""
+    return visible(text, keep="\n\t")
 
 
-def one_line(text: str) -> str:
+def one_line(text: str, width: int | None = None) -> str:
     """The same on one line, for where a second one would look like something else."""
-    return plain(" ".join(text.split()))
+    return visible(" ".join(text.split()), width=width)
 
 
 def paint(text: str, colour: str, on: bool) -> str:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from msgspec import Struct
 
-from fanfold.cli.terminal.output import one_line, plain
+from fanfold.cli.terminal.output import one_line
 from fanfold.cli.terminal.transitions import duration
 from fanfold.kernel.lifecycle import COMPLETED, PENDING, READY, RUNNING, SKIPPED, TERMINAL, WAITING
 from fanfold.kernel.nodes import LEAF, MAP, Call, Composite, Node, Run
@@ -22,6 +22,7 @@ MAX_ITEMS = 12
 """Items of a fan-out that are all shown."""
 MAX_BUSY_ITEMS = 6
 MAX_NOTE_CHARS = 100
+MAX_WHO_CHARS = 30
 
 MARKS = {
     PENDING: ("·", "."),
@@ -123,11 +124,11 @@ class _Walk:
     def _who(self, node: Node) -> str:
         match node.step.action:
             case AgentAction(agent=agent) if node.kind == LEAF:
-                return plain(agent)
+                return one_line(agent)
             case CommandAction(run=run, gate=gate) if node.kind == LEAF:
-                return one_line(" ".join(run))[:30] or f"{gate} gate"
+                return one_line(" ".join(run), MAX_WHO_CHARS) or f"{gate} gate"
             case FunctionAction(handler=handler) if node.kind == LEAF:
-                return plain(handler)[:30]
+                return one_line(handler, MAX_WHO_CHARS)
             case ApprovalAction() if node.kind == LEAF:
                 return "approval"
             case WorkflowAction() if isinstance(node, Call):
@@ -150,14 +151,14 @@ class _Walk:
             parts.append(f"attempt {node.attempt}")
         if node.status == WAITING and isinstance(node.step.action, ApprovalAction):
             asked = self._questions.get((node.run.id, node.path)) or node.step.action.approve
-            parts.append(_short(asked.partition("\n\n")[0]))
+            parts.append(one_line(asked.partition("\n\n")[0], MAX_NOTE_CHARS))
         elif node.status == WAITING:
             parts.append("waits before its next attempt")
         if node.status == SKIPPED:
             parts.append("condition" if node.reason == "condition" else "a dependency failed")
         first_hand = not isinstance(node, Composite) or node.failed_child is None
         if node.error is not None and first_hand and node.status in TERMINAL - {COMPLETED, SKIPPED}:
-            parts.append(_short(node.error.message or node.error.code))
+            parts.append(one_line(node.error.message or node.error.code, MAX_NOTE_CHARS))
         if isinstance(node, Call) and node.child is not None:
             parts.append(f"run {node.child.id}")
         return " · ".join(parts)
@@ -169,8 +170,3 @@ def _tally(items: Sequence[Node]) -> str:
     parts = [f"{done}/{len(items)}"]
     parts += [f"{found[word]} {word}" for word in (RUNNING, WAITING, "failed", "timed_out") if found[word]]
     return ", ".join(parts)
-
-
-def _short(text: str) -> str:
-    line = one_line(text)
-    return line if len(line) <= MAX_NOTE_CHARS else line[: MAX_NOTE_CHARS - 1] + "…"

@@ -14,7 +14,7 @@ from typing import TypeAlias
 
 from msgspec import Struct
 
-from fanfold.cli.terminal.output import plain
+from fanfold.cli.terminal.output import one_line
 from fanfold.kernel.events import (
     CancelRequested,
     Decided,
@@ -127,7 +127,7 @@ class Transitions:
     def _who(self, envelope: Envelope, data: StepEvent | SubagentEvent) -> str:
         names: list[str] = []
         if isinstance(data, SubagentEvent):
-            names.append(plain(data.role))
+            names.append(one_line(data.role))
         else:
             step = self._find_step(envelope.run_id, data.step)
             if step is not None and step.type != "group":
@@ -140,11 +140,11 @@ class Transitions:
 
     def _question(self, envelope: Envelope, data: StepEvent | SubagentEvent) -> str:
         if data.summary:
-            return f": {_short(data.summary.partition(chr(10) * 2)[0])}"
+            return f": {one_line(data.summary.partition(chr(10) * 2)[0], MAX_NOTE_CHARS)}"
         step = self._find_step(envelope.run_id, data.step)
         if step is None or not isinstance(step.action, ApprovalAction):
             return ""
-        return f": {_short(step.action.approve)}"
+        return f": {one_line(step.action.approve, MAX_NOTE_CHARS)}"
 
 
 def duration(ms: int) -> str:
@@ -176,12 +176,7 @@ def _ended(word: str, took: str) -> str:
 
 
 def _why(error: Failure | None) -> str:
-    return f": {_short(error.message or error.code)}" if error is not None else ""
-
-
-def _short(text: str) -> str:
-    line = plain(" ".join(text.split()))
-    return line if len(line) <= MAX_NOTE_CHARS else line[: MAX_NOTE_CHARS - 1] + "…"
+    return f": {one_line(error.message or error.code, MAX_NOTE_CHARS)}" if error is not None else ""
 
 
 def _path(envelope: Envelope, step: str) -> str:

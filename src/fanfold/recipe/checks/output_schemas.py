@@ -9,6 +9,7 @@ from __future__ import annotations
 from fanfold.kernel.plan import JSON
 from fanfold.recipe.language.notes import Notes
 from fanfold.text import parse
+from fanfold.text.excerpts import shorten
 from fanfold.text.parse import Node, Scalar, plain
 
 _REFERRING = frozenset({"$ref", "$dynamicRef", "$recursiveRef"})
@@ -64,4 +65,4 @@ def _walk(node: Node, path: list[str | int]) -> Node:
 
 def _first_line(text: str) -> str:
     line = text.strip().splitlines()[0] if text.strip() else "it cannot be read"
-    return line if len(line) <= 200 else line[:200] + "…"
+    return shorten(line, 200)

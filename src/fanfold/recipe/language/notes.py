@@ -8,6 +8,7 @@ from collections.abc import Collection
 from fanfold.kernel.plan import JSON
 from fanfold.text import parse
 from fanfold.text.diagnostics import Fix, Report, Source, Span, nearest
+from fanfold.text.excerpts import shorten
 from fanfold.text.parse import Node, Scalar
 
 MAX_SHOWN_CHARS = 60
@@ -62,8 +63,7 @@ def span_of(at: Node | Span) -> Span:
 
 def quoted(text: str) -> str:
     """A word of the author's inside a message, cut when it is very long."""
-    shown = text if len(text) <= MAX_SHOWN_CHARS else text[:MAX_SHOWN_CHARS] + "…"
-    return json.dumps(shown, ensure_ascii=False)
+    return json.dumps(shorten(text, MAX_SHOWN_CHARS), ensure_ascii=False)
 
 
 def with_article(word: str) -> str:

@@ -20,11 +20,10 @@ import msgspec
 
 from fanfold.agents.local.weights import PROVIDER
 from fanfold.agents.models.prices import is_elsewhere, list_price
-from fanfold.kernel.events import Estimate, Usage
+from fanfold.kernel.events import NOTHING_SPENT, Estimate, Usage
 from fanfold.runtime.config import Config
 from fanfold.runtime.forecast.model_uses import Use
 from fanfold.runtime.model_choice import Choice
-from fanfold.runtime.records.memory import add
 from fanfold.sessions.log import read_entries
 from fanfold.store.protocol import Store
 
@@ -88,9 +87,7 @@ def _estimate(uses: list[Use], prices: Prices, history: list[Usage]) -> Estimate
         loops = max(use.loops for use in uses)
         tokens, read = loops * TOKENS, loops * INPUT_TOKENS
         return Estimate(tokens=tokens, micro_usd=_dearest(uses, prices, read, tokens - read))
-    total = Usage(0, 0, 0)
-    for usage in history:
-        total = add(total, usage)
+    total = sum(history, NOTHING_SPENT)
     count = len(history)
     read, written = -(-total.input_tokens // count), -(-total.output_tokens // count)
     if total.micro_usd is None:

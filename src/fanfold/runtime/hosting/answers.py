@@ -31,7 +31,7 @@ from fanfold.runtime.records.blobs import Blobs
 from fanfold.runtime.records.ids import new_run_id, session_id
 from fanfold.runtime.records.memory import Memory
 from fanfold.runtime.records.outputs import check_output
-from fanfold.runtime.records.values import Values, failure_value, last_iteration, shorten
+from fanfold.runtime.records.values import Values, failure_value, last_iteration
 from fanfold.runtime.steps.agent import AgentJob
 from fanfold.runtime.steps.approval import Question
 from fanfold.runtime.steps.decisions import (
@@ -46,6 +46,7 @@ from fanfold.runtime.steps.registry import Unrenderable, prepare
 from fanfold.runtime.steps.rendering import value_of
 from fanfold.runtime.steps.step_type import Job
 from fanfold.runtime.steps.workflow import CallJob
+from fanfold.text.excerpts import shorten
 from fanfold.text.template import UnresolvedPath
 
 TASK_CHARS = 200

@@ -19,6 +19,7 @@ from fanfold.errors import NotFoundError
 from fanfold.kernel.commands import Start, Stop
 from fanfold.kernel.decide import decide, is_waiting
 from fanfold.kernel.events import (
+    NOTHING_SPENT,
     Data,
     Envelope,
     Event,
@@ -37,7 +38,7 @@ from fanfold.kernel.plan import AgentAction, ApprovalAction
 from fanfold.kernel.state import create_state, evolve, mark_late
 from fanfold.runtime.hosting.answers import Answers
 from fanfold.runtime.records.blobs import Blobs
-from fanfold.runtime.records.memory import Memory, add
+from fanfold.runtime.records.memory import Memory
 from fanfold.runtime.records.values import Values
 from fanfold.runtime.steps.step_type import Job
 from fanfold.store.protocol import Batch, Lease, OutputRow, RunHead, Store
@@ -237,15 +238,11 @@ class RunTree:
 
     def spent(self, run: Run) -> tuple[Usage, int]:
         """Usage and agents of a run and everything below it."""
-        total: Usage | None = None
-        agents = 0
         below = [run]
-        for other in below:
-            agents += other.agents + self.memory.settlers.get(other.id, 0)
-            price = None if other.usage_unpriced else other.usage_micro_usd
-            total = add(total, Usage(other.usage_input, other.usage_output, price))
+        for other in below:  # the list grows while it is walked
             below.extend(other.children)
-        return total or Usage(micro_usd=0), agents
+        agents = sum(other.agents + self.memory.settlers.get(other.id, 0) for other in below)
+        return sum((other.usage for other in below), NOTHING_SPENT), agents
 
 
 def run_status(state: State, run: Run) -> str:

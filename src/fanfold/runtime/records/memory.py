@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from fanfold.kernel.events import (
+    NOTHING_SPENT,
     Created,
     Decided,
     Event,
@@ -70,7 +71,7 @@ class Memory:
             if isinstance(data, SubagentEvent) and data.status == "started":
                 self.tasks[address] = data.task
             if data.usage is not None:
-                self.usage[address] = add(self.usage.get(address), data.usage)
+                self.usage[address] = self.usage.get(address, NOTHING_SPENT) + data.usage
 
     def _observe_workspace(self, run: str, told: dict[str, Any]) -> None:
         what = told.get("what")
@@ -107,11 +108,3 @@ class Memory:
             self.held_by = None
         elif isinstance(data, Finished):
             self.run_ended[event.run] = event.at
-
-
-def add(a: Usage | None, b: Usage) -> Usage:
-    """The sum of two usages. One unknown price makes the sum unknown."""
-    if a is None:
-        return b
-    price = None if a.micro_usd is None or b.micro_usd is None else a.micro_usd + b.micro_usd
-    return Usage(a.input_tokens + b.input_tokens, a.output_tokens + b.output_tokens, price)

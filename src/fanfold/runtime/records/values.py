@@ -13,15 +13,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from fanfold.agents.backend import SUMMARY_CHARS
 from fanfold.kernel.events import Failure
 from fanfold.kernel.lifecycle import COMPLETED, UNSUCCESSFUL
 from fanfold.kernel.nodes import MAP, SCOPE, Composite, Loop, Node, Run, Scope, State
 from fanfold.kernel.plan import JSON, GroupAction
 from fanfold.runtime.records.blobs import Blobs
 from fanfold.runtime.records.memory import Memory
+from fanfold.text.excerpts import shorten
+from fanfold.text.json_value import as_text
 
 DIGEST_CHARS = 1_800
-SUMMARY_CHARS = 600
 
 
 class Values:
@@ -180,15 +182,6 @@ def error_text(node: Node) -> str:
     return f"[{node.path} {node.status}: {node.error.code}] {node.error.message}"
 
 
-def shorten(text: str, limit: int) -> str:
-    """At most `limit` characters; what was cut is marked.
-
-    >>> shorten("abcdef", 4)
-    'abc…'
-    """
-    return text if len(text) <= limit else text[: max(0, limit - 1)] + "…"
-
-
 def _visible(node: Node) -> Iterator[tuple[Composite, tuple[str, ...]]]:
     """The scopes around a node within its run, each with the ids that edges make visible."""
     current: Node | None = node
@@ -207,13 +200,9 @@ def _plainly(value: JSON) -> str:
     """A value as a person would read it in a prompt."""
     if value is None:
         return ""
-    if isinstance(value, str):
-        return value
     if isinstance(value, dict) and "exit_code" in value:
         said = "\n".join(str(value.get(name) or "") for name in ("stdout", "stderr")).strip()
         return f"exit status {value['exit_code']}\n{said[-4_000:]}"
     if isinstance(value, dict) and isinstance(value.get("feedback"), str):
         return str(value["feedback"])
-    import msgspec
-
-    return msgspec.json.encode(value).decode()
+    return as_text(value)

@@ -10,10 +10,9 @@ from fanfold.kernel.nodes import Node
 from fanfold.kernel.plan import JSON, Action, AgentAction
 from fanfold.runtime.places.isolation import Place
 from fanfold.runtime.records.ids import session_id
-from fanfold.runtime.records.values import Values, shorten
-from fanfold.runtime.steps.rendering import as_text, text_of
+from fanfold.runtime.records.values import Values
+from fanfold.runtime.steps.rendering import text_of
 from fanfold.runtime.steps.step_type import (
-    SUMMARY_CHARS,
     Execution,
     Job,
     Outcome,
@@ -23,6 +22,8 @@ from fanfold.runtime.steps.step_type import (
 )
 from fanfold.sessions.log import read_entries
 from fanfold.store.protocol import Batch, Store
+from fanfold.text.excerpts import shorten
+from fanfold.text.json_value import as_text
 from fanfold.text.template import parse_template, render
 
 MAX_ITEM_EXCERPT = 20_000
@@ -54,7 +55,7 @@ class AgentSteps(StepType[AgentAction, AgentJob]):
             )
         except SessionFailed as error:
             return Outcome(error=error.failure, usage=error.usage, carry=tuple(carry))
-        summary = result.summary or shorten(as_text(result.output), SUMMARY_CHARS)
+        summary = result.brief
         return Outcome(result.output, None, summary, result.usage, tuple(carry))
 
     def task(self, job: AgentJob) -> str:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import msgspec
 
+from fanfold.agents.backend import SUMMARY_CHARS
 from fanfold.kernel.commands import Start
 from fanfold.kernel.nodes import Node
 from fanfold.kernel.plan import JSON, CommandAction
 from fanfold.runtime.records.ids import session_id
-from fanfold.runtime.records.values import shorten
 from fanfold.runtime.steps.rendering import text_of
 from fanfold.runtime.steps.step_type import (
-    SUMMARY_CHARS,
     Execution,
     Job,
     Outcome,
@@ -21,6 +20,7 @@ from fanfold.runtime.steps.step_type import (
     failure,
 )
 from fanfold.sessions.processes import Ended
+from fanfold.text.excerpts import shorten
 
 
 class CommandJob(Job, frozen=True):

@@ -19,14 +19,13 @@ import msgspec
 from fanfold.agents.backend import SessionFailed
 from fanfold.errors import BugError, FanfoldError
 from fanfold.kernel.commands import Start
-from fanfold.kernel.events import Failure, Usage
+from fanfold.kernel.events import NOTHING_SPENT, Failure, Usage
 from fanfold.kernel.lifecycle import COMPLETED
 from fanfold.kernel.nodes import Node, State
 from fanfold.kernel.plan import JSON
 from fanfold.runtime.places.isolation import Isolation, Place
 from fanfold.runtime.records.frozen import Frozen
 from fanfold.runtime.records.ids import session_id, settling_ids
-from fanfold.runtime.records.memory import add
 from fanfold.runtime.records.outputs import check_output, strict, unfit
 from fanfold.runtime.steps.cache import content_key
 from fanfold.runtime.steps.programs import Programs
@@ -107,13 +106,13 @@ class Performer:
 
     def spent(self, session: str) -> Usage | None:
         """What a session that gave no result has spent, by what it and those settling its conflicts wrote."""
-        total: Usage | None = None
-        for one in (session, *settling_ids(session)):
-            for entry in read_entries(self._store, one):
-                said = entry.get("usage")
-                if entry.get("kind") == "response" and isinstance(said, dict):
-                    total = add(total, msgspec.convert(said, Usage, strict=False))
-        return total
+        spent = [
+            msgspec.convert(entry["usage"], Usage, strict=False)
+            for one in (session, *settling_ids(session))
+            for entry in read_entries(self._store, one)
+            if entry.get("kind") == "response" and isinstance(entry.get("usage"), dict)
+        ]
+        return sum(spent, NOTHING_SPENT) if spent else None
 
     async def perform(self, start: Start, node: Node, job: Job, progress: Tell) -> Outcome:
         """Do the work of one execution. Raises only `CancelledError`."""
@@ -175,8 +174,9 @@ class Performer:
             self._isolation, self._services, execution, type_of(node.step).task(execution.job)
         )
         refused = await settling.run(merged)
-        usage = outcome.usage if settling.spent is None else add(outcome.usage, settling.spent)
-        outcome = msgspec.structs.replace(outcome, usage=usage)
+        if settling.spent is not None:
+            usage = (outcome.usage or NOTHING_SPENT) + settling.spent
+            outcome = msgspec.structs.replace(outcome, usage=usage)
         return outcome if refused is None else _refused(outcome, refused)
 
     async def _work(self, execution: Execution[Job]) -> Outcome:

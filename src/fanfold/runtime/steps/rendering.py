@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import msgspec
-
 from fanfold.kernel.nodes import Node
 from fanfold.kernel.plan import JSON, Constant, Fields, Output, Ref, Template
 from fanfold.text.template import parse_path, parse_template, render, resolve
@@ -29,8 +27,3 @@ def render_sets(node: Node, names: dict[str, JSON]) -> tuple[tuple[str, ...], tu
     """The read-set and write-set of an instance, with item and inputs put in."""
     read = tuple(text_of(pattern, names) for pattern in node.step.read_set)
     return read, tuple(text_of(pattern, names) for pattern in node.step.write_set)
-
-
-def as_text(value: JSON) -> str:
-    """Text as it is, anything else as compact JSON."""
-    return value if isinstance(value, str) else msgspec.json.encode(value).decode()

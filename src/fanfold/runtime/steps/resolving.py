@@ -21,15 +21,15 @@ from msgspec.structs import replace
 
 from fanfold.agents.backend import SessionFailed, SessionRequest
 from fanfold.errors import AuthorError, WorldError
-from fanfold.kernel.events import Failure, Usage
+from fanfold.kernel.events import NOTHING_SPENT, Failure, Usage
 from fanfold.kernel.nodes import Node
 from fanfold.kernel.plan import AgentAction
 from fanfold.runtime.places.isolation import Isolation, Place
 from fanfold.runtime.places.refusals import refusal, told
 from fanfold.runtime.records.frozen import RESOLVER, Frozen
 from fanfold.runtime.records.ids import session_id, settling_ids
-from fanfold.runtime.records.memory import add
 from fanfold.runtime.steps.step_type import Execution, Job, Services
+from fanfold.text.excerpts import shorten
 
 if TYPE_CHECKING:
     from fanfold.workspace.merges.disputes import Dispute
@@ -61,7 +61,7 @@ class Settling:
         self._services = services
         self._start = execution.start
         self._node = execution.node
-        self._task = task if len(task) <= MAX_TASK_CHARS else task[: MAX_TASK_CHARS - 1] + "…"
+        self._task = shorten(task, MAX_TASK_CHARS)
         self._place = execution.place
         self._progress = execution.progress
         self.spent: Usage | None = None
@@ -137,7 +137,7 @@ class Settling:
         except AuthorError as error:  # there is no model here
             failure = Failure("agent", error.code, error.message, error.hint, step=request.step)
         if usage is not None:
-            self.spent = add(self.spent, usage)
+            self.spent = (self.spent or NOTHING_SPENT) + usage
         return failure
 
     def _request(self, session: str, number: int, where: Place, dispute: Dispute) -> SessionRequest:

@@ -29,7 +29,6 @@ from fanfold.sessions.supervisor import Supervisor
 from fanfold.store.protocol import Batch, Lease, Store
 
 Tell = Callable[[Mapping[str, Any]], None]
-SUMMARY_CHARS = 600
 
 
 class Job(Struct, frozen=True):

@@ -10,15 +10,15 @@ from typing import Any
 
 import msgspec
 
-from fanfold.kernel.events import Failure, Usage
+from fanfold.kernel.events import NOTHING_SPENT, Failure, Usage
 from fanfold.kernel.lifecycle import COMPLETED
 from fanfold.kernel.nodes import Node, Run
 from fanfold.kernel.plan import JSON
 from fanfold.runtime.hosting.run_tree import RunTree, run_status
-from fanfold.runtime.records.memory import add
-from fanfold.runtime.records.values import failure_value, shorten
+from fanfold.runtime.records.values import failure_value
 from fanfold.runtime.views.approvals import is_open, read_approval
 from fanfold.store.protocol import RunHead
+from fanfold.text.excerpts import shorten
 
 Document = dict[str, Any]
 MAX_ASKED_CHARS = 4_000
@@ -164,12 +164,9 @@ def usage_document(usage: Usage) -> Document:
 
 
 def total_usage(tree: RunTree, nodes: list[Node]) -> Usage:
-    total: Usage | None = None
-    for node in nodes:
-        usage = tree.memory.usage.get((node.run.id, node.path))
-        if usage is not None:
-            total = add(total, usage)
-    return total or Usage()
+    known = [tree.memory.usage.get((node.run.id, node.path)) for node in nodes]
+    spent = [usage for usage in known if usage is not None]
+    return sum(spent, NOTHING_SPENT) if spent else Usage()
 
 
 def as_text(value: JSON) -> str:

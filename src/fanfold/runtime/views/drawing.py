@@ -24,6 +24,7 @@ from fanfold.kernel.plan import (
     WorkflowAction,
 )
 from fanfold.runtime.views.graph_layout import place
+from fanfold.text.excerpts import shorten_line
 
 NODE_HEIGHT = 52.0
 MIN_NODE_WIDTH = 132.0
@@ -173,9 +174,7 @@ def _size(text: Label, inner: Drawing | None) -> tuple[float, float]:
 
 def shown(text: str) -> str:
     """Text cut to what fits a node, on one line."""
-    flat = " ".join(text.split())
-    limit = int((MAX_NODE_WIDTH - 40) / CHARACTER_WIDTH)
-    return flat if len(flat) <= limit else flat[: limit - 1] + "…"
+    return shorten_line(text, int((MAX_NODE_WIDTH - 40) / CHARACTER_WIDTH))
 
 
 def _moved_node(node: Node, dx: float, dy: float) -> Node:

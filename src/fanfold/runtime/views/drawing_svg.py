@@ -12,6 +12,7 @@ from html import escape
 
 from fanfold.kernel.plan import Plan
 from fanfold.runtime.views.drawing import Drawing, Edge, Node, draw, shown
+from fanfold.text.excerpts import shorten_line
 
 MARGIN = 24.0
 HEAD = 60.0
@@ -132,9 +133,7 @@ def _legend(drawing: Drawing, y: float) -> Iterator[str]:
 
 
 def _cut(text: str, width: float) -> str:
-    limit = int((width - 2 * MARGIN) / 6.0)
-    flat = " ".join(text.split())
-    return flat if len(flat) <= limit else flat[: limit - 1] + "…"
+    return shorten_line(text, int((width - 2 * MARGIN) / 6.0))
 
 
 def _text(text: str) -> str:

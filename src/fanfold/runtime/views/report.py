@@ -16,8 +16,8 @@ from fanfold.kernel.lifecycle import COMPLETED
 from fanfold.kernel.nodes import Node, Run
 from fanfold.kernel.plan import JSON, AgentAction
 from fanfold.runtime.hosting.run_tree import RunTree, run_status
-from fanfold.runtime.records.values import shorten
 from fanfold.runtime.views.documents import as_text, run_error, waiting_proposals
+from fanfold.text.excerpts import shorten
 
 MAX_ROWS = 200
 ADVICE = {

@@ -35,6 +35,7 @@ from fanfold.agents.toolbox.mcp.wire import (
     StartServer,
 )
 from fanfold.errors import FanfoldError
+from fanfold.text.excerpts import shorten_line
 
 if TYPE_CHECKING:
     from mcp import ClientSession
@@ -244,7 +245,7 @@ class Connection:
 
         if isinstance(error, ValueError):  # what validation raises
             return self._failed("invalid", "gave an answer that is no result of a tool")
-        words = self.server.without_secrets(_short(_in_words(error)))
+        words = self.server.without_secrets(shorten_line(_in_words(error), MAX_WORDS_CHARS))
         return self._failed("failed" if isinstance(error, MCPError) else "invalid", f"said: {words}")
 
     def _gone(self) -> ToolFailed:
@@ -284,7 +285,7 @@ class Connection:
             case _ if self._ended_because:
                 why = self._ended_because
             case MCPError():
-                why = f"it said: {_short(error.message)}"
+                why = f"it said: {shorten_line(error.message, MAX_WORDS_CHARS)}"
         return unavailable(server.name, server.without_secrets(self._because(why)), hint, retryable=again)
 
 
@@ -333,12 +334,7 @@ def _in_words(error: BaseException | None) -> str:
     return ENDED if error is None else str(error) or type(error).__name__
 
 
-def _short(text: str) -> str:
-    line = " ".join(text.split())
-    return line if len(line) <= MAX_WORDS_CHARS else line[: MAX_WORDS_CHARS - 1] + "…"
-
-
 def _last_line(text: str) -> str:
     lines = [line for line in text.splitlines() if line.strip()]
     shown = "".join(char for char in lines[-1] if char.isprintable()) if lines else ""
-    return _short(shown)
+    return shorten_line(shown, MAX_WORDS_CHARS)

@@ -24,8 +24,8 @@ from fanfold.agents.backend import SessionFailed
 from fanfold.agents.toolbox.mcp.servers import Server, unavailable
 from fanfold.agents.toolbox.names import UNSAFE, spellings
 from fanfold.agents.toolbox.schemas import ToolSpec
-from fanfold.agents.toolbox.texts import cut
 from fanfold.kernel.plan import JSON
+from fanfold.text.excerpts import shorten, shorten_middle
 
 if TYPE_CHECKING:
     from mcp.types import CallToolResult, ContentBlock, Tool
@@ -83,9 +83,12 @@ def _too_much(server: str, tools: int) -> SessionFailed:
 def _offer(server: Server, tool: Tool, name: str) -> Offer:
     title = tool.title or (tool.annotations.title if tool.annotations else None)
     words = _UNPRINTABLE.sub("", tool.description or title or f"{tool.name} of {server.name}").strip()
-    if len(words) > MAX_DESCRIPTION_CHARS:
-        words = words[: MAX_DESCRIPTION_CHARS - 1] + "…"
-    spec = ToolSpec(name, words, clean_schema(tool.input_schema), mutates=not _only_reads(tool))
+    spec = ToolSpec(
+        name,
+        shorten(words, MAX_DESCRIPTION_CHARS),
+        clean_schema(tool.input_schema),
+        mutates=not _only_reads(tool),
+    )
     return Offer(spec, server.name, tool.name)
 
 
@@ -161,15 +164,15 @@ def told(result: CallToolResult) -> dict[str, JSON]:
     """A result as a model is told: `text`, and `structured` where the server gives a value."""
     text = "\n".join(_block_text(block) for block in result.content)
     if result.structured_content is None:
-        return {"text": cut(text, MAX_RESULT_CHARS)}
+        return {"text": shorten_middle(text, MAX_RESULT_CHARS)}
     encoded = msgspec.json.encode(result.structured_content).decode()
     value: JSON = msgspec.json.decode(encoded)  # what JSON cannot say is gone
     if len(encoded) > MAX_RESULT_CHARS:
-        value = cut(encoded, MAX_RESULT_CHARS)
+        value = shorten_middle(encoded, MAX_RESULT_CHARS)
     if not text or _says(text, result.structured_content):
         return {"structured": value}
     room = max(MIN_TEXT_CHARS, MAX_RESULT_CHARS - len(encoded))
-    return {"structured": value, "text": cut(text, room)}
+    return {"structured": value, "text": shorten_middle(text, room)}
 
 
 def _block_text(block: ContentBlock) -> str:

@@ -26,8 +26,8 @@ from fanfold.agents.toolbox.mcp.servers import MAX_SERVERS, Server, read_server,
 from fanfold.agents.toolbox.mcp.wire import Spoken, StartServer
 from fanfold.agents.toolbox.names import is_wanted
 from fanfold.agents.toolbox.schemas import ToolSpec
-from fanfold.agents.toolbox.texts import cut
 from fanfold.kernel.plan import JSON
+from fanfold.text.excerpts import shorten, shorten_middle
 
 if TYPE_CHECKING:
     from fanfold.agents.toolbox.catalogue import Tools
@@ -110,7 +110,7 @@ class ServedTools:
             why = f"{offer.tool} gave a value that cannot be written as JSON"
             raise ToolFailed("tool", "tool.mcp_invalid", why) from None
         if result.is_error:
-            said = cut(str(value.get("text") or value["structured"]), MAX_ERROR_CHARS)
+            said = shorten_middle(str(value.get("text") or value["structured"]), MAX_ERROR_CHARS)
             raise ToolFailed("tool", "tool.mcp_failed", said or f"{offer.tool} failed without a word")
         return value
 
@@ -148,8 +148,6 @@ class ServedTools:
         await asyncio.gather(*(one.aclose() for one in leaving))
 
     def _action(self, offer: Offer, args: Mapping[str, Any]) -> Action:
-        shown = msgspec.json.encode(args).decode()
-        if len(shown) > MAX_ASKED_CHARS:
-            shown = shown[: MAX_ASKED_CHARS - 1] + "…"
+        shown = shorten(msgspec.json.encode(args).decode(), MAX_ASKED_CHARS)
         what = f"mcp {offer.server}/{offer.tool} {shown}"
         return Action("command", what, self._request.session_id, self._request.step)
