@@ -71,7 +71,7 @@ class Workspaces:
         self._layout = Layout(project)
         self._layout.prepare()
         self._limits = limits or Limits()
-        self._objects = Objects(self._layout.store)
+        self._objects = Objects(self._layout.store, self._layout.project)
         self._objects.prepare()
         self._ignoring = Ignoring(self._layout.project, self._layout.store)
         self._bases = Bases(self._layout, self._ignoring, self._limits)

@@ -1,44 +1,61 @@
-"""How git is called: on the user's repository only to ask, on our private one with nobody's settings.
+"""How git is called: always in our private store, so that no configuration of any tree is obeyed.
 
 Rules
-* The user's index, refs, configuration and hooks are never written, and nothing configured there is run: no
-  file-system monitor, no optional locks, no prompts, none of the variables a hook may have left us.
-* In the private store neither global nor system configuration counts, so a merge is the same everywhere.
+* Git run in somebody's work tree obeys that tree's `.git/config`, which may name programs to run. So `GIT_DIR`
+  is our own store in every call, also where git is asked about the user's files. Of theirs it reads the index
+  and writes nothing.
+* Nothing is run or fetched on the way: no hooks, no file-system monitor, no protocol, no lazy fetch, no
+  prompts, none of the variables that a hook may have left us.
+* For merges neither global nor system configuration counts, so a merge is the same everywhere. What is
+  ignored is also the user's global configuration's to say.
+* The program itself is never one that lies in the project: whoever wrote the project would choose it.
 """
 
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
 from fanfold.errors import WorldError
+from fanfold.workspace.files.programs import find_program
 
 _PASSED = ("PATH", "HOME", "XDG_CONFIG_HOME", "TMPDIR")
-_QUIET = ["-c", "safe.directory=*", "-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null"]
+_SETTINGS = {
+    "core.fsmonitor": "false",
+    "core.hooksPath": "/dev/null",
+    "core.untrackedCache": "false",
+    "core.splitIndex": "false",
+    "core.bare": "false",
+    "protocol.allow": "never",
+    "index.threads": "1",
+}
 
 
 @cache
-def program() -> str:
+def program(project: Path) -> str:
     """Where git is; a clear error where it is not."""
-    found = shutil.which("git")
+    found = find_program("git", project)
     if found is None:
         message = "git is not installed; isolated workspaces need it to see what is ignored and to merge"
         raise WorldError("workspace.no_git", message, hint="install git 2.38 or newer")
     return found
 
 
-def asking(arguments: Sequence[str], folder: Path | str) -> list[str]:
-    """The command that asks the user's repository something."""
-    return [program(), *_QUIET, "-C", str(folder), *arguments]
+def asking(arguments: Sequence[str], project: Path, folder: Path, top: Path) -> list[str]:
+    """The command that asks about files below `folder`, a part of the work tree `top`."""
+    settings = [word for name, value in _SETTINGS.items() for word in ("-c", f"{name}={value}")]
+    return [program(project), *settings, "-C", str(folder), f"--work-tree={top}", *arguments]
 
 
-def user_environment() -> dict[str, str]:
+def asking_environment(store: Path, index: Path | None) -> dict[str, str]:
+    """`index` says which files are tracked; None when none are."""
     passed = {name: os.environ[name] for name in _PASSED if name in os.environ}
-    return passed | {"LC_ALL": "C", "GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0"}
+    quiet = {"LC_ALL": "C", "GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0", "GIT_NO_LAZY_FETCH": "1"}
+    place = {"GIT_DIR": str(store), "GIT_ATTR_NOSYSTEM": "1", "GIT_ALLOW_PROTOCOL": ""}
+    return passed | quiet | place | {"GIT_INDEX_FILE": str(index or store / "no-index")}
 
 
 def private_environment(store: Path) -> dict[str, str]:
@@ -48,8 +65,8 @@ def private_environment(store: Path) -> dict[str, str]:
         for role in ("AUTHOR", "COMMITTER")
         for what, value in (("NAME", "fanfold"), ("EMAIL", "fanfold@localhost"), ("DATE", "0 +0000"))
     }
-    own = {"HOME": str(store), "XDG_CONFIG_HOME": str(store), "GIT_DIR": str(store)}
-    return user_environment() | nobody | who | own
+    own = {"HOME": str(store), "XDG_CONFIG_HOME": str(store)}
+    return asking_environment(store, None) | nobody | who | own
 
 
 def run(

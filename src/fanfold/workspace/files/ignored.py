@@ -1,8 +1,10 @@
 """What of a project belongs to its snapshot: all that git tracks or would offer to add.
 
 Rules
-* Git itself is asked, for the project, for each submodule and each repository that lies inside; in a folder
-  without git, the private store asks in its place, so `.gitignore` counts there too.
+* Git is asked, but in our private store and never in a tree: no configuration of a repository is obeyed (see
+  `git`). The project's own index says what is tracked, its `info/exclude` and every `.gitignore` what is not.
+* Repositories inside, submodules too, are files like any others: their `.gitignore` counts, and nothing in
+  their `.git` is read.
 * Dependency and build folders are left out unless something in them is tracked. Their names are those that
   tools make and people do not write in; `target`, `build` and `dist` only beside the file of the tool that
   makes them, and only where there is no git to say so.
@@ -12,12 +14,16 @@ Rules
 from __future__ import annotations
 
 import os
+import stat
 import subprocess
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from fanfold.errors import WorldError
 from fanfold.workspace.files import git
+from fanfold.workspace.files.layout import write_whole
 from fanfold.workspace.files.manifest import Entry
+from fanfold.workspace.files.repository import Repository, find_repository
 
 DEPENDENCIES = frozenset(
     "node_modules bower_components .venv venv .tox .nox .eggs .bundle .terraform".split()
@@ -36,6 +42,7 @@ _BUILT_BY: Mapping[str, frozenset[str]] = {
 MARKS = {"pyvenv.cfg": True, "CACHEDIR.TAG": False}
 """A folder that holds one of these was made by a tool, whatever it is called; True for a dependency."""
 MAX_NESTING = 8
+MAX_EXCLUDE_BYTES = 1024 * 1024
 
 
 class Belonging:
@@ -52,7 +59,7 @@ class Belonging:
 
 
 class Ignoring:
-    """Asks git about a project."""
+    """Asks about a project."""
 
     def __init__(self, project: Path, store: Path) -> None:
         self._project = project
@@ -60,51 +67,78 @@ class Ignoring:
 
     def has_git(self) -> bool:
         """Whether the project is, or lies in, a repository that does not ignore it."""
-        if os.path.lexists(self._project / ".git"):
-            return True
-        ask = git.asking(["check-ignore", "-q", "."], self._project)
-        code, _ = git.run(ask, git.user_environment(), ok=(0, 1, 128))
-        return code == 1
+        return self._repository() is not None
+
+    def _repository(self) -> Repository | None:
+        found = find_repository(self._project)
+        if found is None:
+            return None
+        self._take_over(found.exclude_file)
+        if found.top == self._project:
+            return found
+        ask = self._command(found, "", ["check-ignore", "-q", "--no-index", "."])
+        code, _ = git.run(ask, self._environment(found), ok=(0, 1, 128))
+        return found if code == 1 else None
+
+    def _take_over(self, exclude: Path) -> None:
+        """Have our store exclude what the repository keeps patterns for beside its files."""
+        patterns = _read(exclude)
+        own = self._store / "info" / "exclude"
+        if patterns != _read(own):
+            write_whole(own, patterns)
 
     def ask(self) -> Belonging:
-        """Everything git knows, submodules and inner repositories included."""
+        """Everything that belongs to the project, with what lies in the repositories inside."""
         found = Belonging()
-        own = self.has_git()
-        todo = [("", own, 0)]
+        repository = self._repository()
+        todo = [("", 0)]
         while todo:
-            prefix, in_git, depth = todo.pop()
-            for inner in self._list(prefix, in_git, found):
-                if depth == MAX_NESTING or not os.path.lexists(self._project / inner / ".git"):
-                    continue
-                todo.append((inner + "/", True, depth + 1))
+            prefix, depth = todo.pop()
+            inner = self._list(prefix, None if prefix else repository, found)
+            if depth < MAX_NESTING:
+                repositories = [one for one in inner if os.path.lexists(self._project / one / ".git")]
+                todo += [(f"{one}/", depth + 1) for one in repositories]
         for path in (*found.tracked, *found.others):
             _add_folders(path, found.folders)
         return found
 
-    def _list(self, prefix: str, in_git: bool, found: Belonging) -> list[str]:
-        """Add what one repository lists; the repositories inside it."""
+    def _list(self, prefix: str, repository: Repository | None, found: Belonging) -> list[str]:
+        """Add what belongs to one tree; the repositories inside it."""
         skipped = [f"--exclude={name}/" for name in sorted(DEPENDENCIES | CACHES)]
-        others = self._command(prefix, in_git, ["ls-files", "-z", "-o", "--exclude-standard", *skipped])
-        tracked = self._command(prefix, in_git, ["ls-files", "-z", "-s"]) if in_git else None
+        others = self._command(repository, prefix, ["ls-files", "-z", "-o", "--exclude-standard", *skipped])
         with subprocess.Popen(
-            others, env=self._environment(in_git), cwd=self._project, stdout=subprocess.PIPE
-        ) as asked:
-            inner: list[str] = []
-            for record in git.run(tracked, self._environment(True))[1].split(b"\0")[:-1] if tracked else ():
-                mode, _, name = record.partition(b"\t")
-                path = prefix + os.fsdecode(name)
-                found.tracked.add(path)
-                if mode.startswith(b"160000"):
-                    inner.append(path)
-                    _add_folders(path + "/", found.folders)
-            assert asked.stdout is not None
-            for name in asked.stdout.read().split(b"\0")[:-1]:
+            others, env=self._environment(repository), cwd=self._project, stdout=subprocess.PIPE
+        ) as listing:
+            inner = self._tracked(repository, prefix, found)
+            assert listing.stdout is not None
+            for name in listing.stdout.read().split(b"\0")[:-1]:
                 path = prefix + os.fsdecode(name)
                 if path.endswith("/"):
                     inner.append(path[:-1])
                     _add_folders(path, found.folders)
                 else:
                     found.others.add(path)
+        return inner
+
+    def _tracked(self, repository: Repository | None, prefix: str, found: Belonging) -> list[str]:
+        """Add what the index names; the submodules among it."""
+        if repository is None:
+            return []
+        ask = self._command(repository, prefix, ["ls-files", "-z", "-s"])
+        code, said = git.run(ask, self._environment(repository), ok=(0, 128))
+        # A split or sparse index is no whole list of what is tracked. Of the first git does not complain.
+        if code or any(repository.folder.glob("sharedindex.*")):
+            message = f"the index of {repository.top} cannot be read by itself"
+            hint = "git update-index --no-split-index; git sparse-checkout reapply --no-sparse-index"
+            raise WorldError("workspace.partial_index", message, hint=hint)
+        inner: list[str] = []
+        for record in said.split(b"\0")[:-1]:
+            mode, _, name = record.partition(b"\t")
+            path = prefix + os.fsdecode(name)
+            found.tracked.add(path)
+            if mode.startswith(b"160000"):
+                inner.append(path)
+                _add_folders(path + "/", found.folders)
         return inner
 
     def ignored(self, paths: Iterable[str], nested: Iterable[str]) -> set[str]:
@@ -116,51 +150,49 @@ class Ignoring:
             groups.setdefault(owner, []).append(path)
         found: set[str] = set()
         for owner, members in groups.items():
-            in_git = bool(owner) or self.has_git()
+            repository = None if owner else self._repository()
             # The index only ever says that a name is not ignored after all, and reading it takes as long as
             # the project is large: so it is asked about what the patterns ignore, and about nothing else.
-            doubtful = self._check(owner, in_git, members, ["--no-index"])
+            doubtful = self._check(owner, repository, members, ["--no-index"])
             if doubtful:
-                found |= self._check(owner, in_git, doubtful, [])
+                found |= self._check(owner, repository, doubtful, []) if repository else doubtful
         return found
 
     def is_there(self, path: str) -> bool:
         """Whether the project itself has something at a path, ignored or not."""
         return os.path.lexists(self._project / path)
 
-    def _check(self, owner: str, in_git: bool, paths: Iterable[str], options: list[str]) -> set[str]:
-        """Which of these paths in one repository `check-ignore` names."""
+    def _check(
+        self, owner: str, repository: Repository | None, paths: Iterable[str], options: list[str]
+    ) -> set[str]:
+        """Which of these paths in one tree `check-ignore` names."""
         prefix = owner + "/" if owner else ""
-        ask = self._command(prefix, in_git, ["check-ignore", "-z", "--stdin", *options])
+        ask = self._command(repository, prefix, ["check-ignore", "-z", "--stdin", *options])
         names = b"\0".join(os.fsencode(path[len(prefix) :]) for path in paths)
         # 128: a path through a link, or nothing to ask. Then nothing is known to be ignored.
-        _, said = git.run(ask, self._environment(in_git), stdin=names, ok=(0, 1, 128))
+        _, said = git.run(ask, self._environment(repository), stdin=names, ok=(0, 1, 128))
         return {prefix + os.fsdecode(name) for name in said.split(b"\0")[:-1]}
 
     def sources(self) -> dict[str, Entry | None]:
         """The files outside the tree that decide about ignoring, as they are now."""
         configured = os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")
+        repository = find_repository(self._project)
+        own = (repository.index_file, repository.exclude_file) if repository else ()
         files = [
             str(self._project / ".git"),
-            str(self._project / ".git/index"),
-            str(self._project / ".git/info/exclude"),
-            str(self._project / ".git/config"),
+            *map(str, own),
             os.path.expanduser("~/.gitconfig"),
             f"{configured}/git/config",
             f"{configured}/git/ignore",
         ]
         return {f"/{number}": _entry(file) for number, file in enumerate(files)}
 
-    def _command(self, prefix: str, in_git: bool, arguments: list[str]) -> list[str]:
-        if in_git:
-            return git.asking(arguments, self._project / prefix)
-        place = ["-c", "core.bare=false", f"--git-dir={self._store}", f"--work-tree={self._project}"]
-        return [git.program(), *place, *git.asking(arguments, self._project)[1:]]
+    def _command(self, repository: Repository | None, prefix: str, arguments: list[str]) -> list[str]:
+        folder = self._project / prefix
+        return git.asking(arguments, self._project, folder, repository.top if repository else folder)
 
-    def _environment(self, in_git: bool) -> dict[str, str]:
-        if in_git:
-            return git.user_environment()
-        return git.user_environment() | {"GIT_ATTR_NOSYSTEM": "1"}
+    def _environment(self, repository: Repository | None) -> dict[str, str]:
+        return git.asking_environment(self._store, repository.index_file if repository else None)
 
 
 def is_built(name: str, siblings: Iterable[str]) -> bool:
@@ -181,6 +213,16 @@ def _add_folders(path: str, folders: set[str]) -> None:
             return
         folders.add(folder)
         at = path.rfind("/", 0, at)
+
+
+def _read(file: Path) -> bytes:
+    """A small file as it is, no link followed; nothing where there is none."""
+    try:
+        handle = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return b""
+    with os.fdopen(handle, "rb") as opened:
+        return opened.read(MAX_EXCLUDE_BYTES) if stat.S_ISREG(os.fstat(handle).st_mode) else b""
 
 
 def _entry(file: str) -> Entry | None:

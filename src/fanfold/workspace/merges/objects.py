@@ -46,8 +46,9 @@ class State(NamedTuple):
 class Objects:
     """Content by hash."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, project: Path) -> None:
         self._folder = folder
+        self._project = project
 
     def prepare(self) -> None:
         """Make the store where it is missing."""
@@ -127,7 +128,7 @@ class Objects:
 
     def git(self, arguments: list[str], ok: tuple[int, ...] = (0,)) -> tuple[int, bytes]:
         """Have git do something here."""
-        return git.run([git.program(), *arguments], git.private_environment(self._folder), ok=ok)
+        return git.run([git.program(self._project), *arguments], git.private_environment(self._folder), ok=ok)
 
     def _file(self, oid: str) -> Path:
         return self._folder / "objects" / oid[:2] / oid[2:]
