@@ -2,7 +2,8 @@
 
 Each gets: project, outside (a folder beside the project), secret (a file there), engine (our pid), port, udp,
 abstract, path_socket, home, key (of a shared memory segment), system (a file of the system, or for root a
-disposable one in a folder that is visible inside), call(number, *arguments) for raw system calls.
+disposable one in a folder that is visible inside), terminal (of the user), data (a folder at the top of
+the machine with a socket, a pipe and a secret, where root could make one), call(number, *arguments) for raw system calls.
 
 An attempt that gets out must do no harm: a sandbox that fails is what these look for, and they run on
 people's machines. So settings are written with the value they have, and files of the system are never root's to lose.
@@ -99,6 +100,17 @@ import pty
 _, tty = pty.openpty()
 fcntl.ioctl(tty, 0x5412, b"x")
 """,
+    "read what the user types": "refuse_unless(terminal); os.read(os.open(terminal, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY), 1)",
+    "write onto the user's terminal": 'refuse_unless(terminal); os.write(os.open(terminal, os.O_WRONLY | os.O_NOCTTY), b"x")',
+    "open another terminal beside the user's": "refuse_unless(os.path.exists(terminal)); os.open(terminal, os.O_RDWR | os.O_NOCTTY)",
+    # ------------------------------------------------------- attributes, sockets, pipes of the outside
+    "mark a file outside": 'fcntl.ioctl(os.open(system, os.O_RDONLY), 0x40086602, struct.pack("l", 0x40))',
+    "mark a file outside by its extended flags": "fcntl.ioctl(os.open(system, os.O_RDONLY), 0x401C5820, bytes(28))",
+    "mark a file outside by the newest call": "call(469, -100, system.encode(), bytes(24), 24, 0)",
+    "talk to a socket at the top of the machine": "refuse_unless(data); socket.socket(socket.AF_UNIX).connect(data + '/socket')",
+    "fill a pipe at the top of the machine": "refuse_unless(data); os.write(os.open(data + '/pipe', os.O_RDWR | os.O_NONBLOCK), b'x')",
+    "read data at the top of the machine": "refuse_unless(data); read(data + '/secret')",
+    "write a log of the system in its own folder": 'refuse_unless(os.listdir("/var/log")); write("/var/log/fanfold-was-here")',
     # ------------------------------------------------------------------------------- /proc and /sys
     "change the kernel": 'rewrite("/proc/sys/kernel/core_pattern")',
     "press the magic key": 'open("/proc/sysrq-trigger", "w")',

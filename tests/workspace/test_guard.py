@@ -18,15 +18,15 @@ ATTEMPTS = {
     "a link to a repository": ("mkdir src/evil; ln -s src/evil .git", ".git"),
     "a repository in other letters": ("mkdir .GIT; echo x > .GIT/config", ".GIT"),
     "a repository by its short name": ("mkdir GIT~1; echo x > GIT~1/config", "GIT~1"),
-    "a role of Codex": ("mkdir -p .codex/agents; echo x > .codex/agents/x.toml", ".codex/agents"),
-    "a role of Claude": ("mkdir -p .claude/agents; echo x > .claude/agents/y.md", ".claude/agents"),
-    "roles in other letters": ("mkdir -p .Codex/AGENTS", ".Codex/AGENTS"),
+    "a role of Codex": ("mkdir -p .codex/agents; echo x > .codex/agents/x.toml", ".codex"),
+    "a role of Claude": ("mkdir -p .claude/agents; echo x > .claude/agents/y.md", ".claude"),
+    "settings of Claude": ("mkdir -p .claude; echo x > .claude/settings.local.json", ".claude"),
+    "servers of Claude": ("echo '{}' > .mcp.json", ".mcp.json"),
+    "servers of Claude in other letters": ("echo '{}' > .MCP.json", ".MCP.json"),
+    "roles in other letters": ("mkdir -p .Codex/AGENTS", ".Codex"),
     "roles behind a link": ("mkdir -p src/evil/agents; ln -s src/evil .codex", ".codex"),
-    "roles that are a link": (
-        "mkdir -p src/evil .claude; ln -s ../src/evil .claude/agents",
-        ".claude/agents",
-    ),
-    "roles nobody may touch": ("mkdir -p .codex/agents; chmod 0 .codex/agents", ".codex/agents"),
+    "roles that are a link": ("mkdir -p src/evil .claude; ln -s ../src/evil .claude/agents", ".claude"),
+    "roles nobody may touch": ("mkdir -p .codex/agents; chmod 0 .codex", ".codex"),
 }
 
 
@@ -87,6 +87,16 @@ def test_nothing_is_left_behind_where_nothing_was_made(project: Path, level: Lev
     assert tree(project, without=(".fanfold",)) == before
 
 
+def test_what_appears_in_a_folder_that_was_there_is_taken_out_where_nothing_confined_the_program(
+    project: Path,
+):
+    write(project, {".claude/settings.json": "mine"})
+    guard = Guard(project)
+    write(project, {".claude/agents/evil.md": "evil"})
+    assert settle(guard, is_confined=False).moved == (".claude/agents",)
+    assert tree(project / ".claude").keys() == {"settings.json"}
+
+
 def test_what_is_closed_cannot_be_renamed_with_the_folder_around_it(tmp_path: Path, level: LevelName):
     roles = {".codex/agents/r.toml": "r", ".claude/agents/r.md": "r", ".codex/config.toml": "mine"}
     project = repository(tmp_path / "project", {"a.txt": "a", **roles})
@@ -95,9 +105,9 @@ def test_what_is_closed_cannot_be_renamed_with_the_folder_around_it(tmp_path: Pa
         ended = confined(project, level, f"mv {folder} old && mkdir -p {folder}/agents")
         assert ended.returncode != 0
     assert tree(project, without=(".fanfold",)) == before
-    if level == "bubblewrap":  # beside the roles a shared writer writes as before
-        assert confined(project, level, "echo new > .codex/config.toml; touch c.txt").returncode == 0
-        assert (project / ".codex/config.toml").read_text() == "new\n"
+    assert confined(project, level, "echo new > .codex/config.toml").returncode != 0
+    if level == "bubblewrap":  # beside them a shared writer writes as before
+        assert confined(project, level, "touch c.txt").returncode == 0
 
 
 def plant_hook(project: Path) -> None:

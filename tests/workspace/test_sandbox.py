@@ -79,6 +79,8 @@ class World:
         self.in_folder.bind(short)
         self.in_folder.listen()
         threading.Thread(target=self._answer, daemon=True).start()
+        self.terminal, user = os.openpty()
+        self.data = self._make_data() if os.geteuid() == 0 else None
         libc = ctypes.CDLL(None, use_errno=True)
         self.key = 0x46000000 | os.getpid()
         self.memory = libc.shmget(self.key, 4096, 0o1600)
@@ -96,7 +98,21 @@ class World:
             "abstract": f"fanfold-{os.getpid()}",
             "path_socket": short,
             "key": self.key,
+            "terminal": os.ttyname(user),
+            "data": str(self.data or ""),
         }
+
+    def _make_data(self) -> Path:
+        """A folder at the top of the machine, where people keep data and servers their sockets."""
+        folder = Path(tempfile.mkdtemp(prefix="fanfold-", dir="/srv"))
+        folder.chmod(0o755)
+        (folder / "secret").write_text("CANARY")
+        os.mkfifo(folder / "pipe", 0o666)
+        self.in_data = socket.socket(socket.AF_UNIX)
+        self.in_data.bind(str(folder / "socket"))
+        self.in_data.listen()
+        (folder / "socket").chmod(0o666)
+        return folder
 
     def _answer(self) -> None:
         while True:
@@ -112,6 +128,10 @@ class World:
         Path(str(self.facts["path_socket"])).unlink()
         if self.visible:
             shutil.rmtree(self.visible)
+        if self.data:
+            self.in_data.close()
+            shutil.rmtree(self.data)
+        os.close(self.terminal)
         ctypes.CDLL(None).shmctl(self.memory, 0, None)
 
 

@@ -1,4 +1,4 @@
-"""What programs in the project itself must not make: instructions to git, to Fanfold, and role files.
+"""What programs in the project itself must not make: instructions to git, to Fanfold, to agent programs.
 
 The sandbox binds those that are there read-only. What is not there yet it cannot close without leaving an
 empty folder in the user's project, so what appeared is found afterwards and taken out of the project.
@@ -19,14 +19,17 @@ from pathlib import Path
 
 import msgspec
 
+from fanfold.kernel.sets.protected import OWNERS, plain_name
 from fanfold.workspace.files.manifest import Entry
-from fanfold.workspace.protected import ROLE_FOLDERS, plain_name
 
 REFUSED = "refused"
 """Below `.fanfold/workspace`: what was taken out of the project."""
 _OWN = ".fanfold"
-_OWN_PARTS = ("agents", "workflows", "config.toml")
-_GIT_PARTS = ("config", "config.worktree", "commondir", "hooks")
+_PARTS = {
+    ".git": ("config", "config.worktree", "commondir", "hooks"),
+    _OWN: ("agents", "workflows", "config.toml"),
+}
+"""What in a folder tells programs what to do; the rest changes all the time. In others that is everything."""
 
 
 class Found(msgspec.Struct, frozen=True):
@@ -42,82 +45,60 @@ class Guard:
 
     def __init__(self, project: Path) -> None:
         self._project = project
-        self._before = _Seen(project)
+        self._before = _look(project)
 
     def settle(self, is_confined: Callable[[], bool]) -> Found:
         """Take out of the project what appeared since, and name what else changed."""
-        before, now = self._before, _Seen(self._project)
-        if (now.tops, now.parts) == (before.tops, before.parts):
+        before, now = self._before, _look(self._project)
+        if now == before:
             return Found()
         confined = is_confined()
-        new = sorted(
-            path for path in now.tops - before.tops if not (confined and path.startswith(f"{_OWN}/"))
-        )
-        changed: list[str] = []
-        if not confined:
-            inside = tuple(f"{path}/" for path in new)
-            names = sorted(before.parts.keys() | now.parts.keys())
-            differ = [path for path in names if before.parts.get(path) != now.parts.get(path)]
-            changed = [path for path in differ if path not in new and not path.startswith(inside)]
-        moved: list[str] = []
+        differ = [path for path in sorted(before | now) if before.get(path) != now.get(path)]
         folder = self._project / _OWN / "workspace" / REFUSED
-        for path in new:
-            first = path.partition("/")[0]
-            # A link that came goes, and what it leads to stays.
-            thing = first if first in now.links and now.links[first] != before.links.get(first) else path
-            if thing not in moved:
-                (moved if _move(self._project, thing, folder) else changed).append(thing)
+        moved: list[str] = []
+        changed: list[str] = []
+        for path in differ:
+            if path.startswith(tuple(f"{one}/" for one in moved)):
+                continue
+            top, _, rest = path.partition("/")
+            if confined and plain_name(top) == _OWN:
+                continue
+            whole = not rest or ("/" not in rest and plain_name(top) not in _PARTS and not confined)
+            if whole and path not in before and _move(self._project, path, folder):
+                moved.append(path)
+            elif not confined:
+                changed.append(path)
         return Found(tuple(moved), tuple(changed), str(folder) if moved else "")
 
 
-class _Seen:
-    """What there is of protected names."""
+def _look(project: Path) -> dict[str, Entry | int]:
+    """Protected names at the top, and what in them tells programs what to do, two levels down.
 
-    def __init__(self, project: Path) -> None:
-        self._project = project
-        self.tops: set[str] = set()
-        """Those that are one thing, whatever is in them."""
-        self.parts: dict[str, Entry | int] = {}
-        """These and what in them tells programs what to do; of folders the kind, for their times change."""
-        self.links: dict[str, Entry | int] = {}
-        """Links where a folder that holds roles would be."""
-        for name in _names(project):
-            plain = plain_name(name)
-            if name == _OWN:
-                self._add(*(f"{name}/{part}" for part in _OWN_PARTS))
-            elif plain in (".git", _OWN):
-                self._add(name)
-            elif any(folder.startswith(f"{plain}/") for folder in ROLE_FOLDERS):
-                self._roles(name, plain)
+    Of folders only that they are there, for their times change.
+    """
+    found: dict[str, Entry | int] = {}
 
-    def _roles(self, name: str, plain: str) -> None:
-        if (self._project / name).is_symlink():
-            self.links[name] = self._print(name) or 0
-        inner = _names(self._project / name)
-        self._add(*(f"{name}/{one}" for one in inner if f"{plain}/{plain_name(one)}" in ROLE_FOLDERS))
-
-    def _add(self, *tops: str) -> None:
-        for path in tops:
-            if self._note(path):
-                self.tops.add(path)
-                names = _GIT_PARTS if plain_name(path) == ".git" else _names(self._project / path)
-                for name in names:
-                    self._note(f"{path}/{name}")
-                for name in _names(self._project / path / "hooks"):
-                    self._note(f"{path}/hooks/{name}")
-
-    def _note(self, path: str) -> bool:
-        found = self._print(path)
-        if found is not None:
-            self.parts[path] = found
-        return found is not None
-
-    def _print(self, path: str) -> Entry | int | None:
+    def note(path: str) -> bool:
         try:
-            status = os.lstat(self._project / path)
+            status = os.lstat(project / path)
         except OSError:
-            return None
-        return stat.S_IFDIR if stat.S_ISDIR(status.st_mode) else Entry.of(status)
+            return False
+        folder = stat.S_ISDIR(status.st_mode)
+        found[path] = stat.S_IFDIR if folder else Entry.of(status)
+        return folder
+
+    for top in _names(project):
+        plain = plain_name(top)
+        if plain not in OWNERS:
+            continue
+        if not note(top):
+            continue
+        for name in _PARTS.get(plain) or _names(project / top):
+            if note(f"{top}/{name}"):
+                for inner in _names(project / top / name):
+                    note(f"{top}/{name}/{inner}")
+    found.pop(_OWN, None)
+    return found
 
 
 def _names(folder: Path) -> list[str]:

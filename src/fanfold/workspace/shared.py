@@ -8,6 +8,7 @@ changed, since nobody can say that it did not.
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -19,7 +20,7 @@ from fanfold.workspace.files.manifest import Manifest
 from fanfold.workspace.files.scan import Limits, look
 from fanfold.workspace.merges.arrivals import Arrivals, Arrived
 from fanfold.workspace.snapshots.bases import Base
-from fanfold.workspace.snapshots.changes import Change
+from fanfold.workspace.snapshots.changes import Change, Violation, violations
 
 
 class Watch:
@@ -68,6 +69,14 @@ class Watch:
         used = {path.rpartition("/")[0] for path in (*before.files, *before.folders)}
         found += [Change(path, "deleted", "folder") for path in before.folders - now.folders - used]
         return sorted(found)
+
+    def violations(self, write_set: Sequence[str]) -> list[Violation]:
+        """What changed since that may not be changed by who has this write-set."""
+        top = open_top(self._layout.project)
+        try:
+            return violations(self.changes(), write_set, top)
+        finally:
+            os.close(top)
 
     def arrived(self) -> Arrived:
         """What merges put there since, by any process. Asked after `changes`, it has all that those show."""

@@ -28,6 +28,7 @@ import msgspec
 
 from fanfold.errors import WorldError
 from fanfold.kernel.paths import matches
+from fanfold.workspace.confines import make_policy
 from fanfold.workspace.files import trash
 from fanfold.workspace.files.beneath import open_top
 from fanfold.workspace.files.ignored import Ignoring
@@ -166,21 +167,13 @@ class Workspaces:
         limits: ProcessLimits | None = None,
     ) -> Policy:
         """The confines of a command in a child, or in the shared workspace when there is none."""
-        project = self._layout.project
-        entrance = child.entrance if child else None
-        points = child.base.manifest.points if child else self.watch().points
-        return Policy(
-            project=project,
-            workspace=child.path if child else project,
-            place=child.place if child else project,
-            scratch=self._layout.scratch,
-            namespaces=entrance.namespaces if entrance else None,
-            read_only=read_only or (child is not None and child.read_only),
+        return make_policy(
+            self._layout,
+            child,
+            child.base.manifest.points if child else self.watch().points,
+            read_only=read_only,
             network=network,
-            environment=dict(environment or {}),
-            points=dict(points),
-            path=os.environ.get("PATH", os.defpath),
-            home=Path.home(),
+            environment=environment or {},
             limits=limits or ProcessLimits(),
         )
 
@@ -202,11 +195,11 @@ class Workspaces:
             return known
         changes = tuple(child.changes())
         allowed = () if child.read_only else write_set
-        bad = tuple(violations(changes, allowed))
-        if bad or mode == "discard" or not changes:
-            return Merged(changes, violations=bad)
         base, tree = open_top(child.base.tree), open_top(child.path)
         try:
+            bad = tuple(violations(changes, allowed, tree))
+            if bad or mode == "discard" or not changes:
+                return Merged(changes, violations=bad)
             revision = revise(changes, base, tree)
             content = TreeContent(tree)
             if mode == "propose":

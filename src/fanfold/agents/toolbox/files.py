@@ -24,7 +24,7 @@ from fanfold.agents.toolbox import ToolFailed
 from fanfold.agents.toolbox.beneath import Spot, missing, open_regular, refuse, resolve
 from fanfold.kernel.paths import matches
 from fanfold.kernel.plan import EVERYTHING, JSON
-from fanfold.workspace.protected import is_protected
+from fanfold.kernel.sets.protected import owner_of
 
 MAX_READ_BYTES = 256 * 1024
 MAX_WRITE_BYTES = 16 * 1024 * 1024
@@ -135,8 +135,9 @@ class FileTools:
             raise ToolFailed("permission", "tool.read_only", message, "give the step a role that writes")
 
     def _check_writable(self, asked: str, real: str) -> None:
-        if is_protected(real):
-            raise refuse(asked, "this belongs to git, to Fanfold or to the roles")
+        owner = owner_of(real)
+        if owner:
+            raise refuse(asked, f"this belongs to {owner}")
         if real in ("", ".") or not matches(self._write_set, real):
             shown = ", ".join(self._write_set[:5])
             message = f'"{asked}" is outside the write_set ({shown})'

@@ -12,6 +12,7 @@ here, not when the step has done its work.
 from __future__ import annotations
 
 from fanfold.kernel.sets.globs import GlobError, check_glob, read_glob
+from fanfold.kernel.sets.protected import owner_of
 from fanfold.recipe.checks.references import Place, References
 from fanfold.recipe.drafts.draft import Draft
 from fanfold.recipe.language.notes import quoted
@@ -19,7 +20,6 @@ from fanfold.text.parse import Scalar
 from fanfold.text.template import Hole, TemplateError, parse_template
 
 _STAND_IN = "x"
-_ROLES = (".codex", ".claude")
 
 
 def read_set(key: str, draft: Draft, references: References) -> tuple[tuple[str, ...], bool]:
@@ -56,12 +56,7 @@ def _check_static(node: Scalar, references: References, *, writes: bool) -> None
 
 def _owner(pattern: str) -> str:
     """Whose files a pattern is all about; nothing for one that can match others."""
-    head = [name.lower() for name in read_glob(pattern).head]
-    if ".git" in head:
-        return "git"
-    if head[:1] == [".fanfold"]:
-        return "Fanfold"
-    return "the roles" if head[1:2] == ["agents"] and head[0] in _ROLES else ""
+    return owner_of("/".join(read_glob(pattern).head))
 
 
 def _check_templated(node: Scalar, draft: Draft, references: References) -> None:

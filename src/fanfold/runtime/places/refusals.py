@@ -20,7 +20,7 @@ WHY = {
     "read_only": ("it may only read", "give the step a write_set if it is to change files"),
     "protected": (
         "git's, Fanfold's or a role's",
-        "what belongs to git, to Fanfold or to the roles is no step's to change, whatever write_set says",
+        "what belongs to git, Fanfold, Codex or Claude Code is no step's to change, whatever write_set says",
     ),
     "special_file": (
         "no file, link or folder",

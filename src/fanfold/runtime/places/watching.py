@@ -117,9 +117,7 @@ class Watching:
 
 def _strays(watched: _Watched, watch: Watch) -> tuple[list[Violation], bool]:
     """What nobody else is known to have changed, and whether all that others merged is known."""
-    from fanfold.workspace.snapshots.changes import violations
-
-    found = violations(watch.changes(), watched.own)
+    found = watch.violations(watched.own)
     strays = [one for one in found if not any(matches(claimed, one.path) for claimed in watched.beside)]
     arrived = watch.arrived()
     return [one for one in strays if one.path not in arrived.paths], arrived.complete

@@ -1,9 +1,9 @@
 """How git is called: always in our private store, so that no configuration of any tree is obeyed.
 
 Rules
-* Git run in somebody's work tree obeys that tree's `.git/config`, which may name programs to run. So `GIT_DIR`
-  is our own store in every call, also where git is asked about the user's files. Of theirs it reads the index
-  and writes nothing.
+* Git run in somebody's work tree obeys that tree's `.git/config`, which may name programs to run. `GIT_DIR`
+  is our own store in every call, also where git is asked about the user's files. Of theirs it reads
+  the index and writes nothing.
 * Nothing is run or fetched on the way: no hooks, no file-system monitor, no protocol, no lazy fetch, no
   prompts, none of the variables that a hook may have left us.
 * For merges neither global nor system configuration counts, so a merge is the same everywhere. What is

@@ -18,11 +18,11 @@ from typing import Literal, Protocol, TypeAlias
 import msgspec
 
 from fanfold.errors import WorldError
+from fanfold.kernel.sets.protected import plain_name
 from fanfold.workspace.files.beneath import PathProblem, open_folder, open_top
 from fanfold.workspace.files.ignored import CACHES, DEPENDENCIES, MARKS, Belonging, Ignoring, is_built
 from fanfold.workspace.files.layout import OWN_FOLDER
 from fanfold.workspace.files.manifest import GRAIN_NS, Entry, Manifest
-from fanfold.workspace.protected import plain_name
 
 _MARKED = frozenset(MARKS)
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC

@@ -1,29 +1,35 @@
 """The command line of bubblewrap for a policy.
 
 Inside: `/` read-only; own user, pid, ipc, uts and cgroup namespaces, the network's unless allowed; fresh
-/proc and /dev; homes, temporary and run-time folders private and empty except programs; the workspace at the
-project's own path; in it `.git` and dependency folders read-only from the parent, and an empty `.fanfold`.
+/proc and /dev; what is not the system's own is empty except programs, and writable only where programs keep
+temporary things; the workspace at the project's own path; in it `.git` and dependency folders read-only from
+the parent, and an empty `.fanfold`.
+
+A word of the command line is text, or a `Bind` that the launcher opens and hands over by its handle.
 """
 
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 from functools import cache
 from pathlib import Path
+from typing import TypeAlias
 
-from fanfold.workspace.protected import ROLE_FOLDERS
-from fanfold.workspace.sandbox.policy import Policy, hidden_folders, programs
+from fanfold.kernel.sets.protected import OWNERS
+from fanfold.workspace.files.programs import find_program
+from fanfold.workspace.sandbox.policy import Bind, Policy, hidden_folders, is_scratch, programs
+
+Word: TypeAlias = str | Bind
 
 _KERNEL = ("sys", "sysrq-trigger", "irq", "bus", "fs", "acpi", "scsi")
 """Parts of /proc through which the whole machine is set, writable for whoever is root outside."""
 
 
 @cache
-def program() -> str | None:
-    """Where bubblewrap is."""
-    return shutil.which("bwrap")
+def program(project: Path = Path("/nonexistent")) -> str | None:
+    """Where bubblewrap is; never in the project."""
+    return find_program("bwrap", project)
 
 
 @cache
@@ -45,9 +51,14 @@ def namespaces(network: bool) -> list[str]:
     return [*found, "--cap-drop", "ALL", "--die-with-parent", "--new-session"]
 
 
-def arguments(policy: Policy) -> list[str]:
+def takes_handles() -> bool:
+    """Whether this bubblewrap binds what is behind a handle; older ones are given the path of it."""
+    return "--ro-bind-fd" in _options()
+
+
+def arguments(policy: Policy) -> list[Word]:
     """Everything up to the command; the program is told to start in the project."""
-    found = [program() or "bwrap", *namespaces(policy.network)]
+    found: list[Word] = [program(policy.project) or "bwrap", *namespaces(policy.network)]
     found += ["--ro-bind", "/", "/", "--dev", "/dev", "--proc", "/proc"]
     for name in _KERNEL:
         found += ["--ro-bind-try", f"/proc/{name}", f"/proc/{name}"]
@@ -60,8 +71,11 @@ def arguments(policy: Policy) -> list[str]:
         found += ["--ro-bind-try", str(path), str(path)]
     if policy.network:
         found += _name_service(hidden)
-    found += ["--ro-bind" if policy.read_only else "--bind", str(policy.place), str(policy.project)]
+    found.append(Bind(str(policy.project), str(policy.place), read_only=policy.read_only))
     found += _bound_in(policy)
+    for folder in hidden:
+        if not is_scratch(policy, folder):
+            found += ["--remount-ro", str(folder)]
     return [*found, "--chdir", str(policy.project), "--"]
 
 
@@ -69,41 +83,19 @@ def _sized(policy: Policy) -> list[str]:
     return ["--size", str(policy.limits.max_scratch_bytes)] if "--size" in _options() else []
 
 
-def _bound_in(policy: Policy) -> list[str]:
+def _bound_in(policy: Policy) -> list[Word]:
     """What of the parent appears in the workspace, read-only."""
-    found: list[str] = []
+    found: list[Word] = []
     for path in sorted(policy.points):
         inside = str(policy.project / path)
         name = path.rpartition("/")[2]
         if path == ".fanfold":
             found += ["--tmpfs", inside, "--remount-ro", inside]
         elif name == ".git" or not policy.shared:
-            found += ["--ro-bind-try", inside, inside]
-            found += _elsewhere(policy, Path(inside)) if name == ".git" and not policy.points[path] else []
-    for path in ROLE_FOLDERS:
-        if (policy.workspace / path).is_dir():
-            outer = path.partition("/")[0]
-            if policy.shared and not policy.read_only and not (policy.workspace / outer).is_symlink():
-                # Else it could be renamed with what is closed in it, and another put in its place.
-                found += ["--bind", str(policy.place / outer), str(policy.project / outer)]
-            found += ["--ro-bind", str(policy.place / path), str(policy.project / path)]
-    return found
-
-
-def _elsewhere(policy: Policy, file: Path) -> list[str]:
-    """The folder a `.git` file names, and the repository that one belongs to, where they would be hidden."""
-    try:
-        words = file.read_text().partition("gitdir:")[2].strip()
-    except OSError:
-        return []
-    folder = Path(os.path.realpath(file.parent / words))
-    found: list[str] = []
-    common = folder / "commondir"
-    outer = Path(os.path.realpath(folder / common.read_text().strip())) if common.is_file() else folder
-    for one in dict.fromkeys((outer, folder)):
-        if one.is_dir() and not one.is_relative_to(policy.project):
-            found += ["--ro-bind-try", str(one), str(one)]
-    return found
+            found.append(Bind(inside, str(policy.project), path))
+    found += [Bind(folder, folder) for folder in policy.repositories]
+    others = (name for name in OWNERS if name not in (".git", ".fanfold"))
+    return [*found, *(Bind(str(policy.project / name), str(policy.place), name) for name in others)]
 
 
 def _name_service(hidden: list[Path]) -> list[str]:

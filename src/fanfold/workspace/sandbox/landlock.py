@@ -13,8 +13,8 @@ from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 
+from fanfold.kernel.sets.protected import OWNERS
 from fanfold.process_identity import ProcessIdentity, this_process
-from fanfold.workspace.protected import ROLE_FOLDERS
 from fanfold.workspace.sandbox.policy import Policy, hidden_folders, programs
 
 MIN_ABI = 3
@@ -25,7 +25,8 @@ _CHAR, _BLOCK = 1 << 6, 1 << 11
 _REFER, _TRUNCATE, _IOCTL = 1 << 13, 1 << 14, 1 << 15
 _READING = _EXECUTE | _READ | _LIST
 _ON_FILES = _EXECUTE | _WRITE | _READ | _TRUNCATE | _IOCTL
-_DEVICES = ("null", "zero", "full", "random", "urandom", "tty", "ptmx", "pts")
+_DEVICES = ("null", "zero", "full", "random", "urandom")
+"""No terminals: those of the user are in the same place as new ones."""
 
 
 @cache
@@ -55,31 +56,41 @@ def scope_only() -> dict[str, object] | None:
 
 
 def rules(policy: Policy, scratch: Path) -> dict[str, object]:
-    """The rules of a policy as the launcher takes them."""
+    """The rules of a policy as the launcher takes them: rights on what is at a path beneath a folder."""
     everything = _everything()
     writing = everything & ~(_CHAR | _BLOCK)
     hidden = [*hidden_folders(policy), Path("/dev"), Path("/proc"), Path("/sys")]
-    paths: list[tuple[str, int]] = [(path, _READING) for path in around(Path("/"), [*hidden, policy.project])]
-    paths += [("/proc", _READING), ("/sys", _READING), ("/dev", _LIST | _READ)]
-    paths += [(f"/dev/{name}", _READ | _WRITE | _IOCTL & everything) for name in _DEVICES]
-    paths += [(str(path), _READING) for path in programs(policy, hidden)]
-    paths += [(str(scratch), writing)]
+    paths = [_rule(path, _READING) for path in around(Path("/"), [*hidden, policy.project])]
+    paths += [_rule("/proc", _READING), _rule("/sys", _READING), _rule("/dev", _LIST | _READ)]
+    paths += [_rule(f"/dev/{name}", _READ | _WRITE | _IOCTL & everything) for name in _DEVICES]
+    paths += [_rule(path, _READING) for path in programs(policy, hidden)]
+    paths += [_rule(scratch, writing)]
+    top = str(policy.project)
     if policy.shared:
         own = policy.project / ".fanfold"
-        paths += [(path, _READING) for path in around(policy.project, [own])]
+        paths += [_beneath(top, path, _READING) for path in around(policy.project, [own])]
         if not policy.read_only:
-            closed = [policy.project / path for path in (*policy.points, *ROLE_FOLDERS) if _is_closed(path)]
-            paths += [(path, writing) for path in around(policy.project, [own, *closed])]
+            closed = [policy.project / path for path in (*policy.points, *OWNERS) if _is_closed(path)]
+            paths += [_beneath(top, path, writing) for path in around(policy.project, [own, *closed])]
     else:
-        paths.append((str(policy.place), _READING if policy.read_only else writing))
-        paths += [(str(policy.project / path), _READING) for path in policy.points if path != ".fanfold"]
+        paths.append(_rule(policy.place, _READING if policy.read_only else writing))
+        paths += [(top, path, _READING) for path in policy.points if path != ".fanfold"]
     net = 3 if abi() >= 4 and not policy.network else 0
     scoped = 3 if abi() >= 6 else 0
     return {"fs": everything, "net": net, "scoped": scoped, "files": _ON_FILES & everything, "paths": paths}
 
 
+def _rule(path: str | Path, access: int) -> tuple[str, str, int]:
+    return str(path), "", access
+
+
+def _beneath(top: str, path: str, access: int) -> tuple[str, str, int]:
+    """For what the project holds: no link on the way is followed."""
+    return top, os.path.relpath(path, top) if path != top else "", access
+
+
 def _is_closed(path: str) -> bool:
-    return path in (".git", ".fanfold", *ROLE_FOLDERS) or path.endswith("/.git")
+    return path in OWNERS or path.endswith("/.git")
 
 
 def around(top: Path, closed: Iterable[Path]) -> list[str]:

@@ -15,6 +15,7 @@ import ctypes
 import json
 import os
 import resource
+import stat
 import sys
 from typing import Any
 
@@ -75,6 +76,42 @@ def stand_apart(place: str) -> None:
             libc.umount2(path, MNT_DETACH)
 
 
+def open_beneath(top: str, path: str) -> int | None:
+    """A handle of what is at a path beneath a folder; None when it is not there or a link is on the way."""
+    handle = -1
+    try:
+        handle = os.open(top, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
+        for name in filter(None, path.split("/")):
+            below = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=handle)
+            os.close(handle)
+            handle = below
+    except OSError:
+        if handle >= 0:
+            os.close(handle)
+        return None
+    if stat.S_ISLNK(os.fstat(handle).st_mode):
+        os.close(handle)
+        return None
+    return handle
+
+
+def bound(words: list[Any], by_handle: bool) -> list[str]:
+    """The words of the wrapper, with everything that is to be bound in opened."""
+    found: list[str] = []
+    for word in words:
+        if isinstance(word, str):
+            found.append(word)
+            continue
+        handle = open_beneath(word["top"], word["path"])
+        if handle is None:
+            continue
+        os.set_inheritable(handle, True)
+        how = "--ro-bind" if word["read_only"] else "--bind"
+        source = [f"{how}-fd", str(handle)] if by_handle else [how, os.readlink(f"/proc/self/fd/{handle}")]
+        found += [*source, word["inside"]]
+    return found
+
+
 def limit(limits: dict[str, int]) -> None:
     for name, value in limits.items():
         number = getattr(resource, f"RLIMIT_{name}")
@@ -112,16 +149,15 @@ def restrict(rules: dict[str, Any]) -> None:
     attributes = (ctypes.c_uint64 * 3)(rules["fs"], rules["net"], rules["scoped"])
     size = sizes["scoped" if rules["scoped"] else "net" if rules["net"] else "fs"]
     ruleset = checked(libc.syscall(CREATE_RULESET, attributes, ctypes.c_size_t(size), 0), "Landlock")
-    for path, access in rules["paths"]:
-        try:
-            handle = os.open(path, os.O_PATH | os.O_CLOEXEC)
-        except OSError:
-            continue  # what is not there needs no rule
-        rights = access if os.path.isdir(path) else access & rules["files"]
+    for top, path, access in rules["paths"]:
+        handle = open_beneath(top, path)
+        if handle is None:
+            continue  # what is not there needs no rule, and a link none: what it leads to has its own
+        rights = access if stat.S_ISDIR(os.fstat(handle).st_mode) else access & rules["files"]
         rule = (ctypes.c_char * 12).from_buffer_copy(
             rights.to_bytes(8, sys.byteorder) + handle.to_bytes(4, sys.byteorder)
         )
-        checked(libc.syscall(ADD_RULE, ruleset, 1, rule, 0), f"Landlock for {path}")
+        checked(libc.syscall(ADD_RULE, ruleset, 1, rule, 0), f"Landlock for {top}/{path}")
         os.close(handle)
     checked(libc.syscall(RESTRICT_SELF, ruleset, 0), "Landlock")
     os.close(ruleset)
@@ -166,7 +202,7 @@ def main(spec: dict[str, Any], command: list[str]) -> None:
         stand_apart(spec["place"])
     limit(spec["limits"])
     code = base64.b64decode(spec["filter"])
-    wrapper = list(spec["wrapper"])
+    wrapper = bound(spec["wrapper"], spec["by_handle"])
     if spec["cwd"]:
         os.chdir(spec["cwd"])
     if wrapper and code:

@@ -57,7 +57,13 @@ def _bubblewrap() -> Level:
         return Level("bubblewrap", False, str(error))
     if ended.returncode:
         return Level("bubblewrap", False, ended.stderr.strip()[-200:] or f"it ends with {ended.returncode}")
-    cannot = [*_limits(), "a limit on the bytes a workspace takes on disk, beyond that on each file"]
+    cannot = [
+        *_limits(),
+        "a limit on the bytes a workspace takes on disk, beyond that on each file",
+        "closing sockets and pipes that lie below /usr, /etc, /opt or /var/lib",
+    ]
+    if not bubblewrap.takes_handles():
+        cannot.append("binding by handle: this version is given paths, checked right before")
     if not seccomp.is_available():
         cannot.append("a filter of system calls on this processor")
     if landlock.abi() < 6:
@@ -81,7 +87,7 @@ def _landlock() -> Level:
         "the workspace at the project's own path",
         "a pid namespace: processes outside are seen, and what escapes its parent is found by its mark",
         "chmod, chown and extended attributes inside (they are refused, since they cannot be confined)",
-        "unix sockets inside",
+        "unix sockets and terminals inside",
         "git and dependency folders inside an isolated workspace",
         "new entries beside closed ones for a shared writer (at the top of the project)",
         "keeping the times of files outside from being changed by their owner",

@@ -1,4 +1,12 @@
-"""What one command may see and do: the sandbox's input, whatever level carries it out."""
+"""What one command may see and do: the sandbox's input, whatever level carries it out.
+
+Rules
+* What of the project is bound in is named beneath the project and opened so, no link followed, by the process
+  that makes the sandbox, right before it does: a folder that somebody replaced by a link is not there.
+* Of the machine only the system's own folders are seen. Homes, temporary and run-time folders, data and
+  everything else at the top is hidden: files there are not ours to show, and sockets and pipes lead to
+  programs outside whatever the mount says.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +18,11 @@ from pathlib import Path
 
 import msgspec
 
-_HIDDEN = ("/home", "/root", "/tmp", "/var/tmp", "/run", "/mnt", "/media")  # noqa: S108 - hidden, not used
+_SYSTEM = frozenset("bin boot dev etc gnu lib lib32 lib64 libx32 nix opt proc sbin snap sys usr var".split())
+"""What a system keeps at the top; all other folders there are hidden."""
+_SCRATCH = ("/home", "/root", "/tmp", "/var/tmp", "/run")  # noqa: S108 - hidden, not used
+_VARIABLE_PARTS = frozenset(("cache", "lib"))
+"""What of /var is seen: certificates, fonts and package databases that programs look for."""
 
 
 GIVEN = "FANFOLD_GIVEN_"
@@ -27,6 +39,15 @@ class ProcessLimits(msgspec.Struct, frozen=True):
     max_open_files: int = 4_096
     max_scratch_bytes: int = 1024**3
     """Of each private temporary folder."""
+
+
+class Bind(msgspec.Struct, frozen=True):
+    """Something that appears inside: what is at `path` beneath the folder `top`, no link followed."""
+
+    inside: str
+    top: str
+    path: str = ""
+    read_only: bool = True
 
 
 class Policy(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,6 +67,8 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     environment: Mapping[str, str] = {}
     points: Mapping[str, bool] = {}
     """What is bound in read-only from the parent, True for folders."""
+    repositories: tuple[str, ...] = ()
+    """Folders of git's outside the project that belong to it: bound in read-only where they are."""
     path: str = os.defpath
     home: Path = Path("/nonexistent")
     limits: ProcessLimits = ProcessLimits()
@@ -57,15 +80,37 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def hidden_folders(policy: Policy) -> list[Path]:
-    """Homes, temporary and run-time folders, without those inside another of them."""
-    wanted = [*_HIDDEN, str(policy.home), os.environ.get("TMPDIR", "/tmp")]  # noqa: S108 - hidden, not used
+    """What is not the system's own, without folders inside another of them."""
+    wanted = [str(policy.home), os.environ.get("TMPDIR", "/tmp")]  # noqa: S108 - hidden, not used
+    for top, seen in (("/", _SYSTEM), ("/var", _VARIABLE_PARTS)):
+        with os.scandir(top) as listing:
+            wanted += [entry.path for entry in listing if entry.name not in seen]
     found: list[Path] = []
     for name in sorted({os.path.realpath(name) for name in wanted if name and os.path.isdir(name)}):
         folder = Path(name)
         if folder == Path("/") or any(folder.is_relative_to(one) for one in found):
             continue
-        found.append(folder)
+        if not _is_system(folder):  # a link at the top may lead to one
+            found.append(folder)
     return found
+
+
+def is_scratch(policy: Policy, folder: Path) -> bool:
+    """Whether programs expect to be able to write in a hidden folder: homes, temporary and run-time ones."""
+    wanted = (*_SCRATCH, str(policy.home), os.environ.get("TMPDIR", "/tmp"))  # noqa: S108 - hidden, not used
+    return any(Path(os.path.realpath(name)).is_relative_to(folder) for name in wanted)
+
+
+def _is_system(folder: Path) -> bool:
+    """Whether hiding this folder would hide what programs are made of.
+
+    >>> _is_system(Path("/usr/lib")), _is_system(Path("/home")), _is_system(Path("/var/tmp"))
+    (True, False, False)
+    """
+    names = folder.parts[1:]
+    if names[0] == "var":
+        return len(names) == 1 or names[1] in _VARIABLE_PARTS
+    return names[0] in _SYSTEM
 
 
 def programs(policy: Policy, hidden: list[Path]) -> list[Path]:

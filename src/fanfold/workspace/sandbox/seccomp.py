@@ -18,18 +18,22 @@ import socket
 import struct
 from collections.abc import Mapping
 
-_LOAD, _JEQ, _JGE, _JSET, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
+_LOAD, _JEQ, _JGE, _JSET, _RETURN, _AND = 0x20, 0x15, 0x35, 0x45, 0x06, 0x54
 _NUMBER, _ARCH, _ARG0, _ARG1 = 0, 4, 16, 24
 _ALLOW, _ERRNO, _KILL = 0x7FFF0000, 0x00050000, 0x80000000
 _NEW_NAMESPACES = 0x7E020000
 _TIOCSTI, _TIOCLINUX = 0x5412, 0x541C
 _X32 = 0x40000000
+_KIND = 0xC000FF00
+_SETS_ATTRIBUTES = (0x40006600, 0x40005800)
+"""Requests that a file be marked (immutable, append-only …): Landlock lets them through wherever a file may
+be read."""
 
 _SINCE_5 = {
     "io_uring_setup": 425, "io_uring_enter": 426, "io_uring_register": 427, "open_tree": 428,
     "move_mount": 429, "fsopen": 430, "fsconfig": 431, "fsmount": 432, "fspick": 433, "clone3": 435,
     "pidfd_getfd": 438, "mount_setattr": 442, "quotactl_fd": 443, "fchmodat2": 452, "setxattrat": 463,
-    "removexattrat": 466,
+    "removexattrat": 466, "file_setattr": 469,
 }  # fmt: skip
 _X86_64 = {
     "socket": 41, "clone": 56, "ioctl": 16, "mount": 165, "umount2": 166, "pivot_root": 155, "chroot": 161,
@@ -77,8 +81,8 @@ where no pid namespace hides the others."""
 _SPECIAL = ("socket", "clone", "ioctl", *_ABSENT, *_OF_OTHERS)
 _LANDLOCK_ONLY = frozenset(
     """chmod fchmod fchmodat fchmodat2 chown fchown lchown fchownat setxattr lsetxattr fsetxattr setxattrat
-    removexattr lremovexattr fremovexattr removexattrat shmget shmat shmctl semget semop semctl semtimedop
-    msgget msgsnd msgrcv msgctl mq_open mq_unlink""".split()
+    file_setattr removexattr lremovexattr fremovexattr removexattrat shmget shmat shmctl semget semop semctl
+    semtimedop msgget msgsnd msgrcv msgctl mq_open mq_unlink""".split()
 )
 
 
@@ -104,7 +108,11 @@ def assemble(*, alone: bool, network: bool) -> bytes:
         code += [(_JEQ, 0, 1, numbers[name]), (_RETURN, 0, 0, _ERRNO | errno.ENOSYS)]
     code += _case(numbers["clone"], _ARG0, [(_JSET, 0, 1, _NEW_NAMESPACES), *_refuse(errno.EPERM)])
     typing = [(_JEQ, 1, 0, _TIOCSTI), (_JEQ, 0, 1, _TIOCLINUX), *_refuse(errno.EPERM)]
-    code += _case(numbers["ioctl"], _ARG1, typing)
+    marking = [
+        (_AND, 0, 0, _KIND),
+        *(line for kind in _SETS_ATTRIBUTES for line in ((_JEQ, 0, 1, kind), *_refuse(errno.EPERM))),
+    ]
+    code += _case(numbers["ioctl"], _ARG1, [*typing, *(marking if alone else ())])
     allowed = [line for family in families for line in ((_JEQ, 0, 1, int(family)), (_RETURN, 0, 0, _ALLOW))]
     code += _case(numbers["socket"], _ARG0, [*allowed, *_refuse(errno.EPERM)])
     if alone:

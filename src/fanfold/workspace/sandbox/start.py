@@ -10,8 +10,9 @@ Rules
 * Bubblewrap first: own namespaces, the workspace at the project's own path, all else read-only or empty.
   Landlock and seccomp second. Nothing third: the command is refused unless the user asked for `unsafe`.
 * Both fail closed: what cannot be put in place ends the command before it began.
-* A plan holds no secret and no handle: the environment's values travel in the environment, its names in the
-  plan, and everything else is opened by path.
+* A plan holds no secret: the environment's values travel in the environment, its names in the plan.
+* What is bound in is opened by the launcher, beneath a folder and without following links, and handed over by
+  its handle; what is a link by then, or gone, is not there inside.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal, TypeAlias
+
+from msgspec import to_builtins
 
 from fanfold.errors import EXIT_PERMISSION, WorldError
 from fanfold.workspace.files import trash
@@ -103,6 +106,7 @@ def plan_sandbox(level: LevelName, policy: Policy) -> Launch:
         "limits": {},
         "filter": "",
         "wrapper": [],
+        "by_handle": bubblewrap.takes_handles(),
         "place": str(policy.place),
         "cwd": "",
         "drop": False,
@@ -125,7 +129,7 @@ def plan_sandbox(level: LevelName, policy: Policy) -> Launch:
             "CORE": 0,
         }
     if level == "bubblewrap":
-        spec["wrapper"] = bubblewrap.arguments(policy)
+        spec["wrapper"] = [to_builtins(word) for word in bubblewrap.arguments(policy)]
         if seccomp.is_available():
             code = seccomp.assemble(alone=False, network=policy.network)
             spec["filter"] = base64.b64encode(code).decode()

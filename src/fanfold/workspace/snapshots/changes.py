@@ -16,16 +16,17 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import Literal
 
 import msgspec
 
 from fanfold.kernel.paths import matches
-from fanfold.workspace.files.beneath import PathProblem, open_folder
+from fanfold.kernel.sets.protected import LEFTOVER, is_protected, leads_out, plain_name
+from fanfold.workspace.files.beneath import PathProblem, open_folder, spot_beneath
 from fanfold.workspace.files.copies import same_content
 from fanfold.workspace.files.ignored import CACHES, DEPENDENCIES, Ignoring
 from fanfold.workspace.files.manifest import Entry, Manifest, git_mode
-from fanfold.workspace.protected import LEFTOVER, is_protected, leads_out, plain_name
 from fanfold.workspace.snapshots.declared import asked_for
 from fanfold.workspace.snapshots.overlay import is_rewritten
 
@@ -62,15 +63,18 @@ class Found(msgspec.Struct, frozen=True):
     """Those that are none."""
 
 
-def violations(changes: Iterable[Change], write_set: Sequence[str] | None) -> list[Violation]:
+def violations(
+    changes: Iterable[Change], write_set: Sequence[str] | None, tree: int | None = None
+) -> list[Violation]:
     """What of these changes must not be merged. No write-set (None) allows everything, an empty one nothing.
+    `tree` is the open folder they were made in: links are followed through what is there.
 
     >>> violations([Change("src/a.py", "added"), Change("README.md", "deleted")], ["src/**"])
     [Violation(path='README.md', why='outside_write_set')]
     """
     found: list[Violation] = []
     for change in changes:
-        why = _never(change)
+        why = _never(change, tree)
         if why is None and write_set is not None:
             if not write_set:
                 why = "read_only"
@@ -82,19 +86,32 @@ def violations(changes: Iterable[Change], write_set: Sequence[str] | None) -> li
 
 
 def _never(
-    change: Change,
+    change: Change, tree: int | None
 ) -> Literal["outside_write_set", "read_only", "protected", "special_file", "leads_out", "bad_name"] | None:
     if is_protected(change.path):
         return "protected"
     if change.what == "special":
         return "special_file"
-    if change.what == "link" and change.kind != "deleted" and leads_out(change.path, change.target):
-        return "leads_out"
+    if change.what == "link" and change.kind != "deleted":
+        links = partial(_link_at, tree)
+        if leads_out(change.path, change.target, links):
+            return "leads_out"
     try:
         change.path.encode()
     except UnicodeEncodeError:
         return "bad_name"
     return None
+
+
+def _link_at(tree: int | None, path: str) -> str | None:
+    """Where the link at a path of a tree points; None for what is no link, or not there."""
+    if tree is None:
+        return None
+    try:
+        with spot_beneath(tree, path) as spot:
+            return os.readlink(spot.name, dir_fd=spot.folder)
+    except (OSError, PathProblem):
+        return None
 
 
 class Touched:
