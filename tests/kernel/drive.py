@@ -12,6 +12,7 @@ from fanfold.kernel.commands import (
     Evaluate,
     Finish,
     Pause,
+    Queue,
     Retry,
     Skip,
     Start,
@@ -19,6 +20,7 @@ from fanfold.kernel.commands import (
 )
 from fanfold.kernel.decide import decide, next_timer
 from fanfold.kernel.events import (
+    Added,
     CancelRequested,
     Created,
     Decided,
@@ -125,6 +127,17 @@ class Drive:
     def pause(self) -> None:
         self.report_run(PauseRequested())
 
+    def add(self, *steps: Step) -> None:
+        for step in steps:
+            self.report_run(Added(step=step))
+
+    def send(self, name: str, turn: int) -> str:
+        """The next turn of a child of an open run; its path."""
+        before = name if turn == 2 else f"{name}#{turn - 1}"
+        action = AgentAction(prompt="and now?", continue_from=before)
+        self.add(Step(id=f"{name}#{turn}", action=action, after=(before,)))
+        return f"{name}#{turn}"
+
     def report(self, path: str, status: str = "completed", **more: Any) -> None:
         """The result of the execution under way at a tree path (or of the one given)."""
         node = self.node(path)
@@ -196,6 +209,8 @@ class Drive:
                 return self._decided(
                     step, what, self.values.get(f"{path}:{what}", self.values.get(path, True))
                 )
+            case Queue(step=step):
+                return StepEvent(step, "queued")
             case Start(step=step, type=kind, attempt=attempt, execution=execution):
                 self.starts.append(path)
                 if path in self.values and isinstance(self.values[path], StepEvent):

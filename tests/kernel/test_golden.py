@@ -1,6 +1,6 @@
 """Logs written by released kernels must fold for ever, to the same statuses.
 
-A golden log is made once per release with `python -m tests.kernel.test_golden NAME` and never rewritten:
+Golden logs are made once per release with `python -m tests.kernel.test_golden RELEASE` and never rewritten:
 when the format changes, old lines are upcast, not replaced.
 """
 
@@ -12,14 +12,32 @@ from pathlib import Path
 
 import pytest
 
-from fanfold.kernel.events import read_line
+from fanfold.kernel.events import CloseRequested, EndRequested, ResumeRequested, read_line
 from fanfold.kernel.invariants import Auditor
-from fanfold.kernel.plan import Retry
+from fanfold.kernel.plan import Plan, Retry
 from fanfold.kernel.state import create_state, evolve
 from tests.kernel.drive import Drive, agent, approval, call, function, group, plan, repeat
 
 FOLDER = Path(__file__).parent / "golden"
 LOGS = sorted(FOLDER.glob("*.jsonl"))
+
+
+def make_open_run() -> Drive:
+    """Children that are added, spoken to, interrupted, resumed and closed."""
+    run = Drive(Plan(name="hand", open=True, steps=()), max_concurrency=1)
+    run.add(agent("a", write_set=("x",)), agent("b"), function("c", "a"))
+    run.send("a", 2)
+    run.crash()
+    run.resume()
+    run.report_run(ResumeRequested("a"))
+    run.complete("b")
+    run.fail("a")
+    run.report_run(CloseRequested("a#2"))
+    run.report("a#2", "cancelled")
+    run.report("a#2", "closed")
+    run.report_run(EndRequested())
+    assert run.status() == "partial"
+    return run
 
 
 def make() -> Drive:
@@ -76,6 +94,6 @@ def test_there_are_golden_logs() -> None:
 
 
 if __name__ == "__main__":
-    made = make()
-    target = FOLDER / f"{sys.argv[1]}.jsonl"
-    target.write_bytes(b"\n".join([*made.lines, json.dumps(made.statuses()).encode()]) + b"\n")
+    for name, made in (("recipe", make()), ("open-run", make_open_run())):
+        target = FOLDER / f"{sys.argv[1]}-{name}.jsonl"
+        target.write_bytes(b"\n".join([*made.lines, json.dumps(made.statuses()).encode()]) + b"\n")

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from fanfold.kernel import decide, state
 from fanfold.kernel.budget import NOTHING
-from fanfold.kernel.fold import admission, progress, run_events, step_events, sweep
+from fanfold.kernel.fold import admission, open_runs, outcomes, progress, run_events, step_events, sweep
 from fanfold.kernel.nodes import MAP, Composite, Loop, Map, Node, Scope
 
 Planted = Callable[[Any], Any]
@@ -351,3 +351,98 @@ def raised_limits_are_ignored(real: Any) -> Any:
         pass
 
     return raise_limits
+
+
+# Open runs
+
+
+@planted(outcomes, "wind_up")
+def an_open_run_ends_when_it_is_idle(real: Any) -> Any:
+    def wind_up(state: Any, node: Composite) -> None:
+        growing, node.run.growing = node.run.growing, False
+        real(state, node)
+        node.run.growing = growing
+
+    return wind_up
+
+
+@planted(open_runs, "end")
+def an_open_run_does_not_hear_that_it_should_end(real: Any) -> Any:
+    def end(state: Any, run: Any, data: Any) -> None:
+        pass
+
+    return end
+
+
+@planted(step_events, "_wait_to_be_resumed")
+def a_takeover_pays_for_interrupted_children_again(real: Any) -> Any:
+    def wait_to_be_resumed(state: Any, node: Node) -> None:
+        step_events._restart(state, node)
+
+    return wait_to_be_resumed
+
+
+@planted(step_events, "_wait_to_be_resumed")
+def an_interrupted_child_keeps_its_slot(real: Any) -> Any:
+    def wait_to_be_resumed(state: Any, node: Node) -> None:
+        real(state, node)
+        state.live += 1
+
+    return wait_to_be_resumed
+
+
+@planted(admission, "_choose")
+def a_resumed_child_begins_a_new_attempt(real: Any) -> Any:
+    def choose(state: Any, node: Node) -> None:
+        node.lost = False
+        real(state, node)
+
+    return choose
+
+
+@planted(progress, "add_step")
+def a_turn_does_not_wait_for_the_one_before(real: Any) -> Any:
+    def add_step(state: Any, scope: Scope, step: Any) -> Node:
+        node: Node = real(state, scope, step)
+        if step.after:
+            node.unmet = 0
+        return node
+
+    return add_step
+
+
+@planted(progress, "finish")
+def a_turn_is_skipped_when_the_one_before_failed(real: Any) -> Any:
+    def finish(state: Any, node: Node, status: str, reason: str = "") -> None:
+        real(state, node, status, reason)
+        for dependent in node.dependents:
+            if status == "failed" and node.step.id in dependent.step.after and not dependent.unmet:
+                dependent.blocked_by = node
+                state.agenda.clear()
+                progress.admit(state, dependent)
+
+    return finish
+
+
+@planted(step_events, "_closed")
+def a_closed_child_is_given_another_turn(real: Any) -> Any:
+    def closed(state: Any, node: Node, data: Any) -> None:
+        pass
+
+    return closed
+
+
+@planted(open_runs, "_turns_from")
+def a_close_leaves_the_turns_behind_it(real: Any) -> Any:
+    def turns_from(node: Node) -> list[Node]:
+        return [node]
+
+    return turns_from
+
+
+@planted(open_runs, "close")
+def a_close_is_not_heard(real: Any) -> Any:
+    def close(state: Any, run: Any, data: Any) -> None:
+        pass
+
+    return close

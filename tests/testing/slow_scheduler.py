@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from fanfold.kernel.events import (
+    UNBOUNDED,
     Created,
     Decided,
     Event,
@@ -32,15 +33,17 @@ def address(node: Node) -> Address:
 
 
 class SlowScheduler:
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, *, is_open: bool) -> None:
         self.slots = settings.max_concurrency
-        self.agents = settings.max_agents
+        self.agents = settings.max_agents if not is_open else UNBOUNDED
         self.raised = 0
         self.ended: dict[Address, tuple[str, str]] = {}
         self.live: dict[Address, Node] = {}
         self.begun: list[Node] = []
         """Every attempt that was ever admitted."""
         self.evaluated: set[Address] = set()
+        self.queued: set[Address] = set()
+        """Steps that were added to an open run and took their place."""
         self.open: set[Address] = set()
         """Scopes whose start is in the log; runs have the path ""."""
         self.ready_at: dict[Address, int] = {}
@@ -67,7 +70,9 @@ class SlowScheduler:
     def _observe_step(self, where: Address, data: StepEvent | SubagentEvent, state: State) -> None:
         word = EVENT_WORDS.get(data.status, data.status)
         node = state.runs[where[0]].nodes[where[1]]
-        if word == "started":
+        if word == "queued":
+            self.queued.add(where)
+        elif word == "started":
             self.open.add(where)
             if node.kind == LEAF:
                 self.live[where] = node
@@ -97,9 +102,13 @@ class SlowScheduler:
         asks = step.when is not None and parent.kind != LOOP and node.kind != MAP
         if (asks or (step.templated_sets and node.kind == LEAF)) and address(node) not in self.evaluated:
             return False
+        if parent is node.run.scope and node.run.plan.open and address(node) not in self.queued:
+            return False
         if parent.kind == SCOPE:
-            return address(parent) in self.open and all(
-                self._lets_through(node, name) for name in step.depends_on
+            return (
+                address(parent) in self.open
+                and all(self._lets_through(node, name) for name in step.depends_on)
+                and all((node.run.id, name) in self.ended for name in step.after)
             )
         return True
 

@@ -11,6 +11,16 @@ from tests.testing.planted import PLANTED, plant
 SEEDS = range(1, 1501)
 
 CAUGHT_BY = {
+    "a_close_is_not_heard": {9},
+    "a_close_leaves_the_turns_behind_it": {9},
+    "a_closed_child_is_given_another_turn": {10},
+    "a_resumed_child_begins_a_new_attempt": {5, 13},
+    "a_takeover_pays_for_interrupted_children_again": {12},
+    "a_turn_does_not_wait_for_the_one_before": {4, 14},
+    "a_turn_is_skipped_when_the_one_before_failed": {0, 4},
+    "an_interrupted_child_keeps_its_slot": {19},
+    "an_open_run_does_not_hear_that_it_should_end": {19},
+    "an_open_run_ends_when_it_is_idle": {10},
     "a_cancellation_misses_the_last_item_of_a_map": {9},
     "a_child_run_finishes_before_its_last_step": {9, 14},
     "a_claim_is_never_released": {0, 19},

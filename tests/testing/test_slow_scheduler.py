@@ -67,12 +67,13 @@ def compare(seed: int) -> int:
     """Drive one random plan with both schedulers; the number of waves they agreed on."""
     world = World(seed)
     world.plan = without_trouble(world.plan)
+    world.additions = tuple(step_without_trouble(step) for step in world.additions)
     world.settings = replace(world.settings, timeout_ms=None, budget_tokens=None, budget_micro_usd=None)
     world.faults.rates = {}
     world.faults.calm = True
     owner = create_run(world, Compared)
     assert isinstance(owner, Compared)
-    owner.slow, owner.wave = SlowScheduler(world.settings), []
+    owner.slow, owner.wave = SlowScheduler(world.settings, is_open=world.plan.open), []
     live(owner)
     return owner.waves
 

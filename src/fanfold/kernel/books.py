@@ -8,9 +8,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fanfold.kernel.events import Created, Resumed, Settings, StepEvent, SubagentEvent, WorkflowEvent
+from fanfold.kernel.events import (
+    Added,
+    CancelRequested,
+    Created,
+    EndRequested,
+    Finished,
+    Raised,
+    Resumed,
+    ResumeRequested,
+    Settings,
+    StepEvent,
+    SubagentEvent,
+    WorkflowEvent,
+)
 from fanfold.kernel.lifecycle import EVENT_WORDS, TERMINAL
-from fanfold.kernel.nodes import Node
+from fanfold.kernel.nodes import Node, Run
 from fanfold.kernel.plan import AgentAction
 
 Address = tuple[str, str]
@@ -42,7 +55,13 @@ class Books:
         self.skip_reason: dict[Address, str] = {}
         self.attempts: dict[tuple[str, str, int], Attempt] = {}
         self.live: dict[Address, Node] = {}
-        """Attempts begun and not ended, interrupted ones included."""
+        """Attempts begun and not ended; interrupted ones too, unless they wait for a person."""
+        self.open = False
+        """Whether this is an open run, and whether anything ended it yet."""
+        self.growing = False
+        self.interrupted: dict[Address, Node] = {}
+        """Steps of an open run that lost their process, until somebody asks for them."""
+        self.closed: set[Address] = set()
         self.agents = 0
         self.max_agents = 0
         self.max_tokens: int | None = None
@@ -52,19 +71,35 @@ class Books:
         self.last: Node | None = None
         """The node of the event just noted."""
 
-    def note_run(self, data: WorkflowEvent) -> None:
+    def note_run(self, run: Run, data: WorkflowEvent) -> Iterator[tuple[int, str]]:
         if isinstance(data, Created) and data.plan is not None:
-            self.settings = data.settings or Settings()
+            self.open = self.growing = data.plan.open
+            self.settings = data.limits()
             self.max_agents = self.settings.max_agents
             self.max_tokens = self.settings.budget_tokens
             self.max_micro_usd = self.settings.budget_micro_usd
-        elif isinstance(data, Resumed) and data.raised is not None:
-            raised = data.raised
-            self.max_agents = max(self.max_agents, raised.max_agents or 0)
-            if raised.budget_tokens is not None:
-                self.max_tokens = max(self.max_tokens or 0, raised.budget_tokens)
-            if raised.budget_micro_usd is not None:
-                self.max_micro_usd = max(self.max_micro_usd or 0, raised.budget_micro_usd)
+        elif isinstance(data, Resumed):
+            if self.open:
+                self.interrupted |= self.live
+                self.live.clear()
+            self._note_raised(data.raised or Raised())
+        elif isinstance(data, ResumeRequested):
+            self.interrupted.pop((run.id, data.step), None)
+        elif isinstance(data, EndRequested) or (isinstance(data, CancelRequested) and run.parent is None):
+            self.growing = False
+        elif isinstance(data, Added):
+            for name in data.step.after:
+                if (run.id, name) in self.closed:
+                    yield 10, f"{data.step.id} was added behind {name}, which is closed"
+        elif isinstance(data, Finished) and run.parent is None and self.growing and run.ending != "stop":
+            yield 10, f"run {run.id} is open and ended by itself"
+
+    def _note_raised(self, raised: Raised) -> None:
+        self.max_agents = max(self.max_agents, raised.max_agents or 0)
+        if raised.budget_tokens is not None:
+            self.max_tokens = max(self.max_tokens or 0, raised.budget_tokens)
+        if raised.budget_micro_usd is not None:
+            self.max_micro_usd = max(self.max_micro_usd or 0, raised.budget_micro_usd)
 
     def note_step(self, run: str, node: Node, data: StepEvent | SubagentEvent) -> Iterator[tuple[int, str]]:
         word = EVENT_WORDS.get(data.status, data.status)
@@ -73,24 +108,35 @@ class Books:
         if data.usage is not None:
             self.tokens += data.usage.tokens
             self.micro_usd += data.usage.micro_usd or 0
-        if data.late or word in ("queued", "input", "closed"):
+        if word == "closed":
+            self.closed.add(address)
+        if data.late or word in ("queued", "closed"):
             return
         if before is not None:
             number = 6 if word == "started" else 10
             yield number, f"{data.step} is {before} and still took {word!r}"
         attempt = self.attempts.setdefault((run, data.step, data.attempt), Attempt())
         if word == "started":
-            attempt.executions += 1
-            if data.execution != attempt.executions:
-                yield 5, f"{data.step}: execution {data.execution} follows {attempt.executions - 1}"
-            if node.step.type in SLOT_TYPES:
-                self.live[address] = node
-                if data.execution == 1 and isinstance(node.step.action, AgentAction):
-                    self.agents += 1
+            yield from self._note_start(address, data, attempt, node)
+        elif word == "interrupted" and self.open:
+            self.interrupted[address] = self.live.pop(address)
         elif word in TERMINAL:
             self._note_end(address, data, attempt, word, node)
             if attempt.results > 1:
                 yield 5, f"{data.step}: attempt {data.attempt} has {attempt.results} results"
+
+    def _note_start(
+        self, address: Address, data: StepEvent | SubagentEvent, attempt: Attempt, node: Node
+    ) -> Iterator[tuple[int, str]]:
+        attempt.executions += 1
+        if data.execution != attempt.executions:
+            yield 5, f"{data.step}: execution {data.execution} follows {attempt.executions - 1}"
+        if address in self.interrupted:
+            yield 12, f"{data.step} was interrupted and goes on although nobody asked for it"
+        if node.step.type in SLOT_TYPES:
+            self.live[address] = node
+            if data.execution == 1 and isinstance(node.step.action, AgentAction):
+                self.agents += 1
 
     def _note_end(
         self, address: Address, data: StepEvent | SubagentEvent, attempt: Attempt, word: str, node: Node
@@ -98,6 +144,7 @@ class Books:
         if attempt.executions:
             attempt.results += 1
         self.live.pop(address, None)
+        self.interrupted.pop(address, None)
         if node.status in TERMINAL:
             self.status[address] = word
             self.skip_reason[address] = data.reason

@@ -9,6 +9,7 @@ Rules
 | command | answered by |
 |---|---|
 | `Evaluate` | `workflow_event decided` |
+| `Queue` | `queued`, or `input` when the step is the next turn of another |
 | `Start` | `started` (an approval: `waiting`), `completed` when cached, `failed` when unrenderable |
 | `Create` | `workflow_event created` in the child run's log |
 | `Skip` | `step_event skipped` |
@@ -34,6 +35,13 @@ class Evaluate(Struct, frozen=True, gc=False):
     run: str
     step: str
     what: str
+
+
+class Queue(Struct, frozen=True, gc=False):
+    """A step that was added takes its place behind those that came before it."""
+
+    run: str
+    step: str
 
 
 class Start(Struct, frozen=True, gc=False):
@@ -104,4 +112,4 @@ class Pause(Struct, frozen=True, gc=False):
     reason: str
 
 
-Command: TypeAlias = Evaluate | Start | Create | Skip | Retry | Stop | Conclude | Finish | Pause
+Command: TypeAlias = Evaluate | Queue | Start | Create | Skip | Retry | Stop | Conclude | Finish | Pause

@@ -15,7 +15,8 @@ Rules
 * Time is what the events say. A timer is due when an event with that time arrives; the host sends
   `woke` when nothing else does.
 * Total: a run that is not over has a command on the agenda, an attempt running, a timer, an open
-  approval, or is paused with a reason. If a limit is all that holds it, it pauses and names it.
+  approval, an interrupted child, is open for more steps, or is paused with a reason. If a limit is all
+  that holds it, it pauses and names it.
 """
 
 from __future__ import annotations
@@ -67,8 +68,12 @@ def is_ticking(state: State) -> bool:
 
 
 def is_waiting(state: State) -> bool:
-    """Only approvals are open."""
-    return state.approvals > 0 and state.live == 0 and state.backoffs == 0 and not state.agenda
+    """Only people can go on: by an answer, by taking up what was interrupted, by adding to an open run."""
+    return state.live == 0 and state.backoffs == 0 and not state.agenda and _asks_people(state)
+
+
+def _asks_people(state: State) -> bool:
+    return state.approvals > 0 or state.interrupted > 0 or state.root.growing
 
 
 def settle(state: State) -> None:
@@ -102,7 +107,7 @@ def _give_up_on_limits(state: State) -> None:
 
 
 def _has_something_to_wait_for(state: State) -> bool:
-    return state.live > 0 or state.backoffs > 0 or state.approvals > 0
+    return state.live > 0 or state.backoffs > 0 or _asks_people(state)
 
 
 # Timers

@@ -21,7 +21,7 @@ import msgspec
 from msgspec import Struct, field
 
 from fanfold.errors import BugError
-from fanfold.kernel.plan import Plan
+from fanfold.kernel.plan import Plan, Step
 
 LOG_VERSION = 1
 
@@ -87,6 +87,9 @@ class Estimate(Struct, frozen=True, omit_defaults=True, gc=False):
     micro_usd: int = 0
 
 
+UNBOUNDED = 1 << 53
+
+
 class Settings(Struct, frozen=True, omit_defaults=True, gc=False):
     """The effective limits of a run tree, after flags, recipe and configuration were weighed."""
 
@@ -136,6 +139,13 @@ class Created(WorkflowEvent, frozen=True, kw_only=True):
     parent_run_id: str | None = None
     epoch: int = 0
 
+    def limits(self) -> Settings:
+        """What bounds the tree: an open run has slots and a budget, everything else is its children's."""
+        settings = self.settings or Settings()
+        if self.plan is None or not self.plan.open:
+            return settings
+        return msgspec.structs.replace(settings, max_agents=UNBOUNDED, max_steps=UNBOUNDED, timeout_ms=None)
+
 
 class Forked(WorkflowEvent, frozen=True):
     reason: str
@@ -180,6 +190,32 @@ class Resumed(WorkflowEvent, frozen=True):
 
 class CancelRequested(WorkflowEvent, frozen=True):
     reason: str = ""
+
+
+class Added(WorkflowEvent, frozen=True, kw_only=True):
+    """A step was appended to an open run."""
+
+    step: Step
+    frozen: str | None = None
+    """Blob of what the host fixed for this step alone: its role, back end, script, permission."""
+    key: str = ""
+    """Whoever asked for it; asking again with the same key adds nothing."""
+
+
+class CloseRequested(WorkflowEvent, frozen=True):
+    """A step of an open run, and the turns queued behind it, are to end."""
+
+    step: str
+
+
+class ResumeRequested(WorkflowEvent, frozen=True):
+    """A step of an open run that lost its process is to go on."""
+
+    step: str
+
+
+class EndRequested(WorkflowEvent, frozen=True):
+    """Nothing more will be added to an open run: it ends with the last of its steps."""
 
 
 class Folded(WorkflowEvent, frozen=True):
@@ -280,6 +316,10 @@ _WorkflowKinds: TypeAlias = (
     | Paused
     | Resumed
     | CancelRequested
+    | Added
+    | CloseRequested
+    | ResumeRequested
+    | EndRequested
     | Folded
     | Finished
 )

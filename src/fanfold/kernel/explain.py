@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from fanfold.kernel.fold.progress import BACK_OFF
+from fanfold.kernel.fold.progress import BACK_OFF, INTERRUPTED
 from fanfold.kernel.lifecycle import COMPLETED, PENDING, READY, RUNNING, SKIPPED, TERMINAL, WAITING
 from fanfold.kernel.nodes import CALL, LOOP, MAP, Composite, Node, State
 from fanfold.kernel.plan import ApprovalAction
@@ -30,7 +30,7 @@ SENTENCES = {
     "children": "runs; ends when its steps have ended",
     "running": "runs",
     "stopping": "runs and was asked to stop",
-    "interrupted": "was interrupted and goes on when the run is resumed",
+    "interrupted": "was interrupted and goes on when it is resumed",
     "approval": "waits for a person",
     "back-off": "failed and waits for its next attempt",
     "completed": "completed",
@@ -74,7 +74,7 @@ def _reason(state: State, node: Node) -> tuple[str, list[Node]]:
         return _why_ready(state, node)
     if node.status == WAITING:
         approval = isinstance(node.step.action, ApprovalAction)
-        return ("approval" if approval else BACK_OFF), []
+        return ("approval" if approval else INTERRUPTED if node.lost else BACK_OFF), []
     if isinstance(node, Composite):
         if _is_oversize(state, node):
             return "max_steps", []
@@ -135,4 +135,4 @@ def _dependencies(node: Node) -> list[Node]:
     if parent is None or parent.kind in (MAP, LOOP):
         return []
     prefix = f"{parent.path}/" if parent.path else ""
-    return [node.run.nodes[prefix + name] for name in node.step.depends_on]
+    return [node.run.nodes[prefix + name] for name in node.step.depends_on + node.step.after]

@@ -22,6 +22,7 @@ def fingerprint(state: State) -> str:
                     run.completed,
                     run.unsuccessful,
                     run.agents,
+                    run.growing,
                 )
             ).encode()
         )
@@ -29,13 +30,14 @@ def fingerprint(state: State) -> str:
             row = (
                 path, node.status, node.reason, node.attempt, node.execution, node.lost, node.stopping,
                 node.output, node.unmet, node.holding, node.reserving, node.ready_seq, node.reservation,
-                node.closing,
+                node.closing, node.closed,
             )  # fmt: skip
             digest.update(repr(row).encode())
     ledger = state.ledger
     totals = (
         state.now, state.clock, state.epoch, state.live, state.executing, state.agents, state.instances,
-        state.approvals, state.backoffs, state.late, state.pausing, state.max_agents, state.max_steps,
+        state.approvals, state.backoffs, state.interrupted, state.late, state.pausing,
+        state.max_agents, state.max_steps,
         ledger.spent_tokens, ledger.spent_micro_usd, ledger.reserved_tokens, ledger.reserved_micro_usd,
         ledger.max_tokens, ledger.max_micro_usd, tuple(repr(command) for command in state.agenda),
         sorted(timer[:3] for timer in state.timers), sorted(state.run_deadlines),

@@ -52,7 +52,7 @@ class Auditor:
             return found
         books.last = None
         if isinstance(data, WorkflowEvent):
-            books.note_run(data)
+            found += [Violation(n, m) for n, m in books.note_run(state.runs[event.run], data)]
         else:
             books.last = state.runs[event.run].nodes[data.step]
             found += [Violation(n, m) for n, m in books.note_step(event.run, books.last, data)]
@@ -103,12 +103,12 @@ def _open_dependencies(books: Books, node: Node) -> Iterator[str]:
     if parent is None or parent.kind in (MAP, LOOP):
         return
     prefix = f"{parent.path}/" if parent.path else ""
-    for name in node.step.depends_on:
+    for name in node.step.depends_on + node.step.after:
         address = (node.run.id, prefix + name)
         status = books.status.get(address)
         if status is None:
             yield f"{node.path} started before {address[1]} ended"
-        elif not _admits(books, address, status, node.run.nodes[address[1]]):
+        elif name in node.step.depends_on and not _admits(books, address, status, node.run.nodes[address[1]]):
             yield f"{node.path} started although {address[1]} is {status}"
 
 
@@ -252,7 +252,8 @@ def has_something_to_do(books: Books, _event: Event, state: State) -> Iterator[s
     """A run that is not over does something, waits for something named, or is paused."""
     if state.root.status in RUN_TERMINAL or state.root.status == PAUSED or state.agenda:
         return
-    if not (books.live or state.timers or state.approvals) and state.root.status != "pending":
+    waits = books.live or state.timers or state.approvals or books.interrupted or books.growing
+    if not waits and state.root.status != "pending":
         yield "nothing runs, nothing is due and nobody is asked"
 
 

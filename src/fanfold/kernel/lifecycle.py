@@ -2,7 +2,7 @@
 
 `STEP_TRANSITIONS` and `RUN_TRANSITIONS` say, for a status and the word of the event that arrives, which
 statuses may follow. The fold refuses anything else, the documentation's diagrams are drawn from the same
-tables, and the simulator has to reach every row. Terminal statuses have no row: terminal is final.
+tables, and the simulator has to reach every row. Terminal is final: only `closed` still comes then.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ RUN_STATUSES: Final = (
 
 STEP_TRANSITIONS: Final[dict[tuple[str, str], tuple[str, ...]]] = {
     # Not yet admitted: dependencies, conditions and lists are settled first.
+    (PENDING, "queued"): (PENDING, READY, RUNNING),  # added to an open run
     (PENDING, "decided"): (READY, RUNNING, PENDING),
     (PENDING, "skipped"): (SKIPPED,),
     (PENDING, "failed"): (FAILED,),
@@ -46,22 +47,27 @@ STEP_TRANSITIONS: Final[dict[tuple[str, str], tuple[str, ...]]] = {
     (READY, "completed"): (COMPLETED,),
     (READY, "failed"): (FAILED,),
     (READY, "cancelled"): (CANCELLED,),
-    # Under way. A second `started` is a new execution after a crash; `interrupted` gives the slot back.
+    # Under way. A second `started` is a new execution after a crash. In an open run who lost its process
+    # gives its place back and waits for a person, who may not want to pay for it again.
     (RUNNING, "started"): (RUNNING,),
     (RUNNING, "stopping"): (RUNNING,),
-    (RUNNING, "interrupted"): (RUNNING,),
+    (RUNNING, "interrupted"): (RUNNING, WAITING),
+    (RUNNING, "resumed"): (RUNNING, WAITING),
     (RUNNING, "completed"): (COMPLETED,),
     (RUNNING, "failed"): (FAILED, WAITING),
     (RUNNING, "timed_out"): (TIMED_OUT, WAITING),
     (RUNNING, "cancelled"): (CANCELLED,),
     (RUNNING, "decided"): (RUNNING,),
     # Waiting for a person, or for the end of a back-off.
+    (WAITING, "resume_requested"): (READY,),
     (WAITING, "retrying"): (WAITING,),
     (WAITING, "woke"): (READY,),
     (WAITING, "completed"): (COMPLETED,),
     (WAITING, "failed"): (FAILED,),
     (WAITING, "timed_out"): (TIMED_OUT,),
     (WAITING, "cancelled"): (CANCELLED,),
+    # Over, and nothing will be added behind it.
+    **{(status, "closed"): (status,) for status in (COMPLETED, FAILED, SKIPPED, CANCELLED, TIMED_OUT)},
 }
 
 RUN_TRANSITIONS: Final[dict[tuple[str, str], tuple[str, ...]]] = {
@@ -77,9 +83,17 @@ RUN_TRANSITIONS: Final[dict[tuple[str, str], tuple[str, ...]]] = {
     (RUNNING, "paused"): (PAUSED,),
     (RUNNING, "resumed"): (RUNNING,),
     (RUNNING, "cancel_requested"): (RUNNING,),
+    (RUNNING, "added"): (RUNNING,),
+    (RUNNING, "close_requested"): (RUNNING,),
+    (RUNNING, "resume_requested"): (RUNNING,),
+    (RUNNING, "end_requested"): (RUNNING,),
     (RUNNING, "finished"): (COMPLETED, PARTIAL, FAILED, CANCELLED, TIMED_OUT),
     (PAUSED, "resumed"): (RUNNING,),
     (PAUSED, "cancel_requested"): (RUNNING,),  # of this run, or of one below it
+    (PAUSED, "added"): (PAUSED,),
+    (PAUSED, "close_requested"): (PAUSED,),
+    (PAUSED, "resume_requested"): (PAUSED,),
+    (PAUSED, "end_requested"): (PAUSED,),
     # The answer of a person may lead to a question, and may be the last thing that was missing.
     (PAUSED, "decided"): (PAUSED,),
     (PAUSED, "finished"): (COMPLETED, PARTIAL, FAILED),
@@ -91,5 +105,5 @@ RUN_PROJECTIONS: Final[dict[tuple[str, str], tuple[str, ...]]] = {
 }
 """`waiting` is how a running run shows itself; no event is needed for it, and none is refused in it."""
 
-EVENT_WORDS: Final[dict[str, str]] = {"finished": COMPLETED}
+EVENT_WORDS: Final[dict[str, str]] = {"finished": COMPLETED, "input": "queued"}
 """Words of `subagent_event` that mean the same as a step's word."""

@@ -54,10 +54,10 @@ class Node:
     """One instance of one step."""
 
     __slots__ = (
-        "attempt", "blocked_by", "closing", "dependents", "ended_at", "error", "execution", "holding", "kind",
-        "lost", "order", "output", "parent", "parked_on", "path", "quotas", "read_set", "ready_seq", "reason",
-        "reservation", "reserving", "run", "started_at", "status", "step", "stopping", "unmet", "waiters",
-        "write_set",
+        "attempt", "blocked_by", "closed", "closing", "dependents", "ended_at", "error", "execution",
+        "holding", "kind", "lost", "order", "output", "parent", "parked_on", "path", "quotas", "read_set",
+        "ready_seq", "reason", "reservation", "reserving", "run", "started_at", "status", "step", "stopping",
+        "unmet", "waiters", "write_set",
     )  # fmt: skip
 
     def __init__(self, step: Step, run: Run, parent: Composite | None, path: str, order: Order) -> None:
@@ -85,6 +85,8 @@ class Node:
         self.reason = ""
         self.started_at = 0
         self.ended_at = 0
+        self.closed = False
+        """Over for good: no turn can be added behind it."""
         self.closing = False
         """A command that ends this node is on the agenda: do not ask twice."""
         # admission
@@ -164,8 +166,8 @@ class Run:
     """One run of the tree: the root, or the child run of a `workflow` step."""
 
     __slots__ = (
-        "agents", "call", "children", "completed", "depth", "ending", "error", "id", "nodes", "output",
-        "parent", "path", "plan", "scope", "status", "stopped_by", "unsuccessful", "usage_input",
+        "agents", "call", "children", "completed", "depth", "ending", "error", "growing", "id", "nodes",
+        "output", "parent", "path", "plan", "scope", "status", "stopped_by", "unsuccessful", "usage_input",
         "usage_micro_usd", "usage_output", "usage_unpriced",
     )  # fmt: skip
 
@@ -185,6 +187,8 @@ class Run:
         self.status = PENDING
         self.ending = ""
         """Why the run winds up early: cancelled, timed_out or stop."""
+        self.growing = plan.open
+        """Steps may still be added: it does not end with the last of those it has."""
         self.stopped_by: Node | None = None
         """The step whose failure stopped the run."""
         self.output: str | None = None
@@ -238,10 +242,10 @@ class State:
 
     __slots__ = (
         "agenda", "agents", "approvals", "backoffs", "budgeted", "claimants", "clock", "dirty", "epoch",
-        "executing", "history", "in_flight", "instances", "late", "ledger", "live", "live_claims",
-        "max_agents", "max_steps", "now", "oversize", "parked_claims", "pausing", "plan", "promised",
-        "quotas", "raised_agents", "ready", "ready_count", "root", "run_deadlines", "runs", "scope_deadlines",
-        "settings", "shared_writers", "slots", "starved", "timer_count", "timers",
+        "executing", "history", "in_flight", "instances", "interrupted", "late", "ledger", "live",
+        "live_claims", "max_agents", "max_steps", "now", "oversize", "parked_claims", "pausing", "plan",
+        "promised", "quotas", "raised_agents", "ready", "ready_count", "root", "run_deadlines", "runs",
+        "scope_deadlines", "settings", "shared_writers", "slots", "starved", "timer_count", "timers",
     )  # fmt: skip
 
     def __init__(self, run_id: str, plan: Plan, settings: Settings, at: int) -> None:  # noqa: PLR0915 - one line per field
@@ -305,5 +309,7 @@ class State:
         """Heap of (clock, tie-break, group or call): their time, too, counts only while the run is live."""
         self.backoffs = 0
         self.approvals = 0
+        self.interrupted = 0
+        """Steps of an open run that lost their process and wait for a person to take them up."""
         self.late = 0
         """Results that came too late, recorded and not applied."""

@@ -10,6 +10,7 @@ Rules
   It names ids of the same scope only.
 * Templates, expressions and paths stay text here. The kernel never looks inside: the host evaluates
   them and hands the result back as an event.
+* The steps of an open plan are not in it: they are added to its top level one by one while the run goes on.
 * Everything is resolved: `defaults`, aliases (`subagent`, `task`), phases and derived postures are gone.
 """
 
@@ -86,6 +87,8 @@ class AgentAction(Struct, frozen=True, omit_defaults=True, gc=False, tag="agent"
     reasoning_effort: str | None = None
     max_turns: int | None = None
     tools: tuple[str, ...] | None = None
+    continue_from: str | None = None
+    """The agent step of the same scope whose conversation goes on here; also in `depends_on` or `after`."""
     summaries: tuple[str, ...] = ()
     """Dependencies whose summary is handed over because the prompt does not place them itself."""
     purpose: Literal["work", "review", "critic", "fold"] = "work"
@@ -140,6 +143,8 @@ class Step(Struct, frozen=True, omit_defaults=True, kw_only=True, gc=False):
     action: Action
     description: str = ""
     depends_on: tuple[str, ...] = ()
+    after: tuple[str, ...] = ()
+    """Steps of the same scope that must have ended first, however they ended."""
     when: str | None = None
     for_each: str | None = None
     item_name: str = "item"
@@ -207,6 +212,9 @@ class Plan(Struct, frozen=True, omit_defaults=True, kw_only=True, gc=False):
     """None: the output of the last declared step."""
     limits: Limits = Limits()
     phased: bool = False
+    open: bool = False
+    """Its steps are added by events, and it ends when somebody says so. Has no steps of its own, no time
+    limit, and no bound on agents and steps: each child has limits of its own."""
     metadata: dict[str, JSON] = field(default_factory=dict)
     source_hash: str = ""
     workflows: dict[str, Plan] = field(default_factory=dict)

@@ -29,7 +29,6 @@ from fanfold.kernel.events import (
     Event,
     Evidence,
     Resumed,
-    Settings,
     Started,
     StepEvent,
     SubagentEvent,
@@ -53,8 +52,6 @@ from fanfold.kernel.plan import GroupAction, Plan, Step
 
 REPORTED = frozenset((COMPLETED, FAILED, TIMED_OUT, CANCELLED, "interrupted"))
 """Words that end an execution; these can come late."""
-NOT_THE_KERNELS = frozenset(("queued", "input", "closed"))
-"""Session words that say nothing about the step."""
 
 
 def create_state(event: Event) -> State:
@@ -62,10 +59,11 @@ def create_state(event: Event) -> State:
     data = event.data
     if not isinstance(data, Created) or data.plan is None:
         raise BugError("kernel.unexpected_event", "a log begins with the `created` event that holds the plan")
-    settings = data.settings or Settings()
+    settings = data.limits()
     state = State(event.run, data.plan, settings, event.at)
     state.epoch = data.epoch
-    state.shared_writers = _writes_shared(data.plan)
+    # Nobody knows what will be added to an open run, and a claim cannot be made good later.
+    state.shared_writers = data.plan.open or _writes_shared(data.plan)
     open_run(state, state.root, None)
     if settings.timeout_ms is not None:
         heappush(state.run_deadlines, (settings.timeout_ms, state.root.id))
@@ -96,7 +94,7 @@ def evolve(state: State, event: Event) -> State:
             state.late += 1
             if data.usage is not None:
                 spend(state, state.runs[event.run].nodes[data.step], data.usage)
-        elif word not in NOT_THE_KERNELS:
+        else:
             node = state.runs[event.run].nodes[data.step]
             allowed = STEP_TRANSITIONS.get((node.status, word))
             if allowed is None:

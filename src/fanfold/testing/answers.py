@@ -11,6 +11,7 @@ from fanfold.kernel.commands import (
     Evaluate,
     Finish,
     Pause,
+    Queue,
     Retry,
     Skip,
     Start,
@@ -32,6 +33,8 @@ def answer(world: World, state: State, command: Command) -> Data:
     match command:
         case Evaluate():
             return _evaluate(world, state, command)
+        case Queue():
+            return _queue(_node(state, command))
         case Start():
             return _start(world, state, command)
         case Create():
@@ -50,7 +53,7 @@ def answer(world: World, state: State, command: Command) -> Data:
             return Paused(reason)
 
 
-def _node(state: State, command: Evaluate | Start | Retry | Conclude) -> Node:
+def _node(state: State, command: Evaluate | Queue | Start | Retry | Conclude) -> Node:
     return state.runs[command.run].nodes[command.step]
 
 
@@ -90,6 +93,12 @@ def _with(decided: Decided, **values: Any) -> Decided:
     from msgspec.structs import replace
 
     return replace(decided, **values)
+
+
+def _queue(node: Node) -> Data:
+    word = "input" if node.step.after else "queued"
+    shape = SubagentEvent if isinstance(node.step.action, AgentAction) else StepEvent
+    return shape(node.path, word)
 
 
 def _start(world: World, state: State, command: Start) -> Data:
@@ -141,7 +150,7 @@ def _conclude(world: World, state: State, command: Conclude) -> Data:
         world.reached["approval default"] += 1
         output = world.values.put({"decision": node.step.action.default}, NOWHERE)
     # An end without an attempt's report belongs to an attempt only if one was under way.
-    begun = node.holding or isinstance(node, Composite)
+    begun = node.holding or node.lost or isinstance(node, Composite)
     attempt, execution = (node.attempt, node.execution) if begun else (0, 0)
     return StepEvent(
         command.step, command.status, attempt, execution, output, error=command.error, reason=command.reason

@@ -20,7 +20,9 @@ from fanfold.kernel.books import SLOT_TYPES
 from fanfold.kernel.commands import Command, Conclude, Finish, Skip, Start
 from fanfold.kernel.events import (
     CancelRequested,
+    CloseRequested,
     Decided,
+    EndRequested,
     Event,
     PauseRequested,
     Resumed,
@@ -98,6 +100,9 @@ class Watch:
     def __init__(self) -> None:
         self.cancelled: set[str] = set()
         """Runs whose cancellation was asked for."""
+        self.closing: set[tuple[str, str]] = set()
+        """Steps of an open run, and the turns behind them, that were asked to end."""
+        self.told_to_end = False
         self.pausing = False
         self.ended: dict[tuple[str, str], tuple[str, str]] = {}
         """Status and reason of every step that ended."""
@@ -117,6 +122,10 @@ class Watch:
             self.cancelled.add(event.run)
         elif isinstance(data, PauseRequested | Resumed):
             self.pausing = isinstance(data, PauseRequested)
+        elif isinstance(data, CloseRequested):
+            self._note_close(data.step, state)
+        elif isinstance(data, EndRequested):
+            self.told_to_end = True
         elif isinstance(data, Decided):
             if data.what == "for_each" and data.error is None:
                 self.items[event.run, data.step] = data.value or 0
@@ -124,6 +133,22 @@ class Watch:
             word = EVENT_WORDS.get(data.status, data.status)
             if word in TERMINAL and state.runs[event.run].nodes[data.step].status in TERMINAL:
                 self.ended[event.run, data.step] = (word, data.reason)
+
+    def _note_close(self, step: str, state: State) -> None:
+        turns = [step]
+        for node in state.root.scope.children:
+            if any(name in turns for name in node.step.after):
+                turns.append(node.path)
+        self.closing.update((state.root.id, turn) for turn in turns)
+
+    def is_closing(self, node: Node) -> bool:
+        """Whether the step, or one around it, was asked to end."""
+        inner: Node | None = node
+        while inner is not None:
+            if (inner.run.id, inner.path) in self.closing:
+                return True
+            inner = inner.parent
+        return False
 
     def check(self, command: Command, state: State) -> None:
         """Hold a command that is about to be answered against the log."""
@@ -142,6 +167,8 @@ class Watch:
     def _check_start(self, node: Node, command: Start, state: State) -> None:
         if self.is_cancelled(node.run):
             raise InvariantError(9, f"{node.path} starts although its run was cancelled")
+        if self.is_closing(node):
+            raise InvariantError(9, f"{node.path} starts although it was closed")
         if self.pausing and not self.cancelled:
             raise InvariantError(19, f"{node.path} starts although a pause was asked for")
         if command.execution > 1:

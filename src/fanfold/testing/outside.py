@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from fanfold.kernel.decide import is_waiting, next_timer
 from fanfold.kernel.events import (
+    UNBOUNDED,
     CancelRequested,
     Event,
     Evidence,
@@ -28,6 +29,7 @@ from fanfold.kernel.plan import ApprovalAction
 from fanfold.kernel.state import mark_late
 from fanfold.testing.checks import InvariantError
 from fanfold.testing.owner import Owner
+from fanfold.testing.people import ask, go_on
 from fanfold.testing.values import NOWHERE
 from fanfold.testing.world import Execution
 
@@ -37,7 +39,7 @@ ENDS: dict[str, tuple[tuple[str, ...], tuple[int, ...]]] = {
     "pause": (("interrupted", "completed", "failed", "cancelled"), (70, 22, 6, 2)),
 }
 """How an execution that was asked to stop ends, by the reason it was given."""
-PLENTY = 1_000_000_000
+PLENTY = UNBOUNDED
 
 
 def next_report(owner: Owner) -> bool:
@@ -45,6 +47,8 @@ def next_report(owner: Owner) -> bool:
     world, state = owner.world, owner.state
     if state.root.status == PAUSED:
         return _while_paused(owner)
+    if state.plan.open and world.rng.random() < 0.3 and ask(owner):
+        return True
     if not world.faults.calm and _meddle(owner):
         return True
     execution = _next_execution(owner)
@@ -60,7 +64,7 @@ def next_report(owner: Owner) -> bool:
         return True
     if not is_waiting(state):
         raise InvariantError(19, "nothing executes, no timer is set, and the run does not wait for people")
-    return False
+    return state.plan.open and go_on(owner)
 
 
 def _next_execution(owner: Owner) -> Execution | None:
@@ -215,13 +219,12 @@ def _cancel_child(owner: Owner) -> bool:
 
 
 def _chatter(owner: Owner) -> None:
-    """Evidence, and words of sessions that say nothing about a step: the kernel must not mind."""
+    """Evidence, which the kernel must not mind."""
     agents = [execution for execution in owner.running if execution.type == "agent"]
     if agents and owner.world.rng.random() < 0.7:
         chosen = owner.world.rng.choice(agents)
-        word = owner.world.rng.choice(("queued", "input", "closed"))
-        data = SubagentEvent(chosen.step, word, chosen.attempt, chosen.execution)
-        owner.record(chosen.run, data)
+        told = {"step": chosen.step, "attempt": chosen.attempt}
+        owner.record(chosen.run, Evidence("workspace_event", told))
     elif owner.world.rng.random() < 0.5:
         owner.record(owner.state.root.id, Folded(""))
     else:
@@ -243,6 +246,9 @@ def _while_paused(owner: Owner) -> bool:
             return True
         if len(state.runs) > 1 and faults.hits("cancel child"):
             return _cancel_child(owner) or resume(owner, state.pausing)
+    if state.plan.open and world.rng.random() < 0.4 and ask(owner):
+        world.reached["asked while paused"] += 1
+        return True
     people = [execution for execution in owner.running if execution.due is not None]
     if people and world.rng.random() < 0.7:
         world.reached["answer while paused"] += 1
@@ -263,7 +269,7 @@ def resume(owner: Owner, reason: str) -> bool:
         world.reached["paused for a limit"] += 1
         if not world.faults.hits("nothing raised"):
             raised = _raised(state)
-            if raised is None:
+            if raised is None and any(node.status == READY for _, node, _ in state.starved):
                 _check_held(owner)
                 return False
     world.now += world.rng.choice((1, 10_000))

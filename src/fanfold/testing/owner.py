@@ -76,14 +76,15 @@ class Owner:
         self.commit()
         if world.rng.random() < 0.1:
             check_explained(state)
-        if world.watch.cancelled:
+        if world.watch.cancelled or world.watch.closing:
             self._check_stopped()
 
     def _check_stopped(self) -> None:
         """A cancellation reaches every execution below it (invariant 9)."""
         for execution in self.running:
-            run = self.state.runs[execution.run]
-            if execution.type != "approval" and self.world.watch.is_cancelled(run) and not execution.stop:
+            node = self.state.runs[execution.run].nodes[execution.step]
+            ends = self.world.watch.is_cancelled(node.run) or self.world.watch.is_closing(node)
+            if execution.type != "approval" and ends and not execution.stop:
                 raise InvariantError(9, f"the cancellation did not reach {execution.step}")
 
     def _check_quiet(self, run: str) -> None:

@@ -64,6 +64,11 @@ def random_plan(rng: Random) -> Plan:
     return _Maker(rng).plan()
 
 
+def random_additions(rng: Random) -> tuple[Plan, tuple[Step, ...]]:
+    """An open plan, and the steps that people will add to it, in order."""
+    return _Maker(rng).open_plan()
+
+
 def random_settings(rng: Random, plan: Plan) -> Settings:
     """Limits of the run: mostly roomy, sometimes so tight that the run must pause for them."""
     tight = rng.random()
@@ -89,10 +94,7 @@ class _Maker:
 
     def plan(self) -> Plan:
         rng = self.rng
-        if rng.random() < 0.55:
-            names = [f"w{number}" for number in range(rng.choice((1, 1, 2, 3)))]
-            for name in reversed(names):
-                self._workflow(name, self.size // 4 + 1)
+        self._make_workflows()
         deep = () if rng.random() < 0.92 else (self._chain(),)
         steps, _ = self._steps(self.size, 0, False, ())
         steps = (*deep, *steps)
@@ -103,6 +105,19 @@ class _Maker:
             output=self._output(steps),
             workflows=dict(sorted(self.workflows.items())),
         )
+
+    def open_plan(self) -> tuple[Plan, tuple[Step, ...]]:
+        self._make_workflows()
+        steps, _ = self._steps(self.size, 0, False, (), shuffled=False)
+        topic = Input("topic", default="t", has_default=True)
+        workflows = dict(sorted(self.workflows.items()))
+        return Plan(name="root", open=True, inputs=(topic,), steps=(), workflows=workflows), steps
+
+    def _make_workflows(self) -> None:
+        if self.rng.random() < 0.55:
+            names = [f"w{number}" for number in range(self.rng.choice((1, 1, 2, 3)))]
+            for name in reversed(names):
+                self._workflow(name, self.size // 4 + 1)
 
     def _workflow(self, name: str, budget: int) -> None:
         """A sub-workflow; it may call those made before it, so references never form a ring."""
@@ -139,9 +154,9 @@ class _Maker:
         return f"{prefix}{self.count}"
 
     def _steps(
-        self, budget: int, nesting: int, in_map: bool, outer: tuple[str, ...]
+        self, budget: int, nesting: int, in_map: bool, outer: tuple[str, ...], *, shuffled: bool = True
     ) -> tuple[tuple[Step, ...], int]:
-        """The steps of one scope, in an order that is not the order of their edges."""
+        """The steps of one scope, mostly in an order that is not the order of their edges."""
         rng = self.rng
         made: list[Step] = []
         cost = 0
@@ -153,7 +168,7 @@ class _Maker:
             step, size = self._step(max(1, budget - cost), nesting, in_map, edges, outer)
             made.append(step)
             cost += size
-        if rng.random() < 0.3:
+        if shuffled and rng.random() < 0.3:
             rng.shuffle(made)
             made = [_in_declared_order(step, made) for step in made]
         return tuple(made), cost

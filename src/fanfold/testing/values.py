@@ -70,8 +70,10 @@ class Values:
         """Render a leaf's inputs and prompt: the hashes of everything it gets to see."""
         step = node.step
         seen = [self._resolve(node, path) for path in _paths(step.inputs.values())]
-        if isinstance(step.action, AgentAction) and step.action.prompt:
-            seen += [self._resolve(node, path) for path in _HOLE.findall(step.action.prompt)]
+        if isinstance(step.action, AgentAction):
+            seen += [self._resolve(node, path) for path in _HOLE.findall(step.action.prompt or "")]
+            if step.action.continue_from is not None:
+                seen.append(self._output(node.run, step.action.continue_from, node))
         seen += self._from_the_loop(node)
         hashes = [key for key in seen if key is not None]
         self._check_boundary(node, hashes)

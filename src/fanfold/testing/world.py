@@ -6,14 +6,24 @@ from collections import Counter
 from random import Random
 
 from fanfold.kernel.commands import Command
-from fanfold.kernel.events import Decided, Envelope, Event, StepEvent, SubagentEvent, WorkflowEvent
+from fanfold.kernel.events import (
+    Decided,
+    Envelope,
+    Event,
+    Resumed,
+    ResumeRequested,
+    StepEvent,
+    SubagentEvent,
+    WorkflowEvent,
+)
 from fanfold.kernel.fingerprint import fingerprint
 from fanfold.kernel.invariants import Auditor
 from fanfold.kernel.lifecycle import EVENT_WORDS
 from fanfold.kernel.nodes import State
+from fanfold.kernel.plan import Step
 from fanfold.testing.checks import InvariantError, Watch
 from fanfold.testing.faults import Faults
-from fanfold.testing.plans import random_plan, random_settings
+from fanfold.testing.plans import random_additions, random_plan, random_settings
 from fanfold.testing.store import Store
 from fanfold.testing.values import Values
 
@@ -46,7 +56,12 @@ class World:
         self.rng = Random(seed)
         self.reached: Counter[str] = Counter()
         """What occurred: constructs, faults, transitions, ends."""
-        self.plan = random_plan(self.rng)
+        self.additions: tuple[Step, ...] = ()
+        """What people add to an open run, in order."""
+        if self.rng.random() < 0.3:
+            self.plan, self.additions = random_additions(self.rng)
+        else:
+            self.plan = random_plan(self.rng)
         self.settings = random_settings(self.rng, self.plan)
         self.faults = Faults(self.rng, self.reached)
         self.store = Store()
@@ -98,8 +113,10 @@ def transition(event: Event, state: State) -> list[str]:
     data, run = event.data, state.runs[event.run]
     if isinstance(data, WorkflowEvent):
         rows = [f"run {run.status} + {data.kind}"]
-        if isinstance(data, Decided):
+        if isinstance(data, Decided | ResumeRequested):
             rows.append(f"{run.nodes[data.step].status} + {data.kind}")
+        elif isinstance(data, Resumed):
+            rows += [f"{node.status} + {data.kind}" for node in state.in_flight.values()]
         return rows
     if isinstance(data, StepEvent | SubagentEvent) and not data.late:
         return [f"{run.nodes[data.step].status} + {EVENT_WORDS.get(data.status, data.status)}"]

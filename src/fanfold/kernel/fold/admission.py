@@ -77,12 +77,16 @@ def _agent_left(state: State, node: Node) -> bool:
 
 def _choose(state: State, node: Node) -> None:
     node.holding = True
-    node.attempt += 1
-    node.execution = 1
+    again = node.lost
+    if again:
+        node.execution += 1
+    else:
+        node.attempt += 1
+        node.execution = 1
     state.live += 1
     state.in_flight[node.ready_seq] = node
     action = node.step.action
-    agent = type(action) is AgentAction
+    agent = type(action) is AgentAction and not again  # its session was counted when the attempt began
     if agent:
         state.agents += 1
         node.run.agents += 1
@@ -98,7 +102,7 @@ def _choose(state: State, node: Node) -> None:
         for ledger in _ledgers(state, node):
             ledger.reserve(node.reservation)
     kind: str = action.__struct_config__.tag  # type: ignore[assignment]  # tags of actions are strings
-    state.agenda.append(Start(node.run.id, node.path, kind, node.attempt, 1, *node.reservation))
+    state.agenda.append(Start(node.run.id, node.path, kind, node.attempt, node.execution, *node.reservation))
 
 
 def release(state: State, node: Node) -> None:
@@ -124,10 +128,15 @@ def release(state: State, node: Node) -> None:
 
 def unchoose(state: State, node: Node) -> None:
     """Take back a choice whose `Start` was never carried out."""
-    node.attempt -= 1
-    node.execution = 0
-    return_agent(state, node)
+    again = node.lost
+    if again:
+        node.execution -= 1
+    else:
+        node.attempt -= 1
+        node.execution = 0
+        return_agent(state, node)
     release(state, node)
+    node.lost = again
 
 
 def return_agent(state: State, node: Node) -> None:

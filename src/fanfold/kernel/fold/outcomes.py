@@ -17,9 +17,9 @@ from fanfold.kernel.nodes import Call, Composite, Node, Run, State
 
 def wind_up(state: State, node: Composite) -> None:
     """All children have ended: conclude the composite, or finish the run whose top scope it is."""
-    if node.closing:
-        return
     run = node.run
+    if node.closing or (node is run.scope and run.growing and not run.ending):
+        return
     if node is run.scope:
         node.closing = True
         state.agenda.append(Finish(run.id, *_run_outcome(run)))

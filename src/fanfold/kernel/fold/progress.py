@@ -60,6 +60,8 @@ from fanfold.kernel.plan import (
 DECLARED, ITEM, BODY = 0, 1, 2
 BACK_OFF = "back-off"
 """The `reason` of a step that waits for its next attempt."""
+INTERRUPTED = "interrupted"
+"""The `reason` of a step of an open run that lost its process and waits for a person to take it up."""
 
 
 def create(state: State, step: Step, parent: Composite, path: str, order: Order, level: int) -> Node:
@@ -95,20 +97,36 @@ def enter_scope(state: State, scope: Scope, steps: Sequence[Step]) -> None:
         by_id[step.id] = create(state, step, scope, prefix + step.id, (*order, index), DECLARED)
     scope.open = len(scope.children)
     for node in scope.children:
-        edges = node.step.depends_on
-        if edges:
-            node.unmet = len(edges)
-            for name in edges:
-                dependency = by_id[name]
-                if dependency.dependents:
-                    dependency.dependents.append(node)
-                else:
-                    dependency.dependents = [node]
+        edges = node.step.depends_on + node.step.after
+        node.unmet = len(edges)
+        for name in edges:
+            _link(node, by_id[name])
     for node in scope.children:
         if node.unmet == 0:
             admit(state, node)
     if scope.open == 0:
         wind_up(state, scope)
+
+
+def _link(node: Node, dependency: Node) -> None:
+    if dependency.dependents:
+        dependency.dependents.append(node)
+    else:
+        dependency.dependents = [node]
+
+
+def add_step(state: State, scope: Scope, step: Step) -> Node:
+    """Append an instance to a scope that is under way; it is admitted once its queueing was recorded."""
+    node = create(state, step, scope, step.id, (*scope.order, len(scope.children)), DECLARED)
+    scope.open += 1
+    for name in step.depends_on + step.after:
+        dependency = scope.run.nodes[name]
+        if dependency.status not in TERMINAL:
+            node.unmet += 1
+            _link(node, dependency)
+        elif node.blocked_by is None and name in step.depends_on and _reaches(dependency):
+            node.blocked_by = dependency
+    return node
 
 
 def open_run(state: State, run: Run, parent: Composite | None) -> None:
@@ -290,7 +308,7 @@ def finish(state: State, node: Node, status: str, reason: str = "") -> None:
     node.reason = reason
     node.ended_at = state.now
     run = node.run
-    unsuccessful = status in UNSUCCESSFUL or (status == SKIPPED and reason == "failure")
+    unsuccessful = _is_unsuccessful(node)
     if status == COMPLETED:
         run.completed += 1
     elif unsuccessful:
@@ -303,10 +321,10 @@ def finish(state: State, node: Node, status: str, reason: str = "") -> None:
         if not parent.stopping:  # else it ends with its group, whose own policy counts
             run.stopped_by = node
             end_run(state, run, "stop")
-    reaches = unsuccessful and not (policy == "inline" and status != SKIPPED)
+    reaches = _reaches(node)
     for dependent in node.dependents:
         dependent.unmet -= 1
-        if reaches and dependent.blocked_by is None:
+        if reaches and dependent.blocked_by is None and node.step.id not in dependent.step.after:
             dependent.blocked_by = node
         if dependent.unmet == 0 and dependent.status == PENDING and not dependent.closing:
             admit(state, dependent)
@@ -314,11 +332,23 @@ def finish(state: State, node: Node, status: str, reason: str = "") -> None:
         _child_ended(state, parent, node, reaches if in_scope else unsuccessful)
 
 
+def _is_unsuccessful(node: Node) -> bool:
+    return node.status in UNSUCCESSFUL or (node.status == SKIPPED and node.reason == "failure")
+
+
+def _reaches(node: Node) -> bool:
+    """Whether the end of a step skips those that depend on it."""
+    inline = node.step.on_failure == "inline" and node.status != SKIPPED
+    return _is_unsuccessful(node) and not inline
+
+
 def _leave_waiting(state: State, node: Node) -> None:
     if type(node.step.action) is ApprovalAction:
         state.approvals -= 1
     elif node.reason == BACK_OFF:
         state.backoffs -= 1
+    elif node.reason == INTERRUPTED:
+        state.interrupted -= 1
 
 
 def _child_ended(state: State, parent: Composite, child: Node, failed: bool) -> None:

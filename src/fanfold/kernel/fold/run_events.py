@@ -8,9 +8,12 @@ from typing import Any
 from fanfold.errors import BugError
 from fanfold.kernel.commands import Create, Evaluate, Finish, Pause, Skip, Start, Stop
 from fanfold.kernel.events import (
+    Added,
     CancelRequested,
+    CloseRequested,
     Created,
     Decided,
+    EndRequested,
     Failure,
     Finished,
     Folded,
@@ -19,12 +22,14 @@ from fanfold.kernel.events import (
     PauseRequested,
     Raised,
     Resumed,
+    ResumeRequested,
     Started,
     Woke,
     WorkflowEvent,
 )
 from fanfold.kernel.fold.admission import requeue_starved
 from fanfold.kernel.fold.agenda import require_idle, take, unexpected
+from fanfold.kernel.fold.open_runs import add, close, end, resume_child
 from fanfold.kernel.fold.outcomes import call_outcome, conclude
 from fanfold.kernel.fold.progress import (
     enter_scope,
@@ -126,7 +131,7 @@ def _paused(state: State, run: Run, data: Paused) -> None:
 
 
 def _resumed(state: State, run: Run, data: Resumed) -> None:
-    """A new owner, or the end of a pause: whatever was running lost its process and runs again."""
+    """A new owner, or the end of a pause: whatever was running lost its process (see `lose`)."""
     if data.epoch <= state.epoch:
         raise BugError("lease.stale_epoch", f"epoch {data.epoch} is not newer than {state.epoch}")
     state.epoch = data.epoch
@@ -149,11 +154,16 @@ def _drop_what_died(state: State) -> None:
     """Decided but never recorded: stops of lost processes, and restarts that are decided anew."""
     kept = type(state.agenda)()
     for command in state.agenda:
-        if isinstance(command, Start) and command.execution > 1:
+        if isinstance(command, Start) and _is_restart(state, command):
             state.runs[command.run].nodes[command.step].execution -= 1
         elif not isinstance(command, Stop | Pause):
             kept.append(command)
     state.agenda = kept
+
+
+def _is_restart(state: State, command: Start) -> bool:
+    """Whether the step runs by the log; one that a person resumed is ready, and its choice holds."""
+    return command.execution > 1 and state.runs[command.run].nodes[command.step].status == RUNNING
 
 
 def _raise_limits(state: State, raised: Raised) -> None:
@@ -224,6 +234,10 @@ RUN_HANDLERS: dict[type[WorkflowEvent], Callable[[State, Run, Any], None]] = {
     Paused: _paused,
     Resumed: _resumed,
     CancelRequested: _cancel_requested,
+    Added: add,
+    CloseRequested: close,
+    ResumeRequested: resume_child,
+    EndRequested: end,
     Folded: _noted,
     Finished: _finished,
 }

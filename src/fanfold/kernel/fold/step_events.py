@@ -8,12 +8,21 @@ from typing import TypeAlias
 from zlib import crc32
 
 from fanfold.kernel.budget import settle_history
-from fanfold.kernel.commands import Conclude, Create, Retry, Skip, Start, Stop
+from fanfold.kernel.commands import Conclude, Create, Queue, Retry, Skip, Start, Stop
 from fanfold.kernel.events import Failure, StepEvent, SubagentEvent, Usage
 from fanfold.kernel.fold.admission import release, return_agent
 from fanfold.kernel.fold.agenda import require_idle, take, unexpected
 from fanfold.kernel.fold.outcomes import conclude
-from fanfold.kernel.fold.progress import BACK_OFF, enter_scope, finish, limit_scope, open_run, redeem
+from fanfold.kernel.fold.progress import (
+    BACK_OFF,
+    INTERRUPTED,
+    admit,
+    enter_scope,
+    finish,
+    limit_scope,
+    open_run,
+    redeem,
+)
 from fanfold.kernel.lifecycle import (
     CANCELLED,
     COMPLETED,
@@ -37,6 +46,17 @@ def is_current(node: Node, data: Report) -> bool:
     if node.status == RUNNING:
         return node.holding and not node.lost
     return node.status == WAITING and type(node.step.action) is ApprovalAction
+
+
+def _queued(state: State, node: Node, _data: Report) -> None:
+    take(state, Queue, node.run.id, node.path)
+    if node.unmet == 0:
+        admit(state, node)
+
+
+def _closed(state: State, node: Node, _data: Report) -> None:
+    require_idle(state, "a close")
+    node.closed = True
 
 
 def _started(state: State, node: Node, data: Report) -> None:
@@ -91,7 +111,7 @@ def _ended(state: State, node: Node, data: Report) -> None:
         # A `Start` may be answered by an end: a cache hit, or a prompt that cannot be rendered.
         shape = Start if isinstance(state.agenda[0], Start) else Conclude
         take(state, shape, node.run.id, node.path)
-        if shape is Start:
+        if shape is Start and data.execution <= 1:
             return_agent(state, node)
     elif not is_current(node, data):
         raise unexpected(f"{node.path} has no execution {data.attempt}.{data.execution}: mark it late")
@@ -161,7 +181,7 @@ def _stopping(state: State, node: Node, _data: Report) -> None:
 
 
 def _interrupted(state: State, node: Node, data: Report) -> None:
-    """The execution ended without a result: it goes on later as a new execution of the attempt."""
+    """The execution ended without a result; what comes next is a new execution of the attempt."""
     require_idle(state, "an interruption")
     if not is_current(node, data):
         raise unexpected(f"{node.path} has no execution {data.attempt}.{data.execution} to interrupt")
@@ -178,8 +198,18 @@ def lose(state: State, node: Node) -> None:
         conclude(state, node, node.stopping, failure)
         return
     node.stopping = ""
-    if not state.pausing:
+    if state.plan.open:
+        _wait_to_be_resumed(state, node)
+    elif not state.pausing:
         _restart(state, node)
+
+
+def _wait_to_be_resumed(state: State, node: Node) -> None:
+    release(state, node)
+    node.lost = True
+    node.status = WAITING
+    node.reason = INTERRUPTED
+    state.interrupted += 1
 
 
 def _restart(state: State, node: Node) -> None:
@@ -216,6 +246,7 @@ def _push_timer(state: State, due: int, kind: str, node: Node) -> None:
 
 
 STEP_HANDLERS: dict[str, Callable[[State, Node, Report], None]] = {
+    "queued": _queued,
     "started": _started,
     "waiting": _waiting,
     COMPLETED: _ended,
@@ -226,4 +257,5 @@ STEP_HANDLERS: dict[str, Callable[[State, Node, Report], None]] = {
     "retrying": _retrying,
     "stopping": _stopping,
     "interrupted": _interrupted,
+    "closed": _closed,
 }

@@ -1,4 +1,4 @@
-"""Early ends: a scope, or a whole run, is wound up before its steps are done.
+"""Early ends: a step, a scope, or a whole run, is wound up before its steps are done.
 
 What runs is asked to stop, what does not run is cancelled, and the composites then end by the ordinary
 rule. So a parent is never terminal before its descendants, whatever ended it.
@@ -6,7 +6,7 @@ rule. So a parent is never terminal before its descendants, whatever ended it.
 
 from __future__ import annotations
 
-from fanfold.kernel.commands import Command, Evaluate, Retry, Start, Stop
+from fanfold.kernel.commands import Command, Evaluate, Queue, Retry, Start, Stop
 from fanfold.kernel.fold.admission import unchoose
 from fanfold.kernel.fold.outcomes import conclude, wind_up
 from fanfold.kernel.lifecycle import CANCELLED, READY, RUNNING, TERMINAL
@@ -19,8 +19,8 @@ def end_run(state: State, run: Run, why: str) -> None:
     sweep(state, run.scope, CANCELLED)
 
 
-def sweep(state: State, top: Composite, reason: str) -> None:
-    """Stop what runs below `top` and cancel what does not; composites then end by themselves."""
+def sweep(state: State, top: Node, reason: str) -> None:
+    """Stop what runs at or below `top` and cancel what does not; composites then end by themselves."""
     state.agenda = type(state.agenda)(
         command for command in state.agenda if not _obsolete(state, command, top)
     )
@@ -48,8 +48,8 @@ def sweep(state: State, top: Composite, reason: str) -> None:
             conclude(state, composite, CANCELLED, None)
 
 
-def _obsolete(state: State, command: Command, top: Composite) -> bool:
-    if not isinstance(command, Evaluate | Start | Retry):
+def _obsolete(state: State, command: Command, top: Node) -> bool:
+    if not isinstance(command, Evaluate | Queue | Start | Retry):
         return False
     node: Node | None = state.runs[command.run].nodes[command.step]
     while node is not None and node is not top:

@@ -17,6 +17,7 @@ from fanfold.kernel.commands import (
     Evaluate,
     Finish,
     Pause,
+    Queue,
     Retry,
     Skip,
     Start,
@@ -78,6 +79,8 @@ class Answers:
         match command:
             case Evaluate():
                 return self._evaluate(command, self._node(command.run, command.step))
+            case Queue():
+                return self._queue(command, self._node(command.run, command.step))
             case Start():
                 return self._start(command, self._node(command.run, command.step))
             case Create():
@@ -129,6 +132,12 @@ class Answers:
 
     # Starts and ends
 
+    def _queue(self, command: Queue, node: Node) -> Data:
+        word = "input" if node.step.after else "queued"
+        if isinstance(node.step.action, AgentAction):
+            return self._subagent(command, node, word, shorten(node.step.action.prompt or "", TASK_CHARS))
+        return StepEvent(command.step, word)
+
     def _start(self, command: Start, node: Node) -> Data:
         try:
             job = prepare(self._values, node)
@@ -165,15 +174,16 @@ class Answers:
         return StepEvent(command.step, "started", command.attempt, command.execution, child_run_id=child)
 
     def _subagent(
-        self, command: Start | Retry, node: Node, status: str, task: str, retry_at: int = 0
+        self, command: Queue | Start | Retry, node: Node, status: str, task: str, retry_at: int = 0
     ) -> SubagentEvent:
         action = node.step.action
         assert isinstance(action, AgentAction)
-        session = session_id(command.run, command.step, command.attempt)
+        attempt = 1 if isinstance(command, Queue) else command.attempt
+        session = session_id(command.run, command.step, attempt)
         return SubagentEvent(
             command.step,
             status,
-            command.attempt,
+            attempt,
             command.execution if isinstance(command, Start) else 0,
             retry_at=retry_at,
             parent_id=command.run,

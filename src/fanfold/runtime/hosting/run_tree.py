@@ -246,11 +246,12 @@ class RunTree:
 
 
 def run_status(state: State, run: Run) -> str:
-    """A run's status as people see it: `waiting` when only approvals are open."""
-    if run.status != RUNNING or not state.approvals:
+    """A run's status as people see it: `waiting` when only they can go on."""
+    if run.status != RUNNING:
         return run.status
-    waits = is_waiting(state) if run is state.root else _only_asks(state, run)
-    return WAITING if waits else run.status
+    if run is state.root:
+        return WAITING if is_waiting(state) else run.status
+    return WAITING if state.approvals and _only_asks(state, run) else run.status
 
 
 def _only_asks(state: State, top: Run) -> bool:

@@ -1,0 +1,143 @@
+"""What people do to an open run: add steps, say more to a child, close it, take it up again, end the run.
+
+They act at any moment, whatever runs, and see only what the log shows. What they want to add is fixed when
+the world is made, so after a crash that cut the log they simply go on where it ends.
+"""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from fanfold.kernel.events import (
+    Added,
+    CloseRequested,
+    EndRequested,
+    ResumeRequested,
+    StepEvent,
+    SubagentEvent,
+)
+from fanfold.kernel.fold.open_runs import why_not_added
+from fanfold.kernel.fold.progress import INTERRUPTED
+from fanfold.kernel.lifecycle import RUNNING, TERMINAL, UNSUCCESSFUL, WAITING
+from fanfold.kernel.nodes import LEAF, Node, State
+from fanfold.kernel.plan import AgentAction, Step
+from fanfold.testing.checks import InvariantError
+from fanfold.testing.owner import Owner
+
+MAX_TURNS = 6
+"""Turns that are added to the children of one run."""
+
+
+def ask(owner: Owner) -> bool:
+    """Perhaps somebody wants something of the run, whatever else goes on; True when it was recorded."""
+    rng = owner.world.rng
+    if rng.random() < 0.02:
+        return not owner.world.watch.told_to_end and _end(owner)
+    wishes = (_add, _add, _add, _send, _send, _close, _resume)
+    return rng.choice(wishes)(owner)
+
+
+def go_on(owner: Owner) -> bool:
+    """Nothing happens by itself any more: people take things up, add what is left, then end the run."""
+    if _resume(owner) or (not owner.world.watch.told_to_end and (_add(owner) or _end(owner))):
+        return True
+    state = owner.state
+    if owner.world.watch.told_to_end and not (state.approvals or state.interrupted):
+        raise InvariantError(19, "the run was told to end, has nothing left to do, and goes on")
+    return False
+
+
+def _add(owner: Owner) -> bool:
+    for step in owner.world.additions:
+        if step.id not in owner.state.root.nodes:
+            return _record_added(owner, step, "added")
+    return False
+
+
+def _record_added(owner: Owner, step: Step, what: str) -> bool:
+    root = owner.state.root
+    if why_not_added(root, step):
+        return False
+    owner.world.reached[what] += 1
+    owner.record(root.id, Added(step=step, frozen=f"facts of {step.id}"))
+    return True
+
+
+def _children(state: State) -> dict[str, list[Node]]:
+    """The turns of everything that was added, by its name."""
+    found: dict[str, list[Node]] = {}
+    for node in state.root.scope.children:
+        found.setdefault(node.path.partition("#")[0], []).append(node)
+    return found
+
+
+def _agents(state: State) -> dict[str, list[Node]]:
+    return {
+        name: turns
+        for name, turns in _children(state).items()
+        if turns[0].kind == LEAF and isinstance(turns[0].step.action, AgentAction)
+    }
+
+
+def _send(owner: Owner) -> bool:
+    """The next turn of a child."""
+    world = owner.world
+    children = _agents(owner.state)
+    if not children or sum(len(turns) - 1 for turns in children.values()) >= MAX_TURNS:
+        return False
+    name = world.rng.choice(list(children))
+    last = children[name][-1]
+    assert isinstance(last.step.action, AgentAction)
+    action = replace(last.step.action, prompt="and now?", continue_from=last.path)
+    turn = f"{name}#{len(children[name]) + 1}"
+    step = replace(last.step, id=turn, action=action, after=(last.path,), depends_on=(), inputs={}, when=None)
+    if why_not_added(owner.state.root, step):
+        world.reached["refused behind a closed one"] += last.closed
+        return False
+    if last.status == RUNNING:
+        world.reached["input to a running child"] += 1
+    world.reached["input after a failure"] += last.status in UNSUCCESSFUL
+    return _record_added(owner, step, "next turn")
+
+
+def _close(owner: Owner) -> bool:
+    world, root = owner.world, owner.state.root
+    children = _children(owner.state)
+    if not children:
+        return False
+    turns = children[world.rng.choice(list(children))]
+    live = [turn for turn in turns if turn.status not in TERMINAL]
+    if live:
+        first = live[0]
+        word = "interrupted child closed" if first.lost and first.status == WAITING else "closed while queued"
+        world.reached["closed while running" if first.status == RUNNING else word] += 1
+        owner.record(root.id, CloseRequested(first.path))
+    elif not turns[-1].closed:
+        world.reached["closed when over"] += 1
+        last = turns[-1]
+        shape = SubagentEvent if isinstance(last.step.action, AgentAction) else StepEvent
+        owner.record(root.id, shape(last.path, "closed", last.attempt, last.execution))
+    else:
+        return False
+    return True
+
+
+def _resume(owner: Owner) -> bool:
+    found = [
+        node
+        for run in owner.state.runs.values()
+        for node in run.nodes.values()
+        if node.status == WAITING and node.reason == INTERRUPTED
+    ]
+    if not found:
+        return False
+    node = owner.world.rng.choice(found)
+    owner.world.reached["interrupted child resumed"] += 1
+    owner.record(node.run.id, ResumeRequested(node.path))
+    return True
+
+
+def _end(owner: Owner) -> bool:
+    owner.world.reached["told to end"] += 1
+    owner.record(owner.state.root.id, EndRequested())
+    return True
