@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from fanfold.process_identity import ProcessIdentity, start_time, this_process
 
@@ -14,13 +15,14 @@ from fanfold.process_identity import ProcessIdentity, start_time, this_process
 def test_a_process_is_known_by_its_boot_pid_and_start():
     myself = this_process()
     assert myself.is_alive()
-    assert not ProcessIdentity("another boot", myself.pid, myself.started).is_alive()
-    assert not ProcessIdentity(myself.boot_id, myself.pid, "1").is_alive()
+    assert not replace(myself, boot_id="another boot").is_alive()
+    assert not replace(myself, started="1").is_alive()
+    assert replace(myself, started="1", namespace="another").is_alive(), "it cannot be seen from here"
 
 
 def test_a_finished_process_is_dead_even_before_its_parent_noticed():
     child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
-    owner = ProcessIdentity(this_process().boot_id, child.pid, start_time(child.pid) or "")
+    owner = replace(this_process(), pid=child.pid, started=start_time(child.pid) or "")
     assert owner.is_alive()
     os.kill(child.pid, signal.SIGKILL)
     os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
@@ -43,7 +45,8 @@ def test_without_a_process_file_system_ps_tells_who_lives(monkeypatch: pytest.Mo
 
 def test_what_is_no_identity_is_nobodys():
     assert ProcessIdentity.parse("") is None
-    assert ProcessIdentity.parse("boot:x:1") is None
+    assert ProcessIdentity.parse("boot:x:1:2") is None
+    assert ProcessIdentity.parse("boot:1:2") is None
     myself = this_process()
     assert ProcessIdentity.parse(str(myself)) == myself
 

@@ -1,7 +1,9 @@
 """Which process something belongs to, said so that a number used again later is not mistaken for it.
 
 Leases, snapshots, scratch folders and stragglers all ask the same question: does the very process that made
-this still live? A pid alone is reused; boot, pid and start time together are not.
+this still live? A pid alone is reused; boot, pid and start time together are not. A process of another pid
+namespace (another container) cannot be seen from here: it counts as alive, and who must know better keeps a
+heartbeat beside the identity, as leases do.
 """
 
 from __future__ import annotations
@@ -9,6 +11,7 @@ from __future__ import annotations
 import os
 from functools import cache
 from pathlib import Path
+from typing import Literal
 
 from msgspec import Struct
 
@@ -19,37 +22,62 @@ STAT = "/proc/{pid}/stat"
 class ProcessIdentity(Struct, frozen=True):
     """One process of one boot.
 
-    >>> ProcessIdentity.parse(str(ProcessIdentity("b1", 7, "42"))) == ProcessIdentity("b1", 7, "42")
+    >>> ProcessIdentity.parse(str(ProcessIdentity("b1", 7, "42", "9"))) == ProcessIdentity("b1", 7, "42", "9")
     True
     """
 
     boot_id: str
     pid: int
     started: str
+    namespace: str
+    """The pid namespace in which `pid` is its number; empty where there is no such thing."""
 
     def __str__(self) -> str:
-        return f"{self.boot_id}:{self.pid}:{self.started}"
+        return f"{self.boot_id}:{self.pid}:{self.started}:{self.namespace}"
 
     @classmethod
     def parse(cls, text: str) -> ProcessIdentity | None:
         """The identity that `str` wrote; None for any other text."""
-        boot, _, rest = text.partition(":")
-        pid, _, started = rest.partition(":")
-        return cls(boot, int(pid), started) if pid.isdecimal() else None
+        parts = text.split(":")
+        return cls(parts[0], int(parts[1]), *parts[2:]) if len(parts) == 4 and parts[1].isdecimal() else None
 
     def is_alive(self) -> bool:
-        """Whether the very process is still there; one of another boot is not."""
-        return self.is_of_this_boot() and start_time(self.pid) == self.started
+        """Whether the very process may still be there; one of another boot is not."""
+        if not self.is_of_this_boot():
+            return False
+        return not self.is_visible() or start_time(self.pid) == self.started
 
     def is_of_this_boot(self) -> bool:
         """Whether the machine ran on since that process lived."""
         return self.boot_id == boot_id()
 
+    def is_visible(self) -> bool:
+        """Whether this process could see that one if it lived."""
+        return self.namespace == pid_namespace() and _sees_its_own_namespace()
+
 
 def this_process() -> ProcessIdentity:
     """Names this process for as long as it lives."""
     pid = os.getpid()
-    return ProcessIdentity(boot_id(), pid, start_time(pid) or "")
+    return ProcessIdentity(
+        boot_id(), pid, start_time("self" if BOOT_ID.exists() else pid) or "", pid_namespace()
+    )
+
+
+def pid_namespace() -> str:
+    """The pid namespace of this process; empty where there is no such thing."""
+    try:
+        return str(os.stat("/proc/self/ns/pid").st_ino)
+    except OSError:
+        return ""
+
+
+def _sees_its_own_namespace() -> bool:
+    """Whether /proc lists the processes that this one would call by the same numbers."""
+    try:
+        return os.readlink("/proc/self") == str(os.getpid())
+    except OSError:
+        return True  # no /proc: the system's tools are asked, and there is but one namespace
 
 
 @cache
@@ -61,7 +89,7 @@ def boot_id() -> str:
         return _ask("sysctl", "-n", "kern.bootsessionuuid") or "unknown boot"
 
 
-def start_time(pid: int) -> str | None:
+def start_time(pid: int | Literal["self"]) -> str | None:
     """When the process started, in whatever unit the system counts; None when it is dead."""
     try:
         facts = Path(STAT.format(pid=pid)).read_bytes()

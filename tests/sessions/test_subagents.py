@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from fanfold.errors import NotFoundError
-from fanfold.process_identity import ProcessIdentity, this_process
+from fanfold.process_identity import this_process
 from fanfold.sessions.log import read_children, read_entries
 from fanfold.sessions.opened import Settings
 from fanfold.sessions.subagents import SubagentRefused
@@ -338,7 +339,7 @@ def test_with_an_owner_the_tree_belongs_to_one_process_and_others_see_it_run(wor
         supervisor = world.supervisor(owner=here)
         child = await supervisor.spawn("root", "worker", "t", GATED)
         await until(lambda: world.gated.inside)
-        stranger = world.supervisor(owner=ProcessIdentity(here.boot_id, here.pid, "another"))
+        stranger = world.supervisor(owner=replace(here, started="another"))
         assert stranger.children.find(child).status == "running"
         with pytest.raises(SubagentRefused) as caught:
             await stranger.send_input(child, "hello?")

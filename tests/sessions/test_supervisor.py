@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from fanfold.agents.backend import Progress, Record, SessionFailed, SessionRequest, SessionResult
 from fanfold.errors import AuthorError, BugError, WorldError
 from fanfold.kernel.events import Failure
-from fanfold.process_identity import ProcessIdentity, this_process
+from fanfold.process_identity import this_process
 from fanfold.sessions.log import MAX_INLINE_BYTES, Belonging, open_log, read_entries
 from fanfold.sessions.supervisor import Supervisor
 from fanfold.store.protocol import Batch, LeaseLost
@@ -288,7 +289,7 @@ def test_what_ends_a_session_can_be_left_to_the_caller_s_transaction(world):
 def test_under_a_lease_a_session_of_an_old_owner_cannot_write(world):
     async def story() -> None:
         owner = this_process()
-        old = world.store.acquire("r1", ProcessIdentity(owner.boot_id, 2**22 + 1, "dead"))
+        old = world.store.acquire("r1", replace(owner, pid=2**22 + 1, started="dead"))
         new = world.store.acquire("r1", owner)
         supervisor = world.supervisor()
         assert (await supervisor.run_step(world.request("a"), backend="scripted", lease=new)).output

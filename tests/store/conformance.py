@@ -30,7 +30,7 @@ from tests.store.trees import Tree, head, stored
 
 Open: TypeAlias = Callable[[], Store]
 
-SOMEBODY_DEAD = ProcessIdentity("an earlier boot", 4711, "12345")
+SOMEBODY_DEAD = ProcessIdentity("an earlier boot", 4711, "12345", "1")
 
 
 class Conformance:
@@ -257,7 +257,7 @@ class Conformance:
 
     def test_the_lease_of_a_dead_process_is_taken_at_once(self, store: Store):
         myself = this_process()
-        reused = ProcessIdentity(myself.boot_id, myself.pid, "another start")
+        reused = replace(myself, started="another start")
         for epoch, dead in enumerate([SOMEBODY_DEAD, reused], start=1):
             assert store.acquire("r1", dead).epoch == epoch
             assert store.owner("r1") == (dead, False)
@@ -338,7 +338,7 @@ class Conformance:
         assert [row.status for _, row in store.output_rows(after=seen)] == [DELETED]
 
     def test_a_tree_driven_by_another_process_is_not_deleted(self, store: Store):
-        parent = ProcessIdentity(this_process().boot_id, 1, _start_of_process_1())
+        parent = replace(this_process(), pid=1, started=_start_of_process_1())
         store.acquire("r1", parent)
         with pytest.raises(LeaseHeld):
             store.delete_tree("r1")

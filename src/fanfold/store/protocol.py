@@ -4,7 +4,8 @@ Rules
 * A log is append-only; `seq` runs 1..n in each log and `tree_seq` 1..n over the logs of a run tree.
 * `write` is one transaction for everything one or more decisions made: events, blobs, heads. When it
   returns, all of it survives a power cut; when it raises, none of it happened.
-* Each batch carries its tree's lease epoch and is refused (`LeaseLost`) when a newer owner exists.
+* Each batch carries its tree's lease epoch and is refused (`LeaseLost`) when a newer owner exists. An effect
+  begins after `confirm`.
 * Heads, outputs and the search index are derived: convenient to query, rebuilt from the logs at will.
 * Any process may insert a request without holding the lease; only the owner acts on it, and is woken for it.
 * Whoever waits for something in the store is woken by a commit, not by looking again and again. A wake-up may
@@ -39,7 +40,7 @@ RECHECK_S = 2.0
 
 
 class LeaseLost(WorldError):
-    """Another process owns the run tree now; nothing of this batch was written."""
+    """This process does not own the run tree any more: nothing was written, and no effect may begin."""
 
 
 class LeaseHeld(WorldError):
@@ -201,11 +202,22 @@ class Store(Protocol):
         ...
 
     def acquire(self, root: str, owner: ProcessIdentity | None = None) -> Lease:
-        """Own a run tree: a new epoch, for this process unless told. Raises `LeaseHeld` while it is owned."""
+        """Own a run tree: a new epoch, for this process unless told. Raises `LeaseHeld` while it is owned.
+
+        The store keeps this process's lease alive until it is given back or the store is closed.
+        """
+        ...
+
+    def confirm(self, lease: Lease) -> None:
+        """Return when the lease is live at this moment; raises `LeaseLost` when it is not.
+
+        Asked right before every effect, from any thread: it looks at a clock, and into the store only when
+        the lease was not renewed in time.
+        """
         ...
 
     def owner(self, root: str) -> tuple[ProcessIdentity, bool] | None:
-        """Who holds the lease and whether that process is alive."""
+        """Who holds the lease, and whether it is live: neither did it run out, nor is that process dead."""
         ...
 
     def release(self, lease: Lease) -> None: ...

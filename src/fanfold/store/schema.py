@@ -103,7 +103,10 @@ CREATE TABLE leases (
   epoch INTEGER NOT NULL,
   boot_id TEXT,
   pid INTEGER,
-  started TEXT
+  started TEXT,
+  pid_namespace TEXT,
+  heartbeat_at INTEGER,
+  expires_at INTEGER
 ) WITHOUT ROWID;
 
 CREATE TABLE requests (

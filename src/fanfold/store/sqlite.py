@@ -21,14 +21,24 @@ from typing import Literal
 from urllib.parse import quote
 
 import apsw
-import msgspec
 
 from fanfold.errors import BugError, NotFoundError
 from fanfold.kernel.events import Envelope
 from fanfold.process_identity import ProcessIdentity, this_process
-from fanfold.store import faults, folder, heads, leases, logs, schema
-from fanfold.store.protocol import Batch, Clean, Lease, OutputRow, Request, RunHead, Signal, as_it_is
+from fanfold.store import faults, folder, heads, leases, logs, requests, schema
+from fanfold.store.protocol import (
+    Batch,
+    Clean,
+    Lease,
+    LeaseLost,
+    OutputRow,
+    Request,
+    RunHead,
+    Signal,
+    as_it_is,
+)
 from fanfold.store.removal import Removal
+from fanfold.store.renewal import Renewal
 from fanfold.store.signals import Signals
 
 CHECKPOINT_PAGES = 2_000
@@ -62,6 +72,7 @@ class SqliteStore:
         vfs: str = "",
         clean: Clean = as_it_is,
         read_only: bool = False,
+        expiry_s: float = leases.EXPIRY_S,
     ) -> None:
         self.path = path
         self.clean = clean
@@ -75,6 +86,8 @@ class SqliteStore:
         self._local = threading.local()
         self._readers: list[apsw.Connection] = []
         self._signals = Signals(path, make=not self.read_only)
+        self._expiry_ms = int(expiry_s * 1_000)
+        self._renewal = Renewal(self._renew, self._tell_owners, expiry_s)
         self._pages = 0
         """In the write-ahead log after the last commit."""
         with faults.translated(self._file):
@@ -92,7 +105,7 @@ class SqliteStore:
             self._signals.give("commits", batch.root)
 
     def _write_batch(self, db: apsw.Connection, batch: Batch) -> None:
-        current = db.execute("SELECT epoch FROM leases WHERE root = ?", (batch.root,)).get or 0
+        current = leases.current_epoch(db, batch.root)
         if current != batch.epoch:
             raise leases.lost(batch.root, batch.epoch, current)
         if batch.blobs:
@@ -230,51 +243,52 @@ class SqliteStore:
 
     def acquire(self, root: str, owner: ProcessIdentity | None = None) -> Lease:
         """Own a run tree: a new epoch."""
+        now, myself = leases.boot_clock_ms(), this_process()
         with self._transaction() as db:
-            lease = leases.take(db, root, owner or this_process())
+            lease = leases.take(db, root, owner or myself, self._expiry_ms)
         self._appender.forget()  # the last owner may have been another process
-        self._signals.give("commits", root)
+        if lease.owner == myself:
+            self._renewal.keep(lease, now)
+        self._tell_owners(lease)
         return lease
 
+    def confirm(self, lease: Lease) -> None:
+        """Return when the lease is live at this moment."""
+        self._renewal.confirm(lease)
+
     def owner(self, root: str) -> tuple[ProcessIdentity, bool] | None:
-        """Who holds the lease and whether that process is alive."""
+        """Who holds the lease, and whether it is live."""
         with faults.translated(self._file):
-            owner = leases.holder(self._reader(), root)
-        return None if owner is None else (owner, owner.is_alive())
+            holder = leases.holder(self._reader(), root)
+        return None if holder is None else (holder.owner, holder.is_alive())
 
     def release(self, lease: Lease) -> None:
         """Give the tree back; the next owner gets a higher epoch."""
+        self._renewal.drop(lease)
         with self._transaction() as db:
             leases.give_back(db, lease)
+        self._tell_owners(lease)
+
+    def _renew(self, held: Sequence[Lease]) -> dict[Lease, LeaseLost]:
+        with self._transaction() as db:
+            return leases.renew(db, held, self._expiry_ms)
+
+    def _tell_owners(self, lease: Lease) -> None:
+        """A tree changed hands: followers look who drives it, and who did whether it still does."""
         self._signals.give("commits", lease.root)
+        self._signals.give("requests", lease.root)
 
     def request(self, request: Request) -> int:
         """Insert a request durably and wake the owner of the tree; its id."""
         with self._transaction() as db:
-            db.execute(
-                "INSERT INTO requests (root, run_id, kind, data, at) VALUES (?, ?, ?, ?, ?)",
-                (
-                    request.root,
-                    request.run_id,
-                    request.kind,
-                    self.clean(msgspec.json.encode(request.data)).decode(),
-                    request.at,
-                ),
-            )
-            number = db.last_insert_rowid()
+            number = requests.insert(db, request, self.clean)
         self._signals.give("requests", request.root)
         return number
 
     def requests(self, root: str) -> list[Request]:
         """Requests nobody has acted on, oldest first."""
         with faults.translated(self._file):
-            rows = self._reader().execute(
-                "SELECT id, run_id, kind, data, at FROM requests WHERE root = ? ORDER BY id", (root,)
-            )
-            return [
-                Request(root=root, run_id=run, kind=kind, data=msgspec.json.decode(data), at=at, id=number)
-                for number, run, kind, data, at in rows
-            ]
+            return requests.select(self._reader(), root)
 
     def listen(self, root: str) -> Signal:
         """For the owner of a tree: woken by requests to it."""
@@ -291,15 +305,16 @@ class SqliteStore:
         with faults.translated(self._file):
             removal = Removal(self._reader(), root)
         with self._transaction() as db:
-            owner = leases.holder(db, root)
-            if owner is not None and owner != this_process() and owner.is_alive():
-                raise leases.held(root, owner)
+            holder = leases.holder(db, root)
+            if holder is not None and holder.owner != this_process() and holder.is_alive():
+                raise leases.held(root, holder)
             removal.carry_out(db)
         self._appender.forget()
         self._signals.give("commits", root)
 
     def close(self) -> None:
         """Close every connection; the last process to close folds the write-ahead log into the database."""
+        self._renewal.close()
         with self._lock:
             for db in (*self._readers, self._db):
                 db.close()

@@ -3,7 +3,8 @@
 Rules
 * One loop owns the tree. Results, requests and time are folded in one at a time, in the order they
   arrived; everything that piled up while the loop was busy is committed together (group commit).
-* Log before act: an effect begins after the commit that records its start.
+* Log before act: an effect begins after the commit that records its start, and only under a lease that is
+  known to be live at that moment.
 * Nothing polls. The loop sleeps until a result, a request or the kernel's next timer.
 * If the store fails, the loop ends with its error; the run stays as the log has it and can be resumed.
 """
@@ -202,6 +203,8 @@ class Host:
         return self._leave_when_waiting and is_waiting(self.tree.state) and not self._tasks
 
     def _take_requests(self) -> None:
+        if self.tree.lease is not None:  # whoever took the run over says so in the same way
+            self.tree.store.confirm(self.tree.lease)
         for request in self.tree.store.requests(self.tree.root.id):
             apply_request(self.tree, request, now_ms())
             self.tree.requests_done.append(request.id)

@@ -20,7 +20,6 @@ from fanfold.errors import AuthorError, NotFoundError
 from fanfold.kernel.events import Created, Event, Forked, Raised, Settings
 from fanfold.kernel.lifecycle import RUN_TERMINAL
 from fanfold.kernel.plan import JSON, AgentAction, CommandAction, Plan
-from fanfold.process_identity import this_process
 from fanfold.recipe.inputs import bind_inputs
 from fanfold.runtime.config import Config
 from fanfold.runtime.hosting.host import Host, now_ms
@@ -124,7 +123,7 @@ class Project:
             isinstance(step.action, AgentAction) for step in all_steps_below(plan)
         ):
             raise _no_backend(frozen.backend, named=options.backend is not None)
-        lease = self.store.acquire(root, this_process())
+        lease = self.store.acquire(root)
         data = Created(
             plan=plan,
             settings=settings,
@@ -185,7 +184,7 @@ class Project:
 
     def own(self, root: str) -> RunTree:
         """Take a run tree over. Raises `LeaseHeld` while its owner lives."""
-        lease = self.store.acquire(root, this_process())
+        lease = self.store.acquire(root)
         try:
             tree = RunTree.load(self.store, root, lease)
             frozen = self.frozen(tree)  # stands in the first event, so it is known only now

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 from fanfold.kernel.nodes import Node
 from fanfold.kernel.plan import JSON, FunctionAction
@@ -29,8 +31,14 @@ class FunctionSteps(StepType[FunctionAction, FunctionJob]):
         if inspect.iscoroutinefunction(handler):
             return Outcome(await handler(**job.inputs))
         # A thread cannot be ended from outside: a cancelled function's result is thrown away.
-        result = await threads.shared.run(partial(handler, **job.inputs))
+        result = await threads.shared.run(partial(_call, services, handler, job.inputs))
         return Outcome(await result if inspect.isawaitable(result) else result)
 
     def task(self, job: FunctionJob) -> str:
         return f"Call the function: {job.handler}"
+
+
+def _call(services: Services, handler: Callable[..., Any], inputs: dict[str, JSON]) -> object:
+    """In a thread: the way there took time, so the lease is looked at again."""
+    services.confirm()
+    return handler(**inputs)

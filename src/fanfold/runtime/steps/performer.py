@@ -166,6 +166,7 @@ class Performer:
             await self._isolation.remember(place, self._store.clean(_remembered(outcome)))
         merged = None
         if start.execution == 1 or not await self._isolation.is_disputed(settling_ids(session)[0]):
+            self._services.confirm()
             merged = await self._isolation.merge(node, place)
             if not takes(self._frozen, node, merged):
                 refused = self._isolation.tell(node, place, merged)
@@ -180,6 +181,7 @@ class Performer:
         return outcome if refused is None else _refused(outcome, refused)
 
     async def _work(self, execution: Execution[Job]) -> Outcome:
+        self._services.confirm()
         try:
             return await type_of(execution.node.step).perform(self._services, execution)
         except SessionFailed as error:  # a tool of a script, outside any session

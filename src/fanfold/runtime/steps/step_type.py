@@ -95,6 +95,11 @@ class Services:
         self.lease: Lease | None = None
         """The lease of the tree whose jobs are performed; it guards the sessions' logs too."""
 
+    def confirm(self) -> None:
+        """Right before an effect, from any thread: raises `LeaseLost` when this process may not act."""
+        if self.lease is not None:
+            self.store.confirm(self.lease)
+
 
 class StepType(Generic[A, J]):
     """How steps of one type, with action `A`, become a job `J`, and how that is carried out."""
