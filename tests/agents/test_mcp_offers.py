@@ -12,8 +12,8 @@ from mcp.types import (
     TextResourceContents,
 )
 
-from fanfold.agents.models.answers import complaints
 from fanfold.agents.toolbox.mcp.offers import OPEN, clean_schema, told
+from fanfold.text.json_schema import misfits
 
 
 def text(words: str) -> TextContent:
@@ -76,8 +76,8 @@ def test_a_schema_keeps_what_tells_a_model_something_and_loses_what_providers_re
         "properties": {"a": {"$ref": "#/$defs/one"}, "$ref": {"type": "string"}},
         "$defs": {"one": {"type": "integer", "minimum": 3}},
     }
-    assert complaints(cleaned, {"a": 1})
-    assert not complaints(cleaned, {"a": 3})
+    assert misfits(cleaned, {"a": 1})
+    assert not misfits(cleaned, {"a": 3})
 
 
 @pytest.mark.parametrize(
@@ -94,4 +94,4 @@ def test_a_schema_keeps_what_tells_a_model_something_and_loses_what_providers_re
 )
 def test_a_schema_that_cannot_be_checked_here_takes_any_object(schema):
     assert clean_schema(schema) == OPEN
-    assert not complaints(clean_schema(schema), {"a": "anything"})
+    assert not misfits(clean_schema(schema), {"a": "anything"})

@@ -31,7 +31,6 @@ from fanfold.agents.backend import (
     SessionRequest,
     SessionResult,
 )
-from fanfold.agents.models.answers import complaints
 from fanfold.agents.redaction import Redactor
 from fanfold.agents.role import Role
 from fanfold.agents.roles.narrowing import for_stage, inside
@@ -48,6 +47,7 @@ from fanfold.agents.toolbox import ToolFailed
 from fanfold.agents.toolbox.catalogue import Tools, use
 from fanfold.kernel.events import NOTHING_SPENT, Failure, Usage
 from fanfold.kernel.plan import JSON
+from fanfold.text.json_schema import misfits
 
 STAGE = "stage"
 """The key that every entry of a stage carries, and the kind of those that begin and end it."""
@@ -265,7 +265,7 @@ def _problem(tools: Tools, name: str, args: JSON) -> str:
     offered = {one.name: one for one in tools.offered()}
     if name not in offered:
         return f'there is no tool "{name}" here; there are {", ".join(offered) or "none"}'
-    return complaints(offered[name].schema, args)
+    return misfits(offered[name].schema, args)
 
 
 def _without_number(entry: Entry) -> Entry:

@@ -11,7 +11,6 @@ Rules
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -19,15 +18,14 @@ from msgspec import Struct
 
 from fanfold.agents.backend import SessionRequest
 from fanfold.kernel.plan import JSON
+from fanfold.text.json_schema import misfits
 
 if TYPE_CHECKING:
-    import jsonschema_rs
     from pydantic_ai.messages import ModelResponse
     from pydantic_ai.models import ModelRequestParameters
 
 OUTPUT_TOOL = "final_output"
 MAX_COMPLAINTS = 3
-MAX_ERRORS = 5
 _WRAPPER = "result"
 _DESCRIPTION = (
     "Hand in the final answer. Call it once, when everything else is done; it ends your work on the task."
@@ -135,7 +133,7 @@ class Contract:
                 complaint = f'The answer must be an object with "{_WRAPPER}" alone.'
                 return Judgement(complaint=complaint, call_id=call_id)
             value = value[_WRAPPER]
-        words = complaints(self._schema, value) or self._missing(value)
+        words = misfits(self._schema, value) or self._missing(value)
         if words:
             return Judgement(complaint=f"The answer does not fit: {words}. Correct it.", call_id=call_id)
         return Judgement(True, value, "", call_id)
@@ -147,24 +145,6 @@ class Contract:
             return f"it must be an object with {', '.join(self._names)}"
         missing = [name for name in self._names if name not in value]
         return f"it lacks {', '.join(missing)}" if missing else ""
-
-
-def complaints(schema: JSON, value: JSON) -> str:
-    """What the validator says against a value; empty when it fits."""
-    problems: list[str] = []
-    for error in _validator(msgspec.json.encode(schema)).iter_errors(value):
-        place = "/".join(str(part) for part in error.instance_path)
-        problems.append(f"{place}: {error.message}" if place else error.message)
-        if len(problems) == MAX_ERRORS:
-            break
-    return "; ".join(problems)
-
-
-@lru_cache(maxsize=256)
-def _validator(schema: bytes) -> jsonschema_rs.Validator:
-    import jsonschema_rs  # only what has a schema pays for it
-
-    return jsonschema_rs.validator_for(msgspec.json.decode(schema))
 
 
 def _is_object(schema: JSON) -> bool:

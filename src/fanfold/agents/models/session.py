@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 
 from fanfold.agents.backend import Entry, Progress, Record, SessionFailed, SessionRequest, SessionResult
-from fanfold.agents.models.answers import MAX_COMPLAINTS, OUTPUT_TOOL, Contract, Judgement, complaints
+from fanfold.agents.models.answers import MAX_COMPLAINTS, OUTPUT_TOOL, Contract, Judgement
 from fanfold.agents.models.asking import Asker, TooLong, check_effort
 from fanfold.agents.models.compaction import FULL, INSTRUCTIONS, MAX_COMPACTIONS, PIECE_CHARS, transcript
 from fanfold.agents.models.messages import (
@@ -41,6 +41,7 @@ from fanfold.agents.toolbox import ToolFailed
 from fanfold.agents.toolbox.catalogue import Tools, use
 from fanfold.kernel.events import Failure
 from fanfold.kernel.plan import JSON
+from fanfold.text.json_schema import misfits
 
 if TYPE_CHECKING:
     from pydantic_ai.messages import ToolCallPart
@@ -237,7 +238,7 @@ class ModelSession:
             return f'there is no tool "{tool}" here; there are {", ".join(offered) or "none"}'
         if not isinstance(args, dict):
             return "the arguments are not a JSON object"
-        return complaints(offered[tool].schema, args)
+        return misfits(offered[tool].schema, args)
 
     async def _note_result(self, about: dict[str, Any]) -> None:
         entry = {"kind": "tool_result", **about}

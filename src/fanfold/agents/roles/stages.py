@@ -26,6 +26,7 @@ from msgspec import Struct
 
 from fanfold.agents.toolbox.schemas import ALIASES, BY_NAME
 from fanfold.kernel.plan import JSON
+from fanfold.text.json_schema import schema_problem
 from fanfold.text.json_value import as_text
 
 MAX_STAGES = 16
@@ -182,13 +183,10 @@ class _Reader:
         return given
 
     def _schema(self, schema: object) -> JSON:
-        import jsonschema_rs  # only what has a schema pays for it
-
         self._plain("output_schema", schema)
-        try:
-            jsonschema_rs.validator_for(schema)  # type: ignore[arg-type]  # whatever it is, this is the check
-        except ValueError as error:
-            self._bad("output_schema", f'"output_schema" is no JSON Schema: {str(error).splitlines()[0]}')
+        problem = schema_problem(schema)
+        if problem is not None:
+            self._bad("output_schema", f'"output_schema" is no JSON Schema: {problem.message}')
         return schema
 
     def _args(self, tool: str, bounds: Bounds | None) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from fanfold.kernel.plan import JSON
 from fanfold.recipe.language.notes import Notes
 from fanfold.text import parse
-from fanfold.text.excerpts import shorten
+from fanfold.text.json_schema import schema_problem
 from fanfold.text.parse import Node, Scalar, plain
 
 _REFERRING = frozenset({"$ref", "$dynamicRef", "$recursiveRef"})
@@ -20,15 +20,10 @@ def read_schema(node: Node, notes: Notes) -> JSON:
     schema = plain(node)
     if _refuse_remote(node, notes):
         return schema
-    import jsonschema_rs
-
-    try:
-        jsonschema_rs.validator_for(schema, offline=True)
-    except jsonschema_rs.ValidationError as error:
-        where = _walk(node, list(error.instance_path))
-        notes.error("recipe.bad_schema", f"not a JSON Schema: {_first_line(error.message)}", where)
-    except (ValueError, jsonschema_rs.ReferencingError) as error:
-        notes.error("recipe.bad_schema", f"not a JSON Schema: {_first_line(str(error))}", node)
+    problem = schema_problem(schema)
+    if problem is not None:
+        where = _walk(node, problem.path)
+        notes.error("recipe.bad_schema", f"not a JSON Schema: {problem.message}", where)
     return schema
 
 
@@ -49,7 +44,7 @@ def _refuse_remote(node: Node, notes: Notes) -> bool:
     return refused
 
 
-def _walk(node: Node, path: list[str | int]) -> Node:
+def _walk(node: Node, path: tuple[str | int, ...]) -> Node:
     """The node at a path of keys and indexes, or the deepest one that exists."""
     for part in path:
         inner: Node | None = None
@@ -61,8 +56,3 @@ def _walk(node: Node, path: list[str | int]) -> Node:
             break
         node = inner
     return node
-
-
-def _first_line(text: str) -> str:
-    line = text.strip().splitlines()[0] if text.strip() else "it cannot be read"
-    return shorten(line, 200)

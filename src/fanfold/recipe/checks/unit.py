@@ -20,7 +20,6 @@ class Defaults(Struct):
     """What steps that do not say get."""
 
     agent: str | None = None
-    agent_node: Scalar | None = None
     model: str | None = None
     timeout_ms: int | None = None
     retry: Retry | None = None

@@ -5,20 +5,15 @@ An output that does not fit fails the step with class `invalid_output`; it is ne
 
 from __future__ import annotations
 
-from functools import lru_cache
 from math import isfinite
-from typing import TYPE_CHECKING
 
 import msgspec
 
 from fanfold.kernel.events import Failure
 from fanfold.kernel.nodes import Node
 from fanfold.kernel.plan import JSON
+from fanfold.text.json_schema import misfits
 
-if TYPE_CHECKING:
-    import jsonschema_rs
-
-MAX_ERRORS = 5
 MAX_OUTPUT_BYTES = 16 * 1024 * 1024
 MAX_DEPTH = 100
 _LARGEST = 2**63
@@ -44,7 +39,7 @@ def check_output(node: Node, value: JSON) -> Failure | None:
     step = node.step
     message = ""
     if step.output_schema is not None:
-        message = _against_schema(msgspec.json.encode(step.output_schema), value)
+        message = misfits(step.output_schema, value, "the output")
     if not message and step.outputs:
         message = _against_names(step.outputs, value, closed=step.output_schema is None)
     if not message:
@@ -88,23 +83,6 @@ def _strict(value: object, depth: int) -> JSON:
         return {key: _strict(item, depth + 1) for key, item in value.items()}
     shown = value if isinstance(value, int | float) else type(value).__name__
     raise ValueError(f"the output is not JSON: {shown}")
-
-
-def _against_schema(schema: bytes, value: JSON) -> str:
-    problems = []
-    for error in _validator(schema).iter_errors(value):
-        place = "/".join(str(part) for part in error.instance_path)
-        problems.append(f"{place or 'the output'}: {error.message}")
-        if len(problems) == MAX_ERRORS:
-            break
-    return "; ".join(problems)
-
-
-@lru_cache(maxsize=256)
-def _validator(schema: bytes) -> jsonschema_rs.Validator:
-    import jsonschema_rs  # only steps with a schema pay for it
-
-    return jsonschema_rs.validator_for(msgspec.json.decode(schema))
 
 
 def _against_names(names: tuple[str, ...], value: JSON, closed: bool) -> str:

@@ -32,7 +32,6 @@ MAX_NODE_WIDTH = 248.0
 GROUP_PADDING = 16.0
 GROUP_HEAD = 34.0
 CHARACTER_WIDTH = 7.3
-MAX_LABEL_CHARS = 60
 
 
 class Label(Struct, frozen=True):

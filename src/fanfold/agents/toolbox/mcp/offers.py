@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -26,6 +26,7 @@ from fanfold.agents.toolbox.names import UNSAFE, spellings
 from fanfold.agents.toolbox.schemas import ToolSpec
 from fanfold.kernel.plan import JSON
 from fanfold.text.excerpts import shorten, shorten_middle
+from fanfold.text.json_schema import schema_problem
 
 if TYPE_CHECKING:
     from mcp.types import CallToolResult, ContentBlock, Tool
@@ -38,7 +39,6 @@ MAX_OFFER_CHARS = 256_000
 MAX_RESULT_CHARS = 16_000
 MIN_TEXT_CHARS = 1_000
 OPEN: dict[str, Any] = {"type": "object", "properties": {}, "additionalProperties": True}
-_REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
 _NOT_ON_TOP = ("$schema", "$id", "anyOf", "oneOf", "allOf", "not", "enum", "if", "then", "else")
 """Providers refuse some of these at the top of a schema, and none of them tells a model much there."""
 _UNPRINTABLE = re.compile(r"[^\n\t\x20-\x7e\xa0-\U0010ffff]")
@@ -132,29 +132,7 @@ def clean_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
     cleaned["type"] = "object"
     if not isinstance(cleaned.setdefault("properties", {}), dict):
         return OPEN
-    return cleaned if _is_sound(cleaned) else OPEN
-
-
-def _is_sound(schema: dict[str, Any]) -> bool:
-    import jsonschema_rs
-
-    for part in _maps(schema):
-        points = [part[key] for key in _REFERENCES if isinstance(part.get(key), str)]
-        # The validator would fetch what lies elsewhere, be it a file of ours or an address.
-        if isinstance(part.get("$id"), str) or not all(where.startswith("#") for where in points):
-            return False
-    try:
-        jsonschema_rs.validator_for(schema)
-    except ValueError:
-        return False
-    return True
-
-
-def _maps(value: JSON) -> Iterator[dict[str, Any]]:
-    if isinstance(value, dict):
-        yield value
-    for inner in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
-        yield from _maps(inner)
+    return cleaned if schema_problem(cleaned) is None else OPEN
 
 
 # -------------------------------------------------------------------------------------------- results
