@@ -24,7 +24,9 @@ from bench.graphs import chain, layered
 from fanfold.kernel.events import Envelope, SubagentEvent
 from fanfold.kernel.plan import AgentAction, Input, Limits, Plan, Step
 from fanfold.runtime.hosting.run_tree import RunTree
-from fanfold.runtime.operations.project import Options, Project
+from fanfold.runtime.operations.project import Project
+from fanfold.runtime.operations.runs.creation import Options, create
+from fanfold.runtime.operations.runs.ownership import own
 from fanfold.wiring import wire
 
 Figures = dict[str, float]
@@ -54,16 +56,16 @@ def open_project(folder: Path, durability: str = "normal") -> Project:
     home = folder / ".fanfold"
     home.mkdir(exist_ok=True)
     (home / "config.toml").write_text(CEILINGS)
-    return wire(folder, {**os.environ, **ROOMY, "FANFOLD_DURABILITY": durability}).open()
+    return wire(folder, {**os.environ, **ROOMY, "FANFOLD_DURABILITY": durability})
 
 
 def drive(project: Project, plan: Plan, options: Options | None = None) -> RunTree:
     """Run a plan to its end."""
 
     async def to_the_end() -> RunTree:
-        tree = project.create(plan, {}, options or Options(max_concurrency=16))
-        await project.host(tree).start()
-        return tree
+        owned = create(project, plan, {}, options or Options(max_concurrency=16))
+        await owned.host().start()
+        return owned.tree
 
     tree = asyncio.run(to_the_end())
     assert tree.root.status == "completed", tree.root.status
@@ -130,18 +132,16 @@ def crash(folder: Path, number: int) -> Figures:
     project = open_project(folder)
     seen = 0
 
-    def die(written: list[Envelope], tree: RunTree) -> None:
+    def die(written: list[Envelope]) -> None:
         nonlocal seen
         seen += len(written)
         if seen >= number:
-            print(json.dumps({"events": tree.tree_seq}), flush=True)
+            print(json.dumps({"events": written[-1].tree_seq}), flush=True)
             os._exit(0)
 
     async def to_the_middle() -> None:
-        tree = project.create(roomy(chain(number)), {}, Options(max_concurrency=16))
-        host = project.host(tree)
-        host.watchers.append(die)
-        await host.start()
+        owned = create(project, roomy(chain(number)), {}, Options(max_concurrency=16))
+        await owned.host(on_commit=die).start()
 
     asyncio.run(to_the_middle())
     raise AssertionError("the run ended before it had so many events")
@@ -152,11 +152,10 @@ def resume(folder: Path, started_ms: int) -> Figures:
     begin = perf_counter()
     project = open_project(folder, "full")
     root = project.resolve("last").root_run_id
-    tree = project.own(root)
+    owned = own(project, root)
     loaded = perf_counter()
-    host = project.host(tree)
 
-    def stop(_: list[Envelope], __: RunTree) -> None:
+    def stop(_: list[Envelope]) -> None:
         now = perf_counter()
         figures = {
             "resume_s": now - begin,
@@ -166,8 +165,7 @@ def resume(folder: Path, started_ms: int) -> Figures:
         print(json.dumps(figures), flush=True)
         os._exit(0)
 
-    host.watchers.append(stop)
-    asyncio.run(host.resume())
+    asyncio.run(owned.host(on_commit=stop).resume())
     raise AssertionError("nothing was decided")
 
 
@@ -193,7 +191,7 @@ def sessions(folder: Path, number: int) -> Figures:
     idle_kb = 0.0
     before = memory_kb()
 
-    def count(written: list[Envelope], _: RunTree) -> None:
+    def count(written: list[Envelope]) -> None:
         nonlocal live, most
         for envelope in written:
             if isinstance(envelope.data, SubagentEvent):
@@ -202,14 +200,12 @@ def sessions(folder: Path, number: int) -> Figures:
 
     async def run() -> RunTree:
         nonlocal idle_kb
-        tree = project.create(plan, {"items": list(range(number))}, options)
-        host = project.host(tree)
-        host.watchers.append(count)
-        driving = asyncio.create_task(host.start())
+        owned = create(project, plan, {"items": list(range(number))}, options)
+        driving = asyncio.create_task(owned.host(on_commit=count).start())
         await asyncio.sleep(SESSION_DELAY_MS / 2_000)
         idle_kb = memory_kb()
         await driving
-        return tree
+        return owned.tree
 
     begin = perf_counter()
     tree = asyncio.run(run())

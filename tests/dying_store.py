@@ -5,9 +5,26 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Sequence
+from typing import Any
 
-from fanfold.store.protocol import Batch
+from fanfold.store.address import SqliteAddress
+from fanfold.store.protocol import Batch, Store
 from fanfold.store.sqlite import SqliteStore
+
+
+class OpenedAddress(SqliteAddress, frozen=True, kw_only=True):
+    """The address of a store that is open already."""
+
+    store: Any
+
+    def open(self) -> Store:
+        opened: Store = self.store
+        return opened
+
+
+def opened(store: SqliteStore) -> OpenedAddress:
+    """Have a project use a store that a test made."""
+    return OpenedAddress(folder=store.path, store=store)
 
 
 class DyingStore(SqliteStore):

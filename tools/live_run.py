@@ -18,7 +18,7 @@ from rich._export_format import CONSOLE_SVG_FORMAT
 from rich.console import Console
 
 from fanfold.cli.terminal.live import LiveTree
-from fanfold.runtime.operations.project import Options
+from fanfold.runtime.operations.runs.creation import Options, create
 from fanfold.wiring import wire
 from tools.tidy import ROOT
 
@@ -56,13 +56,12 @@ steps:
 async def frame(folder: Path) -> str:
     """The live tree a moment after the second iteration began."""
     (folder / "recipe.yaml").write_text(RECIPE)
-    wired = wire(folder, {"HOME": str(folder)})
-    project = wired.open()
+    project = wire(folder, {"HOME": str(folder)})
     options = Options(script=SCRIPT, permission="auto")
-    tree = project.create(wired.plan_of(folder / "recipe.yaml"), {}, options)
-    host = project.host(tree)
+    owned = create(project, project.plan_of(folder / "recipe.yaml"), {}, options)
+    tree = owned.tree
     second = asyncio.Event()
-    host.watchers.append(lambda _, seen: second.set() if "heal#2/fix" in seen.root.nodes else None)
+    host = owned.host(on_commit=lambda _: second.set() if "heal#2/fix" in tree.root.nodes else None)
     work = asyncio.create_task(host.start())
     await second.wait()
     await asyncio.sleep(0.6)
@@ -71,7 +70,7 @@ async def frame(folder: Path) -> str:
     console.print(LiveTree(console=console).picture(tree, 40))
     host.cancel()
     await work
-    project.done(tree)
+    owned.done()
     project.close()
     return console.export_svg(title="fanfold", code_format=without_web_fonts(CONSOLE_SVG_FORMAT))
 

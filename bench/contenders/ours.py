@@ -16,7 +16,7 @@ import apsw
 import fanfold
 from bench.contenders.protocol import CONCURRENCY, WARM_COMMITS, Clock, OutOfTime, contend
 from fanfold.kernel.plan import FunctionAction, Limits, Plan, Step
-from fanfold.runtime.operations.project import Options
+from fanfold.runtime.operations.runs.creation import Options, create
 from fanfold.wiring import wire
 
 
@@ -34,19 +34,18 @@ def run(graph: list[list[int]], folder: Path, clock: Clock) -> dict[str, str]:
             return _tick(clock)
 
     plan = _plan(graph, "tick")
-    project = wire(folder).open()
+    project = wire(folder)
     options = Options(max_concurrency=CONCURRENCY)
 
     async def drive() -> None:
         if WARM_COMMITS:
             chain = [[i - 1] if i else [] for i in range(WARM_COMMITS)]
-            await project.host(project.create(_plan(chain, "warm"), {}, options)).start()
+            await create(project, _plan(chain, "warm"), {}, options).host().start()
         clock.start()
-        tree = project.create(plan, {}, options)
-        await project.host(tree).start()
+        owned = create(project, plan, {}, options)
+        await owned.host().start()
         clock.stop()
-        assert tree.lease is not None
-        project.store.release(tree.lease)
+        owned.let_go()
 
     facts = {"fanfold": fanfold.__version__, "sqlite": apsw.sqlite_lib_version(), "handler": handler}
     asyncio.run(drive())

@@ -21,8 +21,9 @@ if TYPE_CHECKING:
     from fanfold.errors import AuthorError, FanfoldError, NotFoundError, WorldError
     from fanfold.kernel.plan import JSON
     from fanfold.recipe.builder import Recipe
-    from fanfold.runtime.operations.client import Client, RunHandle
-    from fanfold.runtime.operations.project import Options
+    from fanfold.runtime.operations.client import Client
+    from fanfold.runtime.operations.runs.creation import Options
+    from fanfold.runtime.operations.runs.handle import RunHandle
     from fanfold.runtime.steps.functions import function
     from fanfold.runtime.views.result import Result, StepResult
 
@@ -50,10 +51,10 @@ _HOMES = {
     "Client": "fanfold.runtime.operations.client",
     "FanfoldError": "fanfold.errors",
     "NotFoundError": "fanfold.errors",
-    "Options": "fanfold.runtime.operations.project",
+    "Options": "fanfold.runtime.operations.runs.creation",
     "Recipe": "fanfold.recipe.builder",
     "Result": "fanfold.runtime.views.result",
-    "RunHandle": "fanfold.runtime.operations.client",
+    "RunHandle": "fanfold.runtime.operations.runs.handle",
     "StepResult": "fanfold.runtime.views.result",
     "WorldError": "fanfold.errors",
     "function": "fanfold.runtime.steps.functions",
@@ -64,9 +65,10 @@ def open(path: str | os.PathLike[str] = ".") -> Client:
     """A project, to be used in `async with`; leaving it pauses what still runs."""
     from pathlib import Path
 
+    from fanfold.runtime.operations.client import Client
     from fanfold.wiring import wire
 
-    return wire(Path(path)).client()
+    return Client(wire(Path(path)))
 
 
 async def run(

@@ -7,30 +7,26 @@ environment: roles, handlers, the library of recipes, ceilings. Surfaces ask for
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence, ValuesView
+import sys
+from collections.abc import Callable, Iterator, Mapping, ValuesView
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import msgspec
+from msgspec import structs
 
 from fanfold.agents.roles.registry import Registry, load_roles, role_roots
 from fanfold.errors import FanfoldError
-from fanfold.recipe.library import Library, is_path
-from fanfold.recipe.surroundings import Ceilings, Found, RoleFacts, Surroundings
+from fanfold.recipe.library import Library
 from fanfold.runtime.config import Config, user_home
+from fanfold.runtime.operations.project import Project
 
 if TYPE_CHECKING:
     from fanfold.agents.backend import Backend
-    from fanfold.agents.role import Role
-    from fanfold.kernel.plan import Plan
-    from fanfold.recipe.builder import Recipe
+    from fanfold.kernel.events import Raised
     from fanfold.runtime.operations.by_hand import HandMeans
-    from fanfold.runtime.operations.client import Client
-    from fanfold.runtime.operations.project import Project
     from fanfold.runtime.records.frozen import Frozen
-    from fanfold.runtime.steps.handler_search import HandlerSearch
-    from fanfold.runtime.steps.means import Means
+    from fanfold.runtime.steps.toolboxes import Toolboxes
     from fanfold.sessions.supervisor import Supervisor
     from fanfold.store.protocol import Store, StoreAddress
 
@@ -38,100 +34,47 @@ BUILT_IN_RECIPES = Path(__file__).parent / "recipe" / "builtin"
 
 
 class Wired:
-    """A project with everything chosen. Parts are made when first asked for."""
+    """What is chosen for one project. Each part is made when the project first asks for it."""
 
-    def __init__(self, project: Path, environment: Mapping[str, str]) -> None:
-        self.project = project
+    def __init__(self, folder: Path, environment: Mapping[str, str]) -> None:
+        self.folder = folder
+        self.config = Config.read(folder, environment)
         self._environment = environment
-        self.config = Config.read(project, environment)
-        self.library = Library(
-            project / ".fanfold" / "workflows", self.config.home / "workflows", BUILT_IN_RECIPES
-        )
 
     @cached_property
     def roles(self) -> Registry:
-        """Roles by precedence, with notices about files that are shadowed or cannot be used."""
-        roots = role_roots(self.project, user_home(self._environment), self.config.home)
+        roots = role_roots(self.folder, user_home(self._environment), self.config.home)
         has_anthropic = bool(self.config.text("models.anthropic_api_key"))
-        return load_roles(roots, self.project, has_anthropic=has_anthropic)
+        return load_roles(roots, self.folder, has_anthropic=has_anthropic)
 
-    @cached_property
-    def around(self) -> Surroundings:
-        """What recipes of this project are compiled against."""
-        ceilings = Ceilings(
-            self.config.integer("ceilings.concurrency"), self.config.integer("ceilings.agents")
-        )
-        return Surroundings(
-            _facts(self.roles),
-            self._is_handler,
-            self._handler_names,
-            self.library,
-            ceilings,
-            self.roles.broken,
-        )
+    def library(self) -> Library:
+        own, theirs = self.folder / ".fanfold" / "workflows", self.config.home / "workflows"
+        return Library(own, theirs, BUILT_IN_RECIPES)
 
-    @cached_property
-    def _handlers(self) -> HandlerSearch:
-        # Reading a project's Python files is for recipes that name a handler; most do not.
-        from fanfold.runtime.steps.handler_search import HandlerSearch
-
-        return HandlerSearch(self.project)
-
-    def find(self, ref: str) -> Found:
-        """A recipe by name or file; a file is looked for in the current folder, then in the project."""
-        if is_path(ref) and not os.path.exists(ref) and os.path.exists(self.project / ref):
-            return self.library.find(str(self.project / ref))
-        return self.library.find(ref)
-
-    def plan_of(self, recipe: str | os.PathLike[str] | Recipe) -> Plan:
-        """The plan of a recipe by name, by file or built in code; raises `RecipeRefused`."""
-        from fanfold.recipe.builder import Recipe
-        from fanfold.recipe.compile import compile_recipe
-        from fanfold.recipe.refusal import RecipeRefused
-
-        if isinstance(recipe, Recipe):
-            name, compiled = recipe.name, recipe.compile(self.around, self.project)
-        else:
-            name = os.fspath(recipe)
-            found = self.find(name)
-            compiled = compile_recipe(found.data, found.file, self.around)
-        if compiled.plan is None:
-            raise RecipeRefused(name, compiled.report.diagnostics, compiled.sources)
-        return compiled.plan
-
-    def client(self) -> Client:
-        """The project as Python sees it."""
-        from fanfold.runtime.operations.client import Client
-
-        return Client(self.open(), self.plan_of)
-
-    @cached_property
     def store(self) -> StoreAddress:
-        """Where this project keeps its runs."""
+        """Where the project keeps its runs."""
         from fanfold.agents.redaction import Redactor
         from fanfold.store.address import SqliteAddress
 
         return SqliteAddress(
-            folder=self.project / ".fanfold",
+            folder=self.folder / ".fanfold",
             durability="normal" if self.config.text("store.durability") == "normal" else "full",
             clean=Redactor.of(self._environment).encoded,
         )
 
-    def open(self) -> Project:
-        """The project with its store, ready to run recipes."""
-        return self._around_store(self.store.open())
+    def resume_command(self, root: str, raised: Raised | None) -> list[str]:
+        """`fanfold resume`, in a process of its own."""
+        # -P: the current folder is the project's, and its files are not modules of ours.
+        own = [sys.executable, "-P", "-m", "fanfold.cli.main", "resume", root]
+        limits = {} if raised is None else structs.asdict(raised)
+        if (micro_usd := limits.pop("budget_micro_usd", None)) is not None:
+            limits["budget_usd"] = micro_usd / 1_000_000
+        given = [
+            (f"--{name.replace('_', '-')}", str(value)) for name, value in limits.items() if value is not None
+        ]
+        return [*own, "--project", str(self.folder.resolve()), *(word for pair in given for word in pair)]
 
-    def open_to_read(self) -> Project:
-        """The project with its store as it is, to look at runs; `NotFoundError` where nothing has run yet."""
-        return self._around_store(self.store.open_to_read())
-
-    def _around_store(self, store: Store) -> Project:
-        # Looking at recipes must not cost the import of what runs them.
-        from fanfold.runtime.operations.project import Project
-
-        return Project(self.project, self.config, lambda: self.roles, store, self.supervise)
-
-    def supervise(self, store: Store, frozen: Frozen, means: Means) -> Supervisor:
+    def supervise(self, store: Store, frozen: Frozen, toolboxes: Toolboxes) -> Supervisor:
         from fanfold.agents.backends.scripted import Script, ScriptedBackend
         from fanfold.process_identity import this_process
         from fanfold.sessions.supervisor import Supervisor
@@ -139,10 +82,10 @@ class Wired:
         backends: dict[str, Backend] = {}
         if frozen.script is not None:
             backends["scripted"] = ScriptedBackend(
-                Script.load(frozen.script, frozen.script_file), toolbox=means.toolbox
+                Script.load(frozen.script, frozen.script_file), toolbox=toolboxes.toolbox
             )
         if frozen.backend == "model" and frozen.roles:  # a recipe without agents needs no model
-            backends["model"] = self._models(frozen, means, self._default_of(frozen))
+            backends["model"] = self._models(frozen, toolboxes, self._default_of(frozen))
         return Supervisor(
             store,
             backends,
@@ -203,7 +146,7 @@ class Wired:
         except FanfoldError:  # every step names its own
             return None
 
-    def _models(self, frozen: Frozen, means: Means | HandMeans, default: str | None) -> Backend:
+    def _models(self, frozen: Frozen, toolboxes: Toolboxes | HandMeans, default: str | None) -> Backend:
         from fanfold.agents.backends.local import AnyModel
         from fanfold.agents.backends.model import Access, ModelBackend
         from fanfold.agents.pipelines import Pipelines
@@ -225,14 +168,14 @@ class Wired:
             ModelBackend,
             model=default,
             redactor=redactor,
-            toolbox=means.toolbox,
+            toolbox=toolboxes.toolbox,
             instructions=partial(self._told, frozen),
         )
         idle_s = config.integer("models.local_idle_s")
         return Pipelines(
             AnyModel(default, speak(access), reach, config.home, idle_s),
             find=frozen.roles.get if frozen.roles else self.roles.find,
-            toolbox=means.toolbox,
+            toolbox=toolboxes.toolbox,
             redactor=redactor,
             model=frozen.model,
         )
@@ -244,12 +187,6 @@ class Wired:
         if frozen.instructions is not None:
             return frozen.instructions
         return project_instructions(workspace) if self.config.switch("agents.project_instructions") else ""
-
-    def _is_handler(self, name: str) -> bool:
-        return self._handlers.knows(name)
-
-    def _handler_names(self) -> Sequence[str]:
-        return self._handlers.names()
 
 
 class _Doors(Mapping[str, "Backend"]):
@@ -275,21 +212,30 @@ class _Doors(Mapping[str, "Backend"]):
         return self._made.values()
 
 
-def wire(project: Path, environment: Mapping[str, str] | None = None) -> Wired:
-    """Put a project together; `environment` defaults to the process's."""
-    return Wired(project, os.environ if environment is None else environment)
+def wire(
+    folder: Path,
+    environment: Mapping[str, str] | None = None,
+    *,
+    store: StoreAddress | None = None,
+    to_read: bool = False,
+) -> Project:
+    """Put a project together; `environment` defaults to the process's, the store to the one it names.
+
+    `to_read`: its runs are looked at and nothing else, and where there are none no store is made.
+    """
+    wired = Wired(folder, os.environ if environment is None else environment)
+    return Project(
+        folder,
+        wired.config,
+        wired.library(),
+        load_roles=lambda: wired.roles,
+        address=wired.store() if store is None else store,
+        supervise=wired.supervise,
+        resume_command=wired.resume_command,
+        to_read=to_read,
+    )
 
 
-def _facts(roles: Registry) -> dict[str, RoleFacts]:
-    facts: dict[str, RoleFacts] = {}
-    for name in roles.names():
-        versions = roles.versions(name)
-        by_version = {version: _facts_of(roles.find(name, version)) for version in versions}
-        own = _facts_of(roles.find(name))
-        facts[name] = msgspec.structs.replace(own, versions=versions, by_version=by_version)
-    return facts
-
-
-def _facts_of(role: Role | None) -> RoleFacts:
-    assert role is not None, "every listed name and version is found"
-    return RoleFacts(role.read_only, tools=role.tools, prompt_template=role.prompt_template)
+def supervise_by_hand(project: Project) -> Supervisor:
+    """The supervisor of subagents that people start themselves."""
+    return Wired(project.folder, os.environ).supervise_by_hand(project)

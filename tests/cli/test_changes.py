@@ -13,7 +13,8 @@ import pytest
 
 from fanfold.kernel.events import Event, Evidence
 from fanfold.kernel.fingerprint import fingerprint
-from fanfold.runtime.operations.project import Options
+from fanfold.runtime.operations.client import Client
+from fanfold.runtime.operations.runs.creation import Options
 from fanfold.wiring import wire
 from tests.kernel.drive import Drive, function, plan
 
@@ -303,7 +304,7 @@ def test_dying_between_the_merge_and_the_log_loses_nothing_and_merges_nothing_tw
     fanfold, project, changed
 ):
     proposal = steps(fanfold("diff", changed, "draft", "--json"))["draft"]["proposal"]
-    spaces = wire(project).open().isolation.spaces
+    spaces = wire(project).isolation.spaces
     assert spaces.apply(proposal, drop=False).ok  # and here the process dies
     (project / "src/a.txt").write_text("mine since\n")
     assert steps(fanfold("diff", changed, "--json"))["draft"]["state"] == "proposed"
@@ -322,7 +323,7 @@ def test_a_live_run_records_what_is_applied_meanwhile(project, shell):
     script = "steps: {a: {output: ok, writes: {n.txt: new}}}"
 
     async def work():
-        async with wire(project).client() as client:
+        async with Client(wire(project)) as client:
             run = await client.start(project / "r.yaml", options=Options(permission="auto", script=script))
             async for _ in run.events():
                 if run.status == "waiting":

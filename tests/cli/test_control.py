@@ -8,6 +8,8 @@ from contextlib import closing
 
 import pytest
 
+from fanfold.runtime.hosting.requests import AnswerRequest
+from fanfold.runtime.operations.runs.control import leave
 from fanfold.wiring import wire
 
 CHAIN = """\
@@ -207,9 +209,8 @@ def test_an_answer_that_comes_second_is_told_which_one_holds(fanfold, recipes, b
 
 def test_an_answer_is_only_confirmed_when_it_is_the_one_that_was_recorded(fanfold, recipes):
     assert fanfold("run", "gated.yaml", "--script", "quick.yaml").status == 3
-    with closing(wire(recipes).open()) as project:  # somebody was quicker, and no process acted on it yet
-        head = project.resolve("last")
-        project.answer(head, "ok", "approve", "from somebody else", None)
+    with closing(wire(recipes)) as project:  # somebody was quicker, and no process acted on it yet
+        leave(project, project.resolve("last"), AnswerRequest("ok", "approve", "somebody else"))
     late = fanfold("reject", "last", "ok", "--json")
     assert (late.status, late.json()["error"]["code"]) == (2, "approval.closed")
     assert "approve by" in late.json()["error"]["message"]
@@ -218,7 +219,7 @@ def test_an_answer_is_only_confirmed_when_it_is_the_one_that_was_recorded(fanfol
 def test_an_answer_that_no_process_could_act_on_says_where_the_reason_is(fanfold, recipes, monkeypatch):
     assert fanfold("run", "gated.yaml", "--script", "quick.yaml").status == 3
     monkeypatch.setenv("FANFOLD_MAX_THREADS", "nonsense")
-    monkeypatch.setattr("fanfold.cli.stored.wire", lambda folder: wire(folder, {}))
+    monkeypatch.setattr("fanfold.cli.project.wire", lambda folder, **options: wire(folder, {}, **options))
     failed = fanfold("approve", "last", "ok", "--json")
     assert (failed.status, failed.json()["error"]["code"]) == (1, "run.not_taken_over")
     assert "detached.log" in failed.json()["error"]["hint"]

@@ -5,7 +5,7 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from fanfold.cli.recipes.vscode import SettingsUnreadableError, add_schema
+from fanfold.runtime.operations.recipes.vscode import SettingsUnreadableError, add_schema
 
 OWN = "name: own\ndescription: Mine\nversion: 3\nsteps:\n  - {id: one, agent: explorer, prompt: Look.}\n"
 

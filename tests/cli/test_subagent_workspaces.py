@@ -13,7 +13,7 @@ import yaml
 from fanfold.runtime.operations.by_hand import ask, with_key
 from fanfold.sessions.log import read_children, read_entries, read_evidence
 from fanfold.sessions.opened import Settings
-from fanfold.wiring import wire
+from fanfold.wiring import supervise_by_hand, wire
 
 LINES = "".join(f"line {i}\n" for i in range(1, 10))
 
@@ -66,7 +66,7 @@ class Agents:
         return self.run("send", child["id"], *words, "--json")
 
     def store(self, look: Any) -> Any:
-        opened = wire(self.folder).open()
+        opened = wire(self.folder)
         try:
             return look(opened.store)
         finally:
@@ -424,9 +424,8 @@ def test_cancelling_keeps_the_work_and_closing_throws_it_away(agents):
 
 
 def test_a_command_that_nobody_can_allow_is_denied_whoever_talks_to_the_child_later(agents, project):
-    wired = wire(project)
-    opened = wired.open()
-    supervisor = wired.supervise_by_hand(opened)
+    opened = wire(project)
+    supervisor = supervise_by_hand(opened)
     settings = Settings(
         backend="model", key="k", workspace=str(project), isolated=True, read_only=False, write_set=("**/*",)
     )

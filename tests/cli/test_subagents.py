@@ -73,7 +73,7 @@ def test_a_subagent_whose_host_was_killed_is_detached_and_is_not_spoken_to(agent
         time.sleep(0.05)
     from fanfold.wiring import wire
 
-    opened = wire(project).open()
+    opened = wire(project)
     found = opened.store.owner("hand")
     opened.close()
     assert found is not None

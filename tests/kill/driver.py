@@ -14,29 +14,30 @@ import sys
 from pathlib import Path
 
 from fanfold.recipe.compile import compile_recipe
-from fanfold.runtime.hosting.run_tree import RunTree
-from fanfold.runtime.operations.project import Options, Project
-from fanfold.wiring import Wired, wire
-from tests.dying_store import DyingStore
+from fanfold.runtime.hosting.requests import AnswerRequest
+from fanfold.runtime.operations.project import Project
+from fanfold.runtime.operations.runs.control import leave
+from fanfold.runtime.operations.runs.creation import Options, create
+from fanfold.runtime.operations.runs.ownership import Owned, own
+from fanfold.wiring import wire
+from tests.dying_store import DyingStore, opened
 
 TOPICS = [f"t{i}" for i in range(14)]
 
 
 async def main(folder: Path, kill_at: int, when: str, root: str | None) -> None:
-    wired: Wired = wire(folder)
     store = DyingStore(folder / ".fanfold")
     store.kill_at, store.when = kill_at, when
-    project = Project(folder, wired.config, lambda: wired.roles, store, wired.supervise)
-    tree = create(project, wired) if root is None else project.own(root)
+    project = wire(folder, store=opened(store))
+    owned = record(project) if root is None else own(project, root)
+    tree = owned.tree
     say(tree.root.id)
-    host = project.host(tree)
+    host = owned.host()
     await (host.start() if root is None else host.resume())
     while tree.root.status == "running":  # only the approval is open
-        project.answer(project.resolve(tree.root.id), "release", "approve", "go", None)
-        host = project.host(tree)
-        host.look_for_requests()
-        await host.drive()
-    project.done(tree)
+        leave(project, project.resolve(tree.root.id), AnswerRequest("release", "approve", "somebody", "go"))
+        await owned.host().drive()
+    owned.done()
     say(f"{tree.root.status} {store.commits}")
 
 
@@ -45,14 +46,14 @@ def say(line: str) -> None:
     sys.stdout.flush()
 
 
-def create(project: Project, wired: Wired) -> RunTree:
-    found = wired.library.find("campaign")
-    plan = compile_recipe(found.data, found.file, wired.around).plan
+def record(project: Project) -> Owned:
+    found = project.library.find("campaign")
+    plan = compile_recipe(found.data, found.file, project.around).plan
     assert plan is not None
     script = (project.folder / "script.yaml").read_text()
     slots = int(os.environ.get("KILL_TEST_SLOTS", "1"))
     options = Options(permission="auto", script=script, script_file="script.yaml", max_concurrency=slots)
-    return project.create(plan, {"topics": TOPICS}, options)
+    return create(project, plan, {"topics": TOPICS}, options)
 
 
 if __name__ == "__main__":

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from fanfold.cli.recipes.fixes import apply_fixes
 from fanfold.kernel.plan import (
     EVERYTHING,
     AgentAction,
@@ -18,6 +17,7 @@ from fanfold.kernel.plan import (
     Template,
 )
 from fanfold.recipe.compile import Ceilings, Surroundings, compile_recipe
+from fanfold.runtime.operations.recipes.fixes import apply_fixes
 from tests.recipe.known import codes, compile_text, surroundings
 
 

@@ -15,10 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from fanfold.recipe.compile import compile_recipe
-from fanfold.runtime.operations.project import Options, Project
+from fanfold.runtime.operations.runs.creation import Options, create
+from fanfold.runtime.operations.runs.ownership import own
 from fanfold.wiring import wire
 from fanfold.workspace.workspaces import Workspaces
-from tests.dying_store import DyingStore
+from tests.dying_store import DyingStore, opened
 
 
 def meddle(folder: Path) -> None:
@@ -38,21 +39,21 @@ def meddle(folder: Path) -> None:
 
 async def main(folder: Path, kill_at: int, when: str, root: str | None) -> None:
     home = folder / "project"
-    wired = wire(home)
     store = DyingStore(home / ".fanfold")
     store.kill_at, store.when = kill_at, when
-    project = Project(home, wired.config, lambda: wired.roles, store, wired.supervise)
+    project = wire(home, store=opened(store))
     if root is None:
-        plan = compile_recipe((folder / "recipe.yaml").read_bytes(), "recipe.yaml", wired.around).plan
+        plan = compile_recipe((folder / "recipe.yaml").read_bytes(), "recipe.yaml", project.around).plan
         assert plan is not None
         script = (folder / "script.yaml").read_text()
-        tree = project.create(plan, {}, Options(permission="auto", script=script))
+        owned = create(project, plan, {}, Options(permission="auto", script=script))
     else:
-        tree = project.own(root)
+        owned = own(project, root)
+    tree = owned.tree
     say(tree.root.id)
-    host = project.host(tree)
+    host = owned.host()
     await (host.start() if root is None else host.resume())
-    project.done(tree)
+    owned.done()
     say(f"{tree.root.status} {store.commits}")
 
 

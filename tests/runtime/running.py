@@ -7,21 +7,26 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from fanfold.kernel.plan import Plan
 from fanfold.recipe.compile import compile_recipe
-from fanfold.runtime.operations.client import Client, Result
-from fanfold.runtime.operations.project import Options
+from fanfold.runtime.operations.client import Client
+from fanfold.runtime.operations.runs.creation import Options
+from fanfold.runtime.views.result import Result
 from fanfold.wiring import wire
 
 
-def client(folder: Path, environment: Mapping[str, str] | None = None) -> Client:
-    wired = wire(folder, environment)
+class TextClient(Client):
+    """Takes the text of a recipe where people name one."""
 
-    def find(recipe: Any) -> Any:
-        compiled = compile_recipe(str(recipe).encode(), str(folder / "test.yaml"), wired.around)
+    def plan_of(self, recipe: Any) -> Plan:
+        file = str(self.project.folder / "test.yaml")
+        compiled = compile_recipe(str(recipe).encode(), file, self.project.around)
         assert compiled.plan is not None, [d.message for d in compiled.report.diagnostics]
         return compiled.plan
 
-    return Client(wired.open(), find)
+
+def client(folder: Path, environment: Mapping[str, str] | None = None) -> Client:
+    return TextClient(wire(folder, environment))
 
 
 def run(folder: Path, recipe: str, script: str = "default: ok from {{step}}", **named: Any) -> Result:

@@ -13,7 +13,8 @@ from fanfold.agents.models.prices import OWN_HOSTS
 from fanfold.kernel.budget import Ledger, estimate
 from fanfold.kernel.events import Estimate, Raised, Usage
 from fanfold.kernel.plan import Budget, Limits
-from fanfold.runtime.operations.project import Options
+from fanfold.runtime.operations.runs.creation import Options
+from fanfold.runtime.operations.runs.ownership import own
 from fanfold.runtime.views.result import Result, to_result
 from fanfold.testing.provider import Reply
 from tests.e2e.world import Provider
@@ -35,9 +36,9 @@ def drive(folder: Path, recipe: str, script: str, raised: Raised, **options: Any
         async with client(folder) as opened:
             given = Options(permission="auto", script=script, **options)
             paused = await (await opened.start(recipe, options=given)).result()
-            tree = opened.project.own(paused.run_id)
-            await opened.project.host(tree).resume(raised)
-            return paused, to_result(tree)
+            owned = own(opened.project, paused.run_id)
+            await owned.host().resume(raised)
+            return paused, to_result(owned.tree)
 
     return asyncio.run(asyncio.wait_for(work(), 30))
 

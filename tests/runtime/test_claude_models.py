@@ -9,7 +9,7 @@ import pytest
 
 from fanfold.agents.roles.files import CLAUDE_MODELS
 from fanfold.runtime.model_choice import DEFAULTS
-from fanfold.runtime.operations.client import Result
+from fanfold.runtime.views.result import Result
 from fanfold.testing.provider import Reply
 from fanfold.wiring import wire
 from tests.e2e.world import Provider

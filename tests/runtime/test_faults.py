@@ -10,10 +10,12 @@ from pathlib import Path
 import pytest
 
 from fanfold.recipe.compile import compile_recipe
-from fanfold.runtime.operations.project import Options, Project
+from fanfold.runtime.operations.runs.creation import Options, create
+from fanfold.runtime.operations.runs.ownership import own
 from fanfold.store.protocol import Batch, StoreFault
 from fanfold.store.sqlite import SqliteStore
 from fanfold.wiring import wire
+from tests.dying_store import opened
 from tests.runtime.running import run
 
 TWO = b"""
@@ -80,18 +82,17 @@ class FullDisk(SqliteStore):
 
 @pytest.mark.parametrize("refuse_at", [2, 3, 4])
 def test_a_full_disk_ends_the_process_and_the_run_goes_on_later(refuse_at: int, tmp_path: Path) -> None:
-    wired = wire(tmp_path)
-    plan = compile_recipe(TWO, "r.yaml", wired.around).plan
-    assert plan is not None
     store = FullDisk(tmp_path / ".fanfold")
-    project = Project(tmp_path, wired.config, lambda: wired.roles, store, wired.supervise)
-    tree = project.create(plan, {}, Options(script="default: ok {{step}}"))
+    project = wire(tmp_path, store=opened(store))
+    plan = compile_recipe(TWO, "r.yaml", project.around).plan
+    assert plan is not None
+    owned = create(project, plan, {}, Options(script="default: ok {{step}}"))
     store.refuse_at = refuse_at
     with pytest.raises(StoreFault):
-        asyncio.run(project.host(tree).start())
-    project.let_go(tree)
-    again = project.own(tree.root.id)
-    asyncio.run(project.host(again).resume())
-    assert again.root.status == "completed"
-    project.done(again)
+        asyncio.run(owned.host().start())
+    owned.let_go()
+    again = own(project, owned.tree.root.id)
+    asyncio.run(again.host().resume())
+    assert again.tree.root.status == "completed"
+    again.done()
     project.close()

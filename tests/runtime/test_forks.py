@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fanfold.errors import AuthorError
-from fanfold.runtime.operations.project import Lineage, Options
+from fanfold.runtime.operations.runs.creation import Options, create
 from fanfold.runtime.operations.runs.fork import Fork, plan_fork
 from tests.runtime.running import client, run
 
@@ -77,13 +77,13 @@ def test_a_fork_outlives_the_run_it_came_from(tmp_path: Path) -> None:
     try:
         source = project.view(result.run_id)
         made = plan_fork(source, "d", {}, {})
-        lineage = Lineage(run_id=result.run_id, kept=made.kept, roles=project.frozen(source).roles)
-        tree = project.create(made.plan, made.inputs, Options(script="default: again"), lineage)
+        owned = create(project, made.plan, made.inputs, Options(script="default: again"), fork=made.lineage)
+        tree = owned.tree
         project.store.delete_tree(result.run_id)
-        asyncio.run(project.host(tree).start())
+        asyncio.run(owned.host().start())
         assert tree.root.status == "completed"
         assert tree.values.output(tree.root.nodes["a"]) == "ok from a"
         assert tree.values.output(tree.root.nodes["d"]) == "again"
-        project.done(tree)
+        owned.done()
     finally:
         project.close()

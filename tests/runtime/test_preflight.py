@@ -15,9 +15,10 @@ import pytest
 
 from fanfold.agents.models.prices import OWN_HOSTS
 from fanfold.errors import FanfoldError
-from fanfold.runtime.operations.client import Result
-from fanfold.runtime.operations.project import Options
+from fanfold.runtime.operations.runs.creation import Options
+from fanfold.runtime.operations.runs.ownership import frozen_of
 from fanfold.runtime.records.frozen import Frozen
+from fanfold.runtime.views.result import Result
 from fanfold.testing.provider import Asked, Fault, Reply
 from tests.e2e.world import Provider
 from tests.runtime.running import client
@@ -95,7 +96,7 @@ class Place:
     def frozen(self, run: str) -> Frozen:
         opened = client(self.folder, self.environment)
         try:
-            return opened.project.frozen(opened.project.view(run))
+            return frozen_of(opened.project.view(run))
         finally:
             opened.project.close()
 

@@ -11,10 +11,11 @@ from typing import Any
 
 import pytest
 
-from fanfold.runtime.operations.client import Result, RunHandle
 from fanfold.runtime.operations.history.verify import verify
-from fanfold.runtime.operations.project import Options
+from fanfold.runtime.operations.runs.creation import Options
+from fanfold.runtime.operations.runs.handle import RunHandle
 from fanfold.runtime.records.ids import session_id
+from fanfold.runtime.views.result import Result
 from fanfold.sessions.log import read_entries
 from fanfold.workspace.workspaces import Workspaces
 from tests.runtime.killing import Doomed

@@ -11,8 +11,9 @@ import pytest
 
 from fanfold.kernel.plan import Plan
 from fanfold.recipe.compile import RoleFacts, compile_recipe
-from fanfold.runtime.operations.client import Client, Result
-from fanfold.runtime.operations.project import Options
+from fanfold.runtime.operations.runs.creation import Options, create
+from fanfold.runtime.operations.runs.handle import RunHandle
+from fanfold.runtime.views.result import Result
 from fanfold.wiring import wire
 
 ROLE = """\
@@ -57,9 +58,11 @@ def compiled(folder: Path, text: str, believed: dict[str, RoleFacts] | None = No
 
 def run(folder: Path, plan: Plan) -> Result:
     async def work() -> Result:
-        async with Client(wire(folder).open(), lambda _: plan) as opened:
-            handle = await opened.start("audit", options=Options(permission="auto", script=WRITES))
-            return await asyncio.wait_for(handle.result(), 30)
+        project = wire(folder)
+        owned = create(project, plan, {}, Options(permission="auto", script=WRITES))
+        result = await asyncio.wait_for(RunHandle(owned).result(), 30)
+        project.close()
+        return result
 
     return asyncio.run(work())
 

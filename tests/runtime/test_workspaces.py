@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 from fanfold.errors import WorldError
-from fanfold.runtime.operations.client import Result
 from fanfold.runtime.operations.history.verify import verify
-from fanfold.runtime.operations.project import Options
+from fanfold.runtime.operations.runs.creation import Options
 from fanfold.runtime.records.ids import session_id
+from fanfold.runtime.views.result import Result
 from fanfold.workspace.snapshots import overlay
 from fanfold.workspace.workspaces import Workspaces
 from tests.runtime.killing import Doomed

@@ -16,7 +16,7 @@ from pathlib import Path
 from fanfold.runtime.operations.by_hand import HAND, serve
 from fanfold.runtime.operations.project import Project
 from fanfold.store.protocol import LeaseHeld
-from fanfold.wiring import wire
+from fanfold.wiring import supervise_by_hand, wire
 
 
 def start_host(project: Project) -> None:
@@ -39,9 +39,8 @@ def start_host(project: Project) -> None:
 
 
 async def _host(folder: Path) -> None:
-    wired = wire(folder)
-    project = wired.open()
-    work = asyncio.ensure_future(serve(project, wired.supervise_by_hand(project)))
+    project = wire(folder)
+    work = asyncio.ensure_future(serve(project, supervise_by_hand(project)))
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, work.cancel)
     try:
         await work

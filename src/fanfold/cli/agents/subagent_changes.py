@@ -39,7 +39,14 @@ def apply_changes(call: Call, id: str, *, dry_run: bool) -> Applied:
         child = find_child(hand, id)
         done = was_applied(hand.project.store, child)
         if done is not None:
-            return Applied(path=id, proposal=done["proposal"], changes=done["changes"], already=True)
+            return Applied(
+                run_id=id,
+                step=id,
+                proposal=done["proposal"],
+                dry_run=dry_run,
+                already=True,
+                changes=done["changes"],
+            )
         spaces = hand.project.isolation.spaces
         proposal = find_proposal(spaces, child)
         would = spaces.apply(proposal, dry_run=True)
@@ -48,4 +55,4 @@ def apply_changes(call: Call, id: str, *, dry_run: bool) -> Applied:
         if not dry_run:
             number = ask(hand.project, "apply", {"id": id, "by": this_person()})
             until_taken(hand, number, lambda: True if is_taken(hand.project, number) else None)
-    return Applied(path=id, proposal=proposal, changes=put(would))
+    return Applied(run_id=id, step=id, proposal=proposal, dry_run=dry_run, changes=put(would))

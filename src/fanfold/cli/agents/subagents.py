@@ -24,7 +24,7 @@ from fanfold.cli.agents.roles import find_role
 from fanfold.cli.agents.subagent_text import child_document, left_something, say_none, say_result, say_table
 from fanfold.cli.command import Call, command
 from fanfold.cli.inputs import read_text_file
-from fanfold.cli.stored import has_runs
+from fanfold.cli.project import open_project
 from fanfold.cli.terminal.output import plain, say, say_json
 from fanfold.errors import (
     EXIT_FAILED,
@@ -43,7 +43,7 @@ from fanfold.sessions.lineage import COMPLETED, DETACHED, OVER, RESTARTABLE, Chi
 from fanfold.sessions.opened import SPAWN_TIMEOUT_S, Merge, Permission, Settings, read_opened
 from fanfold.sessions.subagents import WAIT_S, SubagentRefused
 from fanfold.sessions.supervisor import Supervisor
-from fanfold.wiring import Wired, wire
+from fanfold.wiring import supervise_by_hand, wire
 
 if TYPE_CHECKING:
     from fanfold.agents.role import Role
@@ -69,7 +69,6 @@ class Flags(Struct, frozen=True, kw_only=True):
 class Hand(NamedTuple):
     """What these commands work with."""
 
-    wired: Wired
     project: Project
     supervisor: Supervisor
 
@@ -77,16 +76,12 @@ class Hand(NamedTuple):
 @contextmanager
 def open_hand(call: Call, *, make: bool = False) -> Iterator[Hand]:
     """The subagents of a project; refused where there are none, unless one is to be made."""
-    if not make and not has_runs(call):
-        raise NotFoundError(
-            "subagent.not_found", "there are no subagents here", hint="fanfold spawn ROLE TASK"
-        )
-    wired = wire(call.project)
-    project = wired.open()
-    try:
-        yield Hand(wired, project, wired.supervise_by_hand(project))
-    finally:
-        project.close()
+    with open_project(call) as project:
+        if not make and not project.has_runs:
+            raise NotFoundError(
+                "subagent.not_found", "there are no subagents here", hint="fanfold spawn ROLE TASK"
+            )
+        yield Hand(project, supervise_by_hand(project))
 
 
 @command("spawn", summary="Delegate one task to a subagent in the background")
@@ -130,7 +125,7 @@ def spawn_command(
     """
     flags = Flags(**given)  # type: ignore[arg-type]  # click gives exactly these
     with open_hand(call, make=True) as hand:
-        settings = _settings(hand.wired, role, flags)
+        settings = _settings(hand.project, role, flags)
         text = None if script is None else _script(Path(script))
         data = {"role": role, "task": task, "script": text, "settings": msgspec.to_builtins(settings)}
         number = ask(hand.project, "spawn", data)
@@ -152,7 +147,7 @@ def wait_command(call: Call, ids: tuple[str, ...], timeout: float) -> int:
 
     Exit status 0 when all completed, 1 when one did not, 3 when one still runs.
     """
-    if not has_runs(call):
+    if not wire(call.project).has_runs:
         return say_none(call)
     with open_hand(call) as hand:
         wanted = list(ids) or [child.subagent_id for child in hand.supervisor.list(HAND) if is_live(child)]
@@ -231,7 +226,7 @@ def ps_command(call: Call, everything: bool) -> int:
     Those that are not over, and those that left something which waits for you: the workspace of one that
     did not complete, or a proposal.
     """
-    if not has_runs(call):
+    if not wire(call.project).has_runs:
         return say_none(call)
     with open_hand(call) as hand:
         children = hand.supervisor.list(HAND)
@@ -242,19 +237,19 @@ def ps_command(call: Call, everything: bool) -> int:
         return say_table(call, hand.project.store, shown)
 
 
-def _settings(wired: Wired, name: str, flags: Flags) -> Settings:
-    role = find_role(wired.roles, name)
+def _settings(project: Project, name: str, flags: Flags) -> Settings:
+    role = find_role(project.roles, name)
     posture = flags.permission or "ask"
     if role.read_only:
         _refuse_writing(name, flags)
     else:
         _check_flags(flags)
-    _ask_permission(name, _needs(wired.roles, role), posture, flags.yes)
+    _ask_permission(name, _needs(project.roles, role), posture, flags.yes)
     return Settings(
         backend="model",
         key=secrets.token_hex(8),
         role=structs.replace(role, model=flags.model or role.model),
-        workspace=str(wired.project.resolve()),
+        workspace=str(project.folder),
         isolated=not role.read_only and not flags.shared,
         merge=flags.merge or "auto",
         read_only=role.read_only,

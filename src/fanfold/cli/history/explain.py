@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import click
 
 from fanfold.cli.command import Call, command
-from fanfold.cli.stored import find_step, stored
+from fanfold.cli.project import open_project
 from fanfold.cli.terminal.output import one_line, paint, plain, say, say_json
 from fanfold.cli.terminal.progress import step_at
 from fanfold.cli.terminal.transitions import COLOURS, Transition, Transitions, clock, duration
@@ -16,6 +16,7 @@ from fanfold.kernel.explain import SENTENCES, Explanation, explain
 from fanfold.kernel.lifecycle import COMPLETED, PAUSED, RUN_TERMINAL, WAITING
 from fanfold.kernel.nodes import Composite, Node, Run
 from fanfold.runtime.hosting.run_tree import RunTree, run_status
+from fanfold.runtime.operations.addresses import find_run
 from fanfold.runtime.operations.project import Project
 from fanfold.runtime.views.approvals import is_open
 from fanfold.runtime.views.documents import approval_document, run_error, when
@@ -29,14 +30,12 @@ MAX_SHOWN = 40
 @click.argument("step", required=False)
 def explain_command(call: Call, run: str, step: str | None) -> int:
     """Explain RUN, or one STEP of it; STEP is a path as `fanfold inspect` shows it."""
-    with stored(call, to_read=True) as project:
-        head = project.resolve(run)
-        tree = project.view(head.root_run_id)
-        chosen = tree.state.runs.get(head.run_id, tree.root)
+    with open_project(call, to_read=True) as project:
+        found = find_run(project, run)
         if step is None:
-            _explain_run(call, project, tree, chosen)
+            _explain_run(call, project, found.tree, found.run)
         else:
-            _explain_step(call, project, tree, find_step(tree, chosen, step))
+            _explain_step(call, project, found.tree, found.step(step))
     return EXIT_OK
 
 

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable
 
 import click
 
 from fanfold.cli.command import Call, command
-from fanfold.cli.history.following import PERIOD_S, Abandoned, follow
-from fanfold.cli.stored import stored
+from fanfold.cli.project import open_project
 from fanfold.cli.terminal.output import one_line, paint, say, say_json
 from fanfold.cli.terminal.transitions import COLOURS, Transitions, clock
 from fanfold.errors import EXIT_OK
 from fanfold.kernel.events import Envelope
-from fanfold.kernel.lifecycle import RUN_TERMINAL
 from fanfold.kernel.plan import Step
 from fanfold.runtime.hosting.run_tree import RunTree
+from fanfold.runtime.operations.history.logs import follow_log, read_log
 from fanfold.runtime.operations.project import Project
+from fanfold.runtime.operations.runs.follow import follow
 from fanfold.store.protocol import RunHead
 
 MAX_DETAIL_CHARS = 120
@@ -30,40 +30,25 @@ MAX_DETAIL_CHARS = 120
 @click.option("--tree", is_flag=True, help="The logs of all child runs too, in the order things happened.")
 def logs_command(call: Call, run: str, following: bool, tree: bool) -> int:
     """Print what was recorded about RUN, one line per event; with --json the events themselves."""
-    with stored(call, to_read=True) as project:
+    with open_project(call, to_read=True) as project:
         head = project.resolve(run)
-        reader = _Reader(project, head, tree)
         show = _show_json if call.as_json else _Shown(project, head, tree, call.colour).show
-        if not following:
-            show(reader.fresh())
-            return EXIT_OK
-        for envelopes in follow(project, head.root_run_id, reader.fresh):
-            show(iter(envelopes))
-            sys.stdout.flush()
+        if following:
+            asyncio.run(_follow(project, head, tree, show))
+        else:
+            show(read_log(project, head, whole_tree=tree))
     return EXIT_OK
 
 
-class _Reader:
-    """Reads one log, or a whole tree's, from where it stopped before."""
-
-    def __init__(self, project: Project, head: RunHead, tree: bool) -> None:
-        self._store = project.store
-        self._head = head
-        self._tree = tree
-        self._last = 0
-
-    def fresh(self) -> Iterator[Envelope]:
-        if self._tree:
-            for envelope in self._store.tree(self._head.root_run_id, self._last):
-                self._last = envelope.tree_seq
-                yield envelope
-        else:
-            for envelope in self._store.log(self._head.run_id, self._last):
-                self._last = envelope.seq
-                yield envelope
+async def _follow(
+    project: Project, head: RunHead, tree: bool, show: Callable[[Iterable[Envelope]], None]
+) -> None:
+    async for envelopes in follow_log(project, head, whole_tree=tree):
+        show(envelopes)
+        sys.stdout.flush()
 
 
-def _show_json(envelopes: Iterator[Envelope]) -> None:
+def _show_json(envelopes: Iterable[Envelope]) -> None:
     for envelope in envelopes:
         say_json(envelope)
 
@@ -74,10 +59,11 @@ class _Shown:
     def __init__(self, project: Project, head: RunHead, tree: bool, colour: bool) -> None:
         self._colour = colour
         self._tree = tree
+        self._project = project
         self._view = project.view(head.root_run_id)
         self._transitions = Transitions(self._find_step)
 
-    def show(self, envelopes: Iterator[Envelope]) -> None:
+    def show(self, envelopes: Iterable[Envelope]) -> None:
         for envelope in envelopes:
             said = self._transitions.read(envelope)
             if said is None:
@@ -95,7 +81,7 @@ class _Shown:
 
         found = step_at(self._view, run, path)
         if found is None:
-            self._view.catch_up()
+            self._view.catch_up(self._project.store.tree(self._view.root.id, self._view.tree_seq))
             found = step_at(self._view, run, path)
         return found
 
@@ -123,7 +109,7 @@ def watch_command(call: Call, run: str) -> int:
     """
     from fanfold.cli.runs.outcome import say_outcome
 
-    with stored(call, to_read=True) as project:
+    with open_project(call, to_read=True) as project:
         root = project.resolve(run).root_run_id
         tree = project.view(root)
         asyncio.run(_watch(call, project, tree))
@@ -134,15 +120,9 @@ async def _watch(call: Call, project: Project, tree: RunTree) -> None:
     from fanfold.cli.terminal.progress import open_progress
 
     progress = open_progress(call.no_color)
-    abandoned = Abandoned(project, tree.root.id)
     try:
-        progress.update(list(project.store.tree(tree.root.id)), tree)
-        while tree.root.status not in RUN_TERMINAL:
-            await asyncio.sleep(PERIOD_S)
-            fresh = tree.catch_up()
-            if fresh:
-                progress.update(fresh, tree)
-            elif abandoned.check():
-                return
+        async for written in follow(project, tree.root.id):
+            tree.catch_up(written)
+            progress.update(written, tree)
     finally:
         progress.close()

@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 from fanfold.cli.command import Call, command
-from fanfold.cli.stored import has_runs, stored
+from fanfold.cli.project import open_project
 from fanfold.cli.terminal.output import paint, plain, say, say_json
 from fanfold.errors import EXIT_OK, FanfoldError
 from fanfold.runtime.operations.project import Project
@@ -27,12 +27,12 @@ def query_command(call: Call, words: tuple[str, ...], most: int) -> int:
 
     RUN is `last`, an id, or at least four characters that begin exactly one.
     """
-    if not has_runs(call):
-        say_json({"hits": []}) if call.as_json else say("nothing has run here yet\n")
-        return EXIT_OK
-    from fanfold.store.search import Search
+    with open_project(call, to_read=True) as project:
+        if not project.has_runs:
+            say_json({"hits": []}) if call.as_json else say("nothing has run here yet\n")
+            return EXIT_OK
+        from fanfold.store.search import Search
 
-    with stored(call, to_read=True) as project:
         run = _run(project, words)
         text = " ".join(words if run is None else words[1:])
         with _index_folder(project) as folder:

@@ -9,14 +9,15 @@ from time import time
 import click
 
 from fanfold.cli.command import Call, command
-from fanfold.cli.stored import has_runs, stored
+from fanfold.cli.project import open_project
 from fanfold.cli.terminal.output import one_line, paint, plain, say, say_json, to_json
 from fanfold.cli.terminal.transitions import COLOURS, duration
-from fanfold.errors import EXIT_OK, AuthorError
+from fanfold.errors import EXIT_OK
 from fanfold.kernel.events import Usage
 from fanfold.kernel.lifecycle import RUN_STATUSES, RUN_TERMINAL, RUNNING
 from fanfold.kernel.nodes import Run
 from fanfold.runtime.hosting.run_tree import RunTree, run_status
+from fanfold.runtime.operations.addresses import find_run
 from fanfold.runtime.operations.project import Project
 from fanfold.runtime.views.documents import as_text, head_document, inspect_document
 from fanfold.store.protocol import RunHead
@@ -33,10 +34,10 @@ def runs_command(call: Call, status: str | None, limit: int, everything: bool) -
 
     A run whose process died is shown as `running` with the mark `no process`: resume it.
     """
-    if not has_runs(call):
-        say_json([]) if call.as_json else say("nothing has run here yet\n")
-        return EXIT_OK
-    with stored(call, to_read=True) as project:
+    with open_project(call, to_read=True) as project:
+        if not project.has_runs:
+            say_json([]) if call.as_json else say("nothing has run here yet\n")
+            return EXIT_OK
         most = sys.maxsize if everything else limit
         heads = project.store.heads(roots_only=not everything, status=status, limit=most)
         if call.as_json:
@@ -102,12 +103,8 @@ def _facts(usage: Usage, agents: int) -> str:
 )
 def inspect_command(call: Call, run: str, steps: bool, state: bool) -> int:
     """Show RUN as its log is now: an id, the beginning of one, or `last`."""
-    with stored(call, to_read=True) as project:
-        head = project.resolve(run)
-        tree = project.view(head.root_run_id)
-        found = tree.state.runs.get(head.run_id)
-        if found is None:
-            raise AuthorError("run.not_found", f"run {head.run_id} has not begun")
+    with open_project(call, to_read=True) as project:
+        tree, found = find_run(project, run)
         if call.as_json:
             document = {**inspect_document(tree, found), "owner": _owner(project, tree.root.id)}
             say_json({**document, "state": _state(project, tree)} if state else document)

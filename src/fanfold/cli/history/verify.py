@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import click
 
 from fanfold.cli.command import Call, command
-from fanfold.cli.stored import has_runs, stored
+from fanfold.cli.project import open_project
 from fanfold.cli.terminal.output import paint, plain, say, say_json
 from fanfold.errors import EXIT_FAILED, EXIT_OK, AuthorError
 from fanfold.runtime.operations.history.verify import Verdict, replay, verify
@@ -22,7 +22,7 @@ def replay_command(call: Call, run: str, checked: bool) -> int:
 
     Nothing is executed and nothing is spent. Two replays of one log give the same fingerprint.
     """
-    with stored(call, to_read=True) as project:
+    with open_project(call, to_read=True) as project:
         root = project.resolve(run).root_run_id
         verdict = verify(project.store, root) if checked else replay(project.store, root)
     if call.as_json:
@@ -40,10 +40,10 @@ def verify_command(call: Call, run: str | None, everything: bool) -> int:
     """Check the log of RUN (default: `last`), or of every run, against every invariant."""
     if run is not None and everything:
         raise AuthorError("usage.conflicting_options", "name a run, or --all, not both")
-    if everything and not has_runs(call):
-        say_json({"ok": True, "runs": []}) if call.as_json else say("nothing has run here yet\n")
-        return EXIT_OK
-    with stored(call, to_read=True) as project:
+    with open_project(call, to_read=True) as project:
+        if everything and not project.has_runs:
+            say_json({"ok": True, "runs": []}) if call.as_json else say("nothing has run here yet\n")
+            return EXIT_OK
         if everything:
             roots = [head.run_id for head in project.store.heads(limit=sys.maxsize)]
         else:

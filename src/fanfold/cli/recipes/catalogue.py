@@ -8,11 +8,12 @@ from collections.abc import Iterator
 import click
 
 from fanfold.cli.command import Call, command
-from fanfold.cli.recipes.opening import open_project, open_recipe
+from fanfold.cli.project import open_project
 from fanfold.cli.terminal.output import one_line, paint, plain, say, say_json, to_json
 from fanfold.errors import EXIT_OK, AuthorError
 from fanfold.kernel.plan import GroupAction, Input, Plan, Step
 from fanfold.recipe.library import Entry
+from fanfold.runtime.operations.recipes.checked import check_recipe
 
 MAX_VALUE_CHARS = 60
 _ORIGINS = {"project": "This project", "user": "Yours", "builtin": "Built in"}
@@ -21,7 +22,8 @@ _ORIGINS = {"project": "This project", "user": "Yours", "builtin": "Built in"}
 @command("list", summary="List the recipes known here")
 def list_command(call: Call) -> int:
     """List recipes by name: the project's, yours, and those built in."""
-    entries = open_project(call).wired.library.list()
+    with open_project(call) as project:
+        entries = project.library.list()
     if call.as_json:
         say_json([_entry_document(entry) for entry in entries])
         return EXIT_OK
@@ -46,8 +48,9 @@ def show_command(call: Call, recipe: str, mermaid: bool, svg: bool) -> int:
     """Show what a recipe takes and does; NAME may also be a file."""
     if mermaid and svg:
         raise AuthorError("usage.conflicting_options", "--mermaid and --svg exclude each other")
-    _, opened = open_recipe(call, recipe)
-    plan = opened.runnable()
+    with open_project(call) as project:
+        checked = check_recipe(project, recipe)
+    plan = checked.runnable()
     picture = None
     if mermaid:
         from fanfold.runtime.views.drawing import mermaid as draw_mermaid
@@ -58,7 +61,7 @@ def show_command(call: Call, recipe: str, mermaid: bool, svg: bool) -> int:
 
         picture = draw_svg(plan)
     if call.as_json:
-        document = _plan_document(plan, opened.found.file)
+        document = _plan_document(plan, checked.found.file)
         say_json({**document, "graph": picture} if picture is not None else document)
     else:
         say(picture if picture is not None else "".join(_plan_text(plan, call.colour)))

@@ -7,9 +7,10 @@ import sys
 import click
 
 from fanfold.cli.command import Call, command
-from fanfold.cli.recipes.opening import Opened, open_all, open_project, role_warnings
+from fanfold.cli.project import open_project
 from fanfold.cli.terminal.output import paint, plain, say, say_json
 from fanfold.errors import EXIT_NOT_FOUND, EXIT_OK, EXIT_USAGE
+from fanfold.runtime.operations.recipes.checked import MISSING, CheckedRecipe, check_recipes, role_warnings
 from fanfold.text.diagnostics import Diagnostic, render_text
 
 
@@ -28,50 +29,52 @@ def check_command(call: Call, recipes: tuple[str, ...], form: str | None, fix: b
     RECIPE is a file or the name of a recipe (fanfold list). All problems are reported together. The exit
     status is 2 when any recipe has an error, 6 when one is not there; warnings alone leave it 0.
     """
-    project = open_project(call)
-    opened = open_all(project, recipes)
-    if fix:
-        from fanfold.cli.recipes.fixes import fix_and_recheck
+    with open_project(call) as project:
+        checked = [(one, 0) for one in check_recipes(project, recipes)]
+        if fix:
+            from fanfold.runtime.operations.recipes import fixes
 
-        opened = fix_and_recheck(project, opened)
+            checked = [fixes.fix(project, one) for one, _ in checked]
+        about_roles = role_warnings(project)
+    found = [one for one, _ in checked]
     chosen = "json" if call.as_json and form is None else form or "text"
     if chosen == "json":
-        say_json(_document(role_warnings(project), opened))
+        say_json(_document(about_roles, found))
     elif chosen == "github":
         from fanfold.text.diagnostics import render_github
 
-        say(render_github(role_warnings(project)))
-        say("".join(render_github(one.diagnostics) for one in opened))
+        say(render_github(about_roles))
+        say("".join(render_github(one.diagnostics) for one in found))
     else:
-        _say_text(role_warnings(project), opened, call.colour)
-    if all(one.ok for one in opened):
+        _say_text(about_roles, checked, call.colour)
+    if all(one.ok for one in found):
         return EXIT_OK
-    missing = all(one.ok or one.found.origin == "missing" for one in opened)
+    missing = all(one.ok or one.found.origin == MISSING for one in found)
     return EXIT_NOT_FOUND if missing else EXIT_USAGE
 
 
-def _document(about_roles: list[Diagnostic], opened: list[Opened]) -> dict[str, object]:
+def _document(about_roles: list[Diagnostic], opened: list[CheckedRecipe]) -> dict[str, object]:
     diagnostics = [*about_roles, *(diagnostic for one in opened for diagnostic in one.diagnostics)]
     return {"ok": all(one.ok for one in opened), "diagnostics": diagnostics}
 
 
-def _say_text(about_roles: list[Diagnostic], opened: list[Opened], colour: bool) -> None:
+def _say_text(about_roles: list[Diagnostic], checked: list[tuple[CheckedRecipe, int]], colour: bool) -> None:
     both = colour and sys.stderr.isatty()
     if about_roles:
         sys.stderr.write(render_text(about_roles, {}, both) + "\n")
-    for one in opened:
+    for one, fixed in checked:
         if one.diagnostics:
             sys.stderr.write(one.rendered(both) + "\n")
         sys.stderr.flush()  # a verdict stands below its diagnostics, also when both go to one pipe
-        say(f"{_verdict(one, colour)}\n")
+        say(f"{_verdict(one, fixed, colour)}\n")
 
 
-def _verdict(one: Opened, colour: bool) -> str:
+def _verdict(one: CheckedRecipe, fixed: int, colour: bool) -> str:
     errors = sum(diagnostic.severity == "error" for diagnostic in one.diagnostics)
     warnings = len(one.diagnostics) - errors
     counts = [_count(errors, "error")] * bool(errors) + [_count(warnings, "warning")] * bool(warnings)
-    if one.fixed:
-        counts.append(f"{one.fixed} fixed")
+    if fixed:
+        counts.append(f"{fixed} fixed")
     word = paint("error", "red", colour) if errors else paint("ok", "green", colour)
     plan = one.plan
     name = f"{plan.name}@{plan.version}" if plan is not None else one.found.file

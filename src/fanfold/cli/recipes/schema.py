@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from fanfold.cli.command import Call, command
-from fanfold.cli.recipes.opening import open_project
+from fanfold.cli.project import open_project
 from fanfold.cli.terminal.output import say, say_json, to_json
 from fanfold.errors import EXIT_OK
 
@@ -26,8 +26,8 @@ def schema_command(call: Call, install: bool) -> int:
     """
     from fanfold.recipe.schema import json_schema
 
-    wired = open_project(call).wired
-    document = json_schema(wired.roles.names(), wired.around.ceilings)
+    with open_project(call) as project:
+        document = json_schema(project.roles.names(), project.around.ceilings)
     if not install:
         say(_pretty(document))
         return EXIT_OK
@@ -44,7 +44,7 @@ def schema_command(call: Call, install: bool) -> int:
 
 
 def _install(project: Path, schema: str) -> dict[str, str]:
-    from fanfold.cli.recipes.vscode import SettingsUnreadableError, add_schema
+    from fanfold.runtime.operations.recipes.vscode import SettingsUnreadableError, add_schema
 
     target = project / SCHEMA_FILE
     target.parent.mkdir(parents=True, exist_ok=True)

@@ -5,24 +5,25 @@ A patch that goes into a file or a program is written as it is; on a terminal no
 
 from __future__ import annotations
 
+import asyncio
 import sys
 
 import click
-from msgspec import to_builtins
 
 from fanfold.cli.agents.subagent_changes import apply_changes, find_changes, is_subagent
 from fanfold.cli.command import Call, command
-from fanfold.cli.stored import find_step, stored
+from fanfold.cli.project import open_project
 from fanfold.cli.terminal.output import one_line, paint, plain, say, say_json
-from fanfold.errors import EXIT_OK, AuthorError, NotFoundError
+from fanfold.errors import EXIT_OK, AuthorError
 from fanfold.runtime.operations.runs.changes import (
     KEPT,
     LEFT_OUT,
     PROPOSED,
     Applied,
+    RunChanges,
     StepChanges,
-    apply_proposal,
-    step_changes,
+    apply,
+    diff,
 )
 
 MAX_FILES = 40
@@ -52,17 +53,9 @@ def diff_command(call: Call, run: str, step: str | None) -> int:
     """
     if is_subagent(run):
         _refuse_step(run, step)
-        return _say_changes(call, run, find_changes(call, run))
-    with stored(call, to_read=True) as project:
-        head = project.resolve(run)
-        tree = project.view(head.root_run_id)
-        chosen = tree.state.runs[head.run_id]
-        node = None if step is None else find_step(tree, chosen, step)
-        found = step_changes(project, tree, chosen, node)
-        if node is not None and not found:
-            status = node.status
-            raise NotFoundError("changes.none", f"{step} is {status}, and nothing that it changed is there")
-    return _say_changes(call, head.run_id, found)
+        return _say_changes(call, RunChanges(run, find_changes(call, run)))
+    with open_project(call) as project:
+        return _say_changes(call, diff(project, run, step))
 
 
 @command("apply", summary="Merge what a step proposed into the project")
@@ -79,16 +72,12 @@ def apply_command(call: Call, run: str, step: str | None, dry_run: bool) -> int:
     """
     if is_subagent(run):
         _refuse_step(run, step)
-        return _say_applied(call, run, apply_changes(call, run, dry_run=dry_run), dry_run)
+        return _say_applied(call, apply_changes(call, run, dry_run=dry_run))
     if step is None:
         hint = f"fanfold diff {run} lists what waits"
         raise AuthorError("usage.missing", "there is no STEP: whose proposal is to be applied?", hint=hint)
-    with stored(call) as project:
-        head = project.resolve(run)
-        tree = project.view(head.root_run_id)
-        node = find_step(tree, tree.state.runs[head.run_id], step)
-        done = apply_proposal(project, tree, head, node, dry_run=dry_run)
-    return _say_applied(call, head.run_id, done, dry_run)
+    with open_project(call) as project:
+        return _say_applied(call, asyncio.run(apply(project, run, step, dry_run=dry_run)))
 
 
 def _refuse_step(subagent: str, step: str | None) -> None:
@@ -96,35 +85,34 @@ def _refuse_step(subagent: str, step: str | None) -> None:
         raise AuthorError("usage.conflict", f"{subagent} is a subagent and has no steps")
 
 
-def _say_changes(call: Call, run: str, found: list[StepChanges]) -> int:
+def _say_changes(call: Call, found: RunChanges) -> int:
     if call.as_json:
-        say_json({"run_id": run, "steps": [to_builtins(one) for one in found]})
+        say_json(found)
         return EXIT_OK
-    for one in found:
-        _show(one, run, call.colour)
-    if not found:
-        say(f"no step of run {run} changed anything that is merged, proposed or kept\n")
+    for one in found.steps:
+        _show(one, found.run_id, call.colour)
+    if not found.steps:
+        say(f"no step of run {found.run_id} changed anything that is merged, proposed or kept\n")
     return EXIT_OK
 
 
-def _say_applied(call: Call, run: str, done: Applied, dry_run: bool) -> int:
+def _say_applied(call: Call, done: Applied) -> int:
     if call.as_json:
-        facts = {"run_id": run, "step": done.path, "proposal": done.proposal, "dry_run": dry_run}
-        say_json({**facts, "already": done.already, "changes": done.changes})
+        say_json(done)
     else:
-        _tell(done, dry_run)
+        _tell(done)
     return EXIT_OK
 
 
-def _tell(done: Applied, dry_run: bool) -> None:
-    path = one_line(done.path)
+def _tell(done: Applied) -> None:
+    path = one_line(done.step)
     if done.already:
         say(f"{path} was applied before\n")
         return
     if not done.changes:
         say(f"{path}: the project holds all of it already\n")
         return
-    say(f"{'would apply' if dry_run else 'applied'} {path}: {_files(len(done.changes))}\n")
+    say(f"{'would apply' if done.dry_run else 'applied'} {path}: {_files(len(done.changes))}\n")
     for change in done.changes[:MAX_FILES]:
         say(f"  {change['kind']} {one_line(change['path'])}\n")
     if len(done.changes) > MAX_FILES:

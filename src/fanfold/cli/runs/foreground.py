@@ -5,7 +5,6 @@ Rules
   command that goes on is printed. The second gives up at once; the log is safe either way.
 * On a terminal an open approval is asked there, while other processes may still answer it. Elsewhere the
   run ends its process when only people can go on.
-* The lease is given back however this ends.
 """
 
 from __future__ import annotations
@@ -13,100 +12,70 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import Callable, Coroutine
-from typing import Any, TypeAlias
 
 from fanfold.cli.command import Call
 from fanfold.cli.runs.outcome import say_outcome
 from fanfold.cli.terminal.output import on_terminal
-from fanfold.cli.terminal.progress import Progress, open_progress, tell
-from fanfold.errors import EXIT_INTERRUPTED, FanfoldError
+from fanfold.cli.terminal.progress import open_progress, tell
+from fanfold.cli.terminal.questions import Questions
+from fanfold.errors import EXIT_INTERRUPTED
 from fanfold.kernel.events import Raised
-from fanfold.runtime.hosting.host import Host
-from fanfold.runtime.hosting.run_tree import RunTree
-from fanfold.runtime.operations.project import Project
-
-Begin: TypeAlias = Callable[[Host], Coroutine[Any, Any, None]]
+from fanfold.runtime.operations.runs.handle import RunHandle
+from fanfold.runtime.operations.runs.ownership import Owned
 
 
-def start(call: Call, project: Project, tree: RunTree) -> int:
-    """Drive a run that was just created until it ends or rests; returns the exit status."""
-    return _Foreground(call, project, tree).drive(lambda host: host.start())
+class Foreground:
+    """One run at this terminal: who is asked before it starts and while it runs, and who is told."""
 
-
-def go_on(call: Call, project: Project, tree: RunTree, raised: Raised | None = None) -> int:
-    """Drive a run that was taken over."""
-    return _Foreground(call, project, tree).drive(lambda host: host.resume(raised))
-
-
-class _Foreground:
-    def __init__(self, call: Call, project: Project, tree: RunTree) -> None:
+    def __init__(self, call: Call) -> None:
         self._call = call
-        self._project = project
-        self._tree = tree
+        self._progress = open_progress(call.no_color)
+        self.attendant = Questions(self._progress) if on_terminal() else None
         self._signals = 0
-        self._work: asyncio.Task[None] | None = None
-        self._host: Host | None = None
-        self._progress: Progress | None = None
 
-    def drive(self, begin: Begin) -> int:
+    def drive(self, owned: Owned, *, resumed: bool = False, raised: Raised | None = None) -> int:
+        """Drive a run until it ends or rests, and say how it stands; returns the exit status."""
         try:
-            asyncio.run(self._drive(begin))
+            asyncio.run(self._drive(owned, resumed, raised))
         except asyncio.CancelledError:
-            self._give_back()
-            tell(f"interrupted; resume it: fanfold resume {self._tree.root.id}\n")
+            tell(f"interrupted; resume it: fanfold resume {owned.tree.root.id}\n")
             return EXIT_INTERRUPTED
-        except BaseException:
-            self._give_back()
-            raise
-        self._project.done(self._tree)
-        return say_outcome(self._call, self._tree)
+        return say_outcome(self._call, owned.tree)
 
-    async def _drive(self, begin: Begin) -> None:
-        asking = on_terminal()
-        host = self._host = self._project.host(self._tree, leave_when_waiting=not asking)
-        progress = self._progress = open_progress(self._call.no_color)
-        host.watchers.append(progress.update)
-        host.on_progress.append(progress.hear)
-        if asking:
-            from fanfold.cli.terminal.questions import Desk
-
-            desk = Desk(host, progress)
-            host.watchers.append(desk.look)
-            self._project.asker = desk.allow
-        self._listen()
-        self._work = asyncio.create_task(begin(host))
+    async def _drive(self, owned: Owned, resumed: bool, raised: Raised | None) -> None:
+        handle = RunHandle(
+            owned,
+            resumed=resumed,
+            raised=raised,
+            leave_when_waiting=self.attendant is None,
+            on_progress=self._progress.hear,
+        )
+        self._listen(handle)
         try:
-            await self._work
+            async for written in handle.follow():
+                self._progress.update(written, handle.tree)
+                if self.attendant is not None:
+                    self.attendant.look(handle)
+            await handle.wait()
         finally:
-            progress.close()
+            self._progress.close()
 
-    def _listen(self) -> None:
+    def _listen(self, handle: RunHandle) -> None:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
             try:
-                loop.add_signal_handler(number, self._signalled)
+                loop.add_signal_handler(number, self._signalled, handle)
             except (ValueError, RuntimeError):
                 return  # not the main thread: whoever runs us decides about signals
 
-    def _signalled(self) -> None:
+    def _signalled(self, handle: RunHandle) -> None:
         self._signals += 1
-        assert self._host is not None
-        assert self._work is not None
         if self._signals == 1:
-            if self._progress is not None:
-                self._progress.suspend()
+            self._progress.suspend()
             tell("pausing; once more to stop at once\n")
-            if self._progress is not None:
-                self._progress.resume()
-            self._host.pause("interrupted")
+            self._progress.resume()
+            handle.interrupt()
         elif self._signals == 2:
-            self._work.cancel()
+            handle.abort()
         else:
             os._exit(EXIT_INTERRUPTED)
-
-    def _give_back(self) -> None:
-        try:
-            self._project.let_go(self._tree)
-        except FanfoldError:
-            pass  # the store itself failed; the lease is free as soon as this process is gone

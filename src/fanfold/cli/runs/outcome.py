@@ -39,6 +39,16 @@ def exit_status(tree: RunTree) -> int:
     return EXIT_WAITING
 
 
+def say_detached(call: Call, tree: RunTree) -> int:
+    """Say at once which run goes on in the background."""
+    if call.as_json:
+        say_json(result_document(tree))
+    else:
+        say(f"{tree.root.id}\n")
+        tell(f"goes on in the background; follow it: fanfold watch {tree.root.id}\n")
+    return EXIT_OK
+
+
 def say_outcome(call: Call, tree: RunTree) -> int:
     """Print the result and what a person should know beside it; returns the exit status."""
     try:

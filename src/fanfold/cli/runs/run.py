@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import math
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,14 +11,21 @@ from msgspec import Struct
 
 from fanfold.cli.command import Call, command
 from fanfold.cli.inputs import bind_what_is_there, read_inputs, read_text_file
-from fanfold.cli.recipes.opening import Opened, Project, open_recipe, role_warnings
+from fanfold.cli.project import open_project
 from fanfold.cli.terminal.output import say, say_json
-from fanfold.errors import EXIT_OK, AuthorError
+from fanfold.errors import EXIT_OK
 from fanfold.kernel.plan import JSON, Plan
+from fanfold.runtime.operations.project import Project
+from fanfold.runtime.operations.recipes.checked import (
+    CheckedRecipe,
+    check_recipe,
+    role_warnings,
+    warnings_of_used_roles,
+)
+from fanfold.runtime.operations.runs.limits import check_budget, check_concurrency, micro_usd
 
 if TYPE_CHECKING:
-    from fanfold.agents.role import Role
-    from fanfold.runtime.operations.project import Options
+    from fanfold.runtime.operations.runs.creation import Options
 
 
 class Flags(Struct, frozen=True, kw_only=True):
@@ -77,55 +82,47 @@ def run_command(
     second one stops at once.
     """
     flags = Flags(**given)  # type: ignore[arg-type]  # click gives exactly these
-    project, opened = open_recipe(call, recipe)
-    plan = opened.runnable()
-    _check_numbers(flags, project.wired.config.integer("ceilings.concurrency"))
-    if dry_run:
-        _predict(call, project, opened, *bind_what_is_there(plan, pairs, file), flags)
-        return EXIT_OK
-    inputs = read_inputs(plan, pairs, file)
+    with open_project(call) as project:
+        checked = check_recipe(project, recipe)
+        plan = checked.runnable()
+        check_concurrency(project, flags.max_concurrency)
+        check_budget(flags.budget_usd, flags.budget_tokens)
+        if dry_run:
+            _predict(call, project, checked, *bind_what_is_there(plan, pairs, file), flags)
+            return EXIT_OK
+        inputs = read_inputs(plan, pairs, file)
+        for one in warnings_of_used_roles(project, plan):
+            sys.stderr.write(f"warning[{one.code}]: {one.message} ({one.file}:{one.range.start.line})\n")
+        return _run(call, project, plan, inputs, flags, detach)
+
+
+def _run(
+    call: Call, project: Project, plan: Plan, inputs: dict[str, JSON], flags: Flags, detach: bool
+) -> int:
+    # A prediction needs none of what carries out a run.
+    from fanfold.cli.runs.foreground import Foreground
+    from fanfold.cli.runs.outcome import say_detached
+    from fanfold.runtime.operations.runs.background import hand_over
+    from fanfold.runtime.operations.runs.start import start
+
     options = _options(flags)
-    if project.wired.config.switch("workflows.enabled"):  # switched off, nothing is asked first
-        _check_permission(plan, project.wired.roles.find, flags)
-    _warn_of_roles(project, plan)
-    running = project.wired.open()
-    try:
-        tree = running.create(plan, inputs, options)
-        if detach:
-            from fanfold.cli.runs.background import hand_over
-
-            return hand_over(call, running, tree)
-        from fanfold.cli.runs.foreground import start
-
-        return start(call, running, tree)
-    finally:
-        running.close()
-
-
-def _warn_of_roles(project: Project, plan: Plan) -> None:
-    """What is odd about the files of roles that this run uses; other roles are not its business."""
-    warnings = role_warnings(project)
-    if not warnings:
-        return
-    from fanfold.cli.terminal.progress import tell
-    from fanfold.runtime.records.frozen import freeze_roles
-
-    used = {role.source for role in freeze_roles(plan, project.wired.roles.find).values()}
-    for one in warnings:
-        if one.file in used:
-            tell(f"warning[{one.code}]: {one.message} ({one.file}:{one.range.start.line})\n")
+    terminal = Foreground(call)
+    owned = start(project, plan, inputs, options, yes=flags.yes, attendant=terminal.attendant)
+    if detach:
+        hand_over(owned)
+        return say_detached(call, owned.tree)
+    return terminal.drive(owned)
 
 
 def _options(flags: Flags) -> Options:
-    from fanfold.runtime.operations.project import Options
+    from fanfold.runtime.operations.runs.creation import Options
 
     script = None if flags.script is None else _read_script(Path(flags.script))
-    permission = flags.permission or "ask"
     return Options(
         max_concurrency=flags.max_concurrency,
         budget_tokens=flags.budget_tokens,
-        budget_micro_usd=None if flags.budget_usd is None else round(flags.budget_usd * 1_000_000),
-        permission="auto" if flags.yes and permission == "ask" else permission,
+        budget_micro_usd=micro_usd(flags.budget_usd),
+        permission=flags.permission or "ask",
         unsafe_no_sandbox=flags.unsafe_no_sandbox,
         backend=flags.agent_backend,
         model=flags.model,
@@ -141,29 +138,27 @@ def _read_script(file: Path) -> str:
     return Script.load(read_text_file(file, "--script", "usage.bad_script"), str(file)).source
 
 
-def _check_permission(plan: Plan, find_role: Callable[[str], Role | None], flags: Flags) -> None:
-    """One question at the start covers what the recipe declares."""
-    from fanfold.cli.runs.permission import ask_permission
-
-    ask_permission(plan, find_role, flags.permission or "ask", yes=flags.yes)
-
-
 def _predict(
-    call: Call, project: Project, opened: Opened, inputs: dict[str, JSON], missing: list[str], flags: Flags
+    call: Call,
+    project: Project,
+    checked: CheckedRecipe,
+    inputs: dict[str, JSON],
+    missing: list[str],
+    flags: Flags,
 ) -> None:
     from fanfold.runtime.forecast.dryrun import dry_run as predict
 
-    plan, config = opened.runnable(), project.wired.config
-    warnings = [d.message for d in (*role_warnings(project), *opened.diagnostics)]
+    plan, config = checked.runnable(), project.config
+    warnings = [d.message for d in (*role_warnings(project), *checked.diagnostics)]
     enabled = config.switch("workflows.enabled")
     if not enabled:
         warnings.append(f"workflows are switched off ({config.origins['workflows.enabled']})")
     warnings += missing
     usable = True
     if flags.script is None and flags.agent_backend in (None, "model"):
-        from fanfold.runtime.operations.preflight import foresee
+        from fanfold.runtime.operations.runs.preflight import foresee
 
-        about_models, usable = foresee(plan, project.wired.roles.find, config, flags.model)
+        about_models, usable = foresee(plan, project.roles.find, config, flags.model)
         warnings += about_models
     result, steps = predict(
         plan,
@@ -181,22 +176,3 @@ def _predict(
         from fanfold.cli.runs.dry_run_text import render
 
         say(render(plan, result, steps, call.colour))
-
-
-def _check_numbers(flags: Flags, ceiling: int) -> None:
-    concurrency, usd, tokens = flags.max_concurrency, flags.budget_usd, flags.budget_tokens
-    if concurrency is not None and not 1 <= concurrency <= ceiling:
-        raise AuthorError(
-            "usage.out_of_range",
-            f"--max-concurrency must be from 1 to {ceiling}, not {concurrency}",
-            hint="[ceilings] concurrency in .fanfold/config.toml raises the maximum, to at most 1024",
-        )
-    check_budget(usd, tokens)
-
-
-def check_budget(usd: float | None, tokens: int | None) -> None:
-    """Budgets are amounts one can spend."""
-    if usd is not None and not (math.isfinite(usd) and usd > 0):
-        raise AuthorError("usage.out_of_range", "--budget-usd must be more than 0")
-    if tokens is not None and not 0 < tokens < sys.maxsize:
-        raise AuthorError("usage.out_of_range", "--budget-tokens must be more than 0")

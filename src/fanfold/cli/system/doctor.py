@@ -9,7 +9,6 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import closing
 
 from msgspec import Struct
 
@@ -18,8 +17,9 @@ from fanfold.cli.terminal.output import paint, plain, say, say_json
 from fanfold.errors import EXIT_FAILED, EXIT_OK, FanfoldError
 from fanfold.kernel.lifecycle import RUN_TERMINAL
 from fanfold.runtime.config import SETTINGS, Config
+from fanfold.runtime.operations.project import Project
 from fanfold.store.protocol import StoreAddress
-from fanfold.wiring import Wired, wire
+from fanfold.wiring import wire
 
 MIN_GIT = (2, 38)
 _MARKS = {"ok": ("ok", "green"), "warning": ("warning", "yellow"), "error": ("error", "red")}
@@ -40,12 +40,13 @@ def doctor_command(call: Call) -> int:
     """Check this installation and this project; exit status 1 when something is broken."""
     from fanfold import __version__
 
-    wired, checks = _wire(call)
+    project, checks = _wire(call)
     checks += [_python(), *_tools()]
-    if wired is not None:
-        checks += [_store(wired.store), *_roles(wired), *_recipes(wired), *_runs(wired)]
+    if project is not None:
+        checks += [_store(project.address), *_roles(project), *_recipes(project), *_runs(project)]
+        project.close()
     ok = all(check.level != "error" for check in checks)
-    config = list(_config(wired.config)) if wired is not None else []
+    config = list(_config(project.config)) if project is not None else []
     if call.as_json:
         document: dict[str, object] = {
             "ok": ok,
@@ -61,9 +62,9 @@ def doctor_command(call: Call) -> int:
     return EXIT_OK if ok else EXIT_FAILED
 
 
-def _wire(call: Call) -> tuple[Wired | None, list[Check]]:
+def _wire(call: Call) -> tuple[Project | None, list[Check]]:
     try:
-        return wire(call.project), []
+        return wire(call.project, to_read=True), []
     except FanfoldError as error:  # a wrong configuration is a finding, not the end of the examination
         return None, [Check("config", "error", error.message, error.hint)]
 
@@ -125,16 +126,16 @@ def _version(program: str) -> tuple[int, int] | None:
     return (int(number[1]), int(number[2])) if number else None
 
 
-def _roles(wired: Wired) -> Iterator[Check]:
-    found = [notice for notice in wired.roles.notices if notice.severity == "warning"]
+def _roles(project: Project) -> Iterator[Check]:
+    found = [notice for notice in project.roles.notices if notice.severity == "warning"]
     for notice in found:
         yield Check("roles", "warning", f"{notice.file}:{notice.line}: {notice.message}")
     if not found:
-        yield Check("roles", "ok", f"{len(wired.roles.names())} known: {', '.join(wired.roles.names())}")
+        yield Check("roles", "ok", f"{len(project.roles.names())} known: {', '.join(project.roles.names())}")
 
 
-def _recipes(wired: Wired) -> Iterator[Check]:
-    entries = wired.library.list()
+def _recipes(project: Project) -> Iterator[Check]:
+    entries = project.library.list()
     warnings = [warning for entry in entries for warning in entry.warnings]
     for warning in warnings:
         yield Check("recipes", "warning", warning)
@@ -142,15 +143,14 @@ def _recipes(wired: Wired) -> Iterator[Check]:
         yield Check("recipes", "ok", f"{len(entries)} known")
 
 
-def _runs(wired: Wired) -> Iterator[Check]:
+def _runs(project: Project) -> Iterator[Check]:
     """Runs that are not over and that no process drives: left by a crash, or resting."""
-    if not wired.store.exists():
+    if not project.has_runs:
         return
     try:
-        with closing(wired.open_to_read()) as project:
-            heads = [h for h in project.store.heads(limit=sys.maxsize) if h.status not in RUN_TERMINAL]
-            stale = [h for h in heads if h.status in ("running", "pending")]
-            stale = [h for h in stale if not project.has_owner(h.run_id)]
+        heads = [h for h in project.store.heads(limit=sys.maxsize) if h.status not in RUN_TERMINAL]
+        stale = [h for h in heads if h.status in ("running", "pending")]
+        stale = [h for h in stale if not project.has_owner(h.run_id)]
     except FanfoldError as error:
         yield Check("runs", "error", error.message, error.hint)
         return

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from fanfold.cli.command import Call, command
-from fanfold.cli.stored import has_runs, stored
+from fanfold.cli.project import open_project
 from fanfold.cli.terminal.output import plain, say, say_json
 from fanfold.errors import EXIT_OK, AuthorError
 from fanfold.kernel.lifecycle import RUN_TERMINAL
@@ -41,9 +41,9 @@ def gc_command(call: Call, older_than: str, dry_run: bool) -> int:
     runs still refer to stays, and so does every proposal of a run that stays.
     """
     age_ms = _age(older_than)
-    if not has_runs(call):
-        return _report(call, [], [], None, dry_run)
-    with stored(call) as project:
+    with open_project(call) as project:
+        if not project.has_runs:
+            return _report(call, [], [], None, dry_run)
         before = int(time() * 1_000) - age_ms
         doomed = [head for head in project.store.heads(limit=sys.maxsize) if _is_old(head, before)]
         gone, folders = [], _orphans(project)

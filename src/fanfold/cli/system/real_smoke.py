@@ -13,7 +13,7 @@ from fanfold.cli.runs.outcome import exit_status
 from fanfold.cli.system.smoke_runs import run_smoke
 from fanfold.errors import EXIT_FAILED, FanfoldError
 from fanfold.runtime.hosting.host import now_ms
-from fanfold.runtime.operations.project import Options
+from fanfold.runtime.operations.runs.creation import Options
 from fanfold.runtime.operations.system.real_smoke import FOLDER, SCENARIOS, Left
 from fanfold.runtime.operations.system.smoke import Check, Ran
 from fanfold.runtime.views.documents import result_document
@@ -51,11 +51,10 @@ def run_scenario(folder: Path, name: str) -> tuple[Check, Trouble | None]:
     recipe, shows = SCENARIOS[name]
     own = f"{FOLDER}-{now_ms()}"
     try:
-        wired = wire(folder)
-        project = wired.open()
+        project = wire(folder)
         try:
             given = Options(permission="auto")
-            ran, tree = run_smoke(wired, project, recipe.replace(FOLDER, own), given)
+            ran, tree = run_smoke(project, recipe.replace(FOLDER, own), given)
             left = _left(ran, tree, folder, own)
             document, status = result_document(tree), exit_status(tree)
         finally:

@@ -82,17 +82,16 @@ def _report(
 
 def _scripted() -> list[Check]:
     from fanfold.cli.system.smoke_runs import run_smoke
-    from fanfold.runtime.operations.project import Options
+    from fanfold.runtime.operations.runs.creation import Options
 
     with tempfile.TemporaryDirectory(prefix="fanfold-smoke-") as folder:
-        wired = wire(Path(folder))
-        compiled = compile_recipe(INVALID.encode(), "smoke.yaml", wired.around)
+        project = wire(Path(folder))
+        compiled = compile_recipe(INVALID.encode(), "smoke.yaml", project.around)
         codes = [diagnostic.code for diagnostic in compiled.report.diagnostics]
         checks = [Check(VALIDATION, compiled.plan is None and codes == ["recipe.unknown_step"], codes)]
-        project = wired.open()
         try:
             options = Options(permission="auto", script=SCRIPT, script_file="smoke")
-            checks += [check(run_smoke(wired, project, recipe, options)[0]) for _, recipe, check in PLAN]
+            checks += [check(run_smoke(project, recipe, options)[0]) for _, recipe, check in PLAN]
         finally:
             project.close()
     return checks

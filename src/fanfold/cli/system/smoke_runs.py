@@ -6,19 +6,20 @@ import asyncio
 
 from fanfold.recipe.compile import compile_recipe
 from fanfold.runtime.hosting.run_tree import RunTree, run_status
-from fanfold.runtime.operations.project import Options, Project
+from fanfold.runtime.operations.project import Project
+from fanfold.runtime.operations.runs.creation import Options, create
 from fanfold.runtime.operations.system.smoke import Ran
 from fanfold.sessions.log import read_entries
-from fanfold.wiring import Wired
 
 
-def run_smoke(wired: Wired, project: Project, recipe: str, options: Options) -> tuple[Ran, RunTree]:
+def run_smoke(project: Project, recipe: str, options: Options) -> tuple[Ran, RunTree]:
     """Run one of the recipes of smoke to its end, or to where it rests."""
-    plan = compile_recipe(recipe.encode(), "smoke.yaml", wired.around).plan
+    plan = compile_recipe(recipe.encode(), "smoke.yaml", project.around).plan
     assert plan is not None, "the recipes of smoke are checked by the tests"
-    tree = project.create(plan, {}, options)
-    asyncio.run(project.host(tree).start())
-    project.done(tree)
+    owned = create(project, plan, {}, options)
+    asyncio.run(owned.host().start())
+    owned.done()
+    tree = owned.tree
     events = list(project.store.tree(tree.root.id))
     sessions = {
         envelope.data["step"]: list(read_entries(project.store, envelope.data["session_id"]))

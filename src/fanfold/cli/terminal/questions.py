@@ -15,12 +15,10 @@ from fanfold.agents.permissions import Action
 from fanfold.cli.terminal.output import plain
 from fanfold.cli.terminal.progress import Progress, tell
 from fanfold.kernel.decide import is_waiting
-from fanfold.kernel.events import Envelope
 from fanfold.kernel.lifecycle import RUNNING
 from fanfold.kernel.plan import Plan
-from fanfold.runtime.hosting.host import Host, now_ms
-from fanfold.runtime.hosting.requests import Verdict, answer_approval, this_person
-from fanfold.runtime.hosting.run_tree import RunTree
+from fanfold.runtime.hosting.requests import AnswerRequest, this_person
+from fanfold.runtime.operations.runs.handle import RunHandle
 from fanfold.runtime.views.approvals import OpenApproval, open_approvals
 
 MAX_LINES = 20
@@ -30,49 +28,48 @@ _WANTS = {"command": "wants to run", "write": "wants to write", "network": "want
 _LATER = frozenset({"l", "later", "q", "quit"})
 
 
-def may_run(plan: Plan, lines: Sequence[str]) -> bool:
-    """Ask once whether the recipe may do what it declares."""
-    tell(f"{plan.name} asks for permission:\n")
-    for one in lines[:MAX_LINES]:
-        tell(f"  {plain(one)}\n")
-    if len(lines) > MAX_LINES:
-        tell(f"  and {len(lines) - MAX_LINES} more\n")
-    return confirm("Run it?")
-
-
 def confirm(question: str) -> bool:
     """A yes-or-no question; anything but yes is no."""
     tell(f"{question} [y/N] ")
     return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
-class Desk:
-    """Asks the approvals of one run at this terminal, one at a time."""
+class Questions:
+    """Asks the person at this terminal, one question at a time."""
 
-    def __init__(self, host: Host, progress: Progress) -> None:
-        self._host = host
+    def __init__(self, progress: Progress) -> None:
         self._progress = progress
         self._asked: OpenApproval | None = None
 
-    def look(self, _written: Sequence[Envelope], tree: RunTree) -> None:
-        """After every decision: is there something to ask, or to withdraw?"""
+    def may_run(self, plan: Plan, lines: Sequence[str]) -> bool:
+        """Ask once whether the recipe may do what it declares."""
+        tell(f"{plan.name} asks for permission:\n")
+        for one in lines[:MAX_LINES]:
+            tell(f"  {plain(one)}\n")
+        if len(lines) > MAX_LINES:
+            tell(f"  and {len(lines) - MAX_LINES} more\n")
+        return confirm("Run it?")
+
+    def look(self, handle: RunHandle) -> None:
+        """After every decision: is there an approval to ask for, or to withdraw?"""
+        tree = handle.tree
         waiting = tree.root.status == RUNNING and not tree.state.pausing and is_waiting(tree.state)
         still_open = open_approvals(tree) if waiting else []
         if self._asked is not None and self._asked not in still_open:
             self._withdraw()
         if self._asked is None and still_open:
-            self._ask(still_open[0])
+            self._ask(handle, still_open[0])
 
-    def _ask(self, approval: OpenApproval) -> None:
+    def _ask(self, handle: RunHandle, approval: OpenApproval) -> None:
         self._asked = approval
         self._progress.suspend()
         tell(f"\n{approval.path}: {plain(approval.question)}\n")
         if approval.show:
             tell("".join(f"  │ {one}\n" for one in plain(approval.show).splitlines()))
         tell(_prompt(approval))
-        asyncio.get_running_loop().add_reader(sys.stdin.fileno(), self._typed)
+        asyncio.get_running_loop().add_reader(sys.stdin.fileno(), self._typed, handle)
 
-    def _typed(self) -> None:
+    def _typed(self, handle: RunHandle) -> None:
         # The terminal hands over whole lines, so this does not wait.
         typed = os.read(sys.stdin.fileno(), 65_536).decode("utf-8", "replace")
         approval = self._asked
@@ -80,16 +77,14 @@ class Desk:
         first, _, comment = typed.strip().partition(" ")
         if not typed or first.lower() in _LATER:
             self._withdraw()
-            self._host.leave_when_waiting()
+            handle.leave_when_waiting()
             return
         decision = _decision(approval, first)
         if decision is None:
             tell(_prompt(approval))
             return
         self._withdraw()
-        verdict = Verdict(decision, this_person(), comment.strip() or None)
-        answer_approval(self._host.tree, approval.path, verdict, now_ms())
-        self._host.look_for_requests()
+        handle.answer(AnswerRequest(approval.path, decision, this_person(), comment.strip() or None))
 
     async def allow(self, action: Action) -> bool:
         """Whether an agent may do what it chose to do. Asked each time; anything but yes is no."""

@@ -69,7 +69,7 @@ class Answers:
         self._memory = memory
         self._values = values
         self._blobs = blobs
-        self.reuse = reuse
+        self._reuse = reuse
         """What an earlier run left for a step; only asked when a step starts."""
         self.jobs: list[tuple[Start, Job]] = []
         self.stops: list[Stop] = []
@@ -146,7 +146,7 @@ class Answers:
         except Unrenderable as error:
             return StepEvent(command.step, FAILED, command.attempt, command.execution, error=error.failure)
         if command.execution == 1 and command.attempt == 1:
-            reused = self.reuse(node, job)
+            reused = self._reuse(node, job)
             if reused is not None:
                 return StepEvent(
                     command.step, COMPLETED, command.attempt, command.execution, reused, cached=True

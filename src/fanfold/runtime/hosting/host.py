@@ -15,7 +15,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Mapping
 from time import time
-from typing import Any
+from typing import Any, TypeAlias
 
 from fanfold.kernel.commands import Start, Stop
 from fanfold.kernel.decide import is_waiting, next_timer
@@ -36,7 +36,7 @@ from fanfold.kernel.events import (
 from fanfold.kernel.lifecycle import CANCELLED, COMPLETED, FAILED, PAUSED, RUN_TERMINAL, RUNNING, TIMED_OUT
 from fanfold.kernel.nodes import Node
 from fanfold.kernel.plan import AgentAction
-from fanfold.runtime.hosting.requests import apply_request
+from fanfold.runtime.hosting.requests import act_on
 from fanfold.runtime.hosting.run_tree import RunTree
 from fanfold.runtime.records.ids import session_id
 from fanfold.runtime.steps.performer import Performer
@@ -44,8 +44,9 @@ from fanfold.runtime.steps.step_type import Job, Outcome
 from fanfold.store.protocol import Signal
 
 PAUSE_GRACE_S = 10.0
-Watcher = Callable[[list[Envelope], RunTree], None]
-Progress = Callable[[str, str, Mapping[str, Any]], None]
+OnCommit: TypeAlias = Callable[[list[Envelope]], None]
+OnProgress: TypeAlias = Callable[[str, str, Mapping[str, Any]], None]
+"""Run id, path of a step, and what its session does right now; none of it is recorded."""
 
 
 def now_ms() -> int:
@@ -55,9 +56,16 @@ def now_ms() -> int:
 class Host:
     """Drives one tree to its end, to a pause, or to the point where only people can go on."""
 
-    def __init__(self, tree: RunTree, performer: Performer, *, leave_when_waiting: bool = True) -> None:
+    def __init__(
+        self,
+        tree: RunTree,
+        performer: Performer,
+        *,
+        leave_when_waiting: bool = True,
+        on_commit: OnCommit | None = None,
+        on_progress: OnProgress | None = None,
+    ) -> None:
         self.tree = tree
-        performer.work_under(tree.lease)
         self._performer = performer
         self._leave_when_waiting = leave_when_waiting
         self._inbox: deque[tuple[str, Data]] = deque()
@@ -73,8 +81,8 @@ class Host:
         """What no step can answer for; the loop ends with it, and the run can be resumed."""
         self._due: int | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self.watchers: list[Watcher] = []
-        self.on_progress: list[Progress] = []
+        self._on_commit = on_commit
+        self._on_progress = on_progress
 
     # From outside, in the same process
 
@@ -166,9 +174,8 @@ class Host:
         written, jobs, stops = self.tree.commit()
         for session in ended:
             self._performer.settle(session)
-        if written:
-            for watcher in self.watchers:
-                watcher(written, self.tree)
+        if written and self._on_commit is not None:
+            self._on_commit(written)
         for start, job in jobs:
             self._act(start, job)
         for stop in stops:
@@ -206,7 +213,7 @@ class Host:
         if self.tree.lease is not None:  # whoever took the run over says so in the same way
             self.tree.store.confirm(self.tree.lease)
         for request in self.tree.store.requests(self.tree.root.id):
-            apply_request(self.tree, request, now_ms())
+            act_on(self.tree, request, now_ms())
             self.tree.requests_done.append(request.id)
 
     # Effects
@@ -245,8 +252,8 @@ class Host:
         key = (start.run, start.step)
 
         def progress(entry: Mapping[str, Any]) -> None:
-            for listener in self.on_progress:
-                listener(start.run, start.step, entry)
+            if self._on_progress is not None:
+                self._on_progress(start.run, start.step, entry)
 
         try:
             outcome = await self._performer.perform(start, node, job, progress)

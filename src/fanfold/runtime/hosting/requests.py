@@ -1,4 +1,4 @@
-"""What other processes ask of a run: approve, reject, cancel, pause; or to record what they applied.
+"""What other processes ask of a run: pause, cancel, answer an approval, record what they applied.
 
 A request is checked twice: when it is made, so that the person sees at once what is wrong with it, and
 when its owner acts on it, because the run has gone on in between. One that no longer applies is dropped.
@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import getpass
 import os
-from typing import Any
+from typing import Any, TypeAlias
 
+import msgspec
 from msgspec import Struct
 
 from fanfold.agents.redaction import MARK
@@ -17,10 +18,55 @@ from fanfold.errors import AuthorError, NotFoundError
 from fanfold.kernel.events import CancelRequested, Evidence, Failure, PauseRequested, StepEvent
 from fanfold.kernel.lifecycle import COMPLETED, FAILED, PAUSED, RUN_TERMINAL, RUNNING, TERMINAL, WAITING
 from fanfold.kernel.nodes import Node, State
-from fanfold.kernel.plan import ApprovalAction
+from fanfold.kernel.plan import JSON, ApprovalAction
 from fanfold.kernel.state import find_node
 from fanfold.runtime.hosting.run_tree import RunTree
 from fanfold.store.protocol import Request
+
+
+class PauseRequest(Struct, frozen=True, tag_field="kind", tag="pause"):
+    """Stop admitting steps; everything is kept."""
+
+    by: str
+
+
+class CancelRequest(Struct, frozen=True, tag_field="kind", tag="cancel"):
+    """End the run, or the child run, and everything below it."""
+
+    by: str
+
+
+class AnswerRequest(Struct, frozen=True, tag_field="kind", tag="answer"):
+    """A person's answer to an approval; `path` is a tree path."""
+
+    path: str
+    decision: str
+    by: str
+    comment: str | None = None
+    edited: JSON = None
+
+
+class AppliedRequest(Struct, frozen=True, tag_field="kind", tag="applied"):
+    """What a step had proposed was put into the project; only the record of it is missing."""
+
+    step: str
+    proposal: str
+    changes: list[dict[str, str]]
+    by: str
+
+
+RunRequest: TypeAlias = PauseRequest | CancelRequest | AnswerRequest | AppliedRequest
+
+
+def to_row(root: str, run: str, request: RunRequest, at: int) -> Request:
+    """A request as the store keeps it."""
+    data = msgspec.to_builtins(request)
+    return Request(root=root, run_id=run, kind=data.pop("kind"), data=data, at=at)
+
+
+def from_row(row: Request) -> RunRequest:
+    request: RunRequest = msgspec.convert({**row.data, "kind": row.kind}, RunRequest)
+    return request
 
 
 def this_person() -> str:
@@ -31,17 +77,16 @@ def this_person() -> str:
         return f"user {os.getuid()}"
 
 
-class Verdict(Struct, frozen=True):
-    """A person's answer to an approval."""
-
-    decision: str
-    by: str
-    comment: str | None = None
-    edited: Any = None
+# Checks
 
 
-def find_approval(state: State, path: str) -> Node:
-    """The open approval at a tree path; says what is wrong otherwise."""
+def check_answer(tree: RunTree, answer: AnswerRequest) -> None:
+    """Whether the log as it is now takes this answer; says what is wrong otherwise."""
+    _check_choice(_find_approval(tree.state, answer.path), answer.decision)
+
+
+def _find_approval(state: State, path: str) -> Node:
+    """The open approval at a tree path."""
     node = find_node(state, path)
     if node is None:
         raise NotFoundError(
@@ -56,7 +101,7 @@ def find_approval(state: State, path: str) -> Node:
     return node
 
 
-def check_choice(node: Node, decision: str) -> None:
+def _check_choice(node: Node, decision: str) -> None:
     action = node.step.action
     assert isinstance(action, ApprovalAction)
     if action.choices and decision not in action.choices:
@@ -67,21 +112,20 @@ def check_choice(node: Node, decision: str) -> None:
         )
 
 
-def check_recorded(tree: RunTree, run: str, path: str, verdict: Verdict) -> None:
+def check_recorded(tree: RunTree, answer: AnswerRequest) -> None:
     """After a request was acted on: that this answer is the one in the log, or say which one is."""
-    full = tree.state.runs[run].tree_path(path)
-    node = find_node(tree.state, full)
+    node = find_node(tree.state, answer.path)
     if node is None or node.status == WAITING:
-        raise AuthorError("approval.not_open", f"{full} did not take the answer")
+        raise AuthorError("approval.not_open", f"{answer.path} did not take the answer")
     if node.output is None:
-        raise AuthorError("approval.closed", f"{full} is {node.status} already")
+        raise AuthorError("approval.closed", f"{answer.path} is {node.status} already")
     found = tree.blobs.get(node.output)
-    if (found["decision"], found["by"]) != (verdict.decision, verdict.by) or not (
-        _is_kept(verdict.comment, found["comment"]) and _is_kept(verdict.edited, found["edited"])
+    if (found["decision"], found["by"]) != (answer.decision, answer.by) or not (
+        _is_kept(answer.comment, found["comment"]) and _is_kept(answer.edited, found["edited"])
     ):
         raise AuthorError(
             "approval.closed",
-            f"{full} was answered before: {found['decision']} by {found['by']}",
+            f"{answer.path} was answered before: {found['decision']} by {found['by']}",
             hint="the first answer holds",
         )
 
@@ -91,57 +135,63 @@ def _is_kept(given: Any, found: Any) -> bool:
     return bool(given == found) or MARK in str(found)
 
 
-def apply_request(tree: RunTree, request: Request, at: int) -> None:
-    """Act on one request, if it still applies."""
-    state = tree.state
-    run = state.runs.get(request.run_id)
-    if run is not None and request.kind == "applied":  # it is done, whatever became of the run
-        note_applied(tree, run.id, request.data, at)
-    if run is None or state.root.status in RUN_TERMINAL:
-        return
-    if request.kind == "cancel":
-        if run.status not in RUN_TERMINAL:
-            tree.report(run.id, at, CancelRequested(str(request.data.get("by", ""))))
-    elif request.kind == "pause":
-        if state.root.status == RUNNING and not state.pausing:
-            tree.report(state.root.id, at, PauseRequested())
-    elif request.kind == "answer" and state.root.status in (RUNNING, PAUSED):
-        given = request.data
-        verdict = Verdict(str(given["decision"]), str(given["by"]), given.get("comment"), given.get("edited"))
-        answer_approval(tree, str(given["path"]), verdict, at)
-
-
-def note_applied(tree: RunTree, run: str, told: dict[str, Any], at: int) -> None:
-    """Record once that a proposal of a step was applied; also in a run that has ended."""
-    if not is_applied(tree, run, told["proposal"]):
-        tree.report(run, at, Evidence("workspace_event", told))
-
-
 def is_applied(tree: RunTree, run: str, proposal: str) -> bool:
     """Whether the log of a run says that a proposal was applied."""
     rows = tree.memory.changes.get(run, [])
     return any(row["proposal"] == proposal and row["state"] == "applied" for row in rows)
 
 
-def answer_approval(tree: RunTree, path: str, verdict: Verdict, at: int) -> bool:
-    """Fold a person's answer in; False when the approval is not open any more."""
+# What the owner does
+
+
+def act_on(tree: RunTree, row: Request, at: int) -> None:
+    """Act on one request, if it still applies."""
+    state = tree.state
+    run = state.runs.get(row.run_id)
+    if run is None:
+        return
+    request = from_row(row)
+    if isinstance(request, AppliedRequest):  # it is done, whatever became of the run
+        note_applied(tree, run.id, request, at)
+    elif state.root.status in RUN_TERMINAL:
+        return
+    elif isinstance(request, CancelRequest):
+        if run.status not in RUN_TERMINAL:
+            tree.report(run.id, at, CancelRequested(request.by))
+    elif isinstance(request, PauseRequest):
+        if state.root.status == RUNNING and not state.pausing:
+            tree.report(state.root.id, at, PauseRequested())
+    elif state.root.status in (RUNNING, PAUSED):
+        _answer(tree, request, at)
+
+
+def note_applied(tree: RunTree, run: str, applied: AppliedRequest, at: int) -> None:
+    """Record once that a proposal of a step was applied; also in a run that has ended."""
+    if not is_applied(tree, run, applied.proposal):
+        told = {key: value for key, value in msgspec.to_builtins(applied).items() if key != "kind"}
+        tree.report(run, at, Evidence("workspace_event", {"what": "apply", **told}))
+
+
+def _answer(tree: RunTree, answer: AnswerRequest, at: int) -> None:
+    """Fold a person's answer in, unless the approval is not open any more."""
     try:
-        node = find_approval(tree.state, path)
-        check_choice(node, verdict.decision)
+        check_answer(tree, answer)
     except (AuthorError, NotFoundError):
-        return False
+        return
+    node = find_node(tree.state, answer.path)
+    assert node is not None
     action = node.step.action
     assert isinstance(action, ApprovalAction)
     output = tree.blobs.put(
         {
-            "decision": verdict.decision,
-            "by": verdict.by,
-            "comment": verdict.comment,
-            "edited": verdict.edited,
+            "decision": answer.decision,
+            "by": answer.by,
+            "comment": answer.comment,
+            "edited": answer.edited,
         }
     )
-    if verdict.decision == "reject" and not action.choices:
-        message = verdict.comment or f"{verdict.by} rejected {node.path}"
+    if answer.decision == "reject" and not action.choices:
+        message = answer.comment or f"{answer.by} rejected {node.path}"
         failure = Failure(
             "permission", "approval.rejected", message, "", False, node.path, attempt=node.attempt
         )
@@ -149,4 +199,3 @@ def answer_approval(tree: RunTree, path: str, verdict: Verdict, at: int) -> bool
     else:
         data = StepEvent(node.path, COMPLETED, node.attempt, node.execution, output)
     tree.report(node.run.id, at, data)
-    return True

@@ -55,18 +55,25 @@ class RunTree:
     """`epoch` 0: a reader's copy, which never writes."""
 
     def __init__(
-        self, store: Store, first: Event, lease: Lease | None, reuse: Reuse = nothing_to_reuse
+        self,
+        store: Store,
+        first: Event,
+        lease: Lease | None,
+        reuse: Reuse = nothing_to_reuse,
+        *,
+        blobs: Blobs | None = None,
+        forked_from: str | None = None,
     ) -> None:
         self.store = store
         self.lease = lease
-        self.blobs = Blobs(store)
+        self.blobs = Blobs(store) if blobs is None else blobs
         self.memory = Memory()
         first = self._without_secrets(first)
         self.state: State = create_state(first)
         self.memory.observe(first)
         self.values = Values(self.state, self.memory, self.blobs)
         self.answers = Answers(self.state, self.memory, self.values, self.blobs, reuse)
-        self.forked_from: str | None = None
+        self._forked_from = forked_from
         self.log_seq: dict[str, int] = {}
         self.tree_seq = 0
         self.pending: list[Envelope] = []
@@ -83,14 +90,20 @@ class RunTree:
 
     @classmethod
     def load(
-        cls, store: Store, root: str, lease: Lease | None = None, reuse: Reuse = nothing_to_reuse
+        cls,
+        store: Store,
+        root: str,
+        lease: Lease | None = None,
+        reuse: Reuse = nothing_to_reuse,
+        *,
+        forked_from: str | None = None,
     ) -> RunTree:
         """Fold a stored tree. The caller appends `resumed` before it goes on."""
         envelopes = store.tree(root)
         first = next(envelopes, None)
         if first is None:
             raise NotFoundError("run.not_found", f"there is no run {root}", hint="fanfold runs")
-        tree = cls(store, event_of(first), lease, reuse)
+        tree = cls(store, event_of(first), lease, reuse, forked_from=forked_from)
         tree._count(first)
         tree._replay(envelopes)
         for run in tree.state.runs.values():
@@ -104,11 +117,9 @@ class RunTree:
             self.memory.observe(event)
             self._count(envelope)
 
-    def catch_up(self) -> list[Envelope]:
-        """A reader's copy: fold what its owner has written since; what that was."""
-        fresh = list(self.store.tree(self.root.id, self.tree_seq))
-        self._replay(fresh)
-        return fresh
+    def catch_up(self, written: Iterable[Envelope]) -> None:
+        """A reader's copy: fold what its owner has written since; what is known already is passed over."""
+        self._replay(envelope for envelope in written if envelope.tree_seq > self.tree_seq)
 
     def _count(self, envelope: Envelope) -> None:
         self.log_seq[envelope.log] = envelope.seq
@@ -233,7 +244,7 @@ class RunTree:
             error=run.error,
             usage=usage,
             agents=agents,
-            forked_from=self.forked_from if run.parent is None else None,
+            forked_from=self._forked_from if run.parent is None else None,
         )
 
     def spent(self, run: Run) -> tuple[Usage, int]:

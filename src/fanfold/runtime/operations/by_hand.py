@@ -26,8 +26,8 @@ from fanfold.runtime.hosting.host import now_ms
 from fanfold.runtime.operations.hand_changes import apply_child
 from fanfold.runtime.operations.project import Project
 from fanfold.runtime.places.isolation import Isolation
-from fanfold.runtime.steps.means import Means
 from fanfold.runtime.steps.programs import Programs
+from fanfold.runtime.steps.toolboxes import Toolboxes
 from fanfold.sessions.lineage import DETACHED, QUEUED, RUNNING, Child
 from fanfold.sessions.log import read_entries
 from fanfold.sessions.opened import Settings, read_opened
@@ -84,14 +84,15 @@ class HandMeans:
     def __init__(self, project: Project, isolation: Isolation) -> None:
         self._project = project
         self._isolation = isolation
-        self._means: dict[tuple[str, bool], Means] = {}
+        self._means: dict[tuple[str, bool], Toolboxes] = {}
 
     def toolbox(self, request: SessionRequest) -> Tools:
         settings = read_opened(self._project.store, request.session_id).settings
         key = (settings.permission, settings.unsafe)
         if key not in self._means:
             programs = Programs(self._isolation, unsafe=settings.unsafe)
-            self._means[key] = self._project.means(programs, settings.permission)
+            project = self._project
+            self._means[key] = Toolboxes(project.store, project.memory, programs, settings.permission, None)
         return self._means[key].toolbox(request)
 
 

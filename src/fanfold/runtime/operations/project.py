@@ -1,76 +1,41 @@
-"""One project, one store: where runs are created, owned, resumed, asked and looked into.
+"""One project: its folder, configuration, recipes, roles and store. Every operation is given one.
 
-Every surface goes through here. Whoever drives a run holds its lease; everybody else reads the log and
-leaves requests.
+Parts are made when they are first asked for: looking at recipes must not cost the import of a database, and
+looking at a project in which nothing ran yet must not make one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import os
+from collections.abc import Callable, Sequence
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
-from msgspec import Struct
 
-from fanfold.agents.permissions import Ask
-from fanfold.agents.role import Role
-from fanfold.agents.roles.registry import Registry
-from fanfold.errors import AuthorError, NotFoundError
-from fanfold.kernel.events import Created, Event, Forked, Raised, Settings
-from fanfold.kernel.lifecycle import RUN_TERMINAL
-from fanfold.kernel.plan import JSON, AgentAction, CommandAction, Plan
-from fanfold.recipe.inputs import bind_inputs
+from fanfold.errors import NotFoundError
+from fanfold.recipe.library import Library, is_path
+from fanfold.recipe.surroundings import Ceilings, Found, RoleFacts, Surroundings
 from fanfold.runtime.config import Config
-from fanfold.runtime.hosting.host import Host, now_ms
-from fanfold.runtime.hosting.requests import check_choice, find_approval, this_person
-from fanfold.runtime.hosting.run_tree import RunTree
-from fanfold.runtime.places.isolation import Isolation
-from fanfold.runtime.records.frozen import (
-    Frozen,
-    all_steps_below,
-    freeze_roles,
-    from_json,
-    to_json,
-    with_stages,
-)
-from fanfold.runtime.records.ids import new_run_id, session_id, settling_ids
-from fanfold.runtime.steps.handlers import Handlers
-from fanfold.runtime.steps.means import Means
-from fanfold.runtime.steps.performer import Performer
-from fanfold.runtime.steps.programs import Programs
-from fanfold.runtime.views.report import write_mirror
-from fanfold.sessions.supervisor import Supervisor
-from fanfold.store.protocol import Request, RunHead, Store
 
-MakeSupervisor = Callable[[Store, Frozen, Means], Supervisor]
+if TYPE_CHECKING:
+    from fanfold.agents.role import Role
+    from fanfold.agents.roles.registry import Registry
+    from fanfold.kernel.events import Raised
+    from fanfold.kernel.plan import Plan
+    from fanfold.recipe.builder import Recipe
+    from fanfold.runtime.hosting.run_tree import RunTree
+    from fanfold.runtime.places.isolation import Isolation
+    from fanfold.runtime.records.frozen import Frozen
+    from fanfold.runtime.steps.handler_search import HandlerSearch
+    from fanfold.runtime.steps.handlers import Handlers
+    from fanfold.runtime.steps.toolboxes import Toolboxes
+    from fanfold.sessions.supervisor import Supervisor
+    from fanfold.store.protocol import RunHead, Store, StoreAddress
 
-
-class Options(Struct, frozen=True, kw_only=True):
-    """What a caller may fix for one run; None leaves it to recipe and configuration."""
-
-    max_concurrency: int | None = None
-    max_agents: int | None = None
-    budget_tokens: int | None = None
-    budget_micro_usd: int | None = None
-    timeout_ms: int | None = None
-    permission: str = "ask"
-    unsafe_no_sandbox: bool = False
-    """Run programs even where this machine cannot confine them."""
-    backend: str | None = None
-    model: str | None = None
-    script: str | None = None
-    script_file: str = ""
-
-
-class Lineage(Struct, frozen=True, kw_only=True):
-    """Where a fork comes from, what it keeps of it, and the roles its steps had there."""
-
-    run_id: str
-    kept: dict[str, str]
-    """Tree path to blob of the steps whose output is reused."""
-    roles: dict[str, Role]
-    default_model: str | None = None
+    MakeSupervisor: TypeAlias = Callable[[Store, Frozen, Toolboxes], Supervisor]
+    ResumeCommand: TypeAlias = Callable[[str, Raised | None], Sequence[str]]
 
 
 class Project:
@@ -80,203 +45,120 @@ class Project:
         self,
         folder: Path,
         config: Config,
-        roles: Callable[[], Registry],
-        store: Store,
+        library: Library,
+        *,
+        load_roles: Callable[[], Registry],
+        address: StoreAddress,
         supervise: MakeSupervisor,
+        resume_command: ResumeCommand,
+        to_read: bool = False,
     ) -> None:
         self.folder = folder.resolve()
+        self._named = folder
+        """As the caller names it, and as messages about its files do."""
         self.config = config
-        self.store = store
-        self._roles = roles
-        self._supervise = supervise
-        self._handlers = Handlers(self.folder)
-        self._performers: dict[str, Performer] = {}
-        """By root: who looked for outputs to reuse also remembers new ones under the same keys."""
-        self.isolation = Isolation(self.folder)
-        self.asker: Ask | None = None
-        """Puts what an agent wants to do to a person; None when nobody is there."""
+        self.library = library
+        self.supervise = supervise
+        self.resume_command = resume_command
+        """The program that goes on with a run in a process of its own."""
+        self._load_roles = load_roles
+        self.address = address
+        """Where the store is, or will be."""
+        self._to_read = to_read
 
-    def close(self) -> None:
-        self.store.close()
-
-    # Creating and driving
-
-    def create(
-        self,
-        plan: Plan,
-        given: Mapping[str, JSON],
-        options: Options,
-        fork: Lineage | None = None,
-    ) -> RunTree:
-        """Record a new run: plan, inputs and everything else it will ever need."""
-        self._check_enabled()
-        bound = bind_inputs(plan, given)
-        _check_sandbox(plan, options)
-        frozen, settings = self._freeze(plan, options, fork), self.settings(plan, options)
-        if frozen.backend == "model":  # scripted agents need no model, and no import of what knows them
-            from fanfold.runtime.operations.preflight import prepare
-
-            frozen, settings = prepare(plan, frozen, settings, self.config, self.store)
-        root = new_run_id()
-        performer = self._performer(root, frozen)
-        if frozen.backend not in performer.backends and any(
-            isinstance(step.action, AgentAction) for step in all_steps_below(plan)
-        ):
-            raise _no_backend(frozen.backend, named=options.backend is not None)
-        lease = self.store.acquire(root)
-        data = Created(
-            plan=plan,
-            settings=settings,
-            epoch=lease.epoch,
-        )
-        tree = RunTree(self.store, Event(root, now_ms(), data), lease, performer.reuse)
-        data = msgspec.structs.replace(
-            data, inputs=tree.blobs.put(bound), frozen=tree.blobs.put(to_json(frozen))
-        )
-        first = Event(root, now_ms(), data)
-        tree.memory.observe(first)
-        tree.begin(first)
-        if fork is not None:
-            tree.forked_from = fork.run_id
-            # Named in the log, or collecting the source run would take them away.
-            kept = tuple(sorted(set(fork.kept.values())))
-            tree.report(root, now_ms(), Forked(f"from {fork.run_id}", kept))
-        tree.commit()
-        return tree
-
-    def _freeze(self, plan: Plan, options: Options, fork: Lineage | None) -> Frozen:
-        """Everything beside plan and inputs that a run must not look up again later."""
-        before = fork.roles if fork is not None else {}
-        backend = options.backend or ("scripted" if options.script is not None else "model")
-
-        def find(name: str) -> Role | None:
-            return before.get(name) or self._roles().find(name)
-
-        return Frozen(
-            roles=with_stages(freeze_roles(plan, find), find),
-            backend=backend,
-            model=options.model,
-            default_model=fork.default_model if fork is not None else None,
-            fast_model=self.config.text("workflows.model"),
-            instructions=self._instructions() if backend == "model" else None,
-            script=options.script,
-            script_file=options.script_file,
-            permission=options.permission,
-            unsafe=options.unsafe_no_sandbox,
-            forked_from=fork.run_id if fork is not None else None,
-            reused=fork.kept if fork is not None else {},
-        )
-
-    def _instructions(self) -> str:
-        from fanfold.agents.instructions import project_instructions
-
-        wanted = self.config.switch("agents.project_instructions")
-        return project_instructions(str(self.folder)) if wanted else ""
-
-    def find_role(self, name: str) -> Role | None:
-        """A role of this project as it is now."""
-        return self._roles().find(name)
-
-    def host(self, tree: RunTree, *, leave_when_waiting: bool = True) -> Host:
-        """What drives a tree this process owns."""
-        performer = self._performer(tree.root.id, self.frozen(tree))
-        return Host(tree, performer, leave_when_waiting=leave_when_waiting)
-
-    def own(self, root: str) -> RunTree:
-        """Take a run tree over. Raises `LeaseHeld` while its owner lives."""
-        lease = self.store.acquire(root)
-        try:
-            tree = RunTree.load(self.store, root, lease)
-            frozen = self.frozen(tree)  # stands in the first event, so it is known only now
-            tree.answers.reuse = self._performer(root, frozen).reuse
-            tree.forked_from = frozen.forked_from
-            if tree.root.status not in RUN_TERMINAL:
-                self._clear_up(tree)
-        except BaseException:
-            self.store.release(lease)
-            raise
-        return tree
-
-    def _clear_up(self, tree: RunTree) -> None:
-        """End what an owner that died left running, and finish or undo what it was merging."""
-        from fanfold.sessions.processes import sweep_stragglers
-
-        sweep_stragglers(_sessions(tree))
-        self.isolation.recover()
-
-    def done(self, tree: RunTree) -> Path | None:
-        """Give the lease back and write the files people read."""
-        self.let_go(tree)
-        try:
-            return write_mirror(tree, self.runs_folder)
-        except OSError:
-            return None  # the log has everything; the files are made again when somebody asks
-
-    def let_go(self, tree: RunTree) -> None:
-        """Give the lease back without a word: also after a fault, when memory may be ahead of the log."""
-        self._performers.pop(tree.root.id, None)
-        if tree.lease is not None:
-            self.store.release(tree.lease)
+    @property
+    def memory(self) -> Path:
+        """Where everything is kept that Fanfold remembers about this project."""
+        return self.folder / ".fanfold"
 
     @property
     def runs_folder(self) -> Path:
-        return self.folder / ".fanfold" / "runs"
+        return self.memory / "runs"
 
-    def frozen(self, tree: RunTree) -> Frozen:
-        return from_json(tree.blobs.get(tree.memory.frozen)) if tree.memory.frozen is not None else Frozen()
+    # Recipes and roles
 
-    def _performer(self, root: str, frozen: Frozen) -> Performer:
-        performer = self._performers.get(root)
-        if performer is None:
-            programs = Programs(self.isolation, unsafe=frozen.unsafe)
-            performer = Performer(
-                self.store,
-                self._supervise(self.store, frozen, self.means(programs, frozen.permission)),
-                frozen,
-                str(self.folder),
-                self._handlers.find,
-                self.isolation,
-                programs,
-            )
-            self._performers[root] = performer
-        return performer
+    @cached_property
+    def roles(self) -> Registry:
+        """Roles by precedence, with notices about files that are shadowed or cannot be used."""
+        return self._load_roles()
 
-    def means(self, programs: Programs, permission: str) -> Means:
-        """What agents of this project have to work with."""
-        memory = self.folder / ".fanfold"
-        return Means(self.store, memory, programs, permission, lambda: self.asker)
-
-    def settings(self, plan: Plan, options: Options) -> Settings:
-        """Flags, then the recipe, then configuration."""
-        limits, config = plan.limits, self.config
-        budget = limits.budget
-        return Settings(
-            max_concurrency=options.max_concurrency
-            or limits.max_concurrency
-            or config.integer("workflows.max_concurrent"),
-            max_agents=options.max_agents or limits.max_agents or config.integer("workflows.max_agents"),
-            max_steps=limits.max_steps or 1_000,
-            timeout_ms=options.timeout_ms or limits.timeout_ms or config.integer("workflows.timeout_ms"),
-            budget_tokens=options.budget_tokens if options.budget_tokens is not None else budget.tokens,
-            budget_micro_usd=options.budget_micro_usd
-            if options.budget_micro_usd is not None
-            else budget.micro_usd,
+    @cached_property
+    def around(self) -> Surroundings:
+        """What recipes of this project are compiled against."""
+        config = self.config
+        return Surroundings(
+            _facts(self.roles),
+            self._is_handler,
+            self._handler_names,
+            self.library,
+            Ceilings(config.integer("ceilings.concurrency"), config.integer("ceilings.agents")),
+            self.roles.broken,
         )
 
-    def _check_enabled(self) -> None:
-        if not self.config.switch("workflows.enabled"):
-            origin = self.config.origins["workflows.enabled"]
-            raise AuthorError(
-                "workflows.off",
-                f"workflows are switched off ({origin})",
-                hint="set FANFOLD_WORKFLOWS=on",
-                exit_status=4,
-            )
+    @cached_property
+    def _handler_search(self) -> HandlerSearch:
+        # Reading a project's Python files is for recipes that name a handler; most do not.
+        from fanfold.runtime.steps.handler_search import HandlerSearch
 
-    # Looking
+        return HandlerSearch(self._named)
+
+    def _is_handler(self, name: str) -> bool:
+        return self._handler_search.knows(name)
+
+    def _handler_names(self) -> Sequence[str]:
+        return self._handler_search.names()
+
+    def find_recipe(self, ref: str) -> Found:
+        """A recipe by name or file; a file is looked for in the current folder, then in the project."""
+        if is_path(ref) and not os.path.exists(ref) and os.path.exists(self._named / ref):
+            return self.library.find(str(self._named / ref))
+        return self.library.find(ref)
+
+    def plan_of(self, recipe: str | os.PathLike[str] | Recipe) -> Plan:
+        """The plan of a recipe by name, by file or built in code; raises `RecipeRefused`."""
+        from fanfold.recipe.builder import Recipe
+        from fanfold.recipe.compile import compile_recipe
+        from fanfold.recipe.refusal import RecipeRefused
+
+        if isinstance(recipe, Recipe):
+            name, compiled = recipe.name, recipe.compile(self.around, self._named)
+        else:
+            name = os.fspath(recipe)
+            found = self.find_recipe(name)
+            compiled = compile_recipe(found.data, found.file, self.around)
+        if compiled.plan is None:
+            raise RecipeRefused(name, compiled.report.diagnostics, compiled.sources)
+        return compiled.plan
+
+    # Runs
+
+    @property
+    def has_runs(self) -> bool:
+        """Whether anything was ever recorded in this project."""
+        return self.address.exists()
+
+    @cached_property
+    def store(self) -> Store:
+        """What the project remembers; made when it is missing, unless it is only looked at."""
+        return self.address.open_to_read() if self._to_read else self.address.open()
+
+    @cached_property
+    def isolation(self) -> Isolation:
+        """The workspaces of steps."""
+        from fanfold.runtime.places.isolation import Isolation
+
+        return Isolation(self.folder)
+
+    @cached_property
+    def handlers(self) -> Handlers:
+        from fanfold.runtime.steps.handlers import Handlers
+
+        return Handlers(self.folder)
 
     def resolve(self, run: str) -> RunHead:
         """A run by id, unique prefix, or `last`."""
+        if not self.has_runs:
+            self.address.open_to_read()  # refused with the words for it, and nothing is made
         head = self.store.head(self.store.resolve(run))
         if head is None:
             raise NotFoundError("run.not_found", f"there is no run {run}", hint="fanfold runs")
@@ -284,68 +166,30 @@ class Project:
 
     def view(self, root: str) -> RunTree:
         """A reader's copy of a tree as its log is now."""
+        from fanfold.runtime.hosting.run_tree import RunTree
+
         return RunTree.load(self.store, root)
 
-    # Asking
-
-    def ask(self, head: RunHead, kind: str, data: dict[str, Any]) -> int:
-        """Leave a request and wake the owner, if there is one."""
-        request = Request(root=head.root_run_id, run_id=head.run_id, kind=kind, data=data, at=now_ms())
-        return self.store.request(request)
-
-    def answer(self, head: RunHead, path: str, decision: str, comment: str | None, edited: JSON) -> int:
-        """Answer an approval; checked now against the log, acted on by the run's owner. The request's id."""
-        tree = self.view(head.root_run_id)
-        full = tree.state.runs[head.run_id].tree_path(path)
-        node = find_approval(tree.state, full)
-        check_choice(node, decision)
-        data = {
-            "path": full,
-            "decision": decision,
-            "by": this_person(),
-            "comment": comment,
-            "edited": edited,
-        }
-        return self.ask(head, "answer", data)
-
     def has_owner(self, root: str) -> bool:
+        """Whether a live process drives a run tree."""
         found = self.store.owner(root)
         return found is not None and found[1]
 
-
-def raised(
-    max_agents: int | None, tokens: int | None, micro_usd: int | None, max_steps: int | None = None
-) -> Raised | None:
-    """New limits for a resume, or None when nothing was raised."""
-    if max_agents is None and tokens is None and micro_usd is None and max_steps is None:
-        return None
-    return Raised(
-        max_agents=max_agents, max_steps=max_steps, budget_tokens=tokens, budget_micro_usd=micro_usd
-    )
+    def close(self) -> None:
+        if "store" in self.__dict__:  # it was opened
+            self.store.close()
 
 
-def _no_backend(name: str, *, named: bool) -> AuthorError:
-    if named and name != "model":
-        return AuthorError(
-            "backend.unknown",
-            f'there is no agent back end "{name}"',
-            hint="--script FILE gives scripted agents",
-        )
-    return AuthorError(
-        "provider.none",
-        "no model is configured for the agents of this recipe",
-        hint="this version runs scripted agents: --script FILE",
-    )
+def _facts(roles: Registry) -> dict[str, RoleFacts]:
+    facts: dict[str, RoleFacts] = {}
+    for name in roles.names():
+        versions = roles.versions(name)
+        by_version = {version: _facts_of(roles.find(name, version)) for version in versions}
+        own = _facts_of(roles.find(name))
+        facts[name] = msgspec.structs.replace(own, versions=versions, by_version=by_version)
+    return facts
 
 
-def _check_sandbox(plan: Plan, options: Options) -> None:
-    """Commands that could not be confined are refused before anything began."""
-    if any(isinstance(step.action, CommandAction) for step in all_steps_below(plan)):
-        from fanfold.workspace.sandbox.start import choose_level, detect
-
-        choose_level(detect(), unsafe=options.unsafe_no_sandbox)
-
-
-def _sessions(tree: RunTree) -> list[str]:
-    found = [session_id(n.run.id, n.path, n.attempt) for n in tree.state.in_flight.values()]
-    return [one for session in found for one in (session, *settling_ids(session))]
+def _facts_of(role: Role | None) -> RoleFacts:
+    assert role is not None, "every listed name and version is found"
+    return RoleFacts(role.read_only, tools=role.tools, prompt_template=role.prompt_template)

@@ -47,8 +47,9 @@ class Performer:
         find_handler: Callable[[str], Callable[..., Any]],
         isolation: Isolation,
         programs: Programs,
+        lease: Lease,
     ) -> None:
-        self._services = Services(store, supervisor, frozen, find_handler, programs)
+        self._services = Services(store, supervisor, frozen, find_handler, programs, lease)
         self._isolation = isolation
         self._store = store
         self._supervisor = supervisor
@@ -58,10 +59,6 @@ class Performer:
         self._ended: dict[str, Place] = {}
         """Where steps worked that have ended well, until the log says so."""
         self._closing: set[asyncio.Task[None]] = set()
-
-    def work_under(self, lease: Lease | None) -> None:
-        """The lease of the tree whose jobs are performed from now on."""
-        self._services.lease = lease
 
     @property
     def backends(self) -> Collection[str]:

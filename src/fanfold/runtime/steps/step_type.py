@@ -86,13 +86,14 @@ class Services:
         frozen: Frozen,
         find_handler: Callable[[str], Callable[..., Any]],
         programs: Programs,
+        lease: Lease,
     ) -> None:
         self.store = store
         self.supervisor = supervisor
         self.frozen = frozen
         self.find_handler = find_handler
         self.programs = programs
-        self.lease: Lease | None = None
+        self.lease = lease
         """The lease of the tree whose jobs are performed; it guards the sessions' logs too."""
 
     def confirm(self) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from fanfold.kernel.events import NOTHING_SPENT, Failure, Usage
+from fanfold.kernel.events import Failure, Usage
 from fanfold.kernel.lifecycle import COMPLETED
 from fanfold.kernel.nodes import Node, Run
 from fanfold.kernel.plan import JSON
@@ -161,12 +161,6 @@ def _run_failure(tree: RunTree, run: Run) -> Document | None:
 def usage_document(usage: Usage) -> Document:
     price = None if usage.micro_usd is None else usage.micro_usd / 1_000_000
     return {"input_tokens": usage.input_tokens, "output_tokens": usage.output_tokens, "cost_usd": price}
-
-
-def total_usage(tree: RunTree, nodes: list[Node]) -> Usage:
-    known = [tree.memory.usage.get((node.run.id, node.path)) for node in nodes]
-    spent = [usage for usage in known if usage is not None]
-    return sum(spent, NOTHING_SPENT) if spent else Usage()
 
 
 def as_text(value: JSON) -> str:

@@ -10,9 +10,8 @@ Rules
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 from msgspec import Struct
@@ -21,9 +20,12 @@ from fanfold.errors import NotFoundError, WorldError
 from fanfold.kernel.lifecycle import UNSUCCESSFUL
 from fanfold.kernel.nodes import Composite, Node, Run
 from fanfold.runtime.hosting.host import now_ms
-from fanfold.runtime.hosting.requests import is_applied, note_applied, this_person
+from fanfold.runtime.hosting.requests import AppliedRequest, is_applied, note_applied, this_person
 from fanfold.runtime.hosting.run_tree import RunTree
+from fanfold.runtime.operations.addresses import find_run
 from fanfold.runtime.operations.project import Project
+from fanfold.runtime.operations.runs.control import PATIENCE_S, leave, until_taken
+from fanfold.runtime.operations.runs.ownership import own
 from fanfold.runtime.records.ids import session_id, settling_ids
 from fanfold.store.protocol import LeaseHeld, RunHead
 
@@ -32,8 +34,6 @@ if TYPE_CHECKING:
     from fanfold.workspace.merges.results import Merged
     from fanfold.workspace.workspaces import Workspaces
 
-PATIENCE_S = 60.0
-PERIOD_S = 0.05
 MAX_SAID = 5
 
 MERGED, PROPOSED, APPLIED, GONE, KEPT = "merged", "proposed", "applied", "gone", "kept"
@@ -47,7 +47,7 @@ class StepChanges(Struct, frozen=True, kw_only=True):
     state: str
     """merged, proposed, applied, gone (a proposal that nobody has any more), kept, or left_out (nothing but
     ignored files)."""
-    changes: list[dict[str, Any]]
+    changes: list[dict[str, str]]
     patch: str | None = None
     """None where the log is all that is left."""
     proposal: str | None = None
@@ -59,23 +59,38 @@ class StepChanges(Struct, frozen=True, kw_only=True):
     left_out_count: int = 0
 
 
+class RunChanges(Struct, frozen=True):
+    """What the steps of a run changed."""
+
+    run_id: str
+    steps: list[StepChanges]
+
+
 class Applied(Struct, frozen=True, kw_only=True):
     """What applying a proposal changed in the project, or would change."""
 
-    path: str
+    run_id: str
+    step: str
     proposal: str
-    changes: list[dict[str, Any]]
+    dry_run: bool
     already: bool = False
     """It was applied before."""
+    changes: list[dict[str, str]]
 
 
 # Looking
 
 
-def step_changes(project: Project, tree: RunTree, run: Run, top: Node | None = None) -> list[StepChanges]:
-    """What the steps of a run and of the runs below it changed, or only those in `top`."""
+def diff(project: Project, run: str, step: str | None = None) -> RunChanges:
+    """What the steps of a run and of the runs below it changed, or only one step and what is in it."""
+    found = find_run(project, run)
+    top = None if step is None else found.step(step)
     spaces = _spaces(project)
-    return [found for node in _leaves(tree, run, top) for found in _of_node(spaces, tree, run, node)]
+    leaves = _leaves(found.tree, found.run, top)
+    steps = [one for node in leaves for one in _of_node(spaces, found.tree, found.run, node)]
+    if top is not None and not steps:
+        raise NotFoundError("changes.none", f"{step} is {top.status}, and nothing that it changed is there")
+    return RunChanges(found.run.id, steps)
 
 
 def _spaces(project: Project) -> Workspaces | None:
@@ -155,15 +170,15 @@ def _shown(run: Run, node: Node) -> str:
 # Applying
 
 
-def apply_proposal(
-    project: Project, tree: RunTree, head: RunHead, node: Node, *, dry_run: bool = False
-) -> Applied:
+async def apply(project: Project, run: str, step: str, *, dry_run: bool = False) -> Applied:
     """Merge what a step proposed into the project as it is now, and record it; a dry run changes nothing.
 
     Raises `NotFoundError` when nothing waits, and `WorldError` with code `workspace.conflict` and the
     conflicts as details when it does not go together with the project.
     """
-    path = _shown(tree.state.runs[head.run_id], node)
+    found = find_run(project, run)
+    tree, node = found.tree, found.step(step)
+    path = _shown(found.run, node)
     rows = [row for row in tree.memory.changes.get(node.run.id, []) if row["step"] == node.path]
     proposal = next((row["proposal"] for row in rows if row["proposal"]), None)
     if proposal is None:
@@ -173,16 +188,18 @@ def apply_proposal(
         if not dry_run:
             _drop(spaces, proposal)
         changes = [{"path": row["path"], "kind": row["kind"]} for row in rows]
-        return Applied(path=path, proposal=proposal, changes=changes, already=True)
+        return Applied(
+            run_id=found.run.id, step=path, proposal=proposal, dry_run=dry_run, already=True, changes=changes
+        )
     merged = _merge(spaces, proposal, path, dry_run)
     if merged.conflicts:
-        raise _conflicting(path, merged.conflicts, head.run_id)
+        raise _conflicting(path, merged.conflicts, found.run.id)
     changes = _as_put(merged)
     if not dry_run:
-        told = {"what": "apply", "step": node.path, "proposal": proposal, "changes": changes}
-        _record(project, project.resolve(node.run.id), {**told, "by": this_person()})
+        applied = AppliedRequest(node.path, proposal, changes, this_person())
+        await _record(project, project.resolve(node.run.id), applied)
         _drop(spaces, proposal)
-    return Applied(path=path, proposal=proposal, changes=changes)
+    return Applied(run_id=found.run.id, step=path, proposal=proposal, dry_run=dry_run, changes=changes)
 
 
 def _merge(spaces: Workspaces | None, proposal: str, path: str, dry_run: bool) -> Merged:
@@ -195,7 +212,7 @@ def _merge(spaces: Workspaces | None, proposal: str, path: str, dry_run: bool) -
     raise NotFoundError("changes.gone", message, hint="fanfold fork runs the step again")
 
 
-def _as_put(merged: Merged) -> list[dict[str, Any]]:
+def _as_put(merged: Merged) -> list[dict[str, str]]:
     """What was written or removed; a file that moved meanwhile is followed to where it is now."""
     kinds = {change.path: change.kind for change in merged.changes}
     return [{"path": path, "kind": kinds.get(path, "modified")} for path in merged.applied]
@@ -246,30 +263,34 @@ def who_changed(conflict: Conflict) -> str:
     return "changed on both sides"
 
 
-def _record(project: Project, head: RunHead, told: dict[str, Any]) -> None:
+async def _record(project: Project, head: RunHead, applied: AppliedRequest) -> None:
     """Have it in the log of the run: by its owner, or here when nobody owns it."""
+    root = head.root_run_id
     number: int | None = None
-    deadline = time.monotonic() + PATIENCE_S
-    while time.monotonic() < deadline:
+    while True:
         try:
-            tree = project.own(head.root_run_id)
+            owned = own(project, root)
         except LeaseHeld:
-            if number is None:
-                number = project.ask(head, "applied", told)
-            elif all(request.id != number for request in project.store.requests(head.root_run_id)):
+            number = leave(project, head, applied) if number is None else number
+            taken = await until_taken(project, root, number)
+            if taken:
                 return
-            time.sleep(PERIOD_S)
+            if taken is None:
+                raise _unrecorded(root) from None
             continue
         try:
-            note_applied(tree, head.run_id, told, now_ms())
-            tree.requests_done += [] if number is None else [number]
-            tree.commit()
+            note_applied(owned.tree, head.run_id, applied, now_ms())
+            owned.tree.requests_done += [] if number is None else [number]
+            owned.tree.commit()
         finally:
-            project.done(tree)
+            owned.done()
         return
-    raise WorldError(
+
+
+def _unrecorded(root: str) -> WorldError:
+    return WorldError(
         "run.busy",
-        f"the changes are in the project, but the process that drives run {head.root_run_id} has not"
-        f" recorded it within {PATIENCE_S:g} s",
+        f"the changes are in the project, but the process that drives run {root} has not recorded it"
+        f" within {PATIENCE_S:g} s",
         hint="apply again when it has ended: nothing is merged twice",
     )

@@ -8,30 +8,42 @@ A fork does not rewind the workspace.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import msgspec
 from msgspec import Struct
 
-from fanfold.errors import AuthorError, NotFoundError
+from fanfold.errors import EXIT_PERMISSION, AuthorError, NotFoundError, WorldError
+from fanfold.kernel.events import NOTHING_SPENT, Usage
 from fanfold.kernel.graph import find_rings
 from fanfold.kernel.lifecycle import COMPLETED
 from fanfold.kernel.nodes import LEAF, LOOP, Composite, Node
 from fanfold.kernel.plan import JSON, AgentAction, GroupAction, Plan, Step
 from fanfold.kernel.state import find_node
 from fanfold.runtime.hosting.run_tree import RunTree
+from fanfold.runtime.operations.project import Project
+from fanfold.runtime.operations.runs.creation import Lineage, Options, create
+from fanfold.runtime.operations.runs.ownership import Owned, frozen_of
+from fanfold.runtime.operations.runs.permission import Attendant, permit
+from fanfold.runtime.records.frozen import Frozen
 from fanfold.text.template import Hole, TemplateError, parse_template
 
 
 class Fork(Struct, frozen=True, kw_only=True):
     """What a fork would do. Paths are tree paths; `agents` counts the sessions that run again."""
 
+    source: str
+    """Id of the run it comes from."""
     plan: Plan
     inputs: dict[str, JSON]
     kept: dict[str, str]
     """Steps whose output is reused, with its blob."""
     again: tuple[str, ...]
     agents: int
+    last_time: Usage = Usage()
+    """What the steps that run again took in the source; the best guess there is."""
+    lineage: Lineage
+    options: Options
 
 
 def plan_fork(
@@ -64,8 +76,61 @@ def plan_fork(
             elif reached.holds(node) or node.reason != "condition":
                 again.append(path)
                 agents += isinstance(node.step.action, AgentAction)
-    plan = _with_prompts(tree.state.plan, prompts)
-    return Fork(plan=plan, inputs={**inputs, **changed}, kept=kept, again=tuple(again), agents=agents)
+    frozen = frozen_of(tree)
+    return Fork(
+        source=tree.root.id,
+        plan=_with_prompts(tree.state.plan, prompts),
+        inputs={**inputs, **changed},
+        kept=kept,
+        again=tuple(again),
+        agents=agents,
+        last_time=_spent(tree, again),
+        lineage=Lineage(
+            run_id=tree.root.id, kept=kept, roles=frozen.roles, default_model=frozen.default_model
+        ),
+        options=_options(tree, frozen),
+    )
+
+
+def start_fork(
+    project: Project,
+    fork: Fork,
+    *,
+    yes: bool = False,
+    confirm: Callable[[], bool] | None = None,
+    attendant: Attendant | None = None,
+) -> Owned:
+    """Record the run that a fork makes. `confirm` asks a person who has seen what the fork would do."""
+    known = fork.lineage.roles.get
+    permit(fork.plan, known, fork.options.permission, yes=yes or confirm is not None)
+    if not yes and confirm is not None and not confirm():
+        raise WorldError("permission_denied", "the fork was not started", exit_status=EXIT_PERMISSION)
+    ask = None if attendant is None else attendant.allow
+    return create(project, fork.plan, fork.inputs, fork.options, fork=fork.lineage, ask=ask)
+
+
+def _options(source: RunTree, frozen: Frozen) -> Options:
+    """A fork runs under the limits and with the agents of the run it comes from."""
+    settings = source.state.settings
+    return Options(
+        max_concurrency=settings.max_concurrency,
+        max_agents=settings.max_agents,
+        budget_tokens=settings.budget_tokens,
+        budget_micro_usd=settings.budget_micro_usd,
+        timeout_ms=settings.timeout_ms,
+        permission=frozen.permission,
+        backend=frozen.backend,
+        model=frozen.model,
+        script=frozen.script,
+        script_file=frozen.script_file,
+    )
+
+
+def _spent(tree: RunTree, paths: list[str]) -> Usage:
+    nodes = [node for path in paths if (node := find_node(tree.state, path)) is not None]
+    known = [tree.memory.usage.get((node.run.id, node.path)) for node in nodes]
+    spent = [usage for usage in known if usage is not None]
+    return sum(spent, NOTHING_SPENT) if spent else Usage()
 
 
 class _Reached:

@@ -6,8 +6,10 @@ that are tools of a role. A recipe that only reads needs no permission.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Protocol
 
+from fanfold.agents.permissions import Action
 from fanfold.agents.role import Role
 from fanfold.errors import EXIT_PERMISSION, WorldError
 from fanfold.kernel.plan import CommandAction, FunctionAction, Plan, Step
@@ -55,7 +57,34 @@ def _declared(step: Step) -> str:
     return ""
 
 
-def denied(plan: Plan, lines: list[str], posture: str = "ask") -> WorldError:
+class Attendant(Protocol):
+    """A person who can be asked while a run is started and driven."""
+
+    def may_run(self, plan: Plan, lines: Sequence[str]) -> bool:
+        """Whether a recipe may do what it declares."""
+
+    async def allow(self, action: Action) -> bool:
+        """Whether an agent may do what it chose to do."""
+
+
+def permit(
+    plan: Plan,
+    find_role: Callable[[str], Role | None],
+    posture: str,
+    *,
+    yes: bool = False,
+    attendant: Attendant | None = None,
+) -> None:
+    """Return when the recipe may do what it declares; raise `permission_denied` otherwise."""
+    lines = needs_permission(plan, find_role)
+    if not lines or posture == "auto":
+        return
+    if posture == "ask" and (yes or (attendant is not None and attendant.may_run(plan, lines))):
+        return
+    raise _denied(plan, lines, posture)
+
+
+def _denied(plan: Plan, lines: list[str], posture: str) -> WorldError:
     """Nobody may answer, or somebody said no."""
     return WorldError(
         "permission_denied",

@@ -12,38 +12,36 @@ import re
 import tempfile
 from pathlib import Path
 
-from fanfold.cli.recipes.opening import Opened, Project
 from fanfold.recipe.surroundings import Found
+from fanfold.runtime.operations.project import Project
+from fanfold.runtime.operations.recipes.checked import MISSING, CheckedRecipe, check_found
 from fanfold.text.diagnostics import Fix, Position
 
 MAX_ROUNDS = 20
 _LINE_END = re.compile(r"\r\n|\n|\r")
 
 
-def fix_and_recheck(project: Project, opened: list[Opened]) -> list[Opened]:
-    """Repair what can be repaired; returns the recipes as they are afterwards."""
-    return [one if one.found.origin in ("builtin", "missing") else _fix(project, one) for one in opened]
-
-
-def _fix(project: Project, opened: Opened) -> Opened:
+def fix(project: Project, recipe: CheckedRecipe) -> tuple[CheckedRecipe, int]:
+    """Repair what can be repaired: the recipe as it is afterwards, and how many repairs were made."""
+    if recipe.found.origin in ("builtin", MISSING):
+        return recipe, 0
     fixed = 0
-    seen = {opened.found.data}
+    seen = {recipe.found.data}
     for _ in range(MAX_ROUNDS):
-        fixes = [d.fix for d in opened.diagnostics if d.fix is not None and d.file == opened.found.file]
+        fixes = [d.fix for d in recipe.diagnostics if d.fix is not None and d.file == recipe.found.file]
         if not fixes:
             break
-        text, count = apply_fixes(opened.found.data.decode(), fixes)
+        text, count = apply_fixes(recipe.found.data.decode(), fixes)
         data = text.encode()
         if not count or data in seen:  # two repairs that undo each other must not go on for ever
             break
         seen.add(data)
         fixed += count
-        old = opened.found
-        opened = project.compile((opened.ref, Found(data, old.file, old.origin, old.shadowed)))
+        old = recipe.found
+        recipe = check_found(project, recipe.ref, Found(data, old.file, old.origin, old.shadowed))
     if fixed:
-        _replace(Path(opened.found.file), opened.found.data)
-    opened.fixed = fixed
-    return opened
+        _replace(Path(recipe.found.file), recipe.found.data)
+    return recipe, fixed
 
 
 def apply_fixes(text: str, fixes: list[Fix]) -> tuple[str, int]:

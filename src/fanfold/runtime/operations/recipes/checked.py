@@ -1,4 +1,4 @@
-"""From what the user typed to compiled recipes: shared by every command that takes RECIPE."""
+"""From what somebody named to compiled recipes: shared by everything that takes a recipe."""
 
 from __future__ import annotations
 
@@ -6,19 +6,21 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from fanfold.cli.command import Call
 from fanfold.errors import NotFoundError
 from fanfold.recipe.compile import compile_recipe
 from fanfold.recipe.refusal import RecipeRefused
 from fanfold.recipe.surroundings import Found
+from fanfold.runtime.operations.project import Project
 from fanfold.text.diagnostics import Diagnostic, Position, Range, Source, render_text
-from fanfold.wiring import Wired, wire
 
 if TYPE_CHECKING:
     from fanfold.kernel.plan import Plan
 
+MISSING = "missing"
+"""Where a recipe was found that is not there."""
 
-class Opened:
+
+class CheckedRecipe:
     """One recipe, found and compiled; `plan` is None when it has errors."""
 
     def __init__(
@@ -34,7 +36,6 @@ class Opened:
         self.plan = plan
         self.diagnostics = tuple(diagnostics)
         self.sources = sources
-        self.fixed = 0
 
     @property
     def ok(self) -> bool:
@@ -51,23 +52,55 @@ class Opened:
         return self.plan
 
 
-class Project:
-    """What a project folder offers to commands."""
+def check_recipe(project: Project, ref: str) -> CheckedRecipe:
+    """Find a recipe by name or file, and compile it."""
+    return check_found(project, ref, project.find_recipe(ref))
 
-    def __init__(self, wired: Wired) -> None:
-        self.wired = wired
 
-    def find(self, ref: str) -> tuple[str, Found]:
-        """A recipe by name or file; a file is looked for here first, then in the project."""
-        return ref, self.wired.find(ref)
+def check_found(project: Project, ref: str, found: Found) -> CheckedRecipe:
+    """Compile a recipe that was found under a reference."""
+    compiled = compile_recipe(found.data, found.file, project.around)
+    diagnostics = [*_shadows(found), *compiled.report.diagnostics]
+    if compiled.plan is not None:
+        diagnostics += _misnamed(found, compiled.plan)
+    return CheckedRecipe(ref, found, compiled.plan, diagnostics, compiled.sources)
 
-    def compile(self, found: tuple[str, Found]) -> Opened:
-        ref, recipe = found
-        compiled = compile_recipe(recipe.data, recipe.file, self.wired.around)
-        diagnostics = [*_shadows(recipe), *compiled.report.diagnostics]
-        if compiled.plan is not None:
-            diagnostics += _misnamed(recipe, compiled.plan)
-        return Opened(ref, recipe, compiled.plan, diagnostics, compiled.sources)
+
+def check_recipes(project: Project, refs: Sequence[str]) -> list[CheckedRecipe]:
+    """Find and compile recipes. One that is not there takes nothing away from the others: that it is
+    missing is then a diagnostic like any other. A single one is simply not found.
+    """
+    checked: list[CheckedRecipe] = []
+    for ref in refs:
+        try:
+            checked.append(check_recipe(project, ref))
+        except NotFoundError as error:
+            if len(refs) == 1:
+                raise
+            start = Range(Position(1, 1), Position(1, 1))
+            problem = Diagnostic(error.code, "error", error.message, ref, start, error.hint)
+            checked.append(CheckedRecipe(ref, Found(b"", ref, MISSING), None, [problem], {}))
+    return checked
+
+
+def role_warnings(project: Project) -> list[Diagnostic]:
+    """Role files that are shadowed or cannot be used; part of every report, since steps rely on them."""
+    return [
+        Diagnostic(n.code, "warning", n.message, n.file, Range(Position(n.line, 1), Position(n.line, 1)))
+        for n in project.roles.notices
+        if n.severity == "warning"
+    ]
+
+
+def warnings_of_used_roles(project: Project, plan: Plan) -> list[Diagnostic]:
+    """What is odd about the files of roles that a plan uses; other roles are not its business."""
+    warnings = role_warnings(project)
+    if not warnings:
+        return []
+    from fanfold.runtime.records.frozen import freeze_roles
+
+    used = {role.source for role in freeze_roles(plan, project.roles.find).values()}
+    return [one for one in warnings if one.file in used]
 
 
 def _shadows(recipe: Found) -> Iterator[Diagnostic]:
@@ -99,40 +132,3 @@ def _misnamed(recipe: Found, plan: Plan) -> Iterator[Diagnostic]:
         line = next((i for i, text in enumerate(lines, 1) if text.startswith(f"{key}:")), 1)
         place = Range(Position(line, 1), Position(line, len(key) + 1))
         yield Diagnostic("recipe.bad_value", "warning", message, recipe.file, place, "rename one of them")
-
-
-def role_warnings(project: Project) -> list[Diagnostic]:
-    """Role files that are shadowed or cannot be used; part of every report, since steps rely on them."""
-    return [
-        Diagnostic(n.code, "warning", n.message, n.file, Range(Position(n.line, 1), Position(n.line, 1)))
-        for n in project.wired.roles.notices
-        if n.severity == "warning"
-    ]
-
-
-def open_project(call: Call) -> Project:
-    """Wire the project that `--project` names."""
-    return Project(wire(call.project))
-
-
-def open_all(project: Project, refs: Sequence[str]) -> list[Opened]:
-    """Find and compile recipes. One that is not there takes nothing away from the others: that it is
-    missing is then a diagnostic like any other. A single one is simply not found.
-    """
-    opened: list[Opened] = []
-    for ref in refs:
-        try:
-            opened.append(project.compile(project.find(ref)))
-        except NotFoundError as error:
-            if len(refs) == 1:
-                raise
-            start = Range(Position(1, 1), Position(1, 1))
-            problem = Diagnostic(error.code, "error", error.message, ref, start, error.hint)
-            opened.append(Opened(ref, Found(b"", ref, "missing"), None, [problem], {}))
-    return opened
-
-
-def open_recipe(call: Call, ref: str) -> tuple[Project, Opened]:
-    """Find and compile one recipe."""
-    project = open_project(call)
-    return project, project.compile(project.find(ref))

@@ -8,7 +8,6 @@ run: a person reads one at a time.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
@@ -24,11 +23,11 @@ if TYPE_CHECKING:
     from fanfold.store.search import Search
 
 
-class Means:
-    """Makes the toolbox of each session of one run. `ask` tells, when it is needed, whom to ask."""
+class Toolboxes:
+    """Makes the toolbox of each session of one run. `ask` is None where nobody can be asked."""
 
     def __init__(
-        self, store: Store, memory: Path, programs: Programs, permission: str, ask: Callable[[], Ask | None]
+        self, store: Store, memory: Path, programs: Programs, permission: str, ask: Ask | None
     ) -> None:
         self._store = store
         self._memory = memory
@@ -57,7 +56,7 @@ class Means:
 
     @cached_property
     def _permissions(self) -> Permissions:
-        return Permissions(cast(Posture, self._permission), self._ask())
+        return Permissions(cast(Posture, self._permission), self._ask)
 
     @cached_property
     def _search(self) -> Search:

@@ -1,0 +1,44 @@
+"""Which run and which step a person means: ids, prefixes of ids, `last`; paths in a run or in its tree."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from fanfold.errors import NotFoundError
+from fanfold.kernel.nodes import Node, Run
+from fanfold.kernel.state import find_node
+from fanfold.runtime.hosting.run_tree import RunTree
+from fanfold.runtime.operations.project import Project
+
+
+class Addressed(NamedTuple):
+    """A run that somebody named, in a reader's copy of its tree."""
+
+    tree: RunTree
+    run: Run
+
+    @property
+    def root_id(self) -> str:
+        return self.tree.root.id
+
+    def step(self, path: str) -> Node:
+        """The instance a person means: relative to the run, and on the root anywhere in the tree."""
+        run = self.run
+        node = find_node(self.tree.state, run.tree_path(path))
+        if node is not None:
+            return node
+        from fanfold.text.diagnostics import nearest
+
+        near = nearest(path, tuple(run.nodes))
+        hint = f'did you mean "{near}"?' if near else f"fanfold inspect {run.id} --steps lists them"
+        raise NotFoundError("step.not_found", f"run {run.id} has no step {path}", hint=hint)
+
+
+def find_run(project: Project, name: str) -> Addressed:
+    """A run by id, unique prefix or `last`, as its log is now."""
+    head = project.resolve(name)
+    tree = project.view(head.root_run_id)
+    run = tree.state.runs.get(head.run_id)
+    if run is None:
+        raise NotFoundError("run.not_found", f"run {head.run_id} has not begun")
+    return Addressed(tree, run)

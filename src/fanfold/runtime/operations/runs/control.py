@@ -1,0 +1,168 @@
+"""Asking something of a run, wherever it is driven: pause, cancel, answer an approval.
+
+A request is a row in the store; the run's owner acts on it. Who asks waits until it has, because "cancelled"
+must mean cancelled. If nobody owns the run, a pause or cancellation is carried out here, and an answer lets
+the run go on in the background.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from msgspec import Struct
+
+from fanfold.errors import AuthorError, WorldError
+from fanfold.kernel.lifecycle import CANCELLED, PAUSED, RUN_TERMINAL
+from fanfold.kernel.plan import JSON
+from fanfold.runtime.hosting.host import now_ms
+from fanfold.runtime.hosting.requests import (
+    AnswerRequest,
+    CancelRequest,
+    PauseRequest,
+    RunRequest,
+    check_answer,
+    check_recorded,
+    this_person,
+    to_row,
+)
+from fanfold.runtime.operations.project import Project
+from fanfold.runtime.operations.runs.background import Background, go_on_detached
+from fanfold.runtime.operations.runs.follow import until
+from fanfold.runtime.operations.runs.ownership import own
+from fanfold.store.protocol import LeaseHeld, RunHead
+
+PATIENCE_S = 60.0
+"""An owner that does not act for this long is stuck, or its machine is."""
+
+
+class Answered(Struct, frozen=True):
+    """An answer that is in the log. `detached`: nobody drove the run, and it goes on in the background."""
+
+    run_id: str
+    step: str
+    decision: str
+    detached: bool
+
+
+async def pause(project: Project, run: str) -> RunHead:
+    """Pause a whole run and wait until it has paused; its head then."""
+    head = project.resolve(project.resolve(run).root_run_id)
+    if head.status in RUN_TERMINAL:
+        raise AuthorError("run.ended", f"run {head.run_id} is {head.status} already")
+    if head.status != PAUSED:
+        await _ask_and_wait(project, head, PauseRequest(this_person()), {*RUN_TERMINAL, PAUSED})
+    return project.resolve(head.run_id)
+
+
+async def cancel(project: Project, run: str) -> RunHead:
+    """Cancel a run or child run and wait until nothing of it runs any more; its head then."""
+    head = project.resolve(run)
+    if head.status not in RUN_TERMINAL:
+        await _ask_and_wait(project, head, CancelRequest(this_person()), RUN_TERMINAL)
+    elif head.status != CANCELLED:
+        raise AuthorError("run.ended", f"run {head.run_id} is {head.status} already")
+    return project.resolve(head.run_id)
+
+
+async def answer(
+    project: Project,
+    run: str,
+    step: str,
+    decision: str,
+    comment: str | None = None,
+    edited: JSON = None,
+    *,
+    by: str = "",
+) -> Answered:
+    """Answer an approval, and wait until the answer is in the log.
+
+    `decision` is `approve`, `reject` or one of the choices; `step` is relative to the run, and on the root
+    anywhere in the tree. What is wrong with the answer is said before anything is left behind.
+    """
+    head = project.resolve(run)
+    root = head.root_run_id
+    tree = project.view(root)
+    path = tree.state.runs[head.run_id].tree_path(step)
+    given = AnswerRequest(path, decision, by or this_person(), comment, edited)
+    check_answer(tree, given)
+    number = leave(project, head, given)
+    background: Background | None = None
+    taken = await until_taken(project, root, number)
+    if taken is False:
+        # Nobody drives it. A process that starts takes the request with it.
+        background = go_on_detached(project, root)
+        taken = await until_taken(project, root, number, background)
+        if taken is False and project.resolve(root).status not in RUN_TERMINAL:
+            raise background.ended_at_once()
+    if taken is None:
+        raise _stuck(project, root)
+    check_recorded(project.view(root), given)
+    return Answered(head.run_id, step, decision, background is not None)
+
+
+def leave(project: Project, head: RunHead, request: RunRequest) -> int:
+    """Leave a request for the owner of a run, who is woken for it; its number."""
+    return project.store.request(to_row(head.root_run_id, head.run_id, request, now_ms()))
+
+
+async def until_taken(
+    project: Project, root: str, number: int, starting: Background | None = None
+) -> bool | None:
+    """Whether the owner acted on a request: False when there is none, None when it did not in time.
+
+    `starting` is about to become the owner: as long as it lives there may be one.
+    """
+
+    def look() -> bool | None:
+        owned = (starting is not None and starting.lives()) or project.has_owner(root)
+        # Looked at last: whoever was the owner, or ended, had done so by then.
+        if all(request.id != number for request in project.store.requests(root)):
+            return True
+        return None if owned else False
+
+    return await until(project, root, look, PATIENCE_S)
+
+
+async def _ask_and_wait(
+    project: Project, head: RunHead, request: RunRequest, statuses: Collection[str]
+) -> None:
+    """Have the owner do it; without one, do it here. Returns when it is done."""
+    root = head.root_run_id
+    leave(project, head, request)
+
+    def look() -> bool | None:
+        now = project.store.head(head.run_id)
+        if now is None or now.status in statuses:
+            return True
+        return None if project.has_owner(root) else False
+
+    while not (done := await until(project, root, look, PATIENCE_S)):
+        if done is None:
+            raise _stuck(project, root)
+        await _carry_out(project, head)
+
+
+async def _carry_out(project: Project, head: RunHead) -> None:
+    """Own the run just long enough to act on what was asked."""
+    root = head.root_run_id
+    if head.parent_run_id is not None:
+        # Only a part of the run was meant; the rest rests as it did, and does not go on in here.
+        leave(project, project.resolve(root), PauseRequest(this_person()))
+    try:
+        owned = own(project, root)
+    except LeaseHeld:
+        return  # somebody else took it over meanwhile and will act
+    try:
+        await owned.host().resume()
+    finally:
+        owned.done()
+
+
+def _stuck(project: Project, root: str) -> WorldError:
+    owner = project.store.owner(root)
+    who = f"process {owner[0].pid}" if owner is not None else "its process"
+    return WorldError(
+        "run.busy",
+        f"{who} has not acted on the request within {PATIENCE_S:g} s",
+        hint=f"the request stays; if the process hangs, end it and use fanfold resume {root}",
+    )

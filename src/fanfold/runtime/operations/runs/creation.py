@@ -1,0 +1,185 @@
+"""Creating a run: everything it will ever need is fixed and recorded before anything begins."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from msgspec import Struct
+
+from fanfold.agents.permissions import Ask
+from fanfold.agents.role import Role
+from fanfold.errors import AuthorError
+from fanfold.kernel.events import Created, Event, Forked, Settings
+from fanfold.kernel.plan import JSON, AgentAction, CommandAction, Plan
+from fanfold.recipe.inputs import bind_inputs
+from fanfold.runtime.hosting.host import now_ms
+from fanfold.runtime.hosting.run_tree import RunTree
+from fanfold.runtime.operations.project import Project
+from fanfold.runtime.operations.runs.ownership import Owned, performer_of, supervise
+from fanfold.runtime.records.blobs import Blobs
+from fanfold.runtime.records.frozen import Frozen, all_steps_below, freeze_roles, to_json, with_stages
+from fanfold.runtime.records.ids import new_run_id
+from fanfold.runtime.steps.programs import Programs
+
+
+class Options(Struct, frozen=True, kw_only=True):
+    """What a caller may fix for one run; None leaves it to recipe and configuration."""
+
+    max_concurrency: int | None = None
+    max_agents: int | None = None
+    budget_tokens: int | None = None
+    budget_micro_usd: int | None = None
+    timeout_ms: int | None = None
+    permission: str = "ask"
+    unsafe_no_sandbox: bool = False
+    """Run programs even where this machine cannot confine them."""
+    backend: str | None = None
+    model: str | None = None
+    script: str | None = None
+    script_file: str = ""
+
+
+class Lineage(Struct, frozen=True, kw_only=True):
+    """Where a fork comes from, what it keeps of it, and the roles its steps had there."""
+
+    run_id: str
+    kept: dict[str, str]
+    """Tree path to blob of the steps whose output is reused."""
+    roles: dict[str, Role]
+    default_model: str | None = None
+
+
+def create(
+    project: Project,
+    plan: Plan,
+    given: Mapping[str, JSON],
+    options: Options,
+    *,
+    fork: Lineage | None = None,
+    ask: Ask | None = None,
+) -> Owned:
+    """Record a new run, owned by this process. `ask` puts what agents want to do to a person."""
+    check_enabled(project)
+    bound = bind_inputs(plan, given)
+    _check_sandbox(plan, options)
+    frozen, settings = _freeze(project, plan, options, fork), settings_of(project, plan, options)
+    if frozen.backend == "model":  # scripted agents need no model, and no import of what knows them
+        from fanfold.runtime.operations.runs.preflight import prepare
+
+        frozen, settings = prepare(plan, frozen, settings, project.config, project.store)
+    programs = Programs(project.isolation, unsafe=frozen.unsafe)
+    supervisor = supervise(project, frozen, programs, ask)
+    if frozen.backend not in supervisor.backends and any(
+        isinstance(step.action, AgentAction) for step in all_steps_below(plan)
+    ):
+        raise _no_backend(frozen.backend, named=options.backend is not None)
+    root = new_run_id()
+    lease = project.store.acquire(root)
+    performer = performer_of(project, frozen, programs, supervisor, lease)
+    blobs = Blobs(project.store)
+    data = Created(
+        plan=plan,
+        settings=settings,
+        epoch=lease.epoch,
+        inputs=blobs.put(bound),
+        frozen=blobs.put(to_json(frozen)),
+    )
+    first = Event(root, now_ms(), data)
+    tree = RunTree(
+        project.store,
+        first,
+        lease,
+        performer.reuse,
+        blobs=blobs,
+        forked_from=frozen.forked_from,
+    )
+    tree.begin(first)
+    if fork is not None:
+        # Named in the log, or collecting the source run would take them away.
+        kept = tuple(sorted(set(fork.kept.values())))
+        tree.report(root, now_ms(), Forked(f"from {fork.run_id}", kept))
+    tree.commit()
+    return Owned(project, tree, performer, lease)
+
+
+def check_enabled(project: Project) -> None:
+    """Refuse to start anything where workflows are switched off."""
+    if not project.config.switch("workflows.enabled"):
+        origin = project.config.origins["workflows.enabled"]
+        raise AuthorError(
+            "workflows.off",
+            f"workflows are switched off ({origin})",
+            hint="set FANFOLD_WORKFLOWS=on",
+            exit_status=4,
+        )
+
+
+def settings_of(project: Project, plan: Plan, options: Options) -> Settings:
+    """Flags, then the recipe, then configuration."""
+    limits, config = plan.limits, project.config
+    budget = limits.budget
+    return Settings(
+        max_concurrency=options.max_concurrency
+        or limits.max_concurrency
+        or config.integer("workflows.max_concurrent"),
+        max_agents=options.max_agents or limits.max_agents or config.integer("workflows.max_agents"),
+        max_steps=limits.max_steps or 1_000,
+        timeout_ms=options.timeout_ms or limits.timeout_ms or config.integer("workflows.timeout_ms"),
+        budget_tokens=options.budget_tokens if options.budget_tokens is not None else budget.tokens,
+        budget_micro_usd=options.budget_micro_usd
+        if options.budget_micro_usd is not None
+        else budget.micro_usd,
+    )
+
+
+def _freeze(project: Project, plan: Plan, options: Options, fork: Lineage | None) -> Frozen:
+    """Everything beside plan and inputs that a run must not look up again later."""
+    before = fork.roles if fork is not None else {}
+    backend = options.backend or ("scripted" if options.script is not None else "model")
+
+    def find(name: str) -> Role | None:
+        return before.get(name) or project.roles.find(name)
+
+    return Frozen(
+        roles=with_stages(freeze_roles(plan, find), find),
+        backend=backend,
+        model=options.model,
+        default_model=fork.default_model if fork is not None else None,
+        fast_model=project.config.text("workflows.model"),
+        instructions=_instructions(project) if backend == "model" else None,
+        script=options.script,
+        script_file=options.script_file,
+        permission=options.permission,
+        unsafe=options.unsafe_no_sandbox,
+        forked_from=fork.run_id if fork is not None else None,
+        reused=fork.kept if fork is not None else {},
+    )
+
+
+def _instructions(project: Project) -> str:
+    from fanfold.agents.instructions import project_instructions
+
+    wanted = project.config.switch("agents.project_instructions")
+    return project_instructions(str(project.folder)) if wanted else ""
+
+
+def _no_backend(name: str, *, named: bool) -> AuthorError:
+    if named and name != "model":
+        return AuthorError(
+            "backend.unknown",
+            f'there is no agent back end "{name}"',
+            hint="--script FILE gives scripted agents",
+        )
+    return AuthorError(
+        "provider.none",
+        "no model is configured for the agents of this recipe",
+        hint="this version runs scripted agents: --script FILE",
+    )
+
+
+def _check_sandbox(plan: Plan, options: Options) -> None:
+    """Commands that could not be confined are refused before anything began."""
+    if any(isinstance(step.action, CommandAction) for step in all_steps_below(plan)):
+        from fanfold.workspace.sandbox.start import choose_level, detect
+
+        choose_level(detect(), unsafe=options.unsafe_no_sandbox)

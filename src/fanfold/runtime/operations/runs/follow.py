@@ -1,0 +1,65 @@
+"""Waiting for a run, whichever process drives it: for what it records, or for the effect of a request.
+
+A follower gets the events of a run tree from a sequence number on, in order, without gap or duplicate. It
+holds no lease and asks nothing of the owner; the store wakes it when the owner has committed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from time import monotonic
+from typing import TypeVar
+
+from fanfold.kernel.events import Envelope
+from fanfold.kernel.lifecycle import RUN_TERMINAL
+from fanfold.runtime.operations.project import Project
+from fanfold.store.follow import follow_tree
+
+ORPHAN_S = 2.0
+"""A run without a process for this long is not about to be taken over by one that is just starting."""
+_T = TypeVar("_T")
+
+
+async def follow(project: Project, root: str, after: int = 0) -> AsyncIterator[list[Envelope]]:
+    """What is recorded beyond `after`, in pieces, until the run has ended or nobody drives it."""
+    ownerless = _Ownerless(project, root)
+    async for fresh in follow_tree(project.store, root, after):
+        if fresh:
+            after = fresh[-1].tree_seq
+            yield fresh
+            continue
+        head = project.store.head(root)
+        if head is None or head.status in RUN_TERMINAL or ownerless.for_a_while():
+            last = list(project.store.tree(root, after))  # written since the reading above
+            if last:
+                yield last
+            return
+
+
+class _Ownerless:
+    """Tells when nobody drives a run any more, without being fooled by a change of owners."""
+
+    def __init__(self, project: Project, root: str) -> None:
+        self._project = project
+        self._root = root
+        self._since: float | None = None
+
+    def for_a_while(self) -> bool:
+        if self._project.has_owner(self._root):
+            self._since = None
+            return False
+        now = monotonic()
+        self._since = now if self._since is None else self._since
+        return now - self._since >= ORPHAN_S
+
+
+async def until(project: Project, root: str, look: Callable[[], _T | None], within_s: float) -> _T | None:
+    """What `look` finds, as soon as it finds something; it looks whenever the run's owner did something.
+
+    None when it found nothing in time.
+    """
+    deadline = monotonic() + within_s
+    with project.store.follow(root) as signal:
+        while (found := look()) is None and (left := deadline - monotonic()) > 0:
+            await signal.wait(left)
+    return found

@@ -1,0 +1,174 @@
+"""A run that this process drives: follow it, answer it, pause it, wait for its result."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Coroutine
+
+from msgspec import structs, to_builtins
+
+from fanfold.errors import AuthorError
+from fanfold.kernel.events import Envelope, Raised
+from fanfold.kernel.lifecycle import RUN_TERMINAL
+from fanfold.kernel.plan import JSON
+from fanfold.runtime.hosting.host import OnProgress, now_ms
+from fanfold.runtime.hosting.requests import AnswerRequest, to_row
+from fanfold.runtime.hosting.run_tree import RunTree, run_status
+from fanfold.runtime.operations.runs import control
+from fanfold.runtime.operations.runs.ownership import Owned
+from fanfold.runtime.views.result import Result, to_result
+
+API = "api"
+"""Who answers, where a program does and not a person."""
+
+
+class RunHandle:
+    """One run this process drives, from the moment the handle is made."""
+
+    def __init__(
+        self,
+        owned: Owned,
+        *,
+        resumed: bool = False,
+        raised: Raised | None = None,
+        leave_when_waiting: bool = False,
+        on_progress: OnProgress | None = None,
+    ) -> None:
+        self.id = owned.tree.root.id
+        self.tree: RunTree = owned.tree
+        self._owned = owned
+        self._followers: list[_Follower] = []
+        self._host = owned.host(
+            leave_when_waiting=leave_when_waiting, on_commit=self._committed, on_progress=on_progress
+        )
+        driving = self._host.resume(raised) if resumed else self._host.start()
+        self._work = asyncio.create_task(self._drive(driving))
+        self._work.add_done_callback(lambda _: self._committed([]))
+
+    async def _drive(self, driving: Coroutine[None, None, None]) -> None:
+        try:
+            await driving
+        except BaseException:
+            self._owned.let_go()
+            raise
+        self._owned.done()
+
+    def _committed(self, written: list[Envelope]) -> None:
+        for follower in self._followers:
+            follower.hear(written)
+
+    @property
+    def status(self) -> str:
+        return run_status(self.tree.state, self.tree.root)
+
+    async def follow(self, after: int | None = None) -> AsyncIterator[list[Envelope]]:
+        """What is recorded beyond `after`, or from now on, in pieces, until nobody here drives the run.
+
+        As `follow` of a run that another process drives, but without reading from the store what was just
+        written to it.
+        """
+        follower = _Follower()
+        self._followers.append(follower)
+        try:
+            if after is not None and (recorded := list(self._owned.project.store.tree(self.id, after))):
+                after = recorded[-1].tree_seq
+                yield recorded
+            while True:
+                over = self._work.done()
+                written = [one for one in follower.take() if after is None or one.tree_seq > after]
+                if written:
+                    yield written
+                elif over:
+                    return
+                else:
+                    await follower.heard.wait()
+        finally:
+            self._followers.remove(follower)
+
+    async def events(self) -> AsyncIterator[Envelope]:
+        """Every event of the tree in order, from the first, then live until the run stops."""
+        async for written in self.follow(0):
+            for envelope in written:  # plain JSON data, as it is read from the log
+                yield structs.replace(envelope, data=to_builtins(envelope.data))
+
+    async def wait(self) -> RunTree:
+        """Wait until the run ended, paused, or waits for people only; the tree as it is then."""
+        await self._work
+        return self.tree
+
+    async def result(self) -> Result:
+        """The same, as a result."""
+        return to_result(await self.wait())
+
+    async def approve(
+        self, step: str, *, choice: str | None = None, comment: str | None = None, edited: JSON = None
+    ) -> None:
+        await self._answer(step, choice or "approve", comment, edited)
+
+    async def reject(self, step: str, *, comment: str | None = None) -> None:
+        await self._answer(step, "reject", comment)
+
+    async def _answer(self, step: str, decision: str, comment: str | None, edited: JSON = None) -> None:
+        self._check_driven()
+        await control.answer(self._owned.project, self.id, step, decision, comment, edited, by=API)
+
+    def answer(self, request: AnswerRequest) -> None:
+        """Answer an approval from here, without waiting; one that is not open any more stays as it is."""
+        self._owned.project.store.request(to_row(self.id, self.id, request, now_ms()))
+        self._host.look_for_requests()
+
+    def _check_driven(self) -> None:
+        if self._work.done():
+            raise AuthorError(
+                "run.not_driven",
+                f"run {self.id} is {self.status} and nobody drives it here",
+                hint=f'take it over first: await client.resume("{self.id}")',
+            )
+
+    def interrupt(self) -> None:
+        """Ask for a pause and return: whoever drives the run in the foreground wants to leave."""
+        self._host.pause("interrupted")
+
+    def abort(self) -> None:
+        """Stop driving at once. What was recorded is safe; what ran runs again when somebody goes on."""
+        self._work.cancel()
+
+    def leave_when_waiting(self) -> None:
+        """Nobody is here to answer: end as soon as only people can go on."""
+        self._host.leave_when_waiting()
+
+    async def cancel(self) -> None:
+        if self.status in RUN_TERMINAL:
+            return
+        self._check_driven()
+        self._host.cancel()
+        await self._work
+
+    async def pause(self) -> None:
+        self._host.pause()
+        await self._work
+
+    async def leave(self) -> None:
+        """Let go of the run: what still runs is paused and can be resumed by anybody."""
+        if self.status not in RUN_TERMINAL and not self._work.done():
+            self._host.pause()
+        await self._work
+
+
+class _Follower:
+    """What one follower has not taken yet."""
+
+    def __init__(self) -> None:
+        self.heard = asyncio.Event()
+        self._batches: deque[list[Envelope]] = deque()
+
+    def hear(self, written: list[Envelope]) -> None:
+        self._batches.append(written)
+        self.heard.set()
+
+    def take(self) -> list[Envelope]:
+        self.heard.clear()
+        taken = [envelope for batch in self._batches for envelope in batch]
+        self._batches.clear()
+        return taken

@@ -1,0 +1,139 @@
+"""Owning a run tree: its lease, and what carries out its steps. Whoever owns a run may drive it.
+
+The lease is given back however that ends: `done` after a run was driven to where it rests, `let_go` after a
+fault, when memory may be ahead of the log.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from fanfold.agents.permissions import Ask
+from fanfold.kernel.events import Created, event_of
+from fanfold.kernel.lifecycle import RUN_TERMINAL
+from fanfold.runtime.hosting.host import Host, OnCommit, OnProgress
+from fanfold.runtime.hosting.run_tree import RunTree
+from fanfold.runtime.operations.project import Project
+from fanfold.runtime.records.frozen import Frozen, from_json
+from fanfold.runtime.records.ids import session_id, settling_ids
+from fanfold.runtime.steps.performer import Performer
+from fanfold.runtime.steps.programs import Programs
+from fanfold.runtime.steps.toolboxes import Toolboxes
+from fanfold.runtime.views.report import write_mirror
+from fanfold.sessions.supervisor import Supervisor
+from fanfold.store.protocol import Lease, LeaseHeld
+
+
+class Owned:
+    """A run tree in the hands of this process."""
+
+    def __init__(self, project: Project, tree: RunTree, performer: Performer, lease: Lease) -> None:
+        self.project = project
+        self.tree = tree
+        self._performer = performer
+        self._lease = lease
+
+    def host(
+        self,
+        *,
+        leave_when_waiting: bool = True,
+        on_commit: OnCommit | None = None,
+        on_progress: OnProgress | None = None,
+    ) -> Host:
+        """What drives the tree."""
+        return Host(
+            self.tree,
+            self._performer,
+            leave_when_waiting=leave_when_waiting,
+            on_commit=on_commit,
+            on_progress=on_progress,
+        )
+
+    def done(self) -> Path | None:
+        """Give the lease back and write the files people read."""
+        self.let_go()
+        try:
+            return write_mirror(self.tree, self.project.runs_folder)
+        except OSError:
+            return None  # the log has everything; the files are made again when somebody asks
+
+    def let_go(self) -> None:
+        """Give the lease back without a word."""
+        self.project.store.release(self._lease)
+
+
+def own(project: Project, root: str, ask: Ask | None = None) -> Owned:
+    """Take a run tree over; `ask` puts what agents want to do to a person.
+
+    Raises `LeaseHeld` while its owner lives.
+    """
+    lease = project.store.acquire(root)
+    try:
+        frozen = _frozen_at_first(project, root)
+        programs = Programs(project.isolation, unsafe=frozen.unsafe)
+        supervisor = supervise(project, frozen, programs, ask)
+        performer = performer_of(project, frozen, programs, supervisor, lease)
+        tree = RunTree.load(project.store, root, lease, performer.reuse, forked_from=frozen.forked_from)
+        if tree.root.status not in RUN_TERMINAL:
+            _clear_up(project, tree)
+    except BaseException:
+        project.store.release(lease)
+        raise
+    return Owned(project, tree, performer, lease)
+
+
+def take_over(project: Project, root: str, ask: Ask | None = None) -> Owned:
+    """Own a run that somebody wants to go on with here, or say what to do while another process drives it."""
+    try:
+        return own(project, root, ask)
+    except LeaseHeld as held:
+        pid = held.details.get("pid")
+        held.hint = f"fanfold watch {root} follows it; fanfold pause {root} stops process {pid} safely"
+        raise
+
+
+def supervise(project: Project, frozen: Frozen, programs: Programs, ask: Ask | None) -> Supervisor:
+    """Who starts the sessions of one run."""
+    toolboxes = Toolboxes(project.store, project.memory, programs, frozen.permission, ask)
+    return project.supervise(project.store, frozen, toolboxes)
+
+
+def performer_of(
+    project: Project, frozen: Frozen, programs: Programs, supervisor: Supervisor, lease: Lease
+) -> Performer:
+    """What carries out the steps of one run."""
+    return Performer(
+        project.store,
+        supervisor,
+        frozen,
+        str(project.folder),
+        project.handlers.find,
+        project.isolation,
+        programs,
+        lease,
+    )
+
+
+def frozen_of(tree: RunTree) -> Frozen:
+    """What a run fixed for its whole life when it was created."""
+    return from_json(tree.blobs.get(tree.memory.frozen)) if tree.memory.frozen is not None else Frozen()
+
+
+def _frozen_at_first(project: Project, root: str) -> Frozen:
+    """The same, before the tree is folded: what carries out its steps is made from it."""
+    first = next(project.store.tree(root), None)
+    data = event_of(first).data if first is not None else None
+    if not isinstance(data, Created) or data.frozen is None:
+        return Frozen()
+    return from_json(msgspec.json.decode(project.store.blob(data.frozen)))
+
+
+def _clear_up(project: Project, tree: RunTree) -> None:
+    """End what an owner that died left running, and finish or undo what it was merging."""
+    from fanfold.sessions.processes import sweep_stragglers
+
+    found = [session_id(n.run.id, n.path, n.attempt) for n in tree.state.in_flight.values()]
+    sweep_stragglers([one for session in found for one in (session, *settling_ids(session))])
+    project.isolation.recover()
