@@ -166,3 +166,14 @@ def test_cancelling_an_open_run_ends_it():
     run.complete("a")
     run.cancel()
     assert run.status() == "cancelled"
+
+
+def test_what_an_agent_asked_for_ends_with_it():
+    run = hand()
+    run.add(agent("a"))
+    run.add(agent("b", parent="a"), agent("c", "b", parent="a"))
+    run.complete("a")
+    assert run.stops == [("b", "cancelled")]
+    assert run.status("c") == "cancelled"
+    with pytest.raises(BugError, match="a does not run"):
+        run.add(agent("d", parent="a"))

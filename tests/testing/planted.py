@@ -446,3 +446,11 @@ def a_close_is_not_heard(real: Any) -> Any:
         pass
 
     return close
+
+
+@planted(progress, "_end_spawned")
+def what_an_agent_asked_for_outlives_it(real: Any) -> Any:
+    def end_spawned(state: Any, node: Node) -> None:
+        pass
+
+    return end_spawned

@@ -50,6 +50,7 @@ CAUGHT_BY = {
     "retries_do_not_count_as_agents": {13},
     "shared_writers_ignore_readers": {7, 19},
     "the_end_of_a_back_off_is_never_armed": {19},
+    "what_an_agent_asked_for_outlives_it": {9},
     "what_was_spent_is_not_settled": {12},
 }
 """Which invariants may be the first to notice; 0 is the kernel itself refusing to go on."""

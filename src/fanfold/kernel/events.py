@@ -218,6 +218,13 @@ class EndRequested(WorkflowEvent, frozen=True):
     """Nothing more will be added to an open run: it ends with the last of its steps."""
 
 
+class Refused(WorkflowEvent, frozen=True):
+    """What somebody asked of the run was not possible any more; evidence for whoever asked."""
+
+    request: int
+    error: Failure
+
+
 class Folded(WorkflowEvent, frozen=True):
     """The summary of a phase was published; evidence."""
 
@@ -320,6 +327,7 @@ _WorkflowKinds: TypeAlias = (
     | CloseRequested
     | ResumeRequested
     | EndRequested
+    | Refused
     | Folded
     | Finished
 )

@@ -87,6 +87,7 @@ RUN_TRANSITIONS: Final[dict[tuple[str, str], tuple[str, ...]]] = {
     (RUNNING, "close_requested"): (RUNNING,),
     (RUNNING, "resume_requested"): (RUNNING,),
     (RUNNING, "end_requested"): (RUNNING,),
+    (RUNNING, "refused"): (RUNNING,),
     (RUNNING, "finished"): (COMPLETED, PARTIAL, FAILED, CANCELLED, TIMED_OUT),
     (PAUSED, "resumed"): (RUNNING,),
     (PAUSED, "cancel_requested"): (RUNNING,),  # of this run, or of one below it
@@ -94,6 +95,7 @@ RUN_TRANSITIONS: Final[dict[tuple[str, str], tuple[str, ...]]] = {
     (PAUSED, "close_requested"): (PAUSED,),
     (PAUSED, "resume_requested"): (PAUSED,),
     (PAUSED, "end_requested"): (PAUSED,),
+    (PAUSED, "refused"): (PAUSED,),
     # The answer of a person may lead to a question, and may be the last thing that was missing.
     (PAUSED, "decided"): (PAUSED,),
     (PAUSED, "finished"): (COMPLETED, PARTIAL, FAILED),

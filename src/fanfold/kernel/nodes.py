@@ -56,8 +56,8 @@ class Node:
     __slots__ = (
         "attempt", "blocked_by", "closed", "closing", "dependents", "ended_at", "error", "execution",
         "holding", "kind", "lost", "order", "output", "parent", "parked_on", "path", "quotas", "read_set",
-        "ready_seq", "reason", "reservation", "reserving", "run", "started_at", "status", "step", "stopping",
-        "unmet", "waiters", "write_set",
+        "ready_seq", "reason", "reservation", "reserving", "run", "spawned", "started_at", "status", "step",
+        "stopping", "unmet", "waiters", "write_set",
     )  # fmt: skip
 
     def __init__(self, step: Step, run: Run, parent: Composite | None, path: str, order: Order) -> None:
@@ -72,6 +72,8 @@ class Node:
         self.unmet = 0
         """Dependencies that have not ended."""
         self.dependents: list[Node] | tuple[()] = ()
+        self.spawned: list[Node] | tuple[()] = ()
+        """Steps of an open run that its agent asked for."""
         self.blocked_by: Node | None = None
         """A dependency whose failure will skip this step."""
         self.attempt = 0

@@ -145,6 +145,8 @@ class Step(Struct, frozen=True, omit_defaults=True, kw_only=True, gc=False):
     depends_on: tuple[str, ...] = ()
     after: tuple[str, ...] = ()
     """Steps of the same scope that must have ended first, however they ended."""
+    parent: str = ""
+    """In an open run: the step whose agent asked for this one, which ends with it."""
     when: str | None = None
     for_each: str | None = None
     item_name: str = "item"

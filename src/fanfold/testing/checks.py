@@ -150,6 +150,15 @@ class Watch:
             inner = inner.parent
         return False
 
+    def lost_its_parent(self, node: Node) -> bool:
+        """Whether the agent that asked for a step, or for one around it, has ended."""
+        inner: Node | None = node
+        while inner is not None:
+            if inner.step.parent and (inner.run.id, inner.step.parent) in self.ended:
+                return True
+            inner = inner.parent if inner.parent is not None else inner.run.call
+        return False
+
     def check(self, command: Command, state: State) -> None:
         """Hold a command that is about to be answered against the log."""
         if isinstance(command, Start) and command.type in SLOT_TYPES:

@@ -24,7 +24,7 @@ SITUATIONS = (
     "late", "late after the end", "answer while paused", "resumed after a pause", "paused for a limit",
     "added", "next turn", "input to a running child", "input after a failure", "closed while running",
     "closed while queued", "closed when over", "refused behind a closed one", "interrupted child resumed",
-    "interrupted child closed", "told to end", "asked while paused",
+    "interrupted child closed", "told to end", "asked for by an agent", "asked while paused",
     "held by a limit of a scope", "live child cancelled", "approval by choice", "run waiting",
     *(f"failure {kind}" for kind in FAILURES),
 )  # fmt: skip

@@ -76,14 +76,15 @@ class Owner:
         self.commit()
         if world.rng.random() < 0.1:
             check_explained(state)
-        if world.watch.cancelled or world.watch.closing:
+        if world.watch.cancelled or state.plan.open:
             self._check_stopped()
 
     def _check_stopped(self) -> None:
         """A cancellation reaches every execution below it (invariant 9)."""
         for execution in self.running:
             node = self.state.runs[execution.run].nodes[execution.step]
-            ends = self.world.watch.is_cancelled(node.run) or self.world.watch.is_closing(node)
+            watch = self.world.watch
+            ends = watch.is_cancelled(node.run) or watch.is_closing(node) or watch.lost_its_parent(node)
             if execution.type != "approval" and ends and not execution.stop:
                 raise InvariantError(9, f"the cancellation did not reach {execution.step}")
 

@@ -12,6 +12,8 @@ from fanfold.kernel.events import (
     Added,
     CloseRequested,
     EndRequested,
+    Failure,
+    Refused,
     ResumeRequested,
     StepEvent,
     SubagentEvent,
@@ -33,7 +35,7 @@ def ask(owner: Owner) -> bool:
     rng = owner.world.rng
     if rng.random() < 0.02:
         return not owner.world.watch.told_to_end and _end(owner)
-    wishes = (_add, _add, _add, _send, _send, _close, _resume)
+    wishes = (_add, _add, _add, _send, _send, _close, _resume, _add_twice)
     return rng.choice(wishes)(owner)
 
 
@@ -50,8 +52,35 @@ def go_on(owner: Owner) -> bool:
 def _add(owner: Owner) -> bool:
     for step in owner.world.additions:
         if step.id not in owner.state.root.nodes:
-            return _record_added(owner, step, "added")
+            return _record_added(owner, _perhaps_spawned(owner, step), "added")
     return False
+
+
+def _add_twice(owner: Owner) -> bool:
+    """Somebody asks for what is there already."""
+    for step in owner.world.additions[:1]:
+        if why_not_added(owner.state.root, step):
+            return _refuse(owner)
+    return False
+
+
+def _refuse(owner: Owner) -> bool:
+    owner.record(owner.state.root.id, Refused(0, Failure("agent", "sim.refused", "that cannot be done")))
+    return True
+
+
+def _perhaps_spawned(owner: Owner, step: Step) -> Step:
+    """Some of it is not asked for by a person, but by an agent at work."""
+    running = [
+        turn
+        for turns in _agents(owner.state).values()
+        for turn in turns
+        if turn.status == RUNNING and not turn.stopping
+    ]
+    if not running or owner.world.rng.random() < 0.5:
+        return step
+    owner.world.reached["asked for by an agent"] += 1
+    return replace(step, parent=owner.world.rng.choice(running).path)
 
 
 def _record_added(owner: Owner, step: Step, what: str) -> bool:
@@ -90,10 +119,12 @@ def _send(owner: Owner) -> bool:
     assert isinstance(last.step.action, AgentAction)
     action = replace(last.step.action, prompt="and now?", continue_from=last.path)
     turn = f"{name}#{len(children[name]) + 1}"
-    step = replace(last.step, id=turn, action=action, after=(last.path,), depends_on=(), inputs={}, when=None)
+    step = replace(
+        last.step, id=turn, action=action, after=(last.path,), depends_on=(), inputs={}, when=None, parent=""
+    )
     if why_not_added(owner.state.root, step):
         world.reached["refused behind a closed one"] += last.closed
-        return False
+        return _refuse(owner)
     if last.status == RUNNING:
         world.reached["input to a running child"] += 1
     world.reached["input after a failure"] += last.status in UNSUCCESSFUL
@@ -105,7 +136,8 @@ def _close(owner: Owner) -> bool:
     children = _children(owner.state)
     if not children:
         return False
-    turns = children[world.rng.choice(list(children))]
+    interrupted = [name for name, turns in children.items() if turns[-1].reason == INTERRUPTED]
+    turns = children[world.rng.choice(interrupted or list(children))]
     live = [turn for turn in turns if turn.status not in TERMINAL]
     if live:
         first = live[0]

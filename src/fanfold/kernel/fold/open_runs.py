@@ -6,6 +6,7 @@ Rules
 * The next turn of a child is a step of its own that comes `after` the one before, however that ended; so
   what is said to a running child waits behind its turn. Nothing can be added behind a closed one.
 * What lost its process stays interrupted until somebody asks for it: taking an open run over spends nothing.
+* What an agent of the run asked for ends with it.
 * The run ends when somebody says so and its last step has ended, or by cancellation.
 """
 
@@ -18,7 +19,7 @@ from fanfold.kernel.fold.agenda import require_idle, unexpected
 from fanfold.kernel.fold.outcomes import wind_up
 from fanfold.kernel.fold.progress import INTERRUPTED, add_step
 from fanfold.kernel.fold.sweep import sweep
-from fanfold.kernel.lifecycle import CANCELLED, TERMINAL, WAITING
+from fanfold.kernel.lifecycle import CANCELLED, RUNNING, TERMINAL, WAITING
 from fanfold.kernel.nodes import Node, Run, State
 from fanfold.kernel.plan import AgentAction, Step, WorkflowAction
 
@@ -35,6 +36,9 @@ def why_not_added(run: Run, step: Step) -> str:
             return f"there is no step {name} to come after"
         if node.closed and name in step.after:
             return f"{name} is closed"
+    parent = run.nodes.get(step.parent)
+    if step.parent and (parent is None or parent.status != RUNNING or parent.stopping):
+        return f"{step.parent} does not run"
     action = step.action
     if isinstance(action, WorkflowAction) and action.workflow not in run.plan.workflows:
         return f"the run knows no workflow {action.workflow}"

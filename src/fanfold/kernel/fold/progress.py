@@ -18,8 +18,9 @@ from fanfold.kernel.commands import Evaluate, Skip, Start
 from fanfold.kernel.events import Failure
 from fanfold.kernel.fold.admission import enqueue, release, withdraw
 from fanfold.kernel.fold.outcomes import conclude, wind_up
-from fanfold.kernel.fold.sweep import end_run
+from fanfold.kernel.fold.sweep import end_run, sweep
 from fanfold.kernel.lifecycle import (
+    CANCELLED,
     COMPLETED,
     FAILED,
     PENDING,
@@ -119,6 +120,9 @@ def add_step(state: State, scope: Scope, step: Step) -> Node:
     """Append an instance to a scope that is under way; it is admitted once its queueing was recorded."""
     node = create(state, step, scope, step.id, (*scope.order, len(scope.children)), DECLARED)
     scope.open += 1
+    if step.parent:
+        parent = scope.run.nodes[step.parent]
+        parent.spawned = [*parent.spawned, node]
     for name in step.depends_on + step.after:
         dependency = scope.run.nodes[name]
         if dependency.status not in TERMINAL:
@@ -322,14 +326,24 @@ def finish(state: State, node: Node, status: str, reason: str = "") -> None:
             run.stopped_by = node
             end_run(state, run, "stop")
     reaches = _reaches(node)
+    _end_spawned(state, node)
+    _tell_dependents(state, node, reaches)
+    if parent is not None:
+        _child_ended(state, parent, node, reaches if in_scope else unsuccessful)
+
+
+def _end_spawned(state: State, node: Node) -> None:
+    for spawned in node.spawned:
+        sweep(state, spawned, CANCELLED)
+
+
+def _tell_dependents(state: State, node: Node, reaches: bool) -> None:
     for dependent in node.dependents:
         dependent.unmet -= 1
         if reaches and dependent.blocked_by is None and node.step.id not in dependent.step.after:
             dependent.blocked_by = node
         if dependent.unmet == 0 and dependent.status == PENDING and not dependent.closing:
             admit(state, dependent)
-    if parent is not None:
-        _child_ended(state, parent, node, reaches if in_scope else unsuccessful)
 
 
 def _is_unsuccessful(node: Node) -> bool:

@@ -21,6 +21,7 @@ from fanfold.kernel.events import (
     Paused,
     PauseRequested,
     Raised,
+    Refused,
     Resumed,
     ResumeRequested,
     Started,
@@ -220,8 +221,8 @@ def _finished(state: State, run: Run, data: Finished) -> None:
         conclude(state, run.call, *call_outcome(run.call, run))
 
 
-def _noted(_state: State, _run: Run, _data: Folded | Forked) -> None:
-    """Evidence: a fold was published, a fork was made."""
+def _noted(_state: State, _run: Run, _data: Folded | Forked | Refused) -> None:
+    """Evidence."""
 
 
 RUN_HANDLERS: dict[type[WorkflowEvent], Callable[[State, Run, Any], None]] = {
@@ -238,6 +239,7 @@ RUN_HANDLERS: dict[type[WorkflowEvent], Callable[[State, Run, Any], None]] = {
     CloseRequested: close,
     ResumeRequested: resume_child,
     EndRequested: end,
+    Refused: _noted,
     Folded: _noted,
     Finished: _finished,
 }
