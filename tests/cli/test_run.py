@@ -187,3 +187,14 @@ def test_a_run_warns_of_the_files_of_roles_it_uses_and_of_no_others(project, fan
     assert done.status == 0, done.err
     assert "used.md:4" in done.err
     assert "other.md" not in done.err
+
+
+@pytest.mark.parametrize("more", ["", "  - {id: b, handler: 'work:rest', depends_on: [a]}\n"])
+def test_a_run_whose_store_is_wiped_away_never_says_that_it_completed(fanfold, project, more):
+    wipe = "import shutil\ndef wipe():\n    shutil.rmtree('.fanfold')\ndef rest():\n    pass\n"
+    (project / "work.py").write_text(wipe)
+    (project / "r.yaml").write_text(f"name: r\nsteps:\n  - {{id: a, handler: 'work:wipe'}}\n{more}")
+    result = fanfold("run", "r.yaml", "--yes", "--json")
+    assert (result.status, result.json()["error"]["code"]) == (1, "store.gone")
+    assert "completed" not in result.out + result.err
+    assert not (project / ".fanfold").exists(), "nothing pretends that there is a run"

@@ -245,6 +245,46 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path):
     assert refused.value.code == "store.cannot_open"
 
 
+@pytest.mark.parametrize("part", ["fanfold.db", "fanfold.db-wal"])
+@pytest.mark.parametrize("replaced", [False, True])
+def test_a_database_that_is_removed_or_replaced_is_noticed_at_the_next_commit(
+    folder: Path, part: str, replaced: bool
+):
+    store, tree = SqliteStore(folder), Tree("r1")
+    lease = store.acquire("r1")
+    tree.epoch = lease.epoch
+    store.write([tree.step()])
+    (folder / part).rename(folder / "elsewhere")
+    if replaced:
+        (folder / part).write_bytes((folder / "elsewhere").read_bytes())
+    for change in (
+        lambda: store.write([tree.step()]),
+        lambda: store.release(lease),
+        lambda: store.acquire("r2"),
+    ):
+        with pytest.raises(StoreFault) as gone:
+            change()
+        assert (gone.value.code, gone.value.exit_status) == ("store.gone", 1)
+    store.close()
+
+
+def test_a_project_on_a_network_file_system_is_refused_before_anything_is_made(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+):
+    device = folder.parent.stat().st_dev
+    mounts = folder.parent / "mountinfo"
+    line = f"36 35 {os.major(device)}:{os.minor(device)} / /home rw,relatime shared:1 - fuse.sshfs host:/ rw"
+    mounts.write_text(f"22 27 0:21 / /proc rw - proc proc rw\n{line}\n")
+    monkeypatch.setattr("fanfold.store.presence.MOUNTS", mounts)
+    with pytest.raises(StoreFault) as refused:
+        SqliteStore(folder)
+    assert (refused.value.code, refused.value.details["file_system"]) == ("store.network", "fuse.sshfs")
+    assert refused.value.hint
+    assert not folder.exists()
+    mounts.write_text(line.replace("fuse.sshfs", "ext4"))
+    SqliteStore(folder).close()
+
+
 def test_damage_is_reported_as_damage(folder: Path):
     store = SqliteStore(folder, durability="normal")
     tree = Tree("r1")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from fanfold.store.presence import refuse_network
 from fanfold.store.protocol import StoreFault
 
 DATABASE = "fanfold.db"
@@ -25,7 +26,8 @@ GITIGNORE = """\
 
 
 def prepare(folder: Path) -> Path:
-    """Make the folder where it is missing; the path of its database."""
+    """Make the folder where it is missing and may be; the path of its database."""
+    refuse_network(folder)
     database = folder / DATABASE
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)

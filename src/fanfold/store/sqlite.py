@@ -26,6 +26,7 @@ from fanfold.errors import BugError, NotFoundError
 from fanfold.kernel.events import Envelope
 from fanfold.process_identity import ProcessIdentity, this_process
 from fanfold.store import faults, folder, heads, leases, logs, requests, schema
+from fanfold.store.presence import Presence
 from fanfold.store.protocol import (
     Batch,
     Clean,
@@ -92,6 +93,7 @@ class SqliteStore:
         """In the write-ahead log after the last commit."""
         with faults.translated(self._file):
             self._db = self._open_writer()
+        self._presence = Presence(self._file)
         self._appender = logs.Appender(self._db, clean)
 
     # ------------------------------------------------------------------------------------ writing
@@ -146,6 +148,7 @@ class SqliteStore:
                 if isinstance(error, apsw.IOError | apsw.FullError):
                     faults.bury(db)
                 raise faults.fault(error, self._file) from error
+            self._presence.check()
             if self._pages >= CHECKPOINT_PAGES:
                 self._checkpoint()
 
