@@ -20,11 +20,12 @@ BELOW_RUNTIME = {
     "errors": (),
     "text": ("errors",),
     "process_identity": ("errors",),
+    "trust": ("errors",),
     "kernel": ("errors",),
-    "recipe": ("text", "kernel", "errors"),
+    "recipe": ("text", "kernel", "trust", "errors"),
     "store": ("kernel", "process_identity", "errors"),
-    "workspace": ("kernel", "process_identity", "errors"),
-    "agents": ("workspace", "text", "kernel", "process_identity", "errors"),
+    "workspace": ("kernel", "process_identity", "trust", "errors"),
+    "agents": ("workspace", "text", "kernel", "process_identity", "trust", "errors"),
     "sessions": ("agents", "workspace", "store", "kernel", "process_identity", "errors"),
 }
 INNER = (*BELOW_RUNTIME, "runtime", "tools")

@@ -6,8 +6,8 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
+from fanfold.trust.repository import find_repository
 from fanfold.workspace.files.layout import Layout
-from fanfold.workspace.files.repository import find_repository
 from fanfold.workspace.sandbox.policy import Policy, ProcessLimits
 from fanfold.workspace.snapshots.children import Child
 

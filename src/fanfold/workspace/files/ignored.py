@@ -20,10 +20,10 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from fanfold.errors import WorldError
+from fanfold.trust.repository import Repository, find_repository
 from fanfold.workspace.files import git
 from fanfold.workspace.files.layout import write_whole
 from fanfold.workspace.files.manifest import Entry
-from fanfold.workspace.files.repository import Repository, find_repository
 
 DEPENDENCIES = frozenset(
     "node_modules bower_components .venv venv .tox .nox .eggs .bundle .terraform".split()

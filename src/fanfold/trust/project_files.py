@@ -1,0 +1,77 @@
+"""Files that came with a project: read without being led out of it.
+
+A checkout is somebody else's work. What it calls a file may be a link to the user's keys, a pipe that never
+ends, a device, or ten gigabytes.
+
+Rules
+* A link is followed only if it ends inside the project; then what it ends at is opened name by name without
+  following any, so that one put there in between leads nowhere.
+* Only regular files are read, and no more of one than was asked for.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_FILE = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+class LedOut(OSError):
+    """A path of the project that leads out of it."""
+
+    def __init__(self, file: Path) -> None:
+        super().__init__(0, "it leads out of the project", str(file))
+
+
+class NotAFile(OSError):
+    """Something that is no regular file."""
+
+    def __init__(self, file: Path) -> None:
+        super().__init__(0, "it is no regular file", str(file))
+
+
+def read_beneath(top: Path, file: Path, max_bytes: int) -> bytes:
+    """At most `max_bytes` of a file below `top`; raises OSError, `LedOut` and `NotAFile` among them."""
+    folder, name = _open_parent(top, file)
+    try:
+        handle = os.open(name, _FILE, dir_fd=folder)
+    finally:
+        os.close(folder)
+    with os.fdopen(handle, "rb") as opened:
+        if not stat.S_ISREG(os.fstat(handle).st_mode):
+            raise NotAFile(file)
+        return opened.read(max_bytes)
+
+
+def list_beneath(top: Path, folder: Path) -> list[str]:
+    """The names in a folder below `top`, sorted; raises OSError."""
+    parent, name = _open_parent(top, folder)
+    try:
+        handle = os.open(name, _FOLDER, dir_fd=parent)
+    finally:
+        os.close(parent)
+    try:
+        return sorted(os.listdir(handle))
+    finally:
+        os.close(handle)
+
+
+def _open_parent(top: Path, file: Path) -> tuple[int, str]:
+    """The open folder that really holds a file, and the file's name in it."""
+    above = os.path.realpath(top)
+    real = os.path.realpath(file)
+    inside = os.path.relpath(real, above)
+    names = inside.split(os.sep)
+    if names[0] == os.pardir:
+        raise LedOut(file)
+    handle = os.open(above, _FOLDER)
+    for name in names[:-1]:
+        try:
+            below = os.open(name, _FOLDER, dir_fd=handle)
+        finally:
+            os.close(handle)
+        handle = below
+    return handle, names[-1]

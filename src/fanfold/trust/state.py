@@ -1,0 +1,268 @@
+"""Whether what Fanfold remembers of a project was written by this user's Fanfold, for this very folder.
+
+A project's `.fanfold` holds what a repository may bring (`workflows/`, `agents/`, `config.toml`) and state:
+the database, merges under way, snapshots, runs. State tells us what to write and where, so it is believed
+only when it is ours. A clone, an archive or another user can put anything there.
+
+Rules
+* The seal says that this user made the state for this folder: the folder's path and inode, signed with a
+  secret that never leaves the user's own folder. Without a seal that fits, nothing else is even opened.
+* State that a commit brought is foreign whatever the seal says: git overwrites ignored files without a word.
+* Links, and things of other users, are not ours.
+* Looking changes nothing. Only `claim` writes, when the first state is about to be made.
+"""
+
+from __future__ import annotations
+
+import hmac
+import json
+import os
+import secrets
+import shutil
+import stat
+from pathlib import Path
+from typing import Any
+
+from fanfold.errors import EXIT_PERMISSION, WorldError
+from fanfold.trust.git_index import UnreadableIndex, tracked_below
+from fanfold.trust.repository import find_repository
+
+OWN_FOLDER = ".fanfold"
+BROUGHT = frozenset(("workflows", "agents", "config.toml", ".gitignore"))
+"""What may come with a checkout; everything else in the folder is state."""
+SEAL = "state.seal"
+SECRET = "secret"  # noqa: S105 - the name of the file that holds it
+VERSION = 1
+MAX_SEAL_BYTES = 16 * 1024
+HINT = "fanfold state show says what it holds, fanfold state adopt keeps it, fanfold state remove deletes it"
+
+
+class StateForeign(WorldError):
+    """There is state that is not ours; nothing of it was read."""
+
+    def __init__(self, folder: Path, why: str) -> None:
+        message = f"the state in {folder} is not from this user's Fanfold: {why}"
+        details = {"folder": str(folder), "why": why}
+        super().__init__("state.foreign", message, hint=HINT, details=details, exit_status=EXIT_PERMISSION)
+        self.why = why
+
+
+def require_ours(project: Path, home: Path) -> None:
+    """Raise `StateForeign` unless there is no state here, or ours."""
+    folder = project / OWN_FOLDER
+    why = why_foreign(project, home)
+    if why:
+        raise StateForeign(folder, why)
+
+
+def why_foreign(project: Path, home: Path) -> str:
+    """What is wrong with the state of a project; nothing when it is ours or there is none."""
+    folder = project / OWN_FOLDER
+    try:
+        handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return ""
+    except OSError:
+        return "it is a link, a file, or may not be opened"
+    try:
+        state = [name for name in sorted(os.listdir(handle)) if name not in BROUGHT]
+        if not state:
+            return ""
+        for name in state:
+            found = os.stat(name, dir_fd=handle, follow_symlinks=False)
+            if stat.S_ISLNK(found.st_mode):
+                return f'"{name}" is a link'
+            if found.st_uid != os.geteuid():
+                return f'"{name}" belongs to another user'
+        return _why_unsealed(handle, project, home) or _why_brought(project)
+    finally:
+        os.close(handle)
+
+
+def claim(project: Path, home: Path) -> None:
+    """Make the folder ours before the first state is written: private, and sealed."""
+    require_ours(project, home)
+    folder = project / OWN_FOLDER
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError as error:
+        message = f"{folder} cannot be used: {error.strerror}"
+        hint = "check that the project's folder may be written and the disk has space"
+        raise WorldError("store.cannot_open", message, hint=hint) from error
+    try:
+        status = os.fstat(handle)
+        if status.st_uid == os.geteuid() and stat.S_IMODE(status.st_mode) != 0o700:
+            os.fchmod(handle, 0o700)  # whoever made it: what we keep in it is nobody else's to read
+        if _why_unsealed(handle, project, home):
+            _write_seal(handle, project, home)
+    finally:
+        os.close(handle)
+
+
+def adopt(project: Path, home: Path) -> None:
+    """Take over what is there. The user has seen what it holds and says that it is theirs."""
+    folder = project / OWN_FOLDER
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        if not set(os.listdir(handle)) - BROUGHT:
+            raise WorldError(
+                "state.none", f"there is no state in {folder}", hint="nothing needs to be adopted"
+            )
+        os.fchmod(handle, 0o700)
+        _write_seal(handle, project, home)
+    finally:
+        os.close(handle)
+    require_ours(project, home)
+
+
+def remove(project: Path) -> list[str]:
+    """Delete all state, and leave what may come with a checkout; the names that went. No link is followed."""
+    folder = project / OWN_FOLDER
+    if folder.is_symlink():
+        os.unlink(folder)
+        return [OWN_FOLDER]
+    gone = [name for name in sorted(os.listdir(folder)) if name not in BROUGHT]
+    for name in gone:
+        thing = folder / name
+        if thing.is_dir() and not thing.is_symlink():
+            _make_removable(thing)
+            shutil.rmtree(thing)
+        else:
+            thing.unlink()
+    return gone
+
+
+def list_state(project: Path) -> list[tuple[str, str, int]]:
+    """What state there is: name, what kind of thing it is, and how large. Nothing is opened."""
+    folder = project / OWN_FOLDER
+    if folder.is_symlink():
+        return [(OWN_FOLDER, "link", 0)]
+    rows: list[tuple[str, str, int]] = []
+    try:
+        entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    for entry in entries:
+        if entry.name in BROUGHT:
+            continue
+        if entry.is_symlink():
+            rows.append((entry.name, "link", 0))
+        elif entry.is_dir(follow_symlinks=False):
+            rows.append((entry.name, "folder", _size_below(entry.path)))
+        else:
+            found = entry.stat(follow_symlinks=False)
+            rows.append((entry.name, "file" if stat.S_ISREG(found.st_mode) else "special", found.st_size))
+    return rows
+
+
+# The seal
+
+
+def _why_unsealed(handle: int, project: Path, home: Path) -> str:
+    try:
+        seal = os.open(SEAL, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=handle)
+    except OSError:
+        return "it has no seal"
+    with os.fdopen(seal, "rb") as opened:
+        regular = stat.S_ISREG(os.fstat(seal).st_mode)
+        data = opened.read(MAX_SEAL_BYTES) if regular else b""
+    try:
+        said: Any = json.loads(data)
+        mac, path = str(said["mac"]), str(said["project"])
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return "its seal cannot be read"
+    secret = _read_secret(home)
+    expected = _sign(secret, os.path.realpath(project), os.fstat(handle).st_ino)
+    if secret and hmac.compare_digest(mac, expected):
+        return ""
+    if secret and path != os.path.realpath(project):
+        return "it was made for another folder; a project that was moved or copied is adopted"
+    return "its seal is not of this user"
+
+
+def _write_seal(handle: int, project: Path, home: Path) -> None:
+    secret = _read_secret(home) or _make_secret(home)
+    path = os.path.realpath(project)
+    said = {"version": VERSION, "project": path, "mac": _sign(secret, path, os.fstat(handle).st_ino)}
+    beside = f".{SEAL}.{secrets.token_hex(4)}"
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    with os.fdopen(os.open(beside, flags, 0o600, dir_fd=handle), "wb") as out:
+        out.write(json.dumps(said).encode())
+    os.replace(beside, SEAL, src_dir_fd=handle, dst_dir_fd=handle)
+
+
+def _sign(secret: bytes, path: str, inode: int) -> str:
+    text = json.dumps([VERSION, path, inode], ensure_ascii=True)
+    return hmac.new(secret, text.encode(), "sha256").hexdigest()
+
+
+def _read_secret(home: Path) -> bytes:
+    try:
+        return (home / SECRET).read_bytes()
+    except OSError:
+        return b""
+
+
+def _make_secret(home: Path) -> bytes:
+    """A secret of this user's, made once; whoever comes second takes the first one's."""
+    file = home / SECRET
+    try:
+        home.mkdir(mode=0o700, parents=True, exist_ok=True)
+        beside = home / f".{SECRET}.{secrets.token_hex(4)}"
+        handle = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        with os.fdopen(handle, "wb") as out:
+            out.write(secrets.token_bytes(32))
+        try:
+            os.link(beside, file)
+        except FileExistsError:
+            pass
+        os.unlink(beside)
+        return file.read_bytes()
+    except OSError as error:
+        message = f"{file} cannot be made: {error.strerror}"
+        raise WorldError("state.no_secret", message, hint="set FANFOLD_HOME to a folder of yours") from error
+
+
+# What a commit brought
+
+
+def _why_brought(project: Path) -> str:
+    """Whether git's index names state: then a commit put it here, whoever sealed the folder before."""
+    repository = find_repository(Path(os.path.realpath(project)))
+    if repository is None:
+        return ""
+    below = os.path.relpath(os.path.realpath(project), repository.top)
+    folder = OWN_FOLDER if below == "." else f"{below}/{OWN_FOLDER}"
+    try:
+        tracked = tracked_below(repository.index_file, folder)
+    except UnreadableIndex:
+        return "git's index cannot be read, which could have brought it"
+    for path in tracked:
+        name = path.removeprefix(f"{folder}/").partition("/")[0]
+        if name not in BROUGHT:
+            return f'"{name}" came with a commit'
+    return ""
+
+
+# Removing
+
+
+def _make_removable(top: Path) -> None:
+    """Give folders back the modes that removing needs: a snapshot's may be without them."""
+    for here, folders, _ in os.walk(top):
+        for name in folders:
+            inner = os.path.join(here, name)
+            if not os.path.islink(inner):
+                os.chmod(inner, 0o700)
+
+
+def _size_below(folder: str) -> int:
+    total = 0
+    for here, _, files in os.walk(folder):
+        for name in files:
+            try:
+                total += os.lstat(os.path.join(here, name)).st_size
+            except OSError:
+                continue
+    return total
