@@ -18,8 +18,9 @@ from msgspec import structs
 from fanfold.agents.roles.registry import Registry, load_roles, role_roots
 from fanfold.errors import FanfoldError
 from fanfold.recipe.library import Library
-from fanfold.runtime.config import Config, user_home
+from fanfold.runtime.config import Config, fanfold_home, user_home
 from fanfold.runtime.operations.project import Project
+from fanfold.trust.state import require_ours
 
 if TYPE_CHECKING:
     from fanfold.agents.backend import Backend
@@ -38,6 +39,7 @@ class Wired:
 
     def __init__(self, folder: Path, environment: Mapping[str, str]) -> None:
         self.folder = folder
+        require_ours(folder, fanfold_home(environment))
         self.config = Config.read(folder, environment)
         self._environment = environment
 
@@ -49,7 +51,7 @@ class Wired:
 
     def library(self) -> Library:
         own, theirs = self.folder / ".fanfold" / "workflows", self.config.home / "workflows"
-        return Library(own, theirs, BUILT_IN_RECIPES)
+        return Library(own, theirs, BUILT_IN_RECIPES, top=self.folder)
 
     def store(self) -> StoreAddress:
         """Where the project keeps its runs."""

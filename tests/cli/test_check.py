@@ -125,8 +125,14 @@ def test_handlers_are_found_without_running_the_project(fanfold, project):
 def test_raised_ceilings_allow_larger_limits(fanfold, project):
     (project / "large.yaml").write_text(GOOD + "limits: {max_concurrency: 64, max_agents: 5000}\n")
     assert diagnostics(fanfold("check", "large.yaml", "--json")) == [("recipe.limit", "error")] * 2
+    ceilings = "[ceilings]\nconcurrency = 64\nagents = 5000\n"
     (project / ".fanfold").mkdir()
-    (project / ".fanfold/config.toml").write_text("[ceilings]\nconcurrency = 64\nagents = 5000\n")
+    (project / ".fanfold/config.toml").write_text(ceilings)
+    assert "config.not_here" in fanfold("check", "large.yaml").err, "a checkout does not raise them"
+    (project / ".fanfold/config.toml").unlink()
+    home = project.parent / "home/.fanfold"
+    home.mkdir(parents=True)
+    (home / "config.toml").write_text(ceilings)
     assert fanfold("check", "large.yaml").status == 0
 
 

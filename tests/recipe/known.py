@@ -26,7 +26,7 @@ HANDLERS = ("prepare_data", "count_words")
 
 
 def surroundings(project: Path = WORKFLOWS) -> Surroundings:
-    library = Library(project, None, HERE / "no-such-folder")
+    library = Library(project, None, HERE / "no-such-folder", top=project.parent)
     return Surroundings(ROLES, HANDLERS.__contains__, lambda: HANDLERS, library)
 
 

@@ -99,12 +99,12 @@ def test_a_value_in_a_file_is_refused_with_the_file_and_key(project):
 
 def test_ceilings_raise_what_may_be_asked_for(project):
     ceilings = "[ceilings]\nconcurrency = 1024\nagents = 100000\n"
-    config = read(project, ceilings + "[workflows]\nmax_concurrent = 1000\nmax_agents = 99999\n")
+    config = read(project, user=ceilings + "[workflows]\nmax_concurrent = 1000\nmax_agents = 99999\n")
     assert config.integer("workflows.max_concurrent") == 1000
     assert config.integer("ceilings.agents") == 100_000
     for beyond in ("concurrency = 1025", "agents = 100001"):
         with pytest.raises(AuthorError):
-            read(project, f"[ceilings]\n{beyond}\n")
+            read(project, user=f"[ceilings]\n{beyond}\n")
 
 
 def test_an_unknown_key_is_refused_with_the_nearest_known_one(project):

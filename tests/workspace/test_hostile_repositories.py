@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from fanfold.workspace.files.programs import find_program
 from fanfold.trust.repository import find_repository
+from fanfold.workspace.files.programs import find_program
 from fanfold.workspace.workspaces import Workspaces
 from tests.workspace.trees import git, repository, tree, write
 

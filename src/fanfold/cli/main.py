@@ -54,6 +54,7 @@ GROUPS = {
         "doctor": "system.doctor",
         "smoke": "system.smoke",
         "gc": "system.gc",
+        "state": "system.state",
     },
 }
 """What people do → command → the module in this package that holds it. The order is that of the help text."""

@@ -58,9 +58,13 @@ class _Candidate(Struct, frozen=True):
 class Library:
     """The folders recipes are kept in, nearest first."""
 
-    def __init__(self, project: Path | None, user: Path | None, builtin: Path) -> None:
+    def __init__(
+        self, project: Path | None, user: Path | None, builtin: Path, *, top: Path | None = None
+    ) -> None:
+        """`top` is the project's own folder: what a recipe in it refers to is not read from outside."""
         self._folders = [("project", project), ("user", user), ("builtin", builtin)]
         self._project = project
+        self._top = top
 
     # -- finding -------------------------------------------------------------------------------------
 
@@ -90,6 +94,8 @@ class Library:
         base = os.path.dirname(relative_to) if relative_to is not None else ""
         file = os.path.normpath(os.path.join(base, ref))
         try:
+            if relative_to is not None:
+                self._stay_inside(file, relative_to)
             return Found(_read(Path(file)), file)
         except NotFoundError as error:
             if error.details.get("there"):
@@ -98,6 +104,16 @@ class Library:
             meant = nearest(name, _yaml_names(Path(folder or ".")))
             hint = f'did you mean "{os.path.join(os.path.dirname(ref), meant)}"?' if meant else error.hint
             raise NotFoundError(error.code, error.message, hint=hint, details=error.details) from None
+
+    def _stay_inside(self, file: str, referring: str) -> None:
+        """A recipe may be somebody else's: what it names is read from its own project, else from its folder."""
+        top = self._top
+        if top is None or not _is_below(referring, top):
+            top = Path(os.path.dirname(referring) or ".")
+        if not _is_below(file, top):
+            message = f"{file} lies outside of {top}"
+            hint = "a recipe calls recipes of its own project, or by name"
+            raise NotFoundError("recipe.unknown_workflow", message, hint=hint, details={"there": True})
 
     def _unknown(self, name: str, version: int | None) -> NotFoundError:
         versions = sorted({_version_of(one) for one in self._named(name)})
@@ -171,6 +187,11 @@ def is_path(ref: str) -> bool:
 
 # ---------------------------------------------------------------------------------------------------
 # Folders
+
+
+def _is_below(file: str, top: Path) -> bool:
+    """Whether a file, with every link resolved, lies below a folder."""
+    return Path(os.path.realpath(file)).is_relative_to(os.path.realpath(top))
 
 
 def _scan(origin: str, folder: Path) -> Iterator[_Candidate]:

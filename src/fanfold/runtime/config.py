@@ -8,18 +8,21 @@ The limits of concurrency and agents have a soft maximum that `[ceilings]` may r
 machine may need more, but never by accident.
 
 A project's file comes with a checkout, so it is not trusted with everything: it may not say where API
-keys are sent. Keys themselves are read from the environment alone.
+keys are sent, nor raise what the user's own file or the defaults allow. Keys themselves are read from the
+environment alone.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from msgspec import Struct
 
 from fanfold.errors import AuthorError
+from fanfold.trust.project_files import read_beneath
 
 Kind: TypeAlias = Literal["switch", "integer", "text", "choice", "secret"]
 Found: TypeAlias = dict[str, tuple[object, str]]
@@ -62,8 +65,8 @@ def _both(name: str) -> tuple[str, ...]:
 
 
 SETTINGS = (
-    Setting("ceilings.concurrency", (), "integer", 16, 1, MAX_CONCURRENCY_CEILING),
-    Setting("ceilings.agents", (), "integer", 500, 1, MAX_AGENTS_CEILING),
+    Setting("ceilings.concurrency", (), "integer", 16, 1, MAX_CONCURRENCY_CEILING, not_in=("project",)),
+    Setting("ceilings.agents", (), "integer", 500, 1, MAX_AGENTS_CEILING, not_in=("project",)),
     Setting("workflows.enabled", _both("WORKFLOWS"), "switch", True),
     Setting(
         "workflows.max_concurrent",
@@ -96,8 +99,8 @@ SETTINGS = (
     Setting("sessions.max_depth", ("FANFOLD_MAX_DEPTH",), "integer", 1, 0, 5),
     Setting("sessions.max_sessions", ("FANFOLD_MAX_SESSIONS",), "integer", 256, 1, 100_000),
     Setting("store.durability", ("FANFOLD_DURABILITY",), "choice", "full", choices=("full", "normal")),
-    Setting("store.url", ("FANFOLD_STORE",)),
-    Setting("cluster.temporal", ("FANFOLD_TEMPORAL",)),
+    Setting("store.url", ("FANFOLD_STORE",), not_in=("project",)),
+    Setting("cluster.temporal", ("FANFOLD_TEMPORAL",), not_in=("project",)),
 )
 _BY_KEY = {setting.key: setting for setting in SETTINGS}
 
@@ -119,8 +122,8 @@ class Config(Struct, frozen=True):
         """Read files and environment; `AuthorError` names whatever cannot be used."""
         home = fanfold_home(environment)
         found: Found = {}
-        for whose, folder in (("project", project / ".fanfold"), ("user", home)):
-            found.update(_read_file(folder / "config.toml", whose))
+        for whose, top, folder in (("project", project, project / ".fanfold"), ("user", home, home)):
+            found.update(_read_file(top, folder / "config.toml", whose))
         for setting in SETTINGS:
             # The first name is ours and wins over the alias.
             name = next((name for name in setting.env if environment.get(name, "").strip()), None)
@@ -163,10 +166,10 @@ def user_home(environment: Mapping[str, str]) -> Path:
     return Path(given) if given else Path.home()
 
 
-def _read_file(file: Path, whose: str) -> Found:
+def _read_file(top: Path, file: Path, whose: str) -> Found:
     try:
-        with file.open("rb") as opened:
-            data = opened.read(MAX_FILE_BYTES + 1)
+        read = partial(read_beneath, top) if whose == "project" else _read_own
+        data = read(file, MAX_FILE_BYTES + 1)
     except (FileNotFoundError, NotADirectoryError):
         return {}
     except OSError as error:
@@ -182,6 +185,12 @@ def _read_file(file: Path, whose: str) -> Found:
     return {key: (value, f"{file} ({key})") for key, value in _flat(tables, file, whose)}
 
 
+def _read_own(file: Path, max_bytes: int) -> bytes:
+    """The user may keep their file where they like, behind links too."""
+    with file.open("rb") as opened:
+        return opened.read(max_bytes)
+
+
 def _flat(tables: dict[str, Any], file: Path, whose: str) -> Iterator[tuple[str, object]]:
     for section, table in tables.items():
         entries = table.items() if isinstance(table, dict) else [("", table)]
@@ -193,10 +202,9 @@ def _flat(tables: dict[str, Any], file: Path, whose: str) -> Iterator[tuple[str,
                     "config.unknown_key", f'{file} sets "{key}", which is no setting', hint=_near(key)
                 )
             if whose in setting.not_in:
+                instead = f"set {setting.env[0]} in the environment" if setting.env else "use your own file"
                 raise AuthorError(
-                    "config.not_here",
-                    f'"{key}" may not be set in {file}',
-                    hint=f"set {setting.env[0]} in the environment instead",
+                    "config.not_here", f'"{key}" may not be set in {file}', hint=f"{instead} instead"
                 )
             yield key, value
 

@@ -40,9 +40,10 @@ def read_beneath(top: Path, file: Path, max_bytes: int) -> bytes:
         handle = os.open(name, _FILE, dir_fd=folder)
     finally:
         os.close(folder)
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        os.close(handle)
+        raise NotAFile(file)
     with os.fdopen(handle, "rb") as opened:
-        if not stat.S_ISREG(os.fstat(handle).st_mode):
-            raise NotAFile(file)
         return opened.read(max_bytes)
 
 

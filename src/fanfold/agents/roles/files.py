@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from stat import S_ISREG
 from typing import Literal
 
 import msgspec
@@ -17,6 +16,7 @@ import msgspec
 from fanfold.agents.role import Notice, Role
 from fanfold.agents.roles.front_matter import FrontMatterError, read_front_matter
 from fanfold.agents.roles.tools import Remark, claude_tools, only_reads, toml_tools
+from fanfold.trust.project_files import read_beneath
 
 MAX_FILE_BYTES = 256 * 1024
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}\Z")
@@ -52,12 +52,17 @@ class _InvalidError(Exception):
         self.stage = stage
 
 
-def read_role(path: Path, kind: Literal["toml", "md"], notices: list[Notice]) -> Role | None:
-    """One file as a role, or None with a notice that says what is wrong and where."""
+def read_role(
+    path: Path, kind: Literal["toml", "md"], notices: list[Notice], top: Path | None = None
+) -> Role | None:
+    """One file as a role, or None with a notice that says what is wrong and where.
+
+    `top` is the project that the file came with; a link that leads out of it is not followed.
+    """
     text = ""
     said: list[Remark] = []
     try:
-        text = _read_text(path)
+        text = _read_text(path, top)
         values = _toml_values(text, said) if kind == "toml" else _md_values(text, said)
         unknown = sorted(key for key in values if key not in _FIELDS | {"instructions", "reasoning_effort"})
         role = _build({key: value for key, value in values.items() if key not in unknown}, str(path))
@@ -76,17 +81,14 @@ def read_role(path: Path, kind: Literal["toml", "md"], notices: list[Notice]) ->
     return role
 
 
-def _read_text(path: Path) -> str:
+def _read_text(path: Path, top: Path | None) -> str:
     try:
-        status = path.stat()
-        if not S_ISREG(status.st_mode):  # a FIFO would block for ever
-            raise _InvalidError("not a regular file")
-        if status.st_size > MAX_FILE_BYTES:
-            raise _InvalidError(f"larger than {MAX_FILE_BYTES // 1024} KiB")
-        with path.open("rb") as file:
-            data = file.read(MAX_FILE_BYTES + 1)
+        # The user's own files may be links to anywhere; those of a project stay inside it.
+        data = read_beneath(top or Path(path.anchor), path, MAX_FILE_BYTES + 1)
     except OSError as error:
         raise _InvalidError(f"cannot be read: {error.strerror}") from None
+    if len(data) > MAX_FILE_BYTES:
+        raise _InvalidError(f"larger than {MAX_FILE_BYTES // 1024} KiB")
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -217,7 +219,7 @@ def _check_pipeline(values: Mapping[str, object]) -> None:
 def line_in_file(path: str, key: str, stage: int) -> int:
     """The line of a key in a stage of a role's file; 1 when the file cannot be read any more."""
     try:
-        return _line_of(_read_text(Path(path)), key, stage)
+        return _line_of(_read_text(Path(path), None), key, stage)
     except _InvalidError:
         return 1
 

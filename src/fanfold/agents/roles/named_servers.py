@@ -13,6 +13,7 @@ import msgspec
 from msgspec import structs
 
 from fanfold.agents.role import Notice, Role
+from fanfold.trust.project_files import read_beneath
 
 FILE = ".mcp.json"
 MAX_BYTES = 256 * 1024
@@ -22,6 +23,7 @@ class NamedServers:
     """The servers of one project by name, read when the first role names one."""
 
     def __init__(self, project: Path, notices: list[Notice]) -> None:
+        self._project = project
         self._file = project / FILE
         self._notices = notices
         self._found: dict[str, dict[str, Any]] | None = None
@@ -39,8 +41,7 @@ class NamedServers:
         from fanfold.agents.toolbox.mcp.servers import servers_of
 
         try:
-            with self._file.open("rb") as file:
-                data = file.read(MAX_BYTES)  # a longer one is cut, and so not JSON
+            data = read_beneath(self._project, self._file, MAX_BYTES)  # a longer one is cut, and so not JSON
             listed = msgspec.json.decode(data, type=dict[str, Any]).get("mcpServers", {})
             return servers_of(listed)
         except FileNotFoundError:

@@ -25,6 +25,7 @@ from typing import Literal
 
 from fanfold.agents.role import BUILT_IN, Notice, Role
 from fanfold.agents.roles.builtin import ALIASES, ROLES
+from fanfold.trust.project_files import list_beneath
 
 MAX_FILES_PER_ROOT = 500
 IGNORED = "role file ignored: "
@@ -106,7 +107,8 @@ def load_roles(
     chosen: list[Role] = []
     notices: list[Notice] = []
     for folder, kind in roots:
-        _take(chosen, notices, _read_root(folder, kind, notices))
+        top = project if project is not None and folder.is_relative_to(project) else None
+        _take(chosen, notices, _read_root(folder, kind, notices, top))
     _take(chosen, notices, list(ROLES))
     if project is not None and any(role.mcp_servers for role in chosen):
         from fanfold.agents.roles.named_servers import NamedServers
@@ -135,9 +137,12 @@ def role_roots(
     return roots
 
 
-def _read_root(folder: Path, kind: Literal["toml", "md"], notices: list[Notice]) -> list[Role]:
+def _read_root(
+    folder: Path, kind: Literal["toml", "md"], notices: list[Notice], top: Path | None
+) -> list[Role]:
     try:
-        files = sorted(path for path in folder.iterdir() if path.suffix == f".{kind}")
+        names = list_beneath(top or Path(folder.anchor), folder)
+        files = [folder / name for name in names if name.endswith(f".{kind}")]
     except FileNotFoundError:
         return []
     except OSError as error:
@@ -151,7 +156,7 @@ def _read_root(folder: Path, kind: Literal["toml", "md"], notices: list[Notice])
     # Only here: most projects have no role files, and start-up pays for every import.
     from fanfold.agents.roles.files import read_role
 
-    roles = (read_role(path, kind, notices) for path in files[:MAX_FILES_PER_ROOT])
+    roles = (read_role(path, kind, notices, top) for path in files[:MAX_FILES_PER_ROOT])
     return sorted((role for role in roles if role is not None), key=_newest_first)
 
 

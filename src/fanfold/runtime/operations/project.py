@@ -18,6 +18,7 @@ from fanfold.errors import NotFoundError
 from fanfold.recipe.library import Library, is_path
 from fanfold.recipe.surroundings import Ceilings, Found, RoleFacts, Surroundings
 from fanfold.runtime.config import Config
+from fanfold.trust.state import claim
 
 if TYPE_CHECKING:
     from fanfold.agents.role import Role
@@ -140,7 +141,10 @@ class Project:
     @cached_property
     def store(self) -> Store:
         """What the project remembers; made when it is missing, unless it is only looked at."""
-        return self.address.open_to_read() if self._to_read else self.address.open()
+        if self._to_read:
+            return self.address.open_to_read()
+        claim(self.folder, self.config.home)
+        return self.address.open()
 
     @cached_property
     def isolation(self) -> Isolation:

@@ -123,7 +123,8 @@ def write_mirror(tree: RunTree, folder: Path) -> Path:
     """Write report and outputs of every run of the tree; the root's report file."""
     for run in tree.state.runs.values():
         home = folder / run.id
-        home.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(mode=0o700, exist_ok=True)
+        home.mkdir(mode=0o700, exist_ok=True)
         _replace(home / "report.md", report_markdown(tree, run))
         _write_outputs(tree, run, home)
     return folder / tree.root.id / "report.md"
@@ -136,18 +137,16 @@ def _write_outputs(tree: RunTree, run: Run, home: Path) -> None:
     """
     fresh = home / f".outputs.{os.getpid()}"
     shutil.rmtree(fresh, ignore_errors=True)
-    fresh.mkdir()
-    made: set[str] = set()
+    fresh.mkdir(mode=0o700)
+    made = {str(fresh)}
     for path, node in run.nodes.items():
         if node.output is None:
             continue
         value = tree.blobs.get(node.output)
         target = f"{fresh}/{path}.{'md' if isinstance(value, str) else 'json'}"
         parent = os.path.dirname(target)
-        if parent not in made:
-            os.makedirs(parent, exist_ok=True)
-            made.add(parent)
-        with open(target, "wb") as file:
+        _make_folder(parent, made)
+        with open(target, "wb", opener=_private) as file:
             file.write(
                 value.encode("utf-8", "replace") if isinstance(value, str) else msgspec.json.encode(value)
             )
@@ -161,8 +160,21 @@ def _write_outputs(tree: RunTree, run: Run, home: Path) -> None:
     shutil.rmtree(old, ignore_errors=True)
 
 
+def _make_folder(folder: str, made: set[str]) -> None:
+    """A folder and those above it, closed to others whatever the umask."""
+    if folder not in made:
+        _make_folder(os.path.dirname(folder), made)
+        os.mkdir(folder, 0o700)
+        made.add(folder)
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
+
+
 def _replace(target: Path, text: str) -> None:
     """All or nothing: a reader never sees half a file."""
     temporary = target.with_name(f".{target.name}.{os.getpid()}")
-    temporary.write_text(text, encoding="utf-8", errors="replace")
+    with open(temporary, "wb", opener=_private) as file:
+        file.write(text.encode("utf-8", "replace"))
     temporary.replace(target)

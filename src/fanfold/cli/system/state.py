@@ -1,0 +1,69 @@
+"""`fanfold state`: state that came with a checkout or was copied; show it, take it over, throw it away."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import click
+
+from fanfold.cli.command import Call, command
+from fanfold.cli.terminal.output import one_line, say, say_json
+from fanfold.errors import EXIT_OK, EXIT_PERMISSION, WorldError
+from fanfold.runtime.config import fanfold_home
+from fanfold.runtime.operations.system.state import StateView, adopt_state, remove_state, show_state
+
+_KIB = 1024
+
+
+@command("state", summary="Show, adopt or remove state that is not yours: a clone's, or of a copied project")
+@click.argument("action", type=click.Choice(["show", "adopt", "remove"]), default="show")
+@click.option("--yes", is_flag=True, help="adopt, remove: do not ask.")
+def state_command(call: Call, action: str, yes: bool) -> int:
+    """Decide about what Fanfold remembers of this project.
+
+    State (runs, snapshots, merges under way) counts only if your own Fanfold made it for this very folder;
+    any other is refused by every command. show says what there is and why it is refused; nothing in it is
+    opened. adopt takes it over as it is: for a project of your own that was moved, copied or restored. remove
+    deletes it; recipes, roles and configuration stay.
+    """
+    home = fanfold_home(os.environ)
+    if action == "show":
+        return _tell(call, show_state(call.project, home))
+    seen = show_state(call.project, home)
+    wanted = seen.standing == "foreign" if action == "adopt" else seen.standing != "none"
+    if wanted and not yes:
+        _ask(call, seen, action)
+    return _tell(call, (adopt_state if action == "adopt" else remove_state)(call.project, home))
+
+
+def _ask(call: Call, seen: StateView, action: str) -> None:
+    if call.as_json or not (sys.stdin.isatty() and sys.stderr.isatty()):
+        message = f"nobody is here to confirm: {action} {seen.folder}"
+        raise WorldError("state.unconfirmed", message, hint="add --yes", exit_status=EXIT_PERMISSION)
+    sys.stderr.write(_text(seen))
+    question = "Take it over as it is?" if action == "adopt" else "Delete it?"
+    if not click.confirm(question, err=True):
+        raise WorldError("state.unconfirmed", "nothing was changed", exit_status=EXIT_PERMISSION)
+
+
+def _tell(call: Call, seen: StateView) -> int:
+    if call.as_json:
+        say_json(seen)
+    else:
+        say(_text(seen))
+    return EXIT_OK
+
+
+def _text(seen: StateView) -> str:
+    words = {"none": "no state", "ours": "yours", "foreign": f"not yours: {seen.why}"}
+    lines = [f"{one_line(seen.folder)}: {one_line(words[seen.standing])}"]
+    lines += [f"  removed {one_line(name)}" for name in seen.removed]
+    lines += [f"  {one_line(part.name)}  {_kind(part.kind, part.bytes)}" for part in seen.parts]
+    if seen.standing == "foreign":
+        lines.append("fanfold state adopt takes it over, fanfold state remove deletes it")
+    return "\n".join(lines) + "\n"
+
+
+def _kind(kind: str, size: int) -> str:
+    return kind if kind == "link" else f"{kind}, {max(1, size // _KIB) if size else 0:,} KiB"

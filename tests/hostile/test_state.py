@@ -1,0 +1,254 @@
+"""State that this user's Fanfold did not make for this very folder is refused; nothing of it is opened."""
+
+import json
+import os
+import shutil
+import stat
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from fanfold.cli.main import COMMANDS
+from fanfold.trust.git_index import tracked_below
+from fanfold.trust.state import why_foreign
+
+RECIPE = "name: one\nsteps:\n  - {id: a, agent: explorer, prompt: hello}\n"
+SCRIPT = "default: done\n"
+ARGUMENTS = {
+    "run": ["one.yaml", "--script", "script.yaml"],
+    "check": ["one.yaml"],
+    "show": ["one.yaml"],
+    "spawn": ["explorer", "look", "--script", "script.yaml"],
+    "send": ["last", "more"],
+    "query": ["word"],
+    "fork": ["last", "--from", "a"],
+    "diff": ["last"],
+    "apply": ["last", "a"],
+    "approve": ["last", "a"],
+    "reject": ["last", "a"],
+    "whatif": ["last", "--max-concurrency", "2"],
+    "smoke": ["--real", "--dry-run"],
+}
+WITHOUT_PROJECT = {"state", "models", "smoke", "init", "schema", "completion", "doctor"}
+"""Commands that decide about state, tell of it, or have nothing to do with that of this project."""
+
+
+class World:
+    def __init__(self, top: Path) -> None:
+        self.top = top
+        self.home = top / "home"
+        self.home.mkdir()
+        self.project = top / "project"
+        self.project.mkdir()
+        (self.project / "one.yaml").write_text(RECIPE)
+        (self.project / "script.yaml").write_text(SCRIPT)
+
+    def fanfold(self, *arguments: str, project: Path | None = None) -> subprocess.CompletedProcess[str]:
+        environment = {"PATH": os.environ["PATH"], "HOME": str(self.home), "LC_ALL": "C.UTF-8"}
+        return subprocess.run(
+            [sys.executable, "-m", "fanfold.cli.main", *arguments],
+            cwd=project or self.project,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+            stdin=subprocess.DEVNULL,
+        )
+
+    def run(self, project: Path | None = None) -> subprocess.CompletedProcess[str]:
+        return self.fanfold("run", "one.yaml", "--script", "script.yaml", project=project)
+
+    def git(self, *arguments: str, project: Path | None = None) -> None:
+        settings = ["-c", "user.name=a", "-c", "user.email=a@example"]
+        subprocess.run(
+            ["git", *settings, *arguments], cwd=project or self.project, check=True, capture_output=True
+        )
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path)
+
+
+def plant_database(own: Path) -> None:
+    (own / "fanfold.db").write_bytes(b"SQLite format 3\0")
+
+
+def plant_journal(own: Path) -> None:
+    (own / "workspace/journal/m1").mkdir(parents=True)
+    (own / "workspace/journal/m1/note.json").write_text('{"path": "/etc/evil"}')
+
+
+def plant_link(own: Path) -> None:
+    (own / "subagents").symlink_to(own.parent.parent / "home")
+
+
+def plant_seal(own: Path) -> None:
+    (own / "state.seal").write_text(json.dumps({"version": 1, "project": str(own.parent), "mac": "00" * 32}))
+
+
+def plant_seal_that_never_ends(own: Path) -> None:
+    os.mkfifo(own / "state.seal")
+
+
+@pytest.mark.parametrize(
+    "plant", [plant_database, plant_journal, plant_link, plant_seal, plant_seal_that_never_ends]
+)
+def test_planted_state_is_refused(world: World, plant: Callable[[Path], None]):
+    own = world.project / ".fanfold"
+    own.mkdir()
+    plant(own)
+    for arguments in (["runs"], ["gc", "--dry-run"], ["run", "one.yaml", "--script", "script.yaml"]):
+        refused = world.fanfold(*arguments)
+        assert refused.returncode == 4, refused.stderr
+        assert "error[state.foreign]" in refused.stderr
+        assert "fanfold state remove" in refused.stderr
+    assert sorted(os.listdir(world.home)) == []
+
+
+@pytest.mark.parametrize("name", sorted(set(COMMANDS) - WITHOUT_PROJECT))
+def test_every_command_refuses_foreign_state(world: World, name: str):
+    own = world.project / ".fanfold"
+    own.mkdir()
+    plant_database(own)
+    refused = world.fanfold(name, *ARGUMENTS.get(name, ["last"] if _takes_run(name) else []))
+    assert "state.foreign" in refused.stderr, (name, refused.stdout, refused.stderr)
+    assert refused.returncode == 4
+    assert (own / "fanfold.db").read_bytes() == b"SQLite format 3\0"
+
+
+def test_doctor_tells_of_foreign_state_and_how_to_get_out_of_it(world: World):
+    (world.project / ".fanfold").mkdir()
+    plant_database(world.project / ".fanfold")
+    told = world.fanfold("doctor")
+    assert told.returncode == 1
+    assert "not from this user's Fanfold" in told.stdout
+    assert "fanfold state adopt" in told.stdout
+
+
+def _takes_run(name: str) -> bool:
+    return name not in ("runs", "list", "agents", "ps", "doctor", "gc", "verify", "check", "wait")
+
+
+def test_a_folder_that_is_a_link_is_foreign(world: World):
+    (world.top / "elsewhere").mkdir()
+    (world.project / ".fanfold").symlink_to(world.top / "elsewhere")
+    assert "state.foreign" in world.run().stderr
+    assert os.listdir(world.top / "elsewhere") == []
+    assert world.fanfold("state", "remove", "--yes").returncode == 0
+    assert (world.top / "elsewhere").is_dir()
+    assert world.run().returncode == 0
+
+
+def test_a_project_that_was_moved_is_adopted_and_goes_on(world: World):
+    assert world.run().returncode == 0
+    moved = world.top / "moved"
+    os.rename(world.project, moved)
+    refused = world.fanfold("runs", project=moved)
+    assert "made for another folder" in refused.stderr
+    shown = json.loads(world.fanfold("state", "show", "--json", project=moved).stdout)
+    assert shown["standing"] == "foreign"
+    assert "fanfold.db" in [part["name"] for part in shown["parts"]]
+    assert world.fanfold("state", "adopt", project=moved).returncode == 4, "nobody is there to confirm"
+    assert world.fanfold("state", "adopt", "--yes", project=moved).returncode == 0
+    assert len(json.loads(world.fanfold("runs", "--json", project=moved).stdout)) == 1
+
+
+def test_a_copy_is_refused_and_the_original_goes_on(world: World):
+    assert world.run().returncode == 0
+    shutil.copytree(world.project, world.top / "copy", symlinks=True)
+    assert "state.foreign" in world.run(world.top / "copy").stderr
+    assert world.run().returncode == 0
+    assert world.fanfold("state", "remove", "--yes", project=world.top / "copy").returncode == 0
+    assert world.run(world.top / "copy").returncode == 0
+
+
+def test_removing_leaves_recipes_roles_and_configuration(world: World):
+    assert world.run().returncode == 0
+    own = world.project / ".fanfold"
+    for path in ("workflows/r.yaml", "agents/a.toml", "config.toml"):
+        (own / path).parent.mkdir(exist_ok=True)
+        (own / path).write_text("")
+    assert world.fanfold("state", "remove", "--yes").returncode == 0
+    assert set(os.listdir(own)) == {"workflows", "agents", "config.toml", ".gitignore"}
+
+
+def test_state_that_a_commit_brought_is_foreign_also_where_ours_was(world: World):
+    world.git("init", "-q", "-b", "main")
+    world.git("add", "-A")
+    world.git("commit", "-qm", "begin")
+    assert world.run().returncode == 0
+    world.git("add", "-f", ".fanfold/fanfold.db")
+    refused = world.run()
+    assert "came with a commit" in refused.stderr
+    assert refused.returncode == 4
+    world.git("rm", "-q", "--cached", ".fanfold/fanfold.db")
+    assert world.run().returncode == 0
+
+
+def test_a_project_below_the_top_of_a_repository_is_looked_up_there(world: World):
+    world.git("init", "-q", "-b", "main", project=world.top)
+    assert world.run().returncode == 0
+    world.git("add", "-f", "project/.fanfold/runs", project=world.top)
+    assert "came with a commit" in world.run().stderr
+
+
+def test_recipes_and_roles_of_a_commit_are_no_state(world: World):
+    world.git("init", "-q", "-b", "main")
+    (world.project / ".fanfold/workflows").mkdir(parents=True)
+    (world.project / ".fanfold/workflows/one.yaml").write_text(RECIPE)
+    world.git("add", "-A")
+    assert world.run().returncode == 0
+    assert world.run().returncode == 0
+
+
+@pytest.mark.parametrize("options", [["--index-version", "2"], ["--index-version", "4"]], ids=["2", "4"])
+@pytest.mark.parametrize("objects", ["sha1", "sha256"])
+def test_the_index_is_read_in_every_form(world: World, options: list[str], objects: str):
+    world.git("init", "-q", "-b", "main", f"--object-format={objects}")
+    names = [
+        ".fanfold/runs/" + "x" * 33,
+        ".fanfold-other/a",
+        "sub/.fanfold/b",
+        ".fanfold/config.toml",
+        ".f",
+        "z",
+    ]
+    for name in names:  # the first is as long as the number of the byte that a slash is
+        (world.project / name).parent.mkdir(parents=True, exist_ok=True)
+        (world.project / name).write_text("")
+    world.git("add", "-A", "-f")
+    world.git("update-index", *options)
+    found = tracked_below(world.project / ".git/index", ".fanfold")
+    assert found == [".fanfold/config.toml", names[0]]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files to somebody else")
+def test_state_of_another_user_is_foreign(world: World):
+    assert world.run().returncode == 0
+    os.chown(world.project / ".fanfold/fanfold.db", 65534, 65534)
+    assert "another user" in why_foreign(world.project, world.home / ".fanfold")
+
+
+def test_what_is_kept_is_private_whatever_the_umask_and_whoever_made_the_folder(world: World):
+    own = world.project / ".fanfold"
+    (own / "workflows").mkdir(parents=True)
+    own.chmod(0o777)
+    before = os.umask(0)
+    try:
+        assert world.run().returncode == 0
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE(own.stat().st_mode) == 0o700
+    open_to_others = [
+        path
+        for path in own.rglob("*")
+        if not path.is_symlink() and "workflows" not in path.parts and path.name != ".gitignore"
+        and stat.S_IMODE(path.stat().st_mode) & 0o077
+    ]  # fmt: skip
+    assert open_to_others == []
+    assert stat.S_IMODE((world.home / ".fanfold/secret").stat().st_mode) == 0o600
