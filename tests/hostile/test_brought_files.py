@@ -1,4 +1,4 @@
-"""What a checkout calls a file may be a link, a pipe or a device: it is read inside the project or not at all."""
+"""What a checkout calls a file may be a link, a pipe or a device: it is read inside the project, or never."""
 
 import os
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""State that this user's Fanfold did not make for this very folder is refused; nothing of it is opened."""
+"""State that this user's Fanfold did not make for this folder is refused, and nothing of it is opened."""
 
 import json
 import os
