@@ -106,7 +106,7 @@ class Library:
             raise NotFoundError(error.code, error.message, hint=hint, details=error.details) from None
 
     def _stay_inside(self, file: str, referring: str) -> None:
-        """A recipe may be somebody else's: what it names is read from its own project, else from its folder."""
+        """A recipe may be somebody else's: what it names is read from its project, else from its folder."""
         top = self._top
         if top is None or not _is_below(referring, top):
             top = Path(os.path.dirname(referring) or ".")

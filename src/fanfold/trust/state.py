@@ -28,7 +28,7 @@ from fanfold.trust.git_index import UnreadableIndex, tracked_below
 from fanfold.trust.repository import find_repository
 
 OWN_FOLDER = ".fanfold"
-BROUGHT = frozenset(("workflows", "agents", "config.toml", ".gitignore"))
+BROUGHT = frozenset(("workflows", "agents", "config.toml", "recipe.schema.json", ".gitignore"))
 """What may come with a checkout; everything else in the folder is state."""
 SEAL = "state.seal"
 SECRET = "secret"  # noqa: S105 - the name of the file that holds it
