@@ -34,7 +34,7 @@ class Session:
             **self.given,
         )
 
-        async def record(entry: Any) -> None:
+        async def record(entry: Any, *, may_wait: bool = False) -> None:
             if len(self.entries) >= kill_behind:
                 raise Killed
             self.entries.append(dict(entry))
@@ -70,7 +70,7 @@ def test_calls_are_counted_in_the_file_that_the_environment_names(folder, monkey
     backend = ScriptedBackend(Script.load("default: x"))
     request = session_request(step="k[0]/u", attempt=2, execution=3)
 
-    async def record(_: Any) -> None: ...
+    async def record(entry: Any, *, may_wait: bool = False) -> None: ...
 
     asyncio.run(backend.run(request, record, lambda _: None))
     assert (folder / "count").read_text() == "k[0]/u 2 3\n"

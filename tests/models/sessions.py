@@ -45,7 +45,8 @@ class Recorder:
         self.shown: list[Entry] = []
         self._stop_at = stop_at
 
-    async def record(self, entry: Entry) -> None:
+    async def record(self, entry: Entry, *, may_wait: bool = False) -> None:
+        assert not may_wait, "what was paid for is written at once"
         self.entries.append(entry)
         if len(self.entries) == self._stop_at:
             raise Killed

@@ -25,8 +25,7 @@ def by_turn(asked: Asked) -> Reply:
 
 def again(asked: SessionRequest, entries: list[Entry]) -> SessionRequest:
     """The request of the next execution, with what the supervisor hands back."""
-    recorded = [{key: value for key, value in entry.items() if key != "last"} for entry in entries]
-    given = [{"kind": "input", "text": asked.prompt}, *recorded] if recorded else []
+    given = [{"kind": "input", "text": asked.prompt}, *entries] if entries else []
     return request(asked.workspace, model=asked.role.model, execution=asked.execution + 1, entries=given)
 
 
@@ -60,7 +59,7 @@ def test_the_model_is_told_that_the_outcome_of_a_change_is_unknown(tmp_path):
     async def scene(here):
         first = Recorder()
 
-        async def die_with_the_call(entry):
+        async def die_with_the_call(entry, *, may_wait=False):
             await first.record(entry)
             if entry["kind"] == "tool_call":
                 raise Killed
@@ -86,7 +85,7 @@ def test_a_change_is_recorded_before_it_happens(tmp_path):
     async def scene(here):
         there = []
 
-        async def record(entry):
+        async def record(entry, *, may_wait=False):
             if entry["kind"] == "tool_call":
                 there.append((tmp_path / "b.txt").exists())
 

@@ -4,6 +4,8 @@ import asyncio
 import gc
 import time
 import tracemalloc
+from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,9 +19,11 @@ from fanfold.kernel.events import Failure
 from fanfold.process_identity import this_process
 from fanfold.sessions.log import MAX_INLINE_BYTES, Belonging, open_log, read_entries
 from fanfold.sessions.supervisor import Supervisor
+from fanfold.store.journal import Journal
 from fanfold.store.protocol import Batch, LeaseLost
 from tests.sessions.trees import DEADLINE_S, TREES, alive, pids_in, until
 from tests.sessions.world import World, run_in
+from tests.store.trees import Tree
 
 
 @pytest.fixture
@@ -48,6 +52,15 @@ class Misbehaving:
             raise WorldError("provider.down", "no provider", hint="try later")
         if request.step == "exits":
             raise asyncio.CancelledError
+        if request.step == "times_out_inside":
+            with suppress(TimeoutError):
+                async with asyncio.timeout(0.01):
+                    await asyncio.sleep(60)
+            await asyncio.sleep(0.2)
+            return SessionResult(output="in time")
+        while request.step == "is_deaf":
+            with suppress(asyncio.CancelledError):
+                await asyncio.sleep(60)
         try:
             await asyncio.sleep(60)
         except asyncio.CancelledError:
@@ -230,6 +243,59 @@ def test_a_back_end_that_ignores_the_first_request_is_waited_for(world):
     run_in(world, story)
 
 
+def test_a_timeout_inside_a_back_end_is_its_own_business(world):
+    async def story() -> None:
+        world.backends["misbehaving"] = Misbehaving()
+        supervisor = world.supervisor(grace_s=0.05)
+        result = await supervisor.run_step(world.request("times_out_inside"), backend="misbehaving")
+        assert result.output == "in time"
+
+    run_in(world, story)
+
+
+@pytest.mark.parametrize("how", ["caller cancelled", "cancel", "timeout"])
+def test_a_back_end_that_ignores_every_request_is_left_behind(world, how, monkeypatch):
+    monkeypatch.setattr("fanfold.sessions.live.STUCK_S", 0.1)
+
+    async def story() -> None:
+        world.backends["misbehaving"] = Misbehaving()
+        supervisor = world.supervisor(grace_s=0.05)
+        request = world.request("is_deaf")
+        timeout_ms = 20 if how == "timeout" else None
+        work = asyncio.create_task(supervisor.run_step(request, backend="misbehaving", timeout_ms=timeout_ms))
+        await until(lambda: supervisor.is_live("s-is_deaf-1"))
+        if how == "caller cancelled":
+            work.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await work
+        else:
+            if how == "cancel":
+                assert supervisor.cancel("s-is_deaf-1")
+            with pytest.raises(SessionFailed) as caught:
+                await work
+            assert caught.value.failure.code == "session.stuck"
+        assert not supervisor.is_live("s-is_deaf-1")
+
+    run_in(world, story)
+
+
+def test_a_session_that_was_stopped_leaves_its_task_as_it_was(world):
+    async def story() -> None:
+        supervisor = world.supervisor()
+
+        async def step() -> str:
+            failure = await failure_of(supervisor, world.request(), "gated")
+            await asyncio.sleep(0.01)
+            return failure.code
+
+        work = asyncio.create_task(step())
+        await until(lambda: world.gated.inside)
+        supervisor.cancel("s-a-1")
+        assert await work == "session.cancelled"
+
+    run_in(world, story)
+
+
 def test_a_paused_session_stops_behind_its_next_recorded_turn_and_goes_on_from_there(tmp_path):
     world = World(tmp_path, "steps: {a: {output: ok, delay_ms: 50, writes: {f: 1x, g: 2x}}}")
 
@@ -252,7 +318,7 @@ def test_a_paused_session_stops_behind_its_next_recorded_turn_and_goes_on_from_t
 
 def test_a_session_run_again_after_a_crash_is_handed_what_it_recorded(world):
     async def story() -> None:
-        log, _, _ = open_log(world.store, "s-a-1", Belonging(root="r1", guard="s-a-1", run_id="r1"))
+        log, _, _ = open_log(world.journal("s-a-1"), "s-a-1", Belonging(root="r1", run_id="r1"))
         log.append({"kind": "input", "text": "go"})
         log.append({"kind": "response", "output": "from before"})
         result = await world.supervisor().run_step(world.request("a", execution=2), backend="scripted")
@@ -265,7 +331,7 @@ def test_a_session_run_again_after_a_crash_is_handed_what_it_recorded(world):
 def test_a_large_entry_is_stored_beside_the_log_and_comes_back_whole(world):
     async def story() -> None:
         text = "long " * MAX_INLINE_BYTES
-        log, _, _ = open_log(world.store, "big", Belonging(root="r1", guard="big", run_id="r1"))
+        log, _, _ = open_log(world.journal("big"), "big", Belonging(root="r1", run_id="r1"))
         log.append({"kind": "response", "output": text})
         (envelope,) = world.store.log("big")
         assert len(str(envelope.data)) < 200
@@ -274,14 +340,74 @@ def test_a_large_entry_is_stored_beside_the_log_and_comes_back_whole(world):
     run_in(world, story)
 
 
-def test_what_ends_a_session_can_be_left_to_the_caller_s_transaction(world):
+def test_what_ends_a_session_waits_for_its_owner_s_next_commit(world):
     async def story() -> None:
-        carry: list[Batch] = []
-        result = await world.supervisor().run_step(world.request("a"), backend="scripted", carry=carry)
+        journal = world.journal("r1")
+        supervisor = world.supervisor()
+        result = await supervisor.run_step(world.request("a"), backend="scripted", journal=journal)
         assert result.output == "OK from a"
         assert read_entries(world.store, "s-a-1") == []
-        world.store.write(carry)
+        journal.write(Batch(root="r1", epoch=0, envelopes=[Tree("r1").event()]))
         assert [entry["kind"] for entry in read_entries(world.store, "s-a-1")] == ["input", "response"]
+        await supervisor.run_step(world.request("b"), backend="scripted", journal=journal, durable=True)
+        assert [entry["kind"] for entry in read_entries(world.store, "s-b-1")] == ["input", "response"]
+
+    run_in(world, story)
+
+
+class Speaking:
+    """A back end whose sessions have something to say that was paid for, ten times."""
+
+    name = "speaking"
+
+    async def aclose(self) -> None:
+        """Nothing is held."""
+
+    async def run(self, request: SessionRequest, record: Record, progress: Progress) -> SessionResult:
+        for number in range(10):
+            await asyncio.sleep(0)
+            await record({"kind": "response", "text": f"{request.step} {number}"})
+        return SessionResult(output="done")
+
+
+@pytest.mark.parametrize("sessions", [1, 16])
+def test_sessions_that_speak_at_once_share_a_commit_and_nobody_waits_for_more(world, sessions):
+    commits: list[int] = []
+
+    async def story() -> None:
+        world.backends["speaking"] = Speaking()
+        journal, write = world.journal("r1"), world.store.write
+
+        def count(batches: Sequence[Batch]) -> None:
+            write(batches)
+            commits.append(sum(len(batch.envelopes) for batch in batches))
+
+        world.store.write = count
+        supervisor = world.supervisor()
+        requests = [world.request(f"s{number}") for number in range(sessions)]
+        steps = (supervisor.run_step(one, backend="speaking", journal=journal) for one in requests)
+        await asyncio.gather(*steps)
+        for number in range(sessions):
+            said = [entry.get("text") for entry in read_entries(world.store, f"s-s{number}-1")[1:]]
+            assert said == [f"s{number} {turn}" for turn in range(10)]
+        assert commits == [2 * sessions] + [sessions] * 9
+
+    run_in(world, story)
+
+
+def test_a_commit_that_fails_is_told_to_every_session_that_waits_for_it(world):
+    async def story() -> None:
+        world.backends["speaking"] = Speaking()
+        owner = this_process()
+        old = world.store.acquire("r1", replace(owner, pid=2**22 + 1, started="dead"))
+        world.store.acquire("r1", owner)
+        journal, supervisor = Journal(world.store, "r1", old), world.supervisor()
+        steps = (
+            supervisor.run_step(world.request(f"s{number}"), backend="speaking", journal=journal)
+            for number in range(5)
+        )
+        told = await asyncio.gather(*steps, return_exceptions=True)
+        assert [type(error) for error in told] == [LeaseLost] * 5
 
     run_in(world, story)
 
@@ -292,9 +418,11 @@ def test_under_a_lease_a_session_of_an_old_owner_cannot_write(world):
         old = world.store.acquire("r1", replace(owner, pid=2**22 + 1, started="dead"))
         new = world.store.acquire("r1", owner)
         supervisor = world.supervisor()
-        assert (await supervisor.run_step(world.request("a"), backend="scripted", lease=new)).output
+        journal, late = (Journal(world.store, "r1", lease) for lease in (new, old))
+        request = world.request("a")
+        assert (await supervisor.run_step(request, backend="scripted", journal=journal, durable=True)).output
         with pytest.raises(LeaseLost):
-            await supervisor.run_step(world.request("b"), backend="scripted", lease=old)
+            await supervisor.run_step(world.request("b"), backend="scripted", journal=late, durable=True)
         assert read_entries(world.store, "s-b-1") == []
 
     run_in(world, story)

@@ -11,6 +11,7 @@ from fanfold.sessions.log import read_children
 from fanfold.sessions.opened import Settings
 from fanfold.sessions.processes import run_process
 from fanfold.sessions.supervisor import Supervisor
+from fanfold.store.journal import Journal
 from fanfold.store.sqlite import SqliteStore
 from tests.session_requests import session_request
 
@@ -77,6 +78,10 @@ class World:
             "gated": self.gated,
             "shell": Shell(),
         }
+
+    def journal(self, root: str) -> Journal:
+        """Where the owner of a tree writes, in a store without leases."""
+        return Journal(self.store, root)
 
     def supervisor(self, **given: Any) -> Supervisor:
         return Supervisor(self.store, self.backends, **given)

@@ -4,7 +4,7 @@ Rules
 * A back end runs one session for one attempt of one step. It never starts sessions, never decides
   about retries, timeouts or workspaces, and keeps nothing between sessions.
 * Whatever it learns from outside (a model's response, a tool's result) it hands to `record` as it
-  arrives. Recorded entries are durable when `record` returns, and come back as `entries` when the
+  arrives. Recorded entries are durable when that returns, and come back as `entries` when the
   session runs again after a crash: what was paid for once is not asked for again.
 * It ends by returning a `SessionResult`, by raising `SessionFailed` with the failure's class, or by
   being cancelled; then it must leave nothing running.
@@ -12,7 +12,7 @@ Rules
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, TypeAlias
 
 from msgspec import Struct, field
@@ -26,11 +26,20 @@ from fanfold.text.json_value import as_text
 
 Entry: TypeAlias = Mapping[str, Any]
 """One recorded fact of a session: `{"kind": "response" | "tool_call" | "tool_result" | "input", …}`."""
-Record: TypeAlias = Callable[[Entry], Awaitable[None]]
 Progress: TypeAlias = Callable[[Entry], None]
 
 SUMMARY_CHARS = 600
 """Of a step's output, for the steps that depend on it."""
+
+
+class Record(Protocol):
+    """Remembers an entry."""
+
+    async def __call__(self, entry: Entry, *, may_wait: bool = False) -> None:
+        """Return when the entry is durable. What nobody paid for, and nothing but the end of the session
+        follows from, may wait for the next commit.
+        """
+        ...
 
 
 class SessionFailed(WorldError):

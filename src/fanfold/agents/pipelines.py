@@ -176,15 +176,14 @@ class _Staged:
             raise SessionFailed(failure) from None
 
     def _recorder(self, number: int) -> Record:
-        async def record(entry: Entry) -> None:
+        async def record(entry: Entry, *, may_wait: bool = False) -> None:  # noqa: ARG001 - the end may be far
             await self.note(number, entry)
 
         return record
 
     async def note(self, number: int, entry: Entry) -> None:
-        """Record something of a stage. No entry of it is the session's last: the step's end may be far."""
-        plain = {key: value for key, value in entry.items() if key != "last"}
-        await self._record({**plain, STAGE: number})
+        """Record something of a stage."""
+        await self._record({**entry, STAGE: number})
 
     def _blame(self, failed: SessionFailed, number: int, stage: Stage) -> None:
         """Say which stage it was, and count what the stages before it spent."""

@@ -14,6 +14,7 @@ from fanfold.process_identity import ProcessIdentity
 from fanfold.sessions.lineage import Child
 from fanfold.sessions.log import Belonging, SessionLog, open_log, read_entries
 from fanfold.sessions.places import Places
+from fanfold.store.journal import Journal
 from fanfold.store.protocol import Lease, Store
 
 
@@ -52,13 +53,16 @@ class Ancestry:
             lease = None if self._owner is None else self._store.acquire(root_id, self._owner)
             self._leases[root_id] = lease
         lease = self._leases[root_id]
-        epoch = 0 if lease is None else lease.epoch
-        return Belonging(root=root_id, epoch=epoch, run_id=session_id, parent_id=parent_id, depth=depth)
+        return Belonging(root=root_id, run_id=session_id, parent_id=parent_id, depth=depth)
+
+    def journal(self, root_id: str) -> Journal:
+        """Where sessions below a root write; each its own, under the lease that `belonging` took."""
+        return Journal(self._store, root_id, self._leases[root_id])
 
     def child_log(self, child: Child, root_id: str) -> SessionLog:
         """The log of a child, to be continued."""
         place = self.belonging(child.session_id, root_id, child.parent_id, child.depth)
-        return open_log(self._store, child.session_id, place)[0]
+        return open_log(self.journal(root_id), child.session_id, place)[0]
 
     def parent_log(self, parent_id: str, root_id: str, depth: int) -> SessionLog:
         """The log of a parent: the one it writes itself while it runs."""
@@ -66,7 +70,7 @@ class Ancestry:
         if log is None:
             above = parent_id.rpartition(".")[0] if depth else None
             place = self.belonging(parent_id, root_id, above, depth)
-            log = open_log(self._store, parent_id, place)[0]
+            log = open_log(self.journal(root_id), parent_id, place)[0]
         self._logs[parent_id] = log
         return log
 

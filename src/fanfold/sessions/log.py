@@ -1,10 +1,9 @@
 """A session's own log: what was said and done in it, what became of its children and of its workspace.
 
 Rules
-* An entry is durable when `append` returns, with one exception that costs nothing: entries that end a
-  turn and that nobody paid for (`"last": true`), and the input that began it, may be held back (`hold`),
-  for the caller to write in the same transaction as the end of the step. A crash before that transaction
-  loses both or neither.
+* An entry is numbered when it is held, and written with the next commit of the journal: the session's own,
+  when it waits in `flush`, or whoever's comes first. So one that ends a session and that nobody paid for goes
+  with the end of its step, and a crash before that loses both or neither.
 * One `SessionLog` per log and process: it alone knows the next number.
 * An entry larger than `MAX_INLINE_BYTES` is stored as a blob and referred to by hash, so the size of a log
   does not depend on how much an agent said. Reading puts it back.
@@ -14,7 +13,7 @@ Rules
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from hashlib import blake2b
 from typing import Any
 
@@ -23,7 +22,8 @@ from msgspec import Struct
 
 from fanfold.agents.backend import Entry
 from fanfold.kernel.events import Envelope, SubagentEvent
-from fanfold.store.protocol import Batch, Store
+from fanfold.store.journal import Journal
+from fanfold.store.protocol import Store
 
 MAX_INLINE_BYTES = 8 * 1024
 
@@ -32,13 +32,10 @@ _encode = msgspec.json.Encoder().encode
 
 
 class Belonging(Struct, frozen=True, kw_only=True):
-    """Where a session stands: whose lease guards its log, and the run or session it serves."""
+    """Where a session stands: the run or session it serves, and the tree that belongs to."""
 
     root: str
-    """The run tree or root session whose lease is checked at each write; also what removal goes by."""
-    epoch: int = 0
-    guard: str = ""
-    """Whose lease that is when it is not the root's: a session nobody else can own guards itself."""
+    """The run tree or root session; also what removal goes by."""
     run_id: str
     parent_id: str | None = None
     depth: int = 0
@@ -48,79 +45,67 @@ class Belonging(Struct, frozen=True, kw_only=True):
 class SessionLog:
     """Appends to one session's log."""
 
-    __slots__ = ("_belonging", "_held", "_held_blobs", "_seq", "_store", "session_id")
+    __slots__ = ("_belonging", "_seq", "_store", "journal", "session_id")
 
-    def __init__(self, store: Store, session_id: str, belonging: Belonging, last_seq: int) -> None:
+    def __init__(self, journal: Journal, session_id: str, belonging: Belonging, last_seq: int) -> None:
+        self.journal = journal
         self.session_id = session_id
-        self._store = store
+        self._store = journal.store
         self._belonging = belonging
         self._seq = last_seq
-        self._held: list[Envelope] = []
-        self._held_blobs: list[tuple[str, bytes]] = []
 
     def append(self, entry: Entry) -> None:
         """Write one entry, and whatever is held, durably."""
+        before = self._seq
         self.hold(entry)
-        self.flush()
+        self._write(before)
 
     def append_child(self, event: SubagentEvent) -> None:
         """Write a step in the life of a child of this session durably."""
+        before = self._seq
         self._put("subagent_event", event)
-        self.flush()
+        self._write(before)
 
     def append_evidence(self, type_name: str, data: dict[str, Any]) -> None:
         """Write a fact that nobody said durably, as an event of its own type (`workspace_event`)."""
+        before = self._seq
         self._put(type_name, data)
-        self.flush()
+        self._write(before)
 
     def hold(self, entry: Entry) -> None:
-        """Number an entry that will be written with the next one, or by whoever takes the batch."""
-        data: dict[str, Any] = {key: value for key, value in entry.items() if key != "last"}
+        """Number an entry, to be written with the next commit."""
+        data: Mapping[str, Any] = entry
         encoded = _encode(data)
         clean = self._store.clean(encoded)
         if clean is not encoded:
             encoded, data = clean, msgspec.json.decode(clean)
         if len(encoded) > MAX_INLINE_BYTES:
             name = blake2b(encoded, digest_size=16).hexdigest()
-            self._held_blobs.append((name, encoded))
             data = {"kind": data.get("kind", ""), "blob": name, "bytes": len(encoded)}
-        self._put("session_event", data)
+            self._put("session_event", data, ((name, encoded),))
+        else:
+            self._put("session_event", data)
 
     def cleaned(self, text: str) -> str:
         """A text without secrets, for what is told elsewhere than in this log."""
         encoded = _encode(text.encode("utf-8", "replace").decode())
         return str(msgspec.json.decode(self._store.clean(encoded)))
 
-    def take(self) -> Batch | None:
-        """What is held, for the caller to write; it must not get lost unless the session does too."""
-        if not self._held:
-            return None
-        place = self._belonging
-        batch = Batch(
-            root=place.guard or place.root,
-            epoch=place.epoch,
-            envelopes=tuple(self._held),
-            blobs=tuple(self._held_blobs),
-        )
-        self._held = []
-        self._held_blobs = []
-        return batch
+    async def flush(self) -> None:
+        """Return when everything said so far is durable."""
+        await self.journal.flush()
 
-    def flush(self) -> None:
-        """Write what is held."""
-        batch = self.take()
-        if batch is None:
-            return
+    def _write(self, before: int) -> None:
         try:
-            self._store.write([batch])
+            self.journal.write()
         except BaseException:
-            self._seq -= len(batch.envelopes)  # nothing happened, so the numbers are free again
+            self._seq = before  # nothing happened, so the numbers are free again
             raise
 
-    def _put(self, type_name: str, data: Any) -> None:
+    def _put(self, type_name: str, data: Any, blobs: Sequence[tuple[str, bytes]] = ()) -> None:
         place = self._belonging
         self._seq += 1
-        self._held.append(
+        self.journal.hold(
             Envelope(
                 self.session_id,
                 self._seq,
@@ -133,25 +118,27 @@ class SessionLog:
                 place.parent_id,
                 place.depth,
                 place.path,
-                place.epoch,
-            )
+                self.journal.epoch,
+            ),
+            blobs,
         )
 
 
 def open_log(
-    store: Store, session_id: str, belonging: Belonging
+    journal: Journal, session_id: str, belonging: Belonging
 ) -> tuple[SessionLog, list[Entry], list[SubagentEvent]]:
     """The log of a session, to be continued, with what it already holds: its entries and its children."""
     entries: list[Entry] = []
     children: list[SubagentEvent] = []
     seq = 0
+    store = journal.store
     for envelope in store.log(session_id):
         seq = envelope.seq
         if envelope.type == "session_event":
             entries.append(_unpack(store, envelope.data))
         elif envelope.type == "subagent_event":
             children.append(msgspec.convert(envelope.data, SubagentEvent))
-    return SessionLog(store, session_id, belonging, seq), entries, children
+    return SessionLog(journal, session_id, belonging, seq), entries, children
 
 
 def read_entries(store: Store, session_id: str) -> list[Entry]:

@@ -274,6 +274,11 @@ async def end_tree(process: Process, *, grace_s: float = GRACE_S) -> None:
     await insist(process.end(grace_s))
 
 
+def has_processes(session_id: str) -> bool:
+    """Whether any tree of a session is left."""
+    return session_id in _live
+
+
 async def end_session(session_id: str, *, grace_s: float = GRACE_S) -> None:
     """End every tree of a session; returns when no process of it is left."""
     while trees := _live.get(session_id):

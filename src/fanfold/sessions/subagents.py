@@ -169,6 +169,11 @@ class Subagents:
             raise NotFoundError("subagent.not_found", message, hint="list the subagents of the session")
         return self._project(child)
 
+    @property
+    def some_run(self) -> bool:
+        """Whether any child runs in this process."""
+        return bool(self._handles)
+
     async def stop_all(self, parent_id: str) -> None:
         """Stop the children of a session that is over, as far as they run here."""
         await self._stop([one for one in self._handles.values() if one.child.parent_id == parent_id])

@@ -17,7 +17,7 @@ import asyncio
 import logging
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import NoReturn
 
 from msgspec import structs
 
@@ -34,58 +34,17 @@ from fanfold.kernel.events import Failure
 from fanfold.process_identity import ProcessIdentity
 from fanfold.sessions.insist import insist
 from fanfold.sessions.lineage import Child
+from fanfold.sessions.live import Live, Stuck
 from fanfold.sessions.log import Belonging, SessionLog, open_log, read_entries
 from fanfold.sessions.opened import Settings
 from fanfold.sessions.places import Places
-from fanfold.sessions.processes import end_session
 from fanfold.sessions.subagents import WAIT_S, Subagents
-from fanfold.store.protocol import Batch, Lease, LeaseLost, Store, StoreFault
+from fanfold.store.journal import Journal
+from fanfold.store.protocol import LeaseLost, Store, StoreFault
 
 GRACE_S = 2.0
-STUCK_S = 10.0
-"""How long a back end may ignore being cancelled after its processes were killed."""
-_ENDS_A_TURN = frozenset({"response", "tool_result"})
 
 _log = logging.getLogger(__name__)
-
-
-class Live:
-    """A session that is running in this process."""
-
-    __slots__ = ("carries", "fault", "log", "pausing", "request", "stop_reason", "stopping", "work")
-
-    def __init__(self, request: SessionRequest, log: SessionLog, carries: bool) -> None:
-        self.request = request
-        self.log = log
-        self.carries = carries
-        self.work: asyncio.Task[SessionResult] | None = None
-        self.fault: LeaseLost | StoreFault | BugError | None = None
-        self.pausing = False
-        self.stop_reason = ""
-        self.stopping: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        """Done when somebody wants the session to end: from then on the grace period counts."""
-
-    async def record(self, entry: Entry) -> None:
-        """What a back end calls as it learns something."""
-        try:
-            if self.carries and entry.get("last"):
-                self.log.hold(entry)
-            else:
-                self.log.append(entry)
-        except (LeaseLost, StoreFault, BugError) as fault:
-            self.fault = fault
-            raise
-        if self.pausing and entry.get("kind") in _ENDS_A_TURN and "output" not in entry:
-            self.stop("paused")
-            await asyncio.sleep(0)  # where the request to stop arrives
-
-    def stop(self, reason: str) -> None:
-        """Ask the back end to stop; the reason goes into the failure."""
-        self.stop_reason = self.stop_reason or reason
-        if not self.stopping.done():
-            self.stopping.set_result(None)
-        if self.work is not None:
-            self.work.cancel()
 
 
 class Supervisor:
@@ -124,21 +83,22 @@ class Supervisor:
         backend: str,
         timeout_ms: int | None = None,
         on_progress: Progress | None = None,
-        lease: Lease | None = None,
-        carry: list[Batch] | None = None,
+        journal: Journal | None = None,
+        durable: bool = False,
     ) -> SessionResult:
         """Run one attempt of one step; raises `SessionFailed`.
 
-        `lease` guards the session's log by the lease of its run tree. When `carry` is given, the entry
-        that ends the session is not written here but put there, for the transaction that ends the step.
+        `journal` is where the owner of its run tree writes. What the session said last, if nobody paid for
+        it, is written with the next commit there; before this returns when it must be `durable`, or when
+        there is no journal.
         """
         if request.session_id in self._live:
             raise BugError("session.twice", f"session {request.session_id} is running already")
         door = self._door(backend)
         await self._places.take()
         try:
-            live = self._open(request, self._belonging(request, lease), carry is not None)
-            return await self._supervise(live, door, timeout_ms, on_progress, carry)
+            live = self._open(request, journal)
+            return await self._supervise(live, door, timeout_ms, on_progress, durable or journal is None)
         finally:
             self._places.give_back()
 
@@ -150,8 +110,8 @@ class Supervisor:
         await self._places.take()
         try:
             on_start()
-            live = Live(request, log, carries=False)
-            return await self._supervise(live, door, round(settings.timeout_s * 1_000), None, None)
+            live = Live(request, log, self.grace_s)
+            return await self._supervise(live, door, round(settings.timeout_s * 1_000), None, True)
         finally:
             self._places.give_back()
 
@@ -161,43 +121,37 @@ class Supervisor:
         door: Backend,
         timeout_ms: int | None,
         on_progress: Progress | None,
-        carry: list[Batch] | None,
+        durable: bool,
     ) -> SessionResult:
-        request = live.request
+        request, log = live.request, live.log
         self._live[request.session_id] = live
-        live.work = asyncio.create_task(
-            door.run(request, live.record, on_progress or _ignore), name=request.session_id
-        )
+        log.journal.sessions += 1
+        result: SessionResult | None = None
+        error: BaseException | None = None
         try:
-            timeout_s = None if timeout_ms is None else timeout_ms / 1_000
-            ends: set[asyncio.Future[Any]] = {live.work, live.stopping}
-            done, _ = await asyncio.wait(ends, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
-            if not done:
-                live.stop_reason = live.stop_reason or "timeout"
-        finally:
-            try:
+            result = await live.run(door.run(request, live.record, on_progress or _ignore), timeout_ms)
+        except BaseException as raised:  # noqa: BLE001 - told when nothing of the session is left
+            error = raised
+        try:
+            if live.leaves_something or self.children.some_run:
                 await insist(self._end(live))
-            finally:
-                del self._live[request.session_id]
-                _settle(live, carry)
-        return _outcome(live, timeout_ms)
+            if durable and live.fault is None:
+                await log.flush()
+        finally:
+            log.journal.sessions -= 1
+            del self._live[request.session_id]
+        if live.is_called_away:
+            raise asyncio.CancelledError
+        if error is not None or live.fault is not None:
+            _tell(live, error, timeout_ms)
+        assert result is not None, "a session ends with a result or an error"
+        return result
 
     # ------------------------------------------------------------------------------------- ending
 
     async def _end(self, live: Live) -> None:
-        """Ask, wait, kill, drain."""
-        work = live.work
-        assert work is not None, "a session is supervised from its start"
-        if not work.done():
-            work.cancel()
-            await asyncio.wait({work}, timeout=self.grace_s)
-        await end_session(live.request.session_id, grace_s=self.grace_s if work.done() else 0.0)
-        if not work.done():
-            work.cancel()
-            _, stuck = await asyncio.wait({work}, timeout=STUCK_S)
-            if stuck:
-                _log.error("the back end of session %s ignores being cancelled", live.request.session_id)
-                live.stop_reason = "stuck"
+        """See that nothing of a session is left."""
+        await live.end_processes()
         await self.children.stop_all(live.request.session_id)
 
     def cancel(self, session_id: str) -> bool:
@@ -231,11 +185,10 @@ class Supervisor:
     async def aclose(self) -> None:
         """Stop everything that runs here and give the leases of sessions by hand back."""
         await self.children.stop_everything()
-        for live in tuple(self._live.values()):
+        running = tuple(self._live.values())
+        for live in running:
             live.stop("cancelled")
-            if live.work is not None:
-                await asyncio.wait({live.work}, timeout=self.grace_s)
-            await end_session(live.request.session_id, grace_s=0.0)
+        await asyncio.gather(*(live.wait() for live in running))
         self.children.above.release()
         for door in self.backends.values():
             await door.aclose()
@@ -272,57 +225,48 @@ class Supervisor:
             raise AuthorError("backend.unknown", message, hint=f"configured here: {known}")
         return door
 
-    def _open(self, request: SessionRequest, belonging: Belonging, carries: bool) -> Live:
-        log, entries = self._open_log(request, belonging)
+    def _open(self, request: SessionRequest, journal: Journal | None) -> Live:
+        log, entries = self._open_log(request, journal)
         if not entries:
             log.hold({"kind": "input", "text": request.prompt})
-        request = structs.replace(request, entries=entries)
-        return Live(request, log, carries)
+        else:
+            request = structs.replace(request, entries=entries)
+        return Live(request, log, self.grace_s)
 
-    def _open_log(self, request: SessionRequest, belonging: Belonging) -> tuple[SessionLog, Sequence[Entry]]:
-        log = self.children.above.known_log(request.session_id)
+    def _open_log(
+        self, request: SessionRequest, journal: Journal | None
+    ) -> tuple[SessionLog, Sequence[Entry]]:
+        session = request.session_id
+        log = self.children.above.known_log(session)
         if log is not None:
-            return log, read_entries(self.store, request.session_id)
-        if request.execution == 1 and not belonging.guard:
-            return SessionLog(self.store, request.session_id, belonging, 0), ()  # nobody can have been here
-        log, entries, _ = open_log(self.store, request.session_id, belonging)
+            return log, read_entries(self.store, session)
+        if journal is None:
+            head = self.store.head(request.run_id)
+            root = request.run_id if head is None else head.root_run_id
+            journal, is_new = Journal(self.store, session), False
+        else:
+            root, is_new = journal.root, request.execution == 1
+        place = Belonging(root=root, run_id=request.run_id, path=request.step)
+        if is_new:  # nobody can have been here
+            return SessionLog(journal, session, place, 0), ()
+        log, entries, _ = open_log(journal, session, place)
         return log, entries
-
-    def _belonging(self, request: SessionRequest, lease: Lease | None) -> Belonging:
-        if lease is not None:
-            return Belonging(root=lease.root, epoch=lease.epoch, run_id=request.run_id, path=request.step)
-        head = self.store.head(request.run_id)
-        root = request.run_id if head is None else head.root_run_id
-        return Belonging(root=root, guard=request.session_id, run_id=request.run_id, path=request.step)
 
 
 def _ignore(_: Entry) -> None:
     return None
 
 
-def _settle(live: Live, carry: list[Batch] | None) -> None:
-    """See to what is held back: it goes to the caller, or into the log now."""
-    if live.fault is not None:
-        return
-    if carry is None:
-        live.log.flush()
-    elif (batch := live.log.take()) is not None:
-        carry.append(batch)
-
-
-def _outcome(live: Live, timeout_ms: int | None) -> SessionResult:
-    """The session's result, or the one failure that says why there is none."""
-    work, request = live.work, live.request
-    assert work is not None, "a session is supervised from its start"
+def _tell(live: Live, error: BaseException | None, timeout_ms: int | None) -> NoReturn:
+    """Raise the one error that says why a session has no result."""
+    request = live.request
     if live.fault is not None:
         raise live.fault
-    if not work.done():
+    assert error is not None, "there is a reason"
+    if isinstance(error, Stuck):
         raise _failed(request, "internal", "session.stuck", "the back end does not stop when asked")
-    if work.cancelled():
+    if isinstance(error, asyncio.CancelledError):
         raise _failed(request, *_why_stopped(live.stop_reason, timeout_ms))
-    error = work.exception()
-    if error is None:
-        return work.result()
     if isinstance(error, SessionFailed):
         if not error.failure.step:
             error.failure = structs.replace(error.failure, step=request.step, attempt=request.attempt)

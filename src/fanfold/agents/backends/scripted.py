@@ -73,7 +73,7 @@ class ScriptedBackend:
             failure = msgspec.structs.replace(answer.fail, step=request.step, attempt=request.attempt)
             raise SessionFailed(failure, answer.usage)
         said: dict[str, Any] = {"kind": "response", "output": answer.output, "usage": _plain(answer)}
-        await record({**said, "last": True})
+        await record(said, may_wait=True)
         return _result(answer.output, answer.usage, turn)
 
     async def aclose(self) -> None:

@@ -121,8 +121,8 @@ class Host:
         if self.tree.root.status == "pending":
             self.post(self.tree.root.id, Started())
         else:
-            assert self.tree.lease is not None
-            epoch = self.tree.lease.epoch
+            assert self.tree.journal is not None
+            epoch = self.tree.journal.epoch
             self.post(self.tree.root.id, Resumed(epoch, raised))
         await self.drive()
 
@@ -210,8 +210,8 @@ class Host:
         return self._leave_when_waiting and is_waiting(self.tree.state) and not self._tasks
 
     def _take_requests(self) -> None:
-        if self.tree.lease is not None:  # whoever took the run over says so in the same way
-            self.tree.store.confirm(self.tree.lease)
+        if self.tree.journal is not None:  # whoever took the run over says so in the same way
+            self.tree.journal.confirm()
         for request in self.tree.store.requests(self.tree.root.id):
             act_on(self.tree, request, now_ms())
             self.tree.requests_done.append(request.id)
@@ -285,12 +285,10 @@ class Host:
             self._unsettled.append(outcome.unsettled)
         reason = self._stop_reasons.pop((start.run, start.step), "")
         if outcome.error is not None and self._holds_the_run(node, outcome.error, reason):
-            self.tree.carry.extend(outcome.carry)  # what was said is not asked for again
             data = _report(
                 self._task(node), node, "interrupted", start.attempt, start.execution, error=outcome.error
             )
         elif outcome.error is not None:
-            self.tree.carry.extend(outcome.carry)
             data = _report(
                 self._task(node),
                 node,
@@ -302,7 +300,6 @@ class Host:
             )
         else:
             output = self.tree.blobs.put(outcome.output)
-            self.tree.carry.extend(outcome.carry)
             key = self._performer.cache_key(node) if node.step.cache else None
             if key is not None:
                 self.tree.remember_cached(key, output)

@@ -41,7 +41,8 @@ from fanfold.runtime.records.blobs import Blobs
 from fanfold.runtime.records.memory import Memory
 from fanfold.runtime.records.values import Values
 from fanfold.runtime.steps.step_type import Job
-from fanfold.store.protocol import Batch, Lease, OutputRow, RunHead, Store
+from fanfold.store.journal import Journal
+from fanfold.store.protocol import Batch, OutputRow, RunHead, Store
 
 Reuse: TypeAlias = Callable[[Node, Job], str | None]
 _encoder = msgspec.json.Encoder()
@@ -52,20 +53,20 @@ def nothing_to_reuse(_node: Node, _job: Job) -> str | None:
 
 
 class RunTree:
-    """`epoch` 0: a reader's copy, which never writes."""
+    """Without a journal: a reader's copy, which never writes."""
 
     def __init__(
         self,
         store: Store,
         first: Event,
-        lease: Lease | None,
+        journal: Journal | None,
         reuse: Reuse = nothing_to_reuse,
         *,
         blobs: Blobs | None = None,
         forked_from: str | None = None,
     ) -> None:
         self.store = store
-        self.lease = lease
+        self.journal = journal
         self.blobs = Blobs(store) if blobs is None else blobs
         self.memory = Memory()
         first = self._without_secrets(first)
@@ -78,8 +79,6 @@ class RunTree:
         self.tree_seq = 0
         self.pending: list[Envelope] = []
         self.requests_done: list[int] = []
-        self.carry: list[Batch] = []
-        """What ends with a step but stands in another log: the last entries of its session."""
         self._written: dict[str, str] = {}
         self._outputs: list[OutputRow] = []
         self._cache: list[tuple[str, str, str]] = []
@@ -93,7 +92,7 @@ class RunTree:
         cls,
         store: Store,
         root: str,
-        lease: Lease | None = None,
+        journal: Journal | None = None,
         reuse: Reuse = nothing_to_reuse,
         *,
         forked_from: str | None = None,
@@ -103,7 +102,7 @@ class RunTree:
         first = next(envelopes, None)
         if first is None:
             raise NotFoundError("run.not_found", f"there is no run {root}", hint="fanfold runs")
-        tree = cls(store, event_of(first), lease, reuse, forked_from=forked_from)
+        tree = cls(store, event_of(first), journal, reuse, forked_from=forked_from)
         tree._count(first)
         tree._replay(envelopes)
         for run in tree.state.runs.values():
@@ -162,7 +161,7 @@ class RunTree:
         seq = self.log_seq[run.id] = self.log_seq.get(run.id, 0) + 1
         self.tree_seq += 1
         parent = run.parent.id if run.parent is not None else None
-        epoch = self.lease.epoch if self.lease is not None else 0
+        epoch = self.journal.epoch if self.journal is not None else 0
         place = (run.id, self.root.id, parent, run.depth, run.path, epoch)
         kind = type_name(event.data)
         data = event.data.data if isinstance(event.data, Evidence) else event.data
@@ -195,10 +194,10 @@ class RunTree:
         jobs, self.answers.jobs = self.answers.jobs, []
         stops, self.answers.stops = self.answers.stops, []
         if written or self.requests_done:
-            assert self.lease is not None
+            assert self.journal is not None, "a reader's copy never writes"
             batch = Batch(
                 root=self.root.id,
-                epoch=self.lease.epoch,
+                epoch=self.journal.epoch,
                 envelopes=written,
                 blobs=self.blobs.take_fresh(),
                 heads=self._changed_heads(written),
@@ -206,8 +205,7 @@ class RunTree:
                 cache=self._cache,
                 requests_done=self.requests_done,
             )
-            carried, self.carry = self.carry, []
-            self.store.write([batch, *carried])
+            self.journal.write(batch)
             self._outputs, self._cache, self.requests_done = [], [], []
         return written, jobs, stops
 

@@ -98,7 +98,8 @@ class HandMeans:
 
 async def serve(project: Project, supervisor: Supervisor) -> None:
     """Host subagents until nothing runs and nothing is asked; raises `LeaseHeld` when another does."""
-    epoch = supervisor.children.above.belonging(HAND, HAND, None, 0).epoch
+    supervisor.children.above.belonging(HAND, HAND, None, 0)
+    epoch = supervisor.children.above.journal(HAND).epoch
     requests = project.store.listen(HAND)
     asked = asyncio.ensure_future(requests.wait())
     try:

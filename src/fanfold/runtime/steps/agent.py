@@ -21,7 +21,7 @@ from fanfold.runtime.steps.step_type import (
     StepType,
 )
 from fanfold.sessions.log import read_entries
-from fanfold.store.protocol import Batch, Store
+from fanfold.store.protocol import Store
 from fanfold.text.excerpts import shorten
 from fanfold.text.json_value import as_text
 from fanfold.text.template import parse_template, render
@@ -41,22 +41,20 @@ class AgentSteps(StepType[AgentAction, AgentJob]):
     async def perform(self, services: Services, execution: Execution[AgentJob]) -> Outcome:
         start, node, _, place, progress = execution
         _check_place(services.store, start, node, place)
-        carry: list[Batch] = []
         role = services.frozen.session_role(node.step)
         try:
             result = await services.supervisor.run_step(
                 _request(role, execution),
                 backend=services.frozen.backend_of(role),
                 on_progress=progress,
-                lease=services.lease,
+                journal=services.journal,
                 # In a snapshot the answer is durable before the merge begins: what is merged is not asked
-                # for again.
-                carry=carry if place.child is None else None,
+                # for again. Elsewhere it is written with the end of the step.
+                durable=place.child is not None,
             )
         except SessionFailed as error:
-            return Outcome(error=error.failure, usage=error.usage, carry=tuple(carry))
-        summary = result.brief
-        return Outcome(result.output, None, summary, result.usage, tuple(carry))
+            return Outcome(error=error.failure, usage=error.usage)
+        return Outcome(result.output, None, result.brief, result.usage)
 
     def task(self, job: AgentJob) -> str:
         return job.prompt

@@ -40,5 +40,5 @@ class FunctionSteps(StepType[FunctionAction, FunctionJob]):
 
 def _call(services: Services, handler: Callable[..., Any], inputs: dict[str, JSON]) -> object:
     """In a thread: the way there took time, so the lease is looked at again."""
-    services.confirm()
+    services.journal.confirm()
     return handler(**inputs)

@@ -34,7 +34,8 @@ from fanfold.runtime.steps.resolving import Settling, takes
 from fanfold.runtime.steps.step_type import Execution, Job, Outcome, Services, Tell, failure
 from fanfold.sessions.log import read_entries
 from fanfold.sessions.supervisor import Supervisor
-from fanfold.store.protocol import Lease, LeaseLost, Store, StoreFault
+from fanfold.store.journal import Journal
+from fanfold.store.protocol import LeaseLost, Store, StoreFault
 
 
 class Performer:
@@ -47,9 +48,9 @@ class Performer:
         find_handler: Callable[[str], Callable[..., Any]],
         isolation: Isolation,
         programs: Programs,
-        lease: Lease,
+        journal: Journal,
     ) -> None:
-        self._services = Services(store, supervisor, frozen, find_handler, programs, lease)
+        self._services = Services(store, supervisor, frozen, find_handler, programs, journal)
         self._isolation = isolation
         self._store = store
         self._supervisor = supervisor
@@ -147,7 +148,7 @@ class Performer:
             outcome = _recall(place.said) or _checked(node, await self._work(execution))
             strayed = await self._isolation.check_shared(node, session, place)
             if outcome.error is None and strayed is not None:
-                return Outcome(error=strayed, usage=outcome.usage, carry=outcome.carry)
+                return Outcome(error=strayed, usage=outcome.usage)
             if outcome.error is None and self._isolation.comes_home(node, place):
                 outcome = await self._bring_home(execution, session, outcome)
         except (StoreFault, LeaseLost, BugError):
@@ -163,7 +164,7 @@ class Performer:
             await self._isolation.remember(place, self._store.clean(_remembered(outcome)))
         merged = None
         if start.execution == 1 or not await self._isolation.is_disputed(settling_ids(session)[0]):
-            self._services.confirm()
+            self._services.journal.confirm()
             merged = await self._isolation.merge(node, place)
             if not takes(self._frozen, node, merged):
                 refused = self._isolation.tell(node, place, merged)
@@ -178,7 +179,7 @@ class Performer:
         return outcome if refused is None else _refused(outcome, refused)
 
     async def _work(self, execution: Execution[Job]) -> Outcome:
-        self._services.confirm()
+        self._services.journal.confirm()
         try:
             return await type_of(execution.node.step).perform(self._services, execution)
         except SessionFailed as error:  # a tool of a script, outside any session
@@ -196,11 +197,11 @@ def _checked(node: Node, outcome: Outcome) -> Outcome:
     else:
         outcome = msgspec.structs.replace(outcome, output=value)
         invalid = check_output(node, value)
-    return outcome if invalid is None else Outcome(error=invalid, usage=outcome.usage, carry=outcome.carry)
+    return outcome if invalid is None else Outcome(error=invalid, usage=outcome.usage)
 
 
 def _refused(outcome: Outcome, refused: Failure) -> Outcome:
-    return Outcome(error=refused, usage=outcome.usage, carry=outcome.carry)
+    return Outcome(error=refused, usage=outcome.usage)
 
 
 def _remembered(outcome: Outcome) -> bytes:

@@ -129,7 +129,8 @@ class Settling:
                 request,
                 backend=self._services.frozen.backend_of(request.role),
                 on_progress=self._progress,
-                lease=self._services.lease,
+                journal=self._services.journal,
+                durable=True,  # what it changed is merged next
             )
             usage = result.usage
         except SessionFailed as error:

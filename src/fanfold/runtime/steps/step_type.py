@@ -26,7 +26,8 @@ from fanfold.runtime.records.frozen import Frozen
 from fanfold.runtime.records.values import Values
 from fanfold.runtime.steps.programs import Programs
 from fanfold.sessions.supervisor import Supervisor
-from fanfold.store.protocol import Batch, Lease, Store
+from fanfold.store.journal import Journal
+from fanfold.store.protocol import Store
 
 Tell = Callable[[Mapping[str, Any]], None]
 
@@ -68,8 +69,6 @@ class Outcome(Struct, frozen=True):
     error: Failure | None = None
     summary: str = ""
     usage: Usage | None = None
-    carry: tuple[Batch, ...] = ()
-    """The end of the session's own log, to be written in the transaction that ends the step."""
     evidence: tuple[dict[str, Any], ...] = ()
     """What happened to the workspace, for the log."""
     unsettled: str = ""
@@ -86,20 +85,15 @@ class Services:
         frozen: Frozen,
         find_handler: Callable[[str], Callable[..., Any]],
         programs: Programs,
-        lease: Lease,
+        journal: Journal,
     ) -> None:
         self.store = store
         self.supervisor = supervisor
         self.frozen = frozen
         self.find_handler = find_handler
         self.programs = programs
-        self.lease = lease
-        """The lease of the tree whose jobs are performed; it guards the sessions' logs too."""
-
-    def confirm(self) -> None:
-        """Right before an effect, from any thread: raises `LeaseLost` when this process may not act."""
-        if self.lease is not None:
-            self.store.confirm(self.lease)
+        self.journal = journal
+        """Where the owner of the tree writes, and so its sessions."""
 
 
 class StepType(Generic[A, J]):

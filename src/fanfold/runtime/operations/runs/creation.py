@@ -20,6 +20,7 @@ from fanfold.runtime.records.blobs import Blobs
 from fanfold.runtime.records.frozen import Frozen, all_steps_below, freeze_roles, to_json, with_stages
 from fanfold.runtime.records.ids import new_run_id
 from fanfold.runtime.steps.programs import Programs
+from fanfold.store.journal import Journal
 
 
 class Options(Struct, frozen=True, kw_only=True):
@@ -75,7 +76,8 @@ def create(
         raise _no_backend(frozen.backend, named=options.backend is not None)
     root = new_run_id()
     lease = project.store.acquire(root)
-    performer = performer_of(project, frozen, programs, supervisor, lease)
+    journal = Journal(project.store, root, lease)
+    performer = performer_of(project, frozen, programs, supervisor, journal)
     blobs = Blobs(project.store)
     data = Created(
         plan=plan,
@@ -88,7 +90,7 @@ def create(
     tree = RunTree(
         project.store,
         first,
-        lease,
+        journal,
         performer.reuse,
         blobs=blobs,
         forked_from=frozen.forked_from,

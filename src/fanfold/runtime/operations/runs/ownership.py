@@ -23,6 +23,7 @@ from fanfold.runtime.steps.programs import Programs
 from fanfold.runtime.steps.toolboxes import Toolboxes
 from fanfold.runtime.views.report import write_mirror
 from fanfold.sessions.supervisor import Supervisor
+from fanfold.store.journal import Journal
 from fanfold.store.protocol import Lease, LeaseHeld
 
 
@@ -74,8 +75,9 @@ def own(project: Project, root: str, ask: Ask | None = None) -> Owned:
         frozen = _frozen_at_first(project, root)
         programs = Programs(project.isolation, unsafe=frozen.unsafe)
         supervisor = supervise(project, frozen, programs, ask)
-        performer = performer_of(project, frozen, programs, supervisor, lease)
-        tree = RunTree.load(project.store, root, lease, performer.reuse, forked_from=frozen.forked_from)
+        journal = Journal(project.store, root, lease)
+        performer = performer_of(project, frozen, programs, supervisor, journal)
+        tree = RunTree.load(project.store, root, journal, performer.reuse, forked_from=frozen.forked_from)
         if tree.root.status not in RUN_TERMINAL:
             _clear_up(project, tree)
     except BaseException:
@@ -101,7 +103,7 @@ def supervise(project: Project, frozen: Frozen, programs: Programs, ask: Ask | N
 
 
 def performer_of(
-    project: Project, frozen: Frozen, programs: Programs, supervisor: Supervisor, lease: Lease
+    project: Project, frozen: Frozen, programs: Programs, supervisor: Supervisor, journal: Journal
 ) -> Performer:
     """What carries out the steps of one run."""
     return Performer(
@@ -112,7 +114,7 @@ def performer_of(
         project.handlers.find,
         project.isolation,
         programs,
-        lease,
+        journal,
     )
 
 

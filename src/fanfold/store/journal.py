@@ -1,0 +1,86 @@
+"""What the owner of a run tree writes: decisions of its host and entries of its sessions, in one stream.
+
+Rules
+* Whatever is held goes with the next commit, whoever makes it. So an entry that nobody waits for costs no
+  commit of its own, and is never later on the disk than what its session led to.
+* Who has to know that an entry is durable waits in `flush`. A session that is alone commits at once, in its
+  own turn of the loop; where several run, those that speak in the same turn share one commit.
+* A write that failed failed for everybody whose entries were in it. The numbers given out since are wrong
+  then, so the journal is of no more use: whoever owns the tree has to stop, and the log is the truth.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import suppress
+
+from msgspec.structs import replace
+
+from fanfold.kernel.events import Envelope
+from fanfold.store.protocol import Batch, Lease, Store
+
+
+class Journal:
+    """The writes of one owner to one tree, under its lease; without one, of the only process there is."""
+
+    def __init__(self, store: Store, root: str, lease: Lease | None = None) -> None:
+        self.store = store
+        self.root = root
+        self.epoch = 0 if lease is None else lease.epoch
+        self._lease = lease
+        self.sessions = 0
+        """How many sessions write here at present."""
+        self._held: list[Envelope] = []
+        self._blobs: list[tuple[str, bytes]] = []
+        self._waiting: list[asyncio.Future[None]] = []
+
+    def confirm(self) -> None:
+        """Right before an effect, from any thread: raises `LeaseLost` when this process may not act."""
+        if self._lease is not None:
+            self.store.confirm(self._lease)
+
+    def hold(self, envelope: Envelope, blobs: Sequence[tuple[str, bytes]] = ()) -> None:
+        """Have an entry written with the next commit."""
+        self._held.append(envelope)
+        self._blobs += blobs
+
+    def write(self, batch: Batch | None = None) -> None:
+        """Commit what is held, and `batch` with it. Raises `LeaseLost` or `StoreFault`."""
+        held, self._held = self._held, []
+        blobs, self._blobs = self._blobs, []
+        waiting, self._waiting = self._waiting, []
+        if batch is None:
+            batch = Batch(root=self.root, epoch=self.epoch, envelopes=held, blobs=blobs)
+        elif held:
+            batch = replace(batch, envelopes=[*held, *batch.envelopes], blobs=[*blobs, *batch.blobs])
+        try:
+            self.store.write([batch])
+        except BaseException as error:
+            for turn in waiting:
+                if not turn.done():
+                    turn.set_exception(error)
+            raise
+        for turn in waiting:
+            if not turn.done():
+                turn.set_result(None)
+
+    async def flush(self) -> None:
+        """Return when everything that is held now is durable."""
+        if not self._held:
+            return
+        if self.sessions <= 1:
+            self.write()
+            return
+        loop = asyncio.get_running_loop()
+        turn: asyncio.Future[None] = loop.create_future()
+        if not self._waiting:
+            loop.call_soon(self._write_for_all)  # behind all who are ready to speak now
+        self._waiting.append(turn)
+        await turn
+
+    def _write_for_all(self) -> None:
+        if not self._held:
+            return  # somebody's commit took it along
+        with suppress(Exception):  # everybody who waits is told, and who does not finds out
+            self.write()
