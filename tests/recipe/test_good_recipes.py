@@ -18,6 +18,7 @@ from fanfold.recipe.language import keys
 from fanfold.recipe.schema import json_schema
 from fanfold.text import parse
 from fanfold.text.diagnostics import render_text
+from fanfold.text.shapes import Shape
 from tests.recipe.known import HERE, ROLES, compile_file
 
 FILES = sorted((HERE / "good").glob("*.yaml"))
@@ -58,7 +59,7 @@ def test_the_editors_schema_accepts_every_good_recipe(file: Path):
 def test_the_good_recipes_use_every_key_of_the_language():
     used: set[tuple[str, str]] = set()
 
-    def walk(node: parse.Node | None, shape: keys.Shape) -> None:
+    def walk(node: parse.Node | None, shape: Shape) -> None:
         assert isinstance(node, parse.Mapping)
         for word, value in node.entries:
             used.add((shape.name, word.text))

@@ -23,7 +23,7 @@ import msgspec
 from fanfold.errors import AuthorError
 from fanfold.kernel.plan import JSON
 from fanfold.recipe.refusal import RecipeRefused
-from fanfold.text.parse import FORBIDDEN, parse, plain
+from fanfold.text.parse import BUILT_RECIPE, FORBIDDEN, parse, plain
 from fanfold.text.scalars import resolve
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ class Recipe:
     def from_yaml(cls, text: str | bytes) -> Self:
         """Read a recipe; raises `RecipeRefused` when the text is no YAML map."""
         data = text.encode() if isinstance(text, str) else text
-        tree, source, report = parse(data, "recipe", bounded=False)
+        tree, source, report = parse(data, "recipe", BUILT_RECIPE)
         if tree is None or not report.ok:
             raise RecipeRefused("FILE", report.diagnostics, {source.file: source})
         value = plain(tree)
@@ -94,7 +94,7 @@ class Recipe:
         from fanfold.recipe.compile import compile_recipe
 
         file = os.path.join(folder, f"<{self.value.get('name', 'recipe')}>")  # a name no file has
-        return compile_recipe(self.to_yaml().encode(), file, around, bounded=False)
+        return compile_recipe(self.to_yaml().encode(), file, around, form=BUILT_RECIPE)
 
     @property
     def name(self) -> str:

@@ -21,11 +21,11 @@ from fanfold.recipe.assembly import assemble_plan
 from fanfold.recipe.checks.unit import Unit
 from fanfold.recipe.drafts.draft import Draft
 from fanfold.recipe.inputs import literal_problem
-from fanfold.recipe.language.notes import quoted
 from fanfold.recipe.passes import read_unit, warn_unused
 from fanfold.recipe.surroundings import Found, Surroundings
 from fanfold.text.diagnostics import Report
-from fanfold.text.parse import Scalar
+from fanfold.text.notes import quoted
+from fanfold.text.parse import RECIPE, Format, Scalar
 
 MAX_SUB_WORKFLOWS = 256
 
@@ -52,10 +52,10 @@ class Closure(Struct):
     """Answers of the library, by the folder asked from and the reference."""
     too_deep: set[int] = field(default_factory=set)
 
-    def enter(self, data: bytes, file: str, identity: str, *, bounded: bool = True) -> Unit | None:
-        """Compile a file and everything below it; `bounded` says whether limits on text hold for it."""
+    def enter(self, data: bytes, file: str, identity: str, *, form: Format = RECIPE) -> Unit | None:
+        """Compile a file and everything below it; `form` says which limits on text hold for it."""
         errors_before = _errors(self.report)
-        unit = read_unit(data, file, self.around, self.report, bounded=bounded)
+        unit = read_unit(data, file, self.around, self.report, form=form)
         self.units[identity] = unit
         if unit is None:
             return None

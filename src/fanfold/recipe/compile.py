@@ -22,6 +22,7 @@ from fanfold.recipe.closure import Closure
 from fanfold.recipe.inputs import bind_inputs, parse_input_text, problems_with
 from fanfold.recipe.surroundings import Ceilings, Found, Recipes, RoleFacts, Surroundings
 from fanfold.text.diagnostics import Range, Report, Source
+from fanfold.text.parse import RECIPE, Format
 
 __all__ = [
     "Ceilings",
@@ -54,15 +55,15 @@ def compile_recipe(
     around: Surroundings,
     *,
     inputs: Mapping[str, JSON] | None = None,
-    bounded: bool = True,
+    form: Format = RECIPE,
 ) -> Compiled:
     """Compile a recipe and all it calls; with `inputs`, also check that they fit what it declares.
 
-    `bounded=False` is for text made from a recipe built in code: limits on files do not hold for it.
+    `form` is another one for text made from a recipe built in code: limits on files do not hold for it.
     """
-    report = Report()
+    report = Report("recipe")
     closure = Closure(around, report, file)
-    root = closure.enter(data, file, os.path.realpath(file), bounded=bounded)
+    root = closure.enter(data, file, os.path.realpath(file), form=form)
     if root is not None and inputs is not None:
         _check_inputs(root, inputs)
     units = [unit for unit in closure.units.values() if unit is not None]

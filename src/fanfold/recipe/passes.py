@@ -20,23 +20,23 @@ from fanfold.recipe.drafts.draft import Draft, Scope
 from fanfold.recipe.drafts.roles import find_role
 from fanfold.recipe.drafts.survey import survey_steps
 from fanfold.recipe.inputs import read_inputs
-from fanfold.recipe.language.entries import Entries, read_entries
 from fanfold.recipe.language.keys import BUDGET, DEFAULTS, LIMITS, RECIPE
-from fanfold.recipe.language.notes import Notes, quoted
 from fanfold.recipe.phases import check_phase, survey_phases
 from fanfold.recipe.surroundings import Surroundings
 from fanfold.text import parse
 from fanfold.text.diagnostics import Report
+from fanfold.text.entries import Entries, read_entries
+from fanfold.text.notes import Notes, quoted
 from fanfold.text.parse import Scalar
 
 DEFAULT_MAX_STEPS = 1_000
 
 
 def read_unit(
-    data: bytes, file: str, around: Surroundings, report: Report, *, bounded: bool = True
+    data: bytes, file: str, around: Surroundings, report: Report, *, form: parse.Format = parse.RECIPE
 ) -> Unit | None:
     """Read and check one file; None when it is not even a map of keys."""
-    tree, source, problems = parse.parse(data, file, bounded=bounded)
+    tree, source, problems = parse.parse(data, file, form)
     report.extend(problems)
     notes = Notes(report, source)
     entries = read_entries(tree, RECIPE, notes) if tree is not None else None

@@ -36,9 +36,9 @@ from fanfold.recipe.drafts.draft import Draft
 from fanfold.recipe.drafts.facts import PhaseParts
 from fanfold.recipe.drafts.roles import Role, find_role
 from fanfold.recipe.drafts.survey import new_draft, survey_body, survey_map
-from fanfold.recipe.language.entries import Entries, read_entries
 from fanfold.recipe.language.keys import CONVERGE, PHASE, REVIEW, VERIFY
-from fanfold.recipe.language.notes import quoted
+from fanfold.text.entries import Entries, read_entries
+from fanfold.text.notes import quoted
 from fanfold.text.parse import Node, Scalar
 
 MAX_PHASES = 16

@@ -12,9 +12,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from fanfold.recipe.language.forms import ID, IDENTIFIER, SLUG
-from fanfold.recipe.language.keys import SHAPES, STEP_TYPES, Key, Shape
+from fanfold.recipe.language.keys import SHAPES, STEP_TYPES
 from fanfold.recipe.surroundings import Ceilings
+from fanfold.text.forms import ID, IDENTIFIER, SLUG
+from fanfold.text.shapes import Key, Shape
 
 __all__ = ["SHAPES", "json_schema", "reference_markdown"]
 

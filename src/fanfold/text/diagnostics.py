@@ -1,9 +1,11 @@
-"""What is wrong with a recipe: collected, never thrown.
+"""What is wrong with a file: collected, never thrown.
 
 Rules
 * Diagnostics never stop the one who found them: they are collected, sorted by file and place, and
   reported together. A hostile file cannot make a report keep more than `MAX_DIAGNOSTICS` of either
   severity.
+* A code that begins with a dot belongs to the language that is read: `.syntax` is `recipe.syntax` in a
+  recipe and `script.syntax` in a script.
 * Other modules take everything about diagnostics from here; `places` and `renderings` are its parts.
 """
 
@@ -37,9 +39,10 @@ MAX_KNOWN_WORDS = 2_000
 class Report:
     """The diagnostics of one or more files, collected while they are read and compiled."""
 
-    __slots__ = ("_errors", "_warnings", "dropped")
+    __slots__ = ("_errors", "_language", "_warnings", "dropped")
 
-    def __init__(self) -> None:
+    def __init__(self, language: str = "") -> None:
+        self._language = language
         self._errors: list[Diagnostic] = []
         self._warnings: list[Diagnostic] = []
         self.dropped = 0
@@ -69,11 +72,8 @@ class Report:
         help: str = "",
         fix: Fix | None = None,
     ) -> None:
-        """The recipe is refused because of `span`."""
-        self._keep(
-            self._errors,
-            Diagnostic(code, "error", message, source.file, source.range(*span), help, fix),
-        )
+        """The file is refused because of `span`."""
+        self._keep(self._errors, self._found(code, "error", message, source, span, help, fix))
 
     def warning(
         self,
@@ -84,11 +84,8 @@ class Report:
         help: str = "",
         fix: Fix | None = None,
     ) -> None:
-        """The recipe can run, but the author should know."""
-        self._keep(
-            self._warnings,
-            Diagnostic(code, "warning", message, source.file, source.range(*span), help, fix),
-        )
+        """The file can be used, but the author should know."""
+        self._keep(self._warnings, self._found(code, "warning", message, source, span, help, fix))
 
     def extend(self, other: Report) -> None:
         """Take over what another report holds (a sub-workflow's file)."""
@@ -96,6 +93,19 @@ class Report:
             kept = self._errors if diagnostic.severity == "error" else self._warnings
             self._keep(kept, diagnostic)
         self.dropped += other.dropped
+
+    def _found(
+        self,
+        code: str,
+        severity: Severity,
+        message: str,
+        source: Source,
+        span: Span,
+        help: str,
+        fix: Fix | None,
+    ) -> Diagnostic:
+        code = self._language + code if code.startswith(".") else code
+        return Diagnostic(code, severity, message, source.file, source.range(*span), help, fix)
 
     def _keep(self, kept: list[Diagnostic], diagnostic: Diagnostic) -> None:
         if len(kept) < MAX_DIAGNOSTICS:

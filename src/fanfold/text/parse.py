@@ -1,4 +1,4 @@
-"""Recipe bytes → a tree that knows where every character came from.
+"""YAML bytes → a tree that knows where every character came from: recipes, scripts, inputs, front matter.
 
 Rules
 * libyaml's parser gives events; this module composes the tree itself. PyYAML's own composer and
@@ -9,13 +9,18 @@ Rules
 * Nothing is raised to the caller. What can be reported without stopping (duplicate keys, anchors,
   tags, keys and numbers of the wrong kind) is, and composing goes on; at a syntax error it ends and the
   tree is None.
-* `yaml` is imported when the first recipe is parsed: it costs more than the rest of the package.
+* JSON is YAML but for one thing: what it writes as a pair of escapes (`\\ud83d\\ude00`) libyaml refuses. Such
+  text is read with the one escape that means the same; columns behind it shift by two, lines do not.
+* `yaml` is imported when the first file is parsed: it costs more than the rest of the package.
 """
 
 from __future__ import annotations
 
 import re
 from typing import Any
+
+import msgspec
+from msgspec import Struct
 
 from fanfold.text.diagnostics import Fix, Report, Source, Span
 from fanfold.text.excerpts import shorten
@@ -27,9 +32,6 @@ __all__ = ["MAX_BYTES", "MAX_DEPTH", "MAX_VALUES", "Mapping", "Node", "Scalar", 
 
 MAX_BYTES = 256 * 1024
 MAX_DEPTH = 20
-"""Collections inside one another; the outermost counts."""
-MAX_BUILT_DEPTH = 200
-"""For recipes built in code; beyond it Python's own stack would decide."""
 MAX_VALUES = 50_000
 """More than one value in five bytes of the largest recipe is no recipe."""
 MAX_ENCODING_ERRORS = 20
@@ -40,39 +42,84 @@ FORBIDDEN = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u2028\u2029\ufeff\u
 _FORBIDDEN_VALUES = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
 _QUOTABLE = re.compile(r'[^"\\\r\n]*')
 _ENDS_VALUE = re.compile(r"[ \t]*(?:[\]}\r\n]|#|$)")
+_PAIR = re.compile(rb"((?<!\\)(?:\\\\)*)\\u([dD][89abAB][0-9a-fA-F]{2})\\u([dD][c-fC-F][0-9a-fA-F]{2})")
 _PROPERTY = re.compile(r"([&!])[^\s,\[\]{}]*(?:\s|#[^\r\n]*(?=[\r\n]))*")
+
+
+class Format(Struct, frozen=True, kw_only=True):
+    """What a kind of file is called in codes and messages, and how much of it is read."""
+
+    name: str
+    max_bytes: int = MAX_BYTES
+    max_depth: int = MAX_DEPTH
+    """Collections inside one another; the outermost counts."""
+    max_values: int = MAX_VALUES
+    clean_text: bool = True
+    """Whether control characters in the text are refused."""
+    clean_values: bool = True
+    """Whether they are refused where an escape stands for them, too."""
+    begin_with: str = ""
+    """What to write into an empty file."""
+
+
+RECIPE = Format(name="recipe", begin_with="begin with name: and steps:")
+BUILT_RECIPE = Format(
+    name="recipe",
+    max_bytes=2**40,
+    max_depth=200,  # beyond it Python's own stack would decide
+    max_values=2**40,
+    clean_text=False,
+    clean_values=False,
+)
+"""Text that this program wrote itself from a recipe built in code."""
 
 
 class _Stop(BaseException):
     """Composing cannot go on; the reason is in the report. A signal, not an error."""
 
 
-def parse(data: bytes, file: str, *, bounded: bool = True) -> tuple[Node | None, Source, Report]:
-    """Read one recipe. The tree is None when the text could not be read to its end.
-
-    `bounded=False` lifts the limits on size and characters, for text that this program wrote itself.
+def parse(data: bytes, file: str, form: Format = RECIPE) -> tuple[Node | None, Source, Report]:
+    """Read one file. The tree is None when the text could not be read to its end.
 
     >>> tree, source, report = parse(b"name: hello", "hello.yaml")
     >>> report.ok, plain(tree)
     (True, {'name': 'hello'})
     """
-    report = Report()
-    source = _decode(data, file, report, bounded)
+    report = Report(form.name)
+    source = decode(data, file, form, report)
     if not report.ok:
         return None, source, report
     try:
-        tree = _Composer(data, source, report, bounded).document()
+        tree = _Composer(data, source, report, form).document()
     except _Stop:
+        joined = _with_joined_pairs(data)
+        if joined != data:
+            return parse(joined, file, form)
         tree = None
     return tree, source, report
 
 
-def _decode(data: bytes, file: str, report: Report, bounded: bool) -> Source:
+def _with_joined_pairs(data: bytes) -> bytes:
+    """JSON with its pairs of surrogate escapes written as one; any other text as it is."""
+    if not _PAIR.search(data) or data.lstrip()[:1] not in (b"{", b"["):
+        return data
+    try:
+        msgspec.json.decode(data)  # then a backslash can only stand in quoted text
+    except (msgspec.DecodeError, RecursionError):
+        return data
+    return _PAIR.sub(lambda found: found[1] + b"\\U%08x" % _joined(found[2], found[3]), data)
+
+
+def _joined(high: bytes, low: bytes) -> int:
+    return 0x10000 + ((int(high, 16) - 0xD800) << 10) + (int(low, 16) - 0xDC00)
+
+
+def decode(data: bytes, file: str, form: Format, report: Report) -> Source:
     """The text of the file; anything that is not clean UTF-8 is reported."""
-    if bounded and len(data) > MAX_BYTES:
-        source = Source(data[:MAX_BYTES].decode("utf-8", "replace"), file)
-        message = f"the recipe has {len(data):,} bytes; at most {MAX_BYTES:,} are allowed"
-        report.error("recipe.too_large", message, source, (0, 0), "move long texts to roles or files")
+    if len(data) > form.max_bytes:
+        source = Source(data[: form.max_bytes].decode("utf-8", "replace"), file)
+        message = f"the {form.name} has {len(data):,} bytes; at most {form.max_bytes:,} are allowed"
+        report.error(".too_large", message, source, (0, 0), "move long texts to roles or files")
         return source
     try:
         source = Source(data.decode("utf-8"), file)
@@ -81,9 +128,9 @@ def _decode(data: bytes, file: str, report: Report, bounded: bool) -> Source:
         source = Source(data.decode("utf-8", "replace"), file)
         wide = _wide_encoding(data)
         message = f"the file is {wide}, not UTF-8" if wide else f"byte 0x{data[error.start]:02x} is not UTF-8"
-        report.error("recipe.encoding", message, source, (at, at + 1), "save the file as UTF-8")
+        report.error(".encoding", message, source, (at, at + 1), "save the file as UTF-8")
         return source
-    for count, match in enumerate(FORBIDDEN.finditer(source.text)):
+    for count, match in enumerate(FORBIDDEN.finditer(source.text) if form.clean_text else ()):
         if count == MAX_ENCODING_ERRORS:
             break
         if not _report_character(match.group(), match.span(), data, source, report):
@@ -102,7 +149,7 @@ def _report_character(char: str, span: Span, data: bytes, source: Source, report
     wide = _wide_encoding(data)
     if wide:
         message, hint = f"the file is {wide}, not UTF-8", "save the file as UTF-8"
-        report.error("recipe.encoding", message, source, (0, 1), hint)
+        report.error(".encoding", message, source, (0, 1), hint)
         return False
     if char == "\ufeff" and span[0] == 0:
         message, hint = "the file begins with a byte order mark", "save without BOM"
@@ -110,14 +157,14 @@ def _report_character(char: str, span: Span, data: bytes, source: Source, report
         message, hint = f"character U+{ord(char):04X} breaks lines in some editors only", "use a line break"
     else:
         message, hint = f"control character U+{ord(char):04X} is not allowed", "remove it"
-    report.error("recipe.encoding", message, source, span, hint, Fix(source.range(*span), ""))
+    report.error(".encoding", message, source, span, hint, Fix(source.range(*span), ""))
     return True
 
 
 class _Composer:
     """Builds the tree of one document from libyaml's events."""
 
-    def __init__(self, data: bytes, source: Source, report: Report, bounded: bool) -> None:
+    def __init__(self, data: bytes, source: Source, report: Report, form: Format) -> None:
         import yaml
         from yaml import events
         from yaml._yaml import CParser
@@ -128,8 +175,7 @@ class _Composer:
         self._source = source
         self._text = source.text
         self._report = report
-        self._bounded = bounded
-        self._max_depth = MAX_DEPTH if bounded else MAX_BUILT_DEPTH
+        self._form = form
         self._values = 0
         self._template_at = -1  # the last unquoted template; the syntax error it causes says nothing new
 
@@ -138,19 +184,21 @@ class _Composer:
         self._next()  # the stream starts
         start = self._next()
         if isinstance(start, self._events.StreamEndEvent):
-            self._error("recipe.syntax", "the recipe is empty", (0, 0), "begin with name: and steps:")
+            self._error(".syntax", f"the {self._form.name} is empty", (0, 0), self._form.begin_with)
             return None
         if start.tags:
-            self._error("recipe.tag", "tags are not allowed in a recipe", self._first_word("%TAG"))
+            self._error(".tag", "tags are not allowed", self._first_word("%TAG"))
         tree = self._node(self._next(), 0)
         if isinstance(tree, Scalar) and tree.value is None and self._report.ok:
-            self._error("recipe.syntax", "the recipe is empty", (tree.start, tree.end))
+            self._error(
+                ".syntax", f"the {self._form.name} is empty", (tree.start, tree.end), self._form.begin_with
+            )
             return None
         self._next()  # the document ends
         after = self._next()
         if not isinstance(after, self._events.StreamEndEvent):
             span = (after.start_mark.index, after.end_mark.index)
-            self._error("recipe.syntax", "only one document is allowed in a recipe", span)
+            self._error(".syntax", "only one document is allowed", span)
         return tree
 
     def _next(self) -> Any:
@@ -173,22 +221,22 @@ class _Composer:
         events = self._events
         start, end = event.start_mark.index, event.end_mark.index
         self._values += 1
-        if self._values > MAX_VALUES and self._bounded:
-            message = f"the recipe has more than {MAX_VALUES:,} values"
-            self._error("recipe.too_large", message, (start, start + 1))
+        if self._values > self._form.max_values:
+            message = f"the {self._form.name} has more than {self._form.max_values:,} values"
+            self._error(".too_large", message, (start, start + 1))
             raise _Stop
         if isinstance(event, events.AliasEvent):
-            message = "aliases are not allowed in a recipe"
-            self._error("recipe.alias", message, (start, end), "repeat the value")
+            message = "aliases are not allowed"
+            self._error(".alias", message, (start, end), "repeat the value")
             return Scalar(None, "", start, end, "", self._text)
         if event.anchor is not None or event.tag is not None:
             # An empty node ends with its properties: what follows them belongs to the next one.
             start = min(self._refuse_properties(start), end)
         if isinstance(event, events.ScalarEvent):
             return self._scalar(event, start)
-        if depth == self._max_depth:
-            message = f"the recipe nests more than {self._max_depth} levels deep"
-            self._error("recipe.too_deep", message, (start, start + 1))
+        if depth == self._form.max_depth:
+            message = f"the {self._form.name} nests more than {self._form.max_depth} levels deep"
+            self._error(".too_deep", message, (start, start + 1))
             raise _Stop
         if isinstance(event, events.SequenceStartEvent):
             return self._sequence(event, start, depth + 1)
@@ -203,12 +251,12 @@ class _Composer:
             try:
                 value = resolve(text)
             except ValueError as error:
-                self._error("recipe.bad_value", str(error), (start, end), "quote it if it is meant as text")
+                self._error(".bad_value", str(error), (start, end), "quote it if it is meant as text")
                 value = 0
         scalar = Scalar(value, text, start, end, style, self._text)
-        if self._bounded and style == '"' and (found := _FORBIDDEN_VALUES.search(text)):
+        if self._form.clean_values and style == '"' and (found := _FORBIDDEN_VALUES.search(text)):
             message = f"control character U+{ord(found.group()):04X} is not allowed"
-            self._error("recipe.encoding", message, scalar.span(*found.span()), "remove it")
+            self._error(".encoding", message, scalar.span(*found.span()), "remove it")
         return scalar
 
     def _sequence(self, event: Any, start: int, depth: int) -> Sequence:
@@ -252,18 +300,18 @@ class _Composer:
         written = shorten(key.text, MAX_SHOWN_CHARS) or "an empty key"
         fix = Fix(self._source.range(key.start, key.end), f'"{key.text}"') if key.text else None
         message = f"keys must be text, and {written} is not"
-        self._error("recipe.bad_type", message, (key.start, key.end), "put the key in quotes", fix)
+        self._error(".bad_type", message, (key.start, key.end), "put the key in quotes", fix)
         key.value = key.text
 
     def _refuse_key(self, key: Node) -> None:
         kind = "list" if isinstance(key, Sequence) else "mapping"
-        self._error("recipe.bad_type", f"keys must be text, not a {kind}", (key.start, key.end))
+        self._error(".bad_type", f"keys must be text, not a {kind}", (key.start, key.end))
 
     def _refuse_duplicate(self, key: Scalar, first: Scalar) -> None:
         place = self._source.position(first.start)
         shown = shorten(key.text, MAX_SHOWN_CHARS)
         message = f'key "{shown}" is already given at line {place.line}, column {place.column}'
-        self._error("recipe.duplicate_key", message, (key.start, key.end), "remove one of them")
+        self._error(".duplicate_key", message, (key.start, key.end), "remove one of them")
 
     def _unquoted_template(self, start: int, end: int) -> Scalar:
         """`{{inputs.x}}` without quotes is a mapping to YAML; go on with the text that was meant."""
@@ -271,7 +319,7 @@ class _Composer:
         fix = None
         if _QUOTABLE.fullmatch(text) and _ENDS_VALUE.match(self._text, end):
             fix = Fix(self._source.range(start, end), f'"{text}"')
-        self._error("recipe.syntax", TEMPLATE_AT_START, (start, end), QUOTE_TEMPLATE, fix)
+        self._error(".syntax", TEMPLATE_AT_START, (start, end), QUOTE_TEMPLATE, fix)
         self._template_at = start
         return Scalar(text, text, start, end, "", self._text)
 
@@ -280,9 +328,9 @@ class _Composer:
         while match := _PROPERTY.match(self._text, at):
             span = (at, at + len(match.group().split()[0]))
             if match.group(1) == "&":
-                self._error("recipe.alias", "anchors are not allowed in a recipe", span, "repeat the value")
+                self._error(".alias", "anchors are not allowed", span, "repeat the value")
             else:
-                self._error("recipe.tag", "tags are not allowed in a recipe", span, "remove the tag")
+                self._error(".tag", "tags are not allowed", span, "remove the tag")
             at = match.end()
         return at
 

@@ -1,4 +1,4 @@
-"""A place in a recipe, and a problem found there: plain data, below the report and its renderings.
+"""A place in a file, and a problem found there: plain data, below the report and its renderings.
 
 Rules
 * Offsets inside the package count characters of the file's text; positions that leave it are 1-based

@@ -1,4 +1,4 @@
-"""libyaml's complaints in the words of someone who writes recipes.
+"""libyaml's complaints in the words of someone who writes YAML by hand.
 
 libyaml says what its state machine wanted; an author wants to know what to change. Each entry below
 turns one complaint into a message, a help line, and the better of the two places libyaml gives: where
@@ -62,7 +62,7 @@ _TABLE = (
     _Entry("did not find expected hexdecimal number", "this escape needs more hexadecimal digits"),
     _Entry("block sequence entries are not allowed", 'a list item is not possible here, after "key:"'),
     _Entry("block mapping keys are not allowed", "a key is not possible here"),
-    _Entry("did not find expected <document start>", "only one document is allowed in a recipe"),
+    _Entry("did not find expected <document start>", "only one document is allowed"),
     _Entry("did not find expected comment or line break", "only a comment may follow | or > on its line"),
     _Entry(
         "did not find expected alphabetic", "a name must follow & or *", "quote text that begins with & or *"
@@ -79,20 +79,20 @@ def explain(text: str, problem: str, at: int, context: str = "", context_at: int
     if "Unicode character escape" in problem:
         return _bad_escape(text, at)
     if char == "\t" or "tab character" in problem:
-        return Complaint("recipe.syntax", "tabs cannot indent YAML", span, "indent with spaces")
+        return Complaint(".syntax", "tabs cannot indent YAML", span, "indent with spaces")
     bare = _bare_template(text, at)
     if bare is not None:
-        return Complaint("recipe.syntax", TEMPLATE_AT_START, bare, QUOTE_TEMPLATE)
+        return Complaint(".syntax", TEMPLATE_AT_START, bare, QUOTE_TEMPLATE)
     if "cannot start any token" in problem:
-        return Complaint("recipe.syntax", f'text cannot begin with "{char}"', span, "put the text in quotes")
+        return Complaint(".syntax", f'text cannot begin with "{char}"', span, "put the text in quotes")
     for entry in _TABLE:
         if problem.startswith(entry.problem):
             began = at if context_at is None else context_at
             if entry.at_context:
                 span = (began, min(began + 1, len(text)))
             message = entry.message.replace("{line}", str(text.count("\n", 0, began) + 1))
-            return Complaint("recipe.syntax", message, span, entry.help)
-    return Complaint("recipe.syntax", f"{context}: {problem}" if context else problem, span, "")
+            return Complaint(".syntax", message, span, entry.help)
+    return Complaint(".syntax", f"{context}: {problem}" if context else problem, span, "")
 
 
 def _bad_escape(text: str, at: int) -> Complaint:
@@ -101,7 +101,7 @@ def _bad_escape(text: str, at: int) -> Complaint:
     digits = {"x": 2, "u": 4, "U": 8}.get(text[start + 1 : start + 2], 0)
     message = "this escape is not a Unicode character"
     return Complaint(
-        "recipe.encoding",
+        ".encoding",
         message,
         (start, start + 2 + digits),
         "write the character itself, or \\U and 8 digits",

@@ -9,8 +9,8 @@ from __future__ import annotations
 import re
 
 from fanfold.recipe.checks.references import Place, References
-from fanfold.recipe.language.entries import Entries
-from fanfold.recipe.language.notes import Notes, quoted
+from fanfold.text.entries import Entries
+from fanfold.text.notes import Notes, quoted
 from fanfold.text.parse import Scalar
 from fanfold.text.template import Hole, TemplateError, parse_template
 

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 from fanfold.recipe.checks.rings import find_rings
 from fanfold.recipe.drafts.draft import Draft, Scope
-from fanfold.recipe.language.notes import Notes, quoted
 from fanfold.text import parse
 from fanfold.text.diagnostics import Fix
+from fanfold.text.notes import Notes, quoted
 from fanfold.text.parse import Scalar
 
 MAX_RING_SHOWN = 20

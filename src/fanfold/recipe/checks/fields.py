@@ -15,9 +15,9 @@ from fanfold.recipe.checks.unit import Unit
 from fanfold.recipe.checks.values import read_output, read_values
 from fanfold.recipe.drafts.draft import Draft
 from fanfold.recipe.drafts.roles import find_role
-from fanfold.recipe.language.entries import Entries, read_entries
 from fanfold.recipe.language.keys import RETRY
-from fanfold.recipe.language.notes import Notes, quoted
+from fanfold.text.entries import Entries, read_entries
+from fanfold.text.notes import Notes, quoted
 from fanfold.text.parse import Mapping, Node, Scalar
 from fanfold.text.template import Hole, TemplateError, parse_template
 

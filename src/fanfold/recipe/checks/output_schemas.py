@@ -7,9 +7,9 @@ frozen run must not change because a document somewhere else did.
 from __future__ import annotations
 
 from fanfold.kernel.plan import JSON
-from fanfold.recipe.language.notes import Notes
 from fanfold.text import parse
 from fanfold.text.json_schema import schema_problem
+from fanfold.text.notes import Notes
 from fanfold.text.parse import Node, Scalar, plain
 
 _REFERRING = frozenset({"$ref", "$dynamicRef", "$recursiveRef"})

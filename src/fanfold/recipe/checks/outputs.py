@@ -12,8 +12,8 @@ from typing import TypeAlias, cast
 from msgspec import Struct
 
 from fanfold.recipe.drafts.draft import Draft
-from fanfold.recipe.language.notes import Notes, quoted
 from fanfold.text import parse
+from fanfold.text.notes import Notes, quoted
 
 Known: TypeAlias = "Anything | Text | ListOf | Fields"
 

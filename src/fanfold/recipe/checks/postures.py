@@ -21,8 +21,8 @@ from fanfold.recipe.checks.unit import Unit
 from fanfold.recipe.drafts.draft import Draft
 from fanfold.recipe.drafts.roles import Role
 from fanfold.recipe.language.keys import ATTEMPTING
-from fanfold.recipe.language.notes import Notes, quoted
 from fanfold.text import parse
+from fanfold.text.notes import Notes, quoted
 
 
 def settle_posture(draft: Draft, unit: Unit) -> None:

@@ -15,7 +15,7 @@ from fanfold.kernel.sets.globs import GlobError, check_glob, read_glob
 from fanfold.kernel.sets.protected import owner_of
 from fanfold.recipe.checks.references import Place, References
 from fanfold.recipe.drafts.draft import Draft
-from fanfold.recipe.language.notes import quoted
+from fanfold.text.notes import quoted
 from fanfold.text.parse import Scalar
 from fanfold.text.template import Hole, TemplateError, parse_template
 

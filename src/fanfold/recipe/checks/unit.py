@@ -9,10 +9,10 @@ from msgspec import Struct, field
 from fanfold.kernel.plan import Input, Limits, OnFailure, Output, Plan, Retry, WorkspaceMode
 from fanfold.recipe.checks.references import References
 from fanfold.recipe.drafts.draft import Draft, Scope
-from fanfold.recipe.language.entries import Entries
-from fanfold.recipe.language.notes import Notes
 from fanfold.recipe.surroundings import Surroundings
 from fanfold.text.diagnostics import Source
+from fanfold.text.entries import Entries
+from fanfold.text.notes import Notes
 from fanfold.text.parse import Scalar
 
 

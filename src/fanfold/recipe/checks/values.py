@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from fanfold.kernel.plan import Constant, Fields, Output, Ref, Template, Value
 from fanfold.recipe.checks.references import Place, References
-from fanfold.recipe.language.forms import IDENTIFIER
-from fanfold.recipe.language.notes import quoted
 from fanfold.text import parse
+from fanfold.text.forms import IDENTIFIER
+from fanfold.text.notes import quoted
 from fanfold.text.parse import Node, Scalar, plain
 from fanfold.text.template import is_state_path, parse_path, sole_path
 

@@ -15,8 +15,8 @@ from msgspec import Struct
 
 from fanfold.kernel.plan import StepType
 from fanfold.recipe.drafts.facts import Facts
-from fanfold.recipe.language.entries import Entries
 from fanfold.text.diagnostics import Span
+from fanfold.text.entries import Entries
 from fanfold.text.parse import Scalar
 
 NO_NAMES: frozenset[str] = frozenset()

@@ -6,7 +6,7 @@ from msgspec import Struct, field
 
 from fanfold.kernel.plan import EVERYTHING, JSON, Output, Posture, Retry, Value, WorkspaceMode
 from fanfold.recipe.drafts.roles import Role
-from fanfold.recipe.language.entries import Entries
+from fanfold.text.entries import Entries
 
 
 class PhaseParts(Struct):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from fanfold.recipe.language.notes import Notes, quoted
 from fanfold.recipe.surroundings import RoleFacts, Surroundings
+from fanfold.text.notes import Notes, quoted
 from fanfold.text.parse import Scalar
 
 UNKNOWN = RoleFacts(read_only=False)

@@ -15,9 +15,9 @@ from typing import cast
 
 from fanfold.kernel.plan import StepType
 from fanfold.recipe.drafts.draft import Draft, Scope
-from fanfold.recipe.language.entries import Entries, read_entries
 from fanfold.recipe.language.keys import REPEAT, STEP
-from fanfold.recipe.language.notes import Notes, quoted, with_article
+from fanfold.text.entries import Entries, read_entries
+from fanfold.text.notes import Notes, quoted, with_article
 from fanfold.text.parse import Node, Scalar
 
 DECIDING: dict[str, StepType] = {

@@ -1,52 +1,11 @@
-"""Every key of the recipe language, once, as data.
+"""Every key of the recipe language, once, as data; see `text.shapes` for what a row means.
 
-Why a table: the check that refuses an unknown word, the JSON Schema that editors use and the reference
-page of the documentation must never disagree, so all three are read from here (`entries`, `schema`).
-
-Rules
-* An object is a name and its keys. A key has a kind (what its value looks like), and where they apply a
-  range, the allowed words and a default. What relates several keys to each other is not in the table;
-  those rules live beside the code that applies them (`steps`, `postures`, `phases`).
-* `only` lists the step types for which a step key makes sense; empty means all of them.
-* An `alias` is another spelling of the named key. Both together are an error.
-* Wherever a duration key exists, `<key>_ms` exists too and takes an integer.
+`only` lists the step types for which a step key makes sense; empty means all of them.
 """
 
 from __future__ import annotations
 
-from typing import Literal, TypeAlias
-
-from msgspec import Struct
-
-Kind: TypeAlias = Literal[
-    "slug",  # [a-z0-9][a-z0-9_-]{0,63}
-    "id",  # [A-Za-z0-9][A-Za-z0-9_-]*
-    "identifier",  # a name that expressions can use
-    "text",
-    "template",  # text with {{path}}
-    "expression",  # CEL
-    "word",  # one of `words`
-    "integer",
-    "number",
-    "boolean",
-    "duration",  # 500ms 90s 5m 2h
-    "milliseconds",
-    "ids",
-    "words",
-    "texts",
-    "identifiers",
-    "globs",
-    "arguments",  # a list of arguments, or text that is split
-    "variables",  # map of name to template
-    "values",  # map of name to reference, template or literal
-    "output",  # template, or a map as `values`
-    "schema",  # JSON Schema
-    "json",
-    "jsons",
-    "free",  # a map nobody looks into
-    "object",  # another object of this table, named by `of`
-    "objects",  # a list of them
-]
+from fanfold.text.shapes import Key, Shape, shape
 
 STEP_TYPES = ("agent", "function", "command", "workflow", "approval", "group")
 ATTEMPTING = ("agent", "function", "command")
@@ -56,45 +15,7 @@ RETRY_CLASSES = ("timeout", "transport", "rate_limit", "invalid_output", "agent"
 MAX_DURATION_MS = 366 * 24 * 3_600_000
 
 
-class Key(Struct, frozen=True):
-    """One key: how it is spelled, what its value looks like, and one line for its reader."""
-
-    name: str
-    kind: Kind
-    doc: str
-    default: str = ""
-    low: int | None = None
-    high: int | None = None
-    words: tuple[str, ...] = ()
-    of: str = ""
-    required: bool = False
-    only: tuple[str, ...] = ()
-    alias: str = ""
-
-
-class Shape(Struct, frozen=True):
-    """One object of the language: its keys by name, in the order the reference prints them."""
-
-    name: str
-    doc: str
-    keys: dict[str, Key]
-
-
-def _shape(name: str, doc: str, *keys: Key) -> Shape:
-    """Collect the keys; each duration key brings its `_ms` twin."""
-    table: dict[str, Key] = {}
-    for key in keys:
-        table[key.name] = key
-        if key.kind == "duration":
-            twin = f"{key.name}_ms"
-            doc_of_twin = f"`{key.name}` in milliseconds."
-            table[twin] = Key(
-                twin, "milliseconds", doc_of_twin, low=key.low, high=key.high, only=key.only, alias=key.name
-            )
-    return Shape(name, doc, table)
-
-
-RECIPE = _shape(
+RECIPE = shape(
     "recipe",
     "The top level of a recipe file.",
     Key("name", "slug", "Name of the recipe; others refer to it as `name@version`.", required=True),
@@ -116,7 +37,7 @@ RECIPE = _shape(
     Key("metadata", "free", "Free data, kept and never looked into."),
 )
 
-INPUT = _shape(
+INPUT = shape(
     "input",
     "One input. With neither `required` nor `default` it is null when not given.",
     Key("name", "identifier", "Name of the input, used as `inputs.<name>`.", required=True),
@@ -132,7 +53,7 @@ INPUT = _shape(
     Key("description", "text", "What to give, in a sentence."),
 )
 
-LIMITS = _shape(
+LIMITS = shape(
     "limits",
     "Bounds on one run. Project configuration may raise the ceilings.",
     Key("max_concurrency", "integer", "Attempts running at the same time.", "configuration, 4", 1, 16),
@@ -149,14 +70,14 @@ LIMITS = _shape(
     Key("budget", "object", "What the run may spend.", "none", of="budget"),
 )
 
-BUDGET = _shape(
+BUDGET = shape(
     "budget",
     "What the run tree may spend; it pauses when the next step would not fit.",
     Key("tokens", "integer", "Input and output tokens together.", low=1, high=10**12),
     Key("usd", "number", "US dollars.", low=0, high=10**6),
 )
 
-DEFAULTS = _shape(
+DEFAULTS = shape(
     "defaults",
     "Values for steps that do not say.",
     Key("agent", "text", "Role of agent steps.", default="default"),
@@ -179,7 +100,7 @@ DEFAULTS = _shape(
     ),
 )
 
-RETRY = _shape(
+RETRY = shape(
     "retry",
     "When a failed attempt is tried again.",
     Key("attempts", "integer", "All tries, the first included.", "2", 1, 10),
@@ -188,7 +109,7 @@ RETRY = _shape(
     Key("on", "words", "Error classes that are tried again.", "[transport, rate_limit]", words=RETRY_CLASSES),
 )
 
-REPEAT = _shape(
+REPEAT = shape(
     "repeat",
     "Run again while `until` is false; still false after the last iteration, the step fails.",
     Key(
@@ -197,7 +118,7 @@ REPEAT = _shape(
     Key("max_iterations", "integer", "Iterations at most.", "2", 1, 5),
 )
 
-STEP = _shape(
+STEP = shape(
     "step",
     "One step. Its type follows from the key that says what it does.",
     Key("id", "id", "Unique in its scope; the step's address.", required=True),
@@ -306,7 +227,7 @@ STEP = _shape(
     Key("output", "output", "Output of the group.", "its last declared step's output", only=("group",)),
 )
 
-PHASE = _shape(
+PHASE = shape(
     "phase",
     "A phase: a loop group of tasks with an optional review and gate. Its output is `{tasks, summary}`.",
     Key("id", "id", "Unique among the phases.", required=True),
@@ -331,14 +252,14 @@ PHASE = _shape(
     Key("converge", "object", "How often the phase may iterate.", of="converge"),
 )
 
-REVIEW = _shape(
+REVIEW = shape(
     "review",
     "Reviewers who each try to refute the phase's result.",
     Key("reviewers", "integer", "How many.", "1", 1, 16),
     Key("agent", "text", "Their role.", default="critic"),
 )
 
-VERIFY = _shape(
+VERIFY = shape(
     "verify",
     "The gate of a phase. One that cannot be evaluated fails, never passes.",
     Key(
@@ -353,7 +274,7 @@ VERIFY = _shape(
     Key("on_fail", "word", "What a failing gate does.", default="iterate", words=("iterate", "stop")),
 )
 
-CONVERGE = _shape(
+CONVERGE = shape(
     "converge",
     "How often a phase may iterate until its gate passes.",
     Key("max_iterations", "integer", "Iterations at most.", "2", 1, 5),

@@ -10,12 +10,12 @@ import json
 import re
 from collections.abc import Callable
 
-from fanfold.recipe.language.durations import parse_duration
-from fanfold.recipe.language.keys import Key, Kind
-from fanfold.recipe.language.notes import Notes, kind_of, quoted
 from fanfold.text import parse
 from fanfold.text.diagnostics import Fix
+from fanfold.text.durations import parse_duration
+from fanfold.text.notes import Notes, kind_of, quoted
 from fanfold.text.parse import Node, Scalar, plain
+from fanfold.text.shapes import Key, Kind
 
 SLUG = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}", re.ASCII)
 ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,127}", re.ASCII)
@@ -30,9 +30,7 @@ def has_form(node: Node, key: Key, notes: Notes) -> bool:
 def _refuse(node: Node, key: Key, notes: Notes, wanted: str, hint: str = "", fix: Fix | None = None) -> bool:
     if notes.is_alias(node):
         return False
-    notes.error(
-        "recipe.bad_type", f"{quoted(key.name)} must be {wanted}, not {kind_of(node)}", node, hint, fix
-    )
+    notes.error(".bad_type", f"{quoted(key.name)} must be {wanted}, not {kind_of(node)}", node, hint, fix)
     return False
 
 
@@ -61,7 +59,7 @@ def _id(node: Node, key: Key, notes: Notes) -> bool:
     if ID.fullmatch(node.text):
         return True
     allowed = "use letters, digits, - and _, beginning with a letter or digit, at most 128 of them"
-    notes.error("recipe.bad_id", f"{quoted(node.text)} cannot be an id", node, allowed)
+    notes.error(".bad_id", f"{quoted(node.text)} cannot be an id", node, allowed)
     return False
 
 
@@ -71,9 +69,7 @@ def _matches(node: Node, key: Key, notes: Notes, form: re.Pattern[str], allowed:
     assert isinstance(node, Scalar)
     if form.fullmatch(node.text):
         return True
-    notes.error(
-        "recipe.bad_value", f"{quoted(node.text)} cannot be used as {quoted(key.name)}", node, allowed
-    )
+    notes.error(".bad_value", f"{quoted(node.text)} cannot be used as {quoted(key.name)}", node, allowed)
     return False
 
 
@@ -107,7 +103,7 @@ def _word(node: Node, key: Key, notes: Notes) -> bool:
     if node.text in key.words:
         return True
     hint = notes.did_you_mean(node.text, key.words) or "use one of " + ", ".join(key.words)
-    notes.error("recipe.bad_value", f"{quoted(key.name)} cannot be {quoted(node.text)}", node, hint)
+    notes.error(".bad_value", f"{quoted(key.name)} cannot be {quoted(node.text)}", node, hint)
     return False
 
 
@@ -134,7 +130,7 @@ def _duration(node: Node, key: Key, notes: Notes) -> bool:
     if isinstance(node, Scalar) and type(node.value) is int:
         hint += f"; milliseconds go to {key.name}_ms"
     if isinstance(node, Scalar) and node.value is not None:
-        notes.error("recipe.bad_duration", f"{quoted(node.text)} is not a duration", node, hint)
+        notes.error(".bad_duration", f"{quoted(node.text)} is not a duration", node, hint)
         return False
     return _refuse(node, key, notes, "a duration", hint)
 
@@ -191,9 +187,7 @@ def _schema(node: Node, key: Key, notes: Notes) -> bool:
     if isinstance(node, parse.Mapping) or (isinstance(node, Scalar) and isinstance(node.value, bool)):
         return True
     if not notes.is_alias(node):
-        notes.error(
-            "recipe.bad_schema", f"{quoted(key.name)} must be a JSON Schema, not {kind_of(node)}", node
-        )
+        notes.error(".bad_schema", f"{quoted(key.name)} must be a JSON Schema, not {kind_of(node)}", node)
     return False
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Collection
 
-from fanfold.kernel.plan import JSON
 from fanfold.text import parse
 from fanfold.text.diagnostics import Fix, Report, Source, Span, nearest
 from fanfold.text.excerpts import shorten
+from fanfold.text.json_value import JSON
 from fanfold.text.parse import Node, Scalar
 
 MAX_SHOWN_CHARS = 60

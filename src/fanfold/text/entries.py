@@ -12,13 +12,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from fanfold.recipe.language.durations import parse_duration
-from fanfold.recipe.language.forms import has_form
-from fanfold.recipe.language.keys import Key, Shape
-from fanfold.recipe.language.notes import MAX_SHOWN_CHARS, Notes, kind_of, quoted, span_of, with_article
 from fanfold.text import parse
 from fanfold.text.diagnostics import Span
+from fanfold.text.durations import parse_duration
+from fanfold.text.forms import has_form
+from fanfold.text.notes import MAX_SHOWN_CHARS, Notes, kind_of, quoted, span_of, with_article
 from fanfold.text.parse import Node, Scalar
+from fanfold.text.shapes import Key, Shape
 
 
 class Entries:
@@ -93,7 +93,7 @@ def read_entries(
     if not isinstance(node, parse.Mapping):
         message = f"{with_article(shape.name)} must be a map of keys, not {kind_of(node)}"
         if not notes.is_alias(node):
-            notes.error("recipe.bad_type", message, node)
+            notes.error(".bad_type", message, node)
         return None
     entries = Entries(node, shape)
     for word, value in node.entries:
@@ -101,7 +101,7 @@ def read_entries(
     for key in shape.keys.values():
         if key.required and entries.lacks(key.name):
             message = f"{with_article(shape.name)} needs {quoted(key.name)}"
-            notes.error("recipe.missing_key", message, entries.head())
+            notes.error(".missing_key", message, entries.head())
     return entries
 
 
@@ -113,15 +113,15 @@ def _read_entry(entries: Entries, word: Scalar, value: Node, notes: Notes, highs
         if meant is not None:
             entries.meant.add(shape.keys[meant].alias or meant)
         message = f"{with_article(shape.name)} has no key {quoted(word.text)}"
-        hint = f"did you mean {quoted(meant)}?" if meant is not None else ""
-        notes.error("recipe.unknown_key", message, word, hint)
+        hint = f"did you mean {quoted(meant)}?" if meant is not None else shape.hint
+        notes.error(".unknown_key", message, word, hint)
         return
     name = key.alias or key.name
     first = entries.keys.get(name)
     if first is not None:
         if first.text != word.text:  # the same word twice is the parser's to report
             message = f"{quoted(first.text)} and {quoted(word.text)} say the same thing"
-            notes.error("recipe.conflicting_keys", message, word, "keep one of them")
+            notes.error(".conflicting_keys", message, word, "keep one of them")
         return
     entries.keys[name] = word
     if has_form(value, key, notes) and _in_range(value, key, notes, highs):
@@ -144,5 +144,5 @@ def _in_range(value: Node, key: Key, notes: Notes, highs: Mapping[str, int]) -> 
         bounds = f"must be more than {key.low} and at most {high:,}"
     else:
         bounds = f"must be from {key.low:,} to {high:,}"
-    notes.error("recipe.limit", f"{quoted(key.name)} is {value.text[:MAX_SHOWN_CHARS]}; it {bounds}", value)
+    notes.error(".limit", f"{quoted(key.name)} is {value.text[:MAX_SHOWN_CHARS]}; it {bounds}", value)
     return False
