@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import random
 
-from fanfold.kernel.plan import FunctionAction, GroupAction, Plan, Step
+from fanfold.kernel.plan import GroupAction, Plan, Step
+from fanfold.recipe.types.function import FunctionBody
 
 LAYER = 50
 FAN_IN = 3
@@ -54,4 +55,4 @@ def pipeline(size: int, stages: int = 5) -> Plan:
 
 def _step(index: int, needs: tuple[int, ...], **more: object) -> Step:
     edges = tuple(f"s{i}" for i in needs)
-    return Step(id=f"s{index}", action=FunctionAction(handler="h"), depends_on=edges, **more)  # type: ignore[arg-type]  # keywords of Step
+    return Step(id=f"s{index}", action=FunctionBody(handler="h").action(), depends_on=edges, **more)  # type: ignore[arg-type]  # keywords of Step

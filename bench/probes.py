@@ -22,7 +22,8 @@ import apsw
 import fanfold
 from bench.graphs import chain, layered
 from fanfold.kernel.events import Envelope, SubagentEvent
-from fanfold.kernel.plan import AgentAction, Input, Limits, Plan, Step
+from fanfold.kernel.plan import Input, Limits, Plan, Step
+from fanfold.recipe.types.agent import AgentBody
 from fanfold.runtime.hosting.run_tree import RunTree
 from fanfold.runtime.operations.project import Project
 from fanfold.runtime.operations.runs.creation import Options, create
@@ -175,7 +176,7 @@ def sessions(folder: Path, number: int) -> Figures:
     drive(project, chain(10))
     step = Step(
         id="ask",
-        action=AgentAction(agent="explorer", prompt="Look into {{item}}"),
+        action=AgentBody(agent="explorer", prompt="Look into {{item}}").action(),
         for_each="inputs.items",
         max_items=number,
     )

@@ -15,7 +15,8 @@ import apsw
 
 import fanfold
 from bench.contenders.protocol import CONCURRENCY, WARM_COMMITS, Clock, OutOfTime, contend
-from fanfold.kernel.plan import FunctionAction, Limits, Plan, Step
+from fanfold.kernel.plan import Limits, Plan, Step
+from fanfold.recipe.types.function import FunctionBody
 from fanfold.runtime.operations.runs.creation import Options, create
 from fanfold.wiring import wire
 
@@ -60,7 +61,11 @@ async def warm() -> str:
 
 def _plan(graph: list[list[int]], handler: str) -> Plan:
     steps = tuple(
-        Step(id=f"s{i}", action=FunctionAction(handler=handler), depends_on=tuple(f"s{n}" for n in needs))
+        Step(
+            id=f"s{i}",
+            action=FunctionBody(handler=handler).action(),
+            depends_on=tuple(f"s{n}" for n in needs),
+        )
         for i, needs in enumerate(graph)
     )
     return Plan(name="bench", steps=steps, limits=Limits(max_steps=len(steps)))

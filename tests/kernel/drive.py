@@ -45,10 +45,6 @@ from fanfold.kernel.events import (
 from fanfold.kernel.invariants import Auditor
 from fanfold.kernel.nodes import Node, State
 from fanfold.kernel.plan import (
-    AgentAction,
-    ApprovalAction,
-    CommandAction,
-    FunctionAction,
     GroupAction,
     Limits,
     Plan,
@@ -57,6 +53,10 @@ from fanfold.kernel.plan import (
     WorkflowAction,
 )
 from fanfold.kernel.state import create_state, evolve, find_node, fold, mark_late
+from fanfold.recipe.types.agent import AgentBody
+from fanfold.recipe.types.approval import ApprovalBody
+from fanfold.recipe.types.command import CommandBody
+from fanfold.recipe.types.function import FunctionBody
 
 Answer = Callable[[Evaluate], Any]
 
@@ -66,19 +66,21 @@ def agent(id: str, *deps: str, **more: Any) -> Step:
     if "write_set" in more:
         more.setdefault("posture", "writer")
         more.setdefault("workspace_mode", "isolated")
-    return Step(id=id, action=AgentAction(prompt=id), depends_on=deps, **more)
+    return Step(id=id, action=AgentBody(prompt=id).action(), depends_on=deps, **more)
 
 
 def function(id: str, *deps: str, **more: Any) -> Step:
-    return Step(id=id, action=FunctionAction(handler=id), depends_on=deps, **more)
+    return Step(id=id, action=FunctionBody(handler=id).action(), depends_on=deps, **more)
 
 
 def command(id: str, *deps: str, **more: Any) -> Step:
-    return Step(id=id, action=CommandAction(run=("true",)), depends_on=deps, **more)
+    return Step(id=id, action=CommandBody(run=("true",)).action(), depends_on=deps, **more)
 
 
 def approval(id: str, *deps: str, default: str | None = None, **more: Any) -> Step:
-    return Step(id=id, action=ApprovalAction(approve="go on?", default=default), depends_on=deps, **more)
+    return Step(
+        id=id, action=ApprovalBody(approve="go on?", default=default).action(), depends_on=deps, **more
+    )
 
 
 def group(id: str, *steps: Step, deps: tuple[str, ...] = (), **more: Any) -> Step:
@@ -134,7 +136,7 @@ class Drive:
     def send(self, name: str, turn: int) -> str:
         """The next turn of a child of an open run; its path."""
         before = name if turn == 2 else f"{name}#{turn - 1}"
-        action = AgentAction(prompt="and now?", continue_from=before)
+        action = AgentBody(prompt="and now?", continue_from=before).action()
         self.add(Step(id=f"{name}#{turn}", action=action, after=(before,)))
         return f"{name}#{turn}"
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from fanfold.kernel.events import Failure, Raised, StepEvent, Usage
-from fanfold.kernel.plan import AgentAction, Budget, Limits, Retry, Step
+from fanfold.kernel.plan import Budget, Limits, Retry, Step
+from fanfold.recipe.types.agent import AgentBody
 from tests.kernel.drive import Drive, agent, call, function, group, plan, repeat
 
 TRIED_AGAIN = Retry(attempts=3, backoff_ms=100, on=("timeout", "transport"))
@@ -63,7 +64,7 @@ def test_what_a_cancelled_group_was_promised_is_free_again():
 
 
 def test_a_fold_counts_as_a_step():
-    fold = Step(id="fold", action=AgentAction(prompt="fold"))
+    fold = Step(id="fold", action=AgentBody(prompt="fold").action())
     run = Drive(plan(agent("a", repeat=repeat(), fold=fold)), max_steps=1)
     run.complete_all()
     assert run.status() == "paused"
@@ -76,7 +77,7 @@ def test_a_fold_counts_as_a_step():
 def test_a_fold_that_writes_in_the_shared_workspace_keeps_readers_away():
     fold = Step(
         id="fold",
-        action=AgentAction(prompt="fold"),
+        action=AgentBody(prompt="fold").action(),
         posture="writer",
         write_set=("src/**",),
         workspace_mode="shared",
@@ -99,7 +100,7 @@ def test_a_budget_set_while_attempts_run_releases_only_what_it_reserved():
 
 
 def test_a_dollar_budget_that_is_spent_admits_nobody_however_cheap_they_were():
-    dear = Step(id="dear", action=AgentAction("expensive"), depends_on=("free",))
+    dear = Step(id="dear", action=AgentBody("expensive").action(), depends_on=("free",))
     run = Drive(plan(agent("free"), dear, agent("again", "dear")), budget_micro_usd=10)
     run.report("free", usage=Usage(1, 1, 0))
     run.report("dear", usage=Usage(1, 1, 95))

@@ -6,8 +6,6 @@ import pytest
 
 from fanfold.kernel.plan import (
     EVERYTHING,
-    AgentAction,
-    CommandAction,
     Constant,
     GroupAction,
     Plan,
@@ -17,6 +15,9 @@ from fanfold.kernel.plan import (
     Template,
 )
 from fanfold.recipe.compile import Ceilings, Surroundings, compile_recipe
+from fanfold.recipe.types.agent import AgentBody
+from fanfold.recipe.types.body import read_body
+from fanfold.recipe.types.command import CommandBody
 from fanfold.runtime.operations.recipes.fixes import apply_fixes
 from tests.recipe.known import codes, compile_text, surroundings
 
@@ -36,8 +37,7 @@ def only_step(body: str, top: str = "") -> Step:
 
 
 def prompt_of(step: Step) -> str | None:
-    assert isinstance(step.action, AgentAction)
-    return step.action.prompt
+    return read_body(AgentBody, step).prompt
 
 
 # -- edges and scopes ----------------------------------------------------------------------------------
@@ -64,9 +64,7 @@ def test_an_agent_gets_summaries_of_the_dependencies_its_prompt_does_not_place()
   inputs: {more: steps.c.output}
 """
     )
-    action = steps["e"].action
-    assert isinstance(action, AgentAction)
-    assert action.summaries == ("b", "d")
+    assert read_body(AgentBody, steps["e"]).summaries == ("b", "d")
 
 
 def test_a_reference_from_inside_a_group_is_an_edge_of_the_group():
@@ -201,8 +199,7 @@ def test_short_forms_of_declared_outputs_are_written_out_everywhere():
   env: {ROWS: "{{steps.a-b.rows}}"}
 """
     )
-    action = steps["c"].action
-    assert isinstance(action, CommandAction)
+    action = read_body(CommandBody, steps["c"])
     assert action.run[1:] == ("{{ steps.a-b.output.rows[0].x }}", "{{steps.a-b.output.status}}")
     assert action.env == {"ROWS": "{{steps.a-b.output.rows}}"}
     assert steps["c"].when == (
@@ -405,9 +402,12 @@ def test_defaults_reach_steps_that_do_not_say():
 """,
         "defaults: {agent: explorer@1, model: small, timeout_ms: 9, retry: {attempts: 5}}\non_failure: stop",
     )
-    assert steps["a"].action == AgentAction(agent="explorer", agent_version="1", prompt="x", model="small")
+    assert (
+        steps["a"].action
+        == AgentBody(agent="explorer", agent_version="1", prompt="x", model="small").action()
+    )
     assert (steps["a"].timeout_ms, steps["a"].retry, steps["a"].on_failure) == (9, Retry(attempts=5), "stop")
-    assert steps["b"].action == AgentAction(agent="worker", prompt="x", model="large")
+    assert read_body(AgentBody, steps["b"]) == AgentBody(agent="worker", prompt="x", model="large")
     assert (steps["b"].timeout_ms, steps["b"].retry, steps["b"].on_failure) == (
         1000,
         Retry(attempts=1),
@@ -478,11 +478,8 @@ def test_where_each_step_stands_is_known():
     ],
 )
 def test_text_is_split_into_arguments_and_holes_stay_whole(run: str, expected: tuple[str, ...]):
-    action = only_step(
-        f'- {{id: a, run: "{run}", env: {{X: "{{{{inputs.x}}}}"}}}}', "inputs: [{name: x}]"
-    ).action
-    assert isinstance(action, CommandAction)
-    assert action.run == expected
+    step = only_step(f'- {{id: a, run: "{run}", env: {{X: "{{{{inputs.x}}}}"}}}}', "inputs: [{name: x}]")
+    assert read_body(CommandBody, step).run == expected
 
 
 @pytest.mark.parametrize(("top", "own"), [("", ", on_failure: inline"), ("on_failure: inline", "")])

@@ -5,15 +5,16 @@ from __future__ import annotations
 import pytest
 
 from fanfold.kernel.plan import (
-    AgentAction,
-    ApprovalAction,
-    CommandAction,
     GroupAction,
     Plan,
     Repeat,
     Retry,
     Step,
 )
+from fanfold.recipe.types.agent import AgentBody
+from fanfold.recipe.types.approval import ApprovalBody
+from fanfold.recipe.types.body import read_body
+from fanfold.recipe.types.command import CommandBody
 from tests.recipe.known import codes, compile_text
 
 TASKS = (
@@ -48,8 +49,8 @@ def test_a_phase_is_a_group_that_runs_once_and_folds():
     assert step.repeat == Repeat(until="true", max_iterations=1)
     assert step.fold is not None
     assert step.fold.id == "fold"
-    assert isinstance(step.fold.action, AgentAction)
-    assert (step.fold.action.agent, step.fold.action.purpose) == ("summarizer", "fold")
+    fold = read_body(AgentBody, step.fold)
+    assert (fold.agent, fold.purpose) == ("summarizer", "fold")
     assert step.posture == "writer"
 
 
@@ -105,14 +106,14 @@ def test_phases_that_only_read_narrow_their_tasks(kind: str):
 def test_reviewers_are_a_read_only_map_after_all_tasks():
     _, inner = only("goal: 'Say {{this}}'\nreview: {reviewers: 3, agent: planner}")
     review = inner["review"]
-    assert isinstance(review.action, AgentAction)
-    assert (review.action.agent, review.action.purpose) == ("planner", "review")
+    said = read_body(AgentBody, review)
+    assert (said.agent, said.purpose) == ("planner", "review")
     assert review.for_each == "[0, 1, 2]"
     assert review.depends_on == ("a", "b")
     assert (review.posture, review.output_schema) == ("read_only", None)
-    assert review.action.prompt is not None
-    assert "{{steps.a.output}}" in review.action.prompt
-    assert "\\{{this}}" in review.action.prompt
+    assert said.prompt is not None
+    assert "{{steps.a.output}}" in said.prompt
+    assert "\\{{this}}" in said.prompt
 
 
 @pytest.mark.parametrize("gate", ["command", "tests", "lint"])
@@ -121,7 +122,7 @@ def test_a_command_gate_asks_for_its_exit_status(gate: str):
         f"review: {{}}\nverify: {{gate: {gate}, run: pytest -q}}\nconverge: {{max_iterations: 4}}"
     )
     verify = inner["verify"]
-    assert verify.action == CommandAction(run=("pytest", "-q"), gate=gate)  # type: ignore[arg-type]  # known to be one
+    assert verify.action == CommandBody(run=("pytest", "-q"), gate=gate).action()  # type: ignore[arg-type]  # known to be one
     assert verify.outputs == ("exit_code", "stdout", "stderr")
     assert verify.depends_on == ("a", "b", "review")
     assert (verify.posture, verify.workspace_mode) == ("read_only", "isolated")
@@ -131,7 +132,7 @@ def test_a_command_gate_asks_for_its_exit_status(gate: str):
 @pytest.mark.parametrize("gate", ["tests", "lint"])
 def test_the_project_chooses_the_command_of_a_gate_that_names_none(gate: str):
     step, inner = only(f"verify: {{gate: {gate}}}")
-    assert inner["verify"].action == CommandAction(gate=gate)  # type: ignore[arg-type]  # known to be one
+    assert inner["verify"].action == CommandBody(gate=gate).action()  # type: ignore[arg-type]  # known to be one
     assert step.repeat is not None
     assert step.repeat.max_iterations == 2
 
@@ -139,9 +140,9 @@ def test_the_project_chooses_the_command_of_a_gate_that_names_none(gate: str):
 def test_a_critic_gate_asks_for_a_verdict():
     step, inner = only("verify: {gate: critic, agent: explorer@2}", top="defaults: {model: m, timeout: 5s}\n")
     verify = inner["verify"]
-    assert isinstance(verify.action, AgentAction)
-    assert (verify.action.agent, verify.action.agent_version, verify.action.model) == ("explorer", "2", "m")
-    assert verify.action.purpose == "critic"
+    said = read_body(AgentBody, verify)
+    assert (said.agent, said.agent_version, said.model) == ("explorer", "2", "m")
+    assert said.purpose == "critic"
     assert verify.timeout_ms == 5000
     assert set(verify.output_schema["properties"]) == {"pass", "feedback"}
     assert step.repeat == Repeat(until="steps.verify.output.pass")
@@ -149,9 +150,7 @@ def test_a_critic_gate_asks_for_a_verdict():
 
 def test_an_approval_gate_passes_when_approved():
     step, inner = only("verify: {gate: approval}")
-    action = inner["verify"].action
-    assert isinstance(action, ApprovalAction)
-    assert action.choices == ("approve", "reject")
+    assert read_body(ApprovalBody, inner["verify"]).choices == ("approve", "reject")
     assert step.repeat == Repeat(until='steps.verify.output.decision == "approve"')
 
 

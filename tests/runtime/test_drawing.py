@@ -8,7 +8,10 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from fanfold.kernel.plan import AgentAction, ApprovalAction, CommandAction, GroupAction, Plan, Repeat, Step
+from fanfold.kernel.plan import GroupAction, Plan, Repeat, Step
+from fanfold.recipe.types.agent import AgentBody
+from fanfold.recipe.types.approval import ApprovalBody
+from fanfold.recipe.types.command import CommandBody
 from fanfold.runtime.views.drawing import Drawing, draw, mermaid
 from fanfold.runtime.views.drawing_svg import svg
 from fanfold.runtime.views.graph_layout import place
@@ -17,7 +20,7 @@ SVG = "{http://www.w3.org/2000/svg}"
 
 
 def agent(id: str, *deps: str, **more: Any) -> Step:
-    return Step(id=id, action=AgentAction(agent="explorer", prompt="x"), depends_on=deps, **more)
+    return Step(id=id, action=AgentBody(agent="explorer", prompt="x").action(), depends_on=deps, **more)
 
 
 def group(id: str, *steps: Step, deps: tuple[str, ...] = (), **more: Any) -> Step:
@@ -46,8 +49,8 @@ EXAMPLE = Plan(
             deps=("first",),
             repeat=Repeat("x", 3),
         ),
-        Step(id="ask", action=ApprovalAction(approve="?"), depends_on=("first",)),
-        Step(id="cmd", action=CommandAction(run=("git", "diff", "<x>")), posture="writer"),
+        Step(id="ask", action=ApprovalBody(approve="?").action(), depends_on=("first",)),
+        Step(id="cmd", action=CommandBody(run=("git", "diff", "<x>")).action(), posture="writer"),
     ),
 )
 
@@ -130,7 +133,7 @@ HOSTILE = '"><script>alert(1)</script>&\x00\x1b]\n{{x}}'
 
 
 def test_what_a_recipe_says_is_text_in_the_picture():
-    step = Step(id="a", action=CommandAction(run=(HOSTILE,)), description=HOSTILE)
+    step = Step(id="a", action=CommandBody(run=(HOSTILE,)).action(), description=HOSTILE)
     plan = Plan(name="p", description=HOSTILE, steps=(step, agent("b")))
     root = ET.fromstring(svg(plan))
     assert root.findall(f".//{SVG}script") == []

@@ -11,10 +11,7 @@ from hypothesis import strategies as st
 
 from fanfold.kernel.paths import matches, overlaps
 from fanfold.kernel.plan import (
-    AgentAction,
-    ApprovalAction,
     Budget,
-    CommandAction,
     Constant,
     GroupAction,
     Input,
@@ -26,6 +23,9 @@ from fanfold.kernel.plan import (
     Step,
     WorkflowAction,
 )
+from fanfold.recipe.types.agent import AgentBody
+from fanfold.recipe.types.approval import ApprovalBody
+from fanfold.recipe.types.command import CommandBody
 from fanfold.runtime.forecast.dryrun import Conflict, DryRun, dry_run
 
 
@@ -33,7 +33,7 @@ def agent(id: str, *deps: str, **more: Any) -> Step:
     if "write_set" in more:
         more.setdefault("posture", "writer")
         more.setdefault("workspace_mode", "isolated")
-    return Step(id=id, action=AgentAction(prompt=id), depends_on=deps, **more)
+    return Step(id=id, action=AgentBody(prompt=id).action(), depends_on=deps, **more)
 
 
 def group(id: str, *steps: Step, deps: tuple[str, ...] = (), cap: int | None = None, **more: Any) -> Step:
@@ -58,7 +58,7 @@ def test_a_step_may_depend_on_one_declared_later():
 
 
 def test_slots_limit_a_wave_and_approvals_take_none():
-    approval = Step(id="ok", action=ApprovalAction(approve="?"))
+    approval = Step(id="ok", action=ApprovalBody(approve="?").action())
     result = predict(agent("a"), agent("b"), agent("c"), approval, slots=2)
     assert result.waves == [["a", "b", "ok"], ["c"]]
 
@@ -226,7 +226,7 @@ def test_an_older_step_that_waits_is_not_overtaken_for_ever():
         (agent("a", for_each="steps.x.output", max_items=10), 0, 20),
         (agent("a", repeat=Repeat("x", 4)), 1, 8),
         (group("g", agent("a"), agent("b"), for_each="[1, 2]", repeat=Repeat("x", 3)), 4, 24),
-        (Step(id="c", action=CommandAction(run=("true",))), 0, 0),
+        (Step(id="c", action=CommandBody(run=("true",)).action()), 0, 0),
     ],
 )
 def test_agents_are_bounded_over_conditions_items_iterations_and_retries(step, low, high):

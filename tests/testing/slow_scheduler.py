@@ -23,7 +23,7 @@ from fanfold.kernel.events import (
 from fanfold.kernel.lifecycle import COMPLETED, EVENT_WORDS, SKIPPED, TERMINAL
 from fanfold.kernel.nodes import LEAF, LOOP, MAP, SCOPE, Composite, Node, State
 from fanfold.kernel.paths import overlaps
-from fanfold.kernel.plan import AgentAction, ApprovalAction, GroupAction
+from fanfold.kernel.plan import GroupAction
 
 Address = tuple[str, str]
 
@@ -90,7 +90,7 @@ class SlowScheduler:
 
     def _is_ready(self, node: Node) -> bool:
         where = address(node)
-        if node.kind != LEAF or isinstance(node.step.action, ApprovalAction):
+        if node.kind != LEAF or not node.step.traits.slot:
             return False
         if where in self.ended or where in self.live:
             return False
@@ -143,8 +143,8 @@ class SlowScheduler:
         return [address(node) for node in chosen]
 
     def _has_room(self, node: Node, chosen: list[Node]) -> bool:
-        is_agent = isinstance(node.step.action, AgentAction)
-        admitted = [other for other in (*self.begun, *chosen) if isinstance(other.step.action, AgentAction)]
+        is_agent = node.step.traits.role is not None
+        admitted = [other for other in (*self.begun, *chosen) if other.step.traits.role is not None]
         if is_agent and len(admitted) >= self.agents:
             return False
         for scope in ancestors(node):

@@ -11,13 +11,13 @@ import pytest
 from fanfold.kernel.events import Event, Started
 from fanfold.kernel.nodes import Node, Run
 from fanfold.kernel.plan import (
-    AgentAction,
     GroupAction,
     Plan,
     Ref,
     Step,
     WorkflowAction,
 )
+from fanfold.recipe.types.agent import AgentBody
 from fanfold.testing.checks import InvariantError, check_acknowledged
 from fanfold.testing.schedule import create_run, live, run_schedule
 from fanfold.testing.simulate import main, simulate
@@ -123,7 +123,7 @@ def drive(plan: Plan) -> None:
 
 
 def reading(id: str, path: str, *deps: str) -> Step:
-    return Step(id=id, action=AgentAction(), inputs={"x": Ref(path)}, depends_on=deps)
+    return Step(id=id, action=AgentBody().action(), inputs={"x": Ref(path)}, depends_on=deps)
 
 
 def test_a_step_may_see_what_it_depends_on():

@@ -7,14 +7,14 @@ from msgspec.structs import replace
 
 from fanfold.kernel.commands import Command, Pause, Start
 from fanfold.kernel.events import Data, Event
-from fanfold.kernel.plan import ApprovalAction, GroupAction, Limits, Plan, Retry, Step
+from fanfold.kernel.plan import GroupAction, Limits, Plan, Retry, Step
+from fanfold.recipe.types.approval import ApprovalBody
+from fanfold.recipe.types.body import find_body
 from fanfold.testing.owner import Owner
 from fanfold.testing.schedule import create_run, live
 from fanfold.testing.world import World
 from tests.testing.planted import plant
 from tests.testing.slow_scheduler import Address, SlowScheduler
-
-SLOT_TYPES = ("agent", "function", "command")
 
 
 def without_trouble(plan: Plan) -> Plan:
@@ -29,8 +29,8 @@ def step_without_trouble(step: Step) -> Step:
     action = step.action
     if isinstance(action, GroupAction):
         action = replace(action, steps=tuple(step_without_trouble(inner) for inner in action.steps))
-    elif isinstance(action, ApprovalAction):
-        action = replace(action, default=None)
+    elif (asked := find_body(ApprovalBody, step)) is not None:
+        action = replace(asked, default=None).action()
     when = "true" if step.when == "error" else step.when
     items = "items:2" if step.for_each == "error" else step.for_each
     return replace(step, action=action, timeout_ms=None, retry=Retry(attempts=1), when=when, for_each=items)
@@ -58,9 +58,10 @@ class Compared(Owner):
         self.wave = starts
         self.waves += bool(starts)
 
-    @staticmethod
-    def takes_a_slot(command: Command) -> bool:
-        return isinstance(command, Start) and command.type in SLOT_TYPES
+    def takes_a_slot(self, command: Command) -> bool:
+        if not isinstance(command, Start):
+            return False
+        return self.state.runs[command.run].nodes[command.step].step.traits.slot
 
 
 def compare(seed: int) -> int:

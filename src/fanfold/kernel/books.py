@@ -24,12 +24,9 @@ from fanfold.kernel.events import (
 )
 from fanfold.kernel.lifecycle import EVENT_WORDS, TERMINAL
 from fanfold.kernel.nodes import Node, Run
-from fanfold.kernel.plan import AgentAction
 
 Address = tuple[str, str]
 """(run id, path in that run)"""
-
-SLOT_TYPES = ("agent", "function", "command")
 
 
 class Attempt:
@@ -133,9 +130,9 @@ class Books:
             yield 5, f"{data.step}: execution {data.execution} follows {attempt.executions - 1}"
         if address in self.interrupted:
             yield 12, f"{data.step} was interrupted and goes on although nobody asked for it"
-        if node.step.type in SLOT_TYPES:
+        if node.step.traits.slot:
             self.live[address] = node
-            if data.execution == 1 and isinstance(node.step.action, AgentAction):
+            if data.execution == 1 and node.step.traits.role is not None:
                 self.agents += 1
 
     def _note_end(

@@ -41,7 +41,6 @@ from fanfold.kernel.lifecycle import (
     WAITING,
 )
 from fanfold.kernel.nodes import Composite, Node, State
-from fanfold.kernel.plan import ApprovalAction
 
 
 def decide(state: State) -> Sequence[Command]:
@@ -149,9 +148,10 @@ def _fire(state: State, kind: str, node: Node) -> None:
         state.backoffs -= 1
         node.reason = ""
         enqueue(state, node)
-    elif isinstance(node.step.action, ApprovalAction):
-        if node.step.action.default is not None:
-            conclude(state, node, COMPLETED, None, reason="default")
+    elif node.step.traits.waits is not None:
+        if node.step.traits.at_timeout == "complete":
+            by_default = "default" if node.step.traits.waits == "person" else ""
+            conclude(state, node, COMPLETED, None, reason=by_default)
         else:
             message = f"nobody answered {node.path} in time"
             conclude(state, node, TIMED_OUT, Failure("timeout", "approval.timeout", message, step=node.path))

@@ -13,7 +13,6 @@ from msgspec import Struct
 from fanfold.kernel.fold.progress import BACK_OFF, INTERRUPTED
 from fanfold.kernel.lifecycle import COMPLETED, PENDING, READY, RUNNING, SKIPPED, TERMINAL, WAITING
 from fanfold.kernel.nodes import CALL, LOOP, MAP, Composite, Node, State
-from fanfold.kernel.plan import ApprovalAction
 
 SENTENCES = {
     "dependencies": "waits for the steps it depends on",
@@ -32,6 +31,7 @@ SENTENCES = {
     "stopping": "runs and was asked to stop",
     "interrupted": "was interrupted and goes on when it is resumed",
     "approval": "waits for a person",
+    "timer": "waits for its time to come",
     "back-off": "failed and waits for its next attempt",
     "completed": "completed",
     "condition": "was skipped: its condition was false",
@@ -40,6 +40,9 @@ SENTENCES = {
     "timed_out": "took too long",
     "cancelled": "was cancelled",
 }
+
+
+WAITING_FOR = {"person": "approval", "timer": "timer"}
 
 
 class Explanation(Struct, frozen=True):
@@ -73,8 +76,10 @@ def _reason(state: State, node: Node) -> tuple[str, list[Node]]:
     if node.status == READY:
         return _why_ready(state, node)
     if node.status == WAITING:
-        approval = isinstance(node.step.action, ApprovalAction)
-        return ("approval" if approval else INTERRUPTED if node.lost else BACK_OFF), []
+        waits = node.step.traits.waits
+        if waits is not None:
+            return WAITING_FOR[waits], []
+        return (INTERRUPTED if node.lost else BACK_OFF), []
     if isinstance(node, Composite):
         if _is_oversize(state, node):
             return "max_steps", []

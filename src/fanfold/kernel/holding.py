@@ -14,7 +14,6 @@ from fanfold.kernel.events import Evidence, Paused, Resumed, WorkflowEvent
 from fanfold.kernel.fold.admission import reservation
 from fanfold.kernel.lifecycle import READY
 from fanfold.kernel.nodes import State
-from fanfold.kernel.plan import AgentAction
 
 HELD = "held"
 RAISED = "raised"
@@ -57,7 +56,7 @@ def _waiting(state: State) -> dict[str, Any]:
     starved.sort(key=lambda entry: entry[0])
     for _, node, limit in starved[:MAX_WAITING]:
         wants: dict[str, Any] = {"step": node.run.tree_path(node.path), "limit": limit}
-        if limit == "budget" and isinstance(node.step.action, AgentAction):
+        if limit == "budget" and node.step.traits.role is not None:
             wants["tokens"], wants["micro_usd"] = reservation(state, node)
         found.append(wants)
     for _, node in state.oversize[: MAX_WAITING - len(found)]:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 
 from msgspec import Struct
 
-from fanfold.kernel.books import SLOT_TYPES, Address, Books
+from fanfold.kernel.books import Address, Books
 from fanfold.kernel.events import Envelope, Event, Evidence, Failure, Finished, WorkflowEvent
 from fanfold.kernel.lifecycle import (
     COMPLETED,
@@ -28,7 +28,7 @@ from fanfold.kernel.lifecycle import (
 )
 from fanfold.kernel.nodes import LOOP, MAP, Composite, Loop, Map, Node, Run, State
 from fanfold.kernel.paths import overlaps
-from fanfold.kernel.plan import MAX_NESTING_DEPTH, AgentAction, GroupAction
+from fanfold.kernel.plan import MAX_NESTING_DEPTH, GroupAction
 
 
 class Violation(Struct, frozen=True):
@@ -124,7 +124,7 @@ def _admits(books: Books, address: Address, status: str, dependency: Node) -> bo
 def writers_apart(books: Books, event: Event, _state: State) -> Iterator[str]:
     """No two live writers with overlapping sets; no shared writer over a live reader."""
     node = books.last
-    if not _is_start(event) or node is None or node.step.type not in SLOT_TYPES:
+    if not _is_start(event) or node is None or not node.step.traits.slot:
         return
     for other in books.live.values():
         if other is not node and conflict(node, other):
@@ -209,7 +209,7 @@ def within_budget(books: Books, event: Event, state: State) -> Iterator[str]:
     ledgers += [
         (q.ledger.max_tokens, q.ledger.max_micro_usd, q.ledger) for q in books.last.quotas if q.ledger
     ]
-    first = getattr(event.data, "execution", 0) == 1 and isinstance(books.last.step.action, AgentAction)
+    first = getattr(event.data, "execution", 0) == 1 and books.last.step.traits.role is not None
     for max_tokens, max_micro_usd, book in ledgers if first else ():
         if max_tokens is not None and book.spent_tokens + book.reserved_tokens > max_tokens:
             yield f"{books.last.path} was admitted over the budget of {max_tokens} tokens"
@@ -232,7 +232,7 @@ def within_limits(books: Books, event: Event, state: State) -> Iterator[str]:
     node = books.last
     if node is None:
         return
-    if node.step.type in SLOT_TYPES and node.attempt > node.step.retry.attempts:
+    if node.step.traits.slot and node.attempt > node.step.retry.attempts:
         yield f"{node.path} is at attempt {node.attempt} of {node.step.retry.attempts}"
     parent = node.parent
     if isinstance(parent, Map) and len(parent.children) > parent.step.max_items:

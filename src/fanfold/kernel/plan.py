@@ -11,16 +11,17 @@ Rules
 * Templates, expressions and paths stay text here. The kernel never looks inside: the host evaluates
   them and hands the result back as an event.
 * The steps of an open plan are not in it: they are added to its top level one by one while the run goes on.
+* Groups and calls of workflows are the kernel's own. Any other step is a leaf: it is scheduled by its traits,
+  which are data in the plan, and what it does is the business of its step type.
 * Everything is resolved: `defaults`, aliases (`subagent`, `task`), phases and derived postures are gone.
 """
 
 from __future__ import annotations
 
-from typing import Any, Literal, TypeAlias
+from typing import Any, ClassVar, Literal, TypeAlias
 
 from msgspec import Struct, field
 
-StepType: TypeAlias = Literal["agent", "function", "command", "workflow", "approval", "group"]
 Posture: TypeAlias = Literal["read_only", "writer"]
 WorkspaceMode: TypeAlias = Literal["shared", "isolated"]
 OnFailure: TypeAlias = Literal["skip", "inline", "stop"]
@@ -70,6 +71,9 @@ class Retry(Struct, frozen=True, omit_defaults=True, gc=False):
     on: tuple[str, ...] = ("transport", "rate_limit")
 
 
+USUAL_RETRY = Retry()
+
+
 class Repeat(Struct, frozen=True, omit_defaults=True, gc=False):
     """Run again while the CEL expression `until` is false, `max_iterations` times at most."""
 
@@ -77,49 +81,53 @@ class Repeat(Struct, frozen=True, omit_defaults=True, gc=False):
     max_iterations: int = 2
 
 
-class AgentAction(Struct, frozen=True, omit_defaults=True, gc=False, tag="agent", tag_field="type"):
-    agent: str = "default"
-    """Role name, without its version."""
-    agent_version: str | None = None
-    prompt: str | None = None
-    """None: the role's own prompt template is used with the step's `inputs`."""
-    model: str | None = None
-    reasoning_effort: str | None = None
-    max_turns: int | None = None
-    tools: tuple[str, ...] | None = None
-    continue_from: str | None = None
+class Traits(Struct, frozen=True, omit_defaults=True, gc=False):
+    """What hosts and scheduler have to know of a step's work, which they never look into."""
+
+    slot: bool = True
+    """A running attempt takes one of the run's slots."""
+    role: str | None = None
+    """Not None: it counts as an agent, and what it spends is estimated and remembered under this name."""
+    workspace: Literal["own", "scratch", "project", "none"] = "own"
+    """Where it works. `own`: where the step's mode and sets say. `scratch`: the same, but a reader may write
+    into its snapshot, which is thrown away. `project`: in the project itself, as code of this process."""
+    waits: Literal["person", "timer"] | None = None
+    """Not None: its start is answered by `waiting`, and somebody or the time ends it."""
+    at_timeout: Literal["fail", "complete"] = "fail"
+    """What becomes of one that waits when its `timeout_ms` is over."""
+    continues: str | None = None
     """The agent step of the same scope whose conversation goes on here; also in `depends_on` or `after`."""
-    summaries: tuple[str, ...] = ()
-    """Dependencies whose summary is handed over because the prompt does not place them itself."""
-    purpose: Literal["work", "review", "critic", "fold"] = "work"
 
 
-class FunctionAction(Struct, frozen=True, omit_defaults=True, gc=False, tag="function", tag_field="type"):
-    handler: str
+PLAIN = Traits()
+"""The traits of most work. Everybody uses this one: what *is* the default is not written."""
 
 
-class CommandAction(Struct, frozen=True, omit_defaults=True, gc=False, tag="command", tag_field="type"):
-    run: tuple[str, ...] = ()
-    """Argument templates; one argument stays one argument. Empty for a `tests` or `lint` gate that
-    leaves the choice of command to the host."""
-    env: dict[str, str] = {}
-    network: bool = False
-    gate: Literal["command", "tests", "lint"] | None = None
+class LeafAction(Struct, frozen=True, omit_defaults=True, gc=False, tag="leaf", tag_field="kind"):
+    """Work of some type. Its body belongs to that type (see `recipe.types`) and is opaque here."""
+
+    type: str
+    body: dict[str, JSON] = {}
+    traits: Traits = PLAIN
 
 
-class WorkflowAction(Struct, frozen=True, omit_defaults=True, gc=False, tag="workflow", tag_field="type"):
+STRUCTURE = Traits(slot=False, workspace="none")
+
+
+class WorkflowAction(Struct, frozen=True, omit_defaults=True, gc=False, tag="workflow", tag_field="kind"):
+    """A child run."""
+
+    type: ClassVar[str] = "workflow"
+    traits: ClassVar[Traits] = STRUCTURE
     workflow: str
     """Key into the root plan's `workflows`."""
 
 
-class ApprovalAction(Struct, frozen=True, omit_defaults=True, gc=False, tag="approval", tag_field="type"):
-    approve: str
-    show: str | None = None
-    choices: tuple[str, ...] = ()
-    default: str | None = None
+class GroupAction(Struct, frozen=True, omit_defaults=True, gc=False, tag="group", tag_field="kind"):
+    """A scope of steps."""
 
-
-class GroupAction(Struct, frozen=True, omit_defaults=True, gc=False, tag="group", tag_field="type"):
+    type: ClassVar[str] = "group"
+    traits: ClassVar[Traits] = STRUCTURE
     steps: tuple[Step, ...]
     output: Output | None = None
     """None: the output of the last declared step."""
@@ -131,9 +139,7 @@ class GroupAction(Struct, frozen=True, omit_defaults=True, gc=False, tag="group"
     goal: str = ""
 
 
-Action: TypeAlias = (
-    AgentAction | FunctionAction | CommandAction | WorkflowAction | ApprovalAction | GroupAction
-)
+Action: TypeAlias = LeafAction | WorkflowAction | GroupAction
 
 
 class Step(Struct, frozen=True, omit_defaults=True, kw_only=True, gc=False):
@@ -166,15 +172,18 @@ class Step(Struct, frozen=True, omit_defaults=True, kw_only=True, gc=False):
     outputs: tuple[str, ...] = ()
     inputs: dict[str, Value] = {}
     timeout_ms: int | None = None
-    retry: Retry = Retry()
+    retry: Retry = USUAL_RETRY
     on_failure: OnFailure = "skip"
     cache: bool = False
 
     @property
-    def type(self) -> StepType:
+    def type(self) -> str:
         """The step's type word as recipes write it."""
-        kind: StepType = self.action.__struct_config__.tag  # type: ignore[assignment]  # tags are these words
-        return kind
+        return self.action.type
+
+    @property
+    def traits(self) -> Traits:
+        return self.action.traits
 
 
 class Input(Struct, frozen=True, omit_defaults=True, gc=False):

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 from fanfold.kernel.plan import (
+    USUAL_RETRY,
     Action,
-    AgentAction,
-    ApprovalAction,
-    CommandAction,
-    FunctionAction,
     GroupAction,
     Plan,
     Posture,
     Repeat,
-    Retry,
     Step,
     WorkflowAction,
 )
@@ -21,6 +17,10 @@ from fanfold.recipe.checks.outputs import declared_names
 from fanfold.recipe.checks.unit import Unit
 from fanfold.recipe.drafts.draft import Draft, Scope
 from fanfold.recipe.language.keys import ATTEMPTING
+from fanfold.recipe.types.agent import AgentBody
+from fanfold.recipe.types.approval import ApprovalBody
+from fanfold.recipe.types.command import CommandBody
+from fanfold.recipe.types.function import FunctionBody
 from fanfold.text.parse import plain
 
 
@@ -78,7 +78,7 @@ def _assemble_step(draft: Draft, unit: Unit) -> Step:
         inputs=facts.inputs,
         timeout_ms=defaults.timeout_ms if timeout_ms is None and attempting else timeout_ms,
         # Groups, workflows and approvals have no attempts of their own.
-        retry=facts.retry or defaults.retry or Retry() if attempting else phases.ONCE,
+        retry=facts.retry or defaults.retry or USUAL_RETRY if attempting else phases.ONCE,
         on_failure=entries.text("on_failure") or defaults.on_failure,  # type: ignore[arg-type]  # checked words
         cache=entries.flag("cache"),
     )
@@ -104,30 +104,30 @@ def _action(draft: Draft, unit: Unit) -> Action:
     facts = draft.facts
     match draft.type:
         case "agent":
-            return _agent(draft, unit)
+            return _agent(draft, unit).action()
         case "function":
-            return FunctionAction(handler=entries.text("handler") or "")
+            return FunctionBody(handler=entries.text("handler") or "").action()
         case "command":
-            return CommandAction(run=facts.run, env=facts.env, network=entries.flag("network"))
+            return CommandBody(run=facts.run, env=facts.env, network=entries.flag("network")).action()
         case "workflow":
             return WorkflowAction(workflow=facts.workflow)
         case "approval":
-            return ApprovalAction(
+            return ApprovalBody(
                 approve=facts.approve,
                 show=facts.show,
                 choices=tuple(item.text for item in entries.scalars("choices")),
                 default=entries.text("default"),
-            )
+            ).action()
         case _:
             assert draft.inner is not None
             return GroupAction(steps=assemble_steps(draft.inner, unit), output=facts.output)
 
 
-def _agent(draft: Draft, unit: Unit) -> AgentAction:
+def _agent(draft: Draft, unit: Unit) -> AgentBody:
     entries = draft.entries
     role = draft.facts.role
     assert role is not None
-    return AgentAction(
+    return AgentBody(
         agent=role.name,
         agent_version=role.version,
         prompt=draft.facts.prompt,

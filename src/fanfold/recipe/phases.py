@@ -19,10 +19,7 @@ from typing import Any, Literal
 from msgspec.structs import replace
 
 from fanfold.kernel.plan import (
-    Action,
-    AgentAction,
-    ApprovalAction,
-    CommandAction,
+    USUAL_RETRY,
     GroupAction,
     Repeat,
     Retry,
@@ -37,6 +34,10 @@ from fanfold.recipe.drafts.facts import PhaseParts
 from fanfold.recipe.drafts.roles import Role, find_role
 from fanfold.recipe.drafts.survey import new_draft, survey_body, survey_map
 from fanfold.recipe.language.keys import CONVERGE, PHASE, REVIEW, VERIFY
+from fanfold.recipe.types.agent import AgentBody
+from fanfold.recipe.types.approval import ApprovalBody
+from fanfold.recipe.types.body import Body
+from fanfold.recipe.types.command import CommandBody
 from fanfold.text.entries import Entries, read_entries
 from fanfold.text.notes import quoted
 from fanfold.text.parse import Node, Scalar
@@ -268,36 +269,36 @@ def _verify(phase: str, parts: PhaseParts, goal: str, before: tuple[str, ...], d
         action = _judge(parts.critic, _with_results(instruction, goal, before), "critic", defaults)
         return _own_step("verify", action, before, defaults, output_schema=VERDICT_SCHEMA)
     if parts.gate == "approval":
-        question = ApprovalAction(
+        question = ApprovalBody(
             approve=f'Accept the result of phase "{phase}"?',
             show=_with_results("", goal, before),
             choices=("approve", "reject"),
         )
-        return Step(id="verify", action=question, depends_on=before, retry=ONCE)
-    command = CommandAction(run=parts.run, gate=parts.gate)  # type: ignore[arg-type]  # one of the table's words
+        return Step(id="verify", action=question.action(), depends_on=before, retry=ONCE)
+    command = CommandBody(run=parts.run, gate=parts.gate)  # type: ignore[arg-type]  # one of the table's words
     # Like every command without a write-set: in a snapshot that is thrown away.
     return _own_step("verify", command, before, defaults, outputs=COMMAND_OUTPUTS, workspace_mode="isolated")
 
 
 def _judge(
     role: Role | None, prompt: str, purpose: Literal["review", "critic"], defaults: Defaults
-) -> AgentAction:
+) -> AgentBody:
     assert role is not None
-    return AgentAction(
+    return AgentBody(
         agent=role.name, agent_version=role.version, prompt=prompt, model=defaults.model, purpose=purpose
     )
 
 
-def _own_step(step_id: str, action: Action, before: tuple[str, ...], defaults: Defaults, **more: Any) -> Step:
+def _own_step(step_id: str, body: Body, before: tuple[str, ...], defaults: Defaults, **more: Any) -> Step:
     """A step of the phase's own. Its failure is the gate's to judge, so `on_failure` stays `skip`: the
     loop's `until` then finds no verdict, which counts as false."""
     return Step(
         id=step_id,
-        action=action,
+        action=body.action(),
         depends_on=before,
         posture="read_only",
         timeout_ms=defaults.timeout_ms,
-        retry=defaults.retry or Retry(),
+        retry=defaults.retry or USUAL_RETRY,
         **more,
     )
 
@@ -306,7 +307,7 @@ def _fold(phase: str, goal: str) -> Step:
     prompt = f'Summarize what phase "{phase}" found and did, for those who work on the next one.'
     return Step(
         id="fold",
-        action=AgentAction(agent="summarizer", prompt=_with_results(prompt, goal, ()), purpose="fold"),
+        action=AgentBody(agent="summarizer", prompt=_with_results(prompt, goal, ()), purpose="fold").action(),
     )
 
 

@@ -20,7 +20,8 @@ from fanfold.kernel.commands import (
 from fanfold.kernel.events import Created, Data, Decided, Failure, Finished, Paused, StepEvent, SubagentEvent
 from fanfold.kernel.lifecycle import COMPLETED
 from fanfold.kernel.nodes import LEAF, Composite, Loop, Node, State
-from fanfold.kernel.plan import AgentAction, ApprovalAction
+from fanfold.recipe.types.approval import ApprovalBody
+from fanfold.recipe.types.body import read_body
 from fanfold.testing.values import NOWHERE, fill_sets
 from fanfold.testing.world import World
 
@@ -97,7 +98,7 @@ def _with(decided: Decided, **values: Any) -> Decided:
 
 def _queue(node: Node) -> Data:
     word = "input" if node.step.after else "queued"
-    shape = SubagentEvent if isinstance(node.step.action, AgentAction) else StepEvent
+    shape = SubagentEvent if node.step.traits.role is not None else StepEvent
     return shape(node.path, word)
 
 
@@ -106,7 +107,7 @@ def _start(world: World, state: State, command: Start) -> Data:
     path, attempt, execution = node.path, command.attempt, command.execution
     if execution == 1 and command.type != "group" and world.faults.hits("unrendered"):
         return StepEvent(path, "failed", attempt, execution, error=_NOT_RENDERED)
-    if command.type == "approval":
+    if node.step.traits.waits is not None:
         world.values.see(node)
         return StepEvent(path, "waiting", attempt, execution)
     if command.type == "group":
@@ -118,12 +119,13 @@ def _start(world: World, state: State, command: Start) -> Data:
         world.reached["cached"] += 1
         output = world.values.result(node, attempt, seen)
         return StepEvent(path, "completed", attempt, execution, output=output, cached=True)
-    if not isinstance(node.step.action, AgentAction):
+    role = node.step.traits.role
+    if role is None:
         return StepEvent(path, "started", attempt, execution)
     session = f"s{world.events}"
     return SubagentEvent(
         path, "started", attempt, execution, parent_id=command.run, subagent_id=session, session_id=session,
-        role=node.step.action.agent, task=path, depth=1,
+        role=role, task=path, depth=1,
     )  # fmt: skip
 
 
@@ -135,7 +137,7 @@ def _create(world: World, state: State, command: Create) -> Data:
 
 def _retry(state: State, command: Retry) -> Data:
     node = _node(state, command)
-    shape = SubagentEvent if isinstance(node.step.action, AgentAction) else StepEvent
+    shape = SubagentEvent if node.step.traits.role is not None else StepEvent
     return shape(command.step, "retrying", node.attempt, node.execution, retry_at=command.retry_at)
 
 
@@ -146,9 +148,9 @@ def _conclude(world: World, state: State, command: Conclude) -> Data:
         converged = not (command.error is not None and command.error.code == "step.not_converged")
         if command.status == COMPLETED or not converged:
             output = world.values.folded(node)
-    elif command.reason == "default" and isinstance(node.step.action, ApprovalAction):
+    elif command.reason == "default":
         world.reached["approval default"] += 1
-        output = world.values.put({"decision": node.step.action.default}, NOWHERE)
+        output = world.values.put({"decision": read_body(ApprovalBody, node.step).default}, NOWHERE)
     # An end without an attempt's report belongs to an attempt only if one was under way.
     begun = node.holding or node.lost or isinstance(node, Composite)
     attempt, execution = (node.attempt, node.execution) if begun else (0, 0)

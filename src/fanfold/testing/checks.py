@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fanfold.kernel.books import SLOT_TYPES
 from fanfold.kernel.commands import Command, Conclude, Finish, Skip, Start
 from fanfold.kernel.events import (
     CancelRequested,
@@ -161,8 +160,10 @@ class Watch:
 
     def check(self, command: Command, state: State) -> None:
         """Hold a command that is about to be answered against the log."""
-        if isinstance(command, Start) and command.type in SLOT_TYPES:
-            self._check_start(state.runs[command.run].nodes[command.step], command, state)
+        if isinstance(command, Start):
+            node = state.runs[command.run].nodes[command.step]
+            if node.step.traits.slot:
+                self._check_start(node, command, state)
         elif isinstance(command, Skip) and command.reason == "failure":
             self._check_skip(state.runs[command.run].nodes[command.step])
         elif isinstance(command, Finish):

@@ -25,8 +25,9 @@ from fanfold.kernel.events import (
 )
 from fanfold.kernel.lifecycle import PAUSED, PENDING, READY, RUN_TERMINAL
 from fanfold.kernel.nodes import Quota, State
-from fanfold.kernel.plan import ApprovalAction
 from fanfold.kernel.state import mark_late
+from fanfold.recipe.types.approval import ApprovalBody
+from fanfold.recipe.types.body import read_body
 from fanfold.testing.checks import InvariantError
 from fanfold.testing.owner import Owner
 from fanfold.testing.people import ask, go_on
@@ -101,8 +102,7 @@ def deliver(owner: Owner, run: str, data: StepEvent | SubagentEvent) -> None:
 
 def _answer_of_person(owner: Owner, execution: Execution) -> StepEvent:
     world = owner.world
-    action = owner.state.runs[execution.run].nodes[execution.step].step.action
-    assert isinstance(action, ApprovalAction)
+    action = read_body(ApprovalBody, owner.state.runs[execution.run].nodes[execution.step].step)
     if not action.choices and world.faults.hits("rejection"):
         error = Failure("permission", "approval.rejected", "no", retryable=False)
         return StepEvent(execution.step, "failed", 1, 1, error=error)

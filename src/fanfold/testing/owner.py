@@ -14,7 +14,6 @@ from fanfold.kernel.decide import decide
 from fanfold.kernel.events import Data, Event, Resumed, Woke
 from fanfold.kernel.lifecycle import WAITING
 from fanfold.kernel.nodes import State
-from fanfold.kernel.plan import ApprovalAction
 from fanfold.kernel.state import evolve
 from fanfold.testing.answers import answer
 from fanfold.testing.checks import InvariantError, check_explained
@@ -113,7 +112,7 @@ class Owner:
             return
         world = self.world
         node = self.state.runs[command.run].nodes[command.step]
-        if command.type == "approval":
+        if node.step.traits.waits is not None:
             self.ask(command.run, command.step)
             return
         due = world.now + world.rng.choice((0, 1, 5, 10, 30, 90))
@@ -146,5 +145,5 @@ class Owner:
         """After a crash the approvals that are open are still before people."""
         for run in self.state.runs.values():
             for node in run.nodes.values():
-                if node.status == WAITING and isinstance(node.step.action, ApprovalAction):
+                if node.status == WAITING and node.step.traits.waits is not None:
                     self.ask(run.id, node.path)

@@ -22,7 +22,9 @@ from fanfold.kernel.fold.open_runs import why_not_added
 from fanfold.kernel.fold.progress import INTERRUPTED
 from fanfold.kernel.lifecycle import RUNNING, TERMINAL, UNSUCCESSFUL, WAITING
 from fanfold.kernel.nodes import LEAF, Node, State
-from fanfold.kernel.plan import AgentAction, Step
+from fanfold.kernel.plan import Step
+from fanfold.recipe.types.agent import AgentBody
+from fanfold.recipe.types.body import read_body
 from fanfold.testing.checks import InvariantError
 from fanfold.testing.owner import Owner
 
@@ -104,7 +106,7 @@ def _agents(state: State) -> dict[str, list[Node]]:
     return {
         name: turns
         for name, turns in _children(state).items()
-        if turns[0].kind == LEAF and isinstance(turns[0].step.action, AgentAction)
+        if turns[0].kind == LEAF and turns[0].step.traits.role is not None
     }
 
 
@@ -116,11 +118,17 @@ def _send(owner: Owner) -> bool:
         return False
     name = world.rng.choice(list(children))
     last = children[name][-1]
-    assert isinstance(last.step.action, AgentAction)
-    action = replace(last.step.action, prompt="and now?", continue_from=last.path)
+    said = replace(read_body(AgentBody, last.step), prompt="and now?", continue_from=last.path)
     turn = f"{name}#{len(children[name]) + 1}"
     step = replace(
-        last.step, id=turn, action=action, after=(last.path,), depends_on=(), inputs={}, when=None, parent=""
+        last.step,
+        id=turn,
+        action=said.action(),
+        after=(last.path,),
+        depends_on=(),
+        inputs={},
+        when=None,
+        parent="",
     )
     if why_not_added(owner.state.root, step):
         world.reached["refused behind a closed one"] += last.closed
@@ -147,7 +155,7 @@ def _close(owner: Owner) -> bool:
     elif not turns[-1].closed:
         world.reached["closed when over"] += 1
         last = turns[-1]
-        shape = SubagentEvent if isinstance(last.step.action, AgentAction) else StepEvent
+        shape = SubagentEvent if last.step.traits.role is not None else StepEvent
         owner.record(root.id, shape(last.path, "closed", last.attempt, last.execution))
     else:
         return False

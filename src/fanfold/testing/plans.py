@@ -25,13 +25,9 @@ from fanfold.kernel.events import Estimate, Settings
 from fanfold.kernel.plan import (
     EVERYTHING,
     Action,
-    AgentAction,
-    ApprovalAction,
     Budget,
-    CommandAction,
     Constant,
     Fields,
-    FunctionAction,
     GroupAction,
     Input,
     Limits,
@@ -46,6 +42,10 @@ from fanfold.kernel.plan import (
     Value,
     WorkflowAction,
 )
+from fanfold.recipe.types.agent import AgentBody
+from fanfold.recipe.types.approval import ApprovalBody
+from fanfold.recipe.types.command import CommandBody
+from fanfold.recipe.types.function import FunctionBody
 
 ROLES = ("default", "explorer", "worker")
 SETS = ("src/**", "src/*.py", "src/a.py", "src/b/**", "docs/**", "docs/*.md", "{src,docs}/a.*", "lib/[ab]/**")
@@ -141,7 +141,7 @@ class _Maker:
         """A call of sub-workflows nested as deep as allowed, or one deeper."""
         below = ""
         for level in range(self.rng.choice((CHAIN - 1, CHAIN)), 0, -1):
-            inner: Action = WorkflowAction(below) if below else AgentAction(prompt="{{inputs.topic}}")
+            inner: Action = WorkflowAction(below) if below else AgentBody(prompt="{{inputs.topic}}").action()
             step = Step(id=self._id("d"), action=inner, inputs={"topic": Ref("inputs.topic")})
             below = f"deep{level}"
             self.workflows[below] = Plan(name=below, steps=(step,), inputs=(Input("topic"),))
@@ -187,12 +187,12 @@ class _Maker:
         fold = None
         if repeat is not None and rng.random() < 0.35:
             fold = self._with_sets(
-                Step(id="fold", action=AgentAction(agent="explorer", prompt="fold", purpose="fold")),
+                Step(id="fold", action=AgentBody(agent="explorer", prompt="fold", purpose="fold").action()),
                 inner_map,
             )
             cost += 1
         step = Step(
-            id=self._id(action.__class__.__name__[0].lower()),
+            id=self._id(action.type[0]),
             action=action,
             depends_on=tuple(edges),
             when=rng.choice(WHEN) if rng.random() < 0.14 else None,
@@ -228,13 +228,13 @@ class _Maker:
         if roll < 0.39:
             choices = ("ship", "hold") if rng.random() < 0.4 else ()
             default = rng.choice((choices or ("approve",))[0:1]) if rng.random() < 0.4 else None
-            return ApprovalAction("go?", choices=choices, default=default), 1
+            return ApprovalBody("go?", choices=choices, default=default).action(), 1
         if roll < 0.52:
-            return FunctionAction("count"), 1
+            return FunctionBody("count").action(), 1
         if roll < 0.62:
-            return CommandAction(("make", "test")), 1
+            return CommandBody(("make", "test")).action(), 1
         prompt = "".join(f"{{{{steps.{name}.output}}}} " for name in outer if rng.random() < 0.5)
-        return AgentAction(rng.choice(ROLES), prompt=f"{prompt}{{{{inputs.topic}}}}"), 1
+        return AgentBody(rng.choice(ROLES), prompt=f"{prompt}{{{{inputs.topic}}}}").action(), 1
 
     def _group(self, budget: int, nesting: int, in_map: bool, outer: tuple[str, ...]) -> tuple[Action, int]:
         rng = self.rng
@@ -273,7 +273,7 @@ class _Maker:
         rng = self.rng
         if isinstance(action, GroupAction | WorkflowAction):
             return rng.choice((60, 300, 1_500)) if rng.random() < 0.15 else None
-        if isinstance(action, ApprovalAction):
+        if action.traits.waits is not None:
             return rng.choice((100, 2_000)) if rng.random() < 0.5 else None
         return rng.choice((20, 80, 400)) if rng.random() < 0.15 else None
 
@@ -290,7 +290,7 @@ class _Maker:
         from msgspec.structs import replace
 
         rng = self.rng
-        if isinstance(step.action, GroupAction | WorkflowAction | ApprovalAction):
+        if step.traits.workspace == "none":
             return step
         choices = (*SETS, *ITEM_SETS) if in_map else SETS
         reads = EVERYTHING if rng.random() < 0.3 else tuple(rng.sample(choices, rng.randint(1, 2)))

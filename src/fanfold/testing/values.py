@@ -21,7 +21,9 @@ import msgspec
 from fanfold.kernel.events import Created, Event, Finished, StepEvent, SubagentEvent
 from fanfold.kernel.lifecycle import EVENT_WORDS, TERMINAL
 from fanfold.kernel.nodes import MAP, SCOPE, Call, Composite, Loop, Node, Run, Scope, State
-from fanfold.kernel.plan import AgentAction, Fields, GroupAction, Output, Plan, Ref, Template, Value
+from fanfold.kernel.plan import Fields, GroupAction, Output, Plan, Ref, Template, Value
+from fanfold.recipe.types.agent import AgentBody
+from fanfold.recipe.types.body import find_body
 from fanfold.testing.checks import InvariantError
 
 Origin: TypeAlias = frozenset[str]
@@ -70,10 +72,11 @@ class Values:
         """Render a leaf's inputs and prompt: the hashes of everything it gets to see."""
         step = node.step
         seen = [self._resolve(node, path) for path in _paths(step.inputs.values())]
-        if isinstance(step.action, AgentAction):
-            seen += [self._resolve(node, path) for path in _HOLE.findall(step.action.prompt or "")]
-            if step.action.continue_from is not None:
-                seen.append(self._output(node.run, step.action.continue_from, node))
+        said = find_body(AgentBody, step)
+        if said is not None and said.prompt:
+            seen += [self._resolve(node, path) for path in _HOLE.findall(said.prompt)]
+        if step.traits.continues is not None:
+            seen.append(self._output(node.run, step.traits.continues, node))
         seen += self._from_the_loop(node)
         hashes = [key for key in seen if key is not None]
         self._check_boundary(node, hashes)

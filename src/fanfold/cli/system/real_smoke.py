@@ -81,17 +81,14 @@ def run_scenario(folder: Path, name: str) -> tuple[Check, Trouble | None]:
 def _left(ran: Ran, tree: RunTree, folder: Path, own: str) -> Left:
     """What is checked, with the folder named as in the recipe."""
     from fanfold.agents.local.weights import PROVIDER, SMOLLM2
-    from fanfold.kernel.plan import AgentAction
+    from fanfold.recipe.types.agent import AgentBody
+    from fanfold.recipe.types.body import find_body
     from fanfold.runtime.records.frozen import from_json
 
     assert tree.memory.frozen is not None, "a run that was created fixed its models"
     frozen = from_json(tree.blobs.get(tree.memory.frozen))
-    actions = [node.step.action for node in tree.root.nodes.values()]
-    models = {
-        frozen.model_of(action) or frozen.default_model
-        for action in actions
-        if isinstance(action, AgentAction)
-    }
+    bodies = [find_body(AgentBody, node.step) for node in tree.root.nodes.values()]
+    models = {frozen.model_of(said) or frozen.default_model for said in bodies if said is not None}
     changes = [
         {**row, "path": row["path"].replace(own, FOLDER)} for row in tree.memory.changes.get(tree.root.id, [])
     ]

@@ -15,8 +15,8 @@ from fanfold.cli.terminal.output import one_line
 from fanfold.cli.terminal.transitions import duration
 from fanfold.kernel.lifecycle import COMPLETED, PENDING, READY, RUNNING, SKIPPED, TERMINAL, WAITING
 from fanfold.kernel.nodes import LEAF, MAP, Call, Composite, Node, Run
-from fanfold.kernel.plan import AgentAction, ApprovalAction, CommandAction, FunctionAction, WorkflowAction
 from fanfold.runtime.hosting.run_tree import RunTree
+from fanfold.runtime.steps.registry import label_of
 
 MAX_ITEMS = 12
 """Items of a fan-out that are all shown."""
@@ -122,19 +122,13 @@ class _Walk:
         )
 
     def _who(self, node: Node) -> str:
-        match node.step.action:
-            case AgentAction(agent=agent) if node.kind == LEAF:
-                return one_line(agent)
-            case CommandAction(run=run, gate=gate) if node.kind == LEAF:
-                return one_line(" ".join(run), MAX_WHO_CHARS) or f"{gate} gate"
-            case FunctionAction(handler=handler) if node.kind == LEAF:
-                return one_line(handler, MAX_WHO_CHARS)
-            case ApprovalAction() if node.kind == LEAF:
-                return "approval"
-            case WorkflowAction() if isinstance(node, Call):
-                child = node.child
-                return f"{child.plan.name}@{child.plan.version}" if child is not None else "workflow"
-        return ""
+        if isinstance(node, Call):
+            child = node.child
+            return f"{child.plan.name}@{child.plan.version}" if child is not None else "workflow"
+        if node.kind != LEAF:
+            return ""
+        kind, who = label_of(node.step)
+        return kind if node.step.traits.waits is not None else one_line(who, MAX_WHO_CHARS)
 
     def _took(self, node: Node) -> str:
         if not node.started_at or node.status == SKIPPED:
@@ -149,8 +143,8 @@ class _Walk:
             parts.append(_tally(inside))
         if node.attempt > 1 and node.kind == LEAF:
             parts.append(f"attempt {node.attempt}")
-        if node.status == WAITING and isinstance(node.step.action, ApprovalAction):
-            asked = self._questions.get((node.run.id, node.path)) or node.step.action.approve
+        if node.status == WAITING and node.step.traits.waits is not None:
+            asked = self._questions.get((node.run.id, node.path), "")
             parts.append(one_line(asked.partition("\n\n")[0], MAX_NOTE_CHARS))
         elif node.status == WAITING:
             parts.append("waits before its next attempt")

@@ -30,7 +30,7 @@ from fanfold.kernel.events import (
     WorkflowEvent,
     event_of,
 )
-from fanfold.kernel.plan import ApprovalAction, Step
+from fanfold.kernel.plan import Step
 
 FindStep: TypeAlias = Callable[[str, str], Step | None]
 """Run id and path to the step there, if known."""
@@ -112,7 +112,8 @@ class Transitions:
             return _ended(word.replace("_", " "), took) + _why(data.error)
         if word == "waiting":
             self._started[key] = envelope.at
-            return f"waits for approval{self._question(envelope, data)}"
+            asked = one_line(data.summary.partition(chr(10) * 2)[0], MAX_NOTE_CHARS)
+            return f"waits for approval: {asked}" if asked else "waits for approval"
         if word == "retrying":
             wait_s = max(0, data.retry_at - envelope.at) / 1_000
             return f"tries again in {wait_s:.1f} s (attempt {data.attempt})"
@@ -137,14 +138,6 @@ class Transitions:
         if data.execution > 1:
             names.append("again")
         return f" ({', '.join(names)})" if names else ""
-
-    def _question(self, envelope: Envelope, data: StepEvent | SubagentEvent) -> str:
-        if data.summary:
-            return f": {one_line(data.summary.partition(chr(10) * 2)[0], MAX_NOTE_CHARS)}"
-        step = self._find_step(envelope.run_id, data.step)
-        if step is None or not isinstance(step.action, ApprovalAction):
-            return ""
-        return f": {one_line(step.action.approve, MAX_NOTE_CHARS)}"
 
 
 def duration(ms: int) -> str:

@@ -22,7 +22,6 @@ from fanfold.kernel.budget import NOTHING, Amount, Ledger, estimate
 from fanfold.kernel.commands import Start
 from fanfold.kernel.lifecycle import READY
 from fanfold.kernel.nodes import Claims, Node, Quota, State
-from fanfold.kernel.plan import AgentAction
 
 
 def enqueue(state: State, node: Node) -> None:
@@ -54,7 +53,7 @@ def _fits(state: State, node: Node) -> bool:
         if quota.max_concurrency is not None and quota.live >= quota.max_concurrency:
             heappush(quota.waiting, (node.order, node))
             return False
-    agent = type(node.step.action) is AgentAction
+    agent = node.step.action.traits.role is not None
     if agent and not _agent_left(state, node):
         heappush(state.starved, (node.order, node, "max_agents"))
         return False
@@ -86,7 +85,7 @@ def _choose(state: State, node: Node) -> None:
     state.live += 1
     state.in_flight[node.ready_seq] = node
     action = node.step.action
-    agent = type(action) is AgentAction and not again  # its session was counted when the attempt began
+    agent = action.traits.role is not None and not again  # its session was counted when the attempt began
     if agent:
         state.agents += 1
         node.run.agents += 1
@@ -101,8 +100,9 @@ def _choose(state: State, node: Node) -> None:
     if node.reservation != NOTHING:
         for ledger in _ledgers(state, node):
             ledger.reserve(node.reservation)
-    kind: str = action.__struct_config__.tag  # type: ignore[assignment]  # tags of actions are strings
-    state.agenda.append(Start(node.run.id, node.path, kind, node.attempt, node.execution, *node.reservation))
+    state.agenda.append(
+        Start(node.run.id, node.path, action.type, node.attempt, node.execution, *node.reservation)
+    )
 
 
 def release(state: State, node: Node) -> None:
@@ -141,7 +141,7 @@ def unchoose(state: State, node: Node) -> None:
 
 def return_agent(state: State, node: Node) -> None:
     """The agent chosen for this step never began: not carried out, cached, or not rendered."""
-    if type(node.step.action) is not AgentAction:
+    if node.step.traits.role is None:
         return
     state.agents -= 1
     node.run.agents -= 1
@@ -284,9 +284,9 @@ def _ledgers(state: State, node: Node) -> list[Ledger]:
 
 def reservation(state: State, node: Node) -> Amount:
     """What the next attempt of a step asks for, whether or not there is that much."""
-    action = node.step.action
-    role = action.agent if isinstance(action, AgentAction) else ""
-    return estimate(role, state.settings.estimates, state.history, _ledgers(state, node))
+    return estimate(
+        node.step.traits.role or "", state.settings.estimates, state.history, _ledgers(state, node)
+    )
 
 
 def _affordable(state: State, node: Node) -> Amount | None:

@@ -21,7 +21,7 @@ from fanfold.kernel.fold.progress import INTERRUPTED, add_step
 from fanfold.kernel.fold.sweep import sweep
 from fanfold.kernel.lifecycle import CANCELLED, RUNNING, TERMINAL, WAITING
 from fanfold.kernel.nodes import Node, Run, State
-from fanfold.kernel.plan import AgentAction, Step, WorkflowAction
+from fanfold.kernel.plan import Step, WorkflowAction
 
 
 def why_not_added(run: Run, step: Step) -> str:
@@ -42,7 +42,7 @@ def why_not_added(run: Run, step: Step) -> str:
     action = step.action
     if isinstance(action, WorkflowAction) and action.workflow not in run.plan.workflows:
         return f"the run knows no workflow {action.workflow}"
-    before = action.continue_from if isinstance(action, AgentAction) else None
+    before = action.traits.continues
     if before is not None and before not in step.depends_on + step.after:
         return f"{step.id} continues {before} without waiting for it"
     return ""

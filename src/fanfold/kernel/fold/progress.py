@@ -50,7 +50,6 @@ from fanfold.kernel.nodes import (
 )
 from fanfold.kernel.plan import (
     MAX_NESTING_DEPTH,
-    ApprovalAction,
     GroupAction,
     Step,
     WorkflowAction,
@@ -214,8 +213,8 @@ def open_step(state: State, node: Node) -> None:
     """The step may go: into the queue, onto the agenda, or into its first iteration."""
     kind = node.kind
     if kind == LEAF:
-        if type(node.step.action) is ApprovalAction:
-            _begin(state, node, "approval")
+        if node.step.traits.waits is not None:
+            _begin(state, node)
         else:
             enqueue(state, node)
     elif isinstance(node, Loop):
@@ -229,18 +228,18 @@ def open_step(state: State, node: Node) -> None:
             message = f"child runs nest at most {MAX_NESTING_DEPTH} deep"
             conclude(state, node, FAILED, Failure("agent", "run.depth", message, retryable=False))
         elif _promise(state, node, len(state.plan.workflows[action.workflow].steps)):
-            _begin(state, node, "workflow")
+            _begin(state, node)
     elif isinstance(node, Scope):
         action = node.step.action
         assert isinstance(action, GroupAction)
         if _promise(state, node, len(action.steps)):
-            _begin(state, node, "group")
+            _begin(state, node)
 
 
-def _begin(state: State, node: Node, kind: str) -> None:
+def _begin(state: State, node: Node) -> None:
     node.status = READY
     node.attempt = node.execution = 1
-    state.agenda.append(Start(node.run.id, node.path, kind, 1, 1))
+    state.agenda.append(Start(node.run.id, node.path, node.step.type, 1, 1))
 
 
 def expand_map(state: State, node: Map, count: int) -> None:
@@ -357,7 +356,7 @@ def _reaches(node: Node) -> bool:
 
 
 def _leave_waiting(state: State, node: Node) -> None:
-    if type(node.step.action) is ApprovalAction:
+    if node.step.traits.waits is not None:
         state.approvals -= 1
     elif node.reason == BACK_OFF:
         state.backoffs -= 1

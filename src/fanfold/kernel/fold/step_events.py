@@ -34,7 +34,7 @@ from fanfold.kernel.lifecycle import (
     WAITING,
 )
 from fanfold.kernel.nodes import Call, Composite, Node, Run, Scope, State
-from fanfold.kernel.plan import AgentAction, ApprovalAction, GroupAction, WorkflowAction
+from fanfold.kernel.plan import GroupAction, WorkflowAction
 
 Report: TypeAlias = StepEvent | SubagentEvent
 
@@ -45,7 +45,7 @@ def is_current(node: Node, data: Report) -> bool:
         return False
     if node.status == RUNNING:
         return node.holding and not node.lost
-    return node.status == WAITING and type(node.step.action) is ApprovalAction
+    return node.status == WAITING and node.step.traits.waits is not None
 
 
 def _queued(state: State, node: Node, _data: Report) -> None:
@@ -101,7 +101,7 @@ def _waiting(state: State, node: Node, _data: Report) -> None:
     node.status = WAITING
     node.started_at = state.now
     state.approvals += 1
-    _arm(state, node, "approval", node.step.timeout_ms)
+    _arm(state, node, "answer", node.step.timeout_ms)
 
 
 def _ended(state: State, node: Node, data: Report) -> None:
@@ -220,9 +220,9 @@ def _restart(state: State, node: Node) -> None:
 
 def spend(state: State, node: Node, usage: Usage) -> None:
     node.run.spend(usage)
-    action = node.step.action
-    if isinstance(action, AgentAction):
-        settle_history(state.history, action.agent, usage)
+    role = node.step.traits.role
+    if role is not None:
+        settle_history(state.history, role, usage)
     state.ledger.spend(usage)
     for quota in node.quotas:
         if quota.ledger is not None:

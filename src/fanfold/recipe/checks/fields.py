@@ -6,7 +6,7 @@ Every field is checked on its own, so that one mistake hides no other. What pass
 
 from __future__ import annotations
 
-from fanfold.kernel.plan import Retry
+from fanfold.kernel.plan import USUAL_RETRY, Retry
 from fanfold.recipe.checks.commands import read_arguments, read_environment
 from fanfold.recipe.checks.output_schemas import read_schema
 from fanfold.recipe.checks.references import Place, References, hint_to_owner
@@ -131,7 +131,7 @@ def read_retry(node: Node, notes: Notes) -> Retry:
     """A `retry` object; what was not said keeps its default."""
     entries = read_entries(node, RETRY, notes)
     if entries is None:
-        return Retry()
+        return USUAL_RETRY
     said: dict[str, object] = {
         "attempts": entries.integer("attempts"),
         "backoff_ms": entries.milliseconds("backoff"),

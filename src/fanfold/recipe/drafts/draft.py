@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from fanfold.kernel.plan import StepType
 from fanfold.recipe.drafts.facts import Facts
 from fanfold.text.diagnostics import Span
 from fanfold.text.entries import Entries
@@ -93,7 +92,7 @@ class Draft:
         self.scope = scope
         self.path = path
         self.order = len(scope.drafts)
-        self.type: StepType | None = None
+        self.type: str | None = None
         self.phase = False
         self.inner: Scope | None = None
         self.repeat: Entries | None = None

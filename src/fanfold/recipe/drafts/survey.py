@@ -11,16 +11,14 @@ Rules
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import cast
 
-from fanfold.kernel.plan import StepType
 from fanfold.recipe.drafts.draft import Draft, Scope
 from fanfold.recipe.language.keys import REPEAT, STEP
 from fanfold.text.entries import Entries, read_entries
 from fanfold.text.notes import Notes, quoted, with_article
 from fanfold.text.parse import Node, Scalar
 
-DECIDING: dict[str, StepType] = {
+DECIDING: dict[str, str] = {
     "prompt": "agent",
     "workflow": "workflow",
     "handler": "function",
@@ -114,10 +112,10 @@ def survey_body(draft: Draft, nodes: list[Node], notes: Notes, extra: frozenset[
     survey_steps(nodes, draft.inner, notes, draft.path + "/", narrowed=narrowed)
 
 
-def _tell_type(draft: Draft, notes: Notes) -> StepType | None:
+def _tell_type(draft: Draft, notes: Notes) -> str | None:
     entries = draft.entries
     deciding = [name for name in entries.keys if name in DECIDING]
-    said = cast("StepType | None", entries.text("type"))
+    said = entries.text("type")
     if said is not None:
         foreign = _refuse_foreign_keys(entries, {said}, notes)
         _need_deciding_key(draft, said, notes, quiet=foreign)
@@ -144,7 +142,7 @@ def _tell_type(draft: Draft, notes: Notes) -> StepType | None:
     return DECIDING[deciding[0]]
 
 
-def _refuse_foreign_keys(entries: Entries, types: set[StepType], notes: Notes) -> bool:
+def _refuse_foreign_keys(entries: Entries, types: set[str], notes: Notes) -> bool:
     """Report keys that none of the types has; true when there was one that decides a type."""
     decided_otherwise = False
     for name, word in entries.keys.items():
@@ -163,7 +161,7 @@ def _refuse_foreign_keys(entries: Entries, types: set[StepType], notes: Notes) -
     return decided_otherwise
 
 
-def _where_instead(name: str, types: set[StepType]) -> str:
+def _where_instead(name: str, types: set[str]) -> str:
     if name == "retry":
         return "only agent, function and command steps have attempts to retry"
     if name == "inputs" and "command" in types:
@@ -173,7 +171,7 @@ def _where_instead(name: str, types: set[StepType]) -> str:
     return ""
 
 
-def _need_deciding_key(draft: Draft, said: StepType, notes: Notes, *, quiet: bool) -> None:
+def _need_deciding_key(draft: Draft, said: str, notes: Notes, *, quiet: bool) -> None:
     """A type that was said still needs its key; an agent's prompt may come from the role instead."""
     if said == "agent" or quiet:
         return

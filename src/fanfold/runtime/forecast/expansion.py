@@ -18,7 +18,6 @@ from fanfold.kernel.paths import GlobError, check_glob
 from fanfold.kernel.plan import (
     EVERYTHING,
     JSON,
-    AgentAction,
     Constant,
     GroupAction,
     Plan,
@@ -182,7 +181,7 @@ class Expansion:
         if step.posture == "writer":
             node.write_set = self._set(step, step.write_set or EVERYTHING, path, known)
         self.nodes.append(node)
-        agent = isinstance(action, AgentAction)
+        agent = step.traits.role is not None
         low = 1 if agent and not step.cache else 0
         return _Span(len(self.nodes) - 1, len(self.nodes) - 1, low, step.retry.attempts if agent else 0)
 

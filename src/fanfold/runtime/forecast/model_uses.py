@@ -8,9 +8,11 @@ from collections.abc import Iterator
 from msgspec import Struct
 
 from fanfold.agents.role import Role
-from fanfold.kernel.plan import AgentAction, GroupAction, Plan, Step, WorkflowAction
+from fanfold.kernel.plan import GroupAction, Plan, Step, WorkflowAction
+from fanfold.recipe.types.agent import AgentBody
+from fanfold.recipe.types.body import find_body
 from fanfold.runtime.config import Config
-from fanfold.runtime.records.frozen import Frozen, role_name
+from fanfold.runtime.records.frozen import Frozen
 
 _INSTANCE = re.compile(r"\[\d+\]|#\d+")
 
@@ -38,8 +40,9 @@ def models_of(plan: Plan, frozen: Frozen, config: Config) -> Iterator[Use]:
     for path, step in _steps(plan, plan):
         if path in kept:
             continue
-        if isinstance(step.action, AgentAction):
-            yield from _of_step(path, step.action, frozen, config)
+        said = find_body(AgentBody, step)
+        if said is not None:
+            yield from _of_step(path, said, frozen, config)
     for name, role in _of_no_step(plan, frozen):
         yield from _of_role(f'role "{name}"', frozen.model or role.model, role, frozen, name)
 
@@ -48,15 +51,15 @@ def _of_no_step(plan: Plan, frozen: Frozen) -> Iterator[tuple[str, Role]]:
     """Roles that were frozen for what may come: who settles conflicts, for one."""
     if frozen.reused:
         return
-    actions = [step.action for _, step in _steps(plan, plan) if isinstance(step.action, AgentAction)]
-    named = {role_name(action) for action in actions}
+    bodies = [find_body(AgentBody, step) for _, step in _steps(plan, plan)]
+    named = {said.role for said in bodies if said is not None}
     stages = {str(stage.get("agent")) for role in frozen.roles.values() for stage in role.pipeline}
     for name, role in frozen.roles.items():
         if name not in named and name not in stages:
             yield name, role
 
 
-def _of_step(path: str, action: AgentAction, frozen: Frozen, config: Config) -> Iterator[Use]:
+def _of_step(path: str, action: AgentBody, frozen: Frozen, config: Config) -> Iterator[Use]:
     role, model = frozen.role_of(action), frozen.model_of(action)
     if model is None or model == action.model:
         where = f'step "{path}"'

@@ -12,7 +12,6 @@ from heapq import heapify, heappop, heappush
 from itertools import product
 
 from fanfold.kernel.paths import overlaps, witness
-from fanfold.kernel.plan import ApprovalAction
 from fanfold.kernel.sets.globs import read_glob
 from fanfold.runtime.forecast.expansion import Expansion, Instance
 
@@ -45,7 +44,7 @@ def claims_of(nodes: Sequence[Instance]) -> list[Claim | None]:
     known: dict[tuple[object, ...], Claim] = {}
     claims: list[Claim | None] = []
     for node in nodes:
-        if node.step is None or isinstance(node.step.action, ApprovalAction):
+        if node.step is None or not node.step.traits.slot:
             claims.append(None)
             continue
         facts = (node.write_set, node.read_set, node.step.workspace_mode == "shared")

@@ -26,8 +26,11 @@ from fanfold.kernel.commands import (
 from fanfold.kernel.events import Created, Data, Decided, Failure, Finished, Paused, StepEvent, SubagentEvent
 from fanfold.kernel.lifecycle import COMPLETED, FAILED, SKIPPED, UNSUCCESSFUL
 from fanfold.kernel.nodes import Call, Composite, Loop, Map, Node, Run, Scope, State
-from fanfold.kernel.plan import JSON, AgentAction, ApprovalAction, GroupAction, Output, WorkflowAction
+from fanfold.kernel.plan import JSON, GroupAction, Output, WorkflowAction
 from fanfold.recipe.inputs import bind_inputs
+from fanfold.recipe.types.agent import AgentBody
+from fanfold.recipe.types.approval import ApprovalBody
+from fanfold.recipe.types.body import find_body, read_body
 from fanfold.runtime.records.blobs import Blobs
 from fanfold.runtime.records.ids import new_run_id, session_id
 from fanfold.runtime.records.memory import Memory
@@ -134,8 +137,10 @@ class Answers:
 
     def _queue(self, command: Queue, node: Node) -> Data:
         word = "input" if node.step.after else "queued"
-        if isinstance(node.step.action, AgentAction):
-            return self._subagent(command, node, word, shorten(node.step.action.prompt or "", TASK_CHARS))
+        if node.step.traits.role is not None:
+            said = find_body(AgentBody, node.step)
+            task = said.prompt if said is not None else None
+            return self._subagent(command, node, word, shorten(task or "", TASK_CHARS))
         return StepEvent(command.step, word)
 
     def _start(self, command: Start, node: Node) -> Data:
@@ -153,7 +158,7 @@ class Answers:
                 )
         if job.performed:
             self.jobs.append((command, job))
-        if command.type == "agent":
+        if node.step.traits.role is not None:
             task = job.prompt if isinstance(job, AgentJob) else ""
             return self._subagent(command, node, "started", shorten(task, TASK_CHARS))
         if isinstance(job, Question):
@@ -176,8 +181,6 @@ class Answers:
     def _subagent(
         self, command: Queue | Start | Retry, node: Node, status: str, task: str, retry_at: int = 0
     ) -> SubagentEvent:
-        action = node.step.action
-        assert isinstance(action, AgentAction)
         attempt = 1 if isinstance(command, Queue) else command.attempt
         session = session_id(command.run, command.step, attempt)
         return SubagentEvent(
@@ -189,14 +192,14 @@ class Answers:
             parent_id=command.run,
             subagent_id=session,
             session_id=session,
-            role=action.agent,
+            role=node.step.traits.role or "",
             task=task,
             depth=node.run.depth + 1,
             workspace=node.step.workspace_mode,
         )
 
     def _retrying(self, command: Retry, node: Node) -> Data:
-        if isinstance(node.step.action, AgentAction):
+        if node.step.traits.role is not None:
             task = self._memory.tasks.get((command.run, command.step), "")
             return self._subagent(command, node, "retrying", task, command.retry_at)
         return StepEvent(command.step, "retrying", command.attempt, retry_at=command.retry_at)
@@ -229,9 +232,8 @@ class Answers:
             return (self._blobs.get(child.output) if child.output is not None else None), None
         if isinstance(node, Scope):
             return self._scope_output(node)
-        action = node.step.action
-        assert isinstance(action, ApprovalAction)
-        return {"decision": action.default, "by": reason, "comment": None, "edited": None}, None
+        default = read_body(ApprovalBody, node.step).default
+        return {"decision": default, "by": reason, "comment": None, "edited": None}, None
 
     def _item_output(self, child: Node) -> JSON:
         if child.status in UNSUCCESSFUL:

@@ -35,7 +35,6 @@ from fanfold.kernel.events import (
 )
 from fanfold.kernel.lifecycle import CANCELLED, COMPLETED, FAILED, PAUSED, RUN_TERMINAL, RUNNING, TIMED_OUT
 from fanfold.kernel.nodes import Node
-from fanfold.kernel.plan import AgentAction
 from fanfold.runtime.hosting.requests import act_on
 from fanfold.runtime.hosting.run_tree import RunTree
 from fanfold.runtime.records.ids import session_id
@@ -246,7 +245,7 @@ class Host:
     def _can_finish_a_turn(self, stop: Stop) -> bool:
         """A pause lets commands and functions run on for a while, and sessions to the end of their turn."""
         told = self._performer.pause(session_id(stop.run, stop.step, stop.attempt))
-        return told or self.tree.state.runs[stop.run].nodes[stop.step].step.type != "agent"
+        return told or self.tree.state.runs[stop.run].nodes[stop.step].step.traits.role is None
 
     async def _execute(self, start: Start, node: Node, job: Job) -> None:
         key = (start.run, start.step)
@@ -335,13 +334,13 @@ class Host:
 
 
 def step_is_agent(node: Node) -> bool:
-    return isinstance(node.step.action, AgentAction)
+    return node.step.traits.role is not None
 
 
 def _report(task: str, node: Node, word: str, attempt: int, execution: int, **more: Any) -> Data:
     """A result as the log records it: `subagent_event` for agents, `step_event` for the rest."""
-    action = node.step.action
-    if not isinstance(action, AgentAction):
+    role = node.step.traits.role
+    if role is None:
         return StepEvent(node.path, word, attempt, execution, **more)
     session = session_id(node.run.id, node.path, attempt)
     return SubagentEvent(
@@ -352,7 +351,7 @@ def _report(task: str, node: Node, word: str, attempt: int, execution: int, **mo
         parent_id=node.run.id,
         subagent_id=session,
         session_id=session,
-        role=action.agent,
+        role=role,
         task=task,
         depth=node.run.depth + 1,
         workspace=node.step.workspace_mode,

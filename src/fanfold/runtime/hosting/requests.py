@@ -18,8 +18,10 @@ from fanfold.errors import AuthorError, NotFoundError
 from fanfold.kernel.events import CancelRequested, Evidence, Failure, PauseRequested, StepEvent
 from fanfold.kernel.lifecycle import COMPLETED, FAILED, PAUSED, RUN_TERMINAL, RUNNING, TERMINAL, WAITING
 from fanfold.kernel.nodes import Node, State
-from fanfold.kernel.plan import JSON, ApprovalAction
+from fanfold.kernel.plan import JSON
 from fanfold.kernel.state import find_node
+from fanfold.recipe.types.approval import ApprovalBody
+from fanfold.recipe.types.body import read_body
 from fanfold.runtime.hosting.run_tree import RunTree
 from fanfold.store.protocol import Request
 
@@ -92,7 +94,7 @@ def _find_approval(state: State, path: str) -> Node:
         raise NotFoundError(
             "step.not_found", f"this run has no step {path}", hint="fanfold inspect RUN --steps"
         )
-    if not isinstance(node.step.action, ApprovalAction):
+    if node.step.type != ApprovalBody.type:
         raise AuthorError("approval.not_one", f"{path} is not an approval but a {node.step.type} step")
     if node.status in TERMINAL:
         raise AuthorError("approval.closed", f"{path} is {node.status} already")
@@ -102,13 +104,12 @@ def _find_approval(state: State, path: str) -> Node:
 
 
 def _check_choice(node: Node, decision: str) -> None:
-    action = node.step.action
-    assert isinstance(action, ApprovalAction)
-    if action.choices and decision not in action.choices:
+    choices = read_body(ApprovalBody, node.step).choices
+    if choices and decision not in choices:
         raise AuthorError(
             "approval.bad_choice",
             f"{node.path} cannot be answered with {decision!r}",
-            hint=f"choose one of: {', '.join(action.choices)}",
+            hint=f"choose one of: {', '.join(choices)}",
         )
 
 
@@ -180,8 +181,6 @@ def _answer(tree: RunTree, answer: AnswerRequest, at: int) -> None:
         return
     node = find_node(tree.state, answer.path)
     assert node is not None
-    action = node.step.action
-    assert isinstance(action, ApprovalAction)
     output = tree.blobs.put(
         {
             "decision": answer.decision,
@@ -190,7 +189,7 @@ def _answer(tree: RunTree, answer: AnswerRequest, at: int) -> None:
             "edited": answer.edited,
         }
     )
-    if answer.decision == "reject" and not action.choices:
+    if answer.decision == "reject" and not read_body(ApprovalBody, node.step).choices:
         message = answer.comment or f"{answer.by} rejected {node.path}"
         failure = Failure(
             "permission", "approval.rejected", message, "", False, node.path, attempt=node.attempt

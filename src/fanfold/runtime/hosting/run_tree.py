@@ -34,7 +34,6 @@ from fanfold.kernel.events import (
 from fanfold.kernel.holding import budget_news
 from fanfold.kernel.lifecycle import EVENT_WORDS, READY, RUNNING, WAITING
 from fanfold.kernel.nodes import LEAF, Node, Run, State
-from fanfold.kernel.plan import AgentAction, ApprovalAction
 from fanfold.kernel.state import create_state, evolve, mark_late
 from fanfold.runtime.hosting.answers import Answers
 from fanfold.runtime.records.blobs import Blobs
@@ -171,13 +170,13 @@ class RunTree:
         data = event.data
         if not isinstance(data, StepEvent | SubagentEvent) or data.output is None or data.late:
             return
-        action = self.state.runs[event.run].nodes[data.step].step.action
+        step = self.state.runs[event.run].nodes[data.step].step
         self._outputs.append(
             OutputRow(
                 run_id=event.run,
                 root_run_id=self.root.id,
                 path=data.step,
-                role=action.agent if isinstance(action, AgentAction) else "",
+                role=step.traits.role or "",
                 status=EVENT_WORDS.get(data.status, data.status),
                 blob=data.output,
                 at=event.at,
@@ -273,7 +272,7 @@ def _only_asks(state: State, top: Run) -> bool:
         if above is None:
             continue
         for node in run.nodes.values():
-            if node.status == WAITING and isinstance(node.step.action, ApprovalAction):
+            if node.status == WAITING and node.step.traits.waits is not None:
                 asks = True
             elif node.kind == LEAF and node.status in (READY, RUNNING, WAITING):
                 return False

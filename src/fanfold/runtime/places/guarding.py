@@ -25,7 +25,7 @@ def guard_for(writer: object, spaces: Callable[[], Workspaces]) -> Guard | None:
     """A guard over the project for a writer that shares it; None for one that runs no programs."""
     from fanfold.workspace.guard import Guard
 
-    if isinstance(writer, Node) and writer.step.type == "function":
+    if isinstance(writer, Node) and writer.step.traits.workspace == "project":
         return None
     try:
         return Guard(spaces().project)

@@ -97,7 +97,7 @@ class Isolation:
 
     async def open(self, node: Node, session: str, execution: int) -> Place:
         """The project itself, or a snapshot; a session that goes on after a crash finds its own again."""
-        isolated = node.step.workspace_mode == "isolated" and node.step.type != "function"
+        isolated = node.step.workspace_mode == "isolated" and node.step.traits.workspace != "project"
         place = await self._open_snapshot(node, session, execution) if isolated else self._here()
         self._places[session] = place
         try:
@@ -126,7 +126,7 @@ class Isolation:
     def _snapshot(self, node: Node, session: str, execution: int) -> Place:
         place = self._find(node, session) if execution > 1 else None
         if place is None:
-            reads = node.step.posture == "read_only" and node.step.type != "command"
+            reads = node.step.posture == "read_only" and not _is_scratch(node)
             child = self.spaces.open_child(
                 session, read_only=reads, write_set=node.write_set or None, origin=root_of(node)
             )
@@ -142,7 +142,7 @@ class Isolation:
 
         remains = self.spaces.remains
         said, merged = remains.read(session, SAID), remains.read(session, MERGED)
-        if said is None and node.step.type == "command":
+        if said is None and _is_scratch(node):
             return None
         child = self.spaces.find_child(session)
         if child is not None:
@@ -169,7 +169,7 @@ class Isolation:
     def comes_home(self, node: Node, place: Place) -> bool:
         """Whether what was changed in this place is merged, or proposed."""
         apart = place.child is not None or place.merged is not None
-        return apart and not (node.step.type == "command" and node.step.posture == "read_only")
+        return apart and not (_is_scratch(node) and node.step.posture == "read_only")
 
     async def merge(self, node: Node, place: Place) -> Merged:
         """Merge what an execution changed, or find out why that may not be."""
@@ -316,6 +316,10 @@ class Isolation:
         remains = self.spaces.remains
         for session in is_over(remains.sessions()):
             remains.discard(session)
+
+
+def _is_scratch(node: Node) -> bool:
+    return node.step.traits.workspace == "scratch"
 
 
 async def _in_thread(work: Callable[[], _T], undo: Callable[[_T], None] | None = None) -> _T:

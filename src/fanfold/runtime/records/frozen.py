@@ -14,7 +14,9 @@ from msgspec import Struct
 from fanfold.agents.role import Role
 from fanfold.agents.roles.narrowing import for_step
 from fanfold.errors import BugError
-from fanfold.kernel.plan import JSON, AgentAction, GroupAction, Plan, Step
+from fanfold.kernel.plan import JSON, GroupAction, Plan, Step
+from fanfold.recipe.types.agent import AgentBody
+from fanfold.recipe.types.body import find_body, read_body
 
 SCRIPTED = "scripted"
 RESOLVER = "worker"
@@ -43,11 +45,11 @@ class Frozen(Struct, frozen=True, omit_defaults=True, kw_only=True):
     reused: dict[str, str] = {}
     """For a fork: tree path to blob, for the steps it keeps."""
 
-    def role_of(self, action: AgentAction) -> Role:
+    def role_of(self, action: AgentBody) -> Role:
         """The role of a step, as it was when the run began."""
-        return self.roles[role_name(action)]
+        return self.roles[action.role]
 
-    def model_of(self, action: AgentAction) -> str | None:
+    def model_of(self, action: AgentBody) -> str | None:
         """What the step says, else what the user said for this run, else what the role says."""
         fast = self.fast_model if action.purpose == "fold" else None
         return action.model or fast or self.model or self.role_of(action).model
@@ -58,8 +60,7 @@ class Frozen(Struct, frozen=True, omit_defaults=True, kw_only=True):
 
     def session_role(self, step: Step) -> Role:
         """The role of an agent step as its session has it, with all that the step and the run say."""
-        action = step.action
-        assert isinstance(action, AgentAction)
+        action = read_body(AgentBody, step)
         return for_step(
             self.role_of(action),
             model=self.model_of(action),
@@ -72,7 +73,8 @@ class Frozen(Struct, frozen=True, omit_defaults=True, kw_only=True):
     def resolver_role(self, step: Step) -> Role:
         """The role that settles the conflicts of a step, with the step's own model if it says one."""
         role = self.roles[RESOLVER]
-        model = step.action.model if isinstance(step.action, AgentAction) else None
+        said = find_body(AgentBody, step)
+        model = said.model if said is not None else None
         return for_step(role, model=model or self.model or role.model)
 
 
@@ -80,10 +82,9 @@ def freeze_roles(plan: Plan, find: Callable[[str], Role | None]) -> dict[str, Ro
     """The roles that a plan and its sub-workflows use, or may come to use, as they are now."""
     names: list[str] = []
     for step in all_steps_below(plan):
-        action = step.action
-        if isinstance(action, AgentAction):
-            version = action.agent_version
-            names.append(action.agent if version is None else f"{action.agent}@{version}")
+        said = find_body(AgentBody, step)
+        if said is not None:
+            names.append(said.role)
         if step.on_conflict == "resolve":
             names.append(RESOLVER)
     roles: dict[str, Role] = {}
@@ -93,11 +94,6 @@ def freeze_roles(plan: Plan, find: Callable[[str], Role | None]) -> dict[str, Ro
             raise BugError("role.unknown", f"the checked plan names the unknown role {name}")
         roles[name] = role
     return roles
-
-
-def role_name(action: AgentAction) -> str:
-    """A role as a step names it: with its version, if the step asks for one."""
-    return action.agent if action.agent_version is None else f"{action.agent}@{action.agent_version}"
 
 
 def with_stages(roles: dict[str, Role], find: Callable[[str], Role | None]) -> dict[str, Role]:

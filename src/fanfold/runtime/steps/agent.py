@@ -7,7 +7,9 @@ from fanfold.agents.role import Role
 from fanfold.errors import WorldError
 from fanfold.kernel.commands import Start
 from fanfold.kernel.nodes import Node
-from fanfold.kernel.plan import JSON, Action, AgentAction
+from fanfold.kernel.plan import JSON, Step
+from fanfold.recipe.types.agent import AgentBody
+from fanfold.recipe.types.body import read_body
 from fanfold.runtime.places.isolation import Place
 from fanfold.runtime.records.ids import session_id
 from fanfold.runtime.records.values import Values
@@ -18,6 +20,7 @@ from fanfold.runtime.steps.step_type import (
     Outcome,
     Preparation,
     Services,
+    StepLabel,
     StepType,
 )
 from fanfold.sessions.log import read_entries
@@ -34,9 +37,18 @@ class AgentJob(Job, frozen=True):
     inputs: dict[str, JSON]
 
 
-class AgentSteps(StepType[AgentAction, AgentJob]):
-    def prepare(self, step: Preparation, action: AgentAction) -> AgentJob:
-        return AgentJob(_prompt(step, action), step.inputs)
+class AgentSteps(StepType[AgentBody, AgentJob]):
+    def read(self, step: Step) -> AgentBody:
+        return read_body(AgentBody, step)
+
+    def label(self, step: Step, said: AgentBody) -> StepLabel:
+        return StepLabel("writer" if step.posture == "writer" else "reader", said.role)
+
+    def declare(self, step: Step, _said: AgentBody) -> str:
+        return f"writes {', '.join(step.write_set)}" if step.posture == "writer" else ""
+
+    def prepare(self, step: Preparation, said: AgentBody) -> AgentJob:
+        return AgentJob(_prompt(step, said), step.inputs)
 
     async def perform(self, services: Services, execution: Execution[AgentJob]) -> Outcome:
         start, node, _, place, progress = execution
@@ -80,7 +92,7 @@ def _request(role: Role, execution: Execution[AgentJob]) -> SessionRequest:
         attempt=start.attempt,
         execution=start.execution,
         role=role,
-        prompt=_asked(role, node.step.action, job),
+        prompt=_asked(role, read_body(AgentBody, node.step), job),
         output_schema=node.step.output_schema,
         outputs=node.step.outputs,
         workspace=place.path,
@@ -88,16 +100,15 @@ def _request(role: Role, execution: Execution[AgentJob]) -> SessionRequest:
     )
 
 
-def _asked(role: Role, action: Action, job: AgentJob) -> str:
+def _asked(role: Role, action: AgentBody, job: AgentJob) -> str:
     """The step's prompt; a step that has none of its own is told what its role says, about its inputs."""
-    assert isinstance(action, AgentAction)
     if action.prompt is not None or role.prompt_template is None:
         return job.prompt
     own = render(parse_template(role.prompt_template), {"inputs": job.inputs})
     return "\n\n".join(part for part in (own, job.prompt) if part)
 
 
-def _prompt(step: Preparation, action: AgentAction) -> str:
+def _prompt(step: Preparation, action: AgentBody) -> str:
     values, node, names, inputs = step
     parts = [text_of(action.prompt, names)] if action.prompt is not None else []
     for name in action.summaries:

@@ -7,7 +7,9 @@ import msgspec
 from fanfold.agents.backend import SUMMARY_CHARS
 from fanfold.kernel.commands import Start
 from fanfold.kernel.nodes import Node
-from fanfold.kernel.plan import JSON, CommandAction
+from fanfold.kernel.plan import JSON, Step
+from fanfold.recipe.types.body import read_body
+from fanfold.recipe.types.command import CommandBody
 from fanfold.runtime.records.ids import session_id
 from fanfold.runtime.steps.rendering import text_of
 from fanfold.runtime.steps.step_type import (
@@ -16,6 +18,7 @@ from fanfold.runtime.steps.step_type import (
     Outcome,
     Preparation,
     Services,
+    StepLabel,
     StepType,
     failure,
 )
@@ -29,17 +32,29 @@ class CommandJob(Job, frozen=True):
     network: bool
 
 
-class CommandSteps(StepType[CommandAction, CommandJob]):
-    def prepare(self, step: Preparation, action: CommandAction) -> CommandJob:
-        argv = tuple(text_of(part, step.names) for part in action.run)
-        env = {name: text_of(value, step.names) for name, value in action.env.items()}
-        return CommandJob(argv, env, action.network)
+class CommandSteps(StepType[CommandBody, CommandJob]):
+    starts_programs = True
+
+    def read(self, step: Step) -> CommandBody:
+        return read_body(CommandBody, step)
+
+    def label(self, _step: Step, said: CommandBody) -> StepLabel:
+        return StepLabel("command", " ".join(said.run) or f"{said.gate} gate")
+
+    def declare(self, _step: Step, said: CommandBody) -> str:
+        shown = " ".join(said.run) or f"the project's {said.gate}"
+        env = "".join(f"{name}={value} " for name, value in said.env.items())
+        return f"runs{' with network' if said.network else ''}: {env}{shown}"
+
+    def prepare(self, step: Preparation, said: CommandBody) -> CommandJob:
+        argv = tuple(text_of(part, step.names) for part in said.run)
+        env = {name: text_of(value, step.names) for name, value in said.env.items()}
+        return CommandJob(argv, env, said.network)
 
     async def perform(self, services: Services, execution: Execution[CommandJob]) -> Outcome:
         start, node, job, place, _ = execution
         if not job.argv:
-            gate = node.step.action.gate if isinstance(node.step.action, CommandAction) else ""
-            text = f"the {gate} gate names no command"
+            text = f"the {read_body(CommandBody, node.step).gate} gate names no command"
             hint = "write `run:` in the gate"
             return Outcome(error=failure(node, start, "agent", "gate.no_command", text, hint))
         try:

@@ -8,9 +8,19 @@ from functools import partial
 from typing import Any
 
 from fanfold.kernel.nodes import Node
-from fanfold.kernel.plan import JSON, FunctionAction
+from fanfold.kernel.plan import JSON, Step
+from fanfold.recipe.types.body import read_body
+from fanfold.recipe.types.function import FunctionBody
 from fanfold.runtime.steps import threads
-from fanfold.runtime.steps.step_type import Execution, Job, Outcome, Preparation, Services, StepType
+from fanfold.runtime.steps.step_type import (
+    Execution,
+    Job,
+    Outcome,
+    Preparation,
+    Services,
+    StepLabel,
+    StepType,
+)
 
 
 class FunctionJob(Job, frozen=True):
@@ -18,9 +28,18 @@ class FunctionJob(Job, frozen=True):
     inputs: dict[str, JSON]
 
 
-class FunctionSteps(StepType[FunctionAction, FunctionJob]):
-    def prepare(self, step: Preparation, action: FunctionAction) -> FunctionJob:
-        return FunctionJob(action.handler, step.inputs)
+class FunctionSteps(StepType[FunctionBody, FunctionJob]):
+    def read(self, step: Step) -> FunctionBody:
+        return read_body(FunctionBody, step)
+
+    def label(self, _step: Step, said: FunctionBody) -> StepLabel:
+        return StepLabel("function", said.handler)
+
+    def declare(self, _step: Step, said: FunctionBody) -> str:
+        return f"calls the Python function {said.handler}"
+
+    def prepare(self, step: Preparation, said: FunctionBody) -> FunctionJob:
+        return FunctionJob(said.handler, step.inputs)
 
     def needs_place(self, node: Node) -> bool:
         return bool(node.write_set)

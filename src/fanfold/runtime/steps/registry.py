@@ -14,7 +14,7 @@ from fanfold.runtime.steps.command import CommandSteps
 from fanfold.runtime.steps.function import FunctionSteps
 from fanfold.runtime.steps.group import GroupSteps
 from fanfold.runtime.steps.rendering import value_of
-from fanfold.runtime.steps.step_type import Job, Preparation, StepType
+from fanfold.runtime.steps.step_type import Job, Preparation, StepLabel, StepType
 from fanfold.runtime.steps.workflow import WorkflowSteps
 from fanfold.text.template import UnresolvedPath
 
@@ -40,13 +40,26 @@ def type_of(step: Step) -> StepType[Any, Any]:
     return STEP_TYPES[step.type]
 
 
+def label_of(step: Step) -> StepLabel:
+    """How a step is shown: as what kind of thing, and who or what does it."""
+    kind = type_of(step)
+    return kind.label(step, kind.read(step))
+
+
+def declare(step: Step) -> str:
+    """What a step needs permission for, in words that follow its id; empty when it only reads."""
+    kind = type_of(step)
+    return kind.declare(step, kind.read(step))
+
+
 def prepare(values: Values, node: Node) -> Job:
     """The job of a step that is about to start; raises `Unrenderable`."""
     names = values.at(node)
     step = node.step
     try:
         inputs = {key: value_of(value, names) for key, value in step.inputs.items()}
-        job: Job = type_of(step).prepare(Preparation(values, node, names, inputs), step.action)
+        kind = type_of(step)
+        job: Job = kind.prepare(Preparation(values, node, names, inputs), kind.read(step))
         return job
     except UnresolvedPath as error:
         message = f"{node.path} cannot start: {error}"

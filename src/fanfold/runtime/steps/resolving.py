@@ -23,7 +23,6 @@ from fanfold.agents.backend import SessionFailed, SessionRequest
 from fanfold.errors import AuthorError, WorldError
 from fanfold.kernel.events import NOTHING_SPENT, Failure, Usage
 from fanfold.kernel.nodes import Node
-from fanfold.kernel.plan import AgentAction
 from fanfold.runtime.places.isolation import Isolation, Place
 from fanfold.runtime.places.refusals import refusal, told
 from fanfold.runtime.records.frozen import RESOLVER, Frozen
@@ -117,7 +116,7 @@ class Settling:
     def _holds_the_run(self, failure: Failure) -> bool:
         """Whether the agent is to go on when the run does: it was paused, or its provider refuses us all."""
         refused = failure.kind in ("quota", "permission") and failure.code.startswith("model.")
-        is_agent = isinstance(self._node.step.action, AgentAction)
+        is_agent = self._node.step.traits.role is not None
         return failure.code == "session.paused" or (refused and is_agent)
 
     async def _ask(self, request: SessionRequest) -> Failure | None:

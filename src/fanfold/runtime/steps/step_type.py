@@ -20,7 +20,7 @@ from msgspec import Struct
 from fanfold.kernel.commands import Start
 from fanfold.kernel.events import Failure, Usage
 from fanfold.kernel.nodes import Node
-from fanfold.kernel.plan import JSON
+from fanfold.kernel.plan import JSON, Step
 from fanfold.runtime.places.isolation import Place
 from fanfold.runtime.records.frozen import Frozen
 from fanfold.runtime.records.values import Values
@@ -96,10 +96,32 @@ class Services:
         """Where the owner of the tree writes, and so its sessions."""
 
 
-class StepType(Generic[A, J]):
-    """How steps of one type, with action `A`, become a job `J`, and how that is carried out."""
+class StepLabel(NamedTuple):
+    """How a step is shown: as what kind of thing, and who or what does it."""
 
-    def prepare(self, step: Preparation, action: A) -> J:
+    kind: str
+    who: str
+
+
+class StepType(Generic[A, J]):
+    """Everything the host has to know of steps of one type, which say `A` and become a job `J`."""
+
+    starts_programs: ClassVar[bool] = False
+    """Whether its steps need a sandbox to work at all."""
+
+    def read(self, step: Step) -> A:
+        """What a step of this type says."""
+        raise NotImplementedError
+
+    def label(self, step: Step, said: A) -> StepLabel:
+        """How it is shown in drawings, dry runs and live views."""
+        raise NotImplementedError
+
+    def declare(self, _step: Step, _said: A) -> str:
+        """What the one question before a run has to name, in words that follow the step's id; or nothing."""
+        return ""
+
+    def prepare(self, step: Preparation, said: A) -> J:
         """The job of a step that is about to start; raises `UnresolvedPath`."""
         raise NotImplementedError
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from fanfold.kernel.plan import JSON, WorkflowAction
-from fanfold.runtime.steps.step_type import Job, Preparation, StepType
+from fanfold.kernel.plan import JSON, Step, WorkflowAction
+from fanfold.runtime.steps.step_type import Job, Preparation, StepLabel, StepType
 
 
 class CallJob(Job, frozen=True):
@@ -14,5 +14,12 @@ class CallJob(Job, frozen=True):
 
 
 class WorkflowSteps(StepType[WorkflowAction, CallJob]):
-    def prepare(self, step: Preparation, _action: WorkflowAction) -> CallJob:
+    def read(self, step: Step) -> WorkflowAction:
+        assert isinstance(step.action, WorkflowAction)
+        return step.action
+
+    def label(self, _step: Step, said: WorkflowAction) -> StepLabel:
+        return StepLabel("workflow", said.workflow)
+
+    def prepare(self, step: Preparation, _said: WorkflowAction) -> CallJob:
         return CallJob(step.inputs)

@@ -14,15 +14,11 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from fanfold.kernel.plan import (
-    AgentAction,
-    ApprovalAction,
-    CommandAction,
-    FunctionAction,
     GroupAction,
     Plan,
     Step,
-    WorkflowAction,
 )
+from fanfold.runtime.steps.registry import label_of
 from fanfold.runtime.views.graph_layout import place
 from fanfold.text.excerpts import shorten_line
 
@@ -77,7 +73,7 @@ def draw(plan: Plan) -> Drawing:
 
 def label(step: Step) -> Label:
     """How a step is presented in every picture and listing."""
-    kind, subtitle = _who(step)
+    kind, subtitle = label_of(step)
     marks = tuple(_marks(step))
     spoken = f"{step.id}: {kind}" + (f" {subtitle}" if subtitle and subtitle != kind else "")
     if marks:
@@ -97,23 +93,6 @@ def mermaid(plan: Plan) -> str:
         lines.append("  classDef writer stroke:#b45309,stroke-width:2px")
         lines.append(f"  class {','.join(writers)} writer")
     return "\n".join(lines) + "\n"
-
-
-def _who(step: Step) -> tuple[str, str]:
-    match step.action:
-        case AgentAction(agent=agent, agent_version=version):
-            kind = "writer" if step.posture == "writer" else "reader"
-            return kind, f"{agent}@{version}" if version else agent
-        case CommandAction(run=run, gate=gate):
-            return "command", " ".join(run) or f"{gate} gate"
-        case FunctionAction(handler=handler):
-            return "function", handler
-        case WorkflowAction(workflow=workflow):
-            return "workflow", workflow
-        case ApprovalAction():
-            return "approval", "waits for a person"
-        case GroupAction(phase=phase, phase_kind=kind, goal=goal):
-            return "group", (goal or kind) if phase else step.description
 
 
 def _marks(step: Step) -> Iterator[str]:

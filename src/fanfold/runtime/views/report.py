@@ -14,7 +14,7 @@ import msgspec
 
 from fanfold.kernel.lifecycle import COMPLETED
 from fanfold.kernel.nodes import Node, Run
-from fanfold.kernel.plan import JSON, AgentAction
+from fanfold.kernel.plan import JSON
 from fanfold.runtime.hosting.run_tree import RunTree, run_status
 from fanfold.runtime.views.documents import as_text, run_error, waiting_proposals
 from fanfold.text.excerpts import shorten
@@ -99,8 +99,7 @@ def _asked(inputs: dict[str, JSON]) -> list[str]:
 
 
 def _row(tree: RunTree, node: Node) -> str:
-    action = node.step.action
-    who = action.agent if isinstance(action, AgentAction) else node.step.type
+    who = node.step.traits.role or node.step.type
     usage = tree.memory.usage.get((node.run.id, node.path))
     took = f"{(node.ended_at - node.started_at) / 1_000:.1f} s" if node.started_at and node.ended_at else ""
     status = f"{node.status} ({node.reason})" if node.reason else node.status

@@ -10,7 +10,7 @@ from fanfold.agents.permissions import Ask
 from fanfold.agents.role import Role
 from fanfold.errors import AuthorError
 from fanfold.kernel.events import Created, Event, Forked, Settings
-from fanfold.kernel.plan import JSON, AgentAction, CommandAction, Plan
+from fanfold.kernel.plan import JSON, Plan
 from fanfold.recipe.inputs import bind_inputs
 from fanfold.runtime.hosting.host import now_ms
 from fanfold.runtime.hosting.run_tree import RunTree
@@ -20,6 +20,7 @@ from fanfold.runtime.records.blobs import Blobs
 from fanfold.runtime.records.frozen import Frozen, all_steps_below, freeze_roles, to_json, with_stages
 from fanfold.runtime.records.ids import new_run_id
 from fanfold.runtime.steps.programs import Programs
+from fanfold.runtime.steps.registry import type_of
 from fanfold.store.journal import Journal
 
 
@@ -71,7 +72,7 @@ def create(
     programs = Programs(project.isolation, unsafe=frozen.unsafe)
     supervisor = supervise(project, frozen, programs, ask)
     if frozen.backend not in supervisor.backends and any(
-        isinstance(step.action, AgentAction) for step in all_steps_below(plan)
+        step.traits.role is not None for step in all_steps_below(plan)
     ):
         raise _no_backend(frozen.backend, named=options.backend is not None)
     root = new_run_id()
@@ -181,7 +182,7 @@ def _no_backend(name: str, *, named: bool) -> AuthorError:
 
 def _check_sandbox(plan: Plan, options: Options) -> None:
     """Commands that could not be confined are refused before anything began."""
-    if any(isinstance(step.action, CommandAction) for step in all_steps_below(plan)):
+    if any(type_of(step).starts_programs for step in all_steps_below(plan)):
         from fanfold.workspace.sandbox.start import choose_level, detect
 
         choose_level(detect(), unsafe=options.unsafe_no_sandbox)

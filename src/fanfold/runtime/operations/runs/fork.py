@@ -18,8 +18,10 @@ from fanfold.kernel.events import NOTHING_SPENT, Usage
 from fanfold.kernel.graph import find_rings
 from fanfold.kernel.lifecycle import COMPLETED
 from fanfold.kernel.nodes import LEAF, LOOP, Composite, Node
-from fanfold.kernel.plan import JSON, AgentAction, GroupAction, Plan, Step
+from fanfold.kernel.plan import JSON, GroupAction, Plan, Step
 from fanfold.kernel.state import find_node
+from fanfold.recipe.types.agent import AgentBody
+from fanfold.recipe.types.body import read_body
 from fanfold.runtime.hosting.run_tree import RunTree
 from fanfold.runtime.operations.project import Project
 from fanfold.runtime.operations.runs.creation import Lineage, Options, create
@@ -75,7 +77,7 @@ def plan_fork(
                 kept[path] = node.output
             elif reached.holds(node) or node.reason != "condition":
                 again.append(path)
-                agents += isinstance(node.step.action, AgentAction)
+                agents += node.step.traits.role is not None
     frozen = frozen_of(tree)
     return Fork(
         source=tree.root.id,
@@ -195,7 +197,7 @@ def _texts(step: Step) -> str:
 def _with_prompts(plan: Plan, prompts: Mapping[str, str]) -> Plan:
     known = {step.id: step for step in plan.steps}
     for name in prompts:
-        if name not in known or not isinstance(known[name].action, AgentAction):
+        if name not in known or known[name].type != AgentBody.type:
             raise AuthorError("fork.bad_prompt", f"{name!r} is not a top-level agent step of this run")
     steps = tuple(
         _with_prompt(plan, step, prompts[step.id]) if step.id in prompts else step for step in plan.steps
@@ -231,5 +233,5 @@ def _with_prompt(plan: Plan, step: Step, prompt: str) -> Step:
         if root == "steps" and first not in edges:
             edges.append(first)
     ordered = tuple(name for name in known if name in edges)
-    action = msgspec.structs.replace(step.action, prompt=prompt)
+    action = msgspec.structs.replace(read_body(AgentBody, step), prompt=prompt).action()
     return msgspec.structs.replace(step, action=action, depends_on=ordered)

@@ -12,8 +12,9 @@ from typing import Protocol
 from fanfold.agents.permissions import Action
 from fanfold.agents.role import Role
 from fanfold.errors import EXIT_PERMISSION, WorldError
-from fanfold.kernel.plan import CommandAction, FunctionAction, Plan, Step
+from fanfold.kernel.plan import Plan
 from fanfold.runtime.records.frozen import all_steps, freeze_roles, with_stages
+from fanfold.runtime.steps.registry import declare
 
 MAX_NAMED = 5
 POSTURES = ("read_only", "ask", "auto")
@@ -24,7 +25,7 @@ def needs_permission(plan: Plan, find_role: Callable[[str], Role | None]) -> lis
     lines: list[str] = []
     for used in (plan, *plan.workflows.values()):
         prefix = "" if used is plan else f"{used.name}: "
-        lines += [prefix + line for step in all_steps(used.steps) if (line := _declared(step))]
+        lines += [f"{prefix}{step.id} {needs}" for step in all_steps(used.steps) if (needs := declare(step))]
     for role in with_stages(freeze_roles(plan, find_role), find_role).values():
         lines += served_lines(role)
     return lines
@@ -42,19 +43,6 @@ def served_lines(role: Role) -> list[str]:
 
 def _listed(value: object) -> list[object]:
     return list(value) if isinstance(value, list | tuple) else []
-
-
-def _declared(step: Step) -> str:
-    action = step.action
-    if isinstance(action, CommandAction):
-        shown = " ".join(action.run) or f"the project's {action.gate}"
-        env = "".join(f"{name}={value} " for name, value in action.env.items())
-        return f"{step.id} runs{' with network' if action.network else ''}: {env}{shown}"
-    if isinstance(action, FunctionAction):
-        return f"{step.id} calls the Python function {action.handler}"
-    if step.posture == "writer" and step.type == "agent":
-        return f"{step.id} writes {', '.join(step.write_set)}"
-    return ""
 
 
 class Attendant(Protocol):

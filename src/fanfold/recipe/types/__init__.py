@@ -1,0 +1,1 @@
+"""The types of leaf steps, one module each: what they say of their own, and what that means to the plan."""

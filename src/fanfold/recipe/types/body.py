@@ -1,0 +1,44 @@
+"""The body of a leaf step: what a step of one type says of its own, typed here and plain JSON in the plan.
+
+The kernel carries bodies without looking inside. Who knows a type reads its body with `read_body`; everybody
+else decides by the traits, which stand beside the body in the plan.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar, TypeVar
+
+import msgspec
+from msgspec import Struct
+
+from fanfold.kernel.plan import PLAIN, LeafAction, Step, Traits
+
+
+class Body(Struct, frozen=True, omit_defaults=True, gc=False):
+    """What one step says; `type` is the word recipes use."""
+
+    type: ClassVar[str]
+
+    def traits(self) -> Traits:
+        """How a step that says this is scheduled."""
+        return PLAIN
+
+    def action(self) -> LeafAction:
+        """The action of a step that says this."""
+        # By way of JSON, so that a plan that was just compiled equals one that was read.
+        return LeafAction(self.type, msgspec.json.decode(msgspec.json.encode(self)), self.traits())
+
+
+B = TypeVar("B", bound=Body)
+
+
+def read_body(shape: type[B], step: Step) -> B:
+    """What a step of this type says."""
+    action = step.action
+    assert isinstance(action, LeafAction) and action.type == shape.type
+    return msgspec.convert(action.body, shape)
+
+
+def find_body(shape: type[B], step: Step) -> B | None:
+    """The same for a step that may be of another type."""
+    return read_body(shape, step) if step.type == shape.type else None
