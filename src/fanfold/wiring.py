@@ -8,13 +8,22 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping, ValuesView
-from functools import cached_property, partial
+from collections.abc import Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from msgspec import structs
 
+from fanfold.agents.backend_registry import (
+    MODEL,
+    SCRIPTED,
+    BackendKind,
+    BackendRegistry,
+    Backends,
+    BackendSetup,
+    Machine,
+)
 from fanfold.agents.roles.registry import Registry, load_roles, role_roots
 from fanfold.errors import FanfoldError
 from fanfold.recipe.library import Library
@@ -24,22 +33,58 @@ from fanfold.trust.state import require_ours
 
 if TYPE_CHECKING:
     from fanfold.agents.backend import Backend
+    from fanfold.agents.redaction import Redactor
     from fanfold.kernel.events import Raised
-    from fanfold.runtime.operations.by_hand import HandMeans
-    from fanfold.runtime.records.frozen import Frozen
-    from fanfold.runtime.steps.toolboxes import Toolboxes
     from fanfold.sessions.supervisor import Supervisor
     from fanfold.store.protocol import Store, StoreAddress
 
 BUILT_IN_RECIPES = Path(__file__).parent / "recipe" / "builtin"
 
 
+def _model(setup: BackendSetup) -> Backend:
+    from fanfold.agents.backends import model
+
+    return model.make(setup)
+
+
+def _local(setup: BackendSetup) -> Backend:
+    from fanfold.agents.backends import local
+
+    return local.make(setup, _model(setup))
+
+
+def _check_local(machine: Machine) -> None:
+    from fanfold.agents.backends import local
+
+    local.check(machine)
+
+
+def _scripted(setup: BackendSetup) -> Backend:
+    from fanfold.agents.backends import scripted
+
+    return scripted.make(setup)
+
+
+BACKENDS = (
+    BackendKind(name=MODEL, make=_model),
+    BackendKind(name="local", make=_local, check=_check_local),
+    BackendKind(name=SCRIPTED, make=_scripted, in_stages=False),
+)
+"""What roles and `--agent-backend` can name."""
+
+
 class Wired:
     """What is chosen for one project. Each part is made when the project first asks for it."""
 
-    def __init__(self, folder: Path, environment: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        environment: Mapping[str, str],
+        backends: Sequence[BackendKind] = BACKENDS,
+    ) -> None:
         self.folder = folder
         require_ours(folder, fanfold_home(environment))
+        self._backend_kinds = backends
         self.config = Config.read(folder, environment)
         self._environment = environment
 
@@ -55,13 +100,12 @@ class Wired:
 
     def store(self) -> StoreAddress:
         """Where the project keeps its runs."""
-        from fanfold.agents.redaction import Redactor
         from fanfold.store.address import SqliteAddress
 
         return SqliteAddress(
             folder=self.folder / ".fanfold",
             durability="normal" if self.config.text("store.durability") == "normal" else "full",
-            clean=Redactor.of(self._environment).encoded,
+            clean=self.redactor.encoded,
         )
 
     def resume_command(self, root: str, raised: Raised | None) -> list[str]:
@@ -76,39 +120,37 @@ class Wired:
         ]
         return [*own, "--project", str(self.folder.resolve()), *(word for pair in given for word in pair)]
 
-    def supervise(self, store: Store, frozen: Frozen, toolboxes: Toolboxes) -> Supervisor:
-        from fanfold.agents.backends.scripted import Script, ScriptedBackend
-        from fanfold.process_identity import this_process
-        from fanfold.sessions.supervisor import Supervisor
+    def backends(self) -> BackendRegistry:
+        machine = Machine(home=self.config.home, config=self.config.values, redactor=self.redactor)
+        return BackendRegistry(self._backend_kinds, machine)
 
-        backends: dict[str, Backend] = {}
-        if frozen.script is not None:
-            backends["scripted"] = ScriptedBackend(
-                Script.load(frozen.script, frozen.script_file), toolbox=toolboxes.toolbox
-            )
-        if frozen.backend == "model" and frozen.roles:  # a recipe without agents needs no model
-            backends["model"] = self._models(frozen, toolboxes, self._default_of(frozen))
-        return Supervisor(
-            store,
-            backends,
-            max_threads=self.config.integer("sessions.max_threads"),
-            max_depth=self.config.integer("sessions.max_depth"),
-            max_sessions=self.config.integer("sessions.max_sessions"),
-            owner=this_process(),
-        )
+    @cached_property
+    def redactor(self) -> Redactor:
+        """Takes the secrets of this process out of whatever is recorded."""
+        from fanfold.agents.redaction import Redactor
+
+        return Redactor.of(self._environment)
 
     def supervise_by_hand(self, project: Project) -> Supervisor:
         """The supervisor of subagents that people start themselves; each names its own back end."""
+        from fanfold.agents.instructions import project_instructions
         from fanfold.process_identity import this_process
-        from fanfold.runtime.operations.by_hand import HandMeans
+        from fanfold.runtime.operations.by_hand import HandToolboxes
         from fanfold.runtime.operations.hand_places import HandPlaces
         from fanfold.sessions.supervisor import Supervisor
 
         places = HandPlaces(project.folder)
-        means = HandMeans(project, places.isolation)
+        wanted = self.config.switch("agents.project_instructions")
+        setup = BackendSetup(
+            machine=project.backends.machine,
+            toolbox=HandToolboxes(project, places.isolation).of,
+            find_role=self.roles.find,
+            instructions=project_instructions(str(project.folder)) if wanted else "",
+            default_model=self._default_model(),
+        )
         supervisor = Supervisor(
             project.store,
-            _Doors(partial(self._door, project.store, means)),
+            _HandBackends(project.backends, setup, project.store),
             max_threads=self.config.integer("sessions.max_threads"),
             max_depth=self.config.integer("sessions.max_depth"),
             max_sessions=self.config.integer("sessions.max_sessions"),
@@ -117,101 +159,37 @@ class Wired:
         supervisor.children.turns.housing = places
         return supervisor
 
-    def _door(self, store: Store, means: HandMeans, name: str) -> Backend:
-        from fanfold.agents.backends.scripted import Script, ScriptedBackend
-        from fanfold.runtime.records.frozen import Frozen
-
-        kind, _, blob = name.partition(":")
-        if kind == "scripted" and blob:
-            return ScriptedBackend(Script.load(store.blob(blob), "script"), toolbox=means.toolbox)
-        if kind == "model":
-            return self._models(Frozen(), means, self._default_of(Frozen()))
-        raise KeyError(name)
-
-    def _choose(self) -> str:
+    def _default_model(self) -> str | None:
         from fanfold.agents.local.weights import local_state
         from fanfold.runtime.model_choice import choose_model
 
-        return choose_model(self.config, local_state(self.config.home)).model
-
-    def _default_of(self, frozen: Frozen) -> str | None:
-        """The model of agents for whom nobody names one: as it was chosen when the run began.
-
-        It is not tried here: to look at a run, or to cancel it, no key is needed. Whether the model can still
-        be used, the session that needs it says.
-        """
-        known = frozen.model or frozen.default_model
-        if known is not None:
-            return known
         try:
-            return self._choose()
-        except FanfoldError:  # every step names its own
+            return choose_model(self.config, local_state(self.config.home)).model
+        except FanfoldError:  # to look at a subagent no model is needed
             return None
 
-    def _models(self, frozen: Frozen, toolboxes: Toolboxes | HandMeans, default: str | None) -> Backend:
-        from fanfold.agents.backends.local import AnyModel
-        from fanfold.agents.backends.model import Access, ModelBackend
-        from fanfold.agents.pipelines import Pipelines
-        from fanfold.agents.redaction import Redactor
 
-        config = self.config
-        access = Access(
-            openai_api_key=config.text("models.openai_api_key"),
-            openai_base_url=config.text("models.openai_base_url"),
-            anthropic_api_key=config.text("models.anthropic_api_key"),
-            anthropic_base_url=config.text("models.anthropic_base_url"),
-        )
+class _HandBackends(Backends):
+    """Back ends of subagents by hand: each by its name, or `scripted:BLOB` with the script in the store."""
 
-        def reach(address: str) -> ModelBackend:
-            return speak(Access(openai_api_key="local", openai_base_url=address, native_json=True))
+    def __init__(self, registry: BackendRegistry, setup: BackendSetup, store: Store) -> None:
+        super().__init__({})
+        self._registry = registry
+        self._setup = setup
+        self._store = store
+        self._opened: dict[str, Backends] = {}
 
-        redactor = Redactor.of(self._environment, access.secrets)
-        speak = partial(
-            ModelBackend,
-            model=default,
-            redactor=redactor,
-            toolbox=toolboxes.toolbox,
-            instructions=partial(self._told, frozen),
-        )
-        idle_s = config.integer("models.local_idle_s")
-        return Pipelines(
-            AnyModel(default, speak(access), reach, config.home, idle_s),
-            find=frozen.roles.get if frozen.roles else self.roles.find,
-            toolbox=toolboxes.toolbox,
-            redactor=redactor,
-            model=frozen.model,
-        )
+    def named(self, name: str) -> Backend:
+        kind, _, blob = name.partition(":")
+        if name not in self._opened:
+            script = self._store.blob(blob).decode() if blob else None
+            setup = structs.replace(self._setup, script=script, script_file="script")
+            self._opened[name] = self._registry.open(setup)
+        return self._opened[name].named(kind)
 
-    def _told(self, frozen: Frozen, workspace: str) -> str:
-        """What the project tells every agent: as it was when the run began, where a run froze it."""
-        from fanfold.agents.instructions import project_instructions
-
-        if frozen.instructions is not None:
-            return frozen.instructions
-        return project_instructions(workspace) if self.config.switch("agents.project_instructions") else ""
-
-
-class _Doors(Mapping[str, "Backend"]):
-    """Back ends by name, each made when a session first asks for it: `model`, or `scripted:BLOB`."""
-
-    def __init__(self, make: Callable[[str], Backend]) -> None:
-        self._make = make
-        self._made: dict[str, Backend] = {}
-
-    def __getitem__(self, name: str) -> Backend:
-        if name not in self._made:
-            self._made[name] = self._make(name)
-        return self._made[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(("model", "scripted"))
-
-    def __len__(self) -> int:
-        return 2
-
-    def values(self) -> ValuesView[Backend]:
-        """Those that were made."""
-        return self._made.values()
+    async def aclose(self) -> None:
+        for opened in self._opened.values():
+            await opened.aclose()
 
 
 def wire(
@@ -219,20 +197,21 @@ def wire(
     environment: Mapping[str, str] | None = None,
     *,
     store: StoreAddress | None = None,
+    backends: Sequence[BackendKind] = BACKENDS,
     to_read: bool = False,
 ) -> Project:
     """Put a project together; `environment` defaults to the process's, the store to the one it names.
 
     `to_read`: its runs are looked at and nothing else, and where there are none no store is made.
     """
-    wired = Wired(folder, os.environ if environment is None else environment)
+    wired = Wired(folder, os.environ if environment is None else environment, backends)
     return Project(
         folder,
         wired.config,
         wired.library(),
         load_roles=lambda: wired.roles,
         address=wired.store() if store is None else store,
-        supervise=wired.supervise,
+        load_backends=wired.backends,
         resume_command=wired.resume_command,
         to_read=to_read,
     )

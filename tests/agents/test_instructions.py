@@ -63,6 +63,6 @@ def test_every_agent_hears_them_unless_they_are_switched_off(tmp_path):
         await here.run(request(tmp_path))
         assert here.provider.asked[0].messages[0].text == "You work."
 
-    play([Reply(text="ok")], scene)
-    play([Reply(text="ok")], silent, instructions=None)
+    play([Reply(text="ok")], scene, instructions=project_instructions(str(tmp_path)))
+    play([Reply(text="ok")], silent)
     assert ModelBackend.name == "model"

@@ -14,6 +14,7 @@ from typing import NamedTuple
 import msgspec
 
 from fanfold.agents.backend import SessionRequest
+from fanfold.agents.backend_registry import Backends
 from fanfold.agents.backends.model import ModelBackend
 from fanfold.agents.toolbox.catalogue import SessionTools
 from fanfold.process_identity import this_process
@@ -38,7 +39,7 @@ async def main(folder: Path, url: str, execution: int, dies: bool) -> None:
 
     backend = ModelBackend(access(url), toolbox=lambda asked: SessionTools(asked, runner=runner))
     store = SqliteStore(folder / "store")
-    supervisor = Supervisor(store, {"model": backend}, owner=this_process())
+    supervisor = Supervisor(store, Backends({"model": lambda: backend}), owner=this_process())
     try:
         result = await supervisor.run_step(request(folder, execution=execution), backend="model")
         sys.stdout.write(msgspec.json.encode([result.output, result.usage.input_tokens]).decode())

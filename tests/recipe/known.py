@@ -3,31 +3,50 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
-from fanfold.recipe.compile import Compiled, RoleFacts, Surroundings, compile_recipe
+from fanfold.agents.backend_registry import BackendRegistry, Machine
+from fanfold.agents.redaction import Redactor
+from fanfold.agents.role import Role
+from fanfold.agents.roles.registry import Registry
+from fanfold.recipe.compile import Compiled, Surroundings, compile_recipe
 from fanfold.recipe.library import Library
 
 HERE = Path(__file__).parent
 WORKFLOWS = HERE / "workflows"
 """Sub-workflows that the recipes of these tests call by name."""
 
-ROLES = {
-    "default": RoleFacts(read_only=False),
-    "worker": RoleFacts(read_only=False, tools=("read_file", "write_file", "shell")),
-    "explorer": RoleFacts(read_only=True, versions=("1", "2")),
-    "researcher": RoleFacts(read_only=True),
-    "planner": RoleFacts(read_only=True),
-    "critic": RoleFacts(read_only=True),
-    "summarizer": RoleFacts(read_only=True),
-    "templated": RoleFacts(read_only=True, prompt_template="Judge what follows."),
-    "guide": RoleFacts(read_only=True, prompt_template="Show the way to {{inputs.place}}."),
-}
+
+def reader(name: str, **more: Any) -> Role:
+    return Role(name=name, description="", sandbox_mode="read-only", **more)
+
+
+ROLES = Registry(
+    [
+        Role(name="default", description=""),
+        Role(name="worker", description="", tools=("read_file", "write_file", "shell")),
+        reader("explorer", version="1"),
+        reader("explorer", version="2"),
+        reader("researcher"),
+        reader("planner"),
+        reader("critic"),
+        reader("summarizer"),
+        reader("templated", prompt_template="Judge what follows."),
+        reader("guide", prompt_template="Show the way to {{inputs.place}}."),
+        reader("elsewhere", backend="nowhere"),
+    ],
+    aliases={},
+    notices=(),
+)
+BACKENDS = BackendRegistry((), Machine(home=HERE, config={}, redactor=Redactor()))
 HANDLERS = ("prepare_data", "count_words")
 
 
 def surroundings(project: Path = WORKFLOWS) -> Surroundings:
     library = Library(project, None, HERE / "no-such-folder", top=project.parent)
-    return Surroundings(ROLES, HANDLERS.__contains__, lambda: HANDLERS, library)
+    return Surroundings(
+        ROLES, HANDLERS.__contains__, lambda: HANDLERS, library, backend_problem=BACKENDS.problem
+    )
 
 
 def compile_text(text: str, file: str = "recipe.yaml") -> Compiled:

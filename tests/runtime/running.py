@@ -18,9 +18,9 @@ from fanfold.wiring import wire
 class TextClient(Client):
     """Takes the text of a recipe where people name one."""
 
-    def plan_of(self, recipe: Any) -> Plan:
+    def plan_of(self, recipe: Any, *, scripted: bool = False) -> Plan:
         file = str(self.project.folder / "test.yaml")
-        compiled = compile_recipe(str(recipe).encode(), file, self.project.around)
+        compiled = compile_recipe(str(recipe).encode(), file, self.project.surroundings(scripted=scripted))
         assert compiled.plan is not None, [d.message for d in compiled.report.diagnostics]
         return compiled.plan
 

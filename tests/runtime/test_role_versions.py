@@ -9,8 +9,10 @@ from typing import Any
 import msgspec
 import pytest
 
+from fanfold.agents.role import Role
+from fanfold.agents.roles.registry import Registry
 from fanfold.kernel.plan import Plan
-from fanfold.recipe.compile import RoleFacts, compile_recipe
+from fanfold.recipe.compile import compile_recipe
 from fanfold.runtime.operations.runs.creation import Options, create
 from fanfold.runtime.operations.runs.handle import RunHandle
 from fanfold.runtime.views.result import Result
@@ -48,7 +50,7 @@ def recipe(agent: str, more: str = "") -> str:
     return f"name: audit\nsteps: [{{id: w, agent: {agent}, prompt: x{more}}}]\n"
 
 
-def compiled(folder: Path, text: str, believed: dict[str, RoleFacts] | None = None) -> tuple[Any, Any]:
+def compiled(folder: Path, text: str, believed: Registry | None = None) -> tuple[Any, Any]:
     around = wire(folder).around
     if believed is not None:
         around = msgspec.structs.replace(around, roles=believed)
@@ -96,7 +98,7 @@ def test_a_write_set_needs_a_version_that_writes(project: Path) -> None:
 
 @pytest.mark.parametrize("tools", ["", ", tools: [write_file, read_file]"], ids=["all", "named"])
 def test_a_plan_that_took_a_role_for_a_writer_gives_it_no_more_than_it_has(project: Path, tools: str) -> None:
-    believed = {"auditor": RoleFacts(read_only=False, versions=("1",))}
+    believed = Registry([Role(name="auditor", description="", version="1")], aliases={}, notices=())
     plan, _ = compiled(project, recipe("auditor@1", tools), believed)
     assert plan.steps[0].posture == "writer"
     result = run(project, plan)

@@ -2,10 +2,12 @@
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from fanfold.agents.backend import Backend, Progress, Record, SessionRequest, SessionResult
+from fanfold.agents.backend_registry import Backends
 from fanfold.agents.backends.scripted import Script, ScriptedBackend
 from fanfold.sessions.log import read_children
 from fanfold.sessions.opened import Settings
@@ -66,6 +68,10 @@ class Gated:
         return SessionResult(output=request.prompt, summary=f"did {request.prompt}")
 
 
+def _same(backend: Backend) -> Backend:
+    return backend
+
+
 class World:
     """One store, opened again at will as another process would."""
 
@@ -84,7 +90,8 @@ class World:
         return Journal(self.store, root)
 
     def supervisor(self, **given: Any) -> Supervisor:
-        return Supervisor(self.store, self.backends, **given)
+        makers = {name: partial(_same, backend) for name, backend in self.backends.items()}
+        return Supervisor(self.store, Backends(makers), **given)
 
     def request(self, step: str = "a", **given: Any) -> SessionRequest:
         session = f"s-{step}-{given.get('attempt', 1)}"

@@ -31,7 +31,7 @@ from fanfold.recipe.checks.references import Place
 from fanfold.recipe.checks.unit import Defaults, Unit
 from fanfold.recipe.drafts.draft import Draft
 from fanfold.recipe.drafts.facts import PhaseParts
-from fanfold.recipe.drafts.roles import Role, find_role
+from fanfold.recipe.drafts.roles import NamedRole, find_role
 from fanfold.recipe.drafts.survey import new_draft, survey_body, survey_map
 from fanfold.recipe.language.keys import CONVERGE, PHASE, REVIEW, VERIFY
 from fanfold.recipe.types.agent import AgentBody
@@ -146,7 +146,7 @@ def check_phase(draft: Draft, unit: Unit) -> None:
     _keep_items_apart(draft, unit)
 
 
-def _role(entries: Entries, unit: Unit) -> Role:
+def _role(entries: Entries, unit: Unit) -> NamedRole:
     node = entries.nodes.get("agent")
     if isinstance(node, Scalar):
         return find_role(node.text, node, unit.around, unit.notes)
@@ -281,7 +281,7 @@ def _verify(phase: str, parts: PhaseParts, goal: str, before: tuple[str, ...], d
 
 
 def _judge(
-    role: Role | None, prompt: str, purpose: Literal["review", "critic"], defaults: Defaults
+    role: NamedRole | None, prompt: str, purpose: Literal["review", "critic"], defaults: Defaults
 ) -> AgentBody:
     assert role is not None
     return AgentBody(

@@ -1,4 +1,4 @@
-"""What a recipe is compiled against: the roles, handlers and other recipes that are known here.
+"""What a recipe is compiled against: the roles, back ends, handlers and other recipes that are known here.
 
 They are passed in, because this package may not look for agents or functions itself.
 """
@@ -10,16 +10,37 @@ from typing import Protocol
 
 from msgspec import Struct, field
 
+from fanfold.errors import FanfoldError
 
-class RoleFacts(Struct, frozen=True):
+
+class RoleFacts(Protocol):
     """As much of a role as a recipe can be wrong about."""
 
-    read_only: bool
-    versions: tuple[str, ...] = ()
-    tools: tuple[str, ...] | None = None
-    prompt_template: str | None = None
-    by_version: Mapping[str, RoleFacts] = {}
-    """The facts of each version: what holds for one says nothing about another."""
+    @property
+    def read_only(self) -> bool: ...
+    @property
+    def tools(self) -> tuple[str, ...] | None: ...
+    @property
+    def prompt_template(self) -> str | None: ...
+    @property
+    def backend(self) -> str | None: ...
+
+
+class Roles(Protocol):
+    """The roles that steps may name."""
+
+    @property
+    def broken(self) -> Mapping[str, str]:
+        """Why the file of a role that would be meant cannot be used, by the role's name."""
+        ...
+
+    def names(self) -> Sequence[str]: ...
+
+    def versions(self, name: str) -> Sequence[str]: ...
+
+    def find(self, name: str, version: str | None = None) -> RoleFacts | None:
+        """The role of that name, and of that version: what holds for one says nothing about another."""
+        ...
 
 
 class Ceilings(Struct, frozen=True):
@@ -51,10 +72,10 @@ class Recipes(Protocol):
 class Surroundings(Struct, frozen=True):
     """Everything outside the file that decides whether the file is right."""
 
-    roles: Mapping[str, RoleFacts]
+    roles: Roles
     is_handler: Callable[[str], bool]
     handler_names: Callable[[], Sequence[str]]
     library: Recipes
     ceilings: Ceilings = field(default_factory=Ceilings)
-    broken_roles: Mapping[str, str] = {}
-    """Why the file of a role that would be meant cannot be used, by the name of the file."""
+    backend_problem: Callable[[str], FanfoldError | None] = field(default=lambda _: None)
+    """Why the agent back end of that name cannot be used here; None when it can."""

@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import NoReturn
 
 from msgspec import structs
@@ -29,7 +29,8 @@ from fanfold.agents.backend import (
     SessionRequest,
     SessionResult,
 )
-from fanfold.errors import AuthorError, BugError, FanfoldError
+from fanfold.agents.backend_registry import Backends
+from fanfold.errors import BugError, FanfoldError
 from fanfold.kernel.events import Failure
 from fanfold.process_identity import ProcessIdentity
 from fanfold.sessions.insist import insist
@@ -56,7 +57,7 @@ class Supervisor:
     def __init__(
         self,
         store: Store,
-        backends: Mapping[str, Backend],
+        backends: Backends,
         *,
         max_threads: int = 6,
         max_depth: int = 1,
@@ -94,11 +95,11 @@ class Supervisor:
         """
         if request.session_id in self._live:
             raise BugError("session.twice", f"session {request.session_id} is running already")
-        door = self._door(backend)
+        agent = self.backends.named(backend)
         await self._places.take()
         try:
             live = self._open(request, journal)
-            return await self._supervise(live, door, timeout_ms, on_progress, durable or journal is None)
+            return await self._supervise(live, agent, timeout_ms, on_progress, durable or journal is None)
         finally:
             self._places.give_back()
 
@@ -106,19 +107,19 @@ class Supervisor:
         self, request: SessionRequest, log: SessionLog, settings: Settings, on_start: Callable[[], None]
     ) -> SessionResult:
         """Run one turn of a child whose log is open already; `on_start` is called when its place is free."""
-        door = self._door(settings.backend)
+        agent = self.backends.named(settings.backend)
         await self._places.take()
         try:
             on_start()
             live = Live(request, log, self.grace_s)
-            return await self._supervise(live, door, round(settings.timeout_s * 1_000), None, True)
+            return await self._supervise(live, agent, round(settings.timeout_s * 1_000), None, True)
         finally:
             self._places.give_back()
 
     async def _supervise(
         self,
         live: Live,
-        door: Backend,
+        agent: Backend,
         timeout_ms: int | None,
         on_progress: Progress | None,
         durable: bool,
@@ -129,7 +130,7 @@ class Supervisor:
         result: SessionResult | None = None
         error: BaseException | None = None
         try:
-            result = await live.run(door.run(request, live.record, on_progress or _ignore), timeout_ms)
+            result = await live.run(agent.run(request, live.record, on_progress or _ignore), timeout_ms)
         except BaseException as raised:  # noqa: BLE001 - told when nothing of the session is left
             error = raised
         try:
@@ -190,8 +191,7 @@ class Supervisor:
             live.stop("cancelled")
         await asyncio.gather(*(live.wait() for live in running))
         self.children.above.release()
-        for door in self.backends.values():
-            await door.aclose()
+        await self.backends.aclose()
 
     # -------------------------------------------------------------------------- subagents by hand
 
@@ -216,14 +216,6 @@ class Supervisor:
         return self.children.list(parent_session)
 
     # ------------------------------------------------------------------------------------ opening
-
-    def _door(self, backend: str) -> Backend:
-        door = self.backends.get(backend)
-        if door is None:
-            known = ", ".join(sorted(self.backends)) or "none"
-            message = f'there is no agent back end "{backend}"'
-            raise AuthorError("backend.unknown", message, hint=f"configured here: {known}")
-        return door
 
     def _open(self, request: SessionRequest, journal: Journal | None) -> Live:
         log, entries = self._open_log(request, journal)

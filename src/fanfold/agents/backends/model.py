@@ -1,4 +1,4 @@
-"""The model back end: agents that are API models (OpenAI, Anthropic, anything that speaks like OpenAI).
+"""The model back end: agents that are models, of providers or on this machine.
 
 Rules
 * One back end serves a whole process: it holds the connections, the limits and the circuits of providers, and
@@ -15,7 +15,10 @@ from collections.abc import Callable
 from msgspec import structs
 
 from fanfold.agents.backend import Progress, Record, SessionFailed, SessionRequest, SessionResult
-from fanfold.agents.instructions import compose, project_instructions
+from fanfold.agents.backend_registry import MODEL, BackendSetup
+from fanfold.agents.instructions import compose
+from fanfold.agents.local.requests import LocalServers, fitted
+from fanfold.agents.local.weights import PROVIDER
 from fanfold.agents.models.asking import Asker, Patience
 from fanfold.agents.models.providers import Access, Providers
 from fanfold.agents.models.session import ModelSession, Setting
@@ -30,10 +33,10 @@ class ModelBackend:
     """Answers sessions by asking models.
 
     `model` is what a session uses that names none. `toolbox` makes the tools of a session, `instructions` is
-    what a project tells every agent.
+    what a project tells every agent, `local` starts the servers of models on this machine.
     """
 
-    name = "model"
+    name = MODEL
 
     def __init__(
         self,
@@ -42,7 +45,8 @@ class ModelBackend:
         model: str | None = None,
         redactor: Redactor | None = None,
         toolbox: Callable[[SessionRequest], Tools] = SessionTools.of,
-        instructions: Callable[[str], str] | None = project_instructions,
+        instructions: str = "",
+        local: LocalServers | None = None,
         patience: Patience | None = None,
         providers: Providers | None = None,
     ) -> None:
@@ -50,6 +54,8 @@ class ModelBackend:
         self._redactor = redactor or Redactor(access.secrets)
         self._toolbox = toolbox
         self._instructions = instructions
+        self._local = local
+        self._local_providers: dict[str, Providers] = {}
         self._patience = patience or Patience()
         self._providers = providers or Providers(access)
 
@@ -60,18 +66,22 @@ class ModelBackend:
             hint = "set FANFOLD_MODEL, pass --model, or write `model:` in the step or role"
             message = f"{request.step}: nobody said which model to use"
             raise SessionFailed(Failure("agent", "model.none", message, hint, retryable=False))
+        providers = self._providers
+        if self._local is not None and model.startswith(f"{PROVIDER}:"):
+            providers = self._at(await self._local.reach(request, model))
+            request = fitted(request, model)
+            model, role = request.role.model or model, request.role
         models = [model, *(one for one in role.fallback_models if one != model)]
-        await self._providers.load(models)
+        await providers.load(models)
         request = self._without_secrets(request)
-        told = "" if self._instructions is None else self._instructions(request.workspace)
         tools = self._toolbox(request)
         setting = Setting(
             asker=Asker(
-                self._providers, models, self._redactor, self._patience, progress, request.max_output_tokens
+                providers, models, self._redactor, self._patience, progress, request.max_output_tokens
             ),
             tools=tools,
             redactor=self._redactor,
-            instructions=compose(request.role.instructions, told),
+            instructions=compose(request.role.instructions, self._instructions),
         )
         try:
             if not _is_over(request):
@@ -79,6 +89,13 @@ class ModelBackend:
             return await ModelSession(request, setting, record, progress).run()
         finally:
             await tools.aclose()
+
+    def _at(self, address: str) -> Providers:
+        """Providers that reach a server of this machine."""
+        if address not in self._local_providers:
+            access = Access(openai_api_key="local", openai_base_url=address, native_json=True)
+            self._local_providers[address] = Providers(access)
+        return self._local_providers[address]
 
     def _without_secrets(self, request: SessionRequest) -> SessionRequest:
         """The request as a model may know it: a prompt made from a file may hold one of our keys."""
@@ -92,7 +109,23 @@ class ModelBackend:
 
     async def aclose(self) -> None:
         """Close the connections to providers."""
-        await self._providers.aclose()
+        for providers in (self._providers, *self._local_providers.values()):
+            await providers.aclose()
+
+
+def make(setup: BackendSetup) -> ModelBackend:
+    """With the keys and addresses of this machine's configuration."""
+    config, default = setup.machine.config, setup.model or setup.default_model
+    idle_s = config["models.local_idle_s"]
+    assert isinstance(idle_s, int)
+    return ModelBackend(
+        Access.of(config),
+        model=default,
+        redactor=setup.machine.redactor,
+        toolbox=setup.toolbox,
+        instructions=setup.instructions,
+        local=LocalServers(setup.machine.home, idle_s, default),
+    )
 
 
 def _is_over(request: SessionRequest) -> bool:

@@ -22,9 +22,11 @@ from typing import Any
 import msgspec
 
 from fanfold.agents.backend import Entry, Progress, Record, SessionFailed, SessionRequest, SessionResult
+from fanfold.agents.backend_registry import SCRIPTED, BackendSetup
 from fanfold.agents.scripts.script import Answer, Script, ToolCall
 from fanfold.agents.toolbox import Toolbox, ToolFailed
 from fanfold.agents.toolbox.catalogue import SessionTools, Tools
+from fanfold.errors import AuthorError
 from fanfold.kernel.events import Failure, Usage
 from fanfold.kernel.plan import JSON
 
@@ -39,7 +41,7 @@ class ScriptedBackend:
     `calls_file` defaults to the file that the environment variable FANFOLD_SCRIPT_CALLS names, if any.
     """
 
-    name = "scripted"
+    name = SCRIPTED
 
     def __init__(
         self,
@@ -88,6 +90,15 @@ class ScriptedBackend:
             os.write(handle, line)
         finally:
             os.close(handle)
+
+
+def make(setup: BackendSetup) -> ScriptedBackend:
+    """With the script of the run; `AuthorError` when it has none."""
+    if setup.script is None:
+        raise AuthorError(
+            "backend.no_script", "scripted agents need a script", hint="give one: --script FILE"
+        )
+    return ScriptedBackend(Script.load(setup.script, setup.script_file), toolbox=setup.toolbox)
 
 
 class _Calls:

@@ -16,11 +16,11 @@ from __future__ import annotations
 
 import asyncio
 import importlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, NamedTuple
 
-from msgspec import Struct
+from msgspec import Struct, convert
 
 from fanfold.agents.backend import SessionFailed
 from fanfold.agents.models.limits import Gate
@@ -56,6 +56,12 @@ class Access(Struct, frozen=True, kw_only=True):
     anthropic_base_url: str | None = None
     native_json: bool = False
     """The server constrains answers to a schema itself; small models cannot hand them in by a tool call."""
+
+    @classmethod
+    def of(cls, config: Mapping[str, object]) -> Access:
+        """What the configuration says, by its keys."""
+        values = {name: config[f"models.{name}"] for name in cls.__struct_fields__ if name != "native_json"}
+        return convert(values, cls)
 
     def __repr__(self) -> str:
         return "Access(…)"

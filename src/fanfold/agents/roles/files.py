@@ -19,6 +19,8 @@ from fanfold.agents.roles.tools import Remark, claude_tools, only_reads, toml_to
 from fanfold.trust.project_files import read_beneath
 
 MAX_FILE_BYTES = 256 * 1024
+COMMAND = "command"
+"""The back end of a role that is a program and names no other."""
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}\Z")
 VERSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,31}\Z")
 MAX_NUMBER = 2**53
@@ -193,6 +195,8 @@ def _normalise_command(values: dict[str, object]) -> None:
             values["command"] = shlex.split(command)
         except ValueError as error:
             raise _InvalidError(f'"command" cannot be split into arguments: {error}', "command") from None
+    if command and values.get("backend") is None:
+        values["backend"] = COMMAND
 
 
 def _check_pipeline(values: Mapping[str, object]) -> None:

@@ -204,7 +204,7 @@ def _stage_problems(known: Registry, role: Role) -> Iterator[tuple[int, str]]:
             yield number, f'there is no role "{name}"'
         elif other.pipeline:
             yield number, f'role "{name}" has a pipeline of its own; stages do not nest'
-        elif other.command or other.backend not in (None, "model"):
+        elif other.backend not in (None, "model"):
             yield number, f'role "{name}" is no model but a program, which cannot be a stage'
 
 

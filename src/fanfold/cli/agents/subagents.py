@@ -19,6 +19,7 @@ import click
 import msgspec
 from msgspec import Struct, structs
 
+from fanfold.agents.backend_registry import MODEL
 from fanfold.cli.agents.hand_host import start_host
 from fanfold.cli.agents.roles import find_role
 from fanfold.cli.agents.subagent_text import child_document, left_something, say_none, say_result, say_table
@@ -245,8 +246,12 @@ def _settings(project: Project, name: str, flags: Flags) -> Settings:
     else:
         _check_flags(flags)
     _ask_permission(name, _needs(project.roles, role), posture, flags.yes)
+    backend = role.backend or MODEL
+    problem = project.backends.problem(backend)
+    if problem is not None:
+        raise problem
     return Settings(
-        backend="model",
+        backend=backend,
         key=secrets.token_hex(8),
         role=structs.replace(role, model=flags.model or role.model),
         workspace=str(project.folder),

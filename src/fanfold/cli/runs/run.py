@@ -83,7 +83,7 @@ def run_command(
     """
     flags = Flags(**given)  # type: ignore[arg-type]  # click gives exactly these
     with open_project(call) as project:
-        checked = check_recipe(project, recipe)
+        checked = check_recipe(project, recipe, scripted=flags.script is not None)
         plan = checked.runnable()
         check_concurrency(project, flags.max_concurrency)
         check_budget(flags.budget_usd, flags.budget_tokens)
@@ -155,11 +155,11 @@ def _predict(
         warnings.append(f"workflows are switched off ({config.origins['workflows.enabled']})")
     warnings += missing
     usable = True
-    if flags.script is None and flags.agent_backend in (None, "model"):
+    if flags.script is None:
         from fanfold.runtime.operations.runs.preflight import foresee
 
-        about_models, usable = foresee(plan, project.roles.find, config, flags.model)
-        warnings += about_models
+        about_agents, usable = foresee(project, plan, flags.agent_backend, flags.model)
+        warnings += about_agents
     result, steps = predict(
         plan,
         inputs,

@@ -19,7 +19,7 @@ from typing import cast
 from fanfold.kernel.plan import EVERYTHING, WorkspaceMode
 from fanfold.recipe.checks.unit import Unit
 from fanfold.recipe.drafts.draft import Draft
-from fanfold.recipe.drafts.roles import Role
+from fanfold.recipe.drafts.roles import NamedRole
 from fanfold.recipe.language.keys import ATTEMPTING
 from fanfold.text import parse
 from fanfold.text.notes import Notes, quoted
@@ -72,7 +72,7 @@ def settle_posture(draft: Draft, unit: Unit) -> None:
         _refuse_what_needs_a_writer(draft, notes, writes=writes, mode=mode)
 
 
-def _why_read_only(draft: Draft, role: Role | None) -> str:
+def _why_read_only(draft: Draft, role: NamedRole | None) -> str:
     """Why the step may not write whatever it declares; empty when it may."""
     if draft.entries.text("posture") == "read_only":
         return "the step is read-only"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec import Struct, field
 
 from fanfold.kernel.plan import EVERYTHING, JSON, Output, Posture, Retry, Value, WorkspaceMode
-from fanfold.recipe.drafts.roles import Role
+from fanfold.recipe.drafts.roles import NamedRole
 from fanfold.text.entries import Entries
 
 
@@ -15,8 +15,8 @@ class PhaseParts(Struct):
     review: Entries | None = None
     verify: Entries | None = None
     converge: Entries | None = None
-    reviewer: Role | None = None
-    critic: Role | None = None
+    reviewer: NamedRole | None = None
+    critic: NamedRole | None = None
     gate: str = ""
     run: tuple[str, ...] = ()
 
@@ -39,7 +39,7 @@ class Facts(Struct):
     templated_sets: bool = False
     posture: Posture = "read_only"
     workspace_mode: WorkspaceMode = "shared"
-    role: Role | None = None
+    role: NamedRole | None = None
     prompt: str | None = None
     run: tuple[str, ...] = ()
     env: dict[str, str] = field(default_factory=dict)

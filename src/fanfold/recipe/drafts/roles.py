@@ -8,10 +8,20 @@ from fanfold.recipe.surroundings import RoleFacts, Surroundings
 from fanfold.text.notes import Notes, quoted
 from fanfold.text.parse import Scalar
 
-UNKNOWN = RoleFacts(read_only=False)
+
+class UnknownRole(Struct, frozen=True):
+    """Stands for a role that nobody knows, so that the rest of its step can be checked."""
+
+    read_only: bool = False
+    tools: tuple[str, ...] | None = None
+    prompt_template: str | None = None
+    backend: str | None = None
 
 
-class Role(Struct, frozen=True):
+UNKNOWN = UnknownRole()
+
+
+class NamedRole(Struct, frozen=True):
     """A role as a step asked for it, and what is known about it."""
 
     name: str
@@ -20,27 +30,42 @@ class Role(Struct, frozen=True):
     known: bool = True
 
 
-def find_role(text: str, at: Scalar | None, around: Surroundings, notes: Notes) -> Role:
+def find_role(text: str, at: Scalar | None, around: Surroundings, notes: Notes) -> NamedRole:
     """The role meant; one that is not known is reported at `at`, unless nobody wrote it."""
     name, marked, version = text.partition("@")
-    facts = around.roles.get(name)
-    if at is not None and name in around.broken_roles:  # another role of that name is not what was meant
-        why = f"the file of role {quoted(name)} cannot be used: {around.broken_roles[name]}"
+    roles = around.roles
+    facts = roles.find(name)
+    if at is not None and name in roles.broken:  # another role of that name is not what was meant
+        why = f"the file of role {quoted(name)} cannot be used: {roles.broken[name]}"
         notes.error("recipe.broken_role", why, at.span(0, len(name)), "correct the file, or remove it")
-        return Role(name, None, facts or UNKNOWN, known=False)
+        return NamedRole(name, None, facts or UNKNOWN, known=False)
     if facts is None:
         if at is not None:
-            hint = notes.did_you_mean(name, around.roles) or "`fanfold agents` lists the roles known here"
+            hint = notes.did_you_mean(name, roles.names()) or "`fanfold agents` lists the roles known here"
             where = at.span(0, len(name))
             notes.error("recipe.unknown_role", f"there is no role {quoted(name)}", where, hint)
-        return Role(name, None, UNKNOWN, known=False)
-    if not marked:
-        return Role(name, None, facts)
-    found = next((one for one in facts.versions if one.removeprefix("v") == version.removeprefix("v")), None)
-    if found is None and at is not None:
-        known = ", ".join(facts.versions)
-        hint = f"there are versions {known}" if known else "the role has no versions; leave out the @"
-        notes.error("recipe.unknown_role", f"role {quoted(name)} has no version {quoted(version)}", at, hint)
-    if found is None:
-        return Role(name, version, facts)
-    return Role(name, found, facts.by_version.get(found, facts))
+        return NamedRole(name, None, UNKNOWN, known=False)
+    found = None
+    if marked:
+        versions = roles.versions(name)
+        found = next((one for one in versions if one.removeprefix("v") == version.removeprefix("v")), None)
+        if found is None:
+            if at is not None:
+                known = ", ".join(versions)
+                hint = f"there are versions {known}" if known else "the role has no versions; leave out the @"
+                message = f"role {quoted(name)} has no version {quoted(version)}"
+                notes.error("recipe.unknown_role", message, at, hint)
+            return NamedRole(name, version, facts)
+        facts = roles.find(name, found) or facts
+    _check_backend(name, facts, at, around, notes)
+    return NamedRole(name, found, facts)
+
+
+def _check_backend(
+    name: str, facts: RoleFacts, at: Scalar | None, around: Surroundings, notes: Notes
+) -> None:
+    """A role whose work nobody can do here is refused now, not when the step begins."""
+    problem = None if facts.backend is None or at is None else around.backend_problem(facts.backend)
+    if problem is not None and at is not None:
+        where = at.span(0, len(name))
+        notes.error("recipe.unknown_backend", f"role {quoted(name)}: {problem.message}", where, problem.hint)

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from msgspec import Struct
 
+from fanfold.agents.backend_registry import MODEL
 from fanfold.agents.role import Role
 from fanfold.kernel.plan import GroupAction, Plan, Step, WorkflowAction
 from fanfold.recipe.types.agent import AgentBody
@@ -74,7 +75,7 @@ def _of_step(path: str, action: AgentBody, frozen: Frozen, config: Config) -> It
 
 def _of_role(where: str, model: str | None, role: Role, frozen: Frozen, name: str) -> Iterator[Use]:
     """What a role uses when it is given `model`: its stages may name others and not need that one."""
-    if role.command or role.backend not in (None, "model"):
+    if frozen.backend_of(role) != MODEL:
         return
     stages = role.pipeline or ({"model": True},)
     loops = max(1, sum("tool" not in stage for stage in stages))

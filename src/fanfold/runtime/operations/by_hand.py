@@ -78,22 +78,24 @@ def is_live(child: Child) -> bool:
     return child.status in (QUEUED, RUNNING)
 
 
-class HandMeans:
+class HandToolboxes:
     """Makes the toolbox of each child, with the permission that it was spawned with."""
 
     def __init__(self, project: Project, isolation: Isolation) -> None:
         self._project = project
         self._isolation = isolation
-        self._means: dict[tuple[str, bool], Toolboxes] = {}
+        self._toolboxes: dict[tuple[str, bool], Toolboxes] = {}
 
-    def toolbox(self, request: SessionRequest) -> Tools:
+    def of(self, request: SessionRequest) -> Tools:
         settings = read_opened(self._project.store, request.session_id).settings
         key = (settings.permission, settings.unsafe)
-        if key not in self._means:
+        if key not in self._toolboxes:
             programs = Programs(self._isolation, unsafe=settings.unsafe)
             project = self._project
-            self._means[key] = Toolboxes(project.store, project.memory, programs, settings.permission, None)
-        return self._means[key].toolbox(request)
+            self._toolboxes[key] = Toolboxes(
+                project.store, project.memory, programs, settings.permission, None
+            )
+        return self._toolboxes[key].of(request)
 
 
 async def serve(project: Project, supervisor: Supervisor) -> None:

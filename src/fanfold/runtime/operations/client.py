@@ -66,11 +66,13 @@ class Client:
         return await self._drive(owned, leave_when_waiting=True).result()
 
     def _record(self, recipe: Any, inputs: Mapping[str, JSON], options: Options | None) -> Owned:
-        return start(self.project, self.plan_of(recipe), inputs, options or Options())
+        options = options or Options()
+        plan = self.plan_of(recipe, scripted=options.script is not None)
+        return start(self.project, plan, inputs, options)
 
-    def plan_of(self, recipe: Any) -> Plan:
+    def plan_of(self, recipe: Any, *, scripted: bool = False) -> Plan:
         """The plan of a recipe by name, by file or built in code; raises `RecipeRefused`."""
-        return self.project.plan_of(recipe)
+        return self.project.plan_of(recipe, scripted=scripted)
 
     async def resume(self, run: str) -> RunHandle:
         """Take a paused or abandoned run over and go on."""

@@ -14,28 +14,24 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
 
-from fanfold.errors import NotFoundError
+from fanfold.errors import FanfoldError, NotFoundError
 from fanfold.recipe.library import Library, is_path
-from fanfold.recipe.surroundings import Ceilings, Found, RoleFacts, Surroundings
+from fanfold.recipe.surroundings import Ceilings, Found, Surroundings
 from fanfold.runtime.config import Config
 from fanfold.trust.state import claim
 
 if TYPE_CHECKING:
-    from fanfold.agents.role import Role
+    from fanfold.agents.backend_registry import BackendRegistry
     from fanfold.agents.roles.registry import Registry
     from fanfold.kernel.events import Raised
     from fanfold.kernel.plan import Plan
     from fanfold.recipe.builder import Recipe
     from fanfold.runtime.hosting.run_tree import RunTree
     from fanfold.runtime.places.isolation import Isolation
-    from fanfold.runtime.records.frozen import Frozen
     from fanfold.runtime.steps.handler_search import HandlerSearch
     from fanfold.runtime.steps.handlers import Handlers
-    from fanfold.runtime.steps.toolboxes import Toolboxes
-    from fanfold.sessions.supervisor import Supervisor
     from fanfold.store.protocol import RunHead, Store, StoreAddress
 
-    MakeSupervisor: TypeAlias = Callable[[Store, Frozen, Toolboxes], Supervisor]
     ResumeCommand: TypeAlias = Callable[[str, Raised | None], Sequence[str]]
 
 
@@ -50,7 +46,7 @@ class Project:
         *,
         load_roles: Callable[[], Registry],
         address: StoreAddress,
-        supervise: MakeSupervisor,
+        load_backends: Callable[[], BackendRegistry],
         resume_command: ResumeCommand,
         to_read: bool = False,
     ) -> None:
@@ -59,10 +55,10 @@ class Project:
         """As the caller names it, and as messages about its files do."""
         self.config = config
         self.library = library
-        self.supervise = supervise
         self.resume_command = resume_command
         """The program that goes on with a run in a process of its own."""
         self._load_roles = load_roles
+        self._load_backends = load_backends
         self.address = address
         """Where the store is, or will be."""
         self._to_read = to_read
@@ -88,13 +84,25 @@ class Project:
         """What recipes of this project are compiled against."""
         config = self.config
         return Surroundings(
-            _facts(self.roles),
+            self.roles,
             self._is_handler,
             self._handler_names,
             self.library,
             Ceilings(config.integer("ceilings.concurrency"), config.integer("ceilings.agents")),
-            self.roles.broken,
+            self._backend_problem,
         )
+
+    def surroundings(self, *, scripted: bool) -> Surroundings:
+        """`around`; for a run with a script, which answers for every role, no other back end is needed."""
+        return msgspec.structs.replace(self.around, backend_problem=_none) if scripted else self.around
+
+    @cached_property
+    def backends(self) -> BackendRegistry:
+        """The agent back ends there are here."""
+        return self._load_backends()
+
+    def _backend_problem(self, name: str) -> FanfoldError | None:
+        return self.backends.problem(name)
 
     @cached_property
     def _handler_search(self) -> HandlerSearch:
@@ -115,18 +123,19 @@ class Project:
             return self.library.find(str(self._named / ref))
         return self.library.find(ref)
 
-    def plan_of(self, recipe: str | os.PathLike[str] | Recipe) -> Plan:
+    def plan_of(self, recipe: str | os.PathLike[str] | Recipe, *, scripted: bool = False) -> Plan:
         """The plan of a recipe by name, by file or built in code; raises `RecipeRefused`."""
         from fanfold.recipe.builder import Recipe
         from fanfold.recipe.compile import compile_recipe
         from fanfold.recipe.refusal import RecipeRefused
 
+        around = self.surroundings(scripted=scripted)
         if isinstance(recipe, Recipe):
-            name, compiled = recipe.name, recipe.compile(self.around, self._named)
+            name, compiled = recipe.name, recipe.compile(around, self._named)
         else:
             name = os.fspath(recipe)
             found = self.find_recipe(name)
-            compiled = compile_recipe(found.data, found.file, self.around)
+            compiled = compile_recipe(found.data, found.file, around)
         if compiled.plan is None:
             raise RecipeRefused(name, compiled.report.diagnostics, compiled.sources)
         return compiled.plan
@@ -184,16 +193,5 @@ class Project:
             self.store.close()
 
 
-def _facts(roles: Registry) -> dict[str, RoleFacts]:
-    facts: dict[str, RoleFacts] = {}
-    for name in roles.names():
-        versions = roles.versions(name)
-        by_version = {version: _facts_of(roles.find(name, version)) for version in versions}
-        own = _facts_of(roles.find(name))
-        facts[name] = msgspec.structs.replace(own, versions=versions, by_version=by_version)
-    return facts
-
-
-def _facts_of(role: Role | None) -> RoleFacts:
-    assert role is not None, "every listed name and version is found"
-    return RoleFacts(role.read_only, tools=role.tools, prompt_template=role.prompt_template)
+def _none(_: str) -> None:
+    return None

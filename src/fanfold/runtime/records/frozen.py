@@ -11,6 +11,7 @@ from collections.abc import Callable
 import msgspec
 from msgspec import Struct
 
+from fanfold.agents.backend_registry import MODEL, SCRIPTED
 from fanfold.agents.role import Role
 from fanfold.agents.roles.narrowing import for_step
 from fanfold.errors import BugError
@@ -18,7 +19,6 @@ from fanfold.kernel.plan import JSON, GroupAction, Plan, Step
 from fanfold.recipe.types.agent import AgentBody
 from fanfold.recipe.types.body import find_body, read_body
 
-SCRIPTED = "scripted"
 RESOLVER = "worker"
 """The role that settles conflicts where a step says `on_conflict: resolve`."""
 
@@ -26,15 +26,15 @@ RESOLVER = "worker"
 class Frozen(Struct, frozen=True, omit_defaults=True, kw_only=True):
     roles: dict[str, Role] = {}
     """By the name steps use, with `@version` where they ask for one."""
-    backend: str = SCRIPTED
+    backend: str = MODEL
     """For roles that name none."""
     model: str | None = None
     default_model: str | None = None
-    """For agents for whom nobody names one, chosen when the run began; None in runs of older versions."""
+    """For agents for whom nobody names one, chosen when the run began."""
     fast_model: str | None = None
     """For summaries."""
-    instructions: str | None = None
-    """What the project told every agent when the run began; None in runs of older versions."""
+    instructions: str = ""
+    """What the project told every agent when the run began."""
     script: str | None = None
     """Text of the script, for scripted agents."""
     script_file: str = ""
@@ -57,6 +57,10 @@ class Frozen(Struct, frozen=True, omit_defaults=True, kw_only=True):
     def backend_of(self, role: Role) -> str:
         """The back end that does a role's work: a script answers for everybody, else the role may say."""
         return SCRIPTED if self.script is not None else role.backend or self.backend
+
+    def backends(self) -> set[str]:
+        """The back ends that the roles of this run need."""
+        return {self.backend_of(role) for role in self.roles.values()}
 
     def session_role(self, step: Step) -> Role:
         """The role of an agent step as its session has it, with all that the step and the run say."""

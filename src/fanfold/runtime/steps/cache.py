@@ -39,13 +39,12 @@ def content_key(node: Node, job: Job, frozen: Frozen, project: str) -> str | Non
         own = frozen.role_of(said)
         stages = with_stages({own.name: own}, frozen.roles.get)
         models = (frozen.model_of(said) or frozen.default_model, frozen.model)
-        role = (msgspec.to_builtins(stages), models, frozen.instructions)
+        role = (msgspec.to_builtins(stages), models, frozen.instructions, frozen.backend_of(own))
     step = (msgspec.to_builtins(node.step.action), node.step.output_schema, node.step.outputs)
     facts = (
         type(job).__name__,
         msgspec.to_builtins(job),
         role,
-        frozen.backend,
         step,
         frozen.script,
     )

@@ -11,12 +11,13 @@ Rules
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
 
 from fanfold.agents.backend import SessionFailed
+from fanfold.agents.backend_registry import Backends
 from fanfold.errors import BugError, FanfoldError
 from fanfold.kernel.commands import Start
 from fanfold.kernel.events import NOTHING_SPENT, Failure, Usage
@@ -62,8 +63,8 @@ class Performer:
         self._closing: set[asyncio.Task[None]] = set()
 
     @property
-    def backends(self) -> Collection[str]:
-        """Names of the back ends there are."""
+    def backends(self) -> Backends:
+        """Who works for the roles of this tree."""
         return self._supervisor.backends
 
     def reuse(self, node: Node, job: Job) -> str | None:

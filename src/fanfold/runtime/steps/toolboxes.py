@@ -1,5 +1,5 @@
-"""What a run lends to the tools of its agents: programs in the sandbox, its own outputs, the network where
-the role allows it, and a person who can be asked.
+"""The toolboxes of a run: what its agents can use. Programs in the sandbox, the outputs of their own run,
+the network where the role allows it, and a person who can be asked.
 
 A session's posture is that of its run, narrowed by its step. One queue of questions serves all agents of a
 run: a person reads one at a time.
@@ -35,7 +35,7 @@ class Toolboxes:
         self._permission = permission
         self._ask = ask
 
-    def toolbox(self, request: SessionRequest) -> Tools:
+    def of(self, request: SessionRequest) -> Tools:
         """The tools of a session, as far as its role, step and posture allow."""
         # Most scripted agents use no tool, and a run of functions alone has none.
         from fanfold.agents.toolbox.catalogue import SessionTools

@@ -52,14 +52,14 @@ class CheckedRecipe:
         return self.plan
 
 
-def check_recipe(project: Project, ref: str) -> CheckedRecipe:
-    """Find a recipe by name or file, and compile it."""
-    return check_found(project, ref, project.find_recipe(ref))
+def check_recipe(project: Project, ref: str, *, scripted: bool = False) -> CheckedRecipe:
+    """Find a recipe by name or file, and compile it; with `scripted`, for a run with a script."""
+    return check_found(project, ref, project.find_recipe(ref), scripted=scripted)
 
 
-def check_found(project: Project, ref: str, found: Found) -> CheckedRecipe:
+def check_found(project: Project, ref: str, found: Found, *, scripted: bool = False) -> CheckedRecipe:
     """Compile a recipe that was found under a reference."""
-    compiled = compile_recipe(found.data, found.file, project.around)
+    compiled = compile_recipe(found.data, found.file, project.surroundings(scripted=scripted))
     diagnostics = [*_shadows(found), *compiled.report.diagnostics]
     if compiled.plan is not None:
         diagnostics += _misnamed(found, compiled.plan)

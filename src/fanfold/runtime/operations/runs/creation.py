@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from msgspec import Struct
 
+from fanfold.agents.backend_registry import MODEL, SCRIPTED
 from fanfold.agents.permissions import Ask
 from fanfold.agents.role import Role
 from fanfold.errors import AuthorError
@@ -65,16 +66,17 @@ def create(
     bound = bind_inputs(plan, given)
     _check_sandbox(plan, options)
     frozen, settings = _freeze(project, plan, options, fork), settings_of(project, plan, options)
-    if frozen.backend == "model":  # scripted agents need no model, and no import of what knows them
-        from fanfold.runtime.operations.runs.preflight import prepare
+    needed = frozen.backends()
+    if needed - {SCRIPTED}:  # scripted agents need no model, and no import of what knows them
+        from fanfold.runtime.operations.runs.preflight import check_backends, prepare
 
-        frozen, settings = prepare(plan, frozen, settings, project.config, project.store)
+        check_backends(frozen, project.backends)
+        if MODEL in needed:
+            frozen, settings = prepare(plan, frozen, settings, project.config, project.store)
     programs = Programs(project.isolation, unsafe=frozen.unsafe)
     supervisor = supervise(project, frozen, programs, ask)
-    if frozen.backend not in supervisor.backends and any(
-        step.traits.role is not None for step in all_steps_below(plan)
-    ):
-        raise _no_backend(frozen.backend, named=options.backend is not None)
+    for name in sorted(needed):
+        supervisor.backends.named(name)  # what cannot be made is refused now
     root = new_run_id()
     lease = project.store.acquire(root)
     journal = Journal(project.store, root, lease)
@@ -138,18 +140,21 @@ def settings_of(project: Project, plan: Plan, options: Options) -> Settings:
 def _freeze(project: Project, plan: Plan, options: Options, fork: Lineage | None) -> Frozen:
     """Everything beside plan and inputs that a run must not look up again later."""
     before = fork.roles if fork is not None else {}
-    backend = options.backend or ("scripted" if options.script is not None else "model")
+    scripted = options.script is not None
+    if scripted and options.backend not in (None, SCRIPTED):
+        message = f"a script answers for every agent, so none would work on {options.backend!r}"
+        raise AuthorError("usage.conflicting_options", message, hint="leave one of them out")
 
     def find(name: str) -> Role | None:
         return before.get(name) or project.roles.find(name)
 
     return Frozen(
         roles=with_stages(freeze_roles(plan, find), find),
-        backend=backend,
+        backend=options.backend or (SCRIPTED if scripted else MODEL),
         model=options.model,
         default_model=fork.default_model if fork is not None else None,
         fast_model=project.config.text("workflows.model"),
-        instructions=_instructions(project) if backend == "model" else None,
+        instructions="" if scripted else _instructions(project),
         script=options.script,
         script_file=options.script_file,
         permission=options.permission,
@@ -164,20 +169,6 @@ def _instructions(project: Project) -> str:
 
     wanted = project.config.switch("agents.project_instructions")
     return project_instructions(str(project.folder)) if wanted else ""
-
-
-def _no_backend(name: str, *, named: bool) -> AuthorError:
-    if named and name != "model":
-        return AuthorError(
-            "backend.unknown",
-            f'there is no agent back end "{name}"',
-            hint="--script FILE gives scripted agents",
-        )
-    return AuthorError(
-        "provider.none",
-        "no model is configured for the agents of this recipe",
-        hint="this version runs scripted agents: --script FILE",
-    )
 
 
 def _check_sandbox(plan: Plan, options: Options) -> None:

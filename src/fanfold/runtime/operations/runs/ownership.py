@@ -10,9 +10,11 @@ from pathlib import Path
 
 import msgspec
 
+from fanfold.agents.backend_registry import BackendSetup
 from fanfold.agents.permissions import Ask
 from fanfold.kernel.events import Created, event_of
 from fanfold.kernel.lifecycle import RUN_TERMINAL
+from fanfold.process_identity import this_process
 from fanfold.runtime.hosting.host import Host, OnCommit, OnProgress
 from fanfold.runtime.hosting.run_tree import RunTree
 from fanfold.runtime.operations.project import Project
@@ -99,7 +101,25 @@ def take_over(project: Project, root: str, ask: Ask | None = None) -> Owned:
 def supervise(project: Project, frozen: Frozen, programs: Programs, ask: Ask | None) -> Supervisor:
     """Who starts the sessions of one run."""
     toolboxes = Toolboxes(project.store, project.memory, programs, frozen.permission, ask)
-    return project.supervise(project.store, frozen, toolboxes)
+    setup = BackendSetup(
+        machine=project.backends.machine,
+        toolbox=toolboxes.of,
+        find_role=frozen.roles.get,
+        instructions=frozen.instructions,
+        model=frozen.model,
+        default_model=frozen.default_model,
+        script=frozen.script,
+        script_file=frozen.script_file,
+    )
+    config = project.config
+    return Supervisor(
+        project.store,
+        project.backends.open(setup),
+        max_threads=config.integer("sessions.max_threads"),
+        max_depth=config.integer("sessions.max_depth"),
+        max_sessions=config.integer("sessions.max_sessions"),
+        owner=this_process(),
+    )
 
 
 def performer_of(

@@ -1,6 +1,7 @@
-"""Before a run is recorded: whether the models that its agents may use can be used, and its budget be kept.
+"""Before a run is recorded: whether its agents' back ends and models can be used, and its budget be kept.
 
 Rules
+* Every back end that a role names or is given is looked at first: one that cannot be used refuses the run.
 * Every model that a plan may ask is looked at: of steps, roles, stages of pipelines, the user's flag, the
   fast model of folds. One that cannot work refuses the run before it exists, with where it was named.
 * A fallback that cannot work is left out and only told of: the run does not depend on it.
@@ -13,11 +14,12 @@ Rules
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from msgspec import Struct, structs
 
+from fanfold.agents.backend_registry import MODEL, BackendRegistry
 from fanfold.agents.local.weights import PROVIDER, LocalState, find_weights, local_state
 from fanfold.agents.role import Role
 from fanfold.errors import EXIT_BUDGET, AuthorError, FanfoldError
@@ -26,6 +28,7 @@ from fanfold.kernel.plan import Plan
 from fanfold.runtime.config import Config
 from fanfold.runtime.forecast.model_uses import Use, models_of
 from fanfold.runtime.model_choice import Choice, choose_model
+from fanfold.runtime.operations.project import Project
 from fanfold.runtime.records.frozen import Frozen, freeze_roles, with_stages
 from fanfold.store.protocol import Store
 
@@ -45,6 +48,15 @@ class Report(Struct, frozen=True, kw_only=True):
     @property
     def warnings(self) -> list[str]:
         return [f"fallback {name} will not be used: {why}" for name, why in self.useless.items()]
+
+
+def check_backends(frozen: Frozen, backends: BackendRegistry) -> None:
+    """Refuse a run whose roles nobody can work for here; names one of the roles."""
+    for name, role in frozen.roles.items():
+        problem = backends.problem(frozen.backend_of(role))
+        if problem is not None:
+            where = f'role "{name}": ' if role.backend is not None and frozen.script is None else ""
+            raise _said(problem, where + problem.message, {"role": name})
 
 
 def prepare(
@@ -71,15 +83,19 @@ def prepare(
     return frozen, structs.replace(settings, estimates=estimates_of(uses, prices, store))
 
 
-def foresee(
-    plan: Plan, find: Callable[[str], Role | None], config: Config, model: str | None
-) -> tuple[list[str], bool]:
-    """For a dry run: what is to be said about models, and whether those that are named can be used.
+def foresee(project: Project, plan: Plan, backend: str | None, model: str | None) -> tuple[list[str], bool]:
+    """For a dry run: what is to be said about back ends and models, and whether those named can be used.
 
-    That there is none at all is not said: a recipe can be looked at before there is any account.
+    That there is no model at all is not said: a recipe can be looked at before there is any account.
     """
+    config, find = project.config, project.roles.find
     roles = with_stages(freeze_roles(plan, find), find)
-    frozen = Frozen(roles=roles, model=model, fast_model=config.text("workflows.model"))
+    fast = config.text("workflows.model")
+    frozen = Frozen(roles=roles, backend=backend or MODEL, model=model, fast_model=fast)
+    try:
+        check_backends(frozen, project.backends)
+    except FanfoldError as error:
+        return [f"would be refused: {error.message}"], False
     uses = [use for use in models_of(plan, frozen, config) if use.model is not None]
     report = look(uses, frozen, config, local_state(config.home))
     refusals = [f"would be refused: {error.message}" for error in report.refusals]
@@ -117,7 +133,11 @@ def look(uses: Sequence[Use], frozen: Frozen, config: Config, local: LocalState)
 def _told(error: FanfoldError, use: Use) -> FanfoldError:
     """The same error, with who names the model."""
     message = f"{use.where}: {error.message}" if use.where and use.model is not None else error.message
-    details = {**error.details, "where": use.where, "model": use.model}
+    return _said(error, message, {"where": use.where, "model": use.model})
+
+
+def _said(error: FanfoldError, message: str, more: Mapping[str, object]) -> FanfoldError:
+    details = {**error.details, **more}
     return type(error)(error.code, message, hint=error.hint, details=details, exit_status=error.exit_status)
 
 
