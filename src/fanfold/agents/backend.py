@@ -69,8 +69,11 @@ class SessionRequest(Struct, frozen=True, kw_only=True):
     outputs: tuple[str, ...] = ()
     workspace: str = "."
     write_set: tuple[str, ...] = ()
+    earlier: Sequence[Entry] = ()
+    """The conversation that this session goes on with, recorded by the sessions before it, oldest first."""
     entries: Sequence[Entry] = ()
-    """What an earlier execution of this attempt recorded, oldest first."""
+    """What was recorded so far, oldest first: the earlier conversation, then what an earlier execution of
+    this attempt recorded. Empty where the prompt is the first word."""
 
 
 class SessionResult(Struct, frozen=True, kw_only=True):

@@ -220,9 +220,11 @@ class Supervisor:
     def _open(self, request: SessionRequest, journal: Journal | None) -> Live:
         log, entries = self._open_log(request, journal)
         if not entries:
-            log.hold({"kind": "input", "text": request.prompt})
-        else:
-            request = structs.replace(request, entries=entries)
+            said = {"kind": "input", "text": request.prompt}
+            log.hold(said)
+            entries = [said] if request.earlier else ()
+        if entries:
+            request = structs.replace(request, entries=[*request.earlier, *entries])
         return Live(request, log, self.grace_s)
 
     def _open_log(

@@ -184,6 +184,15 @@ def parse_template(text: str, problems: list[TemplateError] | None = None) -> Pa
     return tuple(parts)
 
 
+def literal(text: str) -> str:
+    """A template that renders to exactly this text.
+
+    >>> render(parse_template(literal("what is {{inputs.x}}?")), {})
+    'what is {{inputs.x}}?'
+    """
+    return text.replace("{{", "\\{{")
+
+
 def _after_broken(text: str, opened: int) -> int:
     """Where to read on after a hole that makes no sense: behind its end, or at the next one's beginning."""
     close = text.find("}}", opened + 2)

@@ -23,18 +23,18 @@ from fanfold.kernel.commands import (
     Start,
     Stop,
 )
-from fanfold.kernel.events import Created, Data, Decided, Failure, Finished, Paused, StepEvent, SubagentEvent
+from fanfold.kernel.events import Created, Data, Decided, Failure, Finished, Paused, StepEvent
 from fanfold.kernel.lifecycle import COMPLETED, FAILED, SKIPPED, UNSUCCESSFUL
 from fanfold.kernel.nodes import Call, Composite, Loop, Map, Node, Run, Scope, State
 from fanfold.kernel.plan import JSON, GroupAction, Output, WorkflowAction
 from fanfold.recipe.inputs import bind_inputs
-from fanfold.recipe.types.agent import AgentBody
 from fanfold.recipe.types.approval import ApprovalBody
-from fanfold.recipe.types.body import find_body, read_body
+from fanfold.recipe.types.body import read_body
 from fanfold.runtime.records.blobs import Blobs
-from fanfold.runtime.records.ids import new_run_id, session_id
+from fanfold.runtime.records.ids import new_run_id
 from fanfold.runtime.records.memory import Memory
 from fanfold.runtime.records.outputs import check_output
+from fanfold.runtime.records.subagents import is_agent, subagent_event
 from fanfold.runtime.records.values import Values, failure_value, last_iteration
 from fanfold.runtime.steps.agent import AgentJob
 from fanfold.runtime.steps.approval import Question
@@ -137,10 +137,8 @@ class Answers:
 
     def _queue(self, command: Queue, node: Node) -> Data:
         word = "input" if node.step.after else "queued"
-        if node.step.traits.role is not None:
-            said = find_body(AgentBody, node.step)
-            task = said.prompt if said is not None else None
-            return self._subagent(command, node, word, shorten(task or "", TASK_CHARS))
+        if is_agent(node):
+            return subagent_event(node, word, 1, 0, node.step.description)
         return StepEvent(command.step, word)
 
     def _start(self, command: Start, node: Node) -> Data:
@@ -160,7 +158,8 @@ class Answers:
             self.jobs.append((command, job))
         if node.step.traits.role is not None:
             task = job.prompt if isinstance(job, AgentJob) else ""
-            return self._subagent(command, node, "started", shorten(task, TASK_CHARS))
+            task = shorten(task, TASK_CHARS)
+            return subagent_event(node, "started", command.attempt, command.execution, task)
         if isinstance(job, Question):
             asked = shorten(f"{job.question}\n\n{job.show}".rstrip(), QUESTION_CHARS)
             return StepEvent(command.step, "waiting", command.attempt, command.execution, summary=asked)
@@ -178,33 +177,13 @@ class Answers:
         self._child_inputs[child] = self._blobs.put(bound)
         return StepEvent(command.step, "started", command.attempt, command.execution, child_run_id=child)
 
-    def _subagent(
-        self, command: Queue | Start | Retry, node: Node, status: str, task: str, retry_at: int = 0
-    ) -> SubagentEvent:
-        attempt = 1 if isinstance(command, Queue) else command.attempt
-        session = session_id(command.run, command.step, attempt)
-        return SubagentEvent(
-            command.step,
-            status,
-            attempt,
-            command.execution if isinstance(command, Start) else 0,
-            retry_at=retry_at,
-            parent_id=command.run,
-            subagent_id=session,
-            session_id=session,
-            role=node.step.traits.role or "",
-            task=task,
-            depth=node.run.depth + 1,
-            workspace=node.step.workspace_mode,
-        )
-
     def _retrying(self, command: Retry, node: Node) -> Data:
         if node.step.traits.role is not None:
             task = self._memory.tasks.get((command.run, command.step), "")
-            return self._subagent(command, node, "retrying", task, command.retry_at)
+            return subagent_event(node, "retrying", command.attempt, 0, task, retry_at=command.retry_at)
         return StepEvent(command.step, "retrying", command.attempt, retry_at=command.retry_at)
 
-    def _conclude(self, command: Conclude, node: Node) -> StepEvent:
+    def _conclude(self, command: Conclude, node: Node) -> Data:
         status, error, output = command.status, command.error, None
         if status == COMPLETED:
             value, failure = self._folded(node, command.reason)
@@ -216,6 +195,9 @@ class Answers:
                 output = self._blobs.put(value)
         elif error is not None and error.code == "step.not_converged" and isinstance(node, Loop):
             output = last_iteration(node).output
+        if self._state.plan.open and is_agent(node) and not isinstance(node, Composite):
+            task = self._memory.tasks.get((command.run, command.step), node.step.description)
+            return subagent_event(node, status, node.attempt, node.execution, task, error=error)
         return StepEvent(
             command.step, status, node.attempt, node.execution, output, error=error, reason=command.reason
         )

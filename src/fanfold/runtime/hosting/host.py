@@ -38,11 +38,16 @@ from fanfold.kernel.nodes import Node
 from fanfold.runtime.hosting.requests import act_on
 from fanfold.runtime.hosting.run_tree import RunTree
 from fanfold.runtime.records.ids import session_id
+from fanfold.runtime.records.subagents import child_name, home_of, is_agent, subagent_event
 from fanfold.runtime.steps.performer import Performer
+from fanfold.runtime.steps.performers import Performers
 from fanfold.runtime.steps.step_type import Job, Outcome
 from fanfold.store.protocol import Signal
 
 PAUSE_GRACE_S = 10.0
+LINGER_S = 1.0
+"""The owner of an open run stays this long without work, so that a row of requests does not start a row of
+owners."""
 OnCommit: TypeAlias = Callable[[list[Envelope]], None]
 OnProgress: TypeAlias = Callable[[str, str, Mapping[str, Any]], None]
 """Run id, path of a step, and what its session does right now; none of it is recorded."""
@@ -58,14 +63,14 @@ class Host:
     def __init__(
         self,
         tree: RunTree,
-        performer: Performer,
+        performers: Performers,
         *,
         leave_when_waiting: bool = True,
         on_commit: OnCommit | None = None,
         on_progress: OnProgress | None = None,
     ) -> None:
         self.tree = tree
-        self._performer = performer
+        self._performers = performers
         self._leave_when_waiting = leave_when_waiting
         self._inbox: deque[tuple[str, Data]] = deque()
         self._woken = asyncio.Event()
@@ -78,6 +83,8 @@ class Host:
         """Sessions whose workspace may go when the next commit has the end of their step."""
         self._fault: Exception | None = None
         """What no step can answer for; the loop ends with it, and the run can be resumed."""
+        self._lingered = False
+        """An open run had nothing to do for long enough."""
         self._due: int | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._on_commit = on_commit
@@ -114,7 +121,7 @@ class Host:
 
     async def resume(self, raised: Raised | None = None) -> None:
         """Take a tree over: whatever was running lost its process and runs again."""
-        await self._performer.sweep(self.tree.state)
+        await self._performers.sweep(self.tree.state)
         if self.tree.root.status in RUN_TERMINAL:
             return
         if self.tree.root.status == "pending":
@@ -136,7 +143,7 @@ class Host:
                 listening.cancel()
                 await asyncio.wait([listening])
                 await self._end_all()
-                await self._performer.aclose()
+                await self._performers.aclose()
 
     async def _listen(self, asked: Signal) -> None:
         while await asked.wait():
@@ -146,6 +153,7 @@ class Host:
         if self._fault is not None:
             raise self._fault
         self._woken.clear()
+        self._lingered = False
         while self._inbox:
             run, data = self._inbox.popleft()
             if self._still_applies(run, data):
@@ -172,17 +180,34 @@ class Host:
         ended, self._unsettled = self._unsettled, []
         written, jobs, stops = self.tree.commit()
         for session in ended:
-            self._performer.settle(session)
+            self._performers.settle(session)
         if written and self._on_commit is not None:
             self._on_commit(written)
+        if self.tree.state.plan.open:
+            self._forget_closed(written)
         for start, job in jobs:
             self._act(start, job)
         for stop in stops:
             self._stop(stop)
 
+    def _forget_closed(self, written: list[Envelope]) -> None:
+        """A child was closed for good: what it left in its workspaces goes."""
+        for envelope in written:
+            if isinstance(envelope.data, SubagentEvent) and envelope.data.status == "closed":
+                child = envelope.data.subagent_id
+                turns = [node for node in self.tree.root.scope.children if child_name(node.path) == child]
+                self._performers.discard([home_of(turn, max(1, turn.attempt)) for turn in turns])
+
     async def _sleep(self) -> None:
         self._arm(next_timer(self.tree.state))
-        await self._woken.wait()
+        if not self._rests():
+            await self._woken.wait()
+            return
+        try:
+            async with asyncio.timeout(LINGER_S):
+                await self._woken.wait()
+        except TimeoutError:
+            self._lingered = True
 
     def _arm(self, due: int | None) -> None:
         """Have time itself post at `due`. Most turns leave the next timer as it was, and so do we."""
@@ -206,6 +231,10 @@ class Host:
         root = self.tree.root
         if root.status in RUN_TERMINAL or root.status == PAUSED:
             return True
+        return self._rests() and (self._lingered or not self.tree.state.plan.open)
+
+    def _rests(self) -> bool:
+        """Whether only people can go on, and nobody here answers for them."""
         return self._leave_when_waiting and is_waiting(self.tree.state) and not self._tasks
 
     def _take_requests(self) -> None:
@@ -244,7 +273,7 @@ class Host:
 
     def _can_finish_a_turn(self, stop: Stop) -> bool:
         """A pause lets commands and functions run on for a while, and sessions to the end of their turn."""
-        told = self._performer.pause(session_id(stop.run, stop.step, stop.attempt))
+        told = self._performers.pause(session_id(stop.run, stop.step, stop.attempt))
         return told or self.tree.state.runs[stop.run].nodes[stop.step].step.traits.role is None
 
     async def _execute(self, start: Start, node: Node, job: Job) -> None:
@@ -255,7 +284,7 @@ class Host:
                 self._on_progress(start.run, start.step, entry)
 
         try:
-            outcome = await self._performer.perform(start, node, job, progress)
+            outcome = await self._performer(node).perform(start, node, job, progress)
             self._tasks.pop(key, None)
             self._report_outcome(start, node, outcome)
         except asyncio.CancelledError:
@@ -271,9 +300,9 @@ class Host:
         word = {"cancelled": CANCELLED, "timed_out": TIMED_OUT}.get(reason, "interrupted")
         node = self.tree.state.runs[run].nodes[step]
         spent = None
-        asked = step_is_agent(node) or node.step.on_conflict == "resolve"
+        asked = is_agent(node) or node.step.on_conflict == "resolve"
         if word != "interrupted" and asked:  # one that goes on later reports all of it then
-            spent = self._performer.spent(session_id(run, step, attempt))
+            spent = self._performers.spent(session_id(run, step, attempt))
         self.post(run, _report(self._task(node), node, word, attempt, execution, usage=spent))
 
     def _report_outcome(self, start: Start, node: Node, outcome: Outcome) -> None:
@@ -299,7 +328,7 @@ class Host:
             )
         else:
             output = self.tree.blobs.put(outcome.output)
-            key = self._performer.cache_key(node) if node.step.cache else None
+            key = self._performer(node).cache_key(node) if node.step.cache else None
             if key is not None:
                 self.tree.remember_cached(key, output)
             data = _report(
@@ -316,10 +345,15 @@ class Host:
         if error.code == "session.paused":
             return stopping in ("", "pause")
         refused = error.kind == "quota" or (error.kind == "permission" and error.code.startswith("model."))
-        if not refused or not step_is_agent(node) or stopping not in ("", "pause"):
+        if not refused or not is_agent(node) or stopping not in ("", "pause"):
             return False
+        if self.tree.state.plan.open:
+            return False  # the others have nothing to do with it
         self._held_by = error
         return True
+
+    def _performer(self, node: Node) -> Performer:
+        return self._performers.of(node, self.tree.memory)
 
     def _task(self, node: Node) -> str:
         return self.tree.memory.tasks.get((node.run.id, node.path), "")
@@ -333,27 +367,8 @@ class Host:
             await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def step_is_agent(node: Node) -> bool:
-    return node.step.traits.role is not None
-
-
 def _report(task: str, node: Node, word: str, attempt: int, execution: int, **more: Any) -> Data:
     """A result as the log records it: `subagent_event` for agents, `step_event` for the rest."""
-    role = node.step.traits.role
-    if role is None:
-        return StepEvent(node.path, word, attempt, execution, **more)
-    session = session_id(node.run.id, node.path, attempt)
-    return SubagentEvent(
-        node.path,
-        "finished" if word == COMPLETED else word,
-        attempt,
-        execution,
-        parent_id=node.run.id,
-        subagent_id=session,
-        session_id=session,
-        role=role,
-        task=task,
-        depth=node.run.depth + 1,
-        workspace=node.step.workspace_mode,
-        **more,
-    )
+    if is_agent(node):
+        return subagent_event(node, word, attempt, execution, task, **more)
+    return StepEvent(node.path, word, attempt, execution, **more)

@@ -1,7 +1,9 @@
-"""What other processes ask of a run: pause, cancel, answer an approval, record what they applied.
+"""What other processes ask of a run: pause, cancel, answer an approval, record what they applied; and of an
+open run, to add to it.
 
 A request is checked twice: when it is made, so that the person sees at once what is wrong with it, and
-when its owner acts on it, because the run has gone on in between. One that no longer applies is dropped.
+when its owner acts on it, because the run has gone on in between. One that no longer applies is dropped, or
+refused in the log where its maker waits for what came of it.
 """
 
 from __future__ import annotations
@@ -22,6 +24,13 @@ from fanfold.kernel.plan import JSON
 from fanfold.kernel.state import find_node
 from fanfold.recipe.types.approval import ApprovalBody
 from fanfold.recipe.types.body import read_body
+from fanfold.runtime.hosting.children import (
+    AddRequest,
+    CloseRequest,
+    InputRequest,
+    ResumeRequest,
+    act_on_child,
+)
 from fanfold.runtime.hosting.run_tree import RunTree
 from fanfold.store.protocol import Request
 
@@ -57,7 +66,16 @@ class AppliedRequest(Struct, frozen=True, tag_field="kind", tag="applied"):
     by: str
 
 
-RunRequest: TypeAlias = PauseRequest | CancelRequest | AnswerRequest | AppliedRequest
+RunRequest: TypeAlias = (
+    PauseRequest
+    | CancelRequest
+    | AnswerRequest
+    | AppliedRequest
+    | AddRequest
+    | InputRequest
+    | CloseRequest
+    | ResumeRequest
+)
 
 
 def to_row(root: str, run: str, request: RunRequest, at: int) -> Request:
@@ -162,8 +180,11 @@ def act_on(tree: RunTree, row: Request, at: int) -> None:
     elif isinstance(request, PauseRequest):
         if state.root.status == RUNNING and not state.pausing:
             tree.report(state.root.id, at, PauseRequested())
-    elif state.root.status in (RUNNING, PAUSED):
-        _answer(tree, request, at)
+    elif isinstance(request, AnswerRequest):
+        if state.root.status in (RUNNING, PAUSED):
+            _answer(tree, request, at)
+    else:
+        act_on_child(tree, row.id, request, at)
 
 
 def note_applied(tree: RunTree, run: str, applied: AppliedRequest, at: int) -> None:

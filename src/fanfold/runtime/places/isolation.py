@@ -37,7 +37,8 @@ if TYPE_CHECKING:
     from fanfold.workspace.workspaces import Workspaces
 
 SAID = "outcome.json"
-"""In the folder of a snapshot: what its step said, once it had."""
+"""In the folder of a snapshot: what its step said, once it had. A turn that goes on in what another left
+has a file of its own."""
 _T = TypeVar("_T")
 _log = logging.getLogger(__name__)
 
@@ -51,6 +52,7 @@ class Place:
         self.evidence: list[dict[str, Any]] = []
         self.is_new = True
         """Nothing of an earlier execution is in here."""
+        self.said_in = SAID
         self.said: bytes | None = None
         """What an earlier execution of the step said when it had done its work."""
         self.merged: Merged | None = None
@@ -95,10 +97,14 @@ class Isolation:
 
     # ---------------------------------------------------------------------------------- beginning
 
-    async def open(self, node: Node, session: str, execution: int) -> Place:
-        """The project itself, or a snapshot; a session that goes on after a crash finds its own again."""
+    async def open(self, node: Node, session: str, execution: int, home: str) -> Place:
+        """The project itself, or a snapshot; a session that goes on after a crash finds its own again.
+
+        `home` is the session whose snapshot it is, another one where a step goes on in what a turn before
+        it left.
+        """
         isolated = node.step.workspace_mode == "isolated" and node.step.traits.workspace != "project"
-        place = await self._open_snapshot(node, session, execution) if isolated else self._here()
+        place = await self._open_snapshot(node, session, execution, home) if isolated else self._here()
         self._places[session] = place
         try:
             unwatched = await self._watching.begin(session, node, shared=not isolated)
@@ -116,24 +122,26 @@ class Isolation:
     def _here(self) -> Place:
         return Place(str(self._project), None)
 
-    async def _open_snapshot(self, node: Node, session: str, execution: int) -> Place:
-        place = await _in_thread(lambda: self._snapshot(node, session, execution), _detach)
+    async def _open_snapshot(self, node: Node, session: str, execution: int, home: str) -> Place:
+        place = await _in_thread(lambda: self._snapshot(node, session, execution, home), _detach)
         if place.child is not None:
             what = "snapshot" if place.is_new else "reopened"
             place.evidence.append({"what": what, "method": place.child.method, "session_id": session})
         return place
 
-    def _snapshot(self, node: Node, session: str, execution: int) -> Place:
-        place = self._find(node, session) if execution > 1 else None
+    def _snapshot(self, node: Node, session: str, execution: int, home: str) -> Place:
+        said = SAID if home == session else f"{session}.json"
+        place = self._find(node, home, said) if execution > 1 or home != session else None
         if place is None:
             reads = node.step.posture == "read_only" and not _is_scratch(node)
             child = self.spaces.open_child(
-                session, read_only=reads, write_set=node.write_set or None, origin=root_of(node)
+                home, read_only=reads, write_set=node.write_set or None, origin=root_of(node)
             )
             place = Place(str(child.path), child)
+        place.said_in = said
         return place
 
-    def _find(self, node: Node, session: str) -> Place | None:
+    def _find(self, node: Node, session: str, said_in: str) -> Place | None:
         """What an earlier execution left, as far as it can be used."""
         import msgspec
 
@@ -141,7 +149,7 @@ class Isolation:
         from fanfold.workspace.workspaces import MERGED
 
         remains = self.spaces.remains
-        said, merged = remains.read(session, SAID), remains.read(session, MERGED)
+        said, merged = remains.read(session, said_in), remains.read(session, MERGED)
         if said is None and _is_scratch(node):
             return None
         child = self.spaces.find_child(session)
@@ -162,7 +170,7 @@ class Isolation:
 
         child = place.child
         if child is not None:
-            await _in_thread(lambda: write_whole(child.folder / SAID, said, durable=True))
+            await _in_thread(lambda: write_whole(child.folder / place.said_in, said, durable=True))
 
     # -------------------------------------------------------------------------------- coming home
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from fanfold.kernel.events import (
     NOTHING_SPENT,
+    Added,
     Created,
     Decided,
     Event,
@@ -17,6 +18,7 @@ from fanfold.kernel.events import (
     Failure,
     Finished,
     PauseRequested,
+    Refused,
     Resumed,
     Started,
     StepEvent,
@@ -34,6 +36,12 @@ class Memory:
         self.created_at = 0
         self.held_by: Failure | None = None
         """What made the run pause, when it was neither a person nor a budget."""
+        self.added: dict[Address, str | None] = {}
+        """Blob of what was fixed for each step that was added to an open run."""
+        self.keys: dict[str, str] = {}
+        """Who asked for steps of an open run, to the step that was added for it."""
+        self.refusals: dict[int, Failure] = {}
+        """Why a request was not acted on, by its number."""
         self.inputs: dict[str, str] = {}
         """Blob of each run's inputs."""
         self.run_started: dict[str, int] = {}
@@ -100,6 +108,11 @@ class Memory:
                 self.run_started[event.run] = event.at
         elif isinstance(data, Decided) and data.items is not None:
             self.items[event.run, data.step] = data.items
+        elif isinstance(data, Added):
+            self.added[event.run, data.step.id] = data.frozen
+            self.keys[data.key] = data.step.id
+        elif isinstance(data, Refused):
+            self.refusals[data.request] = data.error
         elif isinstance(data, Started):
             self.run_started[event.run] = event.at
         elif isinstance(data, PauseRequested):

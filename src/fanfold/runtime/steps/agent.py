@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from fanfold.agents.backend import SessionFailed, SessionRequest
+from collections.abc import Sequence
+
+from fanfold.agents.backend import Entry, SessionFailed, SessionRequest
 from fanfold.agents.role import Role
 from fanfold.errors import WorldError
 from fanfold.kernel.commands import Start
@@ -12,6 +14,7 @@ from fanfold.recipe.types.agent import AgentBody
 from fanfold.recipe.types.body import read_body
 from fanfold.runtime.places.isolation import Place
 from fanfold.runtime.records.ids import session_id
+from fanfold.runtime.records.subagents import home_of, session_of, turn_before
 from fanfold.runtime.records.values import Values
 from fanfold.runtime.steps.rendering import text_of
 from fanfold.runtime.steps.step_type import (
@@ -30,6 +33,8 @@ from fanfold.text.json_value import as_text
 from fanfold.text.template import parse_template, render
 
 MAX_ITEM_EXCERPT = 20_000
+SPOKEN = frozenset({"input", "response", "tool_call", "tool_result", "stage"})
+"""Entries of a session that a later turn rebuilds its messages from; others are about it, not for it."""
 
 
 class AgentJob(Job, frozen=True):
@@ -56,7 +61,7 @@ class AgentSteps(StepType[AgentBody, AgentJob]):
         role = services.frozen.session_role(node.step)
         try:
             result = await services.supervisor.run_step(
-                _request(role, execution),
+                _request(role, execution, conversation(services.store, node)),
                 backend=services.frozen.backend_of(role),
                 on_progress=progress,
                 journal=services.journal,
@@ -74,16 +79,35 @@ class AgentSteps(StepType[AgentBody, AgentJob]):
 
 def _check_place(store: Store, start: Start, node: Node, place: Place) -> None:
     """A session that changed files goes on only where these changes are."""
-    if start.execution == 1 or place.child is None or not place.is_new:
+    session = home_of(node, start.attempt)
+    goes_on = start.execution > 1 or session != session_id(start.run, start.step, start.attempt)
+    if not goes_on or place.child is None or not place.is_new:
         return
-    session = session_id(start.run, start.step, start.attempt)
     if any(entry.get("kind") == "tool_call" for entry in read_entries(store, session)):
         message = f"the workspace of {node.path} is gone, and with it what its agent had changed"
         hint = "fanfold fork runs the step again from the start"
         raise WorldError("workspace.lost", message, hint=hint)
 
 
-def _request(role: Role, execution: Execution[AgentJob]) -> SessionRequest:
+def conversation(store: Store, node: Node) -> list[Entry]:
+    """What was said before in the conversation that a step goes on with: all that the turns before it said,
+    as far as it is for the agent, and what was said to a turn that never began.
+    """
+    before = turn_before(node)
+    if before is None:
+        return []
+    if not before.attempt:
+        said: Sequence[Entry] = [{"kind": "input", "text": _words(before)}]
+    else:
+        said = [one for one in read_entries(store, session_of(before)) if one.get("kind") in SPOKEN]
+    return [*conversation(store, before), *said]
+
+
+def _words(node: Node) -> str:
+    return render(parse_template(read_body(AgentBody, node.step).prompt or ""), {})
+
+
+def _request(role: Role, execution: Execution[AgentJob], earlier: Sequence[Entry]) -> SessionRequest:
     start, node, job, place, _ = execution
     return SessionRequest(
         session_id=session_id(start.run, start.step, start.attempt),
@@ -97,6 +121,7 @@ def _request(role: Role, execution: Execution[AgentJob]) -> SessionRequest:
         outputs=node.step.outputs,
         workspace=place.path,
         write_set=node.write_set,
+        earlier=earlier,
     )
 
 

@@ -11,7 +11,7 @@ Rules
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 import msgspec
@@ -28,6 +28,7 @@ from fanfold.runtime.places.isolation import Isolation, Place
 from fanfold.runtime.records.frozen import Frozen
 from fanfold.runtime.records.ids import session_id, settling_ids
 from fanfold.runtime.records.outputs import check_output, strict, unfit
+from fanfold.runtime.records.subagents import home_of
 from fanfold.runtime.steps.cache import content_key
 from fanfold.runtime.steps.programs import Programs
 from fanfold.runtime.steps.registry import type_of
@@ -91,7 +92,16 @@ class Performer:
 
     def settle(self, session: str) -> None:
         """The log has the end of a step: nobody needs the workspace of its session any more."""
-        task = asyncio.create_task(self._isolation.close(session, self._ended.pop(session), None))
+        place = self._ended.pop(session, None)
+        if place is not None:
+            self._see_to(self._isolation.close(session, place, None))
+
+    def discard(self, homes: Sequence[str]) -> None:
+        """Throw away the workspaces of sessions that nobody will go on with."""
+        self._see_to(self._isolation.sweep(lambda found: [one for one in homes if one in found]))
+
+    def _see_to(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
         self._closing.add(task)
         task.add_done_callback(self._closing.discard)
 
@@ -129,7 +139,7 @@ class Performer:
     async def _in_place(self, start: Start, node: Node, job: Job, progress: Tell) -> Outcome:
         """Work in the step's own place, then bring home what changed while the step still holds its sets."""
         session = session_id(start.run, start.step, start.attempt)
-        place = await self._isolation.open(node, session, start.execution)
+        place = await self._isolation.open(node, session, start.execution, home_of(node, start.attempt))
         try:
             outcome = await self._work_and_merge(Execution(start, node, job, place, progress), session)
             if outcome.error is not None:
@@ -218,16 +228,17 @@ def _recall(said: bytes | None) -> Outcome | None:
 
 
 def _over(state: State, found: list[str]) -> list[str]:
-    """Those of these sessions whose step completed."""
+    """Those of these sessions whose step completed, or was closed for good."""
     if not found:
         return []
     left = set(found)
     over: list[str] = []
     for run in state.runs.values():
         for node in run.nodes.values():
-            if node.status == COMPLETED and node.step.workspace_mode == "isolated":
+            if (node.status == COMPLETED or node.closed) and node.step.workspace_mode == "isolated":
                 session = session_id(run.id, node.path, node.attempt)
-                over += [one for one in (session, *settling_ids(session)) if one in left]
+                homes = (home_of(node, node.attempt), session, *settling_ids(session))
+                over += [one for one in dict.fromkeys(homes) if one in left]
     return over
 
 

@@ -16,7 +16,7 @@ from fanfold.recipe.inputs import bind_inputs
 from fanfold.runtime.hosting.host import now_ms
 from fanfold.runtime.hosting.run_tree import RunTree
 from fanfold.runtime.operations.project import Project
-from fanfold.runtime.operations.runs.ownership import Owned, performer_of, supervise
+from fanfold.runtime.operations.runs.ownership import Owned, performer_of, performers_of, supervise
 from fanfold.runtime.records.blobs import Blobs
 from fanfold.runtime.records.frozen import Frozen, all_steps_below, freeze_roles, to_json, with_stages
 from fanfold.runtime.records.ids import new_run_id
@@ -104,7 +104,7 @@ def create(
         kept = tuple(sorted(set(fork.kept.values())))
         tree.report(root, now_ms(), Forked(f"from {fork.run_id}", kept))
     tree.commit()
-    return Owned(project, tree, performer, lease)
+    return Owned(project, tree, performers_of(project, performer, journal, ask), lease)
 
 
 def check_enabled(project: Project) -> None:

@@ -21,6 +21,7 @@ from fanfold.runtime.operations.project import Project
 from fanfold.runtime.records.frozen import Frozen, from_json
 from fanfold.runtime.records.ids import session_id, settling_ids
 from fanfold.runtime.steps.performer import Performer
+from fanfold.runtime.steps.performers import Performers
 from fanfold.runtime.steps.programs import Programs
 from fanfold.runtime.steps.toolboxes import Toolboxes
 from fanfold.runtime.views.report import write_mirror
@@ -32,10 +33,10 @@ from fanfold.store.protocol import Lease, LeaseHeld
 class Owned:
     """A run tree in the hands of this process."""
 
-    def __init__(self, project: Project, tree: RunTree, performer: Performer, lease: Lease) -> None:
+    def __init__(self, project: Project, tree: RunTree, performers: Performers, lease: Lease) -> None:
         self.project = project
         self.tree = tree
-        self._performer = performer
+        self._performers = performers
         self._lease = lease
 
     def host(
@@ -48,7 +49,7 @@ class Owned:
         """What drives the tree."""
         return Host(
             self.tree,
-            self._performer,
+            self._performers,
             leave_when_waiting=leave_when_waiting,
             on_commit=on_commit,
             on_progress=on_progress,
@@ -85,7 +86,7 @@ def own(project: Project, root: str, ask: Ask | None = None) -> Owned:
     except BaseException:
         project.store.release(lease)
         raise
-    return Owned(project, tree, performer, lease)
+    return Owned(project, tree, performers_of(project, performer, journal, ask), lease)
 
 
 def take_over(project: Project, root: str, ask: Ask | None = None) -> Owned:
@@ -99,7 +100,7 @@ def take_over(project: Project, root: str, ask: Ask | None = None) -> Owned:
 
 
 def supervise(project: Project, frozen: Frozen, programs: Programs, ask: Ask | None) -> Supervisor:
-    """Who starts the sessions of one run."""
+    """Who starts the sessions of one run, or of one child of an open run."""
     toolboxes = Toolboxes(project.store, project.memory, programs, frozen.permission, ask)
     setup = BackendSetup(
         machine=project.backends.machine,
@@ -136,6 +137,18 @@ def performer_of(
         programs,
         journal,
     )
+
+
+def performers_of(project: Project, own: Performer, journal: Journal, ask: Ask | None) -> Performers:
+    """What carries out the steps of one run, each with the facts it was added with."""
+
+    def make(facts: str) -> Performer:
+        frozen = from_json(msgspec.json.decode(project.store.blob(facts)))
+        programs = Programs(project.isolation, unsafe=frozen.unsafe)
+        supervisor = supervise(project, frozen, programs, ask)
+        return performer_of(project, frozen, programs, supervisor, journal)
+
+    return Performers(own, make)
 
 
 def frozen_of(tree: RunTree) -> Frozen:

@@ -1,0 +1,189 @@
+"""The children of an open run, as its owner is asked about them: one more, more input, an end, going on.
+
+Rules
+* Whoever asks has fixed everything the step needs, its role and permission too; here it gets its name and its
+  place. A request whose key was seen before adds nothing, so asking is safe to repeat.
+* Input is the next turn of a child: a step behind the one before, with the facts of that one.
+* Closing cancels a child that is queued or running. Any other is closed for good.
+* What cannot be done any more is refused in the log, under the number of the request.
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from fanfold.errors import FanfoldError, NotFoundError, WorldError
+from fanfold.kernel.events import Added, CloseRequested, Failure, Refused, ResumeRequested
+from fanfold.kernel.fold.open_runs import why_not_added
+from fanfold.kernel.lifecycle import COMPLETED, READY, RUNNING, TERMINAL, WAITING
+from fanfold.kernel.nodes import Node
+from fanfold.kernel.plan import Step
+from fanfold.recipe.types.agent import AgentBody
+from fanfold.recipe.types.body import find_body
+from fanfold.runtime.hosting.run_tree import RunTree
+from fanfold.runtime.records.subagents import child_name, subagent_event
+from fanfold.text.excerpts import shorten
+from fanfold.text.template import literal
+
+TASK_CHARS = 200
+
+
+class AddRequest(Struct, frozen=True, kw_only=True, tag_field="kind", tag="add"):
+    """Append a step. Without an id it is named after its role."""
+
+    step: Step
+    frozen: dict[str, Any]
+    """What the step will ever need besides: role, back end, script, permission."""
+    key: str
+
+
+class InputRequest(Struct, frozen=True, kw_only=True, tag_field="kind", tag="input"):
+    """Say something to a child: its next turn."""
+
+    child: str
+    text: str
+    key: str
+
+
+class CloseRequest(Struct, frozen=True, tag_field="kind", tag="close"):
+    child: str
+
+
+class ResumeRequest(Struct, frozen=True, tag_field="kind", tag="resume"):
+    """Go on with a child that lost its process."""
+
+    child: str
+
+
+ChildRequest: TypeAlias = AddRequest | InputRequest | CloseRequest | ResumeRequest
+
+
+class SubagentRefused(WorldError):
+    """What was asked of a subagent is not possible: `subagent.closed`, `.detached`, `.limit_exceeded` …"""
+
+
+def turns_of(tree: RunTree, child: str) -> list[Node]:
+    """The turns of a child in order; raises `subagent.not_found` for a name that nobody has."""
+    turns = [node for node in tree.root.scope.children if child_name(node.path) == child]
+    if not turns:
+        raise NotFoundError("subagent.not_found", f"there is no subagent {child}", hint="fanfold ps --all")
+    return turns
+
+
+def is_interrupted(node: Node) -> bool:
+    """Whether a step lost its process and waits for somebody to ask for it."""
+    return node.status == WAITING and node.lost
+
+
+def act_on_child(tree: RunTree, number: int, request: ChildRequest, at: int) -> None:
+    """Do what a request asks of an open run, or write down why not."""
+    try:
+        match request:
+            case AddRequest():
+                _add(tree, request, at)
+            case InputRequest():
+                _send(tree, request, at)
+            case CloseRequest():
+                _close(tree, request.child, at)
+            case ResumeRequest():
+                _resume(tree, request.child, at)
+    except FanfoldError as error:
+        failure = Failure("agent", error.code, error.message, error.hint, retryable=False)
+        tree.report(tree.root.id, at, Refused(number, failure))
+
+
+def _add(tree: RunTree, request: AddRequest, at: int) -> None:
+    if request.key in tree.memory.keys:
+        return
+    step = request.step
+    if not step.id:
+        step = replace(step, id=_next_name(tree, step))
+    frozen = tree.blobs.put(request.frozen)
+    _append(tree, step, frozen, request.key, at)
+
+
+def _append(tree: RunTree, step: Step, frozen: str | None, key: str, at: int) -> None:
+    refusal = why_not_added(tree.root, step)
+    if refusal:
+        raise SubagentRefused("subagent.refused", refusal)
+    tree.report(tree.root.id, at, Added(step=step, frozen=frozen, key=key))
+
+
+def _next_name(tree: RunTree, step: Step) -> str:
+    role = step.traits.role or step.type
+    plain = "".join(letter if letter.isalnum() and letter.isascii() else "-" for letter in role).strip("-")
+    taken = {child_name(node.path) for node in tree.root.scope.children}
+    number = len(taken) + 1
+    while f"{plain or 'agent'}-{number}" in taken:
+        number += 1
+    return f"{plain or 'agent'}-{number}"
+
+
+def _send(tree: RunTree, request: InputRequest, at: int) -> None:
+    if request.key in tree.memory.keys:
+        return
+    turns = turns_of(tree, request.child)
+    last = turns[-1]
+    check_spoken_to(tree, request.child)
+    said = find_body(AgentBody, last.step)
+    if said is None:
+        raise SubagentRefused("subagent.not_one", f"{request.child} is a {last.step.type} step")
+    step = replace(
+        last.step,
+        id=f"{request.child}#{len(turns) + 1}",
+        action=replace(said, prompt=literal(request.text), continue_from=last.path).action(),
+        description=shorten(request.text, TASK_CHARS),
+        after=(last.path,),
+        depends_on=(),
+        inputs={},
+    )
+    _append(tree, step, tree.memory.added[tree.root.id, last.path], request.key, at)
+
+
+def check_spoken_to(tree: RunTree, child: str) -> None:
+    """Whether a child can be given another turn; says why not."""
+    last = turns_of(tree, child)[-1]
+    if last.closed:
+        raise SubagentRefused("subagent.closed", f"{child} is closed", hint="spawn a new subagent")
+    if is_interrupted(last):
+        message = f"{child} is detached: nobody knows what it did last"
+        raise SubagentRefused("subagent.detached", message, hint=f"fanfold send {child} --resume")
+    proposal = waiting_proposal(tree, last)
+    if proposal is not None:
+        message = f"what {child} proposed is not applied yet ({proposal}), and it would not see it"
+        hint = f"fanfold apply {tree.root.id} {last.path} merges it; or spawn another subagent"
+        raise SubagentRefused("subagent.proposal_waits", message, hint=hint)
+
+
+def waiting_proposal(tree: RunTree, node: Node) -> str | None:
+    """The proposal of a step that nobody applied yet."""
+    rows = tree.memory.changes.get(node.run.id, []) if node.status == COMPLETED else []
+    found = (row["proposal"] for row in rows if row["step"] == node.path and row["state"] == "proposed")
+    return next(found, None)
+
+
+def _close(tree: RunTree, child: str, at: int) -> None:
+    turns = turns_of(tree, child)
+    live = [turn for turn in turns if turn.status not in TERMINAL]
+    if live:
+        for_good = is_interrupted(live[0])
+        tree.report(tree.root.id, at, CloseRequested(live[0].path))
+    else:
+        for_good = not turns[-1].closed
+    if for_good:
+        last = turns[-1]
+        task = tree.memory.tasks.get((last.run.id, last.path), last.step.description)
+        tree.report(tree.root.id, at, subagent_event(last, "closed", last.attempt, last.execution, task))
+
+
+def _resume(tree: RunTree, child: str, at: int) -> None:
+    for turn in turns_of(tree, child):
+        if is_interrupted(turn):
+            tree.report(tree.root.id, at, ResumeRequested(turn.path))
+            return
+        if turn.status in (READY, RUNNING):
+            return  # somebody asked for it before
+    raise SubagentRefused("subagent.not_detached", f"{child} is not detached", hint="say something to it")

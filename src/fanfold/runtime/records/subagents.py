@@ -1,0 +1,86 @@
+"""The life of an agent step as its run remembers it: the fields that every `subagent_event` carries."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fanfold.kernel.events import SubagentEvent
+from fanfold.kernel.lifecycle import COMPLETED, UNSUCCESSFUL
+from fanfold.kernel.nodes import Node
+from fanfold.runtime.records.ids import session_id
+
+
+def is_agent(node: Node) -> bool:
+    return node.step.traits.role is not None
+
+
+def subagent_event(
+    node: Node, word: str, attempt: int, execution: int, task: str, **more: Any
+) -> SubagentEvent:
+    """A word about one attempt of an agent step; `completed` is called `finished` there."""
+    session = session_id(node.run.id, node.path, max(1, attempt))
+    parent = node.run.nodes.get(node.step.parent)
+    return SubagentEvent(
+        node.path,
+        "finished" if word == COMPLETED else word,
+        attempt,
+        execution,
+        parent_id=node.run.id if parent is None else session_of(parent),
+        subagent_id=child_name(node.path) if node.run.plan.open else session,
+        session_id=session,
+        role=node.step.traits.role or "",
+        task=task,
+        depth=node.run.depth + depth_of(node),
+        workspace=node.step.workspace_mode,
+        **more,
+    )
+
+
+def home_of(node: Node, attempt: int) -> str:
+    """The session whose workspace a step works in: its own, unless it is the next turn of one that did not
+    complete, which goes on in what that one left.
+    """
+    before = turn_before(node) if node.step.after and attempt == 1 else None
+    if before is None or before.status not in UNSUCCESSFUL or node.step.workspace_mode != "isolated":
+        return session_id(node.run.id, node.path, attempt)
+    return home_of(before, max(1, before.attempt))
+
+
+def session_of(node: Node) -> str:
+    """The session of a step's latest attempt."""
+    return session_id(node.run.id, node.path, max(1, node.attempt))
+
+
+def depth_of(node: Node) -> int:
+    """How many agents deep a step is: 1, unless an agent asked for it."""
+    depth = 1
+    while node.step.parent:
+        node = node.run.nodes[node.step.parent]
+        depth += 1
+    return depth
+
+
+def child_name(path: str) -> str:
+    """The child of an open run that a step is a turn of.
+
+    >>> child_name("scout#2")
+    'scout'
+    """
+    return path.partition("#")[0]
+
+
+def child_of(node: Node) -> tuple[str, str]:
+    """The address of the first turn of the child of an open run that a step is, or is inside of."""
+    root = node.run
+    while root.call is not None and root.parent is not None:
+        node, root = root.call, root.parent
+    return root.id, child_name(node.path.partition("/")[0].partition("[")[0])
+
+
+def turn_before(node: Node) -> Node | None:
+    """The step whose conversation an agent step goes on with."""
+    before = node.step.traits.continues
+    if before is None:
+        return None
+    above = node.parent.path if node.parent is not None else ""
+    return node.run.nodes[f"{above}/{before}" if above else before]
