@@ -22,8 +22,8 @@ import msgspec
 
 from fanfold.errors import AuthorError
 from fanfold.kernel.plan import JSON
-from fanfold.recipe.refusal import RecipeRefused
 from fanfold.text.parse import BUILT_RECIPE, FORBIDDEN, parse, plain
+from fanfold.text.refusal import Refused
 from fanfold.text.scalars import resolve
 
 if TYPE_CHECKING:
@@ -67,11 +67,11 @@ class Recipe:
 
     @classmethod
     def from_yaml(cls, text: str | bytes) -> Self:
-        """Read a recipe; raises `RecipeRefused` when the text is no YAML map."""
+        """Read a recipe; raises `Refused` when the text is no YAML map."""
         data = text.encode() if isinstance(text, str) else text
         tree, source, report = parse(data, "recipe", BUILT_RECIPE)
         if tree is None or not report.ok:
-            raise RecipeRefused("FILE", report.diagnostics, {source.file: source})
+            raise Refused(report.diagnostics, {source.file: source})
         value = plain(tree)
         if not isinstance(value, dict):
             raise AuthorError(

@@ -93,7 +93,7 @@ def read_entries(
     if not isinstance(node, parse.Mapping):
         message = f"{with_article(shape.name)} must be a map of keys, not {kind_of(node)}"
         if not notes.is_alias(node):
-            notes.error(".bad_type", message, node)
+            notes.error(".bad_type", message, node, shape.hint)
         return None
     entries = Entries(node, shape)
     for word, value in node.entries:
@@ -101,7 +101,7 @@ def read_entries(
     for key in shape.keys.values():
         if key.required and entries.lacks(key.name):
             message = f"{with_article(shape.name)} needs {quoted(key.name)}"
-            notes.error(".missing_key", message, entries.head())
+            notes.error(".missing_key", message, entries.head(), shape.hint)
     return entries
 
 

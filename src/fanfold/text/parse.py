@@ -60,9 +60,13 @@ class Format(Struct, frozen=True, kw_only=True):
     """Whether they are refused where an escape stands for them, too."""
     begin_with: str = ""
     """What to write into an empty file."""
+    too_large: str = ""
+    """What to do when there is too much of it."""
 
 
-RECIPE = Format(name="recipe", begin_with="begin with name: and steps:")
+RECIPE = Format(
+    name="recipe", begin_with="begin with name: and steps:", too_large="move long texts to roles or files"
+)
 BUILT_RECIPE = Format(
     name="recipe",
     max_bytes=2**40,
@@ -119,7 +123,7 @@ def decode(data: bytes, file: str, form: Format, report: Report) -> Source:
     if len(data) > form.max_bytes:
         source = Source(data[: form.max_bytes].decode("utf-8", "replace"), file)
         message = f"the {form.name} has {len(data):,} bytes; at most {form.max_bytes:,} are allowed"
-        report.error(".too_large", message, source, (0, 0), "move long texts to roles or files")
+        report.error(".too_large", message, source, (0, 0), form.too_large)
         return source
     try:
         source = Source(data.decode("utf-8"), file)

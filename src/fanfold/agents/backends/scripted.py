@@ -23,7 +23,8 @@ import msgspec
 
 from fanfold.agents.backend import Entry, Progress, Record, SessionFailed, SessionRequest, SessionResult
 from fanfold.agents.backend_registry import SCRIPTED, BackendSetup
-from fanfold.agents.scripts.script import Answer, Script, ToolCall
+from fanfold.agents.scripts.answer import Answer, ToolCall
+from fanfold.agents.scripts.script import Script
 from fanfold.agents.toolbox import Toolbox, ToolFailed
 from fanfold.agents.toolbox.catalogue import SessionTools, Tools
 from fanfold.errors import AuthorError

@@ -71,7 +71,7 @@ class Client:
         return start(self.project, plan, inputs, options)
 
     def plan_of(self, recipe: Any, *, scripted: bool = False) -> Plan:
-        """The plan of a recipe by name, by file or built in code; raises `RecipeRefused`."""
+        """The plan of a recipe by name, by file or built in code; raises `Refused`."""
         return self.project.plan_of(recipe, scripted=scripted)
 
     async def resume(self, run: str) -> RunHandle:

@@ -124,10 +124,10 @@ class Project:
         return self.library.find(ref)
 
     def plan_of(self, recipe: str | os.PathLike[str] | Recipe, *, scripted: bool = False) -> Plan:
-        """The plan of a recipe by name, by file or built in code; raises `RecipeRefused`."""
+        """The plan of a recipe by name, by file or built in code; raises `Refused`."""
         from fanfold.recipe.builder import Recipe
         from fanfold.recipe.compile import compile_recipe
-        from fanfold.recipe.refusal import RecipeRefused
+        from fanfold.text.refusal import Refused
 
         around = self.surroundings(scripted=scripted)
         if isinstance(recipe, Recipe):
@@ -137,7 +137,7 @@ class Project:
             found = self.find_recipe(name)
             compiled = compile_recipe(found.data, found.file, around)
         if compiled.plan is None:
-            raise RecipeRefused(name, compiled.report.diagnostics, compiled.sources)
+            raise Refused(compiled.report.diagnostics, compiled.sources, f"fanfold check {name}")
         return compiled.plan
 
     # Runs

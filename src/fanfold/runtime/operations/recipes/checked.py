@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 from fanfold.errors import NotFoundError
 from fanfold.recipe.compile import compile_recipe
-from fanfold.recipe.refusal import RecipeRefused
 from fanfold.recipe.surroundings import Found
 from fanfold.runtime.operations.project import Project
 from fanfold.text.diagnostics import Diagnostic, Position, Range, Source, render_text
+from fanfold.text.refusal import Refused
 
 if TYPE_CHECKING:
     from fanfold.kernel.plan import Plan
@@ -46,9 +46,9 @@ class CheckedRecipe:
         return render_text(self.diagnostics, self.sources, colour)
 
     def runnable(self) -> Plan:
-        """The plan, or `RecipeRefused`."""
+        """The plan, or `Refused`."""
         if self.plan is None or not self.ok:
-            raise RecipeRefused(self.ref, self.diagnostics, self.sources)
+            raise Refused(self.diagnostics, self.sources, f"fanfold check {self.ref}")
         return self.plan
 
 

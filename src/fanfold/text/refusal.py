@@ -1,4 +1,4 @@
-"""The error that a recipe with mistakes becomes when somebody wants to run it."""
+"""The error that a file with mistakes becomes when somebody wants to use it."""
 
 from __future__ import annotations
 
@@ -10,16 +10,19 @@ from fanfold.errors import AuthorError
 from fanfold.text.diagnostics import Diagnostic, Source, render_text
 
 
-class RecipeRefused(AuthorError):
-    """The recipe has errors. `rendered` shows them to a person; `details` is what `check --json` says."""
+class Refused(AuthorError):
+    """A file has errors. `rendered` shows them to a person; `details` is what `check --json` says."""
 
-    def __init__(self, ref: str, diagnostics: Sequence[Diagnostic], sources: Mapping[str, Source]) -> None:
+    def __init__(
+        self, diagnostics: Sequence[Diagnostic], sources: Mapping[str, Source], hint: str = ""
+    ) -> None:
         errors = [diagnostic for diagnostic in diagnostics if diagnostic.severity == "error"]
         more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
         details = {"ok": False, "diagnostics": msgspec.to_builtins(diagnostics)}
-        super().__init__(
-            errors[0].code, errors[0].message + more, hint=f"fanfold check {ref}", details=details
-        )
+        first = errors[0]
+        place = f"{first.file}:{first.range.start.line}:{first.range.start.column}"
+        message = f"{place}: {first.message}{more}"
+        super().__init__(first.code, message, hint=hint or first.help, details=details)
         self._diagnostics = diagnostics
         self._sources = sources
 
