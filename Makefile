@@ -56,7 +56,7 @@ coverage: $(READY) ## run the tests and show every line and branch they do not r
 	$(BIN)/coverage run -m pytest -q $(ARGS)
 	$(BIN)/coverage report
 
-kill-test: $(READY) ## kill runs at every commit of their log, merges at every system call, and whoever takes over
+kill-test: $(READY) ## kill runs at every commit, merges at every system call, whoever takes over; 200 take-overs between containers
 	KILL_TEST=all $(BIN)/python -m pytest -q tests/kill tests/runtime/test_workspaces.py tests/runtime/test_resolving.py tests/workspace/test_journal.py $(ARGS)
 
 local-test: $(READY) ## fetch the local model and test it for real: shared, idle, killed, measured
