@@ -67,7 +67,8 @@ def test_an_isolated_writer_does_not_hold_readers_back() -> None:
     assert run.running() == ["w", "r"]
 
 
-def test_a_shared_writer_waits_for_readers_of_its_files_and_they_for_it() -> None:
+def test_a_shared_writer_waits_for_readers_of_its_files_and_later_ones_wait_for_it() -> None:
+    """Readers that became ready with the writer start together; against others it holds its files."""
     shared = {"write_set": ("src/**",), "workspace_mode": "shared"}
     reads = {"read_set": ("src/a.py",)}
     run = Drive(
@@ -76,13 +77,35 @@ def test_a_shared_writer_waits_for_readers_of_its_files_and_they_for_it() -> Non
             agent("w", **shared),
             agent("r2", **reads),
             agent("other", read_set=("docs/**",)),
+            agent("late", "other", **reads),
         )
     )
-    assert run.running() == ["r1", "other"]
-    run.complete("r1")
-    assert run.running() == ["w", "other"]
+    assert run.running() == ["r1", "r2", "other"]
+    run.complete("other")
+    assert run.running() == ["r1", "r2"]
+    run.complete("r1", "r2")
+    assert run.running() == ["w"]
     run.complete("w")
-    assert run.running() == ["r2", "other"]
+    assert run.running() == ["late"]
+
+
+def test_whoever_cannot_use_a_wake_up_passes_it_on() -> None:
+    """`both` and `p` wait in line for `first`; when that ends, `both` has to wait for `z` and lets `p` go."""
+    run = Drive(
+        plan(
+            agent("z", write_set=("z",)),
+            agent("first", write_set=("p", "q")),
+            agent("both", write_set=("p", "z")),
+            agent("p", write_set=("p", "q")),
+        )
+    )
+    assert run.running() == ["z", "first"]
+    run.complete("first")
+    assert run.running() == ["z", "p"]
+    run.complete("z")
+    assert run.running() == ["p"]
+    run.complete("p")
+    assert run.running() == ["both"]
 
 
 def test_a_parked_writer_is_not_overtaken_by_one_that_became_ready_later() -> None:

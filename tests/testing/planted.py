@@ -91,6 +91,15 @@ def a_parked_step_is_overtaken(real: Any) -> Any:
     return find_blocker
 
 
+@planted(admission, "enqueue")
+def steps_that_became_ready_together_are_not_packed(real: Any) -> Any:
+    def enqueue(state: Any, node: Node) -> None:
+        real(state, node)
+        node.ready_from = node.ready_seq
+
+    return enqueue
+
+
 @planted(admission, "_latest")
 def shared_writers_ignore_readers(real: Any) -> Any:
     def latest(state: Any, claims: Any, node: Node, below: int | None) -> int | None:

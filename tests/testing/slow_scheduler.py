@@ -46,7 +46,9 @@ class SlowScheduler:
         """Steps that were added to an open run and took their place."""
         self.open: set[Address] = set()
         """Scopes whose start is in the log; runs have the path ""."""
+        self.decisions = 0
         self.ready_at: dict[Address, int] = {}
+        """In which decision a step became ready."""
         self.in_vain: set[Address] = set()
         """Examined and refused for a conflict: they hold their sets against whoever was ready later."""
 
@@ -65,7 +67,7 @@ class SlowScheduler:
         elif isinstance(data, StepEvent | SubagentEvent) and not data.late:
             self._observe_step((event.run, data.step), data, state)
         for node in self._ready(state):
-            self.ready_at.setdefault(address(node), len(self.ready_at))
+            self.ready_at.setdefault(address(node), self.decisions)
 
     def _observe_step(self, where: Address, data: StepEvent | SubagentEvent, state: State) -> None:
         word = EVENT_WORDS.get(data.status, data.status)
@@ -129,6 +131,7 @@ class SlowScheduler:
 
     def wave(self, state: State) -> list[Address]:
         """The steps that must start now, in order."""
+        self.decisions += 1
         chosen: list[Node] = []
         for node in self._ready(state):
             if len(self.live) + len(chosen) >= self.slots:

@@ -15,6 +15,7 @@ from fanfold.testing.schedule import create_run, live
 from fanfold.testing.world import World
 from tests.testing.planted import plant
 from tests.testing.slow_scheduler import Address, SlowScheduler
+from tests.testing.test_planted import LEFT_TO_THE_SLOW_SCHEDULER
 
 
 def without_trouble(plan: Plan) -> Plan:
@@ -85,7 +86,8 @@ def test_both_schedulers_start_the_same_steps_in_the_same_order(first: int):
     assert sum(waves) > 300
 
 
-def test_a_scheduler_that_ignores_plan_order_is_noticed():
-    """The order of starts breaks no invariant as long as it is always the same; only this test sees it."""
-    with plant("order_by_address_in_reverse"), pytest.raises(AssertionError):
+@pytest.mark.parametrize("defect", sorted(LEFT_TO_THE_SLOW_SCHEDULER))
+def test_a_scheduler_that_starts_others_or_in_another_order_is_noticed(defect: str):
+    """Whatever it starts breaks no invariant as long as it is always the same; only this test sees it."""
+    with plant(defect), pytest.raises(AssertionError):
         sum(compare(seed) for seed in range(50))

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
+from fanfold.kernel.fold.admission import find_blocker
 from fanfold.kernel.fold.progress import BACK_OFF, INTERRUPTED
 from fanfold.kernel.lifecycle import COMPLETED, PENDING, READY, RUNNING, SKIPPED, TERMINAL, WAITING
 from fanfold.kernel.nodes import CALL, LOOP, MAP, Composite, Node, State
@@ -115,8 +116,9 @@ def _why_ready(state: State, node: Node) -> tuple[str, list[Node]]:
     for _, held, limit in state.starved:
         if held is node:
             return limit, []
-    if node.parked_on is not None and node.parked_on.status not in TERMINAL:
-        return "conflict", [node.parked_on]
+    blocker = find_blocker(state, node) if node.reserving else None
+    if blocker is not None:
+        return "conflict", [blocker]
     if state.pausing:
         return "paused", []
     for quota in node.quotas:

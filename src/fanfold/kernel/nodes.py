@@ -55,9 +55,9 @@ class Node:
 
     __slots__ = (
         "attempt", "blocked_by", "closed", "closing", "dependents", "ended_at", "error", "execution",
-        "holding", "kind", "lost", "order", "output", "parent", "parked_on", "path", "quotas", "read_set",
-        "ready_seq", "reason", "reservation", "reserving", "run", "spawned", "started_at", "status", "step",
-        "stopping", "unmet", "waiters", "write_set",
+        "holding", "kind", "line", "lost", "order", "output", "parent", "path", "quotas", "read_set",
+        "ready_from", "ready_seq", "reason", "reservation", "reserving", "run", "spawned", "started_at",
+        "status", "step", "stopping", "unmet", "waiters", "waits_for", "write_set",
     )  # fmt: skip
 
     def __init__(self, step: Step, run: Run, parent: Composite | None, path: str, order: Order) -> None:
@@ -95,13 +95,19 @@ class Node:
         self.read_set = step.read_set
         self.write_set = step.write_set
         self.ready_seq = 0
+        self.ready_from = 0
+        """The first `ready_seq` of the decision in which it became ready."""
         self.holding = False
         """Holds a slot and its sets: chosen to start, or running."""
         self.reserving = False
         """Passed over for a conflict: its sets are held against steps that became ready later."""
         self.reservation = NOTHING
-        self.parked_on: Node | None = None
+        self.waits_for = 0
+        """While parked: the `ready_seq` of the step that blocks it."""
+        self.line = ""
+        """The pattern that it and all who stand in line with it write."""
         self.waiters: list[Node] | tuple[()] = ()
+        """Parked steps that this one blocks, or will block when it starts."""
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.run.id}:{self.path} {self.status}>"
@@ -246,8 +252,8 @@ class State:
         "agenda", "agents", "approvals", "backoffs", "budgeted", "claimants", "clock", "dirty", "epoch",
         "executing", "history", "in_flight", "instances", "interrupted", "late", "ledger", "live",
         "live_claims", "max_agents", "max_steps", "now", "oversize", "parked_claims", "pausing", "plan",
-        "promised", "quotas", "raised_agents", "ready", "ready_count", "root", "run_deadlines", "runs",
-        "scope_deadlines", "settings", "shared_writers", "slots", "starved", "timer_count", "timers",
+        "promised", "quotas", "raised_agents", "ready", "ready_count", "ready_from", "root", "run_deadlines",
+        "runs", "scope_deadlines", "settings", "shared_writers", "slots", "starved", "timer_count", "timers",
     )  # fmt: skip
 
     def __init__(self, run_id: str, plan: Plan, settings: Settings, at: int) -> None:  # noqa: PLR0915 - one line per field
@@ -295,6 +301,8 @@ class State:
         # queues
         self.ready: list[tuple[Order, Node]] = []
         self.ready_count = 0
+        self.ready_from = 1
+        """The first `ready_seq` of the steps that became ready since the last decision."""
         self.claimants: dict[int, Node] = {}
         """Whose sets are in the claims below, by `ready_seq`."""
         self.live_claims = Claims()

@@ -185,7 +185,7 @@ class Watch:
             return
         chosen_at = self.chosen_at.get(node.ready_seq, self.events)
         for seq, other in state.claimants.items():
-            waited = other.reserving and seq < node.ready_seq and self.parked_at[seq] < chosen_at
+            waited = other.reserving and seq < node.ready_from and self.parked_at[seq] < chosen_at
             if waited and conflict(node, other):
                 raise InvariantError(19, f"{node.path} overtakes {other.path}, which waited longer")
 

@@ -5,9 +5,13 @@ The rules, in the order they are asked
 2. An agent needs an agent left under every cap; with a budget its reservation must fit every ledger.
 3. Two steps conflict when their write-sets overlap, or when one writes in the shared workspace what the
    other reads. A step that conflicts with a running step is *parked* on it.
-4. A parked step reserves its sets against steps that became ready later, so that nobody starves: these
-   park behind it. Each parks on the youngest step that blocks it, so an end wakes only its successors
-   and a queue of n conflicting writers costs n wake-ups, not n².
+4. A parked step reserves its sets against steps that became ready in a later decision, so that nobody
+   starves. Steps that became ready together do not: of these, as many as fit start.
+
+A decision is one walk over what is ready. Who is parked waits for the youngest step that blocks it. Those who
+wait for the same step and all write one and the same pattern stand in line, because only one of them can
+run: an end wakes the first, who either starts and so blocks the others, or passes the wake-up on. A queue of
+n conflicting writers costs n wake-ups, not n².
 
 What is held back waits in exactly one place and is pushed back to `state.ready` by the end of what
 holds it: a quota's `waiting`, a node's `waiters`, or `state.starved` for limits that only a settlement
@@ -16,6 +20,7 @@ or a person can move. Only entries of `ready` are ever examined; nothing polls.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from heapq import heappop, heappush
 
 from fanfold.kernel.budget import NOTHING, Amount, Ledger, estimate
@@ -29,6 +34,7 @@ def enqueue(state: State, node: Node) -> None:
     node.status = READY
     state.ready_count += 1
     node.ready_seq = state.ready_count
+    node.ready_from = state.ready_from
     heappush(state.ready, (node.order, node))
     state.dirty = True
 
@@ -36,6 +42,7 @@ def enqueue(state: State, node: Node) -> None:
 def start_ready(state: State) -> None:
     """One walk over the ready steps; every step that fits gets its `Start` on the agenda."""
     state.dirty = False
+    state.ready_from = state.ready_count + 1
     ready = state.ready
     while ready and state.live < state.slots:
         node = heappop(ready)[1]
@@ -43,6 +50,7 @@ def start_ready(state: State) -> None:
         if waits and _fits(state, node):
             _choose(state, node)
         else:
+            _pass_on(state, node)
             # Its place under the caps was not used: let the next one of the same scope try.
             for quota in node.quotas:
                 _wake_quota(state, quota)
@@ -172,7 +180,7 @@ def requeue_starved(state: State) -> None:
 
 def find_blocker(state: State, node: Node) -> Node | None:
     """The youngest step that this one must wait for, or None when nothing conflicts."""
-    parked = _latest(state, state.parked_claims, node, node.ready_seq)
+    parked = _latest(state, state.parked_claims, node, node.ready_from)
     seq = parked if parked is not None else _latest(state, state.live_claims, node, None)
     return None if seq is None else state.claimants[seq]
 
@@ -198,17 +206,34 @@ def _later(a: int | None, b: int | None) -> int | None:
 def _parks(state: State, node: Node) -> bool:
     blocker = find_blocker(state, node)
     if blocker is None:
-        node.parked_on = None
         return False
-    node.parked_on = blocker
-    if blocker.waiters:
-        blocker.waiters.append(node)
+    node.waits_for = blocker.ready_seq
+    node.line = ""
+    ahead = _ahead(state, node) or blocker
+    if ahead.waiters:
+        ahead.waiters.append(node)
     else:
-        blocker.waiters = [node]
+        ahead.waiters = [node]
     if not node.reserving:
         node.reserving = True
         _hold(state, state.parked_claims, node)
     return True
+
+
+def _ahead(state: State, node: Node) -> Node | None:
+    """The last in line for the step that this one waits for, if it has its turn earlier and its line fits."""
+    if not node.write_set:
+        return None
+    seq = state.parked_claims.writes.latest(node.write_set, node.ready_seq)
+    other = None if seq is None else state.claimants[seq]
+    if other is None or other.waits_for != node.waits_for or other.order > node.order:
+        return None
+    if not other.line:
+        other.line = next((pattern for pattern in other.write_set if pattern in node.write_set), "")
+    if not other.line or other.line not in node.write_set:
+        return None
+    node.line = other.line
+    return other
 
 
 def _hold(state: State, claims: Claims, node: Node) -> None:
@@ -237,12 +262,27 @@ def _drop(state: State, claims: Claims, node: Node) -> None:
 
 
 def _wake_waiters(state: State, node: Node) -> None:
+    """What they waited for has ended."""
     if node.waiters:
-        for waiter in node.waiters:
-            if waiter.status == READY:
-                heappush(state.ready, (waiter.order, waiter))
+        _wake(state, node.waiters)
         node.waiters = ()
         state.dirty = True
+
+
+def _pass_on(state: State, node: Node) -> None:
+    """The step did not start: those who became ready with it and stand behind it in line may."""
+    if node.waiters:
+        behind = [waiter for waiter in node.waiters if waiter.ready_from <= node.ready_seq]
+        if behind:
+            node.waiters = [waiter for waiter in node.waiters if waiter.ready_from > node.ready_seq]
+            _wake(state, behind)
+
+
+def _wake(state: State, waiters: Sequence[Node]) -> None:
+    for waiter in waiters:
+        waiter.waits_for = 0
+        if waiter.status == READY:
+            heappush(state.ready, (waiter.order, waiter))
 
 
 def _wake_quota(state: State, quota: Quota) -> None:
