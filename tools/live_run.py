@@ -18,7 +18,8 @@ from rich._export_format import CONSOLE_SVG_FORMAT
 from rich.console import Console
 
 from fanfold.cli.terminal.live import LiveTree
-from fanfold.runtime.operations.runs.creation import Options, create
+from fanfold.runtime.operations.runs.creation import create
+from fanfold.runtime.operations.runs.options import Options
 from fanfold.wiring import wire
 from tools.tidy import ROOT
 

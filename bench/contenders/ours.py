@@ -17,7 +17,8 @@ import fanfold
 from bench.contenders.protocol import CONCURRENCY, WARM_COMMITS, Clock, OutOfTime, contend
 from fanfold.kernel.plan import Limits, Plan, Step
 from fanfold.recipe.types.function import FunctionBody
-from fanfold.runtime.operations.runs.creation import Options, create
+from fanfold.runtime.operations.runs.creation import create
+from fanfold.runtime.operations.runs.options import Options
 from fanfold.wiring import wire
 
 

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from fanfold.kernel.plan import JSON
     from fanfold.recipe.builder import Recipe
     from fanfold.runtime.operations.client import Client
-    from fanfold.runtime.operations.runs.creation import Options
     from fanfold.runtime.operations.runs.handle import RunHandle
+    from fanfold.runtime.operations.runs.options import Options
     from fanfold.runtime.steps.functions import function
     from fanfold.runtime.views.result import Result, StepResult
 

@@ -10,7 +10,7 @@ from typing import Any
 from fanfold.kernel.plan import Plan
 from fanfold.recipe.compile import compile_recipe
 from fanfold.runtime.operations.client import Client
-from fanfold.runtime.operations.runs.creation import Options
+from fanfold.runtime.operations.runs.options import Options
 from fanfold.runtime.views.result import Result
 from fanfold.wiring import wire
 

@@ -15,7 +15,7 @@ from fanfold.agents.backend_registry import BackendKind, BackendSetup, Machine
 from fanfold.errors import AuthorError, FanfoldError, WorldError
 from fanfold.kernel.events import Raised
 from fanfold.runtime.operations.client import Client
-from fanfold.runtime.operations.runs.creation import Options
+from fanfold.runtime.operations.runs.options import Options
 from fanfold.runtime.operations.runs.ownership import own
 from fanfold.runtime.views.result import Result, to_result
 from fanfold.text.refusal import Refused

@@ -13,7 +13,7 @@ from fanfold.agents.models.prices import OWN_HOSTS
 from fanfold.kernel.budget import Ledger, estimate
 from fanfold.kernel.events import Estimate, Raised, Usage
 from fanfold.kernel.plan import Budget, Limits
-from fanfold.runtime.operations.runs.creation import Options
+from fanfold.runtime.operations.runs.options import Options
 from fanfold.runtime.operations.runs.ownership import own
 from fanfold.runtime.views.result import Result, to_result
 from fanfold.testing.provider import Reply

@@ -9,13 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fanfold.kernel.events import Settings
 from fanfold.kernel.paths import matches, overlaps
 from fanfold.kernel.plan import (
-    Budget,
     Constant,
     GroupAction,
     Input,
-    Limits,
     Plan,
     Ref,
     Repeat,
@@ -41,7 +40,10 @@ def group(id: str, *steps: Step, deps: tuple[str, ...] = (), cap: int | None = N
 
 
 def predict(*steps: Step, inputs: dict[str, Any] | None = None, slots: int = 4, **plan: Any) -> DryRun:
-    return dry_run(Plan(name="p", steps=steps, **plan), inputs or {}, max_concurrency=slots)[0]
+    limits = plan.pop("settings", {})
+    return dry_run(
+        Plan(name="p", steps=steps, **plan), inputs or {}, Settings(max_concurrency=slots, **limits)
+    )[0]
 
 
 # Waves
@@ -60,7 +62,8 @@ def test_a_step_may_depend_on_one_declared_later():
 def test_slots_limit_a_wave_and_approvals_take_none():
     approval = Step(id="ok", action=ApprovalBody(approve="?").action())
     result = predict(agent("a"), agent("b"), agent("c"), approval, slots=2)
-    assert result.waves == [["a", "b", "ok"], ["c"]]
+    assert result.waves == [["ok", "a", "b"], ["c"]]
+    assert result.warnings == ["people are taken to agree: ok"]
 
 
 def test_a_known_list_gives_its_instances_and_an_unknown_one_a_representative():
@@ -71,7 +74,7 @@ def test_a_known_list_gives_its_instances_and_an_unknown_one_a_representative():
     )
     result = predict(*steps, inputs={"files": ["x", "y"]})
     assert result.waves == [["one[0]", "one[1]"], ["two[*]"], ["three"]]
-    assert '"two" runs once per item' in result.warnings[0]
+    assert result.warnings[-1] == "lists that are known only during the run are shown with one item: two"
     assert result.would_run
 
 
@@ -88,10 +91,22 @@ def test_items_of_a_group_flow_through_it_without_a_barrier():
 
 
 def test_a_loop_shows_its_first_iteration_and_its_fold_comes_last():
-    loop = group("fix", agent("apply"), repeat=Repeat("true", 3), fold=agent("fold"))
+    loop = group("fix", agent("apply"), repeat=Repeat("output == 'ok'", 3), fold=agent("fold"))
     result = predict(loop, agent("end", "fix"))
     assert result.waves == [["fix#1/apply"], ["fix/fold"], ["end"]]
     assert (result.agents.min, result.agents.max) == (3, 3 * 2 + 2 + 2)
+    assert "shown with one iteration: fix" in result.warnings[0]
+
+
+def test_a_gate_that_needs_no_result_is_decided():
+    loop = agent("fix", repeat=Repeat("iteration == 2", 5))
+    result = predict(loop)
+    assert (result.waves, result.critical_path) == ([["fix#1"], ["fix#2"]], ["fix#1", "fix#2"])
+    assert (result.agents.min, result.agents.max, result.warnings) == (2, 4, [])
+    never = predict(agent("fix", repeat=Repeat("false", 2)), agent("end", "fix"))
+    assert never.waves == [["fix#1"], ["fix#2"]]
+    assert not never.would_run
+    assert never.warnings == ['"fix" would fail: fix did not pass its gate in 2 iterations']
 
 
 def test_a_scope_with_its_own_concurrency_keeps_to_it():
@@ -172,10 +187,6 @@ def test_a_writer_reads_too():
     assert [(a, b) for a, b, _ in conflicts(shared, other)] == [("w", "x")]
 
 
-def test_a_writer_that_names_no_set_claims_everything():
-    assert conflicts(agent("a", posture="writer"), agent("b", write_set=("x",)))[0] == ("a", "b", "x")
-
-
 def test_steps_that_an_edge_orders_are_no_conflict():
     assert conflicts(agent("a", write_set=("x",)), agent("b", "a"), agent("c", "b", write_set=("x",))) == []
 
@@ -250,19 +261,29 @@ def test_a_list_longer_than_allowed_would_fail():
 
 
 def test_cost_is_bounded_by_the_budget():
-    assert predict(agent("a"), limits=Limits(budget=Budget(micro_usd=2_500_000))).cost.usd_max == 2.5
+    assert predict(agent("a"), settings={"budget_micro_usd": 2_500_000}).cost.usd_max == 2.5
     assert predict(agent("a")).cost.usd_max is None
 
 
-@pytest.mark.parametrize("glob", ["d/{{item}}", "d/**"])
-def test_thousands_of_items_are_predicted_in_reasonable_time(glob):
+@pytest.mark.parametrize("sets", [("d/{{item}}",), ("d/**",), ("d/{{item}}/**", "CHANGELOG.md")])
+def test_thousands_of_items_are_predicted_in_reasonable_time(sets):
     """Also when each of them conflicts with all the others."""
-    many = agent("a", for_each="inputs.n", max_items=10_000, write_set=(glob,), templated_sets=True)
+    many = agent("a", for_each="inputs.n", max_items=10_000, write_set=sets, templated_sets=True)
+    roomy = {"max_steps": 100_000, "max_agents": 100_000}
     started = time.process_time()
-    result = predict(many, inputs={"n": [f"f{i}" for i in range(12_000)]}, slots=16)
+    result = predict(many, inputs={"n": [f"f{i}" for i in range(10_000)]}, slots=16, settings=roomy)
     assert time.process_time() - started < 20
-    assert "only the first" in result.warnings[-1]
-    assert result.agents.max >= 20_000
+    assert sum(map(len, result.waves)) == 10_000
+    assert (result.agents.min, result.agents.max, result.warnings) == (10_000, 20_000, [])
+
+
+def test_what_is_larger_than_a_forecast_may_be_is_said_and_still_bounded():
+    pair = group("g", agent("x"), agent("y", "x"), for_each="inputs.n", max_items=10_000)
+    roomy = {"max_steps": 100_000, "max_agents": 100_000}
+    result = predict(pair, inputs={"n": list(range(10_000))}, settings=roomy)
+    assert result.warnings == ["only the first 20,000 step instances were looked into"]
+    assert result.waves
+    assert (result.agents.max, result.would_run) == (40_000, True)
 
 
 # The rules hold for any plan
@@ -299,12 +320,15 @@ def clash(a: Step, b: Step) -> bool:
 def test_waves_keep_the_rules_and_leave_out_nobody_without_a_reason(steps: tuple[Step, ...], slots: int):
     result = predict(*steps, slots=slots)
     by_id = {step.id: step for step in steps}
-    ready_at: dict[str, int] = {}
+    ready_at: dict[str, tuple[int, int]] = {}
+    before: list[str] = []
     done: set[str] = set()
     for tick, wave in enumerate(result.waves):
         ready = [s.id for s in steps if s.id not in done and set(s.depends_on) <= done]
         for name in ready:
-            ready_at.setdefault(name, tick)
+            # Each end of the wave before is a decision of its own, in the order of their starts.
+            ends = [before.index(need) for need in by_id[name].depends_on if need in before]
+            ready_at.setdefault(name, (tick, max(ends, default=-1)))
         assert wave
         assert len(wave) <= slots
         assert set(wave) <= set(ready)
@@ -314,6 +338,7 @@ def test_waves_keep_the_rules_and_leave_out_nobody_without_a_reason(steps: tuple
             blockers = [other for other in (*wave, *older) if other != name]
             assert name in wave or len(wave) == slots or any(clash(by_id[name], by_id[b]) for b in blockers)
         done.update(wave)
+        before = wave
     assert sorted(name for wave in result.waves for name in wave) == sorted(by_id)
 
 

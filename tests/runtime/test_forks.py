@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from fanfold.errors import AuthorError
-from fanfold.runtime.operations.runs.creation import Options, create
+from fanfold.runtime.operations.runs.creation import create
 from fanfold.runtime.operations.runs.fork import Fork, plan_fork
+from fanfold.runtime.operations.runs.options import Options
 from tests.runtime.running import client, run
 
 RECIPE = """

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from fanfold.runtime.operations.runs.creation import Options
+from fanfold.runtime.operations.runs.options import Options
 from fanfold.runtime.views.result import Result
 from fanfold.workspace.sandbox.start import detect
 from tests.runtime.running import client, run

@@ -15,7 +15,7 @@ import pytest
 
 from fanfold.agents.models.prices import OWN_HOSTS
 from fanfold.errors import FanfoldError
-from fanfold.runtime.operations.runs.creation import Options
+from fanfold.runtime.operations.runs.options import Options
 from fanfold.runtime.operations.runs.ownership import frozen_of
 from fanfold.runtime.records.frozen import Frozen
 from fanfold.runtime.views.result import Result

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from fanfold.runtime.operations.history.verify import verify
-from fanfold.runtime.operations.runs.creation import Options
 from fanfold.runtime.operations.runs.handle import RunHandle
+from fanfold.runtime.operations.runs.options import Options
 from fanfold.runtime.records.ids import session_id
 from fanfold.runtime.views.result import Result
 from fanfold.sessions.log import read_entries

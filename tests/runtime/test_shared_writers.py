@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from fanfold.runtime.operations.runs.creation import Options
+from fanfold.runtime.operations.runs.options import Options
 from fanfold.runtime.places.watching import Watching
 from fanfold.runtime.views.result import Result
 from tests.runtime.running import client, run

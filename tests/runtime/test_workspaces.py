@@ -15,7 +15,7 @@ import pytest
 
 from fanfold.errors import WorldError
 from fanfold.runtime.operations.history.verify import verify
-from fanfold.runtime.operations.runs.creation import Options
+from fanfold.runtime.operations.runs.options import Options
 from fanfold.runtime.records.ids import session_id
 from fanfold.runtime.views.result import Result
 from fanfold.workspace.snapshots import overlay

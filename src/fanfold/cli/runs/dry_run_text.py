@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from fanfold.cli.terminal.output import paint, plain
+from fanfold.kernel.nodes import Node
 from fanfold.kernel.paths import overlaps
 from fanfold.kernel.plan import Plan
+from fanfold.runtime.forecast.conflicts import is_shared_writer
 from fanfold.runtime.forecast.dryrun import Conflict, DryRun
-from fanfold.runtime.forecast.expansion import Instance
 from fanfold.runtime.views.drawing import label, shown
 
 MAX_STEPS_PER_WAVE = 12
@@ -17,7 +18,7 @@ MAX_CONFLICTS = 8
 MAX_PATH_STEPS = 12
 
 
-def render(plan: Plan, result: DryRun, steps: Mapping[str, Instance], colour: bool) -> str:
+def render(plan: Plan, result: DryRun, steps: Mapping[str, Node], colour: bool) -> str:
     """The whole report."""
     parts = [
         f"{paint(f'{plan.name}@{plan.version}', 'bold', colour)}  dry run, nothing was started or written\n",
@@ -29,7 +30,7 @@ def render(plan: Plan, result: DryRun, steps: Mapping[str, Instance], colour: bo
     return "".join(parts)
 
 
-def _waves(result: DryRun, steps: Mapping[str, Instance], colour: bool) -> Iterator[str]:
+def _waves(result: DryRun, steps: Mapping[str, Node], colour: bool) -> Iterator[str]:
     if not result.waves:
         yield "\nNo step would start.\n"
     shown_waves = result.waves[:MAX_WAVES]
@@ -49,22 +50,20 @@ def _waves(result: DryRun, steps: Mapping[str, Instance], colour: bool) -> Itera
         yield f"\n… and {len(result.waves) - MAX_WAVES} more waves (--json has them all)\n"
 
 
-def _who(instance: Instance) -> str:
-    assert instance.step is not None
-    return plain(shown(label(instance.step).subtitle))
+def _who(node: Node) -> str:
+    return plain(shown(label(node.step).subtitle))
 
 
-def _does(instance: Instance) -> tuple[str, str]:
-    assert instance.step is not None
-    if instance.write_set:
-        sets = ", ".join(instance.write_set[:3]) + (" …" if len(instance.write_set) > 3 else "")
-        where = " in the shared workspace" if instance.step.workspace_mode == "shared" else ""
+def _does(node: Node) -> tuple[str, str]:
+    if node.write_set:
+        sets = ", ".join(node.write_set[:3]) + (" …" if len(node.write_set) > 3 else "")
+        where = " in the shared workspace" if is_shared_writer(node) else ""
         return plain(f"writes {sets}{where}"), "yellow"
-    kind = label(instance.step).kind
+    kind = label(node.step).kind
     return {"reader": ("reads", "green"), "approval": ("approval", "magenta")}.get(kind, (kind, "dim"))
 
 
-def _conflicts(result: DryRun, steps: Mapping[str, Instance], colour: bool) -> Iterator[str]:
+def _conflicts(result: DryRun, steps: Mapping[str, Node], colour: bool) -> Iterator[str]:
     if not result.conflicts_total:
         return
     number = f"{result.conflicts_total:,}"
@@ -75,19 +74,20 @@ def _conflicts(result: DryRun, steps: Mapping[str, Instance], colour: bool) -> I
         yield f"  … and {result.conflicts_total - MAX_CONFLICTS:,} more\n"
 
 
-def _explain(conflict: Conflict, steps: Mapping[str, Instance]) -> str:
+def _explain(conflict: Conflict, steps: Mapping[str, Node]) -> str:
     a, b = steps[conflict.a], steps[conflict.b]
     on = plain(conflict.on)
-    if a.write_set and b.write_set and overlaps(a.write_set, b.write_set):
+    if overlaps(a.write_set, b.write_set):
         # Of sets that hold everything any path is an example, and one that looks like a step misleads.
         what = "every file" if _writes_all(a) and _writes_all(b) else on
-        return f"{plain(a.path)} and {plain(b.path)} may both write {what}"
-    writer, reader = (a, b) if a.write_set and overlaps(a.write_set, b.read_set) else (b, a)
-    return f"{plain(writer.path)} writes {on} in the shared workspace, where {plain(reader.path)} reads it"
+        return f"{plain(conflict.a)} and {plain(conflict.b)} may both write {what}"
+    first = is_shared_writer(a) and overlaps(a.write_set, b.read_set)
+    writer, reader = (conflict.a, conflict.b) if first else (conflict.b, conflict.a)
+    return f"{plain(writer)} writes {on} in the shared workspace, where {plain(reader)} reads it"
 
 
-def _writes_all(instance: Instance) -> bool:
-    return "**/*" in instance.write_set or "**" in instance.write_set
+def _writes_all(node: Node) -> bool:
+    return "**/*" in node.write_set or "**" in node.write_set
 
 
 def _bounds(result: DryRun, colour: bool) -> Iterator[str]:

@@ -19,13 +19,12 @@ from fanfold.runtime.operations.project import Project
 from fanfold.runtime.operations.recipes.checked import (
     CheckedRecipe,
     check_recipe,
-    role_warnings,
     warnings_of_used_roles,
 )
 from fanfold.runtime.operations.runs.limits import check_budget, check_concurrency, micro_usd
 
 if TYPE_CHECKING:
-    from fanfold.runtime.operations.runs.creation import Options
+    from fanfold.runtime.operations.runs.options import Options
 
 
 class Flags(Struct, frozen=True, kw_only=True):
@@ -115,7 +114,7 @@ def _run(
 
 
 def _options(flags: Flags) -> Options:
-    from fanfold.runtime.operations.runs.creation import Options
+    from fanfold.runtime.operations.runs.options import Options
 
     script = None if flags.script is None else _read_script(Path(flags.script))
     return Options(
@@ -146,33 +145,21 @@ def _predict(
     missing: list[str],
     flags: Flags,
 ) -> None:
-    from fanfold.runtime.forecast.dryrun import dry_run as predict
+    from fanfold.runtime.operations.runs.dry_run import foresee_run
+    from fanfold.runtime.operations.runs.options import Options
 
-    plan, config = checked.runnable(), project.config
-    warnings = [d.message for d in (*role_warnings(project), *checked.diagnostics)]
-    enabled = config.switch("workflows.enabled")
-    if not enabled:
-        warnings.append(f"workflows are switched off ({config.origins['workflows.enabled']})")
-    warnings += missing
-    usable = True
-    if flags.script is None:
-        from fanfold.runtime.operations.runs.preflight import foresee
-
-        about_agents, usable = foresee(project, plan, flags.agent_backend, flags.model)
-        warnings += about_agents
-    result, steps = predict(
-        plan,
-        inputs,
+    options = Options(
         max_concurrency=flags.max_concurrency,
-        default_concurrency=config.integer("workflows.max_concurrent"),
-        default_agents=config.integer("workflows.max_agents"),
-        budget_usd=flags.budget_usd,
-        warnings=warnings,
-        allowed=enabled and usable and not missing,
+        budget_tokens=flags.budget_tokens,
+        budget_micro_usd=micro_usd(flags.budget_usd),
+        backend=flags.agent_backend,
+        model=flags.model,
+        script=flags.script,
     )
+    result, steps = foresee_run(project, checked, inputs, options, missing)
     if call.as_json:
         say_json(result)
     else:
         from fanfold.cli.runs.dry_run_text import render
 
-        say(render(plan, result, steps, call.colour))
+        say(render(checked.runnable(), result, steps, call.colour))

@@ -13,7 +13,7 @@ from fanfold.cli.runs.outcome import exit_status
 from fanfold.cli.system.smoke_runs import run_smoke
 from fanfold.errors import EXIT_FAILED, FanfoldError
 from fanfold.runtime.hosting.host import now_ms
-from fanfold.runtime.operations.runs.creation import Options
+from fanfold.runtime.operations.runs.options import Options
 from fanfold.runtime.operations.system.real_smoke import FOLDER, SCENARIOS, Left
 from fanfold.runtime.operations.system.smoke import Check, Ran
 from fanfold.runtime.views.documents import result_document

@@ -82,7 +82,7 @@ def _report(
 
 def _scripted() -> list[Check]:
     from fanfold.cli.system.smoke_runs import run_smoke
-    from fanfold.runtime.operations.runs.creation import Options
+    from fanfold.runtime.operations.runs.options import Options
 
     with tempfile.TemporaryDirectory(prefix="fanfold-smoke-") as folder:
         project = wire(Path(folder))

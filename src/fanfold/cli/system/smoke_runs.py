@@ -7,7 +7,8 @@ import asyncio
 from fanfold.recipe.compile import compile_recipe
 from fanfold.runtime.hosting.run_tree import RunTree, run_status
 from fanfold.runtime.operations.project import Project
-from fanfold.runtime.operations.runs.creation import Options, create
+from fanfold.runtime.operations.runs.creation import create
+from fanfold.runtime.operations.runs.options import Options
 from fanfold.runtime.operations.system.smoke import Ran
 from fanfold.sessions.log import read_entries
 

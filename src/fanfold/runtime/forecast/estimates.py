@@ -71,14 +71,14 @@ class Prices:
         return model in self._chosen
 
 
-def estimates_of(uses: Iterable[Use], prices: Prices, store: Store) -> dict[str, Estimate]:
-    """By role: what one attempt will probably spend."""
+def estimates_of(uses: Iterable[Use], prices: Prices, store: Store | None = None) -> dict[str, Estimate]:
+    """By role: what one attempt will probably spend; without a store, what is usual for any role."""
     by_role: dict[str, list[Use]] = {}
     for use in uses:
         if prices.knows(use.model):
             by_role.setdefault(use.role, []).append(use)
     models = {role: {prices.recorded(use.model) for use in given} for role, given in by_role.items()}
-    history = _history(store, models)
+    history = {} if store is None else _history(store, models)
     return {role: _estimate(given, prices, history.get(role, [])) for role, given in by_role.items()}
 
 

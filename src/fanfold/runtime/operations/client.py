@@ -16,8 +16,8 @@ from typing import Any, Self
 
 from fanfold.kernel.plan import JSON, Plan
 from fanfold.runtime.operations.project import Project
-from fanfold.runtime.operations.runs.creation import Options
 from fanfold.runtime.operations.runs.handle import RunHandle
+from fanfold.runtime.operations.runs.options import Options
 from fanfold.runtime.operations.runs.ownership import Owned, own
 from fanfold.runtime.operations.runs.start import start
 from fanfold.runtime.views.documents import head_document

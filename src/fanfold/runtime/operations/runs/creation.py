@@ -10,12 +10,13 @@ from fanfold.agents.backend_registry import MODEL, SCRIPTED
 from fanfold.agents.permissions import Ask
 from fanfold.agents.role import Role
 from fanfold.errors import AuthorError
-from fanfold.kernel.events import Created, Event, Forked, Settings
+from fanfold.kernel.events import Created, Event, Forked
 from fanfold.kernel.plan import JSON, Plan
 from fanfold.recipe.inputs import bind_inputs
 from fanfold.runtime.hosting.host import now_ms
 from fanfold.runtime.hosting.run_tree import RunTree
 from fanfold.runtime.operations.project import Project
+from fanfold.runtime.operations.runs.options import Options, settings_of
 from fanfold.runtime.operations.runs.ownership import Owned, performer_of, performers_of, supervise
 from fanfold.runtime.records.blobs import Blobs
 from fanfold.runtime.records.frozen import Frozen, all_steps_below, freeze_roles, to_json, with_stages
@@ -23,23 +24,6 @@ from fanfold.runtime.records.ids import new_run_id
 from fanfold.runtime.steps.programs import Programs
 from fanfold.runtime.steps.registry import type_of
 from fanfold.store.journal import Journal
-
-
-class Options(Struct, frozen=True, kw_only=True):
-    """What a caller may fix for one run; None leaves it to recipe and configuration."""
-
-    max_concurrency: int | None = None
-    max_agents: int | None = None
-    budget_tokens: int | None = None
-    budget_micro_usd: int | None = None
-    timeout_ms: int | None = None
-    permission: str = "ask"
-    unsafe_no_sandbox: bool = False
-    """Run programs even where this machine cannot confine them."""
-    backend: str | None = None
-    model: str | None = None
-    script: str | None = None
-    script_file: str = ""
 
 
 class Lineage(Struct, frozen=True, kw_only=True):
@@ -65,7 +49,7 @@ def create(
     check_enabled(project)
     bound = bind_inputs(plan, given)
     _check_sandbox(plan, options)
-    frozen, settings = _freeze(project, plan, options, fork), settings_of(project, plan, options)
+    frozen, settings = _freeze(project, plan, options, fork), settings_of(project.config, plan, options)
     needed = frozen.backends()
     if needed - {SCRIPTED}:  # scripted agents need no model, and no import of what knows them
         from fanfold.runtime.operations.runs.preflight import check_backends, prepare
@@ -117,24 +101,6 @@ def check_enabled(project: Project) -> None:
             hint="set FANFOLD_WORKFLOWS=on",
             exit_status=4,
         )
-
-
-def settings_of(project: Project, plan: Plan, options: Options) -> Settings:
-    """Flags, then the recipe, then configuration."""
-    limits, config = plan.limits, project.config
-    budget = limits.budget
-    return Settings(
-        max_concurrency=options.max_concurrency
-        or limits.max_concurrency
-        or config.integer("workflows.max_concurrent"),
-        max_agents=options.max_agents or limits.max_agents or config.integer("workflows.max_agents"),
-        max_steps=limits.max_steps or 1_000,
-        timeout_ms=options.timeout_ms or limits.timeout_ms or config.integer("workflows.timeout_ms"),
-        budget_tokens=options.budget_tokens if options.budget_tokens is not None else budget.tokens,
-        budget_micro_usd=options.budget_micro_usd
-        if options.budget_micro_usd is not None
-        else budget.micro_usd,
-    )
 
 
 def _freeze(project: Project, plan: Plan, options: Options, fork: Lineage | None) -> Frozen:

@@ -24,7 +24,8 @@ from fanfold.recipe.types.agent import AgentBody
 from fanfold.recipe.types.body import read_body
 from fanfold.runtime.hosting.run_tree import RunTree
 from fanfold.runtime.operations.project import Project
-from fanfold.runtime.operations.runs.creation import Lineage, Options, create
+from fanfold.runtime.operations.runs.creation import Lineage, create
+from fanfold.runtime.operations.runs.options import Options
 from fanfold.runtime.operations.runs.ownership import Owned, frozen_of
 from fanfold.runtime.operations.runs.permission import Attendant, permit
 from fanfold.runtime.records.frozen import Frozen

@@ -23,7 +23,7 @@ from fanfold.agents.backend_registry import MODEL, BackendRegistry
 from fanfold.agents.local.weights import PROVIDER, LocalState, find_weights, local_state
 from fanfold.agents.role import Role
 from fanfold.errors import EXIT_BUDGET, AuthorError, FanfoldError
-from fanfold.kernel.events import Settings
+from fanfold.kernel.events import Estimate, Settings
 from fanfold.kernel.plan import Plan
 from fanfold.runtime.config import Config
 from fanfold.runtime.forecast.model_uses import Use, models_of
@@ -83,8 +83,20 @@ def prepare(
     return frozen, structs.replace(settings, estimates=estimates_of(uses, prices, store))
 
 
-def foresee(project: Project, plan: Plan, backend: str | None, model: str | None) -> tuple[list[str], bool]:
-    """For a dry run: what is to be said about back ends and models, and whether those named can be used.
+class Foreseen(Struct, frozen=True, kw_only=True):
+    """What a dry run has to know about back ends and models."""
+
+    warnings: list[str]
+    usable: bool
+    """Whether those that are named can be used."""
+    estimates: dict[str, Estimate] = {}
+    """By role: what an attempt will probably spend. Only asked for where a budget is to be kept."""
+
+
+def foresee(
+    project: Project, plan: Plan, settings: Settings, backend: str | None, model: str | None
+) -> Foreseen:
+    """For a dry run: what is to be said about back ends and models.
 
     That there is no model at all is not said: a recipe can be looked at before there is any account.
     """
@@ -95,11 +107,18 @@ def foresee(project: Project, plan: Plan, backend: str | None, model: str | None
     try:
         check_backends(frozen, project.backends)
     except FanfoldError as error:
-        return [f"would be refused: {error.message}"], False
-    uses = [use for use in models_of(plan, frozen, config) if use.model is not None]
-    report = look(uses, frozen, config, local_state(config.home))
+        return Foreseen(warnings=[f"would be refused: {error.message}"], usable=False)
+    uses = list(models_of(plan, frozen, config))
+    local = local_state(config.home)
+    report = look([use for use in uses if use.model is not None], frozen, config, local)
     refusals = [f"would be refused: {error.message}" for error in report.refusals]
-    return [*refusals, *report.warnings], not refusals
+    estimates: dict[str, Estimate] = {}
+    if _is_limited(plan, settings):
+        from fanfold.runtime.forecast.estimates import Prices, estimates_of
+
+        chosen = look(uses, frozen, config, local).chosen
+        estimates = estimates_of(uses, Prices(chosen, config))
+    return Foreseen(warnings=[*refusals, *report.warnings], usable=not refusals, estimates=estimates)
 
 
 def look(uses: Sequence[Use], frozen: Frozen, config: Config, local: LocalState) -> Report:
