@@ -5,7 +5,8 @@ Rules
   address that was checked: a name that means something else a moment later changes nothing. The name is still
   what the certificate must be for.
 * Redirects are followed by hand, each as if it had been asked for.
-* Size, time and number of redirects are bounded. No cookies, no credentials, no proxy, `GET` alone.
+* Size, time and number of redirects are bounded. No cookies, no credentials, no proxy, `GET` alone. A page is
+  made readable in a process of its own (`limited`): how long that takes, whoever wrote the page decides.
 """
 
 from __future__ import annotations
@@ -14,11 +15,11 @@ import asyncio
 import ipaddress
 import socket
 from collections.abc import Callable, Iterable, Mapping
-from html.parser import HTMLParser
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urljoin, urlsplit, urlunsplit
 
 from fanfold.agents.toolbox import ToolFailed
+from fanfold.agents.toolbox.limited import do_limited
 from fanfold.kernel.plan import JSON
 
 if TYPE_CHECKING:
@@ -28,9 +29,8 @@ LIMIT_CHARS = 20_000
 MAX_BYTES = 4 * 1024 * 1024
 MAX_REDIRECTS = 5
 TIMEOUT_S = 30.0
+READING_S = 20.0
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
-_SILENT = frozenset({"script", "style", "noscript", "template", "svg", "head"})
-_BREAKS = frozenset("p div br li tr h1 h2 h3 h4 h5 h6 section article pre table ul ol".split())
 
 Check = Callable[[str], bool]
 
@@ -73,8 +73,7 @@ class FetchTools:
                 url, status, kind, data = await self._follow(args["url"])
         except TimeoutError:
             raise ToolFailed("tool", "tool.timeout", f"no answer within {self._timeout_s:g} s") from None
-        whole = _decoded(data[:MAX_BYTES], kind)
-        text = _readable(whole) if "html" in kind else whole
+        text = await do_limited("page", data[:MAX_BYTES], kind, timeout_s=READING_S)
         offset, limit = args.get("offset", 0), args.get("limit", LIMIT_CHARS)
         result: dict[str, JSON] = {"url": url, "status": status, "text": text[offset : offset + limit]}
         if offset + limit < len(text):
@@ -205,58 +204,3 @@ def _checked_backend(allowed: Check) -> httpcore2.AsyncNetworkBackend:
             await anywhere.sleep(seconds)
 
     return Checked()
-
-
-_NO_CHARSETS = frozenset({"idna", "punycode", "undefined", "unicode-escape", "raw-unicode-escape"})
-"""Codecs of Python's that make text, but are nobody's charset; some take very long for a page."""
-
-
-def _decoded(data: bytes, kind: str) -> str:
-    """The text of a page in the charset that its server names, if there is such a one."""
-    import codecs
-
-    name = kind.partition("charset=")[2].partition(";")[0].strip(" \"'")
-    try:
-        if codecs.lookup(name).name.replace("_", "-") not in _NO_CHARSETS:
-            return data.decode(name, "replace")
-    except (LookupError, ValueError):  # unknown, or no codec of text
-        pass
-    return data.decode("utf-8", "replace")
-
-
-def _readable(page: str) -> str:
-    """The words of a page, a line per block."""
-    reader = _Words()
-    try:
-        reader.feed(page)
-    except AssertionError:  # what the parser says of declarations that it does not know
-        return page
-    lines = (" ".join(line.split()) for line in "".join(reader.words).split("\n"))
-    return "\n".join(line for line in lines if line)
-
-
-class _Words(HTMLParser):
-    def __init__(self) -> None:
-        super().__init__()
-        self.words: list[str] = []
-        self._silent = 0
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        if tag in _SILENT:
-            self._silent += 1
-        elif tag in _BREAKS:
-            self.words.append("\n")
-        if tag == "a":
-            target = dict(attrs).get("href") or ""
-            if target.startswith("http"):
-                self.words.append(f" ({target}) ")
-
-    def handle_endtag(self, tag: str) -> None:
-        if tag in _SILENT and self._silent:
-            self._silent -= 1
-        elif tag in _BREAKS:
-            self.words.append("\n")
-
-    def handle_data(self, data: str) -> None:
-        if not self._silent:
-            self.words.append(data)

@@ -3,8 +3,8 @@
 Rules
 * The walk goes down by handles, never follows a link and never enters `.git` or `.fanfold`. Searching also
   leaves out dependency and build folders, where a match is noise, unless it starts inside one.
-* A pattern comes from a model and may be one that never ends. Matching has a deadline and runs in a thread
-  without holding up anybody else.
+* A pattern comes from a model and may be one that never ends, or that takes all memory: it is compiled and
+  matched in a process of its own (`limited`), with a deadline.
 * Order is by name, so `offset` means the same the next time.
 """
 
@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 from fanfold.agents.toolbox import ToolFailed
 from fanfold.agents.toolbox.beneath import as_failed
+from fanfold.agents.toolbox.limited import do_limited
 from fanfold.kernel.paths import matches
 from fanfold.kernel.plan import JSON
 from fanfold.text.excerpts import shorten
@@ -31,6 +32,9 @@ MAX_DEPTH = 64
 MAX_FILE_BYTES = 4 * 1024 * 1024
 MAX_LINE_CHARS = 300
 SEARCH_S = 20.0
+GRACE_S = 5.0
+"""For starting the process that searches."""
+MAX_PATTERN_CHARS = 4_000
 _NEVER = frozenset({".git", ".fanfold"})
 _NOISE = frozenset(
     "node_modules .venv venv __pycache__ .mypy_cache .ruff_cache .pytest_cache .tox .nox dist build target"
@@ -53,79 +57,89 @@ class SearchTools:
         self._folder = folder
 
     async def list_files(self, args: Mapping[str, Any]) -> JSON:
-        return await asyncio.to_thread(self._list, args)
+        return await asyncio.to_thread(_list, self._folder, args)
 
     async def search_files(self, args: Mapping[str, Any]) -> JSON:
-        return await asyncio.to_thread(self._search, args)
+        return await do_limited("search", self._folder, dict(args), timeout_s=SEARCH_S + GRACE_S)
 
-    def _list(self, args: Mapping[str, Any]) -> JSON:
-        offset, limit = args.get("offset", 0), args.get("limit", LISTED)
-        fits = _glob(args.get("glob"))
-        files: list[str] = []
-        seen = 0
-        for found in self._walk(args.get("path", "."), frozenset()):
-            if not fits(found.path):
-                continue
-            seen += 1
-            if seen > offset + limit:
-                return {"files": files, "next_offset": offset + limit}
-            if seen > offset:
-                files.append(found.path)
-        return {"files": files}
 
-    def _search(self, args: Mapping[str, Any]) -> JSON:
-        import regex
+def _list(folder: str, args: Mapping[str, Any]) -> JSON:
+    offset, limit = args.get("offset", 0), args.get("limit", LISTED)
+    fits = _glob(args.get("glob"))
+    files: list[str] = []
+    seen = 0
+    for found in _walk(folder, args.get("path", "."), frozenset()):
+        if not fits(found.path):
+            continue
+        seen += 1
+        if seen > offset + limit:
+            return {"files": files, "next_offset": offset + limit}
+        if seen > offset:
+            files.append(found.path)
+    return {"files": files}
 
-        offset, limit = args.get("offset", 0), args.get("limit", FOUND)
-        flags = regex.MULTILINE | (regex.IGNORECASE if args.get("ignore_case") else 0)
+
+def search(folder: str, args: Mapping[str, Any]) -> JSON:
+    """The lines of files below a folder that match a pattern. Runs as a `limited` job."""
+    offset, limit = args.get("offset", 0), args.get("limit", FOUND)
+    pattern = _compiled(args["pattern"], bool(args.get("ignore_case")))
+    fits = _glob(args.get("glob"))
+    until = time.monotonic() + SEARCH_S
+    hits: list[JSON] = []
+    seen = searched = 0
+    for found in _walk(folder, args.get("path", "."), _NOISE):
+        if not fits(found.path):
+            continue
+        text = _text(found)
+        if text is None:
+            continue
+        searched += 1
         try:
-            pattern = regex.compile(args["pattern"], flags)
-        except regex.error as error:
-            hint = "escape characters that are meant literally"
-            raise ToolFailed("tool", "tool.bad_pattern", f"no regular expression: {error}", hint) from None
-        fits = _glob(args.get("glob"))
-        until = time.monotonic() + SEARCH_S
-        hits: list[JSON] = []
-        seen = searched = 0
-        for found in self._walk(args.get("path", "."), _NOISE):
-            if not fits(found.path):
-                continue
-            text = _text(found)
-            if text is None:
-                continue
-            searched += 1
+            for line, shown in _lines(pattern, text, until):
+                seen += 1
+                if seen > offset + limit:
+                    return {"matches": hits, "next_offset": offset + limit}
+                if seen > offset:
+                    hits.append({"path": found.path, "line": line, "text": shown})
+        except TimeoutError:
+            message = f"the search took more than {SEARCH_S:g} s (at {found.path})"
+            hint = "use a simpler pattern, a glob or a narrower path"
+            raise ToolFailed("tool", "tool.timeout", message, hint) from None
+    return {"matches": hits, "files_searched": searched}
+
+
+def _compiled(pattern: str, ignore_case: bool) -> Any:
+    import regex
+
+    if len(pattern) > MAX_PATTERN_CHARS:
+        message = f"the pattern has {len(pattern):,} characters, {MAX_PATTERN_CHARS:,} are allowed"
+        raise ToolFailed("tool", "tool.bad_pattern", message, "search for a part of it")
+    try:
+        return regex.compile(pattern, regex.MULTILINE | (regex.IGNORECASE if ignore_case else 0))
+    except (regex.error, RecursionError, OverflowError) as error:
+        hint = "escape characters that are meant literally"
+        raise ToolFailed("tool", "tool.bad_pattern", f"no regular expression: {error}", hint) from None
+
+
+def _walk(folder: str, path: str, noise: frozenset[str]) -> Iterator[Found]:
+    try:
+        with resolve(folder, path) as spot:
             try:
-                for line, shown in _lines(pattern, text, until):
-                    seen += 1
-                    if seen > offset + limit:
-                        return {"matches": hits, "next_offset": offset + limit}
-                    if seen > offset:
-                        hits.append({"path": found.path, "line": line, "text": shown})
-            except TimeoutError:
-                message = f"the search took more than {SEARCH_S:g} s (at {found.path})"
-                hint = "use a simpler pattern, a glob or a narrower path"
-                raise ToolFailed("tool", "tool.timeout", message, hint) from None
-        return {"matches": hits, "files_searched": searched}
-
-    def _walk(self, path: str, noise: frozenset[str]) -> Iterator[Found]:
-        try:
-            with resolve(self._folder, path) as spot:
-                try:
-                    top = os.open(spot.name, _FOLDER, dir_fd=spot.folder)
-                except NotADirectoryError:
-                    yield Found(spot.path, spot.folder, spot.name)
-                    return
-                except OSError as error:
-                    missing = isinstance(error, FileNotFoundError)
-                    code, why = ("not_found", "does not exist") if missing else ("io", error.strerror)
-                    raise ToolFailed("tool", f"tool.{code}", f'"{path}" {why}') from None
-                for count, found in enumerate(_below(top, spot.path, noise, 0), 1):
-                    if count > MAX_FILES:
-                        message = f"there are more than {MAX_FILES:,} files"
-                        raise ToolFailed("tool", "tool.too_many", message, "name a folder in `path`")
-                    yield found
-        except PathProblem as problem:
-            raise as_failed(problem) from problem
+                top = os.open(spot.name, _FOLDER, dir_fd=spot.folder)
+            except NotADirectoryError:
+                yield Found(spot.path, spot.folder, spot.name)
+                return
+            except OSError as error:
+                missing = isinstance(error, FileNotFoundError)
+                code, why = ("not_found", "does not exist") if missing else ("io", error.strerror)
+                raise ToolFailed("tool", f"tool.{code}", f'"{path}" {why}') from None
+            for count, found in enumerate(_below(top, spot.path, noise, 0), 1):
+                if count > MAX_FILES:
+                    message = f"there are more than {MAX_FILES:,} files"
+                    raise ToolFailed("tool", "tool.too_many", message, "name a folder in `path`")
+                yield found
+    except PathProblem as problem:
+        raise as_failed(problem) from problem
 
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC

@@ -1,0 +1,94 @@
+"""What a pattern or a page may cost is bounded, whoever chose it, and nobody else waits for it."""
+
+import asyncio
+import resource
+import time
+from pathlib import Path
+
+import pytest
+
+from fanfold.agents.toolbox import ToolFailed
+from fanfold.agents.toolbox.limited import do_limited
+from fanfold.agents.toolbox.searching import SearchTools
+
+EXPENSIVE = [
+    r"(a{1000}){1000}",
+    r"((a{100}){100}){100}",
+    r"(?:a|b|ab)*" * 300,
+    r"(a*)*" * 200 + "c",
+    "(" * 900 + ")" * 900,
+    r"(?:(?:(?:(?:x?){500}){500}){500}){500}",
+]
+
+
+@pytest.mark.parametrize("pattern", EXPENSIVE, ids=range(len(EXPENSIVE)))
+def test_a_pattern_takes_no_more_than_its_share(
+    tmp_path: Path, pattern: str, monkeypatch: pytest.MonkeyPatch
+):
+    (tmp_path / "a.txt").write_text("ab" * 200_000 + "\n")
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    began = time.monotonic()
+    ticks = 0
+
+    async def search() -> None:
+        nonlocal ticks
+
+        async def tick() -> None:
+            nonlocal ticks
+            while True:
+                ticks += 1
+                await asyncio.sleep(0.05)
+
+        beside = asyncio.create_task(tick())
+        try:
+            await SearchTools(str(tmp_path)).search_files({"pattern": pattern})
+        except ToolFailed as failed:
+            assert failed.code in ("tool.timeout", "tool.too_expensive", "tool.bad_pattern")  # noqa: PT017
+        finally:
+            beside.cancel()
+
+    asyncio.run(search())
+    assert time.monotonic() - began < 60
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100 * 1024, "not in our process"
+    assert ticks >= 1
+
+
+@pytest.mark.parametrize(
+    "page",
+    ["<a " * 1_300_000, "<!" * 2_000_000, "<" * 4_000_000, "&" * 4_000_000, "<p title='" + "x" * 4_000_000],
+    ids=["tags", "declarations", "brackets", "references", "attribute"],
+)
+def test_a_page_takes_no_more_than_its_share(page: str):
+    async def read() -> float:
+        began = time.monotonic()
+        try:
+            await do_limited("page", page.encode(), "text/html", timeout_s=5)
+        except ToolFailed as failed:
+            assert failed.code in ("tool.timeout", "tool.too_expensive")  # noqa: PT017
+        return time.monotonic() - began
+
+    assert asyncio.run(read()) < 20
+
+
+def test_a_search_that_nobody_waits_for_any_more_leaves_no_process(tmp_path: Path):
+    (tmp_path / "a.txt").write_text("a" * 100_000)
+
+    async def leave() -> None:
+        task = asyncio.create_task(SearchTools(str(tmp_path)).search_files({"pattern": "(a|a)*b" * 50}))
+        await asyncio.sleep(0.5)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(leave())
+    children = Path("/proc/self/task").glob("*/children")
+    assert not any(file.read_text().strip() for file in children)
+
+
+def test_a_job_that_is_not_in_the_table_is_none():
+    async def other() -> None:
+        await do_limited("os.system", "true", timeout_s=20)
+
+    with pytest.raises(ToolFailed) as refused:
+        asyncio.run(other())
+    assert refused.value.code == "tool.too_expensive"
