@@ -15,7 +15,8 @@ import pytest
 
 from fanfold.kernel.plan import Plan
 from fanfold.recipe.language import keys
-from fanfold.recipe.schema import json_schema
+from fanfold.recipe.schema import json_schema, shapes
+from fanfold.recipe.types.table import STEPS
 from fanfold.text import parse
 from fanfold.text.diagnostics import render_text
 from fanfold.text.shapes import Shape
@@ -65,15 +66,15 @@ def test_the_good_recipes_use_every_key_of_the_language():
             used.add((shape.name, word.text))
             key = shape.keys[word.text]
             if key.kind == "object":
-                walk(value, keys.SHAPES[key.of])
+                walk(value, shapes()[key.of])
             elif key.kind == "objects":
                 assert isinstance(value, parse.Sequence)
                 for item in value.items:
-                    walk(item, keys.SHAPES[key.of])
+                    walk(item, shapes()[key.of])
 
     for file in FILES:
         walk(parse.parse(file.read_bytes(), str(file))[0], keys.RECIPE)
-    known = {(shape.name, name) for shape in keys.SHAPES.values() for name in shape.keys}
+    known = {(shape.name, name) for shape in shapes().values() for name in shape.keys}
     assert known - used == set()
 
 
@@ -83,4 +84,4 @@ def test_every_step_type_is_among_them():
         plan = compile_file(file).plan
         assert plan is not None
         types |= {step.type for step in plan.steps}
-    assert types == set(keys.STEP_TYPES)
+    assert types == set(STEPS.syntaxes)

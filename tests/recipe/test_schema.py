@@ -8,8 +8,7 @@ import jsonschema_rs
 import pytest
 
 from fanfold.recipe.compile import Ceilings
-from fanfold.recipe.language import keys
-from fanfold.recipe.schema import json_schema, reference_markdown
+from fanfold.recipe.schema import json_schema, reference_markdown, shapes
 
 MINIMAL: dict[str, Any] = {"name": "t", "steps": [{"id": "a", "prompt": "x"}]}
 
@@ -66,7 +65,7 @@ def test_raised_ceilings_are_in_the_schema():
 
 def test_every_key_has_a_sentence_and_is_in_the_reference():
     page = reference_markdown()
-    for shape in keys.SHAPES.values():
+    for shape in shapes().values():
         assert shape.doc.endswith(".")
         for key in shape.keys.values():
             assert key.doc.endswith("."), key
@@ -85,13 +84,13 @@ def test_every_link_of_the_reference_leads_to_a_heading():
 
 
 def test_durations_always_have_their_twin_in_milliseconds():
-    for shape in keys.SHAPES.values():
+    for shape in shapes().values():
         for key in list(shape.keys.values()):
             if key.kind == "duration":
                 assert shape.keys[f"{key.name}_ms"].alias == key.name
 
 
 def test_aliases_name_a_key_of_their_object():
-    for shape in keys.SHAPES.values():
+    for shape in shapes().values():
         assert all(key.alias in shape.keys for key in shape.keys.values() if key.alias)
-        assert all(key.of in keys.SHAPES for key in shape.keys.values() if key.kind in {"object", "objects"})
+        assert all(key.of in shapes() for key in shape.keys.values() if key.kind in {"object", "objects"})

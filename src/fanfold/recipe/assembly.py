@@ -16,11 +16,8 @@ from fanfold.recipe import phases
 from fanfold.recipe.checks.outputs import declared_names
 from fanfold.recipe.checks.unit import Unit
 from fanfold.recipe.drafts.draft import Draft, Scope
-from fanfold.recipe.language.keys import ATTEMPTING
-from fanfold.recipe.types.agent import AgentBody
-from fanfold.recipe.types.approval import ApprovalBody
-from fanfold.recipe.types.command import CommandBody
-from fanfold.recipe.types.function import FunctionBody
+from fanfold.recipe.types.grammar import LeafGrammar
+from fanfold.recipe.types.table import STEPS
 from fanfold.text.parse import plain
 
 
@@ -53,7 +50,7 @@ def _assemble_step(draft: Draft, unit: Unit) -> Step:
     facts = draft.facts
     entries = draft.entries
     action = _action(draft, unit)
-    attempting = draft.type in ATTEMPTING
+    attempting = draft.syntax is not None and draft.syntax.attempts
     defaults = unit.defaults
     timeout_ms = entries.milliseconds("timeout")
     return Step(
@@ -100,40 +97,10 @@ def _posture(draft: Draft, action: Action) -> Posture:
 
 
 def _action(draft: Draft, unit: Unit) -> Action:
-    entries = draft.entries
-    facts = draft.facts
-    match draft.type:
-        case "agent":
-            return _agent(draft, unit).action()
-        case "function":
-            return FunctionBody(handler=entries.text("handler") or "").action()
-        case "command":
-            return CommandBody(run=facts.run, env=facts.env, network=entries.flag("network")).action()
-        case "workflow":
-            return WorkflowAction(workflow=facts.workflow)
-        case "approval":
-            return ApprovalBody(
-                approve=facts.approve,
-                show=facts.show,
-                choices=tuple(item.text for item in entries.scalars("choices")),
-                default=entries.text("default"),
-            ).action()
-        case _:
-            assert draft.inner is not None
-            return GroupAction(steps=assemble_steps(draft.inner, unit), output=facts.output)
-
-
-def _agent(draft: Draft, unit: Unit) -> AgentBody:
-    entries = draft.entries
-    role = draft.facts.role
-    assert role is not None
-    return AgentBody(
-        agent=role.name,
-        agent_version=role.version,
-        prompt=draft.facts.prompt,
-        model=entries.text("model") or unit.defaults.model,
-        reasoning_effort=entries.text("reasoning_effort"),
-        max_turns=entries.integer("max_turns"),
-        tools=tuple(item.text for item in entries.scalars("tools")) if "tools" in entries.nodes else None,
-        summaries=tuple(name for name in draft.facts.depends_on if name not in draft.placed),
-    )
+    if draft.inner is not None:
+        return GroupAction(steps=assemble_steps(draft.inner, unit), output=draft.facts.output)
+    assert draft.type is not None
+    grammar = STEPS.grammars[draft.type]
+    if isinstance(grammar, LeafGrammar):
+        return grammar.action(draft)
+    return WorkflowAction(workflow=draft.facts.workflow)

@@ -11,18 +11,19 @@ import hashlib
 
 from fanfold.kernel.plan import Budget, Limits
 from fanfold.recipe.checks.edges import connect
-from fanfold.recipe.checks.fields import check_step, read_retry
+from fanfold.recipe.checks.fields import check_common, read_retry
 from fanfold.recipe.checks.postures import settle_posture
 from fanfold.recipe.checks.references import Place, References
 from fanfold.recipe.checks.unit import Defaults, Unit
 from fanfold.recipe.checks.values import read_output
 from fanfold.recipe.drafts.draft import Draft, Scope
 from fanfold.recipe.drafts.roles import find_role
-from fanfold.recipe.drafts.survey import survey_steps
 from fanfold.recipe.inputs import read_inputs
 from fanfold.recipe.language.keys import BUDGET, DEFAULTS, LIMITS, RECIPE
 from fanfold.recipe.phases import check_phase, survey_phases
 from fanfold.recipe.surroundings import Surroundings
+from fanfold.recipe.survey import survey_steps
+from fanfold.recipe.types.table import STEPS
 from fanfold.text import parse
 from fanfold.text.diagnostics import Report
 from fanfold.text.entries import Entries, read_entries
@@ -147,10 +148,11 @@ def _check(unit: Unit) -> None:
         if draft.phase:
             check_phase(draft, unit)
         else:
-            check_step(draft, unit)
+            place = Place(draft, draft.scope, draft.names())
+            check_common(draft, unit, place)
+            if draft.type is not None:
+                STEPS.grammars[draft.type].check(draft, unit, place)
             settle_posture(draft, unit)
-        if draft.type == "workflow" and "workflow" in draft.entries.nodes:
-            unit.calls.append(draft)
     output = unit.entries.nodes.get("output")
     if output is not None:
         unit.output = read_output(output, unit.references, Place(None, unit.scope, unit.scope.names))
@@ -185,4 +187,4 @@ def _warn_unused_steps(scope: Scope, unit: Unit, *, answered: bool) -> None:
 
 
 def _only_answers(draft: Draft) -> bool:
-    return draft.type == "agent" and draft.facts.posture == "read_only"
+    return draft.syntax is not None and draft.syntax.answers and draft.facts.posture == "read_only"

@@ -1,4 +1,4 @@
-"""The recipe language for editors and readers, both drawn from the table in `keys`.
+"""The recipe language for editors and readers, both drawn from the tables of keys.
 
 `json_schema` is what `fanfold schema` prints: closed objects, a sentence for every key, the roles known
 here as suggestions. It accepts every recipe the compiler accepts, and refuses less than the compiler,
@@ -12,29 +12,26 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from fanfold.recipe.language.keys import SHAPES, STEP_TYPES
+from fanfold.recipe.gates.table import GATES
+from fanfold.recipe.language import keys
 from fanfold.recipe.surroundings import Ceilings
+from fanfold.recipe.types.table import STEPS
 from fanfold.text.forms import ID, IDENTIFIER, SLUG
+from fanfold.text.notes import listed
 from fanfold.text.shapes import Key, Shape
-
-__all__ = ["SHAPES", "json_schema", "reference_markdown"]
 
 _ROLE_KEYS = frozenset({"agent", "subagent", "role"})
 _SCALARS = ["string", "number", "boolean"]
 _DURATION = "^[0-9]{1,12}(ms|s|m|h)$"
-_STEP_NEEDS = (
-    "prompt",
-    "task",
-    "workflow",
-    "handler",
-    "run",
-    "approve",
-    "steps",
-    "agent",
-    "subagent",
-    "role",
-    "type",
-)
+
+
+def shapes() -> dict[str, Shape]:
+    """Every object of the language, in the order the reference explains them."""
+    found = (
+        keys.RECIPE, keys.INPUT, keys.LIMITS, keys.BUDGET, keys.DEFAULTS, STEPS.shape, keys.RETRY,
+        keys.REPEAT, keys.PHASE, keys.REVIEW, GATES.shape, keys.CONVERGE,
+    )  # fmt: skip
+    return {shape.name: shape for shape in found}
 
 
 def json_schema(roles: Iterable[str] = (), ceilings: Ceilings | None = None) -> dict[str, Any]:
@@ -43,16 +40,23 @@ def json_schema(roles: Iterable[str] = (), ceilings: Ceilings | None = None) -> 
     highs = {}
     if ceilings is not None:
         highs = {"max_concurrency": ceilings.concurrency, "max_agents": ceilings.agents}
-    objects = {name: _object(shape, names, highs) for name, shape in SHAPES.items()}
+    objects = {name: _object(shape, names, highs) for name, shape in shapes().items()}
     recipe = objects.pop("recipe")
     recipe["oneOf"] = [{"required": ["steps"]}, {"required": ["phases"]}]
-    objects["step"]["anyOf"] = [{"required": [name]} for name in _STEP_NEEDS]
+    objects["step"]["anyOf"] = [{"required": [name]} for name in _what_says_the_type()]
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "Fanfold recipe",
         **recipe,
         "$defs": objects,
     }
+
+
+def _what_says_the_type() -> list[str]:
+    """Keys of which a step needs at least one, in each of their spellings."""
+    said = STEPS.deciding | STEPS.hinting
+    spelled = [key.name for key in STEPS.shape.keys.values() if (key.alias or key.name) in said]
+    return [*spelled, "type"]
 
 
 def _object(shape: Shape, roles: list[str], highs: dict[str, int]) -> dict[str, Any]:
@@ -128,15 +132,15 @@ def reference_markdown() -> str:
         "# Recipe reference",
         "Every key a recipe may hold. Anything else is refused, with the nearest known word.",
     ]
-    for name, shape in SHAPES.items():
+    for name, shape in shapes().items():
         parts += [f"## {_title(name)}", shape.doc]
         if name != "step":
             parts.append(_table(shape.keys.values()))
             continue
-        parts.append(_table(key for key in shape.keys.values() if len(key.only) != 1))
-        for kind in STEP_TYPES:
-            own = [key for key in shape.keys.values() if key.only == (kind,)]
-            parts += [f"### `{kind}` steps", _table(own)]
+        own = {key.name for syntax in STEPS.syntaxes.values() for key in syntax.keys}
+        parts.append(_table(key for key in shape.keys.values() if key.name not in own))
+        for kind, syntax in STEPS.syntaxes.items():
+            parts += [f"### `{kind}` steps", _table(syntax.keys)]
     return "\n\n".join(parts) + "\n"
 
 
@@ -155,11 +159,7 @@ def _table(keys: Iterable[Key]) -> str:
 def _meaning(key: Key) -> str:
     doc = key.doc.replace("|", "\\|")
     doc = f"{doc} **Required.**" if key.required else doc
-    return f"{doc} Only on {_listed(key.only)} steps." if len(key.only) > 1 else doc
-
-
-def _listed(words: tuple[str, ...]) -> str:
-    return ", ".join(words[:-1]) + " and " + words[-1]
+    return f"{doc} Only on {listed(key.only)} steps." if len(key.only) > 1 else doc
 
 
 def _value(key: Key) -> str:

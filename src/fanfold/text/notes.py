@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 from fanfold.text import parse
 from fanfold.text.diagnostics import Fix, Report, Source, Span, nearest
@@ -69,6 +69,15 @@ def quoted(text: str) -> str:
 def with_article(word: str) -> str:
     """`a step`, `an input`."""
     return ("an " if word[0] in "aeiou" else "a ") + word
+
+
+def listed(words: Sequence[str], last: str = "and") -> str:
+    """Words as a sentence has them.
+
+    >>> listed(("run", "prompt", "steps"), "or")
+    'run, prompt or steps'
+    """
+    return f"{', '.join(words[:-1])} {last} {words[-1]}" if len(words) > 1 else "".join(words)
 
 
 def json_type(value: JSON) -> str:

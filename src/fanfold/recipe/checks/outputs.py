@@ -7,51 +7,19 @@ anything, and a path into it is judged when the run gets there.
 
 from __future__ import annotations
 
-from typing import TypeAlias, cast
-
-from msgspec import Struct
-
 from fanfold.recipe.drafts.draft import Draft
+from fanfold.recipe.language.known_outputs import ANYTHING, TEXT, Anything, Fields, Known, ListOf, Text
 from fanfold.text import parse
 from fanfold.text.notes import Notes, quoted
-
-Known: TypeAlias = "Anything | Text | ListOf | Fields"
-
-
-class Anything(Struct, frozen=True):
-    """Nothing is known."""
-
-
-class Text(Struct, frozen=True):
-    """Text: no path leads into it."""
-
-
-class ListOf(Struct, frozen=True):
-    """A list, one element per item."""
-
-    element: Known
-
-
-class Fields(Struct, frozen=True):
-    """An object with exactly these fields."""
-
-    fields: dict[str, Known]
-
-
-ANYTHING = Anything()
-TEXT = Text()
-APPROVAL = Fields(dict.fromkeys(("decision", "by", "comment", "edited"), ANYTHING))
 
 
 def declared_names(draft: Draft) -> dict[str, Known]:
     """The names of `outputs`, in order."""
     names = draft.facts.output_names
     if names is None:
-        names = dict.fromkeys(
-            (item.text for item in draft.entries.scalars("outputs")), cast(object, ANYTHING)
-        )
+        names = {item.text: ANYTHING for item in draft.entries.scalars("outputs")}
         draft.facts.output_names = names
-    return cast("dict[str, Known]", names)
+    return names
 
 
 def output_of(draft: Draft) -> Known:
@@ -64,7 +32,7 @@ def output_of(draft: Draft) -> Known:
             # In the place of an item that failed stands `{"error": …}`, whatever the others give.
             known = ListOf(ANYTHING if draft.facts.inline else known)
         draft.facts.known_output = known
-    return cast(Known, known)
+    return known
 
 
 def _single_output(draft: Draft) -> Known:
@@ -72,17 +40,11 @@ def _single_output(draft: Draft) -> Known:
     if draft.phase:
         tasks = draft.inner.drafts if draft.inner is not None else []
         return Fields({"tasks": Fields({task.id: output_of(task) for task in tasks}), "summary": TEXT})
-    if not entries.lacks("output_schema") or draft.type is None:
+    if not entries.lacks("output_schema") or draft.syntax is None:
         return ANYTHING
     if not entries.lacks("outputs"):
         return Fields(declared_names(draft)) if "outputs" in entries.nodes else ANYTHING
-    if draft.type == "approval":
-        return APPROVAL
-    if draft.type in {"agent", "command"}:
-        return TEXT
-    if draft.type == "group":
-        return _group_output(draft)
-    return ANYTHING
+    return _group_output(draft) if draft.inner is not None else draft.syntax.gives
 
 
 def _group_output(draft: Draft) -> Known:

@@ -20,14 +20,14 @@ from fanfold.kernel.plan import EVERYTHING, WorkspaceMode
 from fanfold.recipe.checks.unit import Unit
 from fanfold.recipe.drafts.draft import Draft
 from fanfold.recipe.drafts.roles import NamedRole
-from fanfold.recipe.language.keys import ATTEMPTING
 from fanfold.text import parse
-from fanfold.text.notes import Notes, quoted
+from fanfold.text.notes import Notes, quoted, with_article
 
 
 def settle_posture(draft: Draft, unit: Unit) -> None:
     """Decide posture, sets and workspace of one step, and refuse what contradicts them."""
-    if draft.type not in ATTEMPTING:
+    syntax = draft.syntax
+    if syntax is None or syntax.workspace == "none":
         return
     entries = draft.entries
     notes = unit.notes
@@ -44,7 +44,7 @@ def settle_posture(draft: Draft, unit: Unit) -> None:
             entries.keys["write_set"],
             hint,
         )
-    if draft.type == "agent":
+    if syntax.writes:
         writes = not reason and not (entries.has("write_set") and not claims)
     else:
         writes = claims and not reason
@@ -52,14 +52,16 @@ def settle_posture(draft: Draft, unit: Unit) -> None:
     if said == "writer" and not writes and role_known:
         message = f"{reason or 'without a write_set it reads'}; {quoted('posture')} can only narrow"
         notes.error("recipe.conflicting_keys", message, entries.nodes["posture"])
-    snapshot = writes or (draft.type == "command" and not claims)
+    snapshot = writes or (syntax.workspace == "scratch" and not claims)
     usual: WorkspaceMode = "isolated" if snapshot else "shared"
     said_mode = cast("WorkspaceMode | None", entries.text("workspace_mode"))
     mode = said_mode or unit.defaults.workspace_mode or usual
-    if draft.type == "function":
+    if syntax.workspace == "project":
         mode = "shared"
         if said_mode == "isolated":
-            message = "a function is Python code of this process and works in the project itself"
+            message = (
+                f"{with_article(syntax.name)} is Python code of this process and works in the project itself"
+            )
             hint = "leave it out, or run the code as a command"
             notes.error("recipe.conflicting_keys", message, entries.nodes["workspace_mode"], hint)
     draft.facts.posture = "writer" if writes else "read_only"

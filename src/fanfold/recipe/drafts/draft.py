@@ -14,6 +14,7 @@ from __future__ import annotations
 from msgspec import Struct
 
 from fanfold.recipe.drafts.facts import Facts
+from fanfold.recipe.language.step_syntax import StepSyntax
 from fanfold.text.diagnostics import Span
 from fanfold.text.entries import Entries
 from fanfold.text.parse import Scalar
@@ -83,7 +84,7 @@ class Draft:
 
     __slots__ = (
         "dependents", "entries", "facts", "id", "implied", "inner", "item_name", "narrowed", "order", "path",
-        "phase", "placed", "reads", "repeat", "scope", "type", "used", "written",
+        "phase", "placed", "reads", "repeat", "scope", "syntax", "used", "written",
     )  # fmt: skip
 
     def __init__(self, step_id: str, entries: Entries, scope: Scope, path: str) -> None:
@@ -92,7 +93,8 @@ class Draft:
         self.scope = scope
         self.path = path
         self.order = len(scope.drafts)
-        self.type: str | None = None
+        self.syntax: StepSyntax | None = None
+        """How steps of its type are written; None when the type could not be told."""
         self.phase = False
         self.inner: Scope | None = None
         self.repeat: Entries | None = None
@@ -109,6 +111,10 @@ class Draft:
         self.used = False
         """Some other step, an expression or an output looks at it."""
         self.facts = Facts()
+
+    @property
+    def type(self) -> str | None:
+        return self.syntax.name if self.syntax is not None else None
 
     def names(self) -> frozenset[str]:
         """What the step's own fields may name."""

@@ -6,6 +6,7 @@ from msgspec import Struct, field
 
 from fanfold.kernel.plan import EVERYTHING, JSON, Output, Posture, Retry, Value, WorkspaceMode
 from fanfold.recipe.drafts.roles import NamedRole
+from fanfold.recipe.language.known_outputs import Known
 from fanfold.text.entries import Entries
 
 
@@ -16,9 +17,9 @@ class PhaseParts(Struct):
     verify: Entries | None = None
     converge: Entries | None = None
     reviewer: NamedRole | None = None
-    critic: NamedRole | None = None
     gate: str = ""
-    run: tuple[str, ...] = ()
+    judge: object = None
+    """What the gate keeps of what was said about it."""
 
 
 class Facts(Struct):
@@ -40,11 +41,8 @@ class Facts(Struct):
     posture: Posture = "read_only"
     workspace_mode: WorkspaceMode = "shared"
     role: NamedRole | None = None
-    prompt: str | None = None
-    run: tuple[str, ...] = ()
-    env: dict[str, str] = field(default_factory=dict)
-    approve: str = ""
-    show: str | None = None
+    body: Struct | None = None
+    """What a leaf step says with the keys of its type."""
     workflow: str = ""
     """Key of the sub-workflow in the root plan."""
     child_writes: bool = False
@@ -52,6 +50,5 @@ class Facts(Struct):
     child_claims: str = ""
     """Path of the first step in the sub-workflow that declares a `write_set`."""
     phase: PhaseParts = field(default_factory=PhaseParts)
-    output_names: dict[str, object] | None = None
-    known_output: object = None
-    """Remembered by `outputs`, which alone knows what they mean."""
+    output_names: dict[str, Known] | None = None
+    known_output: Known | None = None

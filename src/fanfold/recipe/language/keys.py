@@ -1,15 +1,12 @@
-"""Every key of the recipe language, once, as data; see `text.shapes` for what a row means.
+"""The keys of the recipe language that belong to no step type and no kind of gate, once, as data.
 
-`only` lists the step types for which a step key makes sense; empty means all of them.
+See `text.shapes` for what a row means. What a type of step or a kind of gate adds stands with it, in `types`
+and `gates`; `schema` puts everything together.
 """
 
 from __future__ import annotations
 
-from fanfold.text.shapes import Key, Shape, shape
-
-STEP_TYPES = ("agent", "function", "command", "workflow", "approval", "group")
-ATTEMPTING = ("agent", "function", "command")
-"""Types that run attempts of their own: only they can be retried, cached, or touch a workspace."""
+from fanfold.text.shapes import Key, shape
 
 RETRY_CLASSES = ("timeout", "transport", "rate_limit", "invalid_output", "agent")
 MAX_DURATION_MS = 366 * 24 * 3_600_000
@@ -118,27 +115,24 @@ REPEAT = shape(
     Key("max_iterations", "integer", "Iterations at most.", "2", 1, 5),
 )
 
-STEP = shape(
-    "step",
-    "One step. Its type follows from the key that says what it does.",
+STEP_KEYS = (
     Key("id", "id", "Unique in its scope; the step's address.", required=True),
     Key("description", "text", "What the step is for."),
-    Key("type", "word", "Inferred from the other keys when not given.", words=STEP_TYPES),
+    Key("type", "word", "Inferred from the other keys when not given."),
     Key("depends_on", "ids", "Steps of the same scope that come first. A reference implies its edge."),
     Key("when", "expression", "False skips the step; its dependents run and see null."),
     Key("for_each", "expression", "A list; one instance per item, addressed `id[0]`, `id[1]` …."),
     Key("as", "identifier", "Name of the item.", default="item"),
     Key("max_items", "integer", "The longest list `for_each` may give.", "100", 1, 10_000),
     Key("repeat", "object", "Run again until an expression holds, addressed `id#1`, `id#2` ….", of="repeat"),
-    Key("read_set", "globs", "Files the step reads.", default="`**/*`", only=ATTEMPTING),
-    Key("write_set", "globs", "Files the step may change.", "`**/*` for writers", only=ATTEMPTING),
+    Key("read_set", "globs", "Files the step reads.", default="`**/*`"),
+    Key("write_set", "globs", "Files the step may change.", "`**/*` for writers"),
     Key(
         "posture",
         "word",
         "`read_only` narrows the step and, on a group or workflow, everything inside.",
         default="derived from the role",
         words=("read_only", "writer"),
-        only=(*ATTEMPTING, "workflow", "group"),
     ),
     Key(
         "workspace_mode",
@@ -146,7 +140,6 @@ STEP = shape(
         "Work in the shared workspace or in a snapshot of it.",
         default="shared for readers, isolated for writers",
         words=("shared", "isolated"),
-        only=ATTEMPTING,
     ),
     Key(
         "merge",
@@ -154,7 +147,6 @@ STEP = shape(
         "What becomes of an isolated writer's changes.",
         default="auto",
         words=("auto", "propose", "discard"),
-        only=ATTEMPTING,
     ),
     Key(
         "on_conflict",
@@ -162,28 +154,24 @@ STEP = shape(
         "What happens when the merge of an isolated writer conflicts.",
         default="fail",
         words=("fail", "resolve"),
-        only=ATTEMPTING,
     ),
     Key(
         "output_schema",
         "schema",
         "JSON Schema of the output, which is then a value and not text.",
-        only=(*ATTEMPTING, "workflow", "group"),
     ),
     Key(
         "outputs",
         "identifiers",
         "Names in the output object; `steps.x.name` then means `steps.x.output.name`.",
-        only=(*ATTEMPTING, "workflow", "group"),
     ),
     Key(
         "inputs",
         "values",
         "Name to state path, template or literal (`{literal: …}`).",
-        only=("agent", "function", "workflow"),
     ),
     Key("timeout", "duration", "Per attempt, from its start.", "none; the run's holds", 1, MAX_DURATION_MS),
-    Key("retry", "object", "When a failed attempt is tried again.", of="retry", only=ATTEMPTING),
+    Key("retry", "object", "When a failed attempt is tried again.", of="retry"),
     Key(
         "on_failure",
         "word",
@@ -196,36 +184,17 @@ STEP = shape(
         "boolean",
         "Reuse the output of an equal step; read-only steps only.",
         "false",
-        only=ATTEMPTING,
     ),
-    Key("agent", "text", "Role, `name` or `name@version`.", default="default", only=("agent",)),
-    Key("subagent", "text", "Another word for `agent`.", only=("agent",), alias="agent"),
-    Key("role", "text", "Another word for `agent`.", only=("agent",), alias="agent"),
-    Key(
-        "prompt", "template", "The task. Without one the role's own prompt template is used.", only=("agent",)
-    ),
-    Key("task", "template", "Another word for `prompt`.", only=("agent",), alias="prompt"),
-    Key("model", "text", "Model to use.", default="the role's", only=("agent",)),
-    Key("reasoning_effort", "text", "How hard the model thinks.", "the role's", only=("agent",)),
-    Key("max_turns", "integer", "Turns of the session.", "the role's", 1, 1_000, only=("agent",)),
-    Key("tools", "texts", "Tools allowed; may only narrow the role's.", "the role's", only=("agent",)),
-    Key("handler", "text", "Registered name, or `package.module:callable`.", only=("function",)),
-    Key(
-        "run",
-        "arguments",
-        "Command as a list of arguments; text is split, never given to a shell.",
-        only=("command",),
-    ),
-    Key("env", "variables", "Environment variables for the command.", only=("command",)),
-    Key("network", "boolean", "Allow the command to use the network.", "false", only=("command",)),
-    Key("workflow", "text", "`name@version`, or `./file.yaml` relative to this file.", only=("workflow",)),
-    Key("approve", "template", "The question put to a person.", only=("approval",)),
-    Key("show", "template", "What the person sees with the question.", only=("approval",)),
-    Key("choices", "texts", "Answers that complete the step.", "approve or reject", only=("approval",)),
-    Key("default", "text", "The answer when `timeout` passes.", only=("approval",)),
-    Key("steps", "objects", "Inner steps; they may refer to outer ones.", of="step", only=("group",)),
-    Key("output", "output", "Output of the group.", "its last declared step's output", only=("group",)),
 )
+"""Keys of every step. The types add their own (`types`), and the words of `type` are their names."""
+
+TAKEN_BY_SOME = frozenset(
+    (
+        "read_set", "write_set", "posture", "workspace_mode", "merge", "on_conflict", "output_schema",
+        "outputs", "inputs", "retry", "cache",
+    )
+)  # fmt: skip
+"""Those of them that a step has only if its type takes them."""
 
 PHASE = shape(
     "phase",
@@ -259,30 +228,14 @@ REVIEW = shape(
     Key("agent", "text", "Their role.", default="critic"),
 )
 
-VERIFY = shape(
-    "verify",
-    "The gate of a phase. One that cannot be evaluated fails, never passes.",
-    Key(
-        "gate",
-        "word",
-        "Who decides.",
-        words=("command", "tests", "lint", "critic", "approval"),
-        required=True,
-    ),
-    Key("run", "arguments", "Command of the gate; `tests` and `lint` may leave it to the project."),
-    Key("agent", "text", "Role of a `critic` gate.", default="critic"),
+VERIFY_KEYS = (
+    Key("gate", "word", "Who decides.", required=True),
     Key("on_fail", "word", "What a failing gate does.", default="iterate", words=("iterate", "stop")),
 )
+"""Keys of every gate. The kinds add their own (`gates`), and the words of `gate` are their names."""
 
 CONVERGE = shape(
     "converge",
     "How often a phase may iterate until its gate passes.",
     Key("max_iterations", "integer", "Iterations at most.", "2", 1, 5),
 )
-
-SHAPES: dict[str, Shape] = {
-    shape.name: shape
-    for shape in (
-        RECIPE, INPUT, LIMITS, BUDGET, DEFAULTS, STEP, RETRY, REPEAT, PHASE, REVIEW, VERIFY, CONVERGE,
-    )
-}  # fmt: skip

@@ -4,12 +4,48 @@ from __future__ import annotations
 
 from typing import ClassVar, Literal
 
+from msgspec.structs import replace
+
 from fanfold.kernel.plan import Traits
+from fanfold.recipe.checks.references import Place
+from fanfold.recipe.checks.unit import Unit
+from fanfold.recipe.drafts.draft import Draft
+from fanfold.recipe.drafts.roles import NamedRole, find_role
+from fanfold.recipe.language.known_outputs import TEXT
+from fanfold.recipe.language.step_syntax import ATTEMPT_KEYS, StepSyntax
 from fanfold.recipe.types.body import Body
+from fanfold.recipe.types.grammar import LeafGrammar
+from fanfold.text.entries import Entries
+from fanfold.text.notes import Notes, quoted
+from fanfold.text.parse import Mapping, Scalar
+from fanfold.text.shapes import Key
+from fanfold.text.template import Hole, TemplateError, parse_template
+
+SYNTAX = StepSyntax(
+    name="agent",
+    decided_by=("prompt",),
+    hinted_by=("agent",),
+    keys=(
+        Key("agent", "text", "Role, `name` or `name@version`.", default="default"),
+        Key("subagent", "text", "Another word for `agent`.", alias="agent"),
+        Key("role", "text", "Another word for `agent`.", alias="agent"),
+        Key("prompt", "template", "The task. Without one the role's own prompt template is used."),
+        Key("task", "template", "Another word for `prompt`.", alias="prompt"),
+        Key("model", "text", "Model to use.", default="the role's"),
+        Key("reasoning_effort", "text", "How hard the model thinks.", "the role's"),
+        Key("max_turns", "integer", "Turns of the session.", "the role's", 1, 1_000),
+        Key("tools", "texts", "Tools allowed; may only narrow the role's.", "the role's"),
+    ),
+    takes=ATTEMPT_KEYS | {"inputs"},
+    workspace="own",
+    writes=True,
+    answers=True,
+    gives=TEXT,
+)
 
 
 class AgentBody(Body, frozen=True, omit_defaults=True, gc=False):
-    type: ClassVar[str] = "agent"
+    syntax: ClassVar[StepSyntax] = SYNTAX
     agent: str = "default"
     """Role name, without its version."""
     agent_version: str | None = None
@@ -32,3 +68,76 @@ class AgentBody(Body, frozen=True, omit_defaults=True, gc=False):
 
     def traits(self) -> Traits:
         return Traits(role=self.agent, continues=self.continue_from)
+
+
+class AgentGrammar(LeafGrammar[AgentBody]):
+    body = AgentBody
+
+    def read(self, draft: Draft, unit: Unit, place: Place) -> AgentBody:
+        entries = draft.entries
+        role = _role(entries, unit)
+        draft.facts.role = role
+        _check_tools(entries, role.facts.tools, unit.notes)
+        return AgentBody(
+            agent=role.name,
+            agent_version=role.version,
+            prompt=_prompt(draft, role, unit, place),
+            model=entries.text("model") or unit.defaults.model,
+            reasoning_effort=entries.text("reasoning_effort"),
+            max_turns=entries.integer("max_turns"),
+            tools=tuple(item.text for item in entries.scalars("tools")) if "tools" in entries.nodes else None,
+        )
+
+    def complete(self, draft: Draft, said: AgentBody) -> AgentBody:
+        summaries = tuple(name for name in draft.facts.depends_on if name not in draft.placed)
+        return replace(said, summaries=summaries) if summaries else said
+
+
+def _role(entries: Entries, unit: Unit) -> NamedRole:
+    node = entries.nodes.get("agent")
+    if isinstance(node, Scalar):
+        return find_role(node.text, node, unit.around, unit.notes)
+    return find_role(unit.defaults.agent or "default", None, unit.around, unit.notes)
+
+
+def _prompt(draft: Draft, role: NamedRole, unit: Unit, place: Place) -> str | None:
+    entries = draft.entries
+    prompt = entries.nodes.get("prompt")
+    if isinstance(prompt, Scalar):
+        if not prompt.text.strip():
+            unit.notes.error("recipe.bad_value", "the prompt is empty", prompt)
+        return unit.references.template(prompt, Place(draft, draft.scope, place.names, placing=True))
+    if entries.lacks("prompt") and role.facts.prompt_template:
+        _check_prompt_template(draft, role.name, role.facts.prompt_template, unit.notes)
+    elif entries.lacks("prompt") and entries.lacks("inputs") and role.known:
+        message = f"step {quoted(draft.id)} has neither {quoted('prompt')} nor {quoted('inputs')}"
+        hint = f"role {quoted(role.name)} has no prompt template of its own"
+        unit.notes.error("recipe.missing_key", message, entries.head(), hint)
+    return None
+
+
+def _check_prompt_template(draft: Draft, role: str, text: str, notes: Notes) -> None:
+    """What a role's own template asks for must be among the inputs of the step."""
+    given = draft.entries.nodes.get("inputs")
+    known = [key.text for key, _ in given.entries] if isinstance(given, Mapping) else []
+    whose = f"the prompt template of role {quoted(role)}"
+    try:
+        paths = [part.path for part in parse_template(text) if isinstance(part, Hole)]
+    except TemplateError as error:
+        notes.error("recipe.bad_template", f"{whose} cannot be used: {error.message}", draft.entries.head())
+        return
+    for path in paths:
+        if path.root != "inputs":
+            message = f"{whose} asks for {quoted(path.text)}, and may ask for inputs alone"
+            notes.error("recipe.bad_template", message, draft.entries.head())
+        elif path.parts[0] not in known:
+            message = f"{whose} asks for {quoted(path.text)}, which step {quoted(draft.id)} does not give"
+            hint = notes.did_you_mean(str(path.parts[0]), known) or "write it in the step's inputs"
+            notes.error("recipe.bad_template", message, draft.entries.head(), hint)
+
+
+def _check_tools(entries: Entries, allowed: tuple[str, ...] | None, notes: Notes) -> None:
+    for item in entries.scalars("tools"):
+        if allowed is not None and item.text not in allowed:
+            hint = notes.did_you_mean(item.text, allowed) or "a step may only narrow the tools of its role"
+            notes.error("recipe.bad_value", f"the role has no tool {quoted(item.text)}", item, hint)

@@ -5,11 +5,33 @@ from __future__ import annotations
 from typing import ClassVar
 
 from fanfold.kernel.plan import Traits
+from fanfold.recipe.checks.references import Place
+from fanfold.recipe.checks.unit import Unit
+from fanfold.recipe.drafts.draft import Draft
+from fanfold.recipe.language.known_outputs import ANYTHING, Fields
+from fanfold.recipe.language.step_syntax import StepSyntax
 from fanfold.recipe.types.body import Body
+from fanfold.recipe.types.grammar import LeafGrammar
+from fanfold.text.entries import Entries
+from fanfold.text.notes import Notes, quoted
+from fanfold.text.parse import Scalar
+from fanfold.text.shapes import Key
+
+SYNTAX = StepSyntax(
+    name="approval",
+    decided_by=("approve",),
+    keys=(
+        Key("approve", "template", "The question put to a person."),
+        Key("show", "template", "What the person sees with the question."),
+        Key("choices", "texts", "Answers that complete the step.", "approve or reject"),
+        Key("default", "text", "The answer when `timeout` passes."),
+    ),
+    gives=Fields(dict.fromkeys(("decision", "by", "comment", "edited"), ANYTHING)),
+)
 
 
 class ApprovalBody(Body, frozen=True, omit_defaults=True, gc=False):
-    type: ClassVar[str] = "approval"
+    syntax: ClassVar[StepSyntax] = SYNTAX
     approve: str
     show: str | None = None
     choices: tuple[str, ...] = ()
@@ -22,3 +44,28 @@ class ApprovalBody(Body, frozen=True, omit_defaults=True, gc=False):
             waits="person",
             at_timeout="fail" if self.default is None else "complete",
         )
+
+
+class ApprovalGrammar(LeafGrammar[ApprovalBody]):
+    body = ApprovalBody
+
+    def read(self, draft: Draft, unit: Unit, place: Place) -> ApprovalBody:
+        entries, references = draft.entries, unit.references
+        question, shown = entries.nodes.get("approve"), entries.nodes.get("show")
+        asked = references.template(question, place) if isinstance(question, Scalar) else ""
+        show = references.template(shown, place) if isinstance(shown, Scalar) else None
+        choices = tuple(item.text for item in entries.scalars("choices"))
+        _check_choices(entries, choices, unit.notes)
+        return ApprovalBody(approve=asked, show=show, choices=choices, default=entries.text("default"))
+
+
+def _check_choices(entries: Entries, choices: tuple[str, ...], notes: Notes) -> None:
+    if "choices" in entries.nodes and (not choices or len(set(choices)) < len(choices) or "" in choices):
+        message = "choices must be different from each other, and at least one"
+        notes.error("recipe.bad_value", message, entries.nodes["choices"])
+    default = entries.nodes.get("default")
+    allowed = choices or ("approve", "reject")
+    readable = "choices" in entries.nodes or not entries.has("choices")
+    if isinstance(default, Scalar) and default.text not in allowed and readable:
+        hint = notes.did_you_mean(default.text, allowed) or "use one of " + ", ".join(allowed)
+        notes.error("recipe.bad_value", f"{quoted(default.text)} is no choice", default, hint)

@@ -12,21 +12,23 @@ import msgspec
 from msgspec import Struct
 
 from fanfold.kernel.plan import PLAIN, LeafAction, Step, Traits
+from fanfold.recipe.language.step_syntax import StepSyntax
 
 
 class Body(Struct, frozen=True, omit_defaults=True, gc=False):
-    """What one step says; `type` is the word recipes use."""
+    """What one step says; `syntax` is how recipes say it."""
 
-    type: ClassVar[str]
+    syntax: ClassVar[StepSyntax]
 
     def traits(self) -> Traits:
         """How a step that says this is scheduled."""
-        return PLAIN
+        workspace = self.syntax.workspace
+        return PLAIN if workspace == PLAIN.workspace else Traits(workspace=workspace)
 
     def action(self) -> LeafAction:
         """The action of a step that says this."""
         # By way of JSON, so that a plan that was just compiled equals one that was read.
-        return LeafAction(self.type, msgspec.json.decode(msgspec.json.encode(self)), self.traits())
+        return LeafAction(self.syntax.name, msgspec.json.decode(msgspec.json.encode(self)), self.traits())
 
 
 B = TypeVar("B", bound=Body)
@@ -35,10 +37,10 @@ B = TypeVar("B", bound=Body)
 def read_body(shape: type[B], step: Step) -> B:
     """What a step of this type says."""
     action = step.action
-    assert isinstance(action, LeafAction) and action.type == shape.type
+    assert isinstance(action, LeafAction) and action.type == shape.syntax.name
     return msgspec.convert(action.body, shape)
 
 
 def find_body(shape: type[B], step: Step) -> B | None:
     """The same for a step that may be of another type."""
-    return read_body(shape, step) if step.type == shape.type else None
+    return read_body(shape, step) if step.type == shape.syntax.name else None

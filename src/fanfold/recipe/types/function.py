@@ -4,13 +4,39 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from fanfold.kernel.plan import Traits
+from fanfold.recipe.checks.references import Place
+from fanfold.recipe.checks.unit import Unit
+from fanfold.recipe.drafts.draft import Draft
+from fanfold.recipe.language.step_syntax import ATTEMPT_KEYS, StepSyntax
 from fanfold.recipe.types.body import Body
+from fanfold.recipe.types.grammar import LeafGrammar
+from fanfold.text.notes import quoted
+from fanfold.text.parse import Scalar
+from fanfold.text.shapes import Key
+
+SYNTAX = StepSyntax(
+    name="function",
+    decided_by=("handler",),
+    keys=(Key("handler", "text", "Registered name, or `package.module:callable`."),),
+    takes=ATTEMPT_KEYS | {"inputs"},
+    workspace="project",
+)
 
 
 class FunctionBody(Body, frozen=True, omit_defaults=True, gc=False):
-    type: ClassVar[str] = "function"
+    syntax: ClassVar[StepSyntax] = SYNTAX
     handler: str
 
-    def traits(self) -> Traits:
-        return Traits(workspace="project")
+
+class FunctionGrammar(LeafGrammar[FunctionBody]):
+    body = FunctionBody
+
+    def read(self, draft: Draft, unit: Unit, place: Place) -> FunctionBody:
+        del place
+        node = draft.entries.nodes.get("handler")
+        if isinstance(node, Scalar) and not unit.around.is_handler(node.text):
+            hint = unit.notes.did_you_mean(node.text, list(unit.around.handler_names()))
+            message = f"there is no handler {quoted(node.text)}"
+            hint = hint or "register it with @fanfold.function, or name it package.module:callable"
+            unit.notes.error("recipe.unknown_handler", message, node, hint)
+        return FunctionBody(handler=draft.entries.text("handler") or "")

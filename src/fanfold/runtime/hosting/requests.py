@@ -112,7 +112,7 @@ def _find_approval(state: State, path: str) -> Node:
         raise NotFoundError(
             "step.not_found", f"this run has no step {path}", hint="fanfold inspect RUN --steps"
         )
-    if node.step.type != ApprovalBody.type:
+    if node.step.type != ApprovalBody.syntax.name:
         raise AuthorError("approval.not_one", f"{path} is not an approval but a {node.step.type} step")
     if node.status in TERMINAL:
         raise AuthorError("approval.closed", f"{path} is {node.status} already")

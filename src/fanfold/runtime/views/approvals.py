@@ -32,7 +32,7 @@ def open_approvals(tree: RunTree) -> list[OpenApproval]:
 
 def is_open(node: Node) -> bool:
     """Whether this is an approval that waits for its answer."""
-    return node.status == WAITING and node.step.type == ApprovalBody.type
+    return node.status == WAITING and node.step.type == ApprovalBody.syntax.name
 
 
 def read_approval(tree: RunTree, node: Node) -> OpenApproval:

@@ -198,7 +198,7 @@ def _texts(step: Step) -> str:
 def _with_prompts(plan: Plan, prompts: Mapping[str, str]) -> Plan:
     known = {step.id: step for step in plan.steps}
     for name in prompts:
-        if name not in known or known[name].type != AgentBody.type:
+        if name not in known or known[name].type != AgentBody.syntax.name:
             raise AuthorError("fork.bad_prompt", f"{name!r} is not a top-level agent step of this run")
     steps = tuple(
         _with_prompt(plan, step, prompts[step.id]) if step.id in prompts else step for step in plan.steps

@@ -1,8 +1,8 @@
 """Survey: read every step of a scope, name it, and tell what type it is.
 
 Rules
-* The type follows from the key that says what the step does (`prompt`, `workflow`, `handler`, `run`,
-  `approve`, `steps`). Two such keys, or a `type` that says otherwise, are a conflict.
+* The type follows from the key that says what the step does (`prompt`, `run`, `steps` …; the table of types
+  has them). Two such keys, or a `type` that says otherwise, are a conflict.
 * A key that makes no sense for the type is a conflict at that key, not silently ignored: an author who
   writes `retry` on a group believes that it does something.
 * A step whose type cannot be told keeps everything else, so that its other problems are found too.
@@ -13,19 +13,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from fanfold.recipe.drafts.draft import Draft, Scope
-from fanfold.recipe.language.keys import REPEAT, STEP
+from fanfold.recipe.language.keys import REPEAT
+from fanfold.recipe.language.step_syntax import StepSyntax
+from fanfold.recipe.types.table import STEPS
 from fanfold.text.entries import Entries, read_entries
-from fanfold.text.notes import Notes, quoted, with_article
+from fanfold.text.notes import Notes, listed, quoted, with_article
 from fanfold.text.parse import Node, Scalar
+from fanfold.text.shapes import Key
 
-DECIDING: dict[str, str] = {
-    "prompt": "agent",
-    "workflow": "workflow",
-    "handler": "function",
-    "run": "command",
-    "approve": "approval",
-    "steps": "group",
-}
 RESERVED_NAMES = frozenset({"inputs", "steps", "index", "iteration", "feedback", "digest", "output"})
 """Names that mean something already and cannot name an item."""
 
@@ -39,7 +34,7 @@ templates, and an expression that uses one says so.)"""
 def survey_steps(nodes: Iterable[Node], scope: Scope, notes: Notes, prefix: str, *, narrowed: bool) -> None:
     """Read the steps of one scope, and of the groups inside it."""
     for node in nodes:
-        entries = read_entries(node, STEP, notes)
+        entries = read_entries(node, STEPS.shape, notes)
         if entries is not None:
             draft = new_draft(entries, scope, notes, prefix)
             draft.narrowed = narrowed
@@ -92,7 +87,7 @@ def _item_name(entries: Entries, notes: Notes) -> str:
 
 def _survey_step(draft: Draft, notes: Notes) -> None:
     entries = draft.entries
-    draft.type = _tell_type(draft, notes)
+    draft.syntax = _tell_type(draft, notes)
     survey_map(draft, notes)
     if "repeat" in entries.nodes:
         draft.repeat = read_entries(entries.nodes["repeat"], REPEAT, notes)
@@ -112,34 +107,38 @@ def survey_body(draft: Draft, nodes: list[Node], notes: Notes, extra: frozenset[
     survey_steps(nodes, draft.inner, notes, draft.path + "/", narrowed=narrowed)
 
 
-def _tell_type(draft: Draft, notes: Notes) -> str | None:
+def _tell_type(draft: Draft, notes: Notes) -> StepSyntax | None:
     entries = draft.entries
-    deciding = [name for name in entries.keys if name in DECIDING]
+    deciding = [name for name in entries.keys if name in STEPS.deciding]
     said = entries.text("type")
     if said is not None:
         foreign = _refuse_foreign_keys(entries, {said}, notes)
-        _need_deciding_key(draft, said, notes, quiet=foreign)
-        return said
+        _need_deciding_key(draft, STEPS.syntaxes[said], notes, quiet=foreign)
+        return STEPS.syntaxes[said]
     if not deciding:
-        if entries.has("agent"):
-            _refuse_foreign_keys(entries, {"agent"}, notes)
-            return "agent"
-        if entries.lacks("type") and not any(name in entries.meant for name in DECIDING):
-            what = "prompt, workflow, handler, run, approve or steps"
+        hinted = next((STEPS.hinting[name] for name in entries.keys if name in STEPS.hinting), None)
+        if hinted is not None:
+            _refuse_foreign_keys(entries, {hinted}, notes)
+            return STEPS.syntaxes[hinted]
+        if entries.lacks("type") and not any(name in entries.meant for name in STEPS.deciding):
             message = (
                 f"step {quoted(draft.id)} does not say what it does" if draft.id else "the step does nothing"
             )
-            notes.error("recipe.missing_key", message, entries.head(), f"give it one of {what}")
+            hint = f"give it one of {listed(list(STEPS.deciding), 'or')}"
+            notes.error("recipe.missing_key", message, entries.head(), hint)
         return None
-    for name in deciding[1:]:
-        written = entries.keys[name].text
-        first = entries.keys[deciding[0]].text
-        message = f"{quoted(written)} makes it {with_article(DECIDING[name])} step, {quoted(first)} "
-        message += f"{with_article(DECIDING[deciding[0]])} step"
+    first, *others = deciding
+    for name in others:
+        message = f"{_makes(entries, name)}, {quoted(entries.keys[first].text)} "
+        message += f"{with_article(STEPS.deciding[first])} step"
         notes.error("recipe.conflicting_keys", message, entries.keys[name], "make two steps of it")
     # Keys of either type are tolerated, or one mistake would be reported many times.
-    _refuse_foreign_keys(entries, {DECIDING[name] for name in deciding}, notes)
-    return DECIDING[deciding[0]]
+    _refuse_foreign_keys(entries, {STEPS.deciding[name] for name in deciding}, notes)
+    return STEPS.syntaxes[STEPS.deciding[first]]
+
+
+def _makes(entries: Entries, name: str) -> str:
+    return f"{quoted(entries.keys[name].text)} makes it {with_article(STEPS.deciding[name])} step"
 
 
 def _refuse_foreign_keys(entries: Entries, types: set[str], notes: Notes) -> bool:
@@ -150,32 +149,27 @@ def _refuse_foreign_keys(entries: Entries, types: set[str], notes: Notes) -> boo
         if not key.only or not types.isdisjoint(key.only):
             continue
         the_type = with_article(min(types))
-        if name in DECIDING:
+        if name in STEPS.deciding:
             decided_otherwise = True
-            message = (
-                f"{quoted(word.text)} makes it {with_article(DECIDING[name])} step, but it is {the_type} step"
-            )
+            message = f"{_makes(entries, name)}, but it is {the_type} step"
         else:
             message = f"{quoted(word.text)} means nothing on {the_type} step"
-        notes.error("recipe.conflicting_keys", message, word, _where_instead(name, types))
+        notes.error("recipe.conflicting_keys", message, word, _where_instead(name, key, types))
     return decided_otherwise
 
 
-def _where_instead(name: str, types: set[str]) -> str:
+def _where_instead(name: str, key: Key, types: set[str]) -> str:
     if name == "retry":
-        return "only agent, function and command steps have attempts to retry"
-    if name == "inputs" and "command" in types:
-        return "place values in `run` or `env` with {{…}}"
-    if name in {"write_set", "read_set", "workspace_mode"} and types & {"group", "workflow"}:
-        return "put it on the steps inside"
-    return ""
+        return f"only {listed(key.only)} steps have attempts to retry"
+    return next((hint for kind in sorted(types) if (hint := STEPS.syntaxes[kind].instead.get(name))), "")
 
 
-def _need_deciding_key(draft: Draft, said: str, notes: Notes, *, quiet: bool) -> None:
-    """A type that was said still needs its key; an agent's prompt may come from the role instead."""
-    if said == "agent" or quiet:
+def _need_deciding_key(draft: Draft, said: StepSyntax, notes: Notes, *, quiet: bool) -> None:
+    """A type that was said still needs its key, unless a weaker one can do."""
+    if said.hinted_by or quiet:
         return
-    needed = next(name for name, kind in DECIDING.items() if kind == said)
-    if draft.entries.lacks(needed):
-        message = f"{with_article(said)} step needs {quoted(needed)}"
-        notes.error("recipe.missing_key", message, draft.entries.head())
+    if all(draft.entries.lacks(name) for name in said.decided_by):
+        needed = listed([quoted(name) for name in said.decided_by], "or")
+        notes.error(
+            "recipe.missing_key", f"{with_article(said.name)} step needs {needed}", draft.entries.head()
+        )

@@ -1,0 +1,49 @@
+"""Steps that exist for other steps: groups, and calls of workflows. The kernel knows these two itself."""
+
+from __future__ import annotations
+
+from fanfold.recipe.checks.references import Place
+from fanfold.recipe.checks.unit import Unit
+from fanfold.recipe.checks.values import read_output
+from fanfold.recipe.drafts.draft import Draft
+from fanfold.recipe.language.step_syntax import StepSyntax
+from fanfold.recipe.types.grammar import StepGrammar
+from fanfold.text.shapes import Key
+
+_INSIDE = dict.fromkeys(("read_set", "write_set", "workspace_mode"), "put it on the steps inside")
+
+
+class WorkflowGrammar(StepGrammar):
+    syntax = StepSyntax(
+        name="workflow",
+        decided_by=("workflow",),
+        keys=(Key("workflow", "text", "`name@version`, or `./file.yaml` relative to this file."),),
+        takes=frozenset({"posture", "output_schema", "outputs", "inputs"}),
+        instead=_INSIDE,
+    )
+
+    def check(self, draft: Draft, unit: Unit, place: Place) -> None:
+        """Note the call; what it names is compiled when this file is read."""
+        del place
+        if "workflow" in draft.entries.nodes:
+            unit.calls.append(draft)
+
+
+class GroupGrammar(StepGrammar):
+    syntax = StepSyntax(
+        name="group",
+        decided_by=("steps",),
+        keys=(
+            Key("steps", "objects", "Inner steps; they may refer to outer ones.", of="step"),
+            Key("output", "output", "Output of the group.", "its last declared step's output"),
+        ),
+        takes=frozenset({"posture", "output_schema", "outputs"}),
+        instead=_INSIDE,
+    )
+
+    def check(self, draft: Draft, unit: Unit, place: Place) -> None:
+        """Check the group's output; its steps are checked by themselves."""
+        del place
+        if "output" in draft.entries.nodes and draft.inner is not None:
+            inside = Place(draft, draft.inner, draft.inner.names)
+            draft.facts.output = read_output(draft.entries.nodes["output"], unit.references, inside)
