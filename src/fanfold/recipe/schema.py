@@ -135,7 +135,7 @@ def reference_markdown() -> str:
     for name, shape in shapes().items():
         parts += [f"## {_title(name)}", shape.doc]
         if name != "step":
-            parts.append(_table(shape.keys.values()))
+            parts.append(_table(shape.keys.values(), "gates"))
             continue
         own = {key.name for syntax in STEPS.syntaxes.values() for key in syntax.keys}
         parts.append(_table(key for key in shape.keys.values() if key.name not in own))
@@ -150,16 +150,16 @@ def _title(name: str) -> str:
     )
 
 
-def _table(keys: Iterable[Key]) -> str:
+def _table(keys: Iterable[Key], what: str = "steps") -> str:
     lines = ["| key | value | default | meaning |", "|---|---|---|---|"]
-    lines += [f"| `{key.name}` | {_value(key)} | {key.default} | {_meaning(key)} |" for key in keys]
+    lines += [f"| `{key.name}` | {_value(key)} | {key.default} | {_meaning(key, what)} |" for key in keys]
     return "\n".join(lines)
 
 
-def _meaning(key: Key) -> str:
+def _meaning(key: Key, what: str) -> str:
     doc = key.doc.replace("|", "\\|")
     doc = f"{doc} **Required.**" if key.required else doc
-    return f"{doc} Only on {listed(key.only)} steps." if len(key.only) > 1 else doc
+    return f"{doc} Only on {listed(key.only)} {what}." if len(key.only) > 1 else doc
 
 
 def _value(key: Key) -> str:
