@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from fanfold.agents.backend import SessionFailed, SessionRequest
+from fanfold.agents.entries import Calling, ToolCall
 from fanfold.agents.permissions import Action, Permissions
 from fanfold.agents.toolbox import ToolFailed
 from fanfold.agents.toolbox.catalogue import SessionTools
@@ -608,7 +609,7 @@ def test_a_model_calls_the_tools_of_a_server_in_each_wire_format(model, tmp_path
         assert "is not of type" in second.results["call_1_2"].replace("\\", "")
         assert json.loads(third.results["call_2_1"]) == {"text": "noted"}
         assert (tmp_path / "notes.txt").read_text() == "five\n"
-        assert [entry["tool"] for entry in here.recorder.of("tool_call")] == ["mcp__shop__note"]
+        assert [entry.tool for entry in here.recorder.of(ToolCall)] == ["mcp__shop__note"]
         assert len(starters[0].programs) == 1
         assert starters[0].left() == []
 
@@ -637,8 +638,7 @@ def test_a_session_that_goes_on_after_a_crash_starts_servers_anew_and_a_finished
         with pytest.raises(Killed):
             await here.run(request(tmp_path, mcp_servers=servers), crashed)
         assert starters[0].left() == []
-        again = Recorder()
-        resumed = request(tmp_path, mcp_servers=servers, entries=tuple(crashed.entries))
+        again, resumed = Recorder(), request(tmp_path, mcp_servers=servers, entries=tuple(crashed.entries))
         assert (await here.run(resumed, again)).output == "done"
         assert json.loads(here.provider.asked[1].results["call_1_1"]) == {"text": "fine"}
         over = request(tmp_path, mcp_servers=servers, entries=(*crashed.entries, *again.entries))
@@ -654,7 +654,7 @@ def test_a_session_that_is_cancelled_during_a_call_leaves_no_server(tmp_path):
     async def scene(here):
         calling = asyncio.Event()
         recorder = Recorder()
-        recorder.show = lambda entry: calling.set() if entry["kind"] == "tool_call" else None  # type: ignore[method-assign]  # how the test learns that the call began
+        recorder.show = lambda news: calling.set() if isinstance(news, Calling) else None  # type: ignore[method-assign]  # how the test learns that the call began
         work = asyncio.create_task(here.run(request(tmp_path, mcp_servers={"a": hostile("stall")}), recorder))
         await calling.wait()
         work.cancel()

@@ -7,14 +7,15 @@ from typing import Any
 
 import pytest
 
-from fanfold.agents.backend import Entry, SessionFailed, SessionRequest
+from fanfold.agents.backend import SessionFailed, SessionRequest
+from fanfold.agents.entries import Entry, Input, ToolCall, ToolResult
 from fanfold.agents.pipelines import Pipelines
 from fanfold.agents.redaction import Redactor
 from fanfold.agents.role import Role
 from fanfold.agents.roles.registry import Registry, load_roles
 from fanfold.agents.toolbox.catalogue import SessionTools
 from fanfold.testing.provider import Asked, Call, Reply, answer_with
-from tests.models.sessions import Killed, Recorder, World, play, request
+from tests.models.sessions import Killed, Recorder, World, kinds, play, request
 
 HEAD = """\
 name = "staged"
@@ -48,7 +49,7 @@ def asked(workspace: Path, *stages: dict[str, Any], **given: Any) -> SessionRequ
 
 def again(before: SessionRequest, entries: list[Entry], workspace: Path) -> SessionRequest:
     """The request of the next execution, with what the supervisor hands back."""
-    told = [{"kind": "input", "text": before.prompt}, *entries]
+    told = [Input(text=before.prompt), *entries]
     return asked(workspace, *before.role.pipeline, execution=2, entries=told, read_only=before.role.read_only)
 
 
@@ -76,7 +77,7 @@ def test_stages_run_in_order_and_the_last_one_answers(tmp_path):
         assert (first.model, second.model) == ("gpt-5", "gpt-5-mini")
         assert "Find faults." in second.messages[0].text
         assert result.usage.input_tokens == 20
-        assert [entry["stage"] for entry in here.recorder.entries] == [1, 2, 2, 2, 3, 3, 3]
+        assert [entry.stage for entry in here.recorder.entries] == [1, 2, 2, 2, 3, 3, 3]
 
     play(by_stage, scene)
 
@@ -85,7 +86,7 @@ def test_a_session_without_stages_goes_straight_through(tmp_path):
     async def scene(here):
         result = await run(here, asked(tmp_path))
         assert result.output == "ok"
-        assert "stage" not in here.recorder.entries[0]
+        assert here.recorder.entries[0].stage == 0
 
     play([Reply(text="ok")], scene)
 
@@ -143,8 +144,8 @@ def test_a_tool_stage_changes_what_its_session_may_change(tmp_path):
         result = await run(here, asked(tmp_path, {"model": True}, WRITE))
         assert (tmp_path / "out.txt").read_text() == "words"
         assert result.output["path"] == "out.txt"
-        kinds = [entry["kind"] for entry in here.recorder.entries if entry["stage"] == 2]
-        assert kinds == ["tool_call", "tool_result"]
+        second = kinds([entry for entry in here.recorder.entries if entry.stage == 2])
+        assert second == ["tool_call", "tool_result"]
 
     play([Reply(text="words")], scene)
 
@@ -155,7 +156,7 @@ def test_a_change_that_a_crash_swallowed_is_not_repeated_and_fails_the_session(t
         first = Recorder(stop_at=4)  # behind the record of the call, before the call
         with pytest.raises(Killed):
             await run(here, before, first)
-        assert first.entries[-1]["kind"] == "tool_call"
+        assert isinstance(first.entries[-1], ToolCall)
         for _ in range(2):
             with pytest.raises(SessionFailed) as failed:
                 await run(here, again(before, first.entries, tmp_path))
@@ -262,7 +263,7 @@ def test_a_tool_s_failure_names_its_stage(tmp_path):
         with pytest.raises(SessionFailed) as failed:
             await run(here, asked(tmp_path, READ, DRAFT))
         assert failed.value.failure.message.startswith("stage 1 (look): ")
-        assert here.recorder.of("tool_result")[0]["error"]["code"] == failed.value.failure.code
+        assert here.recorder.of(ToolResult)[0].error.code == failed.value.failure.code
 
     play([], scene)
 
@@ -282,7 +283,7 @@ def test_whoever_is_spoken_to_again_begins_with_the_first_stage(tmp_path):
     async def scene(here):
         before = asked(tmp_path, {"model": True})
         await run(here, before)
-        told = [*again(before, here.recorder.entries, tmp_path).entries, {"kind": "input", "text": "More?"}]
+        told = [*again(before, here.recorder.entries, tmp_path).entries, Input(text="More?")]
         result = await run(here, asked(tmp_path, {"model": True}, prompt="More?", entries=told))
         assert result.output == "second"
         assert here.provider.asked[1].prompt == "More?"

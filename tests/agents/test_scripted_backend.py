@@ -4,10 +4,12 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from fanfold.agents.backend import SessionFailed, SessionResult
 from fanfold.agents.backends.scripted import CALLS_VARIABLE, Script, ScriptedBackend
+from fanfold.agents.entries import E, Entry, ToolResult
 from tests.session_requests import session_request
 
 
@@ -20,7 +22,7 @@ class Session:
 
     def __init__(self, folder: Path, script: str, step: str = "a", **given: Any) -> None:
         self.folder = folder
-        self.entries: list[dict[str, Any]] = []
+        self.entries: list[Entry] = []
         self.backend = ScriptedBackend(Script.load(script, "script.yaml"), folder.parent / "calls")
         self.given = {"step": step, "attempt": 1, "read_only": False, **given}
         self.execution = 0
@@ -37,12 +39,15 @@ class Session:
         async def record(entry: Any, *, may_wait: bool = False) -> None:
             if len(self.entries) >= kill_behind:
                 raise Killed
-            self.entries.append(dict(entry))
+            self.entries.append(entry)
 
         return asyncio.run(self.backend.run(request, record, lambda _: None))
 
     def kinds(self) -> list[str]:
-        return [entry["kind"] for entry in self.entries]
+        return [msgspec.to_builtins(entry)["kind"] for entry in self.entries]
+
+    def of(self, kind: type[E]) -> list[E]:
+        return [entry for entry in self.entries if isinstance(entry, kind)]
 
     def calls(self) -> list[str]:
         return (self.folder.parent / "calls").read_text().splitlines()
@@ -116,7 +121,9 @@ def test_a_refused_write_fails_the_session_with_the_refusal(folder):
 def test_a_tool_that_cannot_is_an_answer_the_agent_lives_with(folder):
     session = Session(folder, "steps: {a: {output: ok, tool_calls: [{tool: read_file, args: {path: gone}}]}}")
     assert session.run().output == "ok"
-    assert session.entries[1]["error"]["code"] == "tool.not_found"
+    error = session.of(ToolResult)[0].error
+    assert error is not None
+    assert error.code == "tool.not_found"
 
 
 @pytest.mark.parametrize("kill_behind", range(6))
@@ -129,7 +136,7 @@ def test_killed_behind_any_entry_it_goes_on_without_repeating_what_was_recorded(
     assert session.entries[: len(before)] == before
     assert (folder / "f").read_text() == "text"
     assert not (folder / "old").exists()
-    results = [entry["id"] for entry in session.entries if entry["kind"] == "tool_result"]
+    results = [entry.id for entry in session.of(ToolResult)]
     assert len(results) == len(set(results))
     assert session.kinds().count("response") == 2
 
@@ -140,7 +147,7 @@ def test_a_write_whose_outcome_is_unknown_is_looked_at_before_it_is_made_again(f
         session.run(kill_behind=2)  # the call is recorded and was made, its result is not
     stamp = (folder / "f").stat().st_ino
     session.run()
-    assert session.entries[2]["outcome"] == "unknown"
+    assert session.of(ToolResult)[0].outcome == "unknown"
     assert (folder / "f").stat().st_ino == stamp
 
 

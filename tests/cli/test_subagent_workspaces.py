@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
+from fanfold.agents.entries import ToolResult
 from fanfold.runtime.operations.by_hand import ask, with_key
 from fanfold.sessions.log import read_children, read_entries, read_evidence
 from fanfold.sessions.opened import Settings
@@ -74,7 +75,7 @@ class Agents:
 
     def has_done(self, child: dict[str, Any], calls: int) -> bool:
         entries = self.store(lambda store: read_entries(store, child["id"]))
-        return len([entry for entry in entries if entry["kind"] == "tool_result"]) >= calls
+        return len([entry for entry in entries if isinstance(entry, ToolResult)]) >= calls
 
     def evidence(self, child: dict[str, Any]) -> list[str]:
         found = self.store(lambda store: read_evidence(store, child["id"], "workspace_event"))
@@ -130,8 +131,8 @@ def test_a_writer_works_in_a_snapshot_and_its_changes_are_merged_when_it_is_done
     assert agents.status() == ["a.txt", "made.txt", "mine.txt"]
     assert agents.kept() == []
     entries = agents.store(lambda store: read_entries(store, child["id"]))
-    results = [
-        entry["result"] for entry in entries if entry.get("tool") == "run_command" and "result" in entry
+    results: list[Any] = [
+        one.result for one in entries if isinstance(one, ToolResult) and one.tool == "run_command"
     ]
     assert results[0]["stdout"] == f"{project}\na.txt\n"  # at the project's own place, as it was at the start
     assert "Read-only file system" in results[0]["stderr"]
@@ -361,11 +362,10 @@ def test_each_turn_starts_from_the_project_as_it_is_then(agents, project):
     done = agents.wait(child)
     assert (done["summary"], done["changes"]) == ("two", [])
     entries = agents.store(lambda store: read_entries(store, child["id"]))
-    assert [
-        entry["result"]["stdout"]
-        for entry in entries
-        if entry.get("tool") == "run_command" and "result" in entry
-    ] == ["b\nmine\n"]
+    results: list[Any] = [
+        one.result for one in entries if isinstance(one, ToolResult) and one.tool == "run_command"
+    ]
+    assert [result["stdout"] for result in results] == ["b\nmine\n"]
 
 
 def test_input_for_a_running_writer_finds_what_its_turn_before_merged(agents, project):

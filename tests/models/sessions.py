@@ -8,8 +8,11 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from fanfold.agents.backend import Entry, SessionRequest, SessionResult
+import msgspec
+
+from fanfold.agents.backend import SessionRequest, SessionResult
 from fanfold.agents.backends.model import Access, ModelBackend, Patience
+from fanfold.agents.entries import E, Entry, News
 from fanfold.agents.models.providers import Providers
 from fanfold.testing.provider import KEY, Script, ScriptedProvider
 from tests.session_requests import session_request
@@ -42,7 +45,7 @@ class Recorder:
 
     def __init__(self, stop_at: int | None = None) -> None:
         self.entries: list[Entry] = []
-        self.shown: list[Entry] = []
+        self.shown: list[News] = []
         self._stop_at = stop_at
 
     async def record(self, entry: Entry, *, may_wait: bool = False) -> None:
@@ -51,11 +54,11 @@ class Recorder:
         if len(self.entries) == self._stop_at:
             raise Killed
 
-    def show(self, entry: Entry) -> None:
-        self.shown.append(entry)
+    def show(self, news: News) -> None:
+        self.shown.append(news)
 
-    def of(self, kind: str) -> list[Entry]:
-        return [entry for entry in self.entries if entry["kind"] == kind]
+    def of(self, kind: type[E]) -> list[E]:
+        return [entry for entry in self.entries if isinstance(entry, kind)]
 
 
 class Killed(BaseException):
@@ -98,4 +101,4 @@ def play(script: Script, scene: Callable[[World], Awaitable[None]], **options: A
 
 
 def kinds(entries: Sequence[Entry]) -> list[str]:
-    return [entry["kind"] for entry in entries]
+    return [msgspec.to_builtins(entry)["kind"] for entry in entries]

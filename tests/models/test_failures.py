@@ -7,6 +7,7 @@ import pytest
 
 from fanfold.agents.backend import SessionFailed
 from fanfold.agents.backends.model import Access, ModelBackend, Patience
+from fanfold.agents.entries import Compaction, Fallback, Input, Retrying
 from fanfold.agents.models.limits import Gate
 from fanfold.kernel.events import Failure
 from fanfold.testing.provider import Asked, Call, Fault, Reply, answer_with
@@ -49,8 +50,8 @@ def test_a_stall_ends_as_a_timeout_and_is_tried_again(model):
     async def scene(here):
         result = await here.run(request(model=model))
         assert result.output == "here I am"
-        retries = [entry for entry in here.recorder.shown if entry["kind"] == "retrying"]
-        assert [entry["class"] for entry in retries] == ["timeout"]
+        retries = [news for news in here.recorder.shown if isinstance(news, Retrying)]
+        assert [news.kind for news in retries] == ["timeout"]
 
     play([Fault("stall"), Reply(text="here I am")], scene, stall_s=0.2)
 
@@ -162,7 +163,7 @@ def test_the_next_model_is_asked_when_the_first_cannot_answer():
         assert result.output == "from claude-sonnet-4-6"
         assert result.trace["model"] == MODELS[2]
         assert result.trace["passed_over"] == [MODELS[0]]
-        assert [entry["from"] for entry in here.recorder.shown if entry["kind"] == "fallback"] == [MODELS[0]]
+        assert [news.model for news in here.recorder.shown if isinstance(news, Fallback)] == [MODELS[0]]
 
     play(script, scene)
 
@@ -222,12 +223,12 @@ def test_a_conversation_too_long_is_summed_up_recorded_and_gone_on_with(tmp_path
         assert result.output == "finished from the summary"
         assert result.trace["compactions"] == 1
         assert result.usage.input_tokens == 30
-        (summary,) = [entry for entry in here.recorder.entries if entry.get("compaction")]
-        assert summary["text"].startswith("SUMMARY")
+        (summary,) = here.recorder.of(Compaction)
+        assert summary.text.startswith("SUMMARY")
         assert "Do the work." in here.provider.asked[-1].prompt
         # Killed behind the summary, it goes on from there.
         recorded = here.recorder.entries[: here.recorder.entries.index(summary) + 1]
-        entries = [{"kind": "input", "text": asked.prompt}, *recorded]
+        entries = [Input(text=asked.prompt), *recorded]
         before = len(here.provider.asked)
         result = await here.run(request(tmp_path, entries=entries))
         assert result.output == "finished from the summary"
@@ -354,7 +355,7 @@ def test_a_model_that_thinks_gives_typed_answers_and_gets_its_signed_thoughts_ba
         first = Recorder(stop_at=1)
         with pytest.raises(Killed):
             await here.run(request(tmp_path, **asked), first)
-        entries = [{"kind": "input", "text": "Do the work."}, *first.entries]
+        entries = [Input(text="Do the work."), *first.entries]
         result = await here.run(request(tmp_path, entries=entries, **asked))
         assert result.output == {"n": 1}
         (said,) = [m for m in here.provider.asked[1].body["messages"] if m["role"] == "assistant"]

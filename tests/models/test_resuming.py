@@ -2,7 +2,8 @@
 
 import pytest
 
-from fanfold.agents.backend import Entry, SessionRequest
+from fanfold.agents.backend import SessionRequest
+from fanfold.agents.entries import Entry, Input, ToolCall, ToolResult
 from fanfold.agents.models.messages import INTERRUPTED, UNKNOWN
 from fanfold.testing.provider import Asked, Call, Reply, answer_with
 from tests.models.sessions import MODELS, Killed, Recorder, play, request
@@ -25,7 +26,7 @@ def by_turn(asked: Asked) -> Reply:
 
 def again(asked: SessionRequest, entries: list[Entry]) -> SessionRequest:
     """The request of the next execution, with what the supervisor hands back."""
-    given = [{"kind": "input", "text": asked.prompt}, *entries] if entries else []
+    given = [Input(text=asked.prompt), *entries] if entries else []
     return request(asked.workspace, model=asked.role.model, execution=asked.execution + 1, entries=given)
 
 
@@ -47,8 +48,8 @@ def test_a_session_killed_behind_any_entry_goes_on_and_no_response_is_paid_for_t
         assert len(here.provider.asked) == 3
         assert result.usage.input_tokens == 30
         assert result.trace["continued"] is True
-        ends = [entry for entry in first.entries + second.entries if entry["kind"] == "tool_result"]
-        assert {entry["id"] for entry in ends} == {"call_1_1", "call_1_2", "call_2_1", "call_2_2"}
+        ends = [*first.of(ToolResult), *second.of(ToolResult)]
+        assert {entry.id for entry in ends} == {"call_1_1", "call_1_2", "call_2_1", "call_2_2"}
 
     play(by_turn, scene)
 
@@ -61,19 +62,19 @@ def test_the_model_is_told_that_the_outcome_of_a_change_is_unknown(tmp_path):
 
         async def die_with_the_call(entry, *, may_wait=False):
             await first.record(entry)
-            if entry["kind"] == "tool_call":
+            if isinstance(entry, ToolCall):
                 raise Killed
 
         asked = request(tmp_path)
         with pytest.raises(Killed):
             await here.backend.run(asked, die_with_the_call, first.show)
-        assert first.entries[-1]["kind"] == "tool_call"
+        assert isinstance(first.entries[-1], ToolCall)
         assert not (tmp_path / "b.txt").exists()
         second = Recorder()
         await here.run(again(asked, first.entries), second)
         assert not (tmp_path / "b.txt").exists(), "a call that may have happened is not repeated"
-        unknown = [entry for entry in second.entries if entry.get("outcome") == "unknown"]
-        assert [entry["tool"] for entry in unknown] == ["write_file"]
+        unknown = [entry for entry in second.of(ToolResult) if entry.outcome == "unknown"]
+        assert [entry.tool for entry in unknown] == ["write_file"]
         assert here.provider.asked[-1].results["call_2_1"] == UNKNOWN
 
     play(by_turn, scene)
@@ -86,7 +87,7 @@ def test_a_change_is_recorded_before_it_happens(tmp_path):
         there = []
 
         async def record(entry, *, may_wait=False):
-            if entry["kind"] == "tool_call":
+            if isinstance(entry, ToolCall):
                 there.append((tmp_path / "b.txt").exists())
 
         await here.backend.run(request(tmp_path), record, lambda entry: None)
@@ -113,7 +114,7 @@ def test_a_child_that_is_spoken_to_again_remembers_its_earlier_turn():
         first = Recorder()
         asked = request()
         await here.run(asked, first)
-        entries = [*again(asked, first.entries).entries, {"kind": "input", "text": "And now?"}]
+        entries = [*again(asked, first.entries).entries, Input(text="And now?")]
         result = await here.run(request(prompt="And now?", entries=entries))
         assert result.output == "second"
         assert result.usage.input_tokens == 10, "an earlier turn is not paid for again"
@@ -129,7 +130,7 @@ def test_calls_left_open_when_somebody_speaks_again_are_answered_as_interrupted(
         asked = request(tmp_path)
         with pytest.raises(Killed):
             await here.run(asked, first)
-        entries = [*again(asked, first.entries).entries, {"kind": "input", "text": "Never mind."}]
+        entries = [*again(asked, first.entries).entries, Input(text="Never mind.")]
         await here.run(request(tmp_path, prompt="Never mind.", entries=entries))
         assert here.provider.asked[1].results["call_1_1"] == INTERRUPTED
 

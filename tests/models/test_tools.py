@@ -5,6 +5,7 @@ import logging
 
 import pytest
 
+from fanfold.agents.entries import ToolResult
 from fanfold.agents.pipelines import Pipelines
 from fanfold.agents.redaction import Redactor
 from fanfold.agents.toolbox import ToolFailed
@@ -31,9 +32,9 @@ def test_a_tool_that_crashes_is_told_to_the_model_and_logged(caplog):
         with caplog.at_level(logging.ERROR):
             result = await here.run(request())
         assert result.output == "then not"
-        (told,) = here.recorder.of("tool_result")
-        assert told["error"]["code"] == "tool.crashed"
-        assert "ZeroDivisionError: by nought" in told["error"]["message"]
+        (told,) = here.recorder.of(ToolResult)
+        assert told.error.code == "tool.crashed"
+        assert "ZeroDivisionError: by nought" in told.error.message
         assert "read_file crashed" in caplog.text
         assert "ZeroDivisionError" in next(iter(here.provider.asked[1].results.values()))
 
@@ -55,9 +56,9 @@ def test_one_of_several_calls_crashes_and_the_others_have_their_results(tmp_path
 
     async def scene(here):
         await here.run(request(tmp_path))
-        told = {entry["tool"]: entry for entry in here.recorder.of("tool_result")}
-        assert told["list_files"]["error"]["code"] == "tool.crashed"
-        assert told["read_file"]["result"]["text"] == "here"
+        told = {entry.tool: entry for entry in here.recorder.of(ToolResult)}
+        assert told["list_files"].error.code == "tool.crashed"
+        assert told["read_file"].result["text"] == "here"
 
     play([Reply(calls=(READ, Call("list_files", {}))), Reply(text="ok")], scene, toolbox=Half)
 
@@ -70,7 +71,7 @@ def test_what_was_raised_on_purpose_is_not_swallowed(error):
     async def scene(here):
         with pytest.raises(type(error)):
             await here.run(request())
-        assert not here.recorder.of("tool_result")
+        assert not here.recorder.of(ToolResult)
 
     play([Reply(calls=(READ,))], scene, toolbox=breaking(error))
 

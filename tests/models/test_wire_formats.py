@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from fanfold.agents.entries import TextDelta
 from fanfold.testing.provider import Asked, Call, Reply, answer_with
 from tests.models.sessions import MODELS, play, request
 
@@ -22,11 +23,11 @@ def test_a_text_answer_arrives_whole_and_is_shown_on_the_way(model):
         assert asked.format == FORMATS[model]
         assert asked.prompt == "Do the work."
         assert "You work." in asked.messages[0].text
-        shown = [entry["delta"] for entry in here.recorder.shown if entry["kind"] == "text"]
+        shown = [news.delta for news in here.recorder.shown if isinstance(news, TextDelta)]
         assert len(shown) > 1
         assert "".join(shown) == "the answer is here"
         (entry,) = here.recorder.entries
-        assert entry["output"] == "the answer is here"
+        assert entry.output == "the answer is here"
 
     play([Reply(text="the answer is here")], scene)
 
@@ -143,7 +144,7 @@ def test_calls_beside_the_answer_are_carried_out_before_it_counts(tmp_path):
         result = await here.run(request(tmp_path, output_schema=SCHEMA))
         assert result.output == {"title": "x", "pages": 1}
         assert (tmp_path / "a.txt").read_text() == "x"
-        assert here.recorder.entries[-1]["output"] == {"title": "x", "pages": 1}
+        assert here.recorder.entries[-1].output == {"title": "x", "pages": 1}
 
     play([both], scene)
 

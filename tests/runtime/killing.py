@@ -10,6 +10,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from msgspec import UNSET
+
+from fanfold.agents.entries import Response
 from fanfold.runtime.hosting.run_tree import RunTree
 from fanfold.runtime.operations.history.verify import verify
 from fanfold.runtime.views.documents import result_document
@@ -76,7 +79,10 @@ class Doomed:
             return {
                 path
                 for path, session in sessions.items()
-                if any("output" in entry for entry in read_entries(store, session))
+                if any(
+                    isinstance(one, Response) and one.output is not UNSET
+                    for one in read_entries(store, session)
+                )
             }
         finally:
             store.close()

@@ -12,6 +12,7 @@ import pytest
 
 from fanfold.agents.backend import Progress, Record, SessionRequest, SessionResult
 from fanfold.agents.backend_registry import BackendKind, BackendSetup, Machine
+from fanfold.agents.entries import Response
 from fanfold.errors import AuthorError, FanfoldError, WorldError
 from fanfold.kernel.events import Raised
 from fanfold.runtime.operations.client import Client
@@ -41,7 +42,7 @@ class Parrot:
 
     async def run(self, request: SessionRequest, record: Record, progress: Progress) -> SessionResult:
         said = f"{request.role.name} says {request.prompt}"
-        await record({"kind": "response", "output": said})
+        await record(Response(text=said, output=said))
         return SessionResult(output=said)
 
     async def aclose(self) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from fanfold.runtime.operations.history.verify import verify
@@ -116,7 +117,8 @@ class World:
         opened = client(self.folder)
         try:
             name = f"{session_id(self.run_id, 'w', 1)}-r{number}"
-            return [dict(entry) for entry in read_entries(opened.project.store, name)]
+            entries: list[dict[str, Any]] = msgspec.to_builtins(read_entries(opened.project.store, name))
+            return entries
         finally:
             opened.project.close()
 

@@ -9,7 +9,7 @@ import pytest
 from fanfold.agents.backend import SessionResult
 from fanfold.errors import WorldError
 from fanfold.kernel.events import Failure
-from fanfold.sessions.log import read_children, read_entries, read_evidence
+from fanfold.sessions.log import read_children, read_evidence, read_notes
 from fanfold.sessions.opened import Merge, Settings
 from fanfold.sessions.subagents import SubagentRefused
 from fanfold.sessions.supervisor import Supervisor
@@ -93,7 +93,7 @@ def test_a_turn_takes_place_in_the_child_s_home(world):
             {"what": "snapshot", "attempt": 1, "execution": 1},
             {"what": "merge", "attempt": 1, "execution": 1},
         ]
-        assert [entry["kind"] for entry in read_entries(world.store, child)] == [
+        assert world.kinds(child) == [
             "opened",
             "input",
             "response",
@@ -255,7 +255,7 @@ def test_a_turn_that_was_interrupted_is_ended_before_what_was_said_meanwhile_is_
         supervisor.children.resume(child)
         (done,) = (await supervisor.wait([child]))["completed"]
         assert (done.summary, done.attempt) == ("did second", 2)
-        spoken = [e.get("text", e.get("output")) for e in world.gated.entries[child]]
+        spoken = [e.text for e in world.gated.entries[child]]
         assert spoken == ["first", "first", "second"]
         assert house.told == ["home", "enter", "bring_back", "clear"] * 2
 
@@ -271,7 +271,7 @@ def test_a_child_of_a_child_is_allowed_no_more_than_its_parent(world):
         await supervisor.wait([parent])
         child = await supervisor.spawn(parent, "worker", "t", wide)
         await supervisor.wait([child])
-        settings = read_entries(world.store, child)[0]["settings"]
+        settings = read_notes(world.store, child)[0]["settings"]
         assert "permission" not in settings  # which means `ask`
         assert "read_only" not in settings  # which means yes
         assert "unsafe" not in settings

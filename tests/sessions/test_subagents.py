@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from fanfold.errors import NotFoundError
 from fanfold.process_identity import this_process
-from fanfold.sessions.log import read_children, read_entries
+from fanfold.sessions.log import read_children, read_notes
 from fanfold.sessions.opened import Settings
 from fanfold.sessions.subagents import SubagentRefused
 from fanfold.sessions.supervisor import Supervisor
@@ -57,8 +57,8 @@ def test_what_a_child_says_stays_in_its_own_log(world):
         supervisor = world.supervisor()
         child = await supervisor.spawn("root", "worker", "speak", SCRIPTED)
         await supervisor.wait([child])
-        assert read_entries(world.store, "root") == []
-        spoken = [entry["kind"] for entry in read_entries(world.store, child)]
+        assert world.kinds("root") == []
+        spoken = world.kinds(child)
         assert spoken == ["opened", "input", "response"]
 
     run_in(world, story)
@@ -172,8 +172,8 @@ def test_input_for_a_running_child_is_its_next_turn(world):
         world.gated.gate("gate").set()
         (done,) = (await supervisor.wait([child]))["completed"]
         assert (done.summary, done.attempt) == ("did second", 2)
-        spoken = [(e["kind"], e.get("text", e.get("output"))) for e in world.gated.entries[child]]
-        assert spoken == [("input", "first"), ("response", "first"), ("input", "second")]
+        spoken = [(type(e).__name__, e.text) for e in world.gated.entries[child]]
+        assert spoken == [("Input", "first"), ("Response", "first"), ("Input", "second")]
         assert [word for _, word in world.life("root")] == [
             "queued", "started", "input", "started", "finished",
         ]  # fmt: skip
@@ -266,7 +266,7 @@ def test_a_child_is_never_wider_than_its_parent(world):
         parent = asyncio.create_task(supervisor.run_step(world.request("p", read_only=True), backend="gated"))
         await until(lambda: world.gated.inside)
         child = await supervisor.spawn("s-p-1", "worker", "t", gated("c", read_only=False))
-        opened = read_entries(world.store, child)[0]
+        opened = read_notes(world.store, child)[0]
         assert opened["settings"].get("read_only", True) is True
         parent.cancel()
         await asyncio.gather(parent, return_exceptions=True)

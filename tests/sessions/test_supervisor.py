@@ -14,6 +14,7 @@ import pytest
 from msgspec.structs import replace
 
 from fanfold.agents.backend import Progress, Record, SessionFailed, SessionRequest, SessionResult
+from fanfold.agents.entries import Input, Response
 from fanfold.errors import AuthorError, BugError, WorldError
 from fanfold.kernel.events import Failure
 from fanfold.process_identity import this_process
@@ -307,7 +308,7 @@ def test_a_paused_session_stops_behind_its_next_recorded_turn_and_goes_on_from_t
         with pytest.raises(SessionFailed) as caught:
             await work
         assert caught.value.code == "session.paused"
-        kinds = [entry["kind"] for entry in read_entries(world.store, "s-a-1")]
+        kinds = world.kinds("s-a-1")
         assert kinds == ["input", "response"]
         again = world.request("a", read_only=False, execution=2)
         assert (await supervisor.run_step(again, backend="scripted")).output == "ok"
@@ -319,8 +320,8 @@ def test_a_paused_session_stops_behind_its_next_recorded_turn_and_goes_on_from_t
 def test_a_session_run_again_after_a_crash_is_handed_what_it_recorded(world):
     async def story() -> None:
         log, _, _ = open_log(world.journal("s-a-1"), "s-a-1", Belonging(root="r1", run_id="r1"))
-        log.append({"kind": "input", "text": "go"})
-        log.append({"kind": "response", "output": "from before"})
+        log.append(Input(text="go"))
+        log.append(Response(output="from before"))
         result = await world.supervisor().run_step(world.request("a", execution=2), backend="scripted")
         assert result.output == "from before"
         assert not (world.folder / "calls").exists()
@@ -330,12 +331,12 @@ def test_a_session_run_again_after_a_crash_is_handed_what_it_recorded(world):
 
 def test_a_large_entry_is_stored_beside_the_log_and_comes_back_whole(world):
     async def story() -> None:
-        text = "long " * MAX_INLINE_BYTES
+        said = Response(text="long " * MAX_INLINE_BYTES)
         log, _, _ = open_log(world.journal("big"), "big", Belonging(root="r1", run_id="r1"))
-        log.append({"kind": "response", "output": text})
+        log.append(said)
         (envelope,) = world.store.log("big")
         assert len(str(envelope.data)) < 200
-        assert read_entries(world.store, "big") == [{"kind": "response", "output": text}]
+        assert read_entries(world.store, "big") == [said]
 
     run_in(world, story)
 
@@ -348,9 +349,9 @@ def test_what_ends_a_session_waits_for_its_owner_s_next_commit(world):
         assert result.output == "OK from a"
         assert read_entries(world.store, "s-a-1") == []
         journal.write(Batch(root="r1", epoch=0, envelopes=[Tree("r1").event()]))
-        assert [entry["kind"] for entry in read_entries(world.store, "s-a-1")] == ["input", "response"]
+        assert world.kinds("s-a-1") == ["input", "response"]
         await supervisor.run_step(world.request("b"), backend="scripted", journal=journal, durable=True)
-        assert [entry["kind"] for entry in read_entries(world.store, "s-b-1")] == ["input", "response"]
+        assert world.kinds("s-b-1") == ["input", "response"]
 
     run_in(world, story)
 
@@ -366,7 +367,7 @@ class Speaking:
     async def run(self, request: SessionRequest, record: Record, progress: Progress) -> SessionResult:
         for number in range(10):
             await asyncio.sleep(0)
-            await record({"kind": "response", "text": f"{request.step} {number}"})
+            await record(Response(text=f"{request.step} {number}"))
         return SessionResult(output="done")
 
 
@@ -388,7 +389,7 @@ def test_sessions_that_speak_at_once_share_a_commit_and_nobody_waits_for_more(wo
         steps = (supervisor.run_step(one, backend="speaking", journal=journal) for one in requests)
         await asyncio.gather(*steps)
         for number in range(sessions):
-            said = [entry.get("text") for entry in read_entries(world.store, f"s-s{number}-1")[1:]]
+            said = world.texts(f"s-s{number}-1")[1:]
             assert said == [f"s{number} {turn}" for turn in range(10)]
         assert commits == [2 * sessions] + [sessions] * 9
 

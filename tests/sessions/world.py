@@ -9,7 +9,8 @@ from typing import Any
 from fanfold.agents.backend import Backend, Progress, Record, SessionRequest, SessionResult
 from fanfold.agents.backend_registry import Backends
 from fanfold.agents.backends.scripted import Script, ScriptedBackend
-from fanfold.sessions.log import read_children
+from fanfold.agents.entries import Input, Response
+from fanfold.sessions.log import read_children, read_entries, read_notes
 from fanfold.sessions.opened import Settings
 from fanfold.sessions.processes import run_process
 from fanfold.sessions.supervisor import Supervisor
@@ -62,7 +63,7 @@ class Gated:
         self.entries[request.session_id] = list(request.entries)
         try:
             await self.gate(request.step).wait()
-            await record({"kind": "response", "output": request.prompt})
+            await record(Response(text=request.prompt, output=request.prompt))
         finally:
             self.inside.remove(request.step)
         return SessionResult(output=request.prompt, summary=f"did {request.prompt}")
@@ -97,6 +98,15 @@ class World:
         session = f"s-{step}-{given.get('attempt', 1)}"
         defaults = {"session_id": session, "run_id": "r1", "workspace": str(self.folder), "read_only": True}
         return session_request(**{"step": step, **defaults, **given})
+
+    def kinds(self, session: str) -> list[str]:
+        """The kinds of everything that stands in a session's log as an entry."""
+        return [note["kind"] for note in read_notes(self.store, session)]
+
+    def texts(self, session: str) -> list[str]:
+        """What was said in a session."""
+        entries = read_entries(self.store, session)
+        return [entry.text for entry in entries if isinstance(entry, Input | Response)]
 
     def life(self, parent: str) -> list[tuple[str, str]]:
         """What the parent's log says, in order: whom about, and the word."""

@@ -12,11 +12,12 @@ Rules
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeAlias
 
 from msgspec import Struct, field
 
+from fanfold.agents.entries import Entry, News
 from fanfold.agents.role import Role
 from fanfold.errors import WorldError
 from fanfold.kernel.events import Failure, Usage
@@ -24,9 +25,7 @@ from fanfold.kernel.plan import JSON
 from fanfold.text.excerpts import shorten
 from fanfold.text.json_value import as_text
 
-Entry: TypeAlias = Mapping[str, Any]
-"""One recorded fact of a session: `{"kind": "response" | "tool_call" | "tool_result" | "input", …}`."""
-Progress: TypeAlias = Callable[[Entry], None]
+Progress: TypeAlias = Callable[[News], None]
 
 SUMMARY_CHARS = 600
 """Of a step's output, for the steps that depend on it."""

@@ -17,19 +17,31 @@ Rules
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
-import msgspec
 from msgspec import structs
 
 from fanfold.agents.backend import (
     Backend,
-    Entry,
     Progress,
     Record,
     SessionFailed,
     SessionRequest,
     SessionResult,
+)
+from fanfold.agents.entries import (
+    Calling,
+    E,
+    Entry,
+    StageBegin,
+    StageEnd,
+    StageNews,
+    ToolCall,
+    ToolError,
+    ToolResult,
+    redacted,
+    since_last_input,
 )
 from fanfold.agents.redaction import Redactor
 from fanfold.agents.role import Role
@@ -48,9 +60,6 @@ from fanfold.agents.toolbox.catalogue import Tools, use
 from fanfold.kernel.events import NOTHING_SPENT, Failure, Usage
 from fanfold.kernel.plan import JSON
 from fanfold.text.json_schema import misfits
-
-STAGE = "stage"
-"""The key that every entry of a stage carries, and the kind of those that begin and end it."""
 
 
 class Pipelines:
@@ -95,7 +104,7 @@ class _Staged:
         self._record = record
         self.progress = progress
         self._stages = _stages_of(request)
-        self._turn = _since_last_input(request.entries)
+        self._turn = since_last_input(request.entries)
         self._values: dict[str, Any] = {"prompt": request.prompt, "previous": None, "stages": {}}
         self._usage = NOTHING_SPENT
         self._traces: list[dict[str, Any]] = []
@@ -115,25 +124,24 @@ class _Staged:
         return SessionResult(output=output, usage=self._usage, trace=trace)
 
     async def _stage(self, number: int, stage: Stage) -> JSON:
-        recorded = [_without_number(entry) for entry in self._turn if entry.get(STAGE) == number]
-        ended = next((entry for entry in recorded if entry.get("kind") == STAGE and "output" in entry), None)
-        if ended is not None:
-            self._usage += msgspec.convert(ended["usage"], Usage)
-            return ended["output"]
-        self.progress({"kind": STAGE, "stage": number, "of": len(self._stages), "name": stage.name})
+        recorded = [structs.replace(entry, stage=0) for entry in self._turn if entry.stage == number]
+        for entry in recorded:
+            if isinstance(entry, StageEnd):
+                self._usage += entry.usage or Usage()
+                return entry.output
+        self.progress(StageNews(number, len(self._stages), stage.name))
         if stage.kind == "tool":
             return await _ToolStage(self, number, stage).run(recorded)
         request = self._asked(number, stage)
         if not recorded:  # for whoever reads the log: it holds the task, not what each stage was told
             prompt = self.backend.redactor.text(request.prompt)
-            await self.note(number, {"kind": STAGE, "name": stage.name, "prompt": prompt})
-        said = [entry for entry in recorded if entry.get("kind") != STAGE]
+            await self.note(number, StageBegin(name=stage.name, prompt=prompt))
+        said = [entry for entry in recorded if not isinstance(entry, StageBegin)]
         request = structs.replace(request, entries=said)
         result = await self.backend.inner.run(request, self._recorder(number), self.progress)
         self._usage += result.usage
         self._traces.append(result.trace)
-        usage = msgspec.to_builtins(result.usage)
-        await self.note(number, {"kind": STAGE, "output": result.output, "usage": usage})
+        await self.note(number, StageEnd(output=result.output, usage=result.usage))
         return result.output
 
     def _asked(self, number: int, stage: Stage) -> SessionRequest:
@@ -183,7 +191,7 @@ class _Staged:
 
     async def note(self, number: int, entry: Entry) -> None:
         """Record something of a stage."""
-        await self._record({**entry, STAGE: number})
+        await self._record(structs.replace(entry, stage=number))
 
     def _blame(self, failed: SessionFailed, number: int, stage: Stage) -> None:
         """Say which stage it was, and count what the stages before it spent."""
@@ -200,12 +208,12 @@ class _ToolStage:
         self._number = number
         self._tool = str(stage.tool)
         self._args = stage.args
-        self._about = {"id": f"stage_{number}", "tool": self._tool}
+        self._name = f"stage_{number}"
 
     async def run(self, entries: Sequence[Entry]) -> JSON:
-        ended = next((entry for entry in entries if entry.get("kind") == "tool_result"), None)
-        if ended is not None:
-            return self._outcome(ended)
+        for entry in entries:
+            if isinstance(entry, ToolResult):
+                return self._outcome(entry)
         tools = self._session.backend.toolbox(self._session.request)
         try:
             await tools.open()
@@ -213,43 +221,43 @@ class _ToolStage:
         finally:
             await tools.aclose()
 
-    async def _call(self, tools: Tools, begun: bool) -> Entry:
+    async def _call(self, tools: Tools, begun: bool) -> ToolResult:
         mutates = tools.mutates(self._tool)
         if begun and mutates:
-            return await self._note("tool_result", outcome="unknown")
+            return await self._note(ToolResult(id=self._name, tool=self._tool, outcome="unknown"))
         args = self._session.filled(fill_all, self._args)
         problem = _problem(tools, self._tool, args)
         if problem:
-            return await self._note("tool_result", error={"code": "invalid_args", "message": problem})
+            return await self._failed(ToolError("invalid_args", problem))
         if mutates:
-            await self._note("tool_call", args=args)
-        self._session.progress({"kind": "tool_call", "tool": self._tool})
+            await self._note(ToolCall(id=self._name, tool=self._tool, args=args))
+        self._session.progress(Calling(self._tool))
         try:
             result = await use(tools, self._tool, args)
         except ToolFailed as failed:
             kind = failed.failure.kind
-            said = {"class": kind, "code": failed.code, "message": failed.message, "hint": failed.hint}
-            return await self._note("tool_result", error=said)
-        return await self._note("tool_result", result=result)
+            return await self._failed(ToolError(failed.code, failed.message, failed.hint, kind))
+        return await self._note(ToolResult(id=self._name, tool=self._tool, result=result))
 
-    async def _note(self, kind: str, **facts: JSON) -> Entry:
-        entry: Entry = self._session.backend.redactor.json(
-            {"kind": kind, **self._about, **facts}, shapes=False
-        )
+    async def _failed(self, error: ToolError) -> ToolResult:
+        return await self._note(ToolResult(id=self._name, tool=self._tool, error=error))
+
+    async def _note(self, entry: E) -> E:
+        entry = redacted(entry, partial(self._session.backend.redactor.json, shapes=False))
         await self._session.note(self._number, entry)
         return entry
 
-    def _outcome(self, entry: Entry) -> JSON:
+    def _outcome(self, entry: ToolResult) -> JSON:
         """What a recorded result means: the same whether it was just made or stood in the log."""
-        if entry.get("outcome") == "unknown":
+        if entry.outcome == "unknown":
             message = f"the process died while {self._tool} ran; nobody knows whether it happened"
             hint = "look at the workspace, then run the step again: fanfold fork RUN --from STEP"
             raise SessionFailed(Failure("tool", "tool.outcome_unknown", message, hint, retryable=False))
-        if "error" in entry:
-            said = entry["error"]
-            kind, hint = said.get("class", "tool"), said.get("hint", "")
-            raise SessionFailed(Failure(kind, said["code"], said["message"], hint, retryable=False))
-        return entry["result"]
+        said = entry.error
+        if said is not None:
+            failure = Failure(said.kind or "tool", said.code, said.message, said.hint, retryable=False)
+            raise SessionFailed(failure)
+        return entry.result
 
 
 def _stages_of(request: SessionRequest) -> tuple[Stage, ...]:
@@ -265,13 +273,3 @@ def _problem(tools: Tools, name: str, args: JSON) -> str:
     if name not in offered:
         return f'there is no tool "{name}" here; there are {", ".join(offered) or "none"}'
     return misfits(offered[name].schema, args)
-
-
-def _without_number(entry: Entry) -> Entry:
-    return {key: value for key, value in entry.items() if key != STAGE}
-
-
-def _since_last_input(entries: Sequence[Entry]) -> Sequence[Entry]:
-    """What was recorded in the turn under way: whoever is spoken to again begins with the first stage."""
-    inputs = [at for at, entry in enumerate(entries) if entry.get("kind") == "input"]
-    return entries[inputs[-1] + 1 :] if inputs else entries

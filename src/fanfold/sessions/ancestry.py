@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from fanfold.process_identity import ProcessIdentity
 from fanfold.sessions.lineage import Child
-from fanfold.sessions.log import Belonging, SessionLog, open_log, read_entries
+from fanfold.sessions.log import Belonging, SessionLog, open_log, read_notes
 from fanfold.sessions.places import Places
 from fanfold.store.journal import Journal
 from fanfold.store.protocol import Lease, Store
@@ -38,7 +38,7 @@ class Ancestry:
 
     def line_of(self, session_id: str) -> tuple[str, int]:
         """The root above a session and its depth: (itself, 0) for one that nobody spawned."""
-        for entry in read_entries(self._store, session_id)[:1]:
+        for entry in read_notes(self._store, session_id)[:1]:
             if entry.get("kind") == "opened":
                 return entry["root_id"], entry["depth"]
         return session_id, 0

@@ -20,7 +20,10 @@ import logging
 from collections.abc import Callable, Coroutine, Generator
 from typing import Any
 
-from fanfold.agents.backend import Entry, SessionRequest, SessionResult
+from msgspec import UNSET
+
+from fanfold.agents.backend import SessionRequest, SessionResult
+from fanfold.agents.entries import Entry, Response, ToolResult
 from fanfold.errors import BugError, WorldError
 from fanfold.sessions.log import SessionLog
 from fanfold.sessions.processes import end_session, has_processes
@@ -28,7 +31,6 @@ from fanfold.store.protocol import LeaseLost, StoreFault
 
 STUCK_S = 10.0
 """How long a back end may ignore being cancelled after its processes were killed."""
-_ENDS_A_TURN = frozenset({"response", "tool_result"})
 
 _log = logging.getLogger(__name__)
 
@@ -90,7 +92,7 @@ class Live:
         except (LeaseLost, StoreFault, BugError) as fault:
             self.fault = fault
             raise
-        if self.pausing and entry.get("kind") in _ENDS_A_TURN and "output" not in entry:
+        if self.pausing and isinstance(entry, Response | ToolResult) and entry.output is UNSET:
             self.stop("paused")
             await asyncio.sleep(0)  # where the request to stop arrives
 

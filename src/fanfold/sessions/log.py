@@ -5,30 +5,45 @@ Rules
   when it waits in `flush`, or whoever's comes first. So one that ends a session and that nobody paid for goes
   with the end of its step, and a crash before that loses both or neither.
 * One `SessionLog` per log and process: it alone knows the next number.
-* An entry larger than `MAX_INLINE_BYTES` is stored as a blob and referred to by hash, so the size of a log
-  does not depend on how much an agent said. Reading puts it back.
+* What a session put out is the value its step puts out, and is stored once, as that; a text that says the
+  same is not stored beside it. An entry larger than `MAX_INLINE_BYTES` is stored as a blob too, so the size
+  of a log does not depend on how much an agent said. Reading puts all of it back.
 * Whatever is said, secrets are taken out of it here, before it is numbered or named by its hash.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from hashlib import blake2b
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import msgspec
-from msgspec import Struct
+from msgspec import UNSET, Struct, structs
 
-from fanfold.agents.backend import Entry
+from fanfold.agents.entries import KINDS, Ending, Entry, Response
 from fanfold.kernel.events import Envelope, SubagentEvent
 from fanfold.store.journal import Journal
 from fanfold.store.protocol import Store
 
 MAX_INLINE_BYTES = 8 * 1024
 
-_PACKED = {"kind", "blob", "bytes"}
 _encode = msgspec.json.Encoder().encode
+
+
+class _Packed(Struct, frozen=True):
+    """Stands for an entry that is stored as a blob."""
+
+    kind: str
+    blob: str
+    bytes: int
+
+
+class _Kind(Struct, frozen=True):
+    kind: str
+
+
+_PACKED = set(_Packed.__struct_fields__)
+_decode_kind = msgspec.json.Decoder(_Kind).decode
 
 
 class Belonging(Struct, frozen=True, kw_only=True):
@@ -54,7 +69,7 @@ class SessionLog:
         self._belonging = belonging
         self._seq = last_seq
 
-    def append(self, entry: Entry) -> None:
+    def append(self, entry: Entry | Mapping[str, Any]) -> None:
         """Write one entry, and whatever is held, durably."""
         before = self._seq
         self.hold(entry)
@@ -72,19 +87,17 @@ class SessionLog:
         self._put(type_name, data)
         self._write(before)
 
-    def hold(self, entry: Entry) -> None:
+    def hold(self, entry: Entry | Mapping[str, Any]) -> None:
         """Number an entry, to be written with the next commit."""
-        data: Mapping[str, Any] = entry
-        encoded = _encode(data)
-        clean = self._store.clean(encoded)
-        if clean is not encoded:
-            encoded, data = clean, msgspec.json.decode(clean)
+        blobs = self.journal.blobs
+        if isinstance(entry, Ending) and entry.output is not UNSET:
+            told = {"text": ""} if isinstance(entry, Response) and entry.text == entry.output else {}
+            entry = structs.replace(entry, output=UNSET, output_blob=blobs.put(entry.output), **told)
+        encoded = self._store.clean(_encode(entry))
         if len(encoded) > MAX_INLINE_BYTES:
-            name = blake2b(encoded, digest_size=16).hexdigest()
-            data = {"kind": data.get("kind", ""), "blob": name, "bytes": len(encoded)}
-            self._put("session_event", data, ((name, encoded),))
-        else:
-            self._put("session_event", data)
+            kind = _decode_kind(encoded).kind
+            encoded = _encode(_Packed(kind=kind, blob=blobs.put_encoded(encoded), bytes=len(encoded)))
+        self._put("session_event", msgspec.Raw(encoded))
 
     def cleaned(self, text: str) -> str:
         """A text without secrets, for what is told elsewhere than in this log."""
@@ -102,7 +115,7 @@ class SessionLog:
             self._seq = before  # nothing happened, so the numbers are free again
             raise
 
-    def _put(self, type_name: str, data: Any, blobs: Sequence[tuple[str, bytes]] = ()) -> None:
+    def _put(self, type_name: str, data: Any) -> None:
         place = self._belonging
         self._seq += 1
         self.journal.hold(
@@ -119,8 +132,7 @@ class SessionLog:
                 place.depth,
                 place.path,
                 self.journal.epoch,
-            ),
-            blobs,
+            )
         )
 
 
@@ -135,7 +147,7 @@ def open_log(
     for envelope in store.log(session_id):
         seq = envelope.seq
         if envelope.type == "session_event":
-            entries.append(_unpack(store, envelope.data))
+            entries += _entries(store, [envelope])
         elif envelope.type == "subagent_event":
             children.append(msgspec.convert(envelope.data, SubagentEvent))
     return SessionLog(journal, session_id, belonging, seq), entries, children
@@ -143,7 +155,12 @@ def open_log(
 
 def read_entries(store: Store, session_id: str) -> list[Entry]:
     """What a session recorded, oldest first: what a back end is given to go on from."""
-    return [_unpack(store, envelope.data) for envelope in _events(store, session_id, "session_event")]
+    return list(_entries(store, _events(store, session_id, "session_event")))
+
+
+def read_notes(store: Store, session_id: str) -> list[dict[str, Any]]:
+    """Everything that stands in a session's log as an entry, also what is about it and not of it."""
+    return [_unpacked(store, envelope.data) for envelope in _events(store, session_id, "session_event")]
 
 
 def read_children(store: Store, session_id: str) -> list[SubagentEvent]:
@@ -161,7 +178,20 @@ def _events(store: Store, session_id: str, type_name: str) -> Iterator[Envelope]
     return (envelope for envelope in store.log(session_id) if envelope.type == type_name)
 
 
-def _unpack(store: Store, data: dict[str, Any]) -> Entry:
+def _entries(store: Store, envelopes: Iterable[Envelope]) -> Iterator[Entry]:
+    for envelope in envelopes:
+        if envelope.data["kind"] not in KINDS:
+            continue  # about the session: how it was opened, what waits to be said to it
+        entry: Entry = msgspec.convert(_unpacked(store, envelope.data), Entry)
+        if isinstance(entry, Ending) and entry.output_blob:
+            output = msgspec.json.decode(store.blob(entry.output_blob))
+            entry = structs.replace(entry, output=output, output_blob="")
+            if isinstance(entry, Response) and not entry.text and isinstance(output, str):
+                entry = structs.replace(entry, text=output)
+        yield entry
+
+
+def _unpacked(store: Store, data: dict[str, Any]) -> dict[str, Any]:
     if data.keys() != _PACKED:
         return data
     entry: dict[str, Any] = msgspec.json.decode(store.blob(data["blob"]))

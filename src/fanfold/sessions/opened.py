@@ -8,22 +8,22 @@ Rules
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Literal, TypeAlias
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, TypeAlias
 
 import msgspec
 from msgspec import Struct
 
-from fanfold.agents.backend import Entry, SessionRequest
+from fanfold.agents.backend import SessionRequest
+from fanfold.agents.entries import Entry, Input
 from fanfold.agents.role import Role
 from fanfold.agents.roles.narrowing import for_step
 from fanfold.errors import NotFoundError
 from fanfold.sessions.lineage import Child
-from fanfold.sessions.log import read_entries
+from fanfold.sessions.log import read_notes
 from fanfold.store.protocol import Store
 
 SPAWN_TIMEOUT_S = 120.0
-_SPOKEN = frozenset({"input", "response", "tool_call", "tool_result", "stage"})
 
 Permission: TypeAlias = Literal["read_only", "ask", "auto"]
 Merge: TypeAlias = Literal["auto", "propose", "discard"]
@@ -68,7 +68,7 @@ class Opened(Struct, frozen=True, kw_only=True):
 
 def read_opened(store: Store, session_id: str) -> Opened:
     """How a child was opened; raises NotFoundError for a session that nobody spawned."""
-    for entry in read_entries(store, session_id)[:1]:
+    for entry in read_notes(store, session_id)[:1]:
         if entry.get("kind") == "opened":
             return msgspec.convert(entry, Opened)
     raise NotFoundError("subagent.not_found", f"there is no subagent {session_id!r}")
@@ -78,8 +78,7 @@ def make_request(child: Child, opened: Opened, entries: Sequence[Entry], workspa
     """What a back end needs for the child's next turn."""
     settings = opened.settings
     role = settings.role or Role(name=child.role, description="")
-    spoken = [one for one in entries if one.get("kind") in _SPOKEN]
-    asked = [entry["text"] for entry in spoken if entry["kind"] == "input"]
+    asked = [entry.text for entry in entries if isinstance(entry, Input)]
     return SessionRequest(
         session_id=child.session_id,
         run_id=child.session_id,
@@ -90,11 +89,11 @@ def make_request(child: Child, opened: Opened, entries: Sequence[Entry], workspa
         prompt=asked[-1],
         workspace=workspace,
         write_set=settings.write_set,
-        entries=spoken,
+        entries=entries,
     )
 
 
-def unheard(entries: Sequence[Entry]) -> list[str]:
+def unheard(entries: Sequence[Mapping[str, Any]]) -> list[str]:
     """Input that waited for the end of a turn which never came."""
     waiting: list[str] = []
     for entry in entries:

@@ -22,13 +22,14 @@ import msgspec
 from msgspec import structs
 
 from fanfold.agents.backend import SessionFailed
+from fanfold.agents.entries import Input
 from fanfold.agents.permissions import narrower
 from fanfold.errors import FanfoldError, NotFoundError, WorldError
 from fanfold.kernel.events import Failure, SubagentEvent, Usage
 from fanfold.sessions import lineage
 from fanfold.sessions.ancestry import Ancestry
 from fanfold.sessions.lineage import CLOSED, DETACHED, RESTARTABLE, Child
-from fanfold.sessions.log import read_children, read_entries
+from fanfold.sessions.log import read_children, read_notes
 from fanfold.sessions.opened import Opened, Settings, read_opened, unheard
 from fanfold.sessions.turns import Handle, Starter, Turns
 from fanfold.store.protocol import LeaseLost, StoreFault
@@ -88,7 +89,7 @@ class Subagents:
         )
         log = self.above.child_log(child, root_id)
         log.hold(msgspec.to_builtins(opened))
-        log.append({"kind": "input", "text": task})
+        log.append(Input(text=task))
         self._begin(Handle(child, opened, log))
         return child.subagent_id
 
@@ -121,7 +122,7 @@ class Subagents:
             child, status=lineage.QUEUED, summary="", error=None, usage=None, attempt=child.attempt + 1,
             execution=1,
         )  # fmt: skip
-        handle.log.append({"kind": "input", "text": text})
+        handle.log.append(Input(text=text))
         self._tell(handle, "input", reason=_clip(text, MAX_TASK_CHARS))
         self._begin(handle)
         return handle.child
@@ -134,7 +135,7 @@ class Subagents:
             raise SubagentRefused("subagent.not_detached", message)
         handle = self._reopen(child)
         handle.child = structs.replace(child, status=lineage.QUEUED, execution=child.execution + 1)
-        handle.inbox = unheard(read_entries(self._store, child.session_id))
+        handle.inbox = unheard(read_notes(self._store, child.session_id))
         self._begin(handle)
         return handle.child
 

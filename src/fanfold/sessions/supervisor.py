@@ -23,13 +23,13 @@ from msgspec import structs
 
 from fanfold.agents.backend import (
     Backend,
-    Entry,
     Progress,
     SessionFailed,
     SessionRequest,
     SessionResult,
 )
 from fanfold.agents.backend_registry import Backends
+from fanfold.agents.entries import Entry, Input, News
 from fanfold.errors import BugError, FanfoldError
 from fanfold.kernel.events import Failure
 from fanfold.process_identity import ProcessIdentity
@@ -220,7 +220,7 @@ class Supervisor:
     def _open(self, request: SessionRequest, journal: Journal | None) -> Live:
         log, entries = self._open_log(request, journal)
         if not entries:
-            said = {"kind": "input", "text": request.prompt}
+            said = Input(text=request.prompt)
             log.hold(said)
             entries = [said] if request.earlier else ()
         if entries:
@@ -247,7 +247,7 @@ class Supervisor:
         return log, entries
 
 
-def _ignore(_: Entry) -> None:
+def _ignore(_: News) -> None:
     return None
 
 

@@ -20,6 +20,7 @@ from typing import Protocol
 from msgspec import structs
 
 from fanfold.agents.backend import SessionFailed, SessionRequest, SessionResult
+from fanfold.agents.entries import Input
 from fanfold.errors import FanfoldError
 from fanfold.process_identity import ProcessIdentity
 from fanfold.sessions.housing import Home, Housing, Outdoors
@@ -86,7 +87,7 @@ class Turns:
 
     def _hear(self, handle: Handle) -> None:
         for text in handle.inbox:
-            handle.log.append({"kind": "input", "text": text})
+            handle.log.append(Input(text=text))
         handle.inbox.clear()
 
     async def _turn(self, handle: Handle, on_start: Callable[[], None]) -> SessionResult:

@@ -1,8 +1,8 @@
 """What the owner of a run tree writes: decisions of its host and entries of its sessions, in one stream.
 
 Rules
-* Whatever is held goes with the next commit, whoever makes it. So an entry that nobody waits for costs no
-  commit of its own, and is never later on the disk than what its session led to.
+* Whatever is held, entries and values alike, goes with the next commit, whoever makes it. So an entry that
+  nobody waits for costs no commit of its own, and is never later on the disk than what it led to.
 * Who has to know that an entry is durable waits in `flush`. A session that is alone commits at once, in its
   own turn of the loop; where several run, those that speak in the same turn share one commit.
 * A write that failed failed for everybody whose entries were in it. The numbers given out since are wrong
@@ -12,12 +12,12 @@ Rules
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
 from contextlib import suppress
 
 from msgspec.structs import replace
 
 from fanfold.kernel.events import Envelope
+from fanfold.store.blobs import Blobs
 from fanfold.store.protocol import Batch, Lease, Store
 
 
@@ -31,8 +31,9 @@ class Journal:
         self._lease = lease
         self.sessions = 0
         """How many sessions write here at present."""
+        self.blobs = Blobs(store)
+        """Values that the next commit writes, if nobody wrote them before."""
         self._held: list[Envelope] = []
-        self._blobs: list[tuple[str, bytes]] = []
         self._waiting: list[asyncio.Future[None]] = []
 
     def confirm(self) -> None:
@@ -40,19 +41,18 @@ class Journal:
         if self._lease is not None:
             self.store.confirm(self._lease)
 
-    def hold(self, envelope: Envelope, blobs: Sequence[tuple[str, bytes]] = ()) -> None:
+    def hold(self, envelope: Envelope) -> None:
         """Have an entry written with the next commit."""
         self._held.append(envelope)
-        self._blobs += blobs
 
     def write(self, batch: Batch | None = None) -> None:
         """Commit what is held, and `batch` with it. Raises `LeaseLost` or `StoreFault`."""
         held, self._held = self._held, []
-        blobs, self._blobs = self._blobs, []
         waiting, self._waiting = self._waiting, []
+        blobs = self.blobs.take_fresh()
         if batch is None:
             batch = Batch(root=self.root, epoch=self.epoch, envelopes=held, blobs=blobs)
-        elif held:
+        elif held or blobs:
             batch = replace(batch, envelopes=[*held, *batch.envelopes], blobs=[*blobs, *batch.blobs])
         try:
             self.store.write([batch])

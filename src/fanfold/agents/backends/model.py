@@ -11,11 +11,13 @@ Rules
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
-from msgspec import structs
+from msgspec import UNSET, structs
 
 from fanfold.agents.backend import Progress, Record, SessionFailed, SessionRequest, SessionResult
 from fanfold.agents.backend_registry import MODEL, BackendSetup
+from fanfold.agents.entries import Ending, redacted
 from fanfold.agents.instructions import compose
 from fanfold.agents.local.requests import LocalServers, fitted
 from fanfold.agents.local.weights import PROVIDER
@@ -99,12 +101,13 @@ class ModelBackend:
 
     def _without_secrets(self, request: SessionRequest) -> SessionRequest:
         """The request as a model may know it: a prompt made from a file may hold one of our keys."""
-        role = request.role
+        role, redactor = request.role, self._redactor
+        known = partial(redactor.json, shapes=False)
         return structs.replace(
             request,
-            prompt=self._redactor.known(request.prompt),
-            role=structs.replace(role, instructions=self._redactor.known(role.instructions)),
-            entries=self._redactor.json(request.entries, shapes=False),
+            prompt=redactor.known(request.prompt),
+            role=structs.replace(role, instructions=redactor.known(role.instructions)),
+            entries=[redacted(entry, known) for entry in request.entries],
         )
 
     async def aclose(self) -> None:
@@ -130,4 +133,5 @@ def make(setup: BackendSetup) -> ModelBackend:
 
 def _is_over(request: SessionRequest) -> bool:
     """Whether the session said everything before a crash: then it uses no tool any more."""
-    return bool(request.entries) and "output" in request.entries[-1]
+    last = request.entries[-1] if request.entries else None
+    return isinstance(last, Ending) and last.output is not UNSET

@@ -17,13 +17,15 @@ import asyncio
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import msgspec
+from msgspec import UNSET
 
-from fanfold.agents.backend import Entry, Progress, Record, SessionFailed, SessionRequest, SessionResult
+from fanfold.agents import entries
+from fanfold.agents.backend import Progress, Record, SessionFailed, SessionRequest, SessionResult
 from fanfold.agents.backend_registry import SCRIPTED, BackendSetup
-from fanfold.agents.scripts.answer import Answer, ToolCall
+from fanfold.agents.entries import Call, Calling, Entry, Response, ToolError, ToolResult, since_last_input
+from fanfold.agents.scripts.answer import ToolCall
 from fanfold.agents.scripts.script import Script
 from fanfold.agents.toolbox import Toolbox, ToolFailed
 from fanfold.agents.toolbox.catalogue import SessionTools, Tools
@@ -55,10 +57,10 @@ class ScriptedBackend:
         self._toolbox = toolbox
 
     async def run(self, request: SessionRequest, record: Record, progress: Progress) -> SessionResult:
-        turn = _since_last_input(request.entries)
+        turn = since_last_input(request.entries)
         for entry in turn:
-            if entry.get("kind") == "response" and "output" in entry:  # everything was said before the crash
-                return _result(entry["output"], msgspec.convert(entry.get("usage", {}), Usage), turn)
+            if isinstance(entry, Response) and entry.output is not UNSET:  # all was said before the crash
+                return _result(entry.output, entry.usage or Usage(), turn)
         answer = self._script.answer(request.step, request.attempt)
         self._count(request)
         if answer is None:
@@ -75,8 +77,8 @@ class ScriptedBackend:
         if answer.fail is not None:
             failure = msgspec.structs.replace(answer.fail, step=request.step, attempt=request.attempt)
             raise SessionFailed(failure, answer.usage)
-        said: dict[str, Any] = {"kind": "response", "output": answer.output, "usage": _plain(answer)}
-        await record(said, may_wait=True)
+        text = answer.output if isinstance(answer.output, str) else ""
+        await record(Response(text=text, usage=answer.usage, output=answer.output), may_wait=True)
         return _result(answer.output, answer.usage, turn)
 
     async def aclose(self) -> None:
@@ -109,40 +111,40 @@ class _Calls:
         self._toolbox = toolbox
         self._record = record
         self._progress = progress
-        self._begun = {entry["id"] for entry in turn if entry.get("kind") == "tool_call"}
-        self._ended = {entry["id"] for entry in turn if entry.get("kind") == "tool_result"}
-        self._asked = any(entry.get("kind") == "response" for entry in turn)
+        self._begun = {entry.id for entry in turn if isinstance(entry, entries.ToolCall)}
+        self._ended = {entry.id for entry in turn if isinstance(entry, ToolResult)}
+        self._asked = any(isinstance(entry, Response) for entry in turn)
 
     async def carry_out(self, calls: Sequence[ToolCall]) -> None:
-        asked = [{"id": i, "tool": call.tool, "args": call.args} for i, call in enumerate(calls, 1)]
         if not self._asked:
-            await self._record({"kind": "response", "tool_calls": asked})
+            asked = tuple(Call(str(i), call.tool, call.args) for i, call in enumerate(calls, 1))
+            await self._record(Response(tool_calls=asked))
         for i, call in enumerate(calls, 1):
-            if i in self._ended:
+            name = str(i)
+            if name in self._ended:
                 continue
-            if i in self._begun and self._toolbox.mutates(call.tool):
-                await self._record({"kind": "tool_result", "id": i, "tool": call.tool, "outcome": "unknown"})
+            if name in self._begun and self._toolbox.mutates(call.tool):
+                await self._record(ToolResult(id=name, tool=call.tool, outcome="unknown"))
                 if not await self._is_done(call):
-                    await self._call(len(calls) + i, call)
+                    await self._call(str(len(calls) + i), call)
             else:
-                await self._call(i, call)
+                await self._call(name, call)
 
-    async def _call(self, i: int, call: ToolCall) -> None:
-        if i in self._ended:
+    async def _call(self, name: str, call: ToolCall) -> None:
+        if name in self._ended:
             return
-        if self._toolbox.mutates(call.tool) and i not in self._begun:
-            await self._record({"kind": "tool_call", "id": i, "tool": call.tool, "args": call.args})
-        self._progress({"kind": "tool_call", "tool": call.tool})
-        result: dict[str, JSON] = {"kind": "tool_result", "id": i, "tool": call.tool}
+        if self._toolbox.mutates(call.tool) and name not in self._begun:
+            await self._record(entries.ToolCall(id=name, tool=call.tool, args=call.args))
+        self._progress(Calling(call.tool))
         try:
-            result["result"] = await self._toolbox.call(call.tool, call.args)
+            result = await self._toolbox.call(call.tool, call.args)
         except ToolFailed as failed:
-            result["error"] = {"code": failed.code, "message": failed.message, "hint": failed.hint}
-            await self._record(result)
+            error = ToolError(failed.code, failed.message, failed.hint)
+            await self._record(ToolResult(id=name, tool=call.tool, error=error))
             if failed.refused or self._toolbox.mutates(call.tool):
                 raise
             return
-        await self._record(result)
+        await self._record(ToolResult(id=name, tool=call.tool, result=result))
 
     async def _is_done(self, call: ToolCall) -> bool:
         """Whether a write or delete that may have happened did; other calls are left at `unknown`."""
@@ -153,16 +155,6 @@ class _Calls:
         except ToolFailed:
             return call.tool == "delete_file"
         return call.tool == "write_file" and found["text"] == call.args["content"]
-
-
-def _since_last_input(entries: Sequence[Entry]) -> Sequence[Entry]:
-    """What was recorded in the turn under way: everything behind the last input."""
-    inputs = [i for i, entry in enumerate(entries) if entry.get("kind") == "input"]
-    return entries[inputs[-1] + 1 :] if inputs else entries
-
-
-def _plain(answer: Answer) -> JSON:
-    return msgspec.to_builtins(answer.usage)
 
 
 def _result(output: JSON, usage: Usage, turn: Sequence[Entry]) -> SessionResult:

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct, structs
 
 from fanfold.agents.backend import Progress, SessionFailed
+from fanfold.agents.entries import AskingFor, Fallback, Retrying, TextDelta
 from fanfold.agents.models.failures import Problem, fault_of, understand
 from fanfold.agents.models.providers import Line, Providers
 from fanfold.agents.redaction import Redactor
@@ -105,7 +106,7 @@ class Asker:
             except SessionFailed as failed:
                 if self._at + 1 == len(self._models):
                     raise
-                self._progress({"kind": "fallback", "from": self.model, "class": failed.failure.kind})
+                self._progress(Fallback(self.model, failed.failure.kind))
                 self.passed_over.append(self.model)
                 self._at += 1
 
@@ -144,7 +145,7 @@ class Asker:
             if not problem.again or self._is_enough(problem, tried, wait_s):
                 raise SessionFailed(problem.failure) from cause
             self.retries += 1
-            self._progress({"kind": "retrying", "class": problem.failure.kind, "wait_s": round(wait_s, 3)})
+            self._progress(Retrying(problem.failure.kind, round(wait_s, 3)))
             await asyncio.sleep(wait_s)
 
     async def _once(
@@ -215,7 +216,7 @@ class _Shown:
             self._add(event.delta.content_delta)
         elif isinstance(event, PartEndEvent) and isinstance(event.part, ToolCallPart):
             self.flush()
-            self._progress({"kind": "calling", "tool": event.part.tool_name})
+            self._progress(AskingFor(event.part.tool_name))
 
     def _add(self, text: str) -> None:
         self._text += text
@@ -232,7 +233,7 @@ class _Shown:
             self._text = ""
 
     def _show(self, text: str) -> None:
-        self._progress({"kind": "text", "delta": self._redactor.text(text)})
+        self._progress(TextDelta(self._redactor.text(text)))
 
 
 def check_effort(effort: str | None) -> Mapping[str, str] | None:

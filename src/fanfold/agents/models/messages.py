@@ -2,21 +2,21 @@
 
 Rules
 * An entry is for people and for us: what was said (`text`), what was called (`tool_calls`), what it cost.
-  Beside it, `message` keeps the rest of the provider's response as it came (ids, signatures of reasoning),
-  because a provider wants its own words back unchanged when the conversation goes on.
+  Beside it, `message` keeps the rest of the provider's response as it came.
 * Messages are rebuilt from entries alone: the same function serves a session that was killed and a child that
   was spoken to again. Calls that nobody answered before somebody spoke again are answered as interrupted.
-* A compaction is a response too: it was paid for. Its text, if it has any, replaces everything before it.
+* A compaction was paid for like a response. Its text, if it has any, replaces everything before it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+from msgspec import UNSET
 
-from fanfold.agents.backend import Entry
+from fanfold.agents.entries import Call, Compaction, Entry, Input, Response, ToolCall, ToolResult
 from fanfold.agents.models.answers import OUTPUT_TOOL
 from fanfold.kernel.events import NOTHING_SPENT, Usage
 from fanfold.kernel.plan import JSON
@@ -38,7 +38,7 @@ COMPACTED = "Your earlier work on this task did not fit any more. This is your o
 _DROPPED = ("usage", "timestamp", "kind", "run_id", "conversation_id", "metadata", "workspace_ref")
 
 
-def response_entry(model: str, response: ModelResponse, usage: Usage) -> dict[str, Any]:
+def response_entry(model: str, response: ModelResponse, usage: Usage) -> Response:
     """A response as it is recorded."""
     from pydantic_ai.messages import ModelMessagesTypeAdapter, ToolCallPart
 
@@ -49,17 +49,17 @@ def response_entry(model: str, response: ModelResponse, usage: Usage) -> dict[st
     for part in message["parts"]:
         if part["part_kind"] == "tool-call":
             part.pop("args", None)  # kept once, in `tool_calls`
-    entry: dict[str, Any] = {"kind": "response", "model": model}
     if response.text:
-        entry["text"] = response.text
         texts = [part for part in message["parts"] if part["part_kind"] == "text"]
         if len(texts) == 1:
             del texts[0]["content"]
-    if calls:
-        entry["tool_calls"] = [
-            {"id": call.tool_call_id, "tool": call.tool_name, "args": readable(call)} for call in calls
-        ]
-    return {**entry, "usage": msgspec.to_builtins(usage), "message": message}
+    return Response(
+        model=model,
+        text=response.text or "",
+        tool_calls=tuple(Call(call.tool_call_id, call.tool_name, readable(call)) for call in calls),
+        usage=usage,
+        message=message,
+    )
 
 
 def tell_apart(response: ModelResponse) -> None:
@@ -84,40 +84,41 @@ def readable(call: ToolCallPart) -> JSON:
         return call.args
 
 
-def _response(entry: Entry) -> ModelResponse:
+def _response(entry: Response) -> ModelResponse:
     from pydantic_ai.messages import ModelMessagesTypeAdapter, ModelResponse
 
-    args = {call["id"]: call["args"] for call in entry.get("tool_calls", ())}
+    assert entry.message is not None, "a model's response is kept whole"
+    args = {call.id: call.args for call in entry.tool_calls}
     parts = []
-    for part in entry["message"]["parts"]:
+    for part in entry.message["parts"]:
         if part["part_kind"] == "tool-call":
             given = args.get(part["tool_call_id"], {})
             text = given if isinstance(given, str | dict) else msgspec.json.encode(given).decode()
             parts.append({**part, "args": text})
         elif part["part_kind"] == "text":
-            parts.append({"content": entry.get("text", ""), **part})
+            parts.append({"content": entry.text, **part})
         else:
             parts.append(part)
-    message = {**entry["message"], "parts": parts, "kind": "response"}
+    message = {**entry.message, "parts": parts, "kind": "response"}
     (response,) = ModelMessagesTypeAdapter.validate_python([message])
     assert isinstance(response, ModelResponse), "an entry of a response holds one"
     return response
 
 
-def result_text(entry: Entry) -> JSON:
+def result_text(entry: ToolResult) -> JSON:
     """What a model is told about a call."""
-    if entry.get("outcome") == "unknown":
+    if entry.outcome == "unknown":
         return UNKNOWN
-    if "error" in entry:
-        return entry["error"]
-    return entry.get("result")
+    if entry.error is not None:
+        return msgspec.to_builtins(entry.error)
+    return None if entry.result is UNSET else entry.result
 
 
-def outcome_of(entry: Entry) -> str:
+def outcome_of(entry: ToolResult) -> str:
     """How a call went, in the words of a provider's protocol."""
-    if entry.get("outcome") == "unknown":
+    if entry.outcome == "unknown":
         return "interrupted"
-    return "failed" if "error" in entry else "success"
+    return "failed" if entry.error is not None else "success"
 
 
 class Conversation:
@@ -136,7 +137,7 @@ class Conversation:
         """Calls of the last response that did not do what was asked."""
         self.last: ModelResponse | None = None
         """The last response, while nothing was said behind it."""
-        self.final: Entry | None = None
+        self.final: Response | ToolResult | None = None
         """The entry that ended the turn, if one did."""
         self.usage = NOTHING_SPENT
         self.turns = 0
@@ -144,7 +145,7 @@ class Conversation:
         self.complaints = 0
         self.compactions = 0
         self.prompts: list[str] = []
-        if not any(entry.get("kind") == "input" for entry in entries):
+        if not any(isinstance(entry, Input) for entry in entries):
             self.hear(prompt)
         for entry in entries:
             self._take(entry)
@@ -228,24 +229,20 @@ class Conversation:
         return True
 
     def _take(self, entry: Entry) -> None:
-        match entry.get("kind"):
-            case "input":
-                self.hear(str(entry["text"]))
-            case "response" if entry.get("compaction"):
-                self.compact(entry["text"], _usage(entry))
-            case "response" if "message" in entry:
-                self.say(_response(entry), _usage(entry), entry.get("withheld", ()))
-                if "output" in entry:
+        match entry:
+            case Input():
+                self.hear(entry.text)
+            case Compaction():
+                self.compact(entry.text, entry.usage or Usage())
+            case Response() if entry.message is not None:
+                self.say(_response(entry), entry.usage or Usage(), entry.withheld)
+                if entry.output is not UNSET:
                     self.final = entry
-            case "tool_call":
-                self.begun.add(entry["id"])
-            case "tool_result" if "complaint" in entry:
-                self.complain(entry["complaint"], entry["id"] or None)
-            case "tool_result":
-                self.answer(entry["id"], entry["tool"], result_text(entry), outcome_of(entry))
-                if "output" in entry:
+            case ToolCall():
+                self.begun.add(entry.id)
+            case ToolResult() if entry.complaint:
+                self.complain(entry.complaint, entry.id or None)
+            case ToolResult():
+                self.answer(entry.id, entry.tool, result_text(entry), outcome_of(entry))
+                if entry.output is not UNSET:
                     self.final = entry
-
-
-def _usage(entry: Mapping[str, Any]) -> Usage:
-    return msgspec.convert(entry.get("usage", {}), Usage)

@@ -19,9 +19,20 @@ import asyncio
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
-from fanfold.agents.backend import Entry, Progress, Record, SessionFailed, SessionRequest, SessionResult
+from fanfold.agents.backend import Progress, Record, SessionFailed, SessionRequest, SessionResult
+from fanfold.agents.entries import (
+    Calling,
+    Compacting,
+    Compaction,
+    Entry,
+    Response,
+    ToolCall,
+    ToolError,
+    ToolResult,
+    redacted,
+)
 from fanfold.agents.models.answers import MAX_COMPLAINTS, OUTPUT_TOOL, Contract, Judgement
 from fanfold.agents.models.asking import Asker, TooLong, check_effort
 from fanfold.agents.models.compaction import FULL, INSTRUCTIONS, MAX_COMPACTIONS, PIECE_CHARS, transcript
@@ -86,7 +97,7 @@ class ModelSession:
                 raise self._failed("agent", "model.bad_effort", bad["message"], bad["hint"])
             while True:
                 if self._talk.final is not None:  # everything was said before the crash
-                    return self._result(self._talk.final["output"])
+                    return self._result(self._talk.final.output)
                 if self._talk.last is not None:
                     judgement = self._contract.judge(self._talk.last)
                     output = await self._act(judgement)
@@ -117,16 +128,14 @@ class ModelSession:
         usage = usage_of(response, listed=self._asker.listed)
         judgement = self._contract.judge(response)
         entry = response_entry(self._asker.model, response, usage)
-        clean = self._redactor.json(entry)
-        changed = _changed(entry, clean)
-        if changed:
-            clean = {**clean, "withheld": changed}
-        if judgement.final and len(entry.get("tool_calls", ())) == (judgement.call_id is not None):
+        clean = redacted(entry, self._redactor.json)
+        if clean is not entry:
+            clean = structs.replace(clean, withheld=_changed(entry, clean))
+        if judgement.final and len(entry.tool_calls) == (judgement.call_id is not None):
             # Nothing is left to do: this entry ends the session. It was paid for, so it is not held back for
             # the end of the step: merging what a worker changed may take long, and the process may die in it.
-            await self._record_raw({**clean, "output": self._redactor.json(judgement.value)})
-        else:
-            await self._record_raw(clean)
+            clean = structs.replace(clean, output=self._redactor.json(judgement.value))
+        await self._record_raw(clean)
         self._talk.say(response, usage)
         self._used = response.usage.input_tokens + response.usage.output_tokens
 
@@ -160,17 +169,17 @@ class ModelSession:
         if judgement.final and talk.failed_calls == 0:
             if not alone:
                 value = self._redactor.json(judgement.value)
-                end = {"id": judgement.call_id, "tool": OUTPUT_TOOL, "result": "accepted", "output": value}
-                await self._record_raw({"kind": "tool_result", **end})
+                end = ToolResult(id=_name(judgement), tool=OUTPUT_TOOL, result="accepted", output=value)
+                await self._record_raw(end)
             return judgement
         if judgement.final:
-            error = {"code": "output.not_accepted", "message": NOT_ACCEPTED}
-            await self._note_result({"id": judgement.call_id, "tool": OUTPUT_TOOL, "error": error})
+            error = ToolError("output.not_accepted", NOT_ACCEPTED)
+            await self._note(ToolResult(id=_name(judgement), tool=OUTPUT_TOOL, error=error))
         elif judgement.complaint:
             await self._complain(judgement)
         for call in tuple(talk.pending.values()):  # a second hand-in beside the first
-            error = {"code": "output.twice", "message": TWICE}
-            await self._note_result({"id": call.tool_call_id, "tool": call.tool_name, "error": error})
+            error = ToolError("output.twice", TWICE)
+            await self._note(ToolResult(id=call.tool_call_id, tool=call.tool_name, error=error))
         talk.settle()
         return None
 
@@ -179,8 +188,7 @@ class ModelSession:
             message = f"no valid answer after {MAX_COMPLAINTS} corrections: {judgement.complaint}"
             hint = "loosen the step's output schema, or use a stronger model"
             raise self._failed("invalid_output", "output.invalid", self._redactor.text(message), hint, True)
-        entry = {"id": judgement.call_id or "", "tool": OUTPUT_TOOL, "complaint": judgement.complaint}
-        await self._record({"kind": "tool_result", **entry})
+        await self._record(ToolResult(id=_name(judgement), tool=OUTPUT_TOOL, complaint=judgement.complaint))
         self._talk.complain(judgement.complaint, judgement.call_id)
 
     async def _do_calls(self) -> None:
@@ -208,29 +216,30 @@ class ModelSession:
                 raise several.exceptions[0] from None  # whoever catches it expects one
 
     async def _do(self, call: ToolCallPart) -> None:
-        about: dict[str, Any] = {"id": call.tool_call_id, "tool": call.tool_name}
-        mutates = self._tools.mutates(call.tool_name)
-        if mutates and call.tool_call_id in self._talk.begun:
-            await self._note_result({**about, "outcome": "unknown"})
-            return
-        if call.tool_call_id in self._talk.withheld:
-            await self._note_result({**about, "error": {"code": "tool.withheld", "message": WITHHELD}})
-            return
+        await self._note(await self._result_of(call))
+
+    async def _result_of(self, call: ToolCallPart) -> ToolResult:
+        """Make a call; what is known of it afterwards, without our own keys."""
+        name, tool = call.tool_call_id, call.tool_name
+        mutates = self._tools.mutates(tool)
+        if mutates and name in self._talk.begun:
+            return ToolResult(id=name, tool=tool, outcome="unknown")
+        if name in self._talk.withheld:
+            return ToolResult(id=name, tool=tool, error=ToolError("tool.withheld", WITHHELD))
         args = readable(call)
-        problem = self._problem(call.tool_name, args)
+        problem = self._problem(tool, args)
         if problem:
-            await self._note_result({**about, "error": {"code": "invalid_args", "message": problem}})
-            return
+            return ToolResult(id=name, tool=tool, error=ToolError("invalid_args", problem))
         if mutates:
-            await self._record({"kind": "tool_call", **about, "args": args})
-        self._progress({"kind": "tool_call", "tool": call.tool_name})
+            await self._record(ToolCall(id=name, tool=tool, args=args))
+        self._progress(Calling(tool))
+        known = self._redactor.known
         try:
-            result = await use(self._tools, call.tool_name, args)
+            result = await use(self._tools, tool, args)
         except ToolFailed as failed:
-            said = {"code": failed.code, "message": failed.message, "hint": failed.hint}
-            await self._note_result({**about, "error": self._redactor.json(said, shapes=False)})
-        else:
-            await self._note_result({**about, "result": self._redactor.json(result, shapes=False)})
+            error = ToolError(known(failed.code), known(failed.message), known(failed.hint))
+            return ToolResult(id=name, tool=tool, error=error)
+        return ToolResult(id=name, tool=tool, result=self._redactor.json(result, shapes=False))
 
     def _problem(self, tool: str, args: JSON) -> str:
         offered = {one.name: one for one in self._tools.offered()}
@@ -240,10 +249,10 @@ class ModelSession:
             return "the arguments are not a JSON object"
         return misfits(offered[tool].schema, args)
 
-    async def _note_result(self, about: dict[str, Any]) -> None:
-        entry = {"kind": "tool_result", **about}
+    async def _note(self, entry: ToolResult) -> None:
+        """Record what came of a call, then tell the model."""
         await self._record(entry)
-        self._talk.answer(about["id"], about["tool"], result_text(entry), outcome_of(entry))
+        self._talk.answer(entry.id, entry.tool, result_text(entry), outcome_of(entry))
 
     # --------------------------------------------------------------------------------- compaction
 
@@ -261,7 +270,7 @@ class ModelSession:
         from pydantic_ai.models import ModelRequestParameters
 
         parameters = ModelRequestParameters(instruction_parts=[InstructionPart(content=INSTRUCTIONS)])
-        self._progress({"kind": "compacting"})
+        self._progress(Compacting())
         for piece_chars in PIECE_CHARS:
             asked = [ModelRequest.user_text_prompt(transcript(self._talk.ready(), piece_chars))]
             try:
@@ -270,9 +279,7 @@ class ModelSession:
                 too_long = again
                 continue
             usage = usage_of(response, listed=self._asker.listed)
-            entry = response_entry(self._asker.model, response, usage)
-            entry.pop("message")
-            await self._record({**entry, "compaction": True, "text": response.text or ""})
+            await self._record(Compaction(model=self._asker.model, text=response.text or "", usage=usage))
             if self._talk.compact(response.text or "", usage):
                 self._used = 0
                 return
@@ -286,7 +293,7 @@ class ModelSession:
     # ------------------------------------------------------------------------------------ the end
 
     async def _record(self, entry: Entry) -> None:
-        await self._record_raw(self._redactor.json(entry))
+        await self._record_raw(redacted(entry, self._redactor.json))
 
     def _result(self, output: JSON) -> SessionResult:
         output = self._redactor.json(output)
@@ -314,9 +321,12 @@ class ModelSession:
         )
 
 
-def _changed(entry: dict[str, Any], clean: dict[str, Any]) -> list[str]:
+def _name(judgement: Judgement) -> str:
+    """The call by which an answer was handed in, if any was."""
+    return judgement.call_id or ""
+
+
+def _changed(entry: Response, clean: Response) -> tuple[str, ...]:
     """The calls whose arguments redaction changed: what is recorded of them cannot be carried out."""
-    if clean is entry:
-        return []
-    pairs = zip(entry.get("tool_calls", ()), clean.get("tool_calls", ()), strict=True)
-    return [before["id"] for before, after in pairs if before["args"] != after["args"]]
+    pairs = zip(entry.tool_calls, clean.tool_calls, strict=True)
+    return tuple(before.id for before, after in pairs if before.args != after.args)

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
+from fanfold.agents.entries import (
+    AskingFor,
+    Calling,
+    Compacting,
+    Fallback,
+    News,
+    Retrying,
+    StageNews,
+    TextDelta,
+)
 from fanfold.cli.terminal.output import one_line
 from fanfold.text.terminal import cut_start
 
@@ -19,25 +26,23 @@ class Doing:
         self._said: dict[str, str] = {}
         self._does: dict[str, str] = {}
 
-    def hear(self, path: str, entry: Mapping[str, Any]) -> None:
-        """A session lets us know what it does; kinds we do not know change nothing."""
-        kind = entry.get("kind")
-        if kind == "text":
-            self._said[path] = (self._said.get(path, "") + str(entry.get("delta", "")))[-KEPT_CHARS:]
-            self._does.pop(path, None)
-            return
-        if kind in ("calling", "tool_call"):
-            self._does[path] = f"→ {entry.get('tool', 'a tool')}"
-        elif kind == "retrying":
-            self._does[path] = (
-                f"{entry.get('class', 'failed')}, tries again in {entry.get('wait_s', 0):.0f} s"
-            )
-        elif kind == "fallback":
-            self._does[path] = f"{entry.get('from', 'its model')} does not answer, asks another"
-        elif kind == "compacting":
-            self._does[path] = "sums up what was said so far"
-        else:
-            return
+    def hear(self, path: str, news: News) -> None:
+        """A session lets us know what it does."""
+        match news:
+            case TextDelta(delta=delta):
+                self._said[path] = (self._said.get(path, "") + delta)[-KEPT_CHARS:]
+                self._does.pop(path, None)
+                return
+            case AskingFor(tool=tool) | Calling(tool=tool):
+                self._does[path] = f"→ {tool}"
+            case Retrying(kind=kind, wait_s=wait_s):
+                self._does[path] = f"{kind}, tries again in {wait_s:.0f} s"
+            case Fallback(model=model):
+                self._does[path] = f"{model} does not answer, asks another"
+            case Compacting():
+                self._does[path] = "sums up what was said so far"
+            case StageNews(stage=stage, of=of, name=name):
+                self._does[path] = f"stage {stage} of {of}" + (f": {name}" if name else "")
         self._said.pop(path, None)
 
     def forget(self, path: str) -> None:

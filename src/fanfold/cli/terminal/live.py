@@ -7,15 +7,15 @@ scheduler's own. Its share of the time is bounded; a larger tree is drawn less o
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from time import perf_counter, time
-from typing import Any
 
 from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from fanfold.agents.entries import News
 from fanfold.cli.terminal.activity import Doing
 from fanfold.cli.terminal.step_rows import MARKS, Row, counts, rows, tallest
 from fanfold.cli.terminal.transitions import COLOURS, duration
@@ -44,10 +44,10 @@ class LiveTree:
         self._suspended = False
         self._doing = Doing()
 
-    def hear(self, run: str, step: str, entry: Mapping[str, Any]) -> None:
+    def hear(self, run: str, step: str, news: News) -> None:
         found = self._tree.state.runs.get(run) if self._tree is not None else None
         if found is not None:
-            self._doing.hear(found.tree_path(step), entry)
+            self._doing.hear(found.tree_path(step), news)
 
     def update(self, written: Sequence[Envelope], tree: RunTree) -> None:
         del written  # the tree says it all

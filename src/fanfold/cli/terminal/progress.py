@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping, Sequence
-from typing import Any, Protocol, TextIO
+from collections.abc import Sequence
+from typing import Protocol, TextIO
 
+from fanfold.agents.entries import News
 from fanfold.cli.terminal.output import paint, wants_colour
 from fanfold.cli.terminal.transitions import COLOURS, Transition, Transitions, clock
 from fanfold.kernel.events import Envelope
@@ -24,7 +25,7 @@ class Progress(Protocol):
     def update(self, written: Sequence[Envelope], tree: RunTree) -> None:
         """These events were just recorded; the tree is as they left it."""
 
-    def hear(self, run: str, step: str, entry: Mapping[str, Any]) -> None:
+    def hear(self, run: str, step: str, news: News) -> None:
         """A session says what it does right now; nothing of it is recorded."""
 
     def suspend(self) -> None:
@@ -52,7 +53,7 @@ class Lines:
         if lines:
             self._write("".join(lines))
 
-    def hear(self, run: str, step: str, entry: Mapping[str, Any]) -> None:
+    def hear(self, run: str, step: str, news: News) -> None:
         pass  # lines are for what happened, and stay
 
     def suspend(self) -> None:

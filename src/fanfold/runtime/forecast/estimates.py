@@ -18,6 +18,7 @@ from pathlib import Path
 
 import msgspec
 
+from fanfold.agents.entries import Compaction, Response
 from fanfold.agents.local.weights import PROVIDER
 from fanfold.agents.models.prices import is_elsewhere, list_price
 from fanfold.kernel.events import NOTHING_SPENT, Estimate, Usage
@@ -120,4 +121,4 @@ def _history(store: Store, models: Mapping[str, set[str]]) -> dict[str, list[Usa
 def _models_in(store: Store, session: str) -> set[str]:
     """The models that answered in a session; scripted ones have no name, and match nothing."""
     entries = read_entries(store, session)
-    return {str(entry.get("model", "")) for entry in entries if entry.get("kind") == "response"} or {""}
+    return {entry.model for entry in entries if isinstance(entry, Response | Compaction)} or {""}

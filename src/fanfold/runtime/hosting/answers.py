@@ -30,7 +30,6 @@ from fanfold.kernel.plan import JSON, GroupAction, Output, WorkflowAction
 from fanfold.recipe.inputs import bind_inputs
 from fanfold.recipe.types.approval import ApprovalBody
 from fanfold.recipe.types.body import read_body
-from fanfold.runtime.records.blobs import Blobs
 from fanfold.runtime.records.ids import new_run_id
 from fanfold.runtime.records.memory import Memory
 from fanfold.runtime.records.outputs import check_output
@@ -50,6 +49,7 @@ from fanfold.runtime.steps.registry import Unrenderable, prepare
 from fanfold.runtime.steps.rendering import value_of
 from fanfold.runtime.steps.step_type import Job
 from fanfold.runtime.steps.workflow import CallJob
+from fanfold.store.blobs import Blobs
 from fanfold.text.excerpts import shorten
 from fanfold.text.template import UnresolvedPath
 

@@ -13,10 +13,11 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from time import time
 from typing import Any, TypeAlias
 
+from fanfold.agents.entries import News
 from fanfold.kernel.commands import Start, Stop
 from fanfold.kernel.decide import is_waiting, next_timer
 from fanfold.kernel.events import (
@@ -49,7 +50,7 @@ LINGER_S = 1.0
 """The owner of an open run stays this long without work, so that a row of requests does not start a row of
 owners."""
 OnCommit: TypeAlias = Callable[[list[Envelope]], None]
-OnProgress: TypeAlias = Callable[[str, str, Mapping[str, Any]], None]
+OnProgress: TypeAlias = Callable[[str, str, News], None]
 """Run id, path of a step, and what its session does right now; none of it is recorded."""
 
 
@@ -279,9 +280,9 @@ class Host:
     async def _execute(self, start: Start, node: Node, job: Job) -> None:
         key = (start.run, start.step)
 
-        def progress(entry: Mapping[str, Any]) -> None:
+        def progress(news: News) -> None:
             if self._on_progress is not None:
-                self._on_progress(start.run, start.step, entry)
+                self._on_progress(start.run, start.step, news)
 
         try:
             outcome = await self._performer(node).perform(start, node, job, progress)

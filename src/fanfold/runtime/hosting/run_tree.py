@@ -36,10 +36,10 @@ from fanfold.kernel.lifecycle import EVENT_WORDS, READY, RUNNING, WAITING
 from fanfold.kernel.nodes import LEAF, Node, Run, State
 from fanfold.kernel.state import create_state, evolve, mark_late
 from fanfold.runtime.hosting.answers import Answers
-from fanfold.runtime.records.blobs import Blobs
 from fanfold.runtime.records.memory import Memory
 from fanfold.runtime.records.values import Values
 from fanfold.runtime.steps.step_type import Job
+from fanfold.store.blobs import Blobs
 from fanfold.store.journal import Journal
 from fanfold.store.protocol import Batch, OutputRow, RunHead, Store
 
@@ -61,12 +61,11 @@ class RunTree:
         journal: Journal | None,
         reuse: Reuse = nothing_to_reuse,
         *,
-        blobs: Blobs | None = None,
         forked_from: str | None = None,
     ) -> None:
         self.store = store
         self.journal = journal
-        self.blobs = Blobs(store) if blobs is None else blobs
+        self.blobs = Blobs(store) if journal is None else journal.blobs
         self.memory = Memory()
         first = self._without_secrets(first)
         self.state: State = create_state(first)
@@ -198,7 +197,6 @@ class RunTree:
                 root=self.root.id,
                 epoch=self.journal.epoch,
                 envelopes=written,
-                blobs=self.blobs.take_fresh(),
                 heads=self._changed_heads(written),
                 outputs=self._outputs,
                 cache=self._cache,

@@ -29,7 +29,7 @@ from fanfold.runtime.places.isolation import Isolation
 from fanfold.runtime.steps.programs import Programs
 from fanfold.runtime.steps.toolboxes import Toolboxes
 from fanfold.sessions.lineage import DETACHED, QUEUED, RUNNING, Child
-from fanfold.sessions.log import read_entries
+from fanfold.sessions.log import read_notes
 from fanfold.sessions.opened import Settings, read_opened
 from fanfold.sessions.stragglers import sweep_stragglers
 from fanfold.sessions.subagents import SubagentRefused
@@ -57,7 +57,7 @@ def is_taken(project: Project, number: int) -> bool:
 
 def refusal(project: Project, number: int) -> SubagentRefused | None:
     """Why a host did not do what a request asked for."""
-    for entry in read_entries(project.store, HAND):
+    for entry in read_notes(project.store, HAND):
         if entry.get("kind") == "refused" and entry["request"] == number:
             error = entry["error"]
             return SubagentRefused(

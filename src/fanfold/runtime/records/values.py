@@ -18,8 +18,8 @@ from fanfold.kernel.events import Failure
 from fanfold.kernel.lifecycle import COMPLETED, UNSUCCESSFUL
 from fanfold.kernel.nodes import MAP, SCOPE, Composite, Loop, Node, Run, Scope, State
 from fanfold.kernel.plan import JSON, GroupAction
-from fanfold.runtime.records.blobs import Blobs
 from fanfold.runtime.records.memory import Memory
+from fanfold.store.blobs import Blobs
 from fanfold.text.excerpts import shorten
 from fanfold.text.json_value import as_text
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fanfold.agents.backend import Entry, SessionFailed, SessionRequest
+from fanfold.agents.backend import SessionFailed, SessionRequest
+from fanfold.agents.entries import Entry, Input, ToolCall
 from fanfold.agents.role import Role
 from fanfold.errors import WorldError
 from fanfold.kernel.commands import Start
@@ -33,8 +34,6 @@ from fanfold.text.json_value import as_text
 from fanfold.text.template import parse_template, render
 
 MAX_ITEM_EXCERPT = 20_000
-SPOKEN = frozenset({"input", "response", "tool_call", "tool_result", "stage"})
-"""Entries of a session that a later turn rebuilds its messages from; others are about it, not for it."""
 
 
 class AgentJob(Job, frozen=True):
@@ -83,7 +82,7 @@ def _check_place(store: Store, start: Start, node: Node, place: Place) -> None:
     goes_on = start.execution > 1 or session != session_id(start.run, start.step, start.attempt)
     if not goes_on or place.child is None or not place.is_new:
         return
-    if any(entry.get("kind") == "tool_call" for entry in read_entries(store, session)):
+    if any(isinstance(entry, ToolCall) for entry in read_entries(store, session)):
         message = f"the workspace of {node.path} is gone, and with it what its agent had changed"
         hint = "fanfold fork runs the step again from the start"
         raise WorldError("workspace.lost", message, hint=hint)
@@ -97,9 +96,9 @@ def conversation(store: Store, node: Node) -> list[Entry]:
     if before is None:
         return []
     if not before.attempt:
-        said: Sequence[Entry] = [{"kind": "input", "text": _words(before)}]
+        said: Sequence[Entry] = [Input(text=_words(before))]
     else:
-        said = [one for one in read_entries(store, session_of(before)) if one.get("kind") in SPOKEN]
+        said = read_entries(store, session_of(before))
     return [*conversation(store, before), *said]
 
 

@@ -18,6 +18,7 @@ import msgspec
 
 from fanfold.agents.backend import SessionFailed
 from fanfold.agents.backend_registry import Backends
+from fanfold.agents.entries import paid_in
 from fanfold.errors import BugError, FanfoldError
 from fanfold.kernel.commands import Start
 from fanfold.kernel.events import NOTHING_SPENT, Failure, Usage
@@ -116,10 +117,10 @@ class Performer:
     def spent(self, session: str) -> Usage | None:
         """What a session that gave no result has spent, by what it and those settling its conflicts wrote."""
         spent = [
-            msgspec.convert(entry["usage"], Usage, strict=False)
+            usage
             for one in (session, *settling_ids(session))
             for entry in read_entries(self._store, one)
-            if entry.get("kind") == "response" and isinstance(entry.get("usage"), dict)
+            if (usage := paid_in(entry)) is not None
         ]
         return sum(spent, NOTHING_SPENT) if spent else None
 

@@ -12,11 +12,12 @@ Rules
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
 from msgspec import Struct
 
+from fanfold.agents.entries import News
 from fanfold.kernel.commands import Start
 from fanfold.kernel.events import Failure, Usage
 from fanfold.kernel.nodes import Node
@@ -29,7 +30,7 @@ from fanfold.sessions.supervisor import Supervisor
 from fanfold.store.journal import Journal
 from fanfold.store.protocol import Store
 
-Tell = Callable[[Mapping[str, Any]], None]
+Tell = Callable[[News], None]
 
 
 class Job(Struct, frozen=True):

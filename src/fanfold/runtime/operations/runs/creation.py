@@ -18,7 +18,6 @@ from fanfold.runtime.hosting.run_tree import RunTree
 from fanfold.runtime.operations.project import Project
 from fanfold.runtime.operations.runs.options import Options, settings_of
 from fanfold.runtime.operations.runs.ownership import Owned, performer_of, performers_of, supervise
-from fanfold.runtime.records.blobs import Blobs
 from fanfold.runtime.records.frozen import Frozen, all_steps_below, freeze_roles, to_json, with_stages
 from fanfold.runtime.records.ids import new_run_id
 from fanfold.runtime.steps.programs import Programs
@@ -65,13 +64,12 @@ def create(
     lease = project.store.acquire(root)
     journal = Journal(project.store, root, lease)
     performer = performer_of(project, frozen, programs, supervisor, journal)
-    blobs = Blobs(project.store)
     data = Created(
         plan=plan,
         settings=settings,
         epoch=lease.epoch,
-        inputs=blobs.put(bound),
-        frozen=blobs.put(to_json(frozen)),
+        inputs=journal.blobs.put(bound),
+        frozen=journal.blobs.put(to_json(frozen)),
     )
     first = Event(root, now_ms(), data)
     tree = RunTree(
@@ -79,7 +77,6 @@ def create(
         first,
         journal,
         performer.reuse,
-        blobs=blobs,
         forked_from=frozen.forked_from,
     )
     tree.begin(first)

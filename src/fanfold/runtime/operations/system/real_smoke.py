@@ -11,8 +11,9 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
-from msgspec import Struct
+from msgspec import UNSET, Struct
 
+from fanfold.agents.entries import ToolCall, ToolResult
 from fanfold.runtime.operations.system.smoke import ONE_BY_ONE, Ran, agent_events, live_at_once, order_of
 
 FOLDER = "fanfold-smoke"
@@ -148,10 +149,9 @@ def _tool_calls(ran: Ran, step: str) -> list[str]:
     Only calls that may change something are recorded before they begin.
     """
     entries = ran.sessions.get(step, [])
-    fine = {
-        entry["id"] for entry in entries if entry["kind"] == "tool_result" and entry.get("result") is not None
-    }
-    return [entry["tool"] for entry in entries if entry["kind"] == "tool_call" and entry["id"] in fine]
+    results = (entry for entry in entries if isinstance(entry, ToolResult))
+    fine = {entry.id for entry in results if entry.result is not UNSET and entry.result is not None}
+    return [entry.tool for entry in entries if isinstance(entry, ToolCall) and entry.id in fine]
 
 
 SCENARIOS: dict[str, tuple[str, Callable[[Left], Shown]]] = {

@@ -11,7 +11,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from fanfold.agents.backend import Entry
+from fanfold.agents.entries import Entry, Input
 from fanfold.kernel.events import Envelope
 
 READERS = """
@@ -67,7 +67,7 @@ class Ran(Struct, frozen=True):
     def prompt(self, step: str) -> str:
         """What the agent of a step was asked, as its session recorded it."""
         entries = self.sessions.get(step, [])
-        return next((str(entry.get("text", "")) for entry in entries if entry["kind"] == "input"), "")
+        return next((entry.text for entry in entries if isinstance(entry, Input)), "")
 
 
 def parallel_readers(ran: Ran) -> Check:

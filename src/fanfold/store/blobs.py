@@ -34,11 +34,17 @@ class Blobs:
         clean = self._store.clean(content)
         if clean is not content:
             content, value = clean, msgspec.json.decode(clean)
-        name = blake2b(content, digest_size=16).hexdigest()
+        name = _name(content)
         if name not in self._known:
             self.fresh.append((name, content))
             if len(content) <= LARGE_BYTES:
                 self._remember(name, value)
+        return name
+
+    def put_encoded(self, content: bytes) -> str:
+        """The hash of a value that is JSON already, without secrets, and not asked for again soon."""
+        name = _name(content)
+        self.fresh.append((name, content))
         return name
 
     def get(self, name: str) -> JSON:
@@ -63,3 +69,7 @@ class Blobs:
         self._known[name] = value
         if len(self._known) > REMEMBERED:
             self._known.popitem(last=False)
+
+
+def _name(content: bytes) -> str:
+    return blake2b(content, digest_size=16).hexdigest()
