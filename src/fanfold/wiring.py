@@ -24,6 +24,7 @@ from fanfold.agents.backend_registry import (
     BackendSetup,
     Machine,
 )
+from fanfold.agents.providers import ANTHROPIC, PROVIDERS, Provider, guard_keys
 from fanfold.agents.roles.registry import Registry, load_roles, role_roots
 from fanfold.errors import FanfoldError
 from fanfold.recipe.library import Library
@@ -81,17 +82,19 @@ class Wired:
         folder: Path,
         environment: Mapping[str, str],
         backends: Sequence[BackendKind] = BACKENDS,
+        providers: Sequence[Provider] = PROVIDERS,
     ) -> None:
         self.folder = folder
+        guard_keys(providers)
         require_ours(folder, fanfold_home(environment))
         self._backend_kinds = backends
-        self.config = Config.read(folder, environment)
+        self.config = Config.read(folder, environment, providers)
         self._environment = environment
 
     @cached_property
     def roles(self) -> Registry:
         roots = role_roots(self.folder, user_home(self._environment), self.config.home)
-        has_anthropic = bool(self.config.text("models.anthropic_api_key"))
+        has_anthropic = bool(self.config.text(ANTHROPIC.key_setting))
         return load_roles(roots, self.folder, has_anthropic=has_anthropic)
 
     def library(self) -> Library:
@@ -121,7 +124,10 @@ class Wired:
         return [*own, "--project", str(self.folder.resolve()), *(word for pair in given for word in pair)]
 
     def backends(self) -> BackendRegistry:
-        machine = Machine(home=self.config.home, config=self.config.values, redactor=self.redactor)
+        config = self.config
+        machine = Machine(
+            home=config.home, config=config.values, providers=config.providers, redactor=self.redactor
+        )
         return BackendRegistry(self._backend_kinds, machine)
 
     @cached_property
@@ -198,13 +204,14 @@ def wire(
     *,
     store: StoreAddress | None = None,
     backends: Sequence[BackendKind] = BACKENDS,
+    providers: Sequence[Provider] = PROVIDERS,
     to_read: bool = False,
 ) -> Project:
     """Put a project together; `environment` defaults to the process's, the store to the one it names.
 
     `to_read`: its runs are looked at and nothing else, and where there are none no store is made.
     """
-    wired = Wired(folder, os.environ if environment is None else environment, backends)
+    wired = Wired(folder, os.environ if environment is None else environment, backends, providers)
     return Project(
         folder,
         wired.config,

@@ -83,8 +83,8 @@ def test_weights_by_path_are_the_user_s_to_name(tmp_path):
     with pytest.raises(FanfoldError, match="only the user may"):
         choose_model(config(tmp_path, project=named), READY, asked="local:/x/y.gguf")
     own = config(tmp_path, user=named)
-    assert choose_model(own, READY, asked="local:/x/y.gguf").provider == "local"
+    assert choose_model(own, READY, asked="local:/x/y.gguf").provider is None
     plain = config(tmp_path)
-    assert choose_model(plain, READY, flag="local:/x/y.gguf", asked="local:/x/y.gguf").provider == "local"
+    assert choose_model(plain, READY, flag="local:/x/y.gguf", asked="local:/x/y.gguf").provider is None
     pulled = config(tmp_path, project='[models]\nmodel = "local:smollm2"\n')
     assert choose_model(pulled, READY).model == "local:smollm2"

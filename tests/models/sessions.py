@@ -11,9 +11,11 @@ from typing import Any
 import msgspec
 
 from fanfold.agents.backend import SessionRequest, SessionResult
-from fanfold.agents.backends.model import Access, ModelBackend, Patience
+from fanfold.agents.backends.model import ModelBackend
 from fanfold.agents.entries import E, Entry, News
-from fanfold.agents.models.providers import Providers
+from fanfold.agents.models.connections import Connections
+from fanfold.agents.models.questions import Patience
+from fanfold.agents.providers import PROVIDERS, Access, Provider
 from fanfold.testing.provider import KEY, Script, ScriptedProvider
 from tests.session_requests import session_request
 
@@ -21,10 +23,9 @@ MODELS = ("openai-chat:gpt-5", "openai-responses:gpt-5", "anthropic:claude-sonne
 QUICK = Patience(tries=3, backoff_s=0.001, max_wait_s=1.0)
 
 
-def access(url: str, key: str = KEY) -> Access:
-    return Access(
-        openai_api_key=key, openai_base_url=f"{url}/v1", anthropic_api_key=key, anthropic_base_url=url
-    )
+def access(url: str, key: str = KEY, providers: Sequence[Provider] = PROVIDERS) -> Access:
+    addresses = {"openai": f"{url}/v1", "anthropic": url}
+    return Access(providers=providers, keys=dict.fromkeys(addresses, key), addresses=addresses)
 
 
 def request(workspace: Path | str = ".", **given: Any) -> SessionRequest:
@@ -79,11 +80,18 @@ class World:
 
 
 @asynccontextmanager
-async def world(script: Script, *, key: str = KEY, stall_s: float = 5.0, **options: Any):
+async def world(
+    script: Script,
+    *,
+    key: str = KEY,
+    stall_s: float = 5.0,
+    providers: Sequence[Provider] = PROVIDERS,
+    **options: Any,
+):
     async with ScriptedProvider(script) as provider:
-        given = access(provider.url, key)
+        given = access(provider.url, key, providers)
         options.setdefault("patience", QUICK)
-        backend = ModelBackend(given, providers=Providers(given, stall_s=stall_s), **options)
+        backend = ModelBackend(given, connections=Connections(given, stall_s=stall_s), **options)
         try:
             yield World(provider, backend)
         finally:

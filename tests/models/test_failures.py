@@ -6,9 +6,11 @@ import time
 import pytest
 
 from fanfold.agents.backend import SessionFailed
-from fanfold.agents.backends.model import Access, ModelBackend, Patience
+from fanfold.agents.backends.model import ModelBackend
 from fanfold.agents.entries import Compaction, Fallback, Input, Retrying
 from fanfold.agents.models.limits import Gate
+from fanfold.agents.models.questions import Patience
+from fanfold.agents.providers import Access
 from fanfold.kernel.events import Failure
 from fanfold.testing.provider import Asked, Call, Fault, Reply, answer_with
 from tests.models.sessions import MODELS, Killed, Recorder, play, request, world
@@ -120,7 +122,7 @@ def test_without_a_key_nothing_is_asked_and_the_variable_is_named():
 
 def test_without_a_network_the_session_fails_soon_and_says_so():
     async def main():
-        access = Access(openai_api_key="test-key", openai_base_url="http://127.0.0.1:9/v1")
+        access = Access(keys={"openai": "test-key"}, addresses={"openai": "http://127.0.0.1:9/v1"})
         backend = ModelBackend(access, patience=Patience(tries=2, backoff_s=0.001))
         recorder = Recorder()
         with pytest.raises(SessionFailed) as failed:
@@ -144,7 +146,7 @@ def test_without_a_network_the_session_fails_soon_and_says_so():
 def test_what_nobody_could_ask_for_is_refused_before_asking(given, code):
     async def scene(here):
         if given.get("model") == "acme:clever":
-            here.backend = ModelBackend(Access(openai_api_key="test-key"))
+            here.backend = ModelBackend(Access(keys={"openai": "test-key"}))
         failure = await fails(here, **given)
         assert failure.code == code
         assert failure.kind == "agent"

@@ -1,24 +1,27 @@
 """What sessions cost: known, or None."""
 
 import pytest
+from msgspec.structs import replace
 
-from fanfold.agents.models.prices import OWN_HOSTS, is_elsewhere, list_price
+from fanfold.agents.models.prices import list_price
+from fanfold.agents.providers import PROVIDERS
 from fanfold.kernel.events import Usage
 from fanfold.testing.provider import Reply
 from tests.models.sessions import MODELS, play, request
 
 
-def test_a_known_models_price_is_counted_in_millionths_of_a_dollar(monkeypatch):
-    for provider in OWN_HOSTS:  # the scripted one stands for both
-        monkeypatch.setitem(OWN_HOSTS, provider, "127.0.0.1")
-
+def test_a_known_models_price_is_counted_in_millionths_of_a_dollar():
     async def scene(here):
         for model in MODELS:
             result = await here.run(request(model=model))
             assert result.usage.micro_usd is not None
             assert result.usage.micro_usd > 1_000
 
-    play(lambda asked: Reply(text="ok", input_tokens=1_000_000, output_tokens=1_000), scene)
+    here = tuple(
+        replace(row, address="http://127.0.0.1") for row in PROVIDERS
+    )  # the scripted one stands for both
+    answer = Reply(text="ok", input_tokens=1_000_000, output_tokens=1_000)
+    play(lambda asked: answer, scene, providers=here)
 
 
 @pytest.mark.parametrize("model", [*MODELS, "openai-chat:gpt-4o"])
@@ -46,7 +49,8 @@ def test_what_somebody_else_s_server_charges_for_a_known_name_is_unknown(model):
     ],
 )
 def test_list_prices_hold_at_the_provider_s_own_address_alone(provider, url, elsewhere):
-    assert is_elsewhere(provider, url) == elsewhere
+    rows = {row.name: row for row in PROVIDERS}
+    assert rows[provider].is_at(url) != elsewhere
 
 
 def test_an_unknown_models_price_is_none_and_never_zero():

@@ -4,7 +4,7 @@ import pytest
 
 from fanfold.agents.backend import SessionFailed
 from fanfold.agents.entries import Input
-from fanfold.agents.models.providers import Access
+from fanfold.agents.providers import Access
 from fanfold.agents.redaction import MARK, Redactor
 from fanfold.testing.provider import Asked, Call, Fault, Reply
 from tests.models.sessions import MODELS, Recorder, play, request
@@ -82,7 +82,7 @@ def test_a_summary_holds_no_key(tmp_path):
 
 
 def test_access_does_not_print_its_keys():
-    assert CANARY not in repr(Access(openai_api_key=CANARY, anthropic_api_key=CANARY))
+    assert CANARY not in repr(Access(keys={"openai": CANARY, "anthropic": CANARY}))
 
 
 def test_a_prompt_made_from_a_file_tells_no_provider_our_keys():

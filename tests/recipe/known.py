@@ -38,7 +38,7 @@ ROLES = Registry(
     aliases={},
     notices=(),
 )
-BACKENDS = BackendRegistry((), Machine(home=HERE, config={}, redactor=Redactor()))
+BACKENDS = BackendRegistry((), Machine(home=HERE, config={}, providers=(), redactor=Redactor()))
 HANDLERS = ("prepare_data", "count_words")
 
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from msgspec.structs import replace
+
+from fanfold.agents.providers import PROVIDERS, Provider
 from fanfold.kernel.plan import Plan
 from fanfold.recipe.compile import compile_recipe
 from fanfold.runtime.operations.client import Client
@@ -25,8 +28,17 @@ class TextClient(Client):
         return compiled.plan
 
 
-def client(folder: Path, environment: Mapping[str, str] | None = None) -> Client:
-    return TextClient(wire(folder, environment))
+def client(
+    folder: Path,
+    environment: Mapping[str, str] | None = None,
+    *,
+    providers: Sequence[Provider] = PROVIDERS,
+) -> Client:
+    return TextClient(wire(folder, environment, providers=providers))
+
+
+HERE = tuple(replace(row, address="http://127.0.0.1") for row in PROVIDERS)
+"""The providers as if they were on this machine: what answers here is charged for by their list of prices."""
 
 
 def run(folder: Path, recipe: str, script: str = "default: ok from {{step}}", **named: Any) -> Result:

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from fanfold.agents.models.prices import OWN_HOSTS
 from fanfold.kernel.budget import Ledger, estimate
 from fanfold.kernel.events import Estimate, Raised, Usage
 from fanfold.kernel.plan import Budget, Limits
@@ -19,7 +18,7 @@ from fanfold.runtime.views.result import Result, to_result
 from fanfold.testing.provider import Reply
 from tests.e2e.world import Provider
 from tests.kernel.drive import Drive, agent, call, plan
-from tests.runtime.running import client
+from tests.runtime.running import HERE, client
 
 PAIR = """
 name: pair
@@ -144,9 +143,7 @@ def test_dollars_beside_tokens_count_what_is_known_and_the_tokens_bound_the_rest
 
 
 @pytest.fixture
-def provider(monkeypatch: pytest.MonkeyPatch) -> Iterator[Provider]:
-    """It stands for Anthropic itself, whose prices are known."""
-    monkeypatch.setitem(OWN_HOSTS, "anthropic", "127.0.0.1")
+def provider() -> Iterator[Provider]:
     with Provider(lambda asked: Reply(text="x", input_tokens=900, output_tokens=100)) as running:
         yield running
 
@@ -157,7 +154,7 @@ def estimates(folder: Path, provider: Provider, recipe: str = PAIR, **options: A
     given = {"model": "anthropic:claude-sonnet-4-6", **options}
 
     async def work() -> str:
-        async with client(folder, {**home, **provider.environment}) as opened:
+        async with client(folder, {**home, **provider.environment}, providers=HERE) as opened:
             result = await asyncio.wait_for(opened.run(recipe, options=Options(**given)), 30)
             assert result.status == "completed", result.error
             return result.run_id

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from fanfold.agents.providers import PROVIDERS
 from fanfold.agents.roles.files import CLAUDE_MODELS
-from fanfold.runtime.model_choice import DEFAULTS
 from fanfold.runtime.views.result import Result
 from fanfold.testing.provider import Reply
 from fanfold.wiring import wire
@@ -34,8 +34,8 @@ def nobody_s(folder: Path) -> dict[str, str]:
 def test_the_words_name_models_that_there_are() -> None:
     from pydantic_ai.models import KnownModelName
 
-    assert set(CLAUDE_MODELS.values()) <= set(KnownModelName.__value__.__args__)
-    assert CLAUDE_MODELS["sonnet"] == DEFAULTS["anthropic"]
+    used = {model for row in PROVIDERS for model in (row.default, row.fast)}
+    assert used | set(CLAUDE_MODELS.values()) <= set(KnownModelName.__value__.__args__)
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from fanfold.agents.providers import PROVIDERS
 from fanfold.errors import AuthorError
-from fanfold.runtime.config import SETTINGS, Config
+from fanfold.runtime.config import Config, settings_of
 
 
 @pytest.fixture
@@ -139,7 +140,7 @@ def test_keys_are_read_from_the_environment_alone(project):
 
 
 def test_every_setting_has_a_default_within_its_own_range():
-    for setting in SETTINGS:
+    for setting in settings_of(PROVIDERS):
         if setting.kind == "integer":
             assert isinstance(setting.default, int)
             assert setting.low <= setting.default <= setting.high

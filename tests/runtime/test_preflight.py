@@ -7,13 +7,14 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from fanfold.agents.models.prices import OWN_HOSTS
+from fanfold.agents.providers import PROVIDERS
+from fanfold.agents.providers import Provider as ModelProvider
 from fanfold.errors import FanfoldError
 from fanfold.runtime.operations.runs.options import Options
 from fanfold.runtime.operations.runs.ownership import frozen_of
@@ -21,7 +22,7 @@ from fanfold.runtime.records.frozen import Frozen
 from fanfold.runtime.views.result import Result
 from fanfold.testing.provider import Asked, Fault, Reply
 from tests.e2e.world import Provider
-from tests.runtime.running import client
+from tests.runtime.running import HERE, client
 
 SCOUT = """\
 name = "scout"
@@ -51,6 +52,7 @@ class Place:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder / "project"
+        self.providers: Sequence[ModelProvider] = PROVIDERS
         (self.folder / ".fanfold/agents").mkdir(parents=True)
         self.environment = {"HOME": str(folder / "home"), "FANFOLD_HOME": str(folder / "home/.fanfold")}
 
@@ -59,7 +61,8 @@ class Place:
 
     def run(self, recipe: str, *, options: Any = None, **environment: str) -> Result:
         async def work() -> Result:
-            async with client(self.folder, {**self.environment, **environment}) as opened:
+            everything = {**self.environment, **environment}
+            async with client(self.folder, everything, providers=self.providers) as opened:
                 given = {"permission": "auto", **(options or {})}
                 return await asyncio.wait_for(opened.run(recipe, options=Options(**given)), 30)
 
@@ -286,12 +289,6 @@ def test_dollars_are_refused_where_a_price_is_unknown(place: Place, recipe: str,
     assert "--budget-tokens" in error.hint
 
 
-@pytest.fixture
-def at_anthropic(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let this machine's provider stand for Anthropic itself, whose prices are known."""
-    monkeypatch.setitem(OWN_HOSTS, "anthropic", "127.0.0.1")
-
-
 @pytest.mark.parametrize("model", ["openai:gpt-5", SONNET])
 def test_a_server_of_one_s_own_has_no_known_prices_whatever_it_calls_its_models(
     place: Place, provider: Provider, model: str
@@ -304,8 +301,8 @@ def test_a_server_of_one_s_own_has_no_known_prices_whatever_it_calls_its_models(
     assert place.run(recipe, options={"budget_tokens": 100_000}, **provider.environment).status == "completed"
 
 
-@pytest.mark.usefixtures("at_anthropic")
 def test_dollars_are_fine_where_prices_are_known(place: Place, provider: Provider) -> None:
+    place.providers = HERE
     recipe = STEP % ("explorer", f', model: "{SONNET}"')
     done = place.run(recipe, options={"budget_micro_usd": 1_000_000}, **provider.environment)
     assert done.status == "completed"
@@ -321,8 +318,8 @@ def test_the_dollars_of_a_sub_workflow_are_looked_at_too(place: Place) -> None:
     assert 'of "kid"' in error.message
 
 
-@pytest.mark.usefixtures("at_anthropic")
 def test_an_unpriced_answer_of_a_priced_model_stops_a_run_that_has_dollars_only(place: Place) -> None:
+    place.providers = HERE
     recipe = f"""
 name: r
 defaults: {{model: "{SONNET}"}}

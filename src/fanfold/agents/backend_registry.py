@@ -10,7 +10,7 @@ Rules
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from fanfold.agents.backend import Backend, SessionRequest
+from fanfold.agents.providers import Provider
 from fanfold.agents.role import Role
 from fanfold.errors import AuthorError, FanfoldError
 
@@ -36,6 +37,8 @@ class Machine(Struct, frozen=True, kw_only=True):
     """The user's own folder."""
     config: Mapping[str, bool | int | str | None]
     """Every setting by its key."""
+    providers: Sequence[Provider]
+    """The providers of models."""
     redactor: Redactor
 
 

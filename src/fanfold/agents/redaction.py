@@ -24,6 +24,7 @@ from urllib.parse import quote
 
 import msgspec
 
+from fanfold.agents.providers import key_variables
 from fanfold.kernel.plan import JSON
 from fanfold.text.excerpts import CUT
 
@@ -31,7 +32,6 @@ MARK = "[redacted]"
 MIN_SECRET_CHARS = 8
 MIN_OTHER_CHARS = 16
 MIN_CUT_CHARS = 12
-PROVIDER_KEYS = ("OPENAI_API_KEY", "ANTHROPIC_API_KEY")
 
 _NAMES = re.compile(r"(?:KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIALS?)$")
 # What stands before a shape must not be part of a longer word: signatures and hashes of providers are long
@@ -61,7 +61,7 @@ _T = TypeVar("_T", bound=JSON)
 def secrets_of(environment: Mapping[str, str]) -> list[str]:
     """The secrets of an environment: provider keys, and long values whose name says what they are."""
     values = [
-        environment[name] for name in PROVIDER_KEYS if len(environment.get(name, "")) >= MIN_SECRET_CHARS
+        environment[name] for name in key_variables() if len(environment.get(name, "")) >= MIN_SECRET_CHARS
     ]
     return values + [
         value

@@ -4,6 +4,8 @@ Later wins: defaults, project file (`.fanfold/config.toml`), user file (`~/.fanf
 environment; flags are applied by the surface that has them. A value outside its range is an error that
 names where it was written and what is allowed: silently clamping would hide what a run will do.
 
+The key and the address of each provider of models are settings too, made from its row in `agents.providers`.
+
 The limits of concurrency and agents have a soft maximum that `[ceilings]` may raise, since a large
 machine may need more, but never by accident.
 
@@ -14,13 +16,14 @@ environment alone.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from msgspec import Struct
 
+from fanfold.agents.providers import PROVIDERS, Access, Provider
 from fanfold.errors import AuthorError
 from fanfold.trust.project_files import read_beneath
 
@@ -90,10 +93,6 @@ SETTINGS = (
     Setting("workflows.model", _both("WORKFLOW_MODEL")),
     Setting("agents.project_instructions", ("FANFOLD_PROJECT_INSTRUCTIONS",), "switch", True),
     Setting("models.model", ("FANFOLD_MODEL",)),
-    Setting("models.openai_base_url", ("OPENAI_BASE_URL",), not_in=("project",)),
-    Setting("models.anthropic_base_url", ("ANTHROPIC_BASE_URL",), not_in=("project", "user")),
-    Setting("models.openai_api_key", ("OPENAI_API_KEY",), "secret", not_in=("project", "user")),
-    Setting("models.anthropic_api_key", ("ANTHROPIC_API_KEY",), "secret", not_in=("project", "user")),
     Setting("models.local_idle_s", ("FANFOLD_LOCAL_IDLE_S",), "integer", 300, 1, 86_400),
     Setting("sessions.max_threads", ("FANFOLD_MAX_THREADS",), "integer", 6, 1, 1_024),
     Setting("sessions.max_depth", ("FANFOLD_MAX_DEPTH",), "integer", 1, 0, 5),
@@ -102,7 +101,16 @@ SETTINGS = (
     Setting("store.url", ("FANFOLD_STORE",), not_in=("project",)),
     Setting("cluster.temporal", ("FANFOLD_TEMPORAL",), not_in=("project",)),
 )
-_BY_KEY = {setting.key: setting for setting in SETTINGS}
+"""Those of providers come on top, made from their rows."""
+
+
+def settings_of(providers: Iterable[Provider]) -> tuple[Setting, ...]:
+    """Every setting there is, with the address and the key of each provider."""
+    own: list[Setting] = []
+    for row in providers:
+        own.append(Setting(row.address_setting, (row.address_variable,), not_in=("project",)))
+        own.append(Setting(row.key_setting, (row.key_variable,), "secret", not_in=("project", "user")))
+    return (*SETTINGS, *own)
 
 
 class Config(Struct, frozen=True):
@@ -116,26 +124,38 @@ class Config(Struct, frozen=True):
     values: dict[str, bool | int | str | None]
     origins: dict[str, str]
     """`default`, a file's path, or the name of an environment variable."""
+    providers: tuple[Provider, ...]
+    """The providers of models whose keys and addresses are among the settings."""
 
     @staticmethod
-    def read(project: Path, environment: Mapping[str, str]) -> Config:
+    def read(
+        project: Path, environment: Mapping[str, str], providers: Sequence[Provider] = PROVIDERS
+    ) -> Config:
         """Read files and environment; `AuthorError` names whatever cannot be used."""
         home = fanfold_home(environment)
+        settings = settings_of(providers)
+        known = {setting.key: setting for setting in settings}
         found: Found = {}
         for whose, top, folder in (("project", project, project / ".fanfold"), ("user", home, home)):
-            found.update(_read_file(top, folder / "config.toml", whose))
-        for setting in SETTINGS:
+            found.update(_read_file(top, folder / "config.toml", whose, known))
+        for setting in settings:
             # The first name is ours and wins over the alias.
             name = next((name for name in setting.env if environment.get(name, "").strip()), None)
             if name is not None:
                 found[setting.key] = (environment[name].strip(), name)
         values: dict[str, bool | int | str | None] = {}
-        for setting in SETTINGS:  # ceilings stand first in the table, so they are known when needed
+        for setting in settings:  # ceilings stand first in the table, so they are known when needed
             if setting.key in found:
                 values[setting.key] = _checked(setting, *found[setting.key], values)
             else:
                 values[setting.key] = setting.default
-        return Config(home, values, {s.key: found.get(s.key, (None, "default"))[1] for s in SETTINGS})
+        origins = {setting.key: found.get(setting.key, (None, "default"))[1] for setting in settings}
+        return Config(home, values, origins, tuple(providers))
+
+    @property
+    def access(self) -> Access:
+        """The keys and addresses of providers."""
+        return Access.of(self.values, self.providers)
 
     def integer(self, key: str) -> int:
         """A numeric setting."""
@@ -166,7 +186,7 @@ def user_home(environment: Mapping[str, str]) -> Path:
     return Path(given) if given else Path.home()
 
 
-def _read_file(top: Path, file: Path, whose: str) -> Found:
+def _read_file(top: Path, file: Path, whose: str, known: Mapping[str, Setting]) -> Found:
     try:
         read = partial(read_beneath, top) if whose == "project" else _read_own
         data = read(file, MAX_FILE_BYTES + 1)
@@ -182,7 +202,7 @@ def _read_file(top: Path, file: Path, whose: str) -> Found:
         tables: dict[str, Any] = tomllib.loads(data.decode())
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError, ValueError) as error:
         raise AuthorError("config.syntax", f"{file} is not valid TOML: {error}") from None
-    return {key: (value, f"{file} ({key})") for key, value in _flat(tables, file, whose)}
+    return {key: (value, f"{file} ({key})") for key, value in _flat(tables, file, whose, known)}
 
 
 def _read_own(file: Path, max_bytes: int) -> bytes:
@@ -191,15 +211,17 @@ def _read_own(file: Path, max_bytes: int) -> bytes:
         return opened.read(max_bytes)
 
 
-def _flat(tables: dict[str, Any], file: Path, whose: str) -> Iterator[tuple[str, object]]:
+def _flat(
+    tables: dict[str, Any], file: Path, whose: str, known: Mapping[str, Setting]
+) -> Iterator[tuple[str, object]]:
     for section, table in tables.items():
         entries = table.items() if isinstance(table, dict) else [("", table)]
         for name, value in entries:
             key = f"{section}.{name}" if name else section
-            setting = _BY_KEY.get(key)
+            setting = known.get(key)
             if setting is None:
                 raise AuthorError(
-                    "config.unknown_key", f'{file} sets "{key}", which is no setting', hint=_near(key)
+                    "config.unknown_key", f'{file} sets "{key}", which is no setting', hint=_near(key, known)
                 )
             if whose in setting.not_in:
                 instead = f"set {setting.env[0]} in the environment" if setting.env else "use your own file"
@@ -209,11 +231,11 @@ def _flat(tables: dict[str, Any], file: Path, whose: str) -> Iterator[tuple[str,
             yield key, value
 
 
-def _near(key: str) -> str:
+def _near(key: str, known: Mapping[str, Setting]) -> str:
     import difflib
 
-    near = difflib.get_close_matches(key, _BY_KEY, 1)
-    return f'did you mean "{near[0]}"?' if near else f"settings: {', '.join(_BY_KEY)}"
+    near = difflib.get_close_matches(key, known, 1)
+    return f'did you mean "{near[0]}"?' if near else f"settings: {', '.join(known)}"
 
 
 def _checked(

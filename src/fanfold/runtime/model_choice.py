@@ -3,7 +3,7 @@
 The rule, first match wins
 1. What was asked for: by the step or its role, else by `--model`, else `FANFOLD_MODEL` (or `models.model` in
    a file).
-2. A provider whose key is set: OpenAI, then Anthropic, with that provider's default model.
+2. The first provider of the table whose key is set, with that provider's default model.
 3. The local model, when its library is installed and its weights are here.
 4. Otherwise an error that lists these ways with the words to type.
 
@@ -26,30 +26,11 @@ from fanfold.agents.local.weights import (
     LocalState,
     is_weights_file,
 )
+from fanfold.agents.providers import Access, Provider
 from fanfold.errors import AuthorError, WorldError
 from fanfold.runtime.config import Config
 
 LOCAL_MODEL = f"{PROVIDER}:{SMOLLM2}"
-DEFAULTS = {"openai": "openai:gpt-5.2", "anthropic": "anthropic:claude-sonnet-4-6"}
-KEYS = {"openai": "models.openai_api_key", "anthropic": "models.anthropic_api_key"}
-VARIABLES = {"openai": "OPENAI_API_KEY", "anthropic": "ANTHROPIC_API_KEY"}
-_FAMILIES = {
-    "openai": ("gpt-", "o1", "o3", "o4", "chatgpt-", "codex-"),
-    "anthropic": ("claude-",),
-}
-_WORDS = {
-    "openai": "openai",
-    "openai-chat": "openai",
-    "openai-responses": "openai",
-    "anthropic": "anthropic",
-    PROVIDER: PROVIDER,
-}
-_REMOTE_WAYS = (
-    "set OPENAI_API_KEY or ANTHROPIC_API_KEY; or name a model with FANFOLD_MODEL (for a compatible server "
-    "also OPENAI_BASE_URL); or try the recipe with scripted agents: --script FILE"
-)
-_WAYS = f"use the local model, which needs no key: {INSTALL_HINT} && {PULL_HINT}; or {_REMOTE_WAYS}"
-_WAYS_FROM_HERE = f"{PULL_HINT}, which needs no key; or {_REMOTE_WAYS}"
 
 
 class Choice(Struct, frozen=True):
@@ -57,15 +38,19 @@ class Choice(Struct, frozen=True):
 
     model: str
     """As the model back end takes it: `openai:gpt-5.2`, `local:smollm2`."""
-    provider: str
-    """`openai`, `anthropic` or `local`."""
+    name: str
+    """The model's own name, without the word for its provider."""
+    provider: Provider | None
+    """None for models on this machine."""
     why: str
 
     @property
-    def name(self) -> str:
-        """The model's own name, without the word for its provider."""
-        word, colon, rest = self.model.partition(":")
-        return rest if colon and word in _WORDS else self.model
+    def fast(self) -> Choice | None:
+        """For small work in place of a model that nobody asked for by name."""
+        row = self.provider
+        if row is None or self.model != row.default:
+            return None
+        return Choice(row.fast, row.fast_model, row, self.why)
 
 
 def choose_model(
@@ -90,55 +75,51 @@ def choose_model(
         if is_weights_file(configured) and _is_of_project(config, origin):
             raise _not_here(origin, configured)
         return _named(configured, f"{origin} says so", config, local)
-    for provider, key in KEYS.items():
-        if config.text(key):
-            if provider == "openai" and config.text("models.openai_base_url"):
-                raise _which_model(config)
-            return Choice(DEFAULTS[provider], provider, f"{VARIABLES[provider]} is set")
-    if config.text("models.openai_base_url"):
-        raise _which_model(config)
+    access = config.access
+    usable = [row for row in access.providers if access.is_usable(row)]
+    if usable:
+        # One that has a key goes before a server that may want none.
+        row = next((row for row in usable if row.name in access.keys), usable[0])
+        if row.imitated is not None and row.name in access.addresses:
+            raise _which_model(config, row)
+        return Choice(row.default, row.default_model, row, f"{row.key_variable} is set")
     if local.ready:
-        return Choice(LOCAL_MODEL, PROVIDER, "no provider is configured, and the local model is here")
+        return Choice(LOCAL_MODEL, SMOLLM2, None, "no provider is configured, and the local model is here")
     if local.installed:
         raise AuthorError(
             "provider.none",
             "no model: the local one has no weights yet, and no key is set",
-            hint=_WAYS_FROM_HERE,
+            hint=f"{PULL_HINT}, which needs no key; or {_remote_ways(access)}",
         )
     raise AuthorError(
-        "provider.none", "no model: no provider is configured and the local one is not here", hint=_WAYS
+        "provider.none",
+        "no model: no provider is configured and the local one is not here",
+        hint=f"use the local model, which needs no key: {INSTALL_HINT} && {PULL_HINT}; "
+        f"or {_remote_ways(access)}",
     )
 
 
-def _named(name: str, why: str, config: Config, local: LocalState) -> Choice:
-    provider = _provider_of(name, config)
-    if provider == PROVIDER:
-        _check_local(name, local)
-    elif not config.text(KEYS[provider]) and not (
-        provider == "openai" and config.text("models.openai_base_url")
-    ):
+def _named(model: str, why: str, config: Config, local: LocalState) -> Choice:
+    word, colon, rest = model.partition(":")
+    if colon and rest and word == PROVIDER:
+        _check_local(model, local)
+        return Choice(model, rest, None, why)
+    access = config.access
+    meant = access.understand(model)
+    if meant is None:
+        raise AuthorError(
+            "model.unknown_provider",
+            f'"{model}" names no provider known here',
+            hint=f"write provider:name; providers are {', '.join([*access.words(), PROVIDER])}",
+        )
+    if not access.is_usable(meant.provider):
+        variable = meant.provider.key_variable
         raise AuthorError(
             "model.no_key",
-            f'"{name}" needs {VARIABLES[provider]}, which is not set',
-            hint=f"set {VARIABLES[provider]}, or choose a model that needs no key: {LOCAL_MODEL}",
+            f'"{model}" needs {variable}, which is not set',
+            hint=f"set {variable}, or choose a model that needs no key: {LOCAL_MODEL}",
         )
-    return Choice(name, provider, why)
-
-
-def _provider_of(name: str, config: Config) -> str:
-    word, colon, rest = name.partition(":")
-    if colon and rest and word in _WORDS:
-        return _WORDS[word]
-    for provider, beginnings in _FAMILIES.items():
-        if name.startswith(beginnings):
-            return provider
-    if config.text("models.openai_base_url"):  # a compatible server may call its models anything
-        return "openai"
-    raise AuthorError(
-        "model.unknown_provider",
-        f'"{name}" names no provider known here',
-        hint=f"write provider:name; providers are {', '.join(_WORDS)}",
-    )
+    return Choice(model, meant.name, meant.provider, why)
 
 
 def _check_local(name: str, local: LocalState) -> None:
@@ -162,9 +143,19 @@ def _not_here(where: str, model: str) -> AuthorError:
     )
 
 
-def _which_model(config: Config) -> AuthorError:
+def _which_model(config: Config, provider: Provider) -> AuthorError:
+    origin = config.origins[provider.address_setting]
     return AuthorError(
         "model.unnamed",
-        f"{config.origins['models.openai_base_url']} is set, but not which of that server's models to use",
-        hint="set FANFOLD_MODEL=openai:NAME",
+        f"{origin} is set, but not which of that server's models to use",
+        hint=f"set FANFOLD_MODEL={provider.name}:NAME",
+    )
+
+
+def _remote_ways(access: Access) -> str:
+    keys = " or ".join(row.key_variable for row in access.providers)
+    servers = " or ".join(row.address_variable for row in access.providers if row.imitated is not None)
+    return (
+        f"set {keys}; or name a model with FANFOLD_MODEL (for a compatible server also {servers}); "
+        "or try the recipe with scripted agents: --script FILE"
     )

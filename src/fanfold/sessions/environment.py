@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
+from fanfold.agents.providers import key_variables
 from fanfold.workspace.sandbox.policy import GIVEN
 
 MARKER = "FANFOLD_SESSION"
@@ -16,7 +17,6 @@ MARKER = "FANFOLD_SESSION"
 ALLOWED = frozenset(("PATH", "HOME", "LANG", "TERM", "TMPDIR", "TZ")) | {
     f"LC_{name}" for name in ("ALL", "COLLATE", "CTYPE", "MESSAGES", "MONETARY", "NUMERIC", "TIME")
 }
-PROVIDER_KEYS = frozenset({"OPENAI_API_KEY", "ANTHROPIC_API_KEY"})
 DEFAULT_PATH = "/usr/local/bin:/usr/bin:/bin"
 
 
@@ -26,11 +26,12 @@ def child_environment(
     """The environment of a process of a session; `ours` defaults to this process's."""
     ours = os.environ if ours is None else ours
     passed = {name: text for name, text in ours.items() if name in ALLOWED}
-    secrets = {ours[name] for name in PROVIDER_KEYS if ours.get(name)}
+    keys = key_variables()
+    secrets = {ours[name] for name in keys if ours.get(name)}
     passed |= {
         name: text
         for name, text in (given or {}).items()
-        if name.removeprefix(GIVEN) not in PROVIDER_KEYS and text not in secrets
+        if name.removeprefix(GIVEN) not in keys and text not in secrets
     }
     passed.setdefault("PATH", DEFAULT_PATH)
     passed[MARKER] = session_id

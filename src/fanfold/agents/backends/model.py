@@ -21,14 +21,13 @@ from fanfold.agents.entries import Ending, redacted
 from fanfold.agents.instructions import compose
 from fanfold.agents.local.requests import LocalServers, fitted
 from fanfold.agents.local.weights import PROVIDER
-from fanfold.agents.models.asking import Asker, Patience
-from fanfold.agents.models.providers import Access, Providers
+from fanfold.agents.models.connections import Connections
+from fanfold.agents.models.questions import Asker, Patience
 from fanfold.agents.models.session import ModelSession, Setting
+from fanfold.agents.providers import OPENAI, Access
 from fanfold.agents.redaction import Redactor
 from fanfold.agents.toolbox.catalogue import SessionTools, Tools
 from fanfold.kernel.events import Failure
-
-__all__ = ["Access", "ModelBackend", "Patience"]
 
 
 class ModelBackend:
@@ -50,16 +49,16 @@ class ModelBackend:
         instructions: str = "",
         local: LocalServers | None = None,
         patience: Patience | None = None,
-        providers: Providers | None = None,
+        connections: Connections | None = None,
     ) -> None:
         self._model = model
         self._redactor = redactor or Redactor(access.secrets)
         self._toolbox = toolbox
         self._instructions = instructions
         self._local = local
-        self._local_providers: dict[str, Providers] = {}
+        self._local_connections: dict[str, Connections] = {}
         self._patience = patience or Patience()
-        self._providers = providers or Providers(access)
+        self._connections = connections or Connections(access)
 
     async def run(self, request: SessionRequest, record: Record, progress: Progress) -> SessionResult:
         role = request.role
@@ -68,18 +67,18 @@ class ModelBackend:
             hint = "set FANFOLD_MODEL, pass --model, or write `model:` in the step or role"
             message = f"{request.step}: nobody said which model to use"
             raise SessionFailed(Failure("agent", "model.none", message, hint, retryable=False))
-        providers = self._providers
+        connections = self._connections
         if self._local is not None and model.startswith(f"{PROVIDER}:"):
-            providers = self._at(await self._local.reach(request, model))
+            connections = self._at(await self._local.reach(request, model))
             request = fitted(request, model)
             model, role = request.role.model or model, request.role
         models = [model, *(one for one in role.fallback_models if one != model)]
-        await providers.load(models)
+        await connections.load(models)
         request = self._without_secrets(request)
         tools = self._toolbox(request)
         setting = Setting(
             asker=Asker(
-                providers, models, self._redactor, self._patience, progress, request.max_output_tokens
+                connections, models, self._redactor, self._patience, progress, request.max_output_tokens
             ),
             tools=tools,
             redactor=self._redactor,
@@ -92,12 +91,12 @@ class ModelBackend:
         finally:
             await tools.aclose()
 
-    def _at(self, address: str) -> Providers:
-        """Providers that reach a server of this machine."""
-        if address not in self._local_providers:
-            access = Access(openai_api_key="local", openai_base_url=address, native_json=True)
-            self._local_providers[address] = Providers(access)
-        return self._local_providers[address]
+    def _at(self, address: str) -> Connections:
+        """What reaches a server of this machine."""
+        if address not in self._local_connections:
+            access = Access(addresses={OPENAI.name: address}, native_json=True)
+            self._local_connections[address] = Connections(access)
+        return self._local_connections[address]
 
     def _without_secrets(self, request: SessionRequest) -> SessionRequest:
         """The request as a model may know it: a prompt made from a file may hold one of our keys."""
@@ -112,8 +111,8 @@ class ModelBackend:
 
     async def aclose(self) -> None:
         """Close the connections to providers."""
-        for providers in (self._providers, *self._local_providers.values()):
-            await providers.aclose()
+        for connections in (self._connections, *self._local_connections.values()):
+            await connections.aclose()
 
 
 def make(setup: BackendSetup) -> ModelBackend:
@@ -122,7 +121,7 @@ def make(setup: BackendSetup) -> ModelBackend:
     idle_s = config["models.local_idle_s"]
     assert isinstance(idle_s, int)
     return ModelBackend(
-        Access.of(config),
+        Access.of(config, setup.machine.providers),
         model=default,
         redactor=setup.machine.redactor,
         toolbox=setup.toolbox,

@@ -34,7 +34,6 @@ from fanfold.agents.entries import (
     redacted,
 )
 from fanfold.agents.models.answers import MAX_COMPLAINTS, OUTPUT_TOOL, Contract, Judgement
-from fanfold.agents.models.asking import Asker, TooLong, check_effort
 from fanfold.agents.models.compaction import FULL, INSTRUCTIONS, MAX_COMPACTIONS, PIECE_CHARS, transcript
 from fanfold.agents.models.messages import (
     TWICE,
@@ -47,6 +46,7 @@ from fanfold.agents.models.messages import (
     tell_apart,
 )
 from fanfold.agents.models.prices import usage_of
+from fanfold.agents.models.questions import Asker, TooLong, check_effort
 from fanfold.agents.redaction import Redactor
 from fanfold.agents.toolbox import ToolFailed
 from fanfold.agents.toolbox.catalogue import Tools, use
@@ -125,7 +125,7 @@ class ModelSession:
             await self._compact(too_long)
             return
         tell_apart(response)
-        usage = usage_of(response, listed=self._asker.listed)
+        usage = usage_of(response, self._asker.prices)
         judgement = self._contract.judge(response)
         entry = response_entry(self._asker.model, response, usage)
         clean = redacted(entry, self._redactor.json)
@@ -278,7 +278,7 @@ class ModelSession:
             except TooLong as again:
                 too_long = again
                 continue
-            usage = usage_of(response, listed=self._asker.listed)
+            usage = usage_of(response, self._asker.prices)
             await self._record(Compaction(model=self._asker.model, text=response.text or "", usage=usage))
             if self._talk.compact(response.text or "", usage):
                 self._used = 0

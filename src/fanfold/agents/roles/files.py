@@ -13,6 +13,7 @@ from typing import Literal
 
 import msgspec
 
+from fanfold.agents.providers import ANTHROPIC
 from fanfold.agents.role import Notice, Role
 from fanfold.agents.roles.front_matter import FrontMatterError, read_front_matter
 from fanfold.agents.roles.tools import Remark, claude_tools, only_reads, toml_tools
@@ -26,12 +27,13 @@ VERSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,31}\Z")
 MAX_NUMBER = 2**53
 MAX_LISTED_LINES = 200
 
+_LARGE = f"{ANTHROPIC.name}:claude-opus-5-5"
 CLAUDE_MODELS = {
-    # The words that Claude Code has for its models; `sonnet` is what we ask of Anthropic by default.
-    "sonnet": "anthropic:claude-sonnet-4-6",
-    "opus": "anthropic:claude-opus-5-5",
-    "haiku": "anthropic:claude-haiku-5-5",
-    "opusplan": "anthropic:claude-opus-5-5",
+    # The words that Claude Code has for its models.
+    "sonnet": ANTHROPIC.default,
+    "opus": _LARGE,
+    "haiku": ANTHROPIC.fast,
+    "opusplan": _LARGE,
 }
 _TOML_NAMES = {"developer_instructions": "instructions", "model_reasoning_effort": "reasoning_effort"}
 _MD_NAMES = {"maxTurns": "max_turns", "mcpServers": "mcp_servers", "effort": "reasoning_effort"}
@@ -146,8 +148,8 @@ def _claude_model(model: object) -> object:
     if not isinstance(model, str):
         return model
     name = model.strip().removesuffix("[1m]")  # a larger window, which is not ours to ask for
-    if name.startswith("claude-"):
-        return f"anthropic:{name}"
+    if name.startswith(ANTHROPIC.families):
+        return f"{ANTHROPIC.name}:{name}"
     return CLAUDE_MODELS.get(name.lower(), model)
 
 

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Mapping
 
 from msgspec import structs
 
+from fanfold.agents.providers import ANTHROPIC
 from fanfold.agents.role import Notice, Role
 from fanfold.agents.roles.files import line_in_file
 
-_ANTHROPIC = "anthropic:"
 _ADDRESSES = ("url", "httpUrl", "serverUrl")
 
 
@@ -34,10 +34,10 @@ def with_models_here(roles: Iterable[Role], notices: list[Notice]) -> list[Role]
 
 
 def _without_model(role: Role, notices: list[Notice]) -> Role:
-    if not _is_claude(role) or not (role.model or "").startswith(_ANTHROPIC):
+    if not _is_claude(role) or not (role.model or "").startswith(f"{ANTHROPIC.name}:"):
         return role
     message = (
-        f'role "{role.name}" asks for {role.model}, which needs ANTHROPIC_API_KEY: '
+        f'role "{role.name}" asks for {role.model}, which needs {ANTHROPIC.key_variable}: '
         "it is done by the run's own model"
     )
     line = line_in_file(role.source, "model", 0)

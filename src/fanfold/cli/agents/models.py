@@ -21,11 +21,12 @@ from fanfold.agents.local.weights import (
     local_state,
     models_folder,
 )
+from fanfold.agents.providers import Provider
 from fanfold.cli.command import Call, command
 from fanfold.cli.terminal.output import paint, plain, say, say_json
 from fanfold.errors import EXIT_OK, AuthorError, FanfoldError
 from fanfold.runtime.config import Config
-from fanfold.runtime.model_choice import DEFAULTS, KEYS, LOCAL_MODEL, VARIABLES, choose_model
+from fanfold.runtime.model_choice import LOCAL_MODEL, choose_model
 
 MIB = 1024 * 1024
 SHOW_EVERY_S = 0.1
@@ -75,13 +76,15 @@ def _overview(config: Config) -> dict[str, Any]:
     state = local_state(config.home)
     default, error = None, None
     try:
-        default = choose_model(config, state)
+        choice = choose_model(config, state)
+        provider = PROVIDER if choice.provider is None else choice.provider.name
+        default = {"model": choice.model, "provider": provider, "why": choice.why}
     except FanfoldError as refused:
         error = refused.as_json()["error"]
     return {
         "default": default,
         "error": error,
-        "providers": [_provider(name, config) for name in KEYS],
+        "providers": [_provider(row, config) for row in config.providers],
         "local": {
             "model": LOCAL_MODEL,
             "installed": state.installed,
@@ -92,17 +95,17 @@ def _overview(config: Config) -> dict[str, Any]:
     }
 
 
-def _provider(name: str, config: Config) -> dict[str, object]:
+def _provider(row: Provider, config: Config) -> dict[str, object]:
     """Whether a provider is configured; of its key no more than that it is set."""
-    address = config.text("models.openai_base_url") if name == "openai" else None
-    key_set = bool(config.text(KEYS[name]))
+    address = config.text(row.address_setting)
     return {
-        "provider": name,
-        "configured": key_set or address is not None,
-        "key": VARIABLES[name],
-        "key_set": key_set,
+        "provider": row.name,
+        "configured": config.access.is_usable(row),
+        "key": row.key_variable,
+        "key_set": bool(config.text(row.key_setting)),
         "base_url": _without_credentials(address) if address else None,
-        "default_model": DEFAULTS[name],
+        "default_model": row.default,
+        "fast_model": row.fast,
     }
 
 
@@ -130,7 +133,7 @@ def _overview_text(document: dict[str, Any], colour: bool) -> Iterator[str]:
     default, error = document["default"], document["error"]
     yield paint("Default model", "bold", colour) + "\n"
     if default is not None:
-        yield f"  {paint(plain(default.model), 'cyan', colour)}  because {plain(default.why)}\n"
+        yield f"  {paint(plain(default['model']), 'cyan', colour)}  because {plain(default['why'])}\n"
     else:
         yield f"  {paint('none', 'yellow', colour)}  {plain(error['message'])}\n"
         yield f"  hint: {plain(error['hint'])}\n"

@@ -16,7 +16,7 @@ from fanfold.cli.command import Call, command
 from fanfold.cli.terminal.output import paint, plain, say, say_json
 from fanfold.errors import EXIT_FAILED, EXIT_OK, FanfoldError
 from fanfold.kernel.lifecycle import RUN_TERMINAL
-from fanfold.runtime.config import SETTINGS, Config
+from fanfold.runtime.config import Config, settings_of
 from fanfold.runtime.operations.project import Project
 from fanfold.store.protocol import StoreAddress
 from fanfold.wiring import wire
@@ -164,7 +164,7 @@ def _runs(project: Project) -> Iterator[Check]:
 
 
 def _config(config: Config) -> Iterator[dict[str, object]]:
-    for setting in SETTINGS:
+    for setting in settings_of(config.providers):
         value = config.values[setting.key]
         if setting.kind == "secret" and value is not None:
             value = "set"

@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 MAX_FILE_CHARS = 100_000
 ADVICE = {
     "timeout": "the model is slow: try again, or a faster model with FANFOLD_MODEL",
-    "transport": "the provider cannot be reached: check the network and OPENAI_BASE_URL",
+    "transport": "the provider cannot be reached: check the network, and its address if you set one",
     "rate_limit": "the provider asks to slow down: wait a minute",
     "quota": "the account has no credit left",
-    "permission": "the provider refused the key: check OPENAI_API_KEY or ANTHROPIC_API_KEY",
+    "permission": "the provider refused the key: fanfold models shows which are set",
     "invalid_output": "the model did not keep to the output's shape: try a stronger model",
     "tool": "a program could not do its part: fanfold doctor shows what is missing here",
 }

@@ -19,8 +19,7 @@ from pathlib import Path
 import msgspec
 
 from fanfold.agents.entries import Compaction, Response
-from fanfold.agents.local.weights import PROVIDER
-from fanfold.agents.models.prices import is_elsewhere, list_price
+from fanfold.agents.models.prices import list_price
 from fanfold.kernel.events import NOTHING_SPENT, Estimate, Usage
 from fanfold.runtime.config import Config
 from fanfold.runtime.forecast.model_uses import Use
@@ -42,18 +41,13 @@ class Prices:
 
     def __init__(self, chosen: Mapping[str | None, Choice], config: Config) -> None:
         self._chosen = chosen
-        self._elsewhere = {
-            provider
-            for provider in ("openai", "anthropic")
-            if is_elsewhere(provider, config.text(f"models.{provider}_base_url"))
-        }
+        self._access = config.access
 
     def of(self, model: str | None, input_tokens: int, output_tokens: int) -> int | None:
         """Micro-dollars; None where nobody knows: models on this machine, servers of somebody else's."""
         choice = self._chosen[model]
-        if choice.provider == PROVIDER or choice.provider in self._elsewhere:
-            return None
-        return list_price(choice.name, choice.provider, input_tokens, output_tokens)
+        prices = None if choice.provider is None else self._access.prices(choice.provider)
+        return None if prices is None else list_price(choice.name, prices, input_tokens, output_tokens)
 
     def unpriced(self, model: str | None) -> str | None:
         """The model that is meant, if its price is unknown and it may be used at all."""
@@ -64,7 +58,7 @@ class Prices:
     def recorded(self, model: str | None) -> str:
         """The model as the responses in a session's log name it."""
         choice = self._chosen[model]
-        if choice.provider == PROVIDER:
+        if choice.provider is None:
             return f"openai-chat:{Path(choice.name).stem}"
         return choice.model
 

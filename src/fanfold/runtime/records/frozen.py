@@ -32,7 +32,9 @@ class Frozen(Struct, frozen=True, omit_defaults=True, kw_only=True):
     default_model: str | None = None
     """For agents for whom nobody names one, chosen when the run began."""
     fast_model: str | None = None
-    """For summaries."""
+    """For summaries, by the user's configuration."""
+    default_fast_model: str | None = None
+    """For summaries for which nobody names a model."""
     instructions: str = ""
     """What the project told every agent when the run began."""
     script: str | None = None
@@ -52,7 +54,8 @@ class Frozen(Struct, frozen=True, omit_defaults=True, kw_only=True):
     def model_of(self, action: AgentBody) -> str | None:
         """What the step says, else what the user said for this run, else what the role says."""
         fast = self.fast_model if action.purpose == "fold" else None
-        return action.model or fast or self.model or self.role_of(action).model
+        named = action.model or fast or self.model or self.role_of(action).model
+        return named or (self.default_fast_model if action.purpose == "fold" else None)
 
     def backend_of(self, role: Role) -> str:
         """The back end that does a role's work: a script answers for everybody, else the role may say."""

@@ -24,7 +24,8 @@ from urllib.parse import urlsplit
 from msgspec import Struct
 
 from fanfold.agents.backend import SessionFailed
-from fanfold.agents.redaction import PROVIDER_KEYS, Redactor
+from fanfold.agents.providers import key_variables
+from fanfold.agents.redaction import Redactor
 from fanfold.kernel.events import Failure
 
 STARTUP_TIMEOUT_S = 10.0
@@ -176,7 +177,8 @@ class _Reader:
         self._name = name
         self._settings = settings
         self._ours = ours
-        self._keys = [ours[key] for key in PROVIDER_KEYS if ours.get(key)]
+        self._never = key_variables()
+        self._keys = [ours[key] for key in self._never if ours.get(key)]
 
     def kind(self) -> str:
         """How the server is reached, by its type or, without one, by what is given."""
@@ -210,11 +212,9 @@ class _Reader:
         listed = self._settings.get("env_vars") or []
         names = [str(one.get("name") if isinstance(one, Mapping) else one) for one in listed]
         # Such a list says what may be passed on, not what has to be there.
-        found = {
-            name: self._variable(name) for name in names if self._ours.get(name) or name in PROVIDER_KEYS
-        }
+        found = {name: self._variable(name) for name in names if self._ours.get(name) or name in self._never}
         found |= {name: self._text(f"env.{name}", text) for name, text in given.items()}
-        for name in PROVIDER_KEYS:
+        for name in sorted(self._never):
             if name in found:
                 raise self._refused(f"{name} is not handed to servers", "give the server a key of its own")
         return found
@@ -294,7 +294,7 @@ class _Reader:
         return text
 
     def _variable(self, name: str, otherwise: str | None = None) -> str:
-        if name in PROVIDER_KEYS:
+        if name in self._never:
             raise self._refused(f"{name} is not handed to servers", "give the server a key of its own")
         text = self._ours.get(name) or otherwise
         if text is None:

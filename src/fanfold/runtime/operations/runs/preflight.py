@@ -68,15 +68,20 @@ def prepare(
     if report.refusals:
         raise report.refusals[0]
     default = report.chosen.get(None)
+    fast = None if default is None else default.fast
     frozen = structs.replace(
         frozen,
         default_model=frozen.default_model if default is None else default.model,
+        default_fast_model=None if fast is None else fast.model,
         roles={name: _without(role, report.useless) for name, role in frozen.roles.items()},
     )
     if not _is_limited(plan, settings):
         return frozen, settings  # without a budget nothing is reserved, so nothing need be known
     from fanfold.runtime.forecast.estimates import Prices, estimates_of
 
+    if fast is not None:
+        uses = list(models_of(plan, frozen, config))  # summaries have a model of their own now
+        report.chosen[fast.model] = fast
     prices = Prices(report.chosen, config)
     if frozen.forked_from is None:
         _check_prices(plan, frozen, settings, config, prices)
@@ -136,7 +141,7 @@ def look(uses: Sequence[Use], frozen: Frozen, config: Config, local: LocalState)
         try:
             flag = frozen.model if model is not None else frozen.default_model  # of the run that is forked
             choice = choose_model(config, local, asked=model, flag=flag)
-            if choice.provider == PROVIDER:
+            if choice.provider is None:
                 find_weights(choice.model, config.home)
         except FanfoldError as error:
             if use.fallback:

@@ -22,8 +22,8 @@ from msgspec import Struct, structs
 
 from fanfold.agents.backend import Progress, SessionFailed
 from fanfold.agents.entries import AskingFor, Fallback, Retrying, TextDelta
+from fanfold.agents.models.connections import Connection, Connections
 from fanfold.agents.models.failures import Problem, fault_of, understand
-from fanfold.agents.models.providers import Line, Providers
 from fanfold.agents.redaction import Redactor
 
 if TYPE_CHECKING:
@@ -37,7 +37,6 @@ MAX_WAIT_S = 90.0
 BACKOFF_S = 0.5
 MAX_SHOWN_CHARS = 2_000
 EFFORTS = ("minimal", "low", "medium", "high", "xhigh", "max")
-_VARIABLES = {"openai": "OPENAI_API_KEY", "anthropic": "ANTHROPIC_API_KEY"}
 _chance = random.SystemRandom()
 
 
@@ -62,7 +61,7 @@ class Asker:
 
     def __init__(
         self,
-        providers: Providers,
+        connections: Connections,
         models: Sequence[str],
         redactor: Redactor,
         patience: Patience,
@@ -70,7 +69,7 @@ class Asker:
         max_output_tokens: int | None = None,
     ) -> None:
         self._max_output_tokens = max_output_tokens
-        self._providers = providers
+        self._connections = connections
         self._models = models
         self._redactor = redactor
         self._patience = patience
@@ -86,14 +85,14 @@ class Asker:
         return self._models[self._at]
 
     @property
-    def listed(self) -> bool:
-        """Whether the present model is charged for by its provider's list."""
-        return self._providers.open(self.model).listed
+    def prices(self) -> str | None:
+        """The present model's provider in the list of prices, where that holds."""
+        return self._connections.open(self.model).prices
 
     @property
     def window(self) -> int | None:
         """How many tokens the present model holds, where that is known."""
-        return self._providers.open(self.model).model.context_window
+        return self._connections.open(self.model).model.context_window
 
     async def ask(
         self, messages: Sequence[ModelMessage], parameters: ModelRequestParameters, effort: str | None
@@ -101,8 +100,8 @@ class Asker:
         """The next response. Raises `SessionFailed`, or `TooLong` when the conversation does not fit."""
         while True:
             try:
-                line = self._providers.open(self.model)
-                return await self._insist(line, list(messages), parameters, effort)
+                there = self._connections.open(self.model)
+                return await self._insist(there, list(messages), parameters, effort)
             except SessionFailed as failed:
                 if self._at + 1 == len(self._models):
                     raise
@@ -112,7 +111,7 @@ class Asker:
 
     async def _insist(
         self,
-        line: Line,
+        there: Connection,
         messages: list[ModelMessage],
         parameters: ModelRequestParameters,
         effort: str | None,
@@ -121,27 +120,27 @@ class Asker:
         while True:
             response: ModelResponse | None = None
             cause: Exception | None = None
-            async with line.gate.passing():
+            async with there.gate.passing():
                 try:
-                    response = await self._once(line, messages, parameters, effort)
-                    found = fault_of(response, line.name)
+                    response = await self._once(there, messages, parameters, effort)
+                    found = fault_of(response, there.name)
                 except Exception as error:
-                    found, cause = understand(error, line.name, _VARIABLES[line.provider]), error
+                    found, cause = understand(error, there.name, there.provider.key_variable), error
                     if found is None:
                         raise
                 if response is not None and found is None:
-                    line.gate.succeeded()
+                    there.gate.succeeded()
                     return response
                 assert found is not None, "an error was understood, or raised"
                 tried += 1
                 problem = self._clean(found, tried)
                 wait_s = self._wait_s(problem, tried)
                 if problem.failure.kind == "rate_limit":
-                    line.gate.slow_down(min(wait_s, self._patience.max_wait_s))
+                    there.gate.slow_down(min(wait_s, self._patience.max_wait_s))
             if problem.too_long:
                 raise TooLong(problem) from cause
             if problem.terminal:
-                line.gate.open_circuit(problem.failure)
+                there.gate.open_circuit(problem.failure)
             if not problem.again or self._is_enough(problem, tried, wait_s):
                 raise SessionFailed(problem.failure) from cause
             self.retries += 1
@@ -150,15 +149,15 @@ class Asker:
 
     async def _once(
         self,
-        line: Line,
+        there: Connection,
         messages: list[ModelMessage],
         parameters: ModelRequestParameters,
         effort: str | None,
     ) -> ModelResponse:
-        prepared = line.model.prepare_messages(messages, parameters)
+        prepared = there.model.prepare_messages(messages, parameters)
         shown = _Shown(self._progress, self._redactor)
         how = settings(effort, self._max_output_tokens)
-        async with line.model.request_stream(prepared, how, parameters) as stream:
+        async with there.model.request_stream(prepared, how, parameters) as stream:
             async with aclosing(stream.__aiter__()) as events:  # type: ignore[type-var]  # it is a generator
                 async for event in events:
                     shown.take(event)

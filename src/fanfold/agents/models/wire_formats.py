@@ -1,0 +1,74 @@
+"""Wire formats: what providers speak, each with what it needs imported and how its models are made.
+
+Whatever differs between two formats stands here. Everything is imported when a model is first used: the SDKs
+take seconds. They would read keys and addresses from the environment by themselves; they are given every
+value, so what configuration says is what happens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple
+
+from fanfold.agents.providers import WireFormat
+
+if TYPE_CHECKING:
+    import httpx2
+    from pydantic_ai.models import Model
+    from pydantic_ai.providers.openai import OpenAIProvider
+
+
+class Endpoint(NamedTuple):
+    """Where a model is asked, and with what."""
+
+    key: str
+    address: str
+    client: httpx2.AsyncClient
+    native_json: bool
+    """See `Access.native_json`."""
+
+
+class Format(NamedTuple):
+    modules: tuple[str, ...]
+    """What must be imported before `make` is called."""
+    make: Callable[[str, Endpoint], Model]
+
+
+def _chat(name: str, endpoint: Endpoint) -> Model:
+    from pydantic_ai.models.openai import OpenAIChatModel
+
+    if not endpoint.native_json:
+        return OpenAIChatModel(name, provider=_openai(endpoint))
+    from pydantic_ai.profiles.openai import OpenAIModelProfile
+
+    profile = OpenAIModelProfile(supports_json_schema_output=True, default_structured_output_mode="native")
+    return OpenAIChatModel(name, provider=_openai(endpoint), profile=profile)
+
+
+def _responses(name: str, endpoint: Endpoint) -> Model:
+    from pydantic_ai.models.openai import OpenAIResponsesModel
+
+    return OpenAIResponsesModel(name, provider=_openai(endpoint))
+
+
+def _openai(endpoint: Endpoint) -> OpenAIProvider:
+    from pydantic_ai.providers.openai import OpenAIProvider
+
+    return OpenAIProvider(api_key=endpoint.key, base_url=endpoint.address, http_client=endpoint.client)
+
+
+def _anthropic(name: str, endpoint: Endpoint) -> Model:
+    from pydantic_ai.models.anthropic import AnthropicModel
+    from pydantic_ai.providers.anthropic import AnthropicProvider
+
+    provider = AnthropicProvider(api_key=endpoint.key, base_url=endpoint.address, http_client=endpoint.client)
+    return AnthropicModel(name, provider=provider)
+
+
+_OPENAI = ("pydantic_ai.models.openai", "pydantic_ai.providers.openai")
+_ANTHROPIC = ("pydantic_ai.models.anthropic", "pydantic_ai.providers.anthropic")
+FORMATS: dict[WireFormat, Format] = {
+    "openai-chat": Format(_OPENAI, _chat),
+    "openai-responses": Format(_OPENAI, _responses),
+    "anthropic": Format(_ANTHROPIC, _anthropic),
+}
