@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -150,11 +151,10 @@ def provider() -> Iterator[Provider]:
 
 def estimates(folder: Path, provider: Provider, recipe: str = PAIR, **options: Any) -> dict[str, Any]:
     """Run a recipe on models; what its first event says that each role will spend."""
-    home = {"HOME": str(folder / "home"), "FANFOLD_HOME": str(folder / "home/.fanfold")}
     given = {"model": "anthropic:claude-sonnet-4-6", **options}
 
     async def work() -> str:
-        async with client(folder, {**home, **provider.environment}, providers=HERE) as opened:
+        async with client(folder, {**os.environ, **provider.environment}, providers=HERE) as opened:
             result = await asyncio.wait_for(opened.run(recipe, options=Options(**given)), 30)
             assert result.status == "completed", result.error
             return result.run_id
