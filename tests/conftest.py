@@ -1,7 +1,9 @@
 """Settings shared by every test."""
 
 import os
+import shutil
 import subprocess
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -16,9 +18,14 @@ settings.register_profile(
 settings.load_profile("ci" if os.environ.get("CI") else "dev")
 
 
+# Whoever runs the tests keeps their own folder as it is.
+os.environ["FANFOLD_HOME"] = tempfile.mkdtemp(prefix="fanfold-home-")
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """Lift the overlays of processes that tests killed, so that their folders can be deleted."""
+    shutil.rmtree(os.environ["FANFOLD_HOME"], ignore_errors=True)
     factory = getattr(session.config, "_tmp_path_factory", None)
     if factory is None:
         return

@@ -5,11 +5,14 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
+from fanfold.runtime.config import fanfold_home
 from fanfold.store.address import SqliteAddress
 from fanfold.store.protocol import Batch, Store
 from fanfold.store.sqlite import SqliteStore
+from fanfold.trust.state import claim
 
 
 class OpenedAddress(SqliteAddress, frozen=True, kw_only=True):
@@ -20,6 +23,12 @@ class OpenedAddress(SqliteAddress, frozen=True, kw_only=True):
     def open(self) -> Store:
         opened: Store = self.store
         return opened
+
+
+def claimed(project: Path) -> Path:
+    """Where a store of a project goes, once the project is ours."""
+    claim(project, fanfold_home(os.environ))
+    return project / ".fanfold"
 
 
 def opened(store: SqliteStore) -> OpenedAddress:

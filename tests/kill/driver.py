@@ -21,13 +21,13 @@ from fanfold.runtime.operations.runs.creation import create
 from fanfold.runtime.operations.runs.options import Options
 from fanfold.runtime.operations.runs.ownership import Owned, own
 from fanfold.wiring import wire
-from tests.dying_store import DyingStore, opened
+from tests.dying_store import DyingStore, claimed, opened
 
 TOPICS = [f"t{i}" for i in range(14)]
 
 
 async def main(folder: Path, kill_at: int, when: str, root: str | None) -> None:
-    store = DyingStore(folder / ".fanfold")
+    store = DyingStore(claimed(folder))
     store.kill_at, store.when = kill_at, when
     project = wire(folder, store=opened(store))
     owned = record(project) if root is None else own(project, root)

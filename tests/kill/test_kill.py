@@ -23,6 +23,7 @@ from fanfold.runtime.hosting.run_tree import RunTree
 from fanfold.runtime.operations.history.verify import verify
 from fanfold.runtime.views.documents import result_document
 from fanfold.store.sqlite import SqliteStore
+from tests.dying_store import claimed
 
 HERE = Path(__file__).parent
 WHOLE = os.environ.get("KILL_TEST") == "all"
@@ -36,6 +37,7 @@ class Campaign:
     def __init__(self, folder: Path, slots: int) -> None:
         self.folder = folder / "project"
         shutil.copytree(HERE / "project", self.folder)
+        claimed(self.folder)
         self.calls_file = folder / "calls"
         self.calls_file.touch()
         self.slots = slots

@@ -20,7 +20,7 @@ from fanfold.runtime.operations.runs.options import Options
 from fanfold.runtime.operations.runs.ownership import own
 from fanfold.wiring import wire
 from fanfold.workspace.workspaces import Workspaces
-from tests.dying_store import DyingStore, opened
+from tests.dying_store import DyingStore, claimed, opened
 
 
 def meddle(folder: Path) -> None:
@@ -40,7 +40,7 @@ def meddle(folder: Path) -> None:
 
 async def main(folder: Path, kill_at: int, when: str, root: str | None) -> None:
     home = folder / "project"
-    store = DyingStore(home / ".fanfold")
+    store = DyingStore(claimed(home))
     store.kill_at, store.when = kill_at, when
     project = wire(home, store=opened(store))
     if root is None:

@@ -16,7 +16,7 @@ from fanfold.runtime.operations.runs.ownership import own
 from fanfold.store.protocol import Batch, StoreFault
 from fanfold.store.sqlite import SqliteStore
 from fanfold.wiring import wire
-from tests.dying_store import opened
+from tests.dying_store import claimed, opened
 from tests.runtime.running import run
 
 TWO = b"""
@@ -83,7 +83,7 @@ class FullDisk(SqliteStore):
 
 @pytest.mark.parametrize("refuse_at", [2, 3, 4])
 def test_a_full_disk_ends_the_process_and_the_run_goes_on_later(refuse_at: int, tmp_path: Path) -> None:
-    store = FullDisk(tmp_path / ".fanfold")
+    store = FullDisk(claimed(tmp_path))
     project = wire(tmp_path, store=opened(store))
     plan = compile_recipe(TWO, "r.yaml", project.around).plan
     assert plan is not None

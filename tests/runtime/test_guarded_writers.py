@@ -18,8 +18,8 @@ from tests.runtime.running import client, run
 
 EVIL = {
     ".git": "git init -q . && git config core.fsmonitor evil",
-    ".codex/agents": "mkdir -p .codex/agents; echo x > .codex/agents/x.toml",
-    ".claude/agents": "mkdir -p .claude/agents; echo x > .claude/agents/y.md",
+    ".codex": "mkdir -p .codex/agents; echo x > .codex/agents/x.toml",
+    ".claude": "mkdir -p .claude/agents; echo x > .claude/agents/y.md",
 }
 SETS = ["**/*", "src/**"]
 
@@ -77,10 +77,10 @@ def test_a_broken_repository_is_a_violation_and_the_project_stays_usable(
 @pytest.mark.parametrize("write_set", SETS)
 def test_an_agent_that_makes_one_by_a_command_fails_too(project: Path, write_set: str) -> None:
     step = f'{{id: w, agent: worker, prompt: x, write_set: ["{write_set}"], workspace_mode: shared}}'
-    call = {"tool": "run_command", "args": {"argv": ["bash", "-c", EVIL[".codex/agents"]]}}
+    call = {"tool": "run_command", "args": {"argv": ["bash", "-c", EVIL[".codex"]]}}
     script = json.dumps({"steps": {"w": {"output": "ok", "tool_calls": [call]}}})
     violation(run(project, f"name: shared\nsteps:\n  - {step}\n", script))
-    assert not (project / ".codex/agents").exists()
+    assert not (project / ".codex").exists()
 
 
 @pytest.mark.parametrize("way", ["timeout", "cancel", "failure"])

@@ -46,6 +46,7 @@ This installation:
   doctor   Show configuration with origins, and check store, tools and roles
   smoke    Prove that the promises hold here
   gc       Forget runs that ended long ago, with their files
+  state    Show, adopt or remove state that is not yours: a clone's, or of a copied project
 
 Options of every command:
   --project DIR  The project's folder; default: the current one.
