@@ -6,7 +6,7 @@ import socket
 import pytest
 
 from fanfold.agents.toolbox import ToolFailed
-from fanfold.agents.toolbox.fetching import MAX_BYTES, FetchTools, is_public
+from fanfold.agents.toolbox.fetch import MAX_BYTES, FetchTools, is_public
 
 
 class Site:

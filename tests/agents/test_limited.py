@@ -9,7 +9,7 @@ import pytest
 
 from fanfold.agents.toolbox import ToolFailed
 from fanfold.agents.toolbox.limited import do_limited
-from fanfold.agents.toolbox.searching import SearchTools
+from fanfold.agents.toolbox.search import SearchTools
 
 EXPENSIVE = [
     r"(a{1000}){1000}",

@@ -83,7 +83,7 @@ def test_searching_gives_lines_and_leaves_out_what_is_noise(project):
 
 
 def test_a_pattern_that_never_ends_is_ended(project, monkeypatch):
-    monkeypatch.setattr("fanfold.agents.toolbox.searching.SEARCH_S", 0.3)
+    monkeypatch.setattr("fanfold.agents.toolbox.search.SEARCH_S", 0.3)
     (project / "evil").write_text("a" * 5_000 + "b")
     failed = refused(
         project, "search_files", "tool.timeout", pattern=r"^(a|a|aa)+$|(x+x+)+y|(a*)*c", path="evil"
@@ -111,7 +111,7 @@ def test_a_search_does_not_hold_up_the_others(project):
         assert ticks > 5
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("fanfold.agents.toolbox.searching.SEARCH_S", 0.5)
+        patch.setattr("fanfold.agents.toolbox.search.SEARCH_S", 0.5)
         asyncio.run(main())
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from fanfold.agents.local import pull as pulling
-from fanfold.agents.local.serving import _threads_and_slots
+from fanfold.agents.local.server_process import _threads_and_slots
 from fanfold.agents.local.weights import RELEASE, is_installed
 from fanfold.cli.main import main
 from fanfold.errors import WorldError

@@ -16,7 +16,7 @@ import jsonschema_rs
 import pytest
 
 from fanfold.agents.local import server
-from fanfold.agents.local.record import Record
+from fanfold.agents.local.lock_file import ServerRecord
 from fanfold.agents.local.server import ensure_server, find_server, stop_server
 from fanfold.errors import WorldError
 from tests.local.conftest import Ask, slow, user
@@ -47,7 +47,7 @@ def eventually(holds: Callable[[], Any], within_s: float = 30.0) -> None:
         time.sleep(0.02)
 
 
-def running(home: Path) -> Record:
+def running(home: Path) -> ServerRecord:
     found = find_server("smollm2", home)
     assert found is not None
     return found

@@ -8,8 +8,8 @@ import pytest
 from fanfold.agents.backend import SessionFailed
 from fanfold.agents.backends.model import ModelBackend
 from fanfold.agents.entries import Compaction, Fallback, Input, Retrying
-from fanfold.agents.models.limits import Gate
 from fanfold.agents.models.questions import Patience
+from fanfold.agents.models.throttle import Throttle
 from fanfold.agents.providers import Access
 from fanfold.kernel.events import Failure
 from fanfold.testing.provider import Asked, Call, Fault, Reply, answer_with
@@ -242,27 +242,27 @@ def test_a_conversation_too_long_is_summed_up_recorded_and_gone_on_with(tmp_path
 def test_a_gate_halves_what_goes_at_once_and_grows_again():
     async def main():
         now = 0.0
-        gate = Gate(8, clock=lambda: now)
-        async with gate.passing(), gate.passing(), gate.passing(), gate.passing():
-            gate.slow_down(0)
-        assert gate.allowed == 2
+        throttle = Throttle(8, clock=lambda: now)
+        async with throttle.passing(), throttle.passing(), throttle.passing(), throttle.passing():
+            throttle.slow_down(0)
+        assert throttle.allowed == 2
         for _ in range(2):
-            gate.succeeded()
-        assert gate.allowed == 3
+            throttle.succeeded()
+        assert throttle.allowed == 3
 
     asyncio.run(main())
 
 
 def test_a_cancelled_wait_at_a_gate_passes_its_turn_on():
     async def main():
-        gate = Gate(1)
+        throttle = Throttle(1)
         order = []
 
         async def use(name):
-            async with gate.passing():
+            async with throttle.passing():
                 order.append(name)
 
-        async with gate.passing():
+        async with throttle.passing():
             tasks = [asyncio.create_task(use(name)) for name in "abc"]
             await asyncio.sleep(0)
             tasks[0].cancel()

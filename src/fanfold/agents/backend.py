@@ -1,4 +1,4 @@
-"""The one door to whatever does an agent's work: a model, a CLI agent, or a script.
+"""What a back end is: whatever does an agent's work, be it a model, a program or a script.
 
 Rules
 * A back end runs one session for one attempt of one step. It never starts sessions, never decides

@@ -45,7 +45,7 @@ from fanfold.agents.entries import (
 )
 from fanfold.agents.redaction import Redactor
 from fanfold.agents.role import Role
-from fanfold.agents.roles.narrowing import for_stage, inside
+from fanfold.agents.roles.session_role import for_stage, inside
 from fanfold.agents.roles.stages import (
     DEFAULT,
     Stage,

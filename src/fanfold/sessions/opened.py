@@ -17,7 +17,7 @@ from msgspec import Struct
 from fanfold.agents.backend import SessionRequest
 from fanfold.agents.entries import Entry, Input
 from fanfold.agents.role import Role
-from fanfold.agents.roles.narrowing import for_step
+from fanfold.agents.roles.session_role import for_step
 from fanfold.errors import NotFoundError
 from fanfold.sessions.lineage import Child
 from fanfold.sessions.log import read_notes

@@ -23,7 +23,7 @@ from fanfold.agents.local.requests import LocalServers, fitted
 from fanfold.agents.local.weights import PROVIDER
 from fanfold.agents.models.connections import Connections
 from fanfold.agents.models.questions import Asker, Patience
-from fanfold.agents.models.session import ModelSession, Setting
+from fanfold.agents.models.session import ModelSession, SessionParts
 from fanfold.agents.providers import OPENAI, Access
 from fanfold.agents.redaction import Redactor
 from fanfold.agents.toolbox.catalogue import SessionTools, Tools
@@ -76,7 +76,7 @@ class ModelBackend:
         await connections.load(models)
         request = self._without_secrets(request)
         tools = self._toolbox(request)
-        setting = Setting(
+        parts = SessionParts(
             asker=Asker(
                 connections, models, self._redactor, self._patience, progress, request.max_output_tokens
             ),
@@ -87,7 +87,7 @@ class ModelBackend:
         try:
             if not _is_over(request):
                 await tools.open()
-            return await ModelSession(request, setting, record, progress).run()
+            return await ModelSession(request, parts, record, progress).run()
         finally:
             await tools.aclose()
 

@@ -22,8 +22,8 @@ from pathlib import Path
 
 import msgspec
 
-from fanfold.agents.local import record, serving
-from fanfold.agents.local.record import Place, Record
+from fanfold.agents.local import lock_file, server_process
+from fanfold.agents.local.lock_file import ServerFiles, ServerRecord
 from fanfold.agents.local.weights import find_weights, require_library
 from fanfold.errors import WorldError
 
@@ -52,16 +52,16 @@ def ensure_server(model: str, home: Path, *, idle_s: float = DEFAULT_IDLE_S) -> 
     'http://127.0.0.1:41873/v1'
     """
     require_library()
-    place = record.place_of(find_weights(model, home), home)
-    record.prepare(place)
+    place = lock_file.place_of(find_weights(model, home), home)
+    lock_file.prepare(place)
     deadline = time.monotonic() + START_TIMEOUT_S
     silent_since = None
     while time.monotonic() < deadline:
-        record.mark_used(place)
-        found = record.read(place)
+        lock_file.mark_used(place)
+        found = lock_file.read(place)
         if found is None:
             with _starting:
-                if record.read(place) is None:
+                if lock_file.read(place) is None:
                     _start(place, home, idle_s, deadline)
             silent_since = None
             continue
@@ -79,17 +79,17 @@ def ensure_server(model: str, home: Path, *, idle_s: float = DEFAULT_IDLE_S) -> 
     )
 
 
-def find_server(model: str, home: Path) -> Record | None:
+def find_server(model: str, home: Path) -> ServerRecord | None:
     """The server that runs for the model, if any; starts nothing and keeps nothing alive."""
-    return record.read(record.place_of(find_weights(model, home), home))
+    return lock_file.read(lock_file.place_of(find_weights(model, home), home))
 
 
 def stop_server(model: str, home: Path) -> bool:
     """Stop the model's server and wait until it is gone; False when there was none."""
-    place = record.place_of(find_weights(model, home), home)
+    place = lock_file.place_of(find_weights(model, home), home)
     asked: int | None = None
     deadline = time.monotonic() + STOP_TIMEOUT_S
-    while (found := record.read(place)) is not None:
+    while (found := lock_file.read(place)) is not None:
         if asked is None and found.pid:
             asked = found.pid
             _signal(found, signal.SIGTERM)
@@ -101,7 +101,7 @@ def stop_server(model: str, home: Path) -> bool:
     return asked is not None
 
 
-def is_healthy(found: Record) -> bool:
+def is_healthy(found: ServerRecord) -> bool:
     """Whether the server answers."""
     connection = http.client.HTTPConnection("127.0.0.1", found.port, timeout=HEALTH_TIMEOUT_S)
     try:
@@ -113,11 +113,11 @@ def is_healthy(found: Record) -> bool:
         connection.close()
 
 
-def _start(place: Place, home: Path, idle_s: float, deadline: float) -> None:
+def _start(place: ServerFiles, home: Path, idle_s: float, deadline: float) -> None:
     """Start a server and wait until it is ready, or another process's server has won."""
     news, telling = os.pipe()
-    order = serving.Order(str(place.weights), str(home.resolve()), idle_s, telling)
-    command = [sys.executable, "-P", "-m", serving.__name__, msgspec.json.encode(order).decode()]
+    order = server_process.ServerOrder(str(place.weights), str(home.resolve()), idle_s, telling)
+    command = [sys.executable, "-P", "-m", server_process.__name__, msgspec.json.encode(order).decode()]
     try:
         with _fresh_log(place.log).open("ab") as log:
             # It forks and ends at once, so waiting for it leaves no zombie and takes no time.
@@ -161,7 +161,7 @@ def _hear(news: int, deadline: float) -> str:
         said += chunk
 
 
-def _signal(found: Record, number: int) -> None:
+def _signal(found: ServerRecord, number: int) -> None:
     if found.pid:
         try:
             os.kill(found.pid, number)
@@ -174,7 +174,7 @@ def _environment(ours: Mapping[str, str]) -> dict[str, str]:
     passed = {
         name: text for name, text in ours.items() if name in _PASSED or name.startswith(_PASSED_PREFIXES)
     }
-    return {**serving.WAITING, **passed}
+    return {**server_process.WAITING, **passed}
 
 
 def _fresh_log(log: Path) -> Path:

@@ -17,7 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, NamedTuple
 
 from fanfold.agents.backend import SessionFailed
-from fanfold.agents.models.limits import Gate
+from fanfold.agents.models.throttle import Throttle
 from fanfold.agents.models.wire_formats import FORMATS, Endpoint
 from fanfold.agents.providers import Access, ModelName, Provider
 from fanfold.kernel.events import Failure
@@ -33,7 +33,7 @@ _importer = ThreadPoolExecutor(1, thread_name_prefix="fanfold-imports")
 _imported: set[str] = set()
 
 
-class Connection(NamedTuple):
+class ModelConnection(NamedTuple):
     """What is needed to ask one model."""
 
     name: str
@@ -41,34 +41,34 @@ class Connection(NamedTuple):
     provider: Provider
     """Whose key, whose limits and whose prices."""
     model: Model
-    gate: Gate
+    throttle: Throttle
     prices: str | None
     """The provider's name in the list of prices, where that list holds."""
 
 
 class Connections:
-    """Connects to models, with one HTTP client for all and one gate per provider."""
+    """Connects to models, with one HTTP client for all and one throttle per provider."""
 
     def __init__(self, access: Access, *, stall_s: float = STALL_S, max_in_flight: int = 256) -> None:
         self._access = access
         self._stall_s = stall_s
         self._max_in_flight = max_in_flight
-        self._gates: dict[str, Gate] = {}
-        self._open: dict[str, Connection] = {}
+        self._throttles: dict[str, Throttle] = {}
+        self._open: dict[str, ModelConnection] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
         self._client: httpx2.AsyncClient | None = None
 
-    def open(self, name: str) -> Connection:
+    def open(self, name: str) -> ModelConnection:
         """The connection to a model; raises `SessionFailed` when the name or the key cannot be used."""
         loop = asyncio.get_running_loop()
         if loop is not self._loop:  # connections belong to the loop that opened them
-            self._loop, self._client, self._open, self._gates = loop, None, {}, {}
+            self._loop, self._client, self._open, self._throttles = loop, None, {}, {}
         if name not in self._open:
             meant = self._understand(name)
             provider = meant.provider
-            gate = self._gates.setdefault(provider.name, Gate(self._max_in_flight))
+            throttle = self._throttles.setdefault(provider.name, Throttle(self._max_in_flight))
             prices = self._access.prices(provider)
-            self._open[name] = Connection(name, provider, self._model(meant), gate, prices)
+            self._open[name] = ModelConnection(name, provider, self._model(meant), throttle, prices)
         return self._open[name]
 
     async def load(self, names: Sequence[str]) -> None:

@@ -22,7 +22,7 @@ from msgspec import Struct, structs
 
 from fanfold.agents.backend import Progress, SessionFailed
 from fanfold.agents.entries import AskingFor, Fallback, Retrying, TextDelta
-from fanfold.agents.models.connections import Connection, Connections
+from fanfold.agents.models.connections import Connections, ModelConnection
 from fanfold.agents.models.failures import Problem, fault_of, understand
 from fanfold.agents.redaction import Redactor
 
@@ -111,7 +111,7 @@ class Asker:
 
     async def _insist(
         self,
-        there: Connection,
+        there: ModelConnection,
         messages: list[ModelMessage],
         parameters: ModelRequestParameters,
         effort: str | None,
@@ -120,7 +120,7 @@ class Asker:
         while True:
             response: ModelResponse | None = None
             cause: Exception | None = None
-            async with there.gate.passing():
+            async with there.throttle.passing():
                 try:
                     response = await self._once(there, messages, parameters, effort)
                     found = fault_of(response, there.name)
@@ -129,18 +129,18 @@ class Asker:
                     if found is None:
                         raise
                 if response is not None and found is None:
-                    there.gate.succeeded()
+                    there.throttle.succeeded()
                     return response
                 assert found is not None, "an error was understood, or raised"
                 tried += 1
                 problem = self._clean(found, tried)
                 wait_s = self._wait_s(problem, tried)
                 if problem.failure.kind == "rate_limit":
-                    there.gate.slow_down(min(wait_s, self._patience.max_wait_s))
+                    there.throttle.slow_down(min(wait_s, self._patience.max_wait_s))
             if problem.too_long:
                 raise TooLong(problem) from cause
             if problem.terminal:
-                there.gate.open_circuit(problem.failure)
+                there.throttle.open_circuit(problem.failure)
             if not problem.again or self._is_enough(problem, tried, wait_s):
                 raise SessionFailed(problem.failure) from cause
             self.retries += 1
@@ -149,13 +149,13 @@ class Asker:
 
     async def _once(
         self,
-        there: Connection,
+        there: ModelConnection,
         messages: list[ModelMessage],
         parameters: ModelRequestParameters,
         effort: str | None,
     ) -> ModelResponse:
         prepared = there.model.prepare_messages(messages, parameters)
-        shown = _Shown(self._progress, self._redactor)
+        shown = _ShownText(self._progress, self._redactor)
         how = settings(effort, self._max_output_tokens)
         async with there.model.request_stream(prepared, how, parameters) as stream:
             async with aclosing(stream.__aiter__()) as events:  # type: ignore[type-var]  # it is a generator
@@ -191,7 +191,7 @@ def settings(effort: str | None, max_tokens: int | None = None) -> ModelSettings
     return made  # type: ignore[return-value]  # a TypedDict whose keys are chosen above
 
 
-class _Shown:
+class _ShownText:
     """Shows a response to whoever watches, as it arrives."""
 
     def __init__(self, progress: Progress, redactor: Redactor) -> None:

@@ -62,7 +62,7 @@ MAX_TURNS = 100
 NOT_ACCEPTED = "Not accepted: another call of the same response failed. Look at it, then answer again."
 
 
-class Setting(Struct, frozen=True, kw_only=True):
+class SessionParts(Struct, frozen=True, kw_only=True):
     """What a session works with."""
 
     asker: Asker
@@ -74,12 +74,14 @@ class Setting(Struct, frozen=True, kw_only=True):
 class ModelSession:
     """Runs one request to its end."""
 
-    def __init__(self, request: SessionRequest, setting: Setting, record: Record, progress: Progress) -> None:
+    def __init__(
+        self, request: SessionRequest, parts: SessionParts, record: Record, progress: Progress
+    ) -> None:
         self._request = request
-        self._asker = setting.asker
-        self._tools = setting.tools
-        self._redactor = setting.redactor
-        self._instructions = setting.instructions
+        self._asker = parts.asker
+        self._tools = parts.tools
+        self._redactor = parts.redactor
+        self._instructions = parts.instructions
         self._record_raw = record
         self._progress = progress
         self._contract = Contract.of(request)

@@ -28,7 +28,7 @@ class Endpoint(NamedTuple):
     """See `Access.native_json`."""
 
 
-class Format(NamedTuple):
+class WireSpec(NamedTuple):
     modules: tuple[str, ...]
     """What must be imported before `make` is called."""
     make: Callable[[str, Endpoint], Model]
@@ -67,8 +67,8 @@ def _anthropic(name: str, endpoint: Endpoint) -> Model:
 
 _OPENAI = ("pydantic_ai.models.openai", "pydantic_ai.providers.openai")
 _ANTHROPIC = ("pydantic_ai.models.anthropic", "pydantic_ai.providers.anthropic")
-FORMATS: dict[WireFormat, Format] = {
-    "openai-chat": Format(_OPENAI, _chat),
-    "openai-responses": Format(_OPENAI, _responses),
-    "anthropic": Format(_ANTHROPIC, _anthropic),
+FORMATS: dict[WireFormat, WireSpec] = {
+    "openai-chat": WireSpec(_OPENAI, _chat),
+    "openai-responses": WireSpec(_OPENAI, _responses),
+    "anthropic": WireSpec(_ANTHROPIC, _anthropic),
 }

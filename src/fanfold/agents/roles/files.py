@@ -205,12 +205,12 @@ def _check_pipeline(values: Mapping[str, object]) -> None:
     if "pipeline" not in values:
         return
     # Few roles have one, and every command that knows roles would pay for the import.
-    from fanfold.agents.roles.stages import Bounds, StageProblem, read_stages
+    from fanfold.agents.roles.stages import StageBounds, StageProblem, read_stages
 
     if values.get("command"):
         raise _InvalidError('"command" and "pipeline" are two strategies; a role has one', "pipeline")
     tools = values.get("tools")
-    bounds = Bounds(
+    bounds = StageBounds(
         tools=[str(tool) for tool in tools] if isinstance(tools, list) else None,
         read_only=values.get("sandbox_mode") == "read-only",
         network=values.get("network") is True,

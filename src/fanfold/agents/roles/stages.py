@@ -82,7 +82,7 @@ class Stage(Struct, frozen=True, kw_only=True):
         return "model" if self.model is not None else "tool" if self.tool is not None else "agent"
 
 
-class Bounds(Struct, frozen=True, kw_only=True):
+class StageBounds(Struct, frozen=True, kw_only=True):
     """What the role around a pipeline allows."""
 
     tools: Sequence[str] | None = None
@@ -92,7 +92,7 @@ class Bounds(Struct, frozen=True, kw_only=True):
     """It has tools of MCP servers, whose names are not known before they run."""
 
 
-def read_stages(raw: object, bounds: Bounds | None = None) -> tuple[Stage, ...]:
+def read_stages(raw: object, bounds: StageBounds | None = None) -> tuple[Stage, ...]:
     """The stages of a pipeline as a role's file has them; raises `StageProblem`.
 
     With `bounds`, tools are checked too: when a file is read, not when its stages run.
@@ -107,13 +107,13 @@ def read_stages(raw: object, bounds: Bounds | None = None) -> tuple[Stage, ...]:
     names: list[str] = []
     stages: list[Stage] = []
     for number, table in enumerate(raw, 1):
-        stage = _Reader(number, table, names).read(bounds)
+        stage = _StageReader(number, table, names).read(bounds)
         stages.append(stage)
         names.append(stage.name)
     return tuple(stages)
 
 
-class _Reader:
+class _StageReader:
     """Checks one table; `before` holds the names of the stages before it, empty for those without."""
 
     def __init__(self, number: int, table: object, before: Sequence[str]) -> None:
@@ -123,7 +123,7 @@ class _Reader:
         self._table = table
         self._before = before
 
-    def read(self, bounds: Bounds | None) -> Stage:
+    def read(self, bounds: StageBounds | None) -> Stage:
         kinds = [kind for kind in _KINDS if kind in self._table]
         if len(kinds) != 1:
             self._bad(kinds[1] if kinds else "", 'must have exactly one of "model", "tool" and "agent"')
@@ -189,7 +189,7 @@ class _Reader:
             self._bad("output_schema", f'"output_schema" is no JSON Schema: {problem.message}')
         return schema
 
-    def _args(self, tool: str, bounds: Bounds | None) -> dict[str, Any]:
+    def _args(self, tool: str, bounds: StageBounds | None) -> dict[str, Any]:
         args = self._table.get("args", {})
         if not isinstance(args, Mapping):
             self._bad("args", '"args" must be a table')
@@ -200,7 +200,7 @@ class _Reader:
             self._check_tool(tool, args, bounds)
         return dict(args)
 
-    def _check_tool(self, tool: str, args: Mapping[str, Any], bounds: Bounds) -> None:
+    def _check_tool(self, tool: str, args: Mapping[str, Any], bounds: StageBounds) -> None:
         spec = BY_NAME.get(tool)
         if spec is None:
             if not bounds.own_tools:

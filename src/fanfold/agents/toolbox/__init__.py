@@ -1,4 +1,4 @@
-"""What an agent can do besides speaking: tools by name, behind one small door.
+"""What an agent can do besides speaking: tools, each called by its name.
 
 Rules
 * A toolbox belongs to one session: it knows that session's folder, posture and write-set, and nothing of

@@ -1,8 +1,8 @@
-"""The tools of a session: which there are for it, and one door to all of them.
+"""The tools of a session: which there are for it, and how any of them is called.
 
 Rules
-* A session is offered what its role and step list (everything when they list nothing), less what it has not
-  the means for (no runner, no network, no run to query) and, when it may only read, less every mutation.
+* A session is offered what its role and step list (everything when they list nothing), less what it cannot
+  have (no runner, no network, no run to query) and, when it may only read, less every mutation.
 * What is not offered cannot be called either: a model that names a tool it was not given is told so.
 * Mutations pass the permission of the session before they happen, reads do not.
 * What goes wrong inside a tool in a way that nobody foresaw is news for the agent too, and is logged. What
@@ -21,11 +21,11 @@ from fanfold.agents.backend import SessionRequest
 from fanfold.agents.permissions import Action, PermissionDenied, Permissions, Posture
 from fanfold.agents.toolbox import Toolbox, ToolFailed
 from fanfold.agents.toolbox.commands import CommandTools, Runner
-from fanfold.agents.toolbox.editing import EditTools
-from fanfold.agents.toolbox.fetching import FetchTools
+from fanfold.agents.toolbox.edits import EditTools
+from fanfold.agents.toolbox.fetch import FetchTools
 from fanfold.agents.toolbox.files import FileTools
 from fanfold.agents.toolbox.schemas import ALIASES, BY_NAME, OFFERED_WITH, SPECS, ToolSpec
-from fanfold.agents.toolbox.searching import SearchTools
+from fanfold.agents.toolbox.search import SearchTools
 from fanfold.errors import FanfoldError
 from fanfold.kernel.plan import JSON
 
@@ -111,7 +111,7 @@ class SessionTools:
         return cls(request)
 
     async def open(self) -> None:
-        """Files need no preparation, and what runs a command is lent."""
+        """Files need no preparation, and what runs a command is made for the whole run."""
 
     async def aclose(self) -> None:
         """Nothing is held."""

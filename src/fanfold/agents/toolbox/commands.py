@@ -1,4 +1,4 @@
-"""`run_command`: a program run for an agent, by whoever was given the means to; and what it said, to read on.
+"""`run_command`: a program run for an agent, by the runner that it was given; and what it said, to read on.
 
 Rules
 * The runner is passed in: it knows the sandbox, the session and how to end what it started. Without one there
@@ -34,7 +34,7 @@ KEPT_CHARS = 1_000_000
 READ_CHARS = 16_000
 
 
-class Ran(Protocol):
+class CommandResult(Protocol):
     """How a command ended."""
 
     @property
@@ -48,10 +48,12 @@ class Ran(Protocol):
 class Runner(Protocol):
     """Runs a program for a session, in its workspace and sandbox, and ends it when the time is over.
 
-    Then it raises a `FanfoldError` whose `ended` is a `Ran` with what the program said.
+    Then it raises a `FanfoldError` whose `ended` is a `CommandResult` with what the program said.
     """
 
-    async def __call__(self, request: SessionRequest, argv: Sequence[str], timeout_s: float, /) -> Ran: ...
+    async def __call__(
+        self, request: SessionRequest, argv: Sequence[str], timeout_s: float, /
+    ) -> CommandResult: ...
 
 
 class CommandTools:
@@ -74,7 +76,7 @@ class CommandTools:
             message = f'there is no program "{argv[0]}"'
             raise ToolFailed("tool", "tool.no_program", message, "argv is a list, not a shell line") from None
         except FanfoldError as error:
-            ended: Ran | None = getattr(error, "ended", None)
+            ended: CommandResult | None = getattr(error, "ended", None)
             if ended is None:  # the sandbox would not start
                 raise ToolFailed("tool", error.code, error.message, error.hint) from error
             # Not the error's words: they may name the sandbox's program.
@@ -98,7 +100,7 @@ class CommandTools:
             piece["next_offset"] = offset + limit
         return piece
 
-    def _said(self, ran: Ran) -> dict[str, JSON]:
+    def _said(self, ran: CommandResult) -> dict[str, JSON]:
         """What a program said, within bounds; `output` and `next_offset` where there is more to read."""
         texts = {"stdout": ran.stdout, "stderr": ran.stderr}
         said: dict[str, JSON] = {

@@ -21,7 +21,7 @@ from typing import Any
 
 from fanfold.agents.backend import SessionRequest
 from fanfold.agents.toolbox import ToolFailed
-from fanfold.agents.toolbox.beneath import Spot, missing, open_regular, refuse, resolve
+from fanfold.agents.toolbox.confinement import Spot, missing, open_regular, refuse, resolve
 from fanfold.kernel.paths import matches
 from fanfold.kernel.plan import EVERYTHING, JSON
 from fanfold.kernel.sets.protected import owner_of

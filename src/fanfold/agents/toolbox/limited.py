@@ -23,7 +23,7 @@ from fanfold.agents.toolbox import ToolFailed
 MAX_MEMORY_BYTES = 1024**3
 MAX_CPU_S = 25
 JOBS = {
-    "search": ("fanfold.agents.toolbox.searching", "search"),
+    "search": ("fanfold.agents.toolbox.search", "search"),
     "page": ("fanfold.agents.toolbox.pages", "page_text"),
 }
 """Name → module and function. A function takes plain values and returns one, or raises `ToolFailed`."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from fanfold.agents.toolbox import ToolFailed
-from fanfold.agents.toolbox.beneath import as_failed
+from fanfold.agents.toolbox.confinement import as_failed
 from fanfold.workspace.files.beneath import PathProblem, open_regular, resolve
 
 MAX_TEXT_BYTES = 4 * 1024 * 1024

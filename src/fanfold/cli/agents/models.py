@@ -210,16 +210,16 @@ class _Bar:
 
 
 def _serve(call: Call, config: Config, model: str, idle_s: int | None) -> int:
-    from fanfold.agents.local import record
-    from fanfold.agents.local.record import Record
-    from fanfold.agents.local.serving import become_server, serve
+    from fanfold.agents.local import lock_file
+    from fanfold.agents.local.lock_file import ServerRecord
+    from fanfold.agents.local.server_process import become_server, serve
     from fanfold.agents.local.weights import find_weights, require_library
 
     require_library()
     weights = find_weights(model, config.home)
-    place = record.place_of(weights, config.home)
+    place = lock_file.place_of(weights, config.home)
 
-    def ready(serving: Record) -> None:
+    def ready(serving: ServerRecord) -> None:
         if call.as_json:
             say_json({"base_url": serving.base_url, "pid": serving.pid, "model": weights.stem})
         else:

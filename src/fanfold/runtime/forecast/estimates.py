@@ -22,7 +22,7 @@ from fanfold.agents.entries import Compaction, Response
 from fanfold.agents.models.prices import list_price
 from fanfold.kernel.events import NOTHING_SPENT, Estimate, Usage
 from fanfold.runtime.config import Config
-from fanfold.runtime.forecast.model_uses import Use
+from fanfold.runtime.forecast.model_uses import ModelUse
 from fanfold.runtime.model_choice import Choice
 from fanfold.sessions.log import read_entries
 from fanfold.store.protocol import Store
@@ -66,9 +66,9 @@ class Prices:
         return model in self._chosen
 
 
-def estimates_of(uses: Iterable[Use], prices: Prices, store: Store | None = None) -> dict[str, Estimate]:
+def estimates_of(uses: Iterable[ModelUse], prices: Prices, store: Store | None = None) -> dict[str, Estimate]:
     """By role: what one attempt will probably spend; without a store, what is usual for any role."""
-    by_role: dict[str, list[Use]] = {}
+    by_role: dict[str, list[ModelUse]] = {}
     for use in uses:
         if prices.knows(use.model):
             by_role.setdefault(use.role, []).append(use)
@@ -77,7 +77,7 @@ def estimates_of(uses: Iterable[Use], prices: Prices, store: Store | None = None
     return {role: _estimate(given, prices, history.get(role, [])) for role, given in by_role.items()}
 
 
-def _estimate(uses: list[Use], prices: Prices, history: list[Usage]) -> Estimate:
+def _estimate(uses: list[ModelUse], prices: Prices, history: list[Usage]) -> Estimate:
     if not history:
         loops = max(use.loops for use in uses)
         tokens, read = loops * TOKENS, loops * INPUT_TOKENS
@@ -90,7 +90,7 @@ def _estimate(uses: list[Use], prices: Prices, history: list[Usage]) -> Estimate
     return Estimate(tokens=read + written, micro_usd=-(-total.micro_usd // count))
 
 
-def _dearest(uses: list[Use], prices: Prices, input_tokens: int, output_tokens: int) -> int:
+def _dearest(uses: list[ModelUse], prices: Prices, input_tokens: int, output_tokens: int) -> int:
     return max(prices.of(use.model, input_tokens, output_tokens) or 0 for use in uses)
 
 

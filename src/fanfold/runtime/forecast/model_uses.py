@@ -18,7 +18,7 @@ from fanfold.runtime.records.frozen import Frozen
 _INSTANCE = re.compile(r"\[\d+\]|#\d+")
 
 
-class Use(Struct, frozen=True, kw_only=True):
+class ModelUse(Struct, frozen=True, kw_only=True):
     """A model that some agent may use."""
 
     model: str | None
@@ -32,7 +32,7 @@ class Use(Struct, frozen=True, kw_only=True):
     fallback: bool = False
 
 
-def models_of(plan: Plan, frozen: Frozen, config: Config) -> Iterator[Use]:
+def models_of(plan: Plan, frozen: Frozen, config: Config) -> Iterator[ModelUse]:
     """Every model that agents of a plan may use, in the order of its steps.
 
     A fork is asked only about steps of which it keeps nothing.
@@ -60,7 +60,7 @@ def _of_no_step(plan: Plan, frozen: Frozen) -> Iterator[tuple[str, Role]]:
             yield name, role
 
 
-def _of_step(path: str, action: AgentBody, frozen: Frozen, config: Config) -> Iterator[Use]:
+def _of_step(path: str, action: AgentBody, frozen: Frozen, config: Config) -> Iterator[ModelUse]:
     role, model = frozen.role_of(action), frozen.model_of(action)
     if model is None or model == action.model:
         where = f'step "{path}"'
@@ -73,7 +73,7 @@ def _of_step(path: str, action: AgentBody, frozen: Frozen, config: Config) -> It
     yield from _of_role(where, model, role, frozen, action.agent)
 
 
-def _of_role(where: str, model: str | None, role: Role, frozen: Frozen, name: str) -> Iterator[Use]:
+def _of_role(where: str, model: str | None, role: Role, frozen: Frozen, name: str) -> Iterator[ModelUse]:
     """What a role uses when it is given `model`: its stages may name others and not need that one."""
     if frozen.backend_of(role) != MODEL:
         return
@@ -82,24 +82,24 @@ def _of_role(where: str, model: str | None, role: Role, frozen: Frozen, name: st
     for number, stage in enumerate(stages, 1):
         asked, agent = stage.get("model"), stage.get("agent")
         if asked is True or asked == "default":
-            yield Use(model=model, where=where, role=name, loops=loops)
+            yield ModelUse(model=model, where=where, role=name, loops=loops)
         elif isinstance(asked, str):
-            yield Use(model=asked, where=f'stage {number} of role "{role.name}"', role=name, loops=loops)
+            yield ModelUse(model=asked, where=f'stage {number} of role "{role.name}"', role=name, loops=loops)
         elif isinstance(agent, str):
             yield from _of_stage_role(frozen.roles[agent], where, frozen, name, loops)
     for fallback in role.fallback_models:
         where = f'a fallback of role "{role.name}"'
-        yield Use(model=fallback, where=where, role=name, loops=loops, fallback=True)
+        yield ModelUse(model=fallback, where=where, role=name, loops=loops, fallback=True)
 
 
-def _of_stage_role(role: Role, where: str, frozen: Frozen, name: str, loops: int) -> Iterator[Use]:
+def _of_stage_role(role: Role, where: str, frozen: Frozen, name: str, loops: int) -> Iterator[ModelUse]:
     model = frozen.model or role.model
     if model is not None:
         where = "" if frozen.model is not None else f'role "{role.name}"'
-    yield Use(model=model, where=where, role=name, loops=loops)
+    yield ModelUse(model=model, where=where, role=name, loops=loops)
     for fallback in role.fallback_models:
         where = f'a fallback of role "{role.name}"'
-        yield Use(model=fallback, where=where, role=name, loops=loops, fallback=True)
+        yield ModelUse(model=fallback, where=where, role=name, loops=loops, fallback=True)
 
 
 def _steps(root: Plan, plan: Plan, above: str = "") -> Iterator[tuple[str, Step]]:

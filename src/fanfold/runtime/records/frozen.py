@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from fanfold.agents.backend_registry import MODEL, SCRIPTED
 from fanfold.agents.role import Role
-from fanfold.agents.roles.narrowing import for_step
+from fanfold.agents.roles.session_role import for_step
 from fanfold.errors import BugError
 from fanfold.kernel.plan import JSON, GroupAction, Plan, Step
 from fanfold.recipe.types.agent import AgentBody

@@ -39,7 +39,7 @@ class Toolboxes:
         """The tools of a session, as far as its role, step and posture allow."""
         # Most scripted agents use no tool, and a run of functions alone has none.
         from fanfold.agents.toolbox.catalogue import SessionTools
-        from fanfold.agents.toolbox.fetching import FetchTools
+        from fanfold.agents.toolbox.fetch import FetchTools
 
         own = SessionTools(
             request,

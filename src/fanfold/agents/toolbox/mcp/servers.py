@@ -141,7 +141,7 @@ def read_server(name: str, settings: Mapping[str, Any], environment: Mapping[str
     """The server, or None when it is switched off; raises `SessionFailed` when it cannot be used."""
     if _is(settings.get("enabled"), "false") or _is(settings.get("disabled"), "true"):
         return None
-    read = _Reader(name, settings, environment)
+    read = _ServerReader(name, settings, environment)
     kind = read.kind()
     common: dict[str, Any] = {
         "name": name,
@@ -170,7 +170,7 @@ def _settings(value: object) -> dict[str, Any]:
     return {"enabled": False} if value is False else {}
 
 
-class _Reader:
+class _ServerReader:
     """Reads the settings of one server."""
 
     def __init__(self, name: str, settings: Mapping[str, Any], ours: Mapping[str, str]) -> None:

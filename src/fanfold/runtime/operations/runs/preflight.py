@@ -26,7 +26,7 @@ from fanfold.errors import EXIT_BUDGET, AuthorError, FanfoldError
 from fanfold.kernel.events import Estimate, Settings
 from fanfold.kernel.plan import Plan
 from fanfold.runtime.config import Config
-from fanfold.runtime.forecast.model_uses import Use, models_of
+from fanfold.runtime.forecast.model_uses import ModelUse, models_of
 from fanfold.runtime.model_choice import Choice, choose_model
 from fanfold.runtime.operations.project import Project
 from fanfold.runtime.records.frozen import Frozen, freeze_roles, with_stages
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from fanfold.runtime.forecast.estimates import Prices
 
 
-class Report(Struct, frozen=True, kw_only=True):
+class ModelReport(Struct, frozen=True, kw_only=True):
     """What was found out about the models of a plan."""
 
     chosen: dict[str | None, Choice]
@@ -126,7 +126,7 @@ def foresee(
     return Foreseen(warnings=[*refusals, *report.warnings], usable=not refusals, estimates=estimates)
 
 
-def look(uses: Sequence[Use], frozen: Frozen, config: Config, local: LocalState) -> Report:
+def look(uses: Sequence[ModelUse], frozen: Frozen, config: Config, local: LocalState) -> ModelReport:
     """Try every model once; nothing is raised, so that a dry run can tell too."""
     chosen: dict[str | None, Choice] = {}
     refusals: list[FanfoldError] = []
@@ -151,10 +151,10 @@ def look(uses: Sequence[Use], frozen: Frozen, config: Config, local: LocalState)
                 refused.add(model)
         else:
             chosen[model] = choice
-    return Report(chosen=chosen, refusals=tuple(refusals), useless=useless)
+    return ModelReport(chosen=chosen, refusals=tuple(refusals), useless=useless)
 
 
-def _told(error: FanfoldError, use: Use) -> FanfoldError:
+def _told(error: FanfoldError, use: ModelUse) -> FanfoldError:
     """The same error, with who names the model."""
     message = f"{use.where}: {error.message}" if use.where and use.model is not None else error.message
     return _said(error, message, {"where": use.where, "model": use.model})
@@ -194,7 +194,7 @@ def _check_prices(plan: Plan, frozen: Frozen, settings: Settings, config: Config
                 raise _unpriced(model, use, "" if limited is plan else f' of "{limited.name}"')
 
 
-def _unpriced(model: str, use: Use, whose: str) -> AuthorError:
+def _unpriced(model: str, use: ModelUse, whose: str) -> AuthorError:
     where = use.where or "--model"
     hint = "set --budget-tokens too" if not whose else "give `limits.budget` of that recipe `tokens` too"
     return AuthorError(

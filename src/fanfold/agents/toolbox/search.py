@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from fanfold.agents.toolbox import ToolFailed
-from fanfold.agents.toolbox.beneath import as_failed
+from fanfold.agents.toolbox.confinement import as_failed
 from fanfold.agents.toolbox.limited import do_limited
 from fanfold.kernel.paths import matches
 from fanfold.kernel.plan import JSON
@@ -42,7 +42,7 @@ _NOISE = frozenset(
 )
 
 
-class Found(NamedTuple):
+class FoundFile(NamedTuple):
     """A file the walk came by: where it is, and how to open it."""
 
     path: str
@@ -121,13 +121,13 @@ def _compiled(pattern: str, ignore_case: bool) -> Any:
         raise ToolFailed("tool", "tool.bad_pattern", f"no regular expression: {error}", hint) from None
 
 
-def _walk(folder: str, path: str, noise: frozenset[str]) -> Iterator[Found]:
+def _walk(folder: str, path: str, noise: frozenset[str]) -> Iterator[FoundFile]:
     try:
         with resolve(folder, path) as spot:
             try:
                 top = os.open(spot.name, _FOLDER, dir_fd=spot.folder)
             except NotADirectoryError:
-                yield Found(spot.path, spot.folder, spot.name)
+                yield FoundFile(spot.path, spot.folder, spot.name)
                 return
             except OSError as error:
                 missing = isinstance(error, FileNotFoundError)
@@ -145,7 +145,7 @@ def _walk(folder: str, path: str, noise: frozenset[str]) -> Iterator[Found]:
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
-def _below(folder: int, path: str, noise: frozenset[str], depth: int) -> Iterator[Found]:
+def _below(folder: int, path: str, noise: frozenset[str], depth: int) -> Iterator[FoundFile]:
     """Every regular file below an open folder, by name. Closes the folder."""
     try:
         with os.scandir(folder) as listing:
@@ -153,7 +153,7 @@ def _below(folder: int, path: str, noise: frozenset[str], depth: int) -> Iterato
         for entry in entries:
             where = f"{path}/{entry.name}" if path else entry.name
             if entry.is_file(follow_symlinks=False):
-                yield Found(where, folder, entry.name)
+                yield FoundFile(where, folder, entry.name)
             elif entry.is_dir(follow_symlinks=False) and entry.name not in _NEVER | noise:
                 if depth == MAX_DEPTH:
                     continue
@@ -166,7 +166,7 @@ def _below(folder: int, path: str, noise: frozenset[str], depth: int) -> Iterato
         os.close(folder)
 
 
-def _text(found: Found) -> str | None:
+def _text(found: FoundFile) -> str | None:
     """The text of a file; None for binary, very large and unreadable ones."""
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     try:

@@ -1,4 +1,4 @@
-"""What one provider is asked at once: a gate that every request to it passes.
+"""What one provider is asked at once, and how soon again.
 
 Rules
 * When a provider says "too fast", everybody waits until the moment it named, not only who was told. Then
@@ -23,7 +23,7 @@ OPEN_S = 60.0
 """How long an open circuit refuses before one request may try again."""
 
 
-class Gate:
+class Throttle:
     """Lets requests to one provider through, so many at once and not before its time."""
 
     def __init__(

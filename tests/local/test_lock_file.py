@@ -9,39 +9,39 @@ from pathlib import Path
 
 import pytest
 
-from fanfold.agents.local import record
-from fanfold.agents.local.record import Place, Record
+from fanfold.agents.local import lock_file
+from fanfold.agents.local.lock_file import ServerFiles, ServerRecord
 
 HOLD = """
 import sys, time
 from pathlib import Path
-from fanfold.agents.local import record
-place = record.place_of(Path(sys.argv[1]), Path(sys.argv[2]))
-handle = record.hold(place)
+from fanfold.agents.local import lock_file
+place = lock_file.place_of(Path(sys.argv[1]), Path(sys.argv[2]))
+handle = lock_file.hold(place)
 if handle is not None and sys.argv[3] != "silent":
-    record.write(handle, record.Record(__import__("os").getpid(), time.time(), "ready", 4711))
+    lock_file.write(handle, lock_file.ServerRecord(__import__("os").getpid(), time.time(), "ready", 4711))
 print("taken" if handle is None else "holds", flush=True)
 sys.stdin.read()
 """
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Place:
+def place(tmp_path: Path) -> ServerFiles:
     (tmp_path / "a.gguf").write_bytes(b"GGUF")
-    place = record.place_of(tmp_path / "a.gguf", tmp_path)
-    record.prepare(place)
+    place = lock_file.place_of(tmp_path / "a.gguf", tmp_path)
+    lock_file.prepare(place)
     return place
 
 
 @pytest.fixture
-def holder(place: Place, tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
+def holder(place: ServerFiles, tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
     process = start(place, tmp_path)
     yield process
     process.kill()
     process.communicate()
 
 
-def start(place: Place, home: Path, *words: str) -> subprocess.Popen[str]:
+def start(place: ServerFiles, home: Path, *words: str) -> subprocess.Popen[str]:
     command = [sys.executable, "-c", HOLD, str(place.weights), str(home), *(words or ("speaks",))]
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
@@ -50,45 +50,45 @@ def start(place: Place, home: Path, *words: str) -> subprocess.Popen[str]:
 
 
 def test_nobody_serves_what_nobody_holds(place):
-    assert record.read(place) is None
+    assert lock_file.read(place) is None
     place.lock.write_bytes(b'{"pid":1,"started_at":0,"state":"ready","port":80}')
-    assert record.read(place) is None
+    assert lock_file.read(place) is None
 
 
 def test_a_holder_is_seen_with_its_process_and_port(place, holder):
-    found = record.read(place)
+    found = lock_file.read(place)
     assert found is not None
     assert (found.pid, found.state, found.base_url) == (holder.pid, "ready", "http://127.0.0.1:4711/v1")
 
 
 def test_there_is_one_holder(place, holder):
-    assert record.hold(place) is None
+    assert lock_file.hold(place) is None
 
 
 def test_what_a_killed_holder_leaves_is_stale_at_once(place, holder):
     holder.send_signal(signal.SIGKILL)
     holder.wait()
     assert b'"ready"' in place.lock.read_bytes()
-    assert record.read(place) is None
-    handle = record.hold(place)
+    assert lock_file.read(place) is None
+    handle = lock_file.hold(place)
     assert handle is not None
     os.close(handle)
 
 
 def test_a_holder_that_has_not_spoken_is_loading(place, tmp_path):
     process = start(place, tmp_path, "silent")
-    found = record.read(place)
+    found = lock_file.read(place)
     process.kill()
     process.communicate()
-    assert found == Record(0, 0.0, "loading")
+    assert found == ServerRecord(0, 0.0, "loading")
 
 
 def test_a_shorter_record_replaces_a_longer_one_whole(place):
-    handle = record.hold(place)
+    handle = lock_file.hold(place)
     assert handle is not None
-    record.write(handle, Record(2**22, 1_800_000_000.123, "stopping", 65_535))
-    record.write(handle, Record(1, 1.0, "ready", 1))
-    assert record.read(place) == Record(1, 1.0, "ready", 1)
+    lock_file.write(handle, ServerRecord(2**22, 1_800_000_000.123, "stopping", 65_535))
+    lock_file.write(handle, ServerRecord(1, 1.0, "ready", 1))
+    assert lock_file.read(place) == ServerRecord(1, 1.0, "ready", 1)
     os.close(handle)
 
 
@@ -100,7 +100,7 @@ def test_looking_does_not_keep_a_server_from_starting(place):
     import threading
 
     threading.Timer(0.1, os.close, [looker]).start()
-    handle = record.hold(place)
+    handle = lock_file.hold(place)
     assert handle is not None
     os.close(handle)
 
@@ -108,20 +108,20 @@ def test_looking_does_not_keep_a_server_from_starting(place):
 def test_other_weights_have_a_server_of_their_own(tmp_path):
     for name in ("a", "b"):
         (tmp_path / f"{name}.gguf").write_bytes(b"GGUF")
-    a, b = (record.place_of(tmp_path / f"{name}.gguf", tmp_path) for name in "ab")
+    a, b = (lock_file.place_of(tmp_path / f"{name}.gguf", tmp_path) for name in "ab")
     assert a.lock != b.lock
     (tmp_path / "a.gguf").write_bytes(b"GGUF, changed")
-    assert record.place_of(tmp_path / "a.gguf", tmp_path).lock != a.lock
+    assert lock_file.place_of(tmp_path / "a.gguf", tmp_path).lock != a.lock
 
 
 def test_a_server_notices_that_nobody_can_find_it(place):
-    handle = record.hold(place)
+    handle = lock_file.hold(place)
     assert handle is not None
-    assert record.is_still_there(place, handle)
+    assert lock_file.is_still_there(place, handle)
     place.lock.unlink()
-    assert not record.is_still_there(place, handle)
+    assert not lock_file.is_still_there(place, handle)
     place.lock.touch()
-    assert not record.is_still_there(place, handle)
+    assert not lock_file.is_still_there(place, handle)
     os.close(handle)
 
 

@@ -1,6 +1,6 @@
 """The process that serves a local model: llama.cpp's own HTTP server, on loopback, until nobody needs it.
 
-    python -m fanfold.agents.local.serving '{"weights": …, "home": …, "idle_s": 300, "news": 5}'
+    python -m fanfold.agents.local.server_process '{"weights": …, "home": …, "idle_s": 300, "news": 5}'
 
 Rules
 * It belongs to no run. It detaches from whoever started it, so that no starter is left with a zombie and
@@ -29,8 +29,8 @@ from typing import Any, Protocol
 import msgspec
 from msgspec import Struct
 
-from fanfold.agents.local import record
-from fanfold.agents.local.record import Place, Record
+from fanfold.agents.local import lock_file
+from fanfold.agents.local.lock_file import ServerFiles, ServerRecord
 from fanfold.agents.local.weights import LIBRARY, RELEASE, require_library
 from fanfold.errors import WorldError
 
@@ -53,7 +53,7 @@ _BUSY = ("llamacpp:requests_processing", "llamacpp:requests_deferred")
 _WORK = ("llamacpp:prompt_tokens_total", "llamacpp:tokens_predicted_total", "llamacpp:n_decode_total")
 
 
-class Order(Struct, frozen=True, forbid_unknown_fields=True):
+class ServerOrder(Struct, frozen=True, forbid_unknown_fields=True):
     """What the starter asks for."""
 
     weights: str
@@ -73,13 +73,13 @@ class Engine(Protocol):
 
 def main(argument: str) -> int:
     """Detach, load, serve."""
-    order = msgspec.json.decode(argument, type=Order)
+    order = msgspec.json.decode(argument, type=ServerOrder)
     if os.fork():
         return 0
     os.setsid()
     starter = _Starter(order.news)
     try:
-        place = record.place_of(Path(order.weights), Path(order.home))
+        place = lock_file.place_of(Path(order.weights), Path(order.home))
         serve(place, become_server(place), idle_s=order.idle_s, ready=lambda _: starter.tell("ready"))
     except AlreadyServed:
         starter.tell("taken")
@@ -97,17 +97,19 @@ class AlreadyServed(WorldError):
         super().__init__("local.already_served", f"another process already serves {weights}")
 
 
-def become_server(place: Place) -> int:
+def become_server(place: ServerFiles) -> int:
     """Take the lock; the process keeps it to its very end, so that whoever sees it free sees us gone."""
     require_library()
-    record.prepare(place)
-    handle = record.hold(place)
+    lock_file.prepare(place)
+    handle = lock_file.hold(place)
     if handle is None:
         raise AlreadyServed(place.weights)
     return handle
 
 
-def serve(place: Place, handle: int, *, idle_s: float | None, ready: Callable[[Record], None]) -> None:
+def serve(
+    place: ServerFiles, handle: int, *, idle_s: float | None, ready: Callable[[ServerRecord], None]
+) -> None:
     """Serve until idle for `idle_s` (None: for ever), told to stop by SIGTERM or SIGINT, or forgotten."""
     stop = threading.Event()
 
@@ -115,16 +117,16 @@ def serve(place: Place, handle: int, *, idle_s: float | None, ready: Callable[[R
         stop.set()
 
     before = {number: signal.signal(number, told_to_stop) for number in (signal.SIGTERM, signal.SIGINT)}
-    loading = Record(os.getpid(), time.time(), "loading")
+    loading = ServerRecord(os.getpid(), time.time(), "loading")
     try:
-        record.write(handle, loading)
+        lock_file.write(handle, loading)
         engine = load(place.weights)
         port = int(engine.listening_address.rpartition(":")[2])
         serving = msgspec.structs.replace(loading, state="ready", port=port)
-        record.write(handle, serving)
+        lock_file.write(handle, serving)
         ready(serving)
         _Watch(place, handle, serving, engine).until(stop, idle_s)
-        record.write(handle, msgspec.structs.replace(loading, state="stopping"))
+        lock_file.write(handle, msgspec.structs.replace(loading, state="stopping"))
         signal.alarm(SHUTDOWN_S)
         del engine
         signal.alarm(0)
@@ -178,7 +180,7 @@ def _processors() -> int:
 class _Watch:
     """Decides when the server has been idle for long enough."""
 
-    def __init__(self, place: Place, handle: int, serving: Record, engine: Engine) -> None:
+    def __init__(self, place: ServerFiles, handle: int, serving: ServerRecord, engine: Engine) -> None:
         self._place = place
         self._handle = handle
         self._serving = serving
@@ -189,18 +191,18 @@ class _Watch:
         seen, since = self._signs_of_life(), time.monotonic()
         pause = LOOK_EVERY_S if idle_s is None else min(LOOK_EVERY_S, max(idle_s / 4, 0.05))
         while not stop.wait(pause):
-            if not record.is_still_there(self._place, self._handle):
+            if not lock_file.is_still_there(self._place, self._handle):
                 return
             signs = self._signs_of_life()
             if signs is None or signs != seen:
                 seen, since = signs, time.monotonic()
             elif idle_s is not None and time.monotonic() - since >= idle_s:
-                record.write(
+                lock_file.write(
                     self._handle, msgspec.structs.replace(self._serving, state="stopping", port=None)
                 )
                 if self._signs_of_life() == seen:
                     return
-                record.write(self._handle, self._serving)
+                lock_file.write(self._handle, self._serving)
 
     def _signs_of_life(self) -> tuple[object, ...] | None:
         """What changes when the server is used; None while it works."""
@@ -211,7 +213,7 @@ class _Watch:
         )
         if any(float(values[name]) > 0 for name in _BUSY):
             return None
-        return (record.last_used(self._place), *(values[name] for name in _WORK))
+        return (lock_file.last_used(self._place), *(values[name] for name in _WORK))
 
 
 class _Starter:

@@ -31,7 +31,7 @@ RECORD_BYTES = 1_024
 """Records are padded to this size, so that each write covers the whole of the one before."""
 
 
-class Record(Struct, frozen=True):
+class ServerRecord(Struct, frozen=True):
     """What a server says about itself."""
 
     pid: int
@@ -47,7 +47,7 @@ class Record(Struct, frozen=True):
         return f"http://127.0.0.1:{self.port}/v1"
 
 
-class Place(NamedTuple):
+class ServerFiles(NamedTuple):
     """The files around the server of one model."""
 
     weights: Path
@@ -56,21 +56,21 @@ class Place(NamedTuple):
     log: Path
 
 
-def place_of(weights: Path, home: Path) -> Place:
+def place_of(weights: Path, home: Path) -> ServerFiles:
     """The files for these weights; nothing is made yet."""
     facts = weights.stat()
     identity = f"{weights}\0{facts.st_size}\0{facts.st_mtime_ns}\0{platform.node()}"
     key = hashlib.sha256(identity.encode("utf-8", "surrogateescape")).hexdigest()[:16]
     folder = models_folder(home) / "servers"
-    return Place(weights, folder / f"{key}.lock", folder / f"{key}.used", folder / f"{key}.log")
+    return ServerFiles(weights, folder / f"{key}.lock", folder / f"{key}.used", folder / f"{key}.log")
 
 
-def prepare(place: Place) -> None:
+def prepare(place: ServerFiles) -> None:
     """Make the folder; only its owner may look inside."""
     place.lock.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
 
 
-def hold(place: Place) -> int | None:
+def hold(place: ServerFiles) -> int | None:
     """Become the server: the locked file, to be kept open; None when another process is it."""
     handle = os.open(place.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     while True:
@@ -83,14 +83,14 @@ def hold(place: Place) -> int | None:
         fcntl.flock(handle, fcntl.LOCK_UN)
 
 
-def write(handle: int, record: Record) -> None:
+def write(handle: int, record: ServerRecord) -> None:
     """Say what this server is doing; for the holder only."""
     text = msgspec.json.encode(record).ljust(RECORD_BYTES)
     assert len(text) == RECORD_BYTES, "a record fits"
     os.pwrite(handle, text, 0)
 
 
-def read(place: Place) -> Record | None:
+def read(place: ServerFiles) -> ServerRecord | None:
     """What the living server says of itself; None when there is none.
 
     A server that has the lock and has not said anything yet counts as loading.
@@ -106,17 +106,17 @@ def read(place: Place) -> Record | None:
     finally:
         os.close(handle)
     try:
-        return msgspec.json.decode(text, type=Record)
+        return msgspec.json.decode(text, type=ServerRecord)
     except msgspec.DecodeError:
-        return Record(0, 0.0, "loading")
+        return ServerRecord(0, 0.0, "loading")
 
 
-def mark_used(place: Place) -> None:
+def mark_used(place: ServerFiles) -> None:
     """Tell the server that someone is about to use it."""
     place.used.touch(mode=0o600)
 
 
-def last_used(place: Place) -> int:
+def last_used(place: ServerFiles) -> int:
     """When the server was last marked; only ever compared with an earlier answer."""
     try:
         return place.used.stat().st_mtime_ns
@@ -124,7 +124,7 @@ def last_used(place: Place) -> int:
         return 0
 
 
-def is_still_there(place: Place, handle: int) -> bool:
+def is_still_there(place: ServerFiles, handle: int) -> bool:
     """Whether clients can find the server: its lock file has not been deleted or replaced."""
     try:
         return os.path.samestat(place.lock.stat(), os.fstat(handle))
