@@ -33,7 +33,7 @@ MIN_SECRET_CHARS = 8
 MIN_OTHER_CHARS = 16
 MIN_CUT_CHARS = 12
 
-_NAMES = re.compile(r"(?:KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIALS?)$")
+_NAMES = re.compile(r"(?:KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIALS?|_PAT|COOKIE|_AUTH)$")
 # What stands before a shape must not be part of a longer word: signatures and hashes of providers are long
 # runs of the same characters and have to survive.
 _SHAPES = re.compile(
@@ -58,15 +58,22 @@ _SHAPES = re.compile(
 _T = TypeVar("_T", bound=JSON)
 
 
+def looks_secret(name: str) -> bool:
+    """Whether the name of a variable says that its value is nobody's business.
+
+    >>> [looks_secret(name) for name in ("GITHUB_TOKEN", "DB_PASSWORD", "LANG")]
+    [True, True, False]
+    """
+    return name in key_variables() or _NAMES.search(name.upper()) is not None
+
+
 def secrets_of(environment: Mapping[str, str]) -> list[str]:
     """The secrets of an environment: provider keys, and long values whose name says what they are."""
     values = [
         environment[name] for name in key_variables() if len(environment.get(name, "")) >= MIN_SECRET_CHARS
     ]
     return values + [
-        value
-        for name, value in environment.items()
-        if len(value) >= MIN_OTHER_CHARS and _NAMES.search(name.upper())
+        value for name, value in environment.items() if len(value) >= MIN_OTHER_CHARS and looks_secret(name)
     ]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from msgspec import Struct
@@ -28,6 +29,8 @@ class Role(Struct, frozen=True, kw_only=True, omit_defaults=True):
     backend: str | None = None
     command: tuple[str, ...] = ()
     mcp_servers: dict[str, dict[str, Any]] = {}
+    project_servers: tuple[str, ...] = ()
+    """Those of them that the project's `.mcp.json` defines, whoever wrote the role."""
     network: bool = False
     prompt_template: str | None = None
     pipeline: tuple[dict[str, Any], ...] = ()
@@ -38,6 +41,10 @@ class Role(Struct, frozen=True, kw_only=True, omit_defaults=True):
     def read_only(self) -> bool:
         """True when steps of this role cannot change the workspace."""
         return self.sandbox_mode == "read-only"
+
+    def is_from(self, folder: Path) -> bool:
+        """Whether it was read from a file below a folder."""
+        return self.source != BUILT_IN and Path(self.source).resolve().is_relative_to(folder.resolve())
 
 
 class Notice(Struct, frozen=True):

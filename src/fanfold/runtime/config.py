@@ -27,7 +27,7 @@ from fanfold.agents.providers import PROVIDERS, Access, Provider
 from fanfold.errors import AuthorError
 from fanfold.trust.project_files import read_beneath
 
-Kind: TypeAlias = Literal["switch", "integer", "text", "choice", "secret"]
+Kind: TypeAlias = Literal["switch", "integer", "text", "choice", "secret", "names"]
 Found: TypeAlias = dict[str, tuple[object, str]]
 
 MAX_FILE_BYTES = 256 * 1024
@@ -92,6 +92,7 @@ SETTINGS = (
     Setting("workflows.timeout_ms", _both("WORKFLOW_TIMEOUT_MS"), "integer", 1_800_000, 1),
     Setting("workflows.model", _both("WORKFLOW_MODEL")),
     Setting("agents.project_instructions", ("FANFOLD_PROJECT_INSTRUCTIONS",), "switch", True),
+    Setting("environment.allow", ("FANFOLD_ENVIRONMENT_ALLOW",), "names", "", not_in=("project",)),
     Setting("models.model", ("FANFOLD_MODEL",)),
     Setting("models.local_idle_s", ("FANFOLD_LOCAL_IDLE_S",), "integer", 300, 1, 86_400),
     Setting("sessions.max_threads", ("FANFOLD_MAX_THREADS",), "integer", 6, 1, 1_024),
@@ -168,6 +169,10 @@ class Config(Struct, frozen=True):
         value = self.values[key]
         assert value is None or isinstance(value, str)
         return value
+
+    def names(self, key: str) -> frozenset[str]:
+        """A setting that lists names."""
+        return frozenset((self.text(key) or "").split())
 
     def switch(self, key: str) -> bool:
         """An on/off setting."""
@@ -250,11 +255,21 @@ def _checked(
         ceiling = known.get(setting.raised_by)
         high = max(setting.high, ceiling) if isinstance(ceiling, int) else setting.high
         return _integer(raw, origin, setting.low, high)
+    if setting.kind == "names":
+        return _names(raw, origin)
     if not isinstance(raw, str):
         raise _bad(origin, raw, "text")
     if setting.kind == "choice" and raw.lower() not in setting.choices:
         raise _bad(origin, raw, " or ".join(setting.choices))
     return raw.lower() if setting.kind == "choice" else raw
+
+
+def _names(raw: object, origin: str) -> str:
+    """Names as a list, or in one text; kept as one text with a space between them."""
+    listed = raw.replace(",", " ").split() if isinstance(raw, str) else raw
+    if not isinstance(listed, list) or not all(isinstance(one, str) and one.isidentifier() for one in listed):
+        raise _bad(origin, raw, "a list of names")
+    return " ".join(listed)
 
 
 def _integer(raw: object, origin: str, low: int, high: int) -> int:

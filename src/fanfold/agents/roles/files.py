@@ -42,7 +42,12 @@ _KINDS: dict[bool, tuple[str, Literal["warning", "note"]]] = {
     True: ("role.unknown_tool", "warning"),
     False: ("role.note", "note"),
 }
-_FIELDS = frozenset(Role.__struct_fields__) - {"source", "instructions", "reasoning_effort"}
+_FIELDS = frozenset(Role.__struct_fields__) - {
+    "source",
+    "project_servers",
+    "instructions",
+    "reasoning_effort",
+}
 
 
 class _InvalidError(Exception):

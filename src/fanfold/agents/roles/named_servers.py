@@ -35,7 +35,8 @@ class NamedServers:
         if self._found is None:
             self._found = self._read()
         servers = {name: settings or self._found.get(name, {}) for name, settings in role.mcp_servers.items()}
-        return structs.replace(role, mcp_servers=servers)
+        named = tuple(name for name, settings in role.mcp_servers.items() if not settings)
+        return structs.replace(role, mcp_servers=servers, project_servers=named)
 
     def _read(self) -> dict[str, dict[str, Any]]:
         from fanfold.agents.toolbox.mcp.servers import servers_of

@@ -20,8 +20,10 @@ from fanfold.kernel.plan import Plan
 from fanfold.runtime.hosting.requests import AnswerRequest, this_person
 from fanfold.runtime.operations.runs.handle import RunHandle
 from fanfold.runtime.views.approvals import OpenApproval, open_approvals
+from fanfold.text.terminal import visible
 
-MAX_LINES = 20
+LONG = 20
+"""From so many lines on the question says how many there were: the first may have scrolled away."""
 _YES = frozenset({"a", "approve", "y", "yes"})
 _NO = frozenset({"r", "reject", "n", "no"})
 _WANTS = {"command": "wants to run", "write": "wants to write", "network": "wants to fetch"}
@@ -44,11 +46,9 @@ class Questions:
     def may_run(self, plan: Plan, lines: Sequence[str]) -> bool:
         """Ask once whether the recipe may do what it declares."""
         tell(f"{plan.name} asks for permission:\n")
-        for one in lines[:MAX_LINES]:
-            tell(f"  {plain(one)}\n")
-        if len(lines) > MAX_LINES:
-            tell(f"  and {len(lines) - MAX_LINES} more\n")
-        return confirm("Run it?")
+        for one in lines:  # all of them: what is not shown is not agreed to
+            tell(f"  {visible(one)}\n")
+        return confirm(f"Run it ({len(lines)} things)?" if len(lines) > LONG else "Run it?")
 
     def look(self, handle: RunHandle) -> None:
         """After every decision: is there an approval to ask for, or to withdraw?"""
@@ -91,7 +91,7 @@ class Questions:
         self._progress.suspend()
         termios.tcflush(sys.stdin.fileno(), termios.TCIFLUSH)  # what was typed before is no answer
         who = plain(action.step) or "an agent"
-        tell(f"\n{who} {_WANTS.get(action.kind, 'wants to')}: {plain(action.what)}\n  allow it? [y/N] ")
+        tell(f"\n{who} {_WANTS.get(action.kind, 'wants to')}: {visible(action.what)}\n  allow it? [y/N] ")
         loop = asyncio.get_running_loop()
         typed: asyncio.Future[str] = loop.create_future()
         loop.add_reader(sys.stdin.fileno(), _hand_over, typed)

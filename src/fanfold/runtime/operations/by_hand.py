@@ -93,7 +93,7 @@ class HandToolboxes:
             programs = Programs(self._isolation, unsafe=settings.unsafe)
             project = self._project
             self._toolboxes[key] = Toolboxes(
-                project.store, project.memory, programs, settings.permission, None
+                project.store, project.memory, programs, settings.permission, None, frozenset()
             )
         return self._toolboxes[key].of(request)
 

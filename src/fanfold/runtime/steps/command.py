@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+
 import msgspec
 
 from fanfold.agents.backend import SUMMARY_CHARS
@@ -42,8 +44,8 @@ class CommandSteps(StepType[CommandBody, CommandJob]):
         return StepLabel("command", " ".join(said.run) or f"{said.gate} gate")
 
     def declare(self, _step: Step, said: CommandBody) -> str:
-        shown = " ".join(said.run) or f"the project's {said.gate}"
-        env = "".join(f"{name}={value} " for name, value in said.env.items())
+        shown = shlex.join(said.run) or f"the project's {said.gate}"
+        env = "".join(f"{name}={shlex.quote(value)} " for name, value in said.env.items())
         return f"runs{' with network' if said.network else ''}: {env}{shown}"
 
     def prepare(self, step: Preparation, said: CommandBody) -> CommandJob:

@@ -8,6 +8,7 @@ run: a person reads one at a time.
 from __future__ import annotations
 
 import asyncio
+import os
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
@@ -27,13 +28,21 @@ class Toolboxes:
     """Makes the toolbox of each session of one run. `ask` is None where nobody can be asked."""
 
     def __init__(
-        self, store: Store, memory: Path, programs: Programs, permission: str, ask: Ask | None
+        self,
+        store: Store,
+        memory: Path,
+        programs: Programs,
+        permission: str,
+        ask: Ask | None,
+        allowed: frozenset[str],
     ) -> None:
+        """`allowed` names the secrets of the user's environment that what a project brings may have."""
         self._store = store
         self._memory = memory
         self._programs = programs
         self._permission = permission
         self._ask = ask
+        self._allowed = allowed
 
     def of(self, request: SessionRequest) -> Tools:
         """The tools of a session, as far as its role, step and posture allow."""
@@ -50,9 +59,12 @@ class Toolboxes:
         )
         if not request.role.mcp_servers:
             return own
+        from fanfold.agents.toolbox.mcp.servers import LentEnvironment
         from fanfold.agents.toolbox.mcp.tools import ServedTools
 
-        return ServedTools(own, request, self._permissions, self._programs.start_for)
+        brought = request.role.is_from(self._memory.parent) or bool(request.role.project_servers)
+        environment = LentEnvironment(os.environ, self._allowed) if brought else os.environ
+        return ServedTools(own, request, self._permissions, self._programs.start_for, environment=environment)
 
     @cached_property
     def _permissions(self) -> Permissions:

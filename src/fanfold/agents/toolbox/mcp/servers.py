@@ -7,7 +7,9 @@ Rules
 * What cannot be used is refused with the server's name and what to do about it. Nothing is guessed: a role
   that silently lacks its tools does something else than its author meant.
 * Of our environment a server gets the variables that the role names (`env_vars`, `bearer_token_env_var`,
-  `env_http_headers`, `${NAME}`, `${NAME:-otherwise}`), and never a provider's key, under whatever name.
+  `env_http_headers`, `${NAME}`, `${NAME:-otherwise}`), and never a provider's key, under whatever name. What
+  a project brings gets none that looks like a secret, unless the user's own configuration names it.
+* What a person is asked about a server (`declare_server`) is read by the code that will reach it.
 * A message names settings and variables, never their values.
 """
 
@@ -17,7 +19,7 @@ import ipaddress
 import os
 import re
 import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -25,7 +27,7 @@ from msgspec import Struct
 
 from fanfold.agents.backend import SessionFailed
 from fanfold.agents.providers import key_variables
-from fanfold.agents.redaction import Redactor
+from fanfold.agents.redaction import Redactor, looks_secret
 from fanfold.kernel.events import Failure
 
 STARTUP_TIMEOUT_S = 10.0
@@ -155,6 +157,46 @@ def read_server(name: str, settings: Mapping[str, Any], environment: Mapping[str
     return Server(argv=read.argv(), environment=read.environment(), **common)
 
 
+def declare_server(name: str, settings: Mapping[str, Any]) -> str:
+    """What a server is and what of the environment it is sent, in words; variables stand as `${NAME}`.
+
+    >>> declare_server("x", {"command": "npx", "args": ["-y", "x"], "env_vars": ["LANG"], "url": "https://a.b"})
+    'npx -y x, with LANG=${LANG}'
+    """
+    try:
+        server = read_server(name, settings, _Unread())
+    except SessionFailed as failed:
+        return failed.failure.message
+    if server is None:
+        return "switched off"
+    sent = server.environment or server.headers
+    shown = ", ".join(f"{key}{'=' if server.argv else ': '}{value}" for key, value in sorted(sent.items()))
+    what = shlex.join(server.argv) if server.argv else server.url
+    return f"{what}, with {shown}" if shown else what
+
+
+class _Unread(Mapping[str, str]):
+    """An environment in which every variable stands for itself."""
+
+    def __getitem__(self, name: str) -> str:
+        return f"${{{name}}}"
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(())
+
+    def __len__(self) -> int:
+        return 0
+
+
+class LentEnvironment(dict[str, str]):
+    """Our environment for what a project brought: without what looks like a secret and was not allowed."""
+
+    def __init__(self, environment: Mapping[str, str], allowed: frozenset[str]) -> None:
+        kept = {name: text for name, text in environment.items() if not looks_secret(name) or name in allowed}
+        super().__init__(kept)
+        self.withheld = environment.keys() - kept.keys()
+
+
 def _is(value: object, word: str) -> bool:
     """Whether a setting is a boolean, or the word for it: texts are all that front matter has."""
     return isinstance(value, bool | str) and str(value).lower() == word
@@ -212,7 +254,8 @@ class _ServerReader:
         listed = self._settings.get("env_vars") or []
         names = [str(one.get("name") if isinstance(one, Mapping) else one) for one in listed]
         # Such a list says what may be passed on, not what has to be there.
-        found = {name: self._variable(name) for name in names if self._ours.get(name) or name in self._never}
+        known = (name for name in names if self._ours.get(name) or self._is_kept(name))
+        found = {name: self._variable(name) for name in known}
         found |= {name: self._text(f"env.{name}", text) for name, text in given.items()}
         for name in sorted(self._never):
             if name in found:
@@ -296,11 +339,17 @@ class _ServerReader:
     def _variable(self, name: str, otherwise: str | None = None) -> str:
         if name in self._never:
             raise self._refused(f"{name} is not handed to servers", "give the server a key of its own")
+        if self._is_kept(name):
+            hint = f'allow it in your own configuration: [environment] allow = ["{name}"]'
+            raise self._refused(f"{name} looks like a secret, and the server came with the project", hint)
         text = self._ours.get(name) or otherwise
         if text is None:
             raise self._refused(f"the environment variable {name} is not set", f"set {name} and run again")
         self._keep_keys(name, text)
         return text
+
+    def _is_kept(self, name: str) -> bool:
+        return name in self._never or name in getattr(self._ours, "withheld", ())
 
     def _keep_keys(self, key: str, text: str) -> None:
         if any(secret in text for secret in self._keys):

@@ -27,14 +27,13 @@ from fanfold.agents.toolbox.mcp.wire import Spoken, StartServer
 from fanfold.agents.toolbox.names import is_wanted
 from fanfold.agents.toolbox.schemas import ToolSpec
 from fanfold.kernel.plan import JSON
-from fanfold.text.excerpts import shorten, shorten_middle
+from fanfold.text.excerpts import shorten_middle
 
 if TYPE_CHECKING:
     from fanfold.agents.toolbox.catalogue import Tools
 
 __all__ = ["ServedTools", "Spoken", "StartServer"]
 
-MAX_ASKED_CHARS = 400
 MAX_ERROR_CHARS = 2_000
 
 
@@ -148,6 +147,5 @@ class ServedTools:
         await asyncio.gather(*(one.aclose() for one in leaving))
 
     def _action(self, offer: Offer, args: Mapping[str, Any]) -> Action:
-        shown = shorten(msgspec.json.encode(args).decode(), MAX_ASKED_CHARS)
-        what = f"mcp {offer.server}/{offer.tool} {shown}"
+        what = f"mcp {offer.server}/{offer.tool} {msgspec.json.encode(args).decode()}"
         return Action("command", what, self._request.session_id, self._request.step)

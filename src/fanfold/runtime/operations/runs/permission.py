@@ -34,15 +34,12 @@ def needs_permission(plan: Plan, find_role: Callable[[str], Role | None]) -> lis
 def served_lines(role: Role) -> list[str]:
     """What a role reaches beyond the project: the network, programs and addresses that are its tools."""
     lines = [f"role {role.name} may reach the network"] if role.network else []
-    for name, settings in role.mcp_servers.items():
-        argv = [settings.get("command", ""), *_listed(settings.get("args"))]
-        what = settings.get("url") or " ".join(map(str, argv)).strip()
-        lines.append(f"role {role.name} uses the MCP server {name}: {what or 'no command'}")
+    if role.mcp_servers:
+        from fanfold.agents.toolbox.mcp.servers import declare_server  # few roles have any
+
+        for name, settings in role.mcp_servers.items():
+            lines.append(f"role {role.name} uses the MCP server {name}: {declare_server(name, settings)}")
     return lines
-
-
-def _listed(value: object) -> list[object]:
-    return list(value) if isinstance(value, list | tuple) else []
 
 
 class Attendant(Protocol):
