@@ -1,4 +1,4 @@
-"""Write the parts of `docs/` that are generated from the code.
+"""Write what is generated from the code: parts of `docs/`, and the static help of the command line.
 
     python -m tools.docs            rewrite them
     python -m tools.docs --check    say which are out of date, change nothing
@@ -29,6 +29,14 @@ def cli_reference() -> str:
     return reference_markdown()
 
 
+def static_help() -> str:
+    """`fanfold --help` as a constant: the commands themselves would cost too much to import for it."""
+    from fanfold.cli.reference import help_text
+
+    head = '"""What `fanfold --help` prints. Written by `make fix` from the commands."""\n\n'
+    return f'{head}HELP = """\\\n{help_text()}"""\n'
+
+
 def state_diagrams() -> str:
     from fanfold.kernel.diagram import state_diagram
 
@@ -39,18 +47,21 @@ PAGES: dict[str, Callable[[], str]] = {
     "docs/recipes.md": recipe_reference,
     "docs/cli.md": cli_reference,
 }
+MODULES: dict[str, Callable[[], str]] = {"src/fanfold/cli/help_text.py": static_help}
 SECTIONS: dict[tuple[str, str], Callable[[], str]] = {
     ("docs/architecture.md", "states"): state_diagrams,
 }
 
 
-FILES = [*PAGES, *dict.fromkeys(name for name, _ in SECTIONS)]
+FILES = [*PAGES, *MODULES, *dict.fromkeys(name for name, _ in SECTIONS)]
 
 
 def render(name: str) -> str:
     """What the file should hold, its hand-written parts kept as they are."""
     if name in PAGES:
         return NOTICE + PAGES[name]().strip() + "\n"
+    if name in MODULES:
+        return MODULES[name]()
     page = (ROOT / name).read_text("utf-8")
     for (file, section), generate in SECTIONS.items():
         if file == name:

@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from fanfold.runtime.operations.runs.handle import RunHandle
     from fanfold.runtime.operations.runs.options import Options
     from fanfold.runtime.steps.functions import function
-    from fanfold.runtime.views.result import Result, StepResult
+    from fanfold.runtime.views.result import Result
+    from fanfold.runtime.views.runs import StepResult
 
 __version__ = "0.1.0"
 __all__ = [
@@ -55,7 +56,7 @@ _HOMES = {
     "Recipe": "fanfold.recipe.builder",
     "Result": "fanfold.runtime.views.result",
     "RunHandle": "fanfold.runtime.operations.runs.handle",
-    "StepResult": "fanfold.runtime.views.result",
+    "StepResult": "fanfold.runtime.views.runs",
     "WorldError": "fanfold.errors",
     "function": "fanfold.runtime.steps.functions",
 }

@@ -47,11 +47,6 @@ class FanfoldError(Exception):
         self.details: dict[str, object] = dict(details or {})
         self.exit_status = self.default_exit_status if exit_status is None else exit_status
 
-    def as_json(self) -> dict[str, object]:
-        """The `{"ok": false, "error": …}` document that every surface prints."""
-        error = {"code": self.code, "message": self.message, "hint": self.hint, "details": self.details}
-        return {"ok": False, "error": error}
-
 
 class AuthorError(FanfoldError):
     """What the author wrote cannot be used: a recipe, a flag, a configuration value."""

@@ -337,7 +337,7 @@ def test_a_live_run_records_what_is_applied_meanwhile(project, shell):
     assert (applied.status, applied.json()["already"]) == (0, False)
     assert (again.status, again.json()["already"]) == (0, True)
     assert (project / "n.txt").read_text() == "new"
-    assert (result.status, result.changes[0]["state"]) == ("completed", "applied")
+    assert (result.status, result.changes[0].state) == ("completed", "applied")
     assert shell("verify", result.run_id).status == 0
 
 

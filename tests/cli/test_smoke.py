@@ -11,6 +11,7 @@ from fanfold.cli.main import main
 from fanfold.kernel.events import Envelope
 from fanfold.recipe.compile import compile_recipe
 from fanfold.runtime.operations.system import real_smoke, smoke
+from fanfold.runtime.records.memory import FileChange
 from fanfold.wiring import wire
 
 
@@ -57,7 +58,7 @@ def test_a_model_without_tools_needs_no_tool_call_but_the_controlled_write() -> 
         for i, row in enumerate({"step": step, "status": status} for step, status in lives)
     ]
     ran = smoke.Ran("completed", events, {}, {"first": "one", "second": "said"})
-    change = {"step": "keep", "path": real_smoke.ANSWER, "state": "merged"}
+    change = FileChange(real_smoke.ANSWER, "added", "keep", "auto", None, "merged")
     files = {real_smoke.ANSWER: "said\n"}
     shown = real_smoke.writer_controlled(real_smoke.Left(ran, [change], files, False))
     assert (shown.missing, shown.evidence["tools"]) == ([], "this model is offered none")

@@ -16,12 +16,13 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from fanfold.kernel.lifecycle import COMPLETED
 from fanfold.runtime.hosting.run_tree import RunTree
 from fanfold.runtime.operations.history.verify import verify
-from fanfold.runtime.views.documents import result_document
+from fanfold.runtime.views.runs import run_document
 from fanfold.store.sqlite import SqliteStore
 from tests.dying_store import claimed
 
@@ -88,7 +89,7 @@ class Campaign:
         store = SqliteStore(self.folder / ".fanfold")
         try:
             assert self.root is not None
-            return without_chance(result_document(RunTree.load(store, self.root)))
+            return without_chance(msgspec.to_builtins(run_document(RunTree.load(store, self.root))))
         finally:
             store.close()
 

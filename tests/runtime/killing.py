@@ -10,12 +10,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from msgspec import UNSET
 
 from fanfold.agents.entries import Response
 from fanfold.runtime.hosting.run_tree import RunTree
 from fanfold.runtime.operations.history.verify import verify
-from fanfold.runtime.views.documents import result_document
+from fanfold.runtime.views.runs import run_document
 from fanfold.sessions.log import read_entries
 from fanfold.store.sqlite import SqliteStore
 
@@ -93,7 +94,8 @@ class Doomed:
         try:
             assert self.root is not None
             assert verify(store, self.root).violations == ()
-            return result_document(RunTree.load(store, self.root))
+            document: dict[str, Any] = msgspec.to_builtins(run_document(RunTree.load(store, self.root)))
+            return document
         finally:
             store.close()
 

@@ -19,6 +19,7 @@ from fanfold.runtime.operations.client import Client
 from fanfold.runtime.operations.runs.options import Options
 from fanfold.runtime.operations.runs.ownership import own
 from fanfold.runtime.views.result import Result, to_result
+from fanfold.runtime.views.runs import RunRow
 from fanfold.text.refusal import Refused
 from fanfold.wiring import BACKENDS, wire
 from tests.runtime.running import client
@@ -84,7 +85,7 @@ def refused(place: Place, recipe: str, *kinds: BackendKind, **options: Any) -> F
     return caught.value
 
 
-def runs(place: Place) -> list[dict[str, Any]]:
+def runs(place: Place) -> list[RunRow]:
     opened = client(place.folder, place.environment)
     try:
         return opened.runs()

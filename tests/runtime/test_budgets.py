@@ -210,7 +210,7 @@ def test_without_a_budget_nothing_is_expected(tmp_path: Path, provider: Provider
 def test_dollars_for_less_than_two_admit_one_after_the_other(tmp_path: Path, provider: Provider) -> None:
     estimates(tmp_path, provider, budget_micro_usd=30_000)  # two guesses of 24,000 do not fit
     opened = client(tmp_path)
-    (run,) = [head["run_id"] for head in opened.runs()]
+    (run,) = [head.run_id for head in opened.runs()]
     opened.project.close()
     told = [(data["step"], data["status"]) for data in events(tmp_path, run, "subagent_event")]
     assert [one for one in told if one[1] in ("started", "finished")] == [

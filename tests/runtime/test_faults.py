@@ -42,15 +42,15 @@ def test_what_json_cannot_hold_fails_the_step_instead_of_being_patched_up(value:
     result = run(folder, handler(folder, f"return {value}"))
     error = result.steps["f"].error
     assert error is not None
-    assert (error["class"], error["code"]) == ("invalid_output", "output.not_json")
+    assert (error.kind, error.code) == ("invalid_output", "output.not_json")
 
 
 def test_an_output_that_is_too_large_says_so_and_where_to_put_it(tmp_path: Path) -> None:
     recipe = 'name: big\nsteps: [{id: f, run: [bash, -c, "yes | head -c 17000000"]}]'
     error = run(tmp_path, recipe).steps["f"].error
     assert error is not None
-    assert (error["class"], error["code"]) == ("invalid_output", "output.too_large")
-    assert "file" in error["hint"]
+    assert (error.kind, error.code) == ("invalid_output", "output.too_large")
+    assert "file" in error.hint
 
 
 def test_a_key_of_the_environment_is_never_stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

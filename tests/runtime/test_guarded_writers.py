@@ -43,8 +43,8 @@ def command(line: str, write_set: str, more: str = "") -> str:
 def violation(result: Result) -> str:
     error = result.steps["w"].error
     assert error is not None
-    assert (error["class"], error["code"]) == ("violation", "workspace.violation"), error
-    return str(error["message"])
+    assert (error.kind, error.code) == ("violation", "workspace.violation"), error
+    return str(error.message)
 
 
 def told(folder: Path, run_id: str) -> list[dict[str, Any]]:

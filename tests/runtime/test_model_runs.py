@@ -119,7 +119,7 @@ def test_a_role_in_stages_answers_a_step_and_a_resume_repeats_no_stage(place: Pl
         asked = [(one.model, one.prompt) for one in provider.asked]
         assert asked[0] == ("claude-sonnet-4-6", "go: hello")
         assert set(asked[1:]) == {("claude-haiku-4-5", "Judge draft of <go: hello>")}
-        assert done.usage["input_tokens"] == 20
+        assert done.usage.input_tokens == 20
 
 
 def test_a_subagent_by_hand_works_in_the_stages_of_its_role(place: Place) -> None:
@@ -147,4 +147,4 @@ def test_the_step_s_schema_binds_a_tool_that_comes_last(place: Place) -> None:
     failed = place.run(recipe % "array")
     assert failed.status == "failed"
     assert failed.steps["a"].error is not None
-    assert failed.steps["a"].error["class"] == "invalid_output"
+    assert failed.steps["a"].error.kind == "invalid_output"

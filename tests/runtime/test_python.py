@@ -30,7 +30,7 @@ def test_a_recipe_runs_from_synchronous_code(project):
     result = fanfold.run_sync("greet.yaml", options=OPTIONS, who="you")
     assert (result.status, result.ok, result.output) == ("completed", True, "OK from say")
     assert result.steps["think"].output == "OK from think"
-    assert result.usage["agents"] == 2
+    assert result.usage.agents == 2
 
 
 def test_it_also_runs_inside_a_loop_that_is_running_already(project):

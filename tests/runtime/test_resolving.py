@@ -161,9 +161,9 @@ def test_what_the_agent_settles_is_merged_and_the_step_keeps_its_own_answer(worl
     assert (result.status, result.steps["w"].output) == ("completed", "done")
     assert world.file().read_text() == BOTH
     assert world.words() == ["snapshot", "conflict", "resolve", "merge"]
-    assert [(change["path"], change["state"]) for change in result.changes] == [("src/a.txt", "merged")]
-    assert (result.usage["input_tokens"], result.usage["output_tokens"]) == (10, 1)
-    assert result.usage["agents"] == 2
+    assert [(change.path, change.state) for change in result.changes] == [("src/a.txt", "merged")]
+    assert (result.usage.input_tokens, result.usage.output_tokens) == (10, 1)
+    assert result.usage.agents == 2
     assert world.left() == []
 
 
@@ -209,8 +209,8 @@ def test_markers_that_are_left_are_still_a_conflict_and_nothing_is_merged(world:
     result = world.run(script(settles(left)), world.write(OURS))
     error = result.steps["w"].error
     assert error is not None
-    assert (error["class"], error["code"]) == ("conflict", "workspace.conflict")
-    assert "markers are left in src/a.txt" in error["message"]
+    assert (error.kind, error.code) == ("conflict", "workspace.conflict")
+    assert "markers are left in src/a.txt" in error.message
     assert world.file().read_text() == OURS
     assert world.words() == ["snapshot", "conflict", "resolve"]
     session = session_id(world.run_id, "w", 1)
@@ -231,10 +231,10 @@ def test_an_agent_that_fails_leaves_the_conflict_as_it_was(world: World) -> None
     result = world.run(script(answer), world.write(OURS))
     error = result.steps["w"].error
     assert error is not None
-    assert error["class"] == "conflict"
-    assert "I cannot decide" in error["message"]
+    assert error.kind == "conflict"
+    assert "I cannot decide" in error.message
     assert world.file().read_text() == OURS
-    assert result.usage["input_tokens"] == 5
+    assert result.usage.input_tokens == 5
     assert world.told()[-1] | {"settled": False} == world.told()[-1]
 
 
@@ -243,8 +243,8 @@ def test_what_the_agent_may_not_change_is_refused_like_any_violation(world: Worl
     result = world.run(script(settles(tool_calls=[stray])), world.write(OURS))
     error = result.steps["w"].error
     assert error is not None
-    assert (error["class"], error["code"]) == ("violation", "workspace.violation")
-    assert "outside.txt" in error["message"]
+    assert (error.kind, error.code) == ("violation", "workspace.violation")
+    assert "outside.txt" in error.message
     assert world.file().read_text() == OURS
     assert not world.file("outside.txt").exists()
 
@@ -257,7 +257,7 @@ def test_when_the_project_moves_again_there_is_one_more_round(world: World) -> N
     assert world.file().read_text() == BOTH.replace("both", "all three")
     assert world.words() == ["snapshot", "conflict", "resolve", "conflict", "resolve", "merge"]
     assert [fact["round"] for fact in world.told() if fact["what"] == "resolve"] == [1, 2]
-    assert result.usage["agents"] == 3
+    assert result.usage.agents == 3
     assert "- src/a.txt: changed on both sides" in world.session(2)[0]["text"]
     assert world.left() == []
 
@@ -267,7 +267,7 @@ def test_a_project_that_never_rests_fails_the_step_after_two_rounds(world: World
     result = world.run(script(settles(edited(_3="mine"))), *moves)
     error = result.steps["w"].error
     assert error is not None
-    assert error["class"] == "conflict"
+    assert error.kind == "conflict"
     assert world.file().read_text() == edited(_3="ours 2")
     assert world.words().count("resolve") == 2
 
@@ -357,7 +357,7 @@ def test_a_file_in_the_way_of_a_folder_is_not_handed_to_an_agent(world: World) -
     result = world.run(script(settles(), {"src/new": "a file\n"}), move)
     error = result.steps["w"].error
     assert error is not None
-    assert error["class"] == "conflict"
+    assert error.kind == "conflict"
     assert world.words() == ["snapshot", "conflict"]
 
 
@@ -365,7 +365,7 @@ def test_the_conflict_of_a_command_is_settled_too(world: World) -> None:
     result = world.run(script(settles("both\n")), world.write("ours\n"), recipe=COMMAND)
     assert (result.status, result.steps["w"].output) == ("completed", "")
     assert world.file().read_text() == "both\n"
-    assert result.usage["agents"] == 1
+    assert result.usage.agents == 1
     assert "echo theirs > src/a.txt" in world.session(1)[0]["text"]
 
 
@@ -386,7 +386,7 @@ def test_cancelled_while_an_agent_settles_nothing_is_merged_and_all_is_kept(worl
     assert world.file().read_text() == OURS
     session = session_id(world.run_id, "w", 1)
     assert world.left() == [session, f"{session}-r1"]
-    assert result.usage["input_tokens"] == 3
+    assert result.usage.input_tokens == 3
 
 
 def test_a_step_that_times_out_while_an_agent_settles_has_timed_out(world: World) -> None:

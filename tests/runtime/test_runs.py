@@ -96,7 +96,7 @@ def test_a_loop_that_never_passes_fails_and_keeps_its_last_output(tmp_path: Path
     assert result.status == "partial"
     error = result.steps["l"].error
     assert error is not None
-    assert error["code"] == "step.not_converged"
+    assert error.code == "step.not_converged"
     assert result.steps["l"].output == "ok from l#2"
 
 
@@ -127,7 +127,7 @@ steps:
     result = run(tmp_path, recipe)
     error = result.steps["c"].error
     assert error is not None
-    assert error["code"] == "recipe.bad_type"
+    assert error.code == "recipe.bad_type"
     assert result.children == []
 
 
@@ -145,7 +145,7 @@ steps:
     bad = run(tmp_path, recipe, "steps: {a: {output: {n: three}}}")
     error = bad.steps["a"].error
     assert error is not None
-    assert (error["class"], error["code"]) == ("invalid_output", "output.invalid")
+    assert (error.kind, error.code) == ("invalid_output", "output.invalid")
 
 
 def test_a_path_that_does_not_resolve_fails_the_step_before_it_starts(tmp_path: Path) -> None:
@@ -158,7 +158,7 @@ steps:
     result = run(tmp_path, recipe, "steps: {a: {output: {there: 1}}, b: never}")
     error = result.steps["b"].error
     assert error is not None
-    assert error["code"] == "template.unresolved"
+    assert error.code == "template.unresolved"
     assert result.steps["b"].attempts == 1
 
 
@@ -228,10 +228,10 @@ def test_a_step_with_a_cache_is_not_asked_again_until_its_files_change(tmp_path:
     file.write_text("1")
     spent = {"usage": {"input_tokens": 5}}
     script = f"steps: {{a: {{output: x, usage: {spent['usage']}}}}}"
-    assert run(tmp_path, recipe, script).usage["input_tokens"] == 5
-    assert run(tmp_path, recipe, script).usage["input_tokens"] == 0
+    assert run(tmp_path, recipe, script).usage.input_tokens == 5
+    assert run(tmp_path, recipe, script).usage.input_tokens == 0
     file.write_text("2")
-    assert run(tmp_path, recipe, script).usage["input_tokens"] == 5
+    assert run(tmp_path, recipe, script).usage.input_tokens == 5
 
 
 def test_a_token_budget_pauses_and_a_raised_one_goes_on(tmp_path: Path) -> None:
@@ -245,7 +245,7 @@ steps:
     script = "default: {output: x, usage: {input_tokens: 6, output_tokens: 4}}"
     result = run(tmp_path, recipe, script, options={"budget_tokens": 25})
     assert result.status == "paused"
-    assert result.usage["input_tokens"] + result.usage["output_tokens"] == 20
+    assert result.usage.input_tokens + result.usage.output_tokens == 20
 
 
 def test_an_approval_is_answered_through_the_handle(tmp_path: Path) -> None:

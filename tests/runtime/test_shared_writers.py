@@ -87,8 +87,8 @@ def told(folder: Path, run_id: str, *words: str) -> list[dict[str, Any]]:
 def strays(result: Result, step: str = "w") -> list[str]:
     error = result.steps[step].error
     assert error is not None
-    assert (error["class"], error["code"]) == ("violation", "workspace.violation")
-    named = str(error["message"]).partition(": ")[2].partition(";")[0].split(", ")
+    assert (error.kind, error.code) == ("violation", "workspace.violation")
+    named = str(error.message).partition(": ")[2].partition(";")[0].split(", ")
     return [one.partition(" (")[0] for one in named]  # without the reason
 
 
@@ -150,7 +150,7 @@ def test_a_step_that_failed_anyway_keeps_its_own_failure(project: Path) -> None:
     result = run(project, shared("touch new.txt; exit 3"))
     error = result.steps["w"].error
     assert error is not None
-    assert error["code"] == "command.failed"
+    assert error.code == "command.failed"
     assert [fact["what"] for fact in told(project, result.run_id, "violation")] == ["violation"]
 
 

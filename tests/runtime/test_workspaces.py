@@ -44,7 +44,7 @@ def test_an_isolated_writers_changes_are_merged_and_listed(tmp_path: Path) -> No
     assert result.status == "completed"
     assert (tmp_path / "src/a.py").read_text() == "x = 2\n"
     assert (tmp_path / "src/new/b.py").read_text() == "y\n"
-    assert {(c["path"], c["kind"]) for c in result.changes} >= {
+    assert {(c.path, c.kind) for c in result.changes} >= {
         ("src/a.py", "modified"),
         ("src/new/b.py", "added"),
     }
@@ -63,8 +63,8 @@ def test_proposed_changes_wait(tmp_path: Path) -> None:
     script = 'steps: {w: {output: ok, writes: {"src/a.py": "x = 2\\n"}}}'
     result = run(project(tmp_path), WRITER.format(merge="propose"), script)
     assert (tmp_path / "src/a.py").read_text() == "x = 1\n"
-    assert result.changes[0]["proposal"]
-    assert result.changes[0]["state"] == "proposed"
+    assert result.changes[0].proposal
+    assert result.changes[0].state == "proposed"
 
 
 def test_a_write_outside_the_write_set_fails_the_step_and_nothing_comes_home(tmp_path: Path) -> None:
@@ -76,9 +76,9 @@ steps:
     result = run(project(tmp_path), recipe)
     error = result.steps["w"].error
     assert error is not None
-    assert (error["class"], error["code"]) == ("violation", "workspace.violation")
-    assert "outside.txt" in error["message"]
-    assert "write_set" in error["hint"]
+    assert (error.kind, error.code) == ("violation", "workspace.violation")
+    assert "outside.txt" in error.message
+    assert "write_set" in error.hint
     assert not (tmp_path / "outside.txt").exists()
     assert (tmp_path / "src/a.py").read_text() == "x = 1\n"
 
@@ -105,8 +105,8 @@ steps:
 """
     error = run(project(tmp_path), recipe).steps["w"].error
     assert error is not None
-    assert why in error["message"]
-    assert "widen" not in error["hint"]
+    assert why in error.message
+    assert "widen" not in error.hint
 
 
 def test_a_command_without_a_write_set_works_in_a_copy_that_is_thrown_away(tmp_path: Path) -> None:
@@ -200,7 +200,7 @@ def test_a_workspace_that_cannot_be_cleared_away_does_not_hide_that_it_was_merge
     script = 'steps: {w: {output: ok, writes: {"src/a.py": "x = 2\\n"}}}'
     result = run(project(tmp_path), WRITER.format(merge="auto"), script)
     assert result.status == "completed"
-    assert [(change["path"], change["state"]) for change in result.changes] == [("src/a.py", "merged")]
+    assert [(change.path, change.state) for change in result.changes] == [("src/a.py", "merged")]
     monkeypatch.undo()
     for folder in (tmp_path / ".fanfold" / "subagents").glob("s*"):
         overlay.lift(folder / "workspace")
@@ -232,7 +232,7 @@ def test_a_step_that_is_cancelled_while_it_merges_has_merged_and_the_log_says_so
     result = asyncio.run(work())
     assert (tmp_path / "src/a.py").read_text() == "x = 2\n"
     assert result.steps["w"].status == "completed"
-    assert [change["path"] for change in result.changes] == ["src/a.py"]
+    assert [change.path for change in result.changes] == ["src/a.py"]
     assert not list((tmp_path / ".fanfold" / "subagents").glob("s*"))
 
 
@@ -260,7 +260,7 @@ steps:
   later: {output: ok, writes: {"src/later.py": "2\\n"}}
 """
     result = run(project(tmp_path), recipe, script)
-    states = {change["step"]: (change["path"], change["state"]) for change in result.changes}
+    states = {change.step: (change.path, change.state) for change in result.changes}
     assert states == {"now": ("src/now.py", "merged"), "later": ("src/later.py", "proposed")}
     report = (tmp_path / ".fanfold" / "runs" / result.run_id / "report.md").read_text()
     assert "| src/now.py | added | now | merged |" in report
@@ -334,7 +334,7 @@ def test_an_ignored_file_that_the_write_set_asks_for_comes_home(
     result = ignoring(tmp_path, f"mkdir -p {Path(path).parent}; echo x > {path}", [pattern])
     assert result.status == "completed"
     assert (tmp_path / path).read_text() == "x\n"
-    assert path in [change["path"] for change in result.changes]
+    assert path in [change.path for change in result.changes]
 
 
 def test_an_ignored_file_of_an_agent_comes_home_too(tmp_path: Path) -> None:
@@ -374,8 +374,8 @@ def test_an_ignored_file_of_the_project_is_never_replaced_unseen(tmp_path: Path,
     result = ignoring(tmp_path, f"mkdir -p build; echo x > {path}", sets)
     error = result.steps["w"].error
     assert error is not None
-    assert error["class"] == "conflict"
-    assert "git ignores" in error["hint"]
+    assert error.kind == "conflict"
+    assert "git ignores" in error.hint
     assert (tmp_path / path).read_text() == "mine\n"
 
 

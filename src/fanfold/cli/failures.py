@@ -39,8 +39,9 @@ def report(error: BaseException, arguments: list[str]) -> int:
     try:
         if wants_json(arguments):
             from fanfold.cli.terminal.output import say_json
+            from fanfold.runtime.views.errors import error_document
 
-            say_json(failure.as_json())
+            say_json(error_document(failure))
         else:
             _say_error(failure, refuse_colour="--no-color" in arguments)
     except BrokenPipeError:

@@ -1,4 +1,4 @@
-"""What `fanfold --help` prints. Written by `reference.help_text`; a test keeps the two the same."""
+"""What `fanfold --help` prints. Written by `make fix` from the commands."""
 
 HELP = """\
 Fan a job out to a team of AI agents and fold one answer back.

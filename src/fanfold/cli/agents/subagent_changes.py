@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from msgspec import convert
+
 from fanfold.cli.agents.subagents import find_child, open_hand, until_taken
 from fanfold.cli.command import Call
 from fanfold.errors import NotFoundError
@@ -14,7 +16,8 @@ from fanfold.runtime.operations.hand_changes import (
     put,
     was_applied,
 )
-from fanfold.runtime.operations.runs.changes import Applied, StepChanges
+from fanfold.runtime.records.memory import ChangedPath
+from fanfold.runtime.views.changes import Applied, StepChanges
 from fanfold.sessions.opened import read_opened
 
 
@@ -45,7 +48,7 @@ def apply_changes(call: Call, id: str, *, dry_run: bool) -> Applied:
                 proposal=done["proposal"],
                 dry_run=dry_run,
                 already=True,
-                changes=done["changes"],
+                changes=convert(done["changes"], list[ChangedPath]),
             )
         spaces = hand.project.isolation.spaces
         proposal = find_proposal(spaces, child)
@@ -55,4 +58,6 @@ def apply_changes(call: Call, id: str, *, dry_run: bool) -> Applied:
         if not dry_run:
             number = ask(hand.project, "apply", {"id": id, "by": this_person()})
             until_taken(hand, number, lambda: True if is_taken(hand.project, number) else None)
-    return Applied(run_id=id, step=id, proposal=proposal, dry_run=dry_run, changes=put(would))
+    return Applied(
+        run_id=id, step=id, proposal=proposal, dry_run=dry_run, changes=convert(put(would), list[ChangedPath])
+    )

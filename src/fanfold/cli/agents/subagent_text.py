@@ -8,10 +8,10 @@ from pathlib import Path
 from fanfold.cli.command import Call
 from fanfold.cli.terminal.output import one_line, paint, plain, say, say_json
 from fanfold.cli.terminal.progress import tell
-from fanfold.cli.terminal.transitions import COLOURS
+from fanfold.cli.terminal.statuses import COLOURS
 from fanfold.errors import EXIT_FAILED, EXIT_OK
 from fanfold.runtime.operations.hand_changes import changed
-from fanfold.runtime.views.documents import failure_document, usage_document
+from fanfold.runtime.views.runs import failure_document, step_usage
 from fanfold.sessions.lineage import CLOSED, COMPLETED, Child
 from fanfold.sessions.opened import read_opened
 from fanfold.store.protocol import Store
@@ -94,7 +94,7 @@ def child_document(store: Store, child: Child) -> dict[str, object]:
         "status": child.status,
         "summary": child.summary,
         "error": failure_document(child.error),
-        "usage": usage_document(child.usage) if child.usage is not None else None,
+        "usage": step_usage(child.usage) if child.usage is not None else None,
         "depth": child.depth,
         "attempts": child.attempt,
         "permission": opened.settings.permission,

@@ -21,7 +21,6 @@ from msgspec import Struct, structs
 
 from fanfold.agents.backend_registry import MODEL
 from fanfold.cli.agents.hand_host import start_host
-from fanfold.cli.agents.roles import find_role
 from fanfold.cli.agents.subagent_text import child_document, left_something, say_none, say_result, say_table
 from fanfold.cli.command import Call, command
 from fanfold.cli.inputs import read_text_file
@@ -38,6 +37,7 @@ from fanfold.errors import (
 )
 from fanfold.kernel.paths import GlobError, check_glob
 from fanfold.kernel.plan import EVERYTHING
+from fanfold.runtime.operations.agents.roles import find_role
 from fanfold.runtime.operations.by_hand import HAND, LOOK_S, ask, is_live, is_taken, refusal, with_key
 from fanfold.runtime.operations.project import Project
 from fanfold.sessions.lineage import COMPLETED, DETACHED, OVER, RESTARTABLE, Child

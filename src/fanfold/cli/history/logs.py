@@ -11,7 +11,7 @@ import click
 from fanfold.cli.command import Call, command
 from fanfold.cli.project import open_project
 from fanfold.cli.terminal.output import one_line, paint, say, say_json
-from fanfold.cli.terminal.transitions import COLOURS, Transitions, clock
+from fanfold.cli.terminal.statuses import COLOURS, clock
 from fanfold.errors import EXIT_OK
 from fanfold.kernel.events import Envelope
 from fanfold.kernel.plan import Step
@@ -19,6 +19,7 @@ from fanfold.runtime.hosting.run_tree import RunTree
 from fanfold.runtime.operations.history.logs import follow_log, read_log
 from fanfold.runtime.operations.project import Project
 from fanfold.runtime.operations.runs.follow import follow
+from fanfold.runtime.views.transitions import Transitions, step_at
 from fanfold.store.protocol import RunHead
 
 MAX_DETAIL_CHARS = 120
@@ -77,8 +78,6 @@ class _Shown:
             say(f"{when} {number}  {paint(name, 'cyan', self._colour)} {painted}\n")
 
     def _find_step(self, run: str, path: str) -> Step | None:
-        from fanfold.cli.terminal.progress import step_at
-
         found = step_at(self._view, run, path)
         if found is None:
             self._view.catch_up(self._project.store.tree(self._view.root.id, self._view.tree_seq))

@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from time import time
 
 import click
+from msgspec import structs
 
 from fanfold.cli.command import Call, command
 from fanfold.cli.project import open_project
 from fanfold.cli.terminal.output import one_line, paint, plain, say, say_json, to_json
-from fanfold.cli.terminal.transitions import COLOURS, duration
+from fanfold.cli.terminal.statuses import COLOURS
 from fanfold.errors import EXIT_OK
 from fanfold.kernel.events import Usage
 from fanfold.kernel.lifecycle import RUN_STATUSES, RUN_TERMINAL, RUNNING
 from fanfold.kernel.nodes import Run
 from fanfold.runtime.hosting.run_tree import RunTree, run_status
 from fanfold.runtime.operations.addresses import find_run
+from fanfold.runtime.operations.history.runs import inspect, list_heads, list_runs, owner_of
 from fanfold.runtime.operations.project import Project
-from fanfold.runtime.views.documents import as_text, head_document, inspect_document
+from fanfold.runtime.views.runs import as_text, run_error, state_document, when
+from fanfold.runtime.views.transitions import duration
 from fanfold.store.protocol import RunHead
 
 MAX_OUTPUT_LINES = 20
@@ -35,17 +37,15 @@ def runs_command(call: Call, status: str | None, limit: int, everything: bool) -
     A run whose process died is shown as `running` with the mark `no process`: resume it.
     """
     with open_project(call, to_read=True) as project:
-        if not project.has_runs:
-            say_json([]) if call.as_json else say("nothing has run here yet\n")
-            return EXIT_OK
-        most = sys.maxsize if everything else limit
-        heads = project.store.heads(roots_only=not everything, status=status, limit=most)
+        most = None if everything else limit
         if call.as_json:
-            say_json([{**head_document(head), "owner": _owner(project, head.root_run_id)} for head in heads])
-        elif not heads:
-            say("no run is in this status\n" if status else "nothing has run here yet\n")
-        else:
+            say_json(list_runs(project, status=status, limit=most, children=everything))
+            return EXIT_OK
+        heads = list_heads(project, status=status, limit=most, children=everything)
+        if heads:
             say("".join(_table(project, heads, call.colour)))
+        else:
+            say("no run is in this status\n" if status and project.has_runs else "nothing has run here yet\n")
     return EXIT_OK
 
 
@@ -104,12 +104,11 @@ def _facts(usage: Usage, agents: int) -> str:
 def inspect_command(call: Call, run: str, steps: bool, state: bool) -> int:
     """Show RUN as its log is now: an id, the beginning of one, or `last`."""
     with open_project(call, to_read=True) as project:
-        tree, found = find_run(project, run)
         if call.as_json:
-            document = {**inspect_document(tree, found), "owner": _owner(project, tree.root.id)}
-            say_json({**document, "state": _state(project, tree)} if state else document)
+            say_json(inspect(project, run, with_state=state))
         else:
-            say("".join(_text(project, tree, found, steps, state, call.colour)))
+            found = find_run(project, run)
+            say("".join(_text(project, found.tree, found.run, steps, state, call.colour)))
     return EXIT_OK
 
 
@@ -129,7 +128,8 @@ def _text(project: Project, tree: RunTree, run: Run, steps: bool, state: bool, c
     yield from step_lines(tree, run, every=steps, colour=colour)
     if state:
         yield f"\n{paint('State', 'bold', colour)}\n"
-        yield from (f"  {name}: {plain(to_json(value))}\n" for name, value in _state(project, tree).items())
+        known = structs.asdict(state_document(tree, owner_of(project, tree.root.id)))
+        yield from (f"  {name}: {plain(to_json(value))}\n" for name, value in known.items())
     output = tree.blobs.get(run.output) if run.output is not None else None
     if output is not None:
         yield f"\n{paint('Output', 'bold', colour)}\n"
@@ -140,8 +140,6 @@ def _text(project: Project, tree: RunTree, run: Run, steps: bool, state: bool, c
 
 
 def _heading(tree: RunTree, run: Run, head: RunHead) -> Iterator[tuple[str, str]]:
-    from fanfold.runtime.views.documents import run_error, when
-
     yield "created", when(head.created_at) or ""
     if head.started_at and head.ended_at:
         yield "took", duration(head.ended_at - head.started_at)
@@ -158,30 +156,3 @@ def _heading(tree: RunTree, run: Run, head: RunHead) -> Iterator[tuple[str, str]
     error = run_error(tree, run)
     if error is not None:
         yield "because", one_line(f"{error.message} [{error.code}]")
-
-
-def _owner(project: Project, root: str) -> dict[str, object] | None:
-    """The process that drives a run, or that did when it died."""
-    owner = project.store.owner(root)
-    return None if owner is None else {"pid": owner[0].pid, "alive": owner[1]}
-
-
-def _state(project: Project, tree: RunTree) -> dict[str, object]:
-    """What the scheduler holds about the tree."""
-    state = tree.state
-    ledger = state.ledger
-    return {
-        "owner": _owner(project, tree.root.id),
-        "epoch": state.epoch,
-        "events": tree.tree_seq,
-        "slots": {"used": state.live, "of": state.slots},
-        "agents": {"used": state.agents, "of": state.max_agents},
-        "steps": {"used": state.instances, "of": state.max_steps},
-        "budget": {"tokens": ledger.max_tokens, "micro_usd": ledger.max_micro_usd},
-        "pausing": state.pausing,
-        "approvals": state.approvals,
-        "retries_waiting": state.backoffs,
-        "held_back": [node.run.tree_path(node.path) for _, node, _ in state.starved],
-        "late_results": state.late,
-        "active_ms": state.clock,
-    }

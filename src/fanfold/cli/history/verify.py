@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 
 import click
@@ -11,7 +10,8 @@ from fanfold.cli.command import Call, command
 from fanfold.cli.project import open_project
 from fanfold.cli.terminal.output import paint, plain, say, say_json
 from fanfold.errors import EXIT_FAILED, EXIT_OK, AuthorError
-from fanfold.runtime.operations.history.verify import Verdict, replay, verify
+from fanfold.runtime.operations.history.audits import replay_run, verify_all, verify_run
+from fanfold.runtime.views.audits import AuditedRun
 
 
 @command("replay", summary="Fold a run's log again without running anything")
@@ -23,14 +23,13 @@ def replay_command(call: Call, run: str, checked: bool) -> int:
     Nothing is executed and nothing is spent. Two replays of one log give the same fingerprint.
     """
     with open_project(call, to_read=True) as project:
-        root = project.resolve(run).root_run_id
-        verdict = verify(project.store, root) if checked else replay(project.store, root)
+        audited = replay_run(project, run, checked=checked)
     if call.as_json:
-        say_json(_document(verdict))
+        say_json(audited)
     else:
-        say(f"{verdict.events} events, {verdict.status}, state {verdict.fingerprint}\n")
-        say("".join(_violations(verdict, call.colour)))
-    return EXIT_OK if verdict.ok else EXIT_FAILED
+        say(f"{audited.events} events, {audited.status}, state {audited.fingerprint}\n")
+        say("".join(_violations(audited, call.colour)))
+    return EXIT_OK if audited.ok else EXIT_FAILED
 
 
 @command("verify", summary="Check that a run's log keeps every invariant")
@@ -41,36 +40,19 @@ def verify_command(call: Call, run: str | None, everything: bool) -> int:
     if run is not None and everything:
         raise AuthorError("usage.conflicting_options", "name a run, or --all, not both")
     with open_project(call, to_read=True) as project:
-        if everything and not project.has_runs:
-            say_json({"ok": True, "runs": []}) if call.as_json else say("nothing has run here yet\n")
-            return EXIT_OK
-        if everything:
-            roots = [head.run_id for head in project.store.heads(limit=sys.maxsize)]
-        else:
-            roots = [project.resolve(run or "last").root_run_id]
-        verdicts = [verify(project.store, root) for root in roots]
-    ok = all(verdict.ok for verdict in verdicts)
+        audit = verify_all(project) if everything else verify_run(project, run or "last")
     if call.as_json:
-        say_json({"ok": ok, "runs": [_document(verdict) for verdict in verdicts]})
-    else:
-        for verdict in verdicts:
-            word = paint("ok", "green", call.colour) if verdict.ok else paint("broken", "red", call.colour)
-            say(f"{verdict.run_id}  {word}  {verdict.events} events, {verdict.status or 'unreadable'}\n")
-            say("".join(_violations(verdict, call.colour)))
-    return EXIT_OK if ok else EXIT_FAILED
+        say_json(audit)
+        return EXIT_OK if audit.ok else EXIT_FAILED
+    for one in audit.runs:
+        word = paint("ok", "green", call.colour) if one.ok else paint("broken", "red", call.colour)
+        say(f"{one.run_id}  {word}  {one.events} events, {one.status or 'unreadable'}\n")
+        say("".join(_violations(one, call.colour)))
+    if not audit.runs:
+        say("nothing has run here yet\n")
+    return EXIT_OK if audit.ok else EXIT_FAILED
 
 
-def _document(verdict: Verdict) -> dict[str, object]:
-    return {
-        "run_id": verdict.run_id,
-        "ok": verdict.ok,
-        "events": verdict.events,
-        "status": verdict.status,
-        "fingerprint": verdict.fingerprint,
-        "violations": [{"invariant": one.number, "message": one.message} for one in verdict.violations],
-    }
-
-
-def _violations(verdict: Verdict, colour: bool) -> Iterator[str]:
-    for one in verdict.violations:
-        yield f"  {paint(f'invariant {one.number}', 'red', colour)}: {plain(one.message)}\n"
+def _violations(audited: AuditedRun, colour: bool) -> Iterator[str]:
+    for one in audited.violations:
+        yield f"  {paint(f'invariant {one.invariant}', 'red', colour)}: {plain(one.message)}\n"

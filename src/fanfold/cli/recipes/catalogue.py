@@ -12,8 +12,8 @@ from fanfold.cli.project import open_project
 from fanfold.cli.terminal.output import one_line, paint, plain, say, say_json, to_json
 from fanfold.errors import EXIT_OK, AuthorError
 from fanfold.kernel.plan import GroupAction, Input, Plan, Step
-from fanfold.recipe.library import Entry
 from fanfold.runtime.operations.recipes.checked import check_recipe
+from fanfold.runtime.views.recipes import recipe_document, recipe_row
 
 MAX_VALUE_CHARS = 60
 _ORIGINS = {"project": "This project", "user": "Yours", "builtin": "Built in"}
@@ -25,7 +25,7 @@ def list_command(call: Call) -> int:
     with open_project(call) as project:
         entries = project.library.list()
     if call.as_json:
-        say_json([_entry_document(entry) for entry in entries])
+        say_json([recipe_row(entry) for entry in entries])
         return EXIT_OK
     width = max((len(f"{entry.name}@{entry.version}") for entry in entries), default=0)
     for origin, heading in _ORIGINS.items():
@@ -61,63 +61,10 @@ def show_command(call: Call, recipe: str, mermaid: bool, svg: bool) -> int:
 
         picture = draw_svg(plan)
     if call.as_json:
-        document = _plan_document(plan, checked.found.file)
-        say_json({**document, "graph": picture} if picture is not None else document)
+        say_json(recipe_document(plan, checked.found.file, picture))
     else:
         say(picture if picture is not None else "".join(_plan_text(plan, call.colour)))
     return EXIT_OK
-
-
-def _entry_document(entry: Entry) -> dict[str, object]:
-    return {
-        "name": entry.name,
-        "version": entry.version,
-        "description": entry.description,
-        "origin": entry.origin,
-        "file": entry.file,
-        "warnings": entry.warnings,
-    }
-
-
-def _plan_document(plan: Plan, file: str) -> dict[str, object]:
-    return {
-        "name": plan.name,
-        "version": plan.version,
-        "description": plan.description,
-        "file": file,
-        "inputs": [_input_document(one) for one in plan.inputs],
-        "steps": [_step_document(step) for step in plan.steps],
-        "limits": plan.limits,
-    }
-
-
-def _input_document(one: Input) -> dict[str, object]:
-    return {
-        "name": one.name,
-        "type": one.type,
-        "required": one.required,
-        "default": one.default,
-        "enum": one.enum,
-        "description": one.description,
-    }
-
-
-def _step_document(step: Step) -> dict[str, object]:
-    inner = step.action.steps if isinstance(step.action, GroupAction) else ()
-    return {
-        "id": step.id,
-        "type": step.type,
-        "description": step.description,
-        "role": getattr(step.action, "agent", None),
-        "posture": step.posture,
-        "depends_on": step.depends_on,
-        "when": step.when,
-        "for_each": step.for_each,
-        "max_iterations": step.repeat.max_iterations if step.repeat is not None else None,
-        "read_set": step.read_set,
-        "write_set": step.write_set,
-        "steps": [_step_document(one) for one in inner],
-    }
 
 
 def _plan_text(plan: Plan, colour: bool) -> Iterator[str]:

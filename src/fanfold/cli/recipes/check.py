@@ -11,6 +11,7 @@ from fanfold.cli.project import open_project
 from fanfold.cli.terminal.output import paint, plain, say, say_json
 from fanfold.errors import EXIT_NOT_FOUND, EXIT_OK, EXIT_USAGE
 from fanfold.runtime.operations.recipes.checked import MISSING, CheckedRecipe, check_recipes, role_warnings
+from fanfold.runtime.views.recipes import CheckReport
 from fanfold.text.diagnostics import Diagnostic, render_text
 
 
@@ -39,7 +40,8 @@ def check_command(call: Call, recipes: tuple[str, ...], form: str | None, fix: b
     found = [one for one, _ in checked]
     chosen = "json" if call.as_json and form is None else form or "text"
     if chosen == "json":
-        say_json(_document(about_roles, found))
+        diagnostics = [*about_roles, *(diagnostic for one in found for diagnostic in one.diagnostics)]
+        say_json(CheckReport(all(one.ok for one in found), diagnostics))
     elif chosen == "github":
         from fanfold.text.diagnostics import render_github
 
@@ -51,11 +53,6 @@ def check_command(call: Call, recipes: tuple[str, ...], form: str | None, fix: b
         return EXIT_OK
     missing = all(one.ok or one.found.origin == MISSING for one in found)
     return EXIT_NOT_FOUND if missing else EXIT_USAGE
-
-
-def _document(about_roles: list[Diagnostic], opened: list[CheckedRecipe]) -> dict[str, object]:
-    diagnostics = [*about_roles, *(diagnostic for one in opened for diagnostic in one.diagnostics)]
-    return {"ok": all(one.ok for one in opened), "diagnostics": diagnostics}
 
 
 def _say_text(about_roles: list[Diagnostic], checked: list[tuple[CheckedRecipe, int]], colour: bool) -> None:

@@ -15,16 +15,8 @@ from fanfold.cli.command import Call, command
 from fanfold.cli.project import open_project
 from fanfold.cli.terminal.output import one_line, paint, plain, say, say_json
 from fanfold.errors import EXIT_OK, AuthorError
-from fanfold.runtime.operations.runs.changes import (
-    KEPT,
-    LEFT_OUT,
-    PROPOSED,
-    Applied,
-    RunChanges,
-    StepChanges,
-    apply,
-    diff,
-)
+from fanfold.runtime.operations.runs.changes import KEPT, LEFT_OUT, PROPOSED, apply, diff
+from fanfold.runtime.views.changes import Applied, RunChanges, StepChanges
 
 MAX_FILES = 40
 _COLOURS = (
@@ -114,7 +106,7 @@ def _tell(done: Applied) -> None:
         return
     say(f"{'would apply' if done.dry_run else 'applied'} {path}: {_files(len(done.changes))}\n")
     for change in done.changes[:MAX_FILES]:
-        say(f"  {change['kind']} {one_line(change['path'])}\n")
+        say(f"  {change.kind} {one_line(change.path)}\n")
     if len(done.changes) > MAX_FILES:
         say(f"  … {len(done.changes) - MAX_FILES} more\n")
 
@@ -125,11 +117,11 @@ def _show(step: StepChanges, run: str, colour: bool) -> None:
         say(f"# {one_line(_left_out(step))}\n")
     if step.patch is None:
         for change in step.changes[:MAX_FILES]:
-            say(f"#   {change['kind']} {one_line(change['path'])}\n")
+            say(f"#   {change.kind} {one_line(change.path)}\n")
         if len(step.changes) > MAX_FILES:
             say(f"#   … {len(step.changes) - MAX_FILES} more\n")
         return
-    bare = [change["path"] for change in step.changes if not _is_drawn(change["path"], step.patch)]
+    bare = [change.path for change in step.changes if not _is_drawn(change.path, step.patch)]
     if bare:
         more = f" … {len(bare) - MAX_FILES} more" if len(bare) > MAX_FILES else ""
         say(f"# without a patch: {one_line(', '.join(bare[:MAX_FILES]))}{more}\n")

@@ -14,7 +14,7 @@ from fanfold.cli.terminal.output import plain, say, say_json
 from fanfold.errors import EXIT_OK
 from fanfold.kernel.lifecycle import PAUSED, WAITING
 from fanfold.runtime.operations.runs import control
-from fanfold.runtime.views.documents import head_document
+from fanfold.runtime.views.runs import run_row
 from fanfold.store.protocol import RunHead
 
 
@@ -41,7 +41,7 @@ def cancel_command(call: Call, run: str) -> int:
 
 def _say_head(call: Call, head: RunHead) -> None:
     if call.as_json:
-        say_json(head_document(head))
+        say_json(run_row(head))
     else:
         say(f"run {head.run_id} is {head.status}\n")
 

@@ -12,37 +12,24 @@ from fanfold.cli.command import Call
 from fanfold.cli.failures import reader_left
 from fanfold.cli.terminal.output import one_line, paint, say, say_json, wants_colour
 from fanfold.cli.terminal.progress import tell
-from fanfold.cli.terminal.transitions import COLOURS, duration
-from fanfold.errors import EXIT_BUDGET, EXIT_CANCELLED, EXIT_FAILED, EXIT_OK, EXIT_WAITING
+from fanfold.cli.terminal.statuses import COLOURS
+from fanfold.errors import EXIT_OK
 from fanfold.kernel.budget import Ledger
-from fanfold.kernel.lifecycle import CANCELLED, COMPLETED, PAUSED, RUN_TERMINAL, WAITING
+from fanfold.kernel.lifecycle import RUN_TERMINAL, WAITING
 from fanfold.kernel.nodes import Node
 from fanfold.runtime.hosting.run_tree import RunTree, run_status
 from fanfold.runtime.records.ids import session_id
 from fanfold.runtime.views.approvals import open_approvals
-from fanfold.runtime.views.documents import as_text, result_document, run_error, waiting_proposals
+from fanfold.runtime.views.runs import as_text, exit_status, run_document, run_error, waiting_proposals
+from fanfold.runtime.views.transitions import duration
 
 MAX_FAILURES = 5
-
-
-def exit_status(tree: RunTree) -> int:
-    """The exit status that says how a run stands."""
-    status = run_status(tree.state, tree.root)
-    if status == COMPLETED:
-        return EXIT_OK
-    if status == CANCELLED:
-        return EXIT_CANCELLED
-    if status in RUN_TERMINAL:
-        return EXIT_FAILED
-    if status == PAUSED and tree.state.pausing == "budget":
-        return EXIT_BUDGET
-    return EXIT_WAITING
 
 
 def say_detached(call: Call, tree: RunTree) -> int:
     """Say at once which run goes on in the background."""
     if call.as_json:
-        say_json(result_document(tree))
+        say_json(run_document(tree))
     else:
         say(f"{tree.root.id}\n")
         tell(f"goes on in the background; follow it: fanfold watch {tree.root.id}\n")
@@ -61,11 +48,11 @@ def say_outcome(call: Call, tree: RunTree) -> int:
 
 
 def _say_result(call: Call, tree: RunTree) -> None:
-    document = result_document(tree)
+    document = run_document(tree)
     if call.as_json:
         say_json(document)
-    elif document["output"] is not None:
-        text = as_text(document["output"])
+    elif document.output is not None:
+        text = as_text(document.output)
         say(text if text.endswith("\n") else f"{text}\n")
     sys.stdout.flush()
 
@@ -158,7 +145,7 @@ def _proposals(tree: RunTree) -> list[str]:
 
 def _left_behind(tree: RunTree) -> list[str]:
     """Steps that wrote files of which none came home: what looks like work that was lost."""
-    home = {(run, row["step"]) for run, rows in tree.memory.changes.items() for row in rows}
+    home = {(run, row.step) for run, rows in tree.memory.changes.items() for row in rows}
     bare = [(at, count) for at, (count, _) in tree.memory.left_out.items() if at not in home]
     lines: list[str] = []
     for (run, step), count in bare[:MAX_FAILURES]:

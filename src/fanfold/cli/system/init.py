@@ -2,99 +2,23 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from fanfold.cli.command import Call, command
 from fanfold.cli.terminal.output import paint, say, say_json
-from fanfold.errors import EXIT_OK, WorldError
-from fanfold.store.folder import GITIGNORE
-
-RECIPE_NAME = "first-steps"
-
-CONFIG = """\
-# Settings of this project. Every line shows a default; remove the # in front of one to change it.
-# `fanfold doctor` lists every setting with its value and where that comes from.
-
-[workflows]
-# enabled = true          # false: `fanfold run` refuses
-# max_concurrent = 4      # steps at once, 1 to 16
-# max_agents = 64         # sessions in one run, 1 to 500
-# timeout_ms = 1800000    # half an hour
-# model = "provider:name" # the fast model, which makes the summaries of phases
-
-[agents]
-# project_instructions = true   # false: AGENTS.md and CLAUDE.md do not reach agents
-
-[ceilings]
-# concurrency = 16        # raise to allow more at once, at most 1024
-# agents = 500            # at most 100000
-
-[store]
-# durability = "full"     # "normal" is faster and may lose the last moments in a power cut
-"""
-
-RECIPE = f"""\
-# Try it without any model:  fanfold run {RECIPE_NAME} --script .fanfold/workflows/{RECIPE_NAME}/script.yaml
-name: {RECIPE_NAME}
-description: Look at something from three sides at once, then sum it up
-inputs:
-  - name: topic
-    default: this project
-steps:
-  - id: sides
-    agent: explorer
-    for_each: '["what it does", "what is missing", "what to do next"]'
-    prompt: "Look at {{{{inputs.topic}}}} and say briefly: {{{{item}}}}."
-  - id: answer
-    agent: summarizer
-    depends_on: [sides]
-    prompt: "Sum up in one paragraph:\\n{{{{steps.sides.output}}}}"
-"""
-
-SCRIPT = """\
-# What each agent says when this script stands in for a model; `{{step}}` is the path of the step.
-default: "an answer from {{step}}"
-steps:
-  "sides[*]": {output: "a short remark from {{step}}", delay_ms: 400}
-  answer: {output: "Three agents looked at it, and this one summed it up.", delay_ms: 300}
-"""
-
-FILES = {
-    ".gitignore": GITIGNORE,
-    "config.toml": CONFIG,
-    f"workflows/{RECIPE_NAME}/recipe.yaml": RECIPE,
-    f"workflows/{RECIPE_NAME}/script.yaml": SCRIPT,
-}
+from fanfold.errors import EXIT_OK
+from fanfold.runtime.operations.system.init import RECIPE_NAME, SCRIPT_FILE, initialise
 
 
 @command("init", summary="Set up a project: configuration, an example recipe and its script")
 def init_command(call: Call) -> int:
     """Make `.fanfold/` with a commented configuration and an example; existing files are kept."""
-    folder = call.project / ".fanfold"
-    created: list[str] = []
-    kept: list[str] = []
-    for name, text in FILES.items():
-        (created if _write(folder / name, text) else kept).append(f".fanfold/{name}")
+    made = initialise(call.project)
     if call.as_json:
-        say_json({"created": created, "kept": kept})
+        say_json(made)
         return EXIT_OK
-    for name in created:
+    for name in made.created:
         say(f"{paint('created', 'green', call.colour)} {name}\n")
-    for name in kept:
+    for name in made.kept:
         say(f"{paint('kept', 'dim', call.colour)}    {name}\n")
     say("\nTry it, without any model:\n")
-    say(f"  fanfold run {RECIPE_NAME} --script .fanfold/workflows/{RECIPE_NAME}/script.yaml\n")
+    say(f"  fanfold run {RECIPE_NAME} --script {SCRIPT_FILE}\n")
     return EXIT_OK
-
-
-def _write(file: Path, text: str) -> bool:
-    """Whether the file was made; one that is there is left alone."""
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        with file.open("x", encoding="utf-8") as opened:
-            opened.write(text)
-    except FileExistsError:
-        return False
-    except OSError as error:
-        raise WorldError("world.io", f"{file} cannot be written: {error.strerror}") from None
-    return True

@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import sys
-import tempfile
-from pathlib import Path
-from typing import Any
 
 import click
 
 from fanfold.cli.command import Call, command
-from fanfold.cli.terminal.output import one_line, paint, say, say_json
+from fanfold.cli.terminal.output import one_line, paint, say, say_json, to_json
 from fanfold.errors import EXIT_FAILED, EXIT_OK, AuthorError
-from fanfold.recipe.compile import compile_recipe
 from fanfold.runtime.operations.system.real_smoke import SCENARIOS
-from fanfold.runtime.operations.system.smoke import INVALID, PLAN, SCRIPT, Check
+from fanfold.runtime.operations.system.smoke_runs import CLAIMS, run_scripted, would_run
+from fanfold.runtime.views.installation import SmokeReport
 from fanfold.wiring import wire
-
-VALIDATION = "validation"
 
 
 @command("smoke", summary="Prove that the promises hold here")
@@ -41,57 +35,27 @@ def smoke_command(call: Call, real: bool, scenario: str | None, dry_run: bool) -
     if scenario is not None and not real:
         raise AuthorError("usage.conflicting_options", "--scenario goes with --real")
     names = [scenario] if scenario else list(SCENARIOS)
+    status = EXIT_FAILED
     if dry_run:
-        names = names if real else [VALIDATION, *(row[0] for row in PLAN)]
-        return _report(call, [Check(name, True, "would run; nothing was started") for name in names])
-    if not real:
-        return _report(call, _scripted())
-    from fanfold.cli.system.real_smoke import Trouble, run_scenario
-
-    checks: list[Check] = []
-    trouble: Trouble | None = None
-    for name in names:
-        if trouble is not None and trouble.stops:
-            checks.append(Check(name, False, f"not started: {trouble.error['code']} came before"))
-            continue
-        check, met = run_scenario(call.project, name)
-        checks.append(check)
-        trouble = trouble or met
-    if trouble is None:
-        return _report(call, checks)
-    return _report(call, checks, trouble.error, trouble.exit_status)
-
-
-def _report(
-    call: Call, checks: list[Check], error: dict[str, Any] | None = None, status: int = EXIT_FAILED
-) -> int:
-    ok = all(check.ok for check in checks)
-    if call.as_json:
-        rows = [{"name": check.name, "ok": check.ok, "evidence": check.evidence} for check in checks]
-        say_json({"ok": ok, "checks": rows, **({"error": error} if error is not None else {})})
+        report = would_run(names if real else CLAIMS)
+    elif not real:
+        report = run_scripted(wire)
     else:
-        for check in checks:
-            word = paint("ok", "green", call.colour) if check.ok else paint("failed", "red", call.colour)
-            shown = check.evidence if isinstance(check.evidence, str) else json.dumps(check.evidence)
-            say(f"{word:8} {check.name}  {shown[:160]}\n")
-        if error is not None:
-            sys.stderr.write(f"error[{error['code']}]: {one_line(error['message'])}\n")
-            sys.stderr.write(f"hint: {one_line(error['hint'])}\n")
-    return EXIT_OK if ok else status
+        from fanfold.runtime.operations.system.smoke_scenarios import run_scenarios
+
+        report, status = run_scenarios(lambda: wire(call.project), call.project, names)
+    if call.as_json:
+        say_json(report)
+    else:
+        _say(report, call.colour)
+    return EXIT_OK if report.ok else status
 
 
-def _scripted() -> list[Check]:
-    from fanfold.cli.system.smoke_runs import run_smoke
-    from fanfold.runtime.operations.runs.options import Options
-
-    with tempfile.TemporaryDirectory(prefix="fanfold-smoke-") as folder:
-        project = wire(Path(folder))
-        compiled = compile_recipe(INVALID.encode(), "smoke.yaml", project.around)
-        codes = [diagnostic.code for diagnostic in compiled.report.diagnostics]
-        checks = [Check(VALIDATION, compiled.plan is None and codes == ["recipe.unknown_step"], codes)]
-        try:
-            options = Options(permission="auto", script=SCRIPT, script_file="smoke")
-            checks += [check(run_smoke(project, recipe, options)[0]) for _, recipe, check in PLAN]
-        finally:
-            project.close()
-    return checks
+def _say(report: SmokeReport, colour: bool) -> None:
+    for check in report.checks:
+        word = paint("ok", "green", colour) if check.ok else paint("failed", "red", colour)
+        shown = check.evidence if isinstance(check.evidence, str) else to_json(check.evidence)
+        say(f"{word:8} {check.name}  {one_line(shown, 160)}\n")
+    if report.error is not None:
+        sys.stderr.write(f"error[{report.error.code}]: {one_line(report.error.message)}\n")
+        sys.stderr.write(f"hint: {one_line(report.error.hint)}\n")

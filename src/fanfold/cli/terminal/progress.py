@@ -13,10 +13,11 @@ from typing import Protocol, TextIO
 
 from fanfold.agents.entries import News
 from fanfold.cli.terminal.output import paint, wants_colour
-from fanfold.cli.terminal.transitions import COLOURS, Transition, Transitions, clock
+from fanfold.cli.terminal.statuses import COLOURS, clock
 from fanfold.kernel.events import Envelope
 from fanfold.kernel.plan import Step
 from fanfold.runtime.hosting.run_tree import RunTree
+from fanfold.runtime.views.transitions import Transition, Transitions, step_at
 
 
 class Progress(Protocol):
@@ -77,13 +78,6 @@ def line(one: Transition, root: str, colour: bool) -> str:
     name = one.path or f"run {root}"
     text = paint(one.text, COLOURS.get(one.word, "dim"), colour and one.word != "started")
     return f"{paint(clock(one.at), 'dim', colour)} {paint(name, 'cyan', colour)} {text}\n"
-
-
-def step_at(tree: RunTree, run: str, path: str) -> Step | None:
-    """The step of an instance, if the tree knows it."""
-    found = tree.state.runs.get(run)
-    node = found.nodes.get(path) if found is not None else None
-    return None if node is None else node.step
 
 
 def tell(text: str, stream: TextIO | None = None) -> None:

@@ -12,11 +12,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from msgspec import Struct
 
 from fanfold.cli.terminal.output import one_line
-from fanfold.cli.terminal.transitions import duration
 from fanfold.kernel.lifecycle import COMPLETED, PENDING, READY, RUNNING, SKIPPED, TERMINAL, WAITING
 from fanfold.kernel.nodes import LEAF, MAP, Call, Composite, Node, Run
 from fanfold.runtime.hosting.run_tree import RunTree
 from fanfold.runtime.steps.registry import label_of
+from fanfold.runtime.views.transitions import duration
 
 MAX_ITEMS = 12
 """Items of a fan-out that are all shown."""

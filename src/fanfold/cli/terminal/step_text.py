@@ -6,14 +6,14 @@ from collections.abc import Iterator
 from time import time
 
 from fanfold.cli.terminal.output import one_line, paint, plain
+from fanfold.cli.terminal.statuses import COLOURS
 from fanfold.cli.terminal.step_rows import MARKS, MAX_NOTE_CHARS, Row, run_rows
-from fanfold.cli.terminal.transitions import COLOURS
 from fanfold.kernel.lifecycle import COMPLETED
 from fanfold.kernel.nodes import LEAF, Run
 from fanfold.kernel.state import find_node
 from fanfold.runtime.hosting.run_tree import RunTree
 from fanfold.runtime.views.approvals import is_open
-from fanfold.runtime.views.documents import MAX_ASKED_CHARS, approval_document, as_text
+from fanfold.runtime.views.runs import MAX_ASKED_CHARS, approval_document, as_text
 
 MAX_STEP_LINES = 12
 
@@ -55,12 +55,12 @@ def _asked(tree: RunTree, row: Row, colour: bool, *, every: bool) -> Iterator[st
     node = find_node(tree.state, row.path)
     if node is not None and is_open(node):
         asked = approval_document(tree, node)
-        long = len(" ".join(asked["question"].split())) > MAX_NOTE_CHARS
-        text = "\n".join([asked["question"]] * long + [asked["show"]] * bool(asked["show"]))
+        long = len(" ".join(asked.question.split())) > MAX_NOTE_CHARS
+        text = "\n".join([asked.question] * long + [asked.show] * bool(asked.show))
         indent = "  " * (row.depth + 3)
         yield from _quoted(text, indent, colour, MAX_ASKED_CHARS if every else MAX_STEP_LINES)
-        if asked["choices"]:
-            yield f"{indent}{paint('choices', 'cyan', colour)}: {plain(', '.join(asked['choices']))}\n"
+        if asked.choices:
+            yield f"{indent}{paint('choices', 'cyan', colour)}: {plain(', '.join(asked.choices))}\n"
 
 
 def _more(tree: RunTree, row: Row, colour: bool) -> Iterator[str]:

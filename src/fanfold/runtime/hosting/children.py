@@ -161,7 +161,7 @@ def check_spoken_to(tree: RunTree, child: str) -> None:
 def waiting_proposal(tree: RunTree, node: Node) -> str | None:
     """The proposal of a step that nobody applied yet."""
     rows = tree.memory.changes.get(node.run.id, []) if node.status == COMPLETED else []
-    found = (row["proposal"] for row in rows if row["step"] == node.path and row["state"] == "proposed")
+    found = (row.proposal for row in rows if row.step == node.path and row.state == "proposed")
     return next(found, None)
 
 

@@ -32,6 +32,7 @@ from fanfold.runtime.hosting.children import (
     act_on_child,
 )
 from fanfold.runtime.hosting.run_tree import RunTree
+from fanfold.runtime.records.memory import ChangedPath
 from fanfold.store.protocol import Request
 
 
@@ -62,7 +63,7 @@ class AppliedRequest(Struct, frozen=True, tag_field="kind", tag="applied"):
 
     step: str
     proposal: str
-    changes: list[dict[str, str]]
+    changes: list[ChangedPath]
     by: str
 
 
@@ -157,7 +158,7 @@ def _is_kept(given: Any, found: Any) -> bool:
 def is_applied(tree: RunTree, run: str, proposal: str) -> bool:
     """Whether the log of a run says that a proposal was applied."""
     rows = tree.memory.changes.get(run, [])
-    return any(row["proposal"] == proposal and row["state"] == "applied" for row in rows)
+    return any(row.proposal == proposal and row.state == "applied" for row in rows)
 
 
 # What the owner does

@@ -19,6 +19,7 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+from msgspec import to_builtins
 
 from fanfold.agents.backend import SessionRequest
 from fanfold.errors import FanfoldError
@@ -28,6 +29,7 @@ from fanfold.runtime.operations.project import Project
 from fanfold.runtime.places.isolation import Isolation
 from fanfold.runtime.steps.programs import Programs
 from fanfold.runtime.steps.toolboxes import Toolboxes
+from fanfold.runtime.views.errors import error_body
 from fanfold.sessions.lineage import DETACHED, QUEUED, RUNNING, Child
 from fanfold.sessions.log import read_notes
 from fanfold.sessions.opened import Settings, read_opened
@@ -145,7 +147,7 @@ async def _act(project: Project, supervisor: Supervisor, epoch: int) -> None:
         except (LeaseLost, StoreFault):
             raise  # nothing can be done here any more
         except FanfoldError as error:  # it was possible when it was asked for and is not any more
-            about = error.as_json()["error"]
+            about = to_builtins(error_body(error))
             log = supervisor.children.above.parent_log(HAND, HAND, 0)
             log.append({"kind": "refused", "request": request.id, "error": about})
         project.store.write([Batch(root=HAND, epoch=epoch, requests_done=[request.id])])

@@ -15,13 +15,14 @@ from types import TracebackType
 from typing import Any, Self
 
 from fanfold.kernel.plan import JSON, Plan
+from fanfold.runtime.operations.history.runs import list_runs
 from fanfold.runtime.operations.project import Project
 from fanfold.runtime.operations.runs.handle import RunHandle
 from fanfold.runtime.operations.runs.options import Options
 from fanfold.runtime.operations.runs.ownership import Owned, own
 from fanfold.runtime.operations.runs.start import start
-from fanfold.runtime.views.documents import head_document
 from fanfold.runtime.views.result import Result
+from fanfold.runtime.views.runs import RunRow
 
 
 class Client:
@@ -84,6 +85,6 @@ class Client:
         self._runs.append(handle)
         return handle
 
-    def runs(self, limit: int = 100) -> list[dict[str, Any]]:
-        """Heads of root runs, newest first."""
-        return [head_document(head) for head in self.project.store.heads(limit=limit)]
+    def runs(self, limit: int = 100) -> list[RunRow]:
+        """Root runs, newest first."""
+        return list_runs(self.project, limit=limit)

@@ -21,9 +21,10 @@ from fanfold.runtime.operations.runs.changes import (
     KEPT,
     MERGED,
     PROPOSED,
-    StepChanges,
     who_changed,
 )
+from fanfold.runtime.records.memory import ChangedPath
+from fanfold.runtime.views.changes import StepChanges
 from fanfold.sessions.lineage import QUEUED, RUNNING, Child
 from fanfold.sessions.log import read_evidence
 from fanfold.sessions.opened import Opened, read_opened
@@ -138,4 +139,5 @@ def _patch(spaces: Workspaces | None, proposal: str) -> str | None:
 
 
 def _row(child: Child, state: str, changes: list[dict[str, Any]], **rest: Any) -> StepChanges:
-    return StepChanges(path=child.subagent_id, state=state, changes=changes, **rest)
+    paths = [ChangedPath(one["path"], one["kind"]) for one in changes]
+    return StepChanges(path=child.subagent_id, state=state, changes=paths, **rest)

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from msgspec import Struct
+
 from fanfold.kernel.events import (
     NOTHING_SPENT,
     Added,
@@ -28,6 +30,24 @@ from fanfold.kernel.events import (
 )
 
 Address = tuple[str, str]
+
+
+class ChangedPath(Struct, frozen=True):
+    """`kind`: added, modified or deleted."""
+
+    path: str
+    kind: str
+
+
+class FileChange(Struct):
+    """A file that a step changed. `state`: merged, proposed, or applied, for a proposal that was."""
+
+    path: str
+    kind: str
+    step: str
+    mode: str
+    proposal: str | None
+    state: str
 
 
 class Memory:
@@ -51,9 +71,8 @@ class Memory:
         self.summaries: dict[Address, str] = {}
         self.questions: dict[Address, str] = {}
         """What was asked by each approval, with its templates filled in, and what it shows below."""
-        self.changes: dict[str, list[dict[str, Any]]] = {}
-        """What each run's steps changed in the workspace, in order of merging: `state` says whether it is
-        merged, proposed, or a proposal that was applied."""
+        self.changes: dict[str, list[FileChange]] = {}
+        """What each run's steps changed in the workspace, in order of merging."""
         self.left_out: dict[Address, tuple[int, list[str]]] = {}
         """How many new files of a step stayed behind because the project ignores them, and the first."""
         self.settlers: dict[str, int] = {}
@@ -85,13 +104,13 @@ class Memory:
         what = told.get("what")
         if what == "merge":
             state = "proposed" if told["proposal"] else "merged"
-            facts = {"step": told["step"], "mode": told["mode"], "proposal": told["proposal"] or None}
-            rows = ({**change, **facts, "state": state} for change in told["changes"])
+            where = (told["step"], told["mode"], told["proposal"] or None, state)
+            rows = (FileChange(change["path"], change["kind"], *where) for change in told["changes"])
             self.changes.setdefault(run, []).extend(rows)
         elif what == "apply":
             for row in self.changes.get(run, []):
-                if row["proposal"] == told["proposal"]:
-                    row["state"] = "applied"
+                if row.proposal == told["proposal"]:
+                    row.state = "applied"
         elif what == "left_out":
             self.left_out[run, told["step"]] = (told["count"], told["paths"])
         elif what == "resolve":

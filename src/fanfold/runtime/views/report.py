@@ -16,7 +16,7 @@ from fanfold.kernel.lifecycle import COMPLETED
 from fanfold.kernel.nodes import Node, Run
 from fanfold.kernel.plan import JSON
 from fanfold.runtime.hosting.run_tree import RunTree, run_status
-from fanfold.runtime.views.documents import as_text, run_error, waiting_proposals
+from fanfold.runtime.views.runs import as_text, run_error, waiting_proposals
 from fanfold.text.excerpts import shorten
 
 MAX_ROWS = 200
@@ -73,7 +73,7 @@ def _changes(tree: RunTree, run: Run) -> list[str]:
     rows = tree.memory.changes.get(run.id, [])
     lines = ["## Changes", "", "| file | change | step | |", "|---|---|---|---|"] if rows else []
     for row in rows[:MAX_ROWS]:
-        cells = (row["path"], row["kind"], row["step"], row["state"])
+        cells = (row.path, row.kind, row.step, row.state)
         lines.append("| " + " | ".join(_cell(cell) for cell in cells) + " |")
     if len(rows) > MAX_ROWS:
         lines.append(f"| … {len(rows) - MAX_ROWS} more | | | |")

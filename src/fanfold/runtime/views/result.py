@@ -8,13 +8,12 @@ from __future__ import annotations
 
 from datetime import datetime
 from html import escape
-from typing import Any
 
-from msgspec import Struct
+from msgspec import structs
 
-from fanfold.kernel.plan import JSON, Plan
+from fanfold.kernel.plan import Plan
 from fanfold.runtime.hosting.run_tree import RunTree
-from fanfold.runtime.views.documents import as_text, result_document
+from fanfold.runtime.views.runs import RunDocument, StepResult, as_text, run_document
 
 MAX_ROWS = 200
 MAX_ANSWER_CHARS = 20_000
@@ -22,35 +21,9 @@ MAX_DRAWN_STEPS = 200
 _COLOURS = {"completed": "#15803d", "failed": "#b91c1c", "timed_out": "#b91c1c", "skipped": "#6b7280"}
 
 
-class StepResult(Struct, frozen=True):
-    """One step instance of a finished, paused or waiting run."""
-
-    status: str
-    type: str
-    output: JSON
-    error: dict[str, Any] | None
-    attempts: int
-    started_at: str | None
-    ended_at: str | None
-    usage: dict[str, Any] | None
-    reason: str = ""
-    approval: dict[str, Any] | None = None
-    """What a person is asked: question, what is shown, and the choices."""
-
-
-class Result(Struct, frozen=True):
+class Result(RunDocument, frozen=True):
     """What a run gave: the same document as `fanfold run --json`, with names."""
 
-    run_id: str
-    recipe: str
-    version: int
-    status: str
-    output: JSON
-    error: dict[str, Any] | None
-    steps: dict[str, StepResult]
-    usage: dict[str, Any]
-    changes: list[Any]
-    children: list[str]
     plan: Plan | None = None
     """What was run; for pictures."""
 
@@ -64,9 +37,7 @@ class Result(Struct, frozen=True):
 
 
 def to_result(tree: RunTree) -> Result:
-    document = result_document(tree)
-    steps = {path: StepResult(**step) for path, step in document.pop("steps").items()}
-    return Result(**document, steps=steps, plan=tree.state.plan)
+    return Result(**structs.asdict(run_document(tree)), plan=tree.state.plan)
 
 
 def _html(result: Result) -> str:
@@ -102,7 +73,7 @@ def _table(result: Result) -> str:
 
 
 def _row(path: str, step: StepResult) -> str:
-    note = str(step.error["message"]) if step.error is not None else ""
+    note = step.error.message if step.error is not None else ""
     cells = (
         f"<code>{escape(path)}</code>",
         escape(step.type),
@@ -126,6 +97,6 @@ def _took(step: StepResult) -> str:
 
 def _spent(result: Result) -> str:
     usage = result.usage
-    tokens = usage["input_tokens"] + usage["output_tokens"]
-    price = f", ${usage['cost_usd']:.4f}" if usage["cost_usd"] else ""
-    return f"{usage['agents']} agents, {tokens:,} tokens{price}"
+    tokens = usage.input_tokens + usage.output_tokens
+    price = f", ${usage.cost_usd:.4f}" if usage.cost_usd else ""
+    return f"{usage.agents} agents, {tokens:,} tokens{price}"

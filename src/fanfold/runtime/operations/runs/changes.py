@@ -14,7 +14,6 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import msgspec
-from msgspec import Struct
 
 from fanfold.errors import NotFoundError, WorldError
 from fanfold.kernel.lifecycle import UNSUCCESSFUL
@@ -27,6 +26,8 @@ from fanfold.runtime.operations.project import Project
 from fanfold.runtime.operations.runs.control import PATIENCE_S, leave, until_taken
 from fanfold.runtime.operations.runs.ownership import own
 from fanfold.runtime.records.ids import session_id, settling_ids
+from fanfold.runtime.records.memory import ChangedPath
+from fanfold.runtime.views.changes import Applied, RunChanges, StepChanges
 from fanfold.store.protocol import LeaseHeld, RunHead
 
 if TYPE_CHECKING:
@@ -38,44 +39,6 @@ MAX_SAID = 5
 
 MERGED, PROPOSED, APPLIED, GONE, KEPT = "merged", "proposed", "applied", "gone", "kept"
 LEFT_OUT = "left_out"
-
-
-class StepChanges(Struct, frozen=True, kw_only=True):
-    """What one step changed. `path` is relative to the run that was asked about."""
-
-    path: str
-    state: str
-    """merged, proposed, applied, gone (a proposal that nobody has any more), kept, or left_out (nothing but
-    ignored files)."""
-    changes: list[dict[str, str]]
-    patch: str | None = None
-    """None where the log is all that is left."""
-    proposal: str | None = None
-    workspace: str | None = None
-    """Where a failed step left its files."""
-    why: str = ""
-    left_out: list[str] = []
-    """The first of the new files that stayed behind because the project ignores them."""
-    left_out_count: int = 0
-
-
-class RunChanges(Struct, frozen=True):
-    """What the steps of a run changed."""
-
-    run_id: str
-    steps: list[StepChanges]
-
-
-class Applied(Struct, frozen=True, kw_only=True):
-    """What applying a proposal changed in the project, or would change."""
-
-    run_id: str
-    step: str
-    proposal: str
-    dry_run: bool
-    already: bool = False
-    """It was applied before."""
-    changes: list[dict[str, str]]
 
 
 # Looking
@@ -119,12 +82,12 @@ def _is_inside(node: Node, scope: Node) -> bool:
 
 def _of_node(spaces: Workspaces | None, tree: RunTree, run: Run, node: Node) -> Iterator[StepChanges]:
     path = _shown(run, node)
-    rows = [row for row in tree.memory.changes.get(node.run.id, []) if row["step"] == node.path]
+    rows = [row for row in tree.memory.changes.get(node.run.id, []) if row.step == node.path]
     count, left = tree.memory.left_out.get((node.run.id, node.path), (0, []))
     if rows:
-        changes = [{"path": row["path"], "kind": row["kind"]} for row in rows]
-        state, proposal, patch = rows[0]["state"], rows[0]["proposal"], None
-        if state == PROPOSED:
+        changes = [ChangedPath(row.path, row.kind) for row in rows]
+        state, proposal, patch = rows[0].state, rows[0].proposal, None
+        if state == PROPOSED and proposal is not None:
             patch = _patch(spaces, proposal)
             state = state if patch is not None else GONE
         yield StepChanges(
@@ -148,7 +111,7 @@ def _of_node(spaces: Workspaces | None, tree: RunTree, run: Run, node: Node) -> 
 def _kept(spaces: Workspaces, path: str, session: str) -> Iterator[StepChanges]:
     kept = spaces.remains.peek(session)
     if kept is not None and kept.changes:
-        changes = [{"path": change.path, "kind": change.kind} for change in kept.changes]
+        changes = [ChangedPath(change.path, change.kind) for change in kept.changes]
         yield StepChanges(
             path=path, state=KEPT, changes=changes, patch=kept.patch, workspace=kept.folder, why=kept.why
         )
@@ -179,15 +142,15 @@ async def apply(project: Project, run: str, step: str, *, dry_run: bool = False)
     found = find_run(project, run)
     tree, node = found.tree, found.step(step)
     path = _shown(found.run, node)
-    rows = [row for row in tree.memory.changes.get(node.run.id, []) if row["step"] == node.path]
-    proposal = next((row["proposal"] for row in rows if row["proposal"]), None)
+    rows = [row for row in tree.memory.changes.get(node.run.id, []) if row.step == node.path]
+    proposal = next((row.proposal for row in rows if row.proposal), None)
     if proposal is None:
         raise _nothing_waits(path, node, bool(rows))
     spaces = _spaces(project)
     if is_applied(tree, node.run.id, proposal):
         if not dry_run:
             _drop(spaces, proposal)
-        changes = [{"path": row["path"], "kind": row["kind"]} for row in rows]
+        changes = [ChangedPath(row.path, row.kind) for row in rows]
         return Applied(
             run_id=found.run.id, step=path, proposal=proposal, dry_run=dry_run, already=True, changes=changes
         )
@@ -212,10 +175,10 @@ def _merge(spaces: Workspaces | None, proposal: str, path: str, dry_run: bool) -
     raise NotFoundError("changes.gone", message, hint="fanfold fork runs the step again")
 
 
-def _as_put(merged: Merged) -> list[dict[str, str]]:
+def _as_put(merged: Merged) -> list[ChangedPath]:
     """What was written or removed; a file that moved meanwhile is followed to where it is now."""
     kinds = {change.path: change.kind for change in merged.changes}
-    return [{"path": path, "kind": kinds.get(path, "modified")} for path in merged.applied]
+    return [ChangedPath(path, kinds.get(path, "modified")) for path in merged.applied]
 
 
 def _drop(spaces: Workspaces | None, proposal: str) -> None:

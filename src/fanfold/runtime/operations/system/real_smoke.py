@@ -7,7 +7,7 @@ which order, knowing what, and what came of it, is checked.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from itertools import groupby
 from typing import Any
 
@@ -15,6 +15,7 @@ from msgspec import UNSET, Struct
 
 from fanfold.agents.entries import ToolCall, ToolResult
 from fanfold.runtime.operations.system.smoke import ONE_BY_ONE, Ran, agent_events, live_at_once, order_of
+from fanfold.runtime.records.memory import FileChange
 
 FOLDER = "fanfold-smoke"
 """Stands in the recipes for the folder that the writers get; no such folder was there before."""
@@ -73,7 +74,7 @@ class Left(Struct, frozen=True):
     """What a real run left behind: its log, the writers' files, and what its agents were given."""
 
     ran: Ran
-    changes: Sequence[Mapping[str, Any]]
+    changes: Sequence[FileChange]
     """As the run's result lists them."""
     files: dict[str, str]
     """What the project holds of the writers' folder, by path as in the recipe."""
@@ -111,7 +112,7 @@ def writer_controlled(left: Left) -> Shown:
     ran = left.ran
     order = order_of(ran)
     places = {data["step"]: data["workspace"] for data in agent_events(ran) if data["status"] == "started"}
-    merged = {(row["step"], row["path"]) for row in left.changes if row["state"] == "merged"}
+    merged = {(row.step, row.path) for row in left.changes if row.state == "merged"}
     evidence: dict[str, Any] = {
         "order": order,
         "workspaces": places,

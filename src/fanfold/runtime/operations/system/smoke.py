@@ -13,6 +13,7 @@ from msgspec import Struct
 
 from fanfold.agents.entries import Entry, Input
 from fanfold.kernel.events import Envelope
+from fanfold.runtime.views.installation import SmokeCheck
 
 READERS = """
 name: smoke-readers
@@ -46,14 +47,6 @@ ONE_BY_ONE = ["first started", "first finished", "second started", "second finis
 """The order of two agents of which the second waits for the first."""
 
 
-class Check(Struct, frozen=True):
-    """One claim: whether it held, and what the log showed."""
-
-    name: str
-    ok: bool
-    evidence: Any
-
-
 class Ran(Struct, frozen=True):
     """What one smoke run left behind."""
 
@@ -70,10 +63,10 @@ class Ran(Struct, frozen=True):
         return next((entry.text for entry in entries if isinstance(entry, Input)), "")
 
 
-def parallel_readers(ran: Ran) -> Check:
+def parallel_readers(ran: Ran) -> SmokeCheck:
     """All readers were live at one moment."""
     most = live_at_once(ran)
-    return Check("parallel_readers", most == 3 and ran.status == "completed", {"live_at_once": most})
+    return SmokeCheck("parallel_readers", most == 3 and ran.status == "completed", {"live_at_once": most})
 
 
 def live_at_once(ran: Ran) -> int:
@@ -89,19 +82,19 @@ def live_at_once(ran: Ran) -> int:
     return most
 
 
-def serialized_writers(ran: Ran) -> Check:
+def serialized_writers(ran: Ran) -> SmokeCheck:
     """The second writer started after the first had ended."""
     order = order_of(ran)
-    return Check("serialized_writers", order == ONE_BY_ONE, {"order": order})
+    return SmokeCheck("serialized_writers", order == ONE_BY_ONE, {"order": order})
 
 
-def dependency_summaries(ran: Ran) -> Check:
+def dependency_summaries(ran: Ran) -> SmokeCheck:
     """The dependent was told what its dependency said, though its prompt did not ask for it."""
     prompt = ran.prompt("use")
-    return Check("dependency_summaries", "ultramarine" in prompt, {"prompt": prompt})
+    return SmokeCheck("dependency_summaries", "ultramarine" in prompt, {"prompt": prompt})
 
 
-def lifecycle(ran: Ran) -> Check:
+def lifecycle(ran: Ran) -> SmokeCheck:
     """Every session's life is in the log with all of its fields."""
     fields = (
         "parent_id",
@@ -120,7 +113,7 @@ def lifecycle(ran: Ran) -> Check:
         complete = complete and all(name in data for name in fields)
         lives.setdefault(data["step"], []).append(data["status"])
     ok = complete and bool(lives) and all(life == ["started", "finished"] for life in lives.values())
-    return Check("lifecycle", ok, {"lives": lives, "every_field": complete})
+    return SmokeCheck("lifecycle", ok, {"lives": lives, "every_field": complete})
 
 
 def order_of(ran: Ran) -> list[str]:
@@ -134,7 +127,7 @@ def agent_events(ran: Ran) -> list[dict[str, Any]]:
     return [envelope.data for envelope in ran.events if envelope.type == "subagent_event"]
 
 
-PLAN: tuple[tuple[str, str, Callable[[Ran], Check]], ...] = (
+PLAN: tuple[tuple[str, str, Callable[[Ran], SmokeCheck]], ...] = (
     ("parallel_readers", READERS, parallel_readers),
     ("serialized_writers", WRITERS, serialized_writers),
     ("dependency_summaries", SUMMARIES, dependency_summaries),

@@ -14,7 +14,6 @@ from typing import TypeAlias
 
 from msgspec import Struct
 
-from fanfold.cli.terminal.output import one_line
 from fanfold.kernel.events import (
     CancelRequested,
     Decided,
@@ -31,23 +30,12 @@ from fanfold.kernel.events import (
     event_of,
 )
 from fanfold.kernel.plan import Step
+from fanfold.runtime.hosting.run_tree import RunTree
+from fanfold.text.terminal import visible
 
 FindStep: TypeAlias = Callable[[str, str], Step | None]
 """Run id and path to the step there, if known."""
 MAX_NOTE_CHARS = 160
-
-COLOURS = {
-    "completed": "green",
-    "failed": "red",
-    "timed_out": "red",
-    "cancelled": "yellow",
-    "waiting": "magenta",
-    "retrying": "yellow",
-    "interrupted": "yellow",
-    "paused": "yellow",
-    "skipped": "dim",
-    "partial": "yellow",
-}
 
 
 class Transition(Struct, frozen=True):
@@ -112,7 +100,7 @@ class Transitions:
             return _ended(word.replace("_", " "), took) + _why(data.error)
         if word == "waiting":
             self._started[key] = envelope.at
-            asked = one_line(data.summary.partition(chr(10) * 2)[0], MAX_NOTE_CHARS)
+            asked = _line(data.summary.partition(chr(10) * 2)[0], MAX_NOTE_CHARS)
             return f"waits for approval: {asked}" if asked else "waits for approval"
         if word == "retrying":
             wait_s = max(0, data.retry_at - envelope.at) / 1_000
@@ -128,7 +116,7 @@ class Transitions:
     def _who(self, envelope: Envelope, data: StepEvent | SubagentEvent) -> str:
         names: list[str] = []
         if isinstance(data, SubagentEvent):
-            names.append(one_line(data.role))
+            names.append(_line(data.role))
         else:
             step = self._find_step(envelope.run_id, data.step)
             if step is not None and step.type != "group":
@@ -157,19 +145,23 @@ def duration(ms: int) -> str:
     return f"{minutes // 60} h {minutes % 60} min"
 
 
-def clock(at: int) -> str:
-    """The local time of day."""
-    from datetime import datetime
-
-    return datetime.fromtimestamp(at / 1_000).astimezone().strftime("%H:%M:%S")
-
-
 def _ended(word: str, took: str) -> str:
     return f"{word} {took}".rstrip()
 
 
 def _why(error: Failure | None) -> str:
-    return f": {one_line(error.message or error.code, MAX_NOTE_CHARS)}" if error is not None else ""
+    return f": {_line(error.message or error.code, MAX_NOTE_CHARS)}" if error is not None else ""
+
+
+def step_at(tree: RunTree, run: str, path: str) -> Step | None:
+    """The step of an instance, if the tree knows it."""
+    found = tree.state.runs.get(run)
+    node = found.nodes.get(path) if found is not None else None
+    return None if node is None else node.step
+
+
+def _line(text: str, width: int | None = None) -> str:
+    return visible(" ".join(text.split()), width=width)
 
 
 def _path(envelope: Envelope, step: str) -> str:

@@ -1,0 +1,1 @@
+"""Who does the work: roles, and the models that can be used here."""

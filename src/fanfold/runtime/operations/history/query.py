@@ -1,0 +1,55 @@
+"""Finding what agents wrote, in one run or in all of them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from fanfold.errors import FanfoldError
+from fanfold.runtime.operations.project import Project
+from fanfold.runtime.views.found_outputs import FoundOutput, FoundOutputs
+
+MIN_PREFIX = 4
+"""Shorter words are not taken for the beginning of a run's id."""
+
+
+def query(project: Project, words: Sequence[str], *, most: int = 5) -> FoundOutputs:
+    """Outputs with any of the words; only those of a run and the runs below it when the first word names one.
+
+    A run is named by `last`, its id, or at least four characters that begin exactly one.
+    """
+    if not project.has_runs:
+        return FoundOutputs([])
+    from fanfold.store.search import Search
+
+    run = _run(project, words)
+    text = " ".join(words if run is None else words[1:])
+    with _index_folder(project) as folder:
+        found = Search(project.store, folder).query(text, run=run, k=most)
+    return FoundOutputs(
+        [FoundOutput(hit.run_id, hit.path, hit.role, hit.score, hit.excerpt) for hit in found]
+    )
+
+
+@contextmanager
+def _index_folder(project: Project) -> Iterator[Path]:
+    """Where the index is kept; where nothing may be written, one that is made for this question alone."""
+    if os.access(project.memory, os.W_OK | os.X_OK):
+        yield project.memory
+        return
+    from tempfile import TemporaryDirectory
+
+    with TemporaryDirectory(prefix="fanfold-query-") as temporary:
+        yield Path(temporary)
+
+
+def _run(project: Project, words: Sequence[str]) -> str | None:
+    """The run that the first word names, if more words follow it."""
+    if len(words) < 2 or (len(words[0]) < MIN_PREFIX):
+        return None
+    try:
+        return project.store.resolve(words[0])
+    except FanfoldError:
+        return None

@@ -1,0 +1,55 @@
+"""Which runs there are, and how one of them stands."""
+
+from __future__ import annotations
+
+import sys
+
+from msgspec import structs
+
+from fanfold.runtime.operations.addresses import Addressed, find_run
+from fanfold.runtime.operations.project import Project
+from fanfold.runtime.views.runs import (
+    InspectDocument,
+    OwnerDocument,
+    RunRow,
+    inspect_document,
+    run_row,
+    state_document,
+)
+from fanfold.store.protocol import RunHead
+
+
+def list_heads(
+    project: Project, *, status: str | None = None, limit: int | None = None, children: bool = False
+) -> list[RunHead]:
+    """Runs, newest first; root runs alone unless `children` are asked for."""
+    if not project.has_runs:
+        return []
+    most = sys.maxsize if limit is None else limit
+    return project.store.heads(roots_only=not children, status=status, limit=most)
+
+
+def list_runs(
+    project: Project, *, status: str | None = None, limit: int | None = None, children: bool = False
+) -> list[RunRow]:
+    """The same, as rows with the process that drives each."""
+    heads = list_heads(project, status=status, limit=limit, children=children)
+    return [run_row(head, owner_of(project, head.root_run_id)) for head in heads]
+
+
+def inspect(project: Project, run: str, *, with_state: bool = False) -> InspectDocument:
+    """A run with its child runs, as its log is now."""
+    return inspect_found(project, find_run(project, run), with_state=with_state)
+
+
+def inspect_found(project: Project, found: Addressed, *, with_state: bool = False) -> InspectDocument:
+    """The same, for a run that was looked up already."""
+    owner = owner_of(project, found.root_id)
+    document = structs.replace(inspect_document(found.tree, found.run), owner=owner)
+    return structs.replace(document, state=state_document(found.tree, owner)) if with_state else document
+
+
+def owner_of(project: Project, root: str) -> OwnerDocument | None:
+    """The process that drives a run tree, or that did when it died."""
+    found = project.store.owner(root)
+    return None if found is None else OwnerDocument(found[0].pid, found[1])

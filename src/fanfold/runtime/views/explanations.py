@@ -1,0 +1,42 @@
+"""Why runs and steps are where they are, as every surface shows it."""
+
+from __future__ import annotations
+
+from msgspec import UNSET, Struct, UnsetType
+
+from fanfold.kernel.explain import Explanation
+from fanfold.runtime.views.runs import ApprovalDocument
+
+
+class Explained(Struct, frozen=True):
+    """`path` is a tree path; `reason` is a word, `message` the sentence for people."""
+
+    path: str
+    status: str
+    reason: str
+    blocked_by: list[str]
+    message: str
+
+
+class HistoryEntry(Struct, frozen=True):
+    """Something that happened to a step, in one line."""
+
+    at: str | None
+    text: str
+
+
+class ExplainedStep(Explained, frozen=True):
+    ran_then: str
+    """Why it started when it did; empty where it did not start."""
+    history: list[HistoryEntry]
+    approval: ApprovalDocument | UnsetType = UNSET
+
+
+class ExplainedRun(Explained, frozen=True):
+    steps: list[Explained]
+    """Those that did not simply complete."""
+
+
+def explained(found: Explanation) -> Explained:
+    """What the kernel says about a step."""
+    return Explained(found.path, found.status, found.reason, list(found.blocked_by), found.message)

@@ -1,0 +1,122 @@
+"""Recipes as every surface shows them: in a list, as a graph of steps, with what is wrong with them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from msgspec import UNSET, Struct, UnsetType, field
+
+from fanfold.kernel.plan import JSON, GroupAction, Input, Limits, Plan, Step
+from fanfold.recipe.library import Entry
+from fanfold.text.diagnostics import Diagnostic
+
+SCHEMA_FILE = ".fanfold/recipe.schema.json"
+SETTINGS_FILE = ".vscode/settings.json"
+
+
+class RecipeRow(Struct, frozen=True):
+    """A recipe in a list. `origin`: project, user or builtin."""
+
+    name: str
+    version: int
+    description: str
+    origin: str
+    file: str
+    warnings: tuple[str, ...]
+
+
+class RecipeInput(Struct, frozen=True):
+    name: str
+    type: str | None
+    required: bool
+    default: JSON
+    enum: tuple[JSON, ...] | None
+    description: str
+
+
+class RecipeStep(Struct, frozen=True):
+    """A step of a recipe; a group holds others."""
+
+    id: str
+    type: str
+    description: str
+    role: str | None
+    posture: str
+    depends_on: tuple[str, ...]
+    when: str | None
+    for_each: str | None
+    max_iterations: int | None
+    read_set: tuple[str, ...]
+    write_set: tuple[str, ...]
+    steps: list[RecipeStep]
+
+
+class RecipeDocument(Struct, frozen=True):
+    """What a recipe takes and does; `graph` where a picture was asked for."""
+
+    name: str
+    version: int
+    description: str
+    file: str
+    inputs: list[RecipeInput]
+    steps: list[RecipeStep]
+    limits: Limits
+    graph: str | UnsetType = UNSET
+
+
+class CheckReport(Struct, frozen=True):
+    """What is wrong with recipes; warnings alone leave them ok."""
+
+    ok: bool
+    diagnostics: Sequence[Diagnostic]
+
+
+class EditorSetUp(Struct, frozen=True, kw_only=True):
+    """`written` or `unchanged`, for each file; `note` says what is left to do by hand."""
+
+    ok: bool = True
+    schema: str = field(name=SCHEMA_FILE)
+    settings: str = field(name=SETTINGS_FILE)
+    note: str = ""
+
+
+def recipe_row(entry: Entry) -> RecipeRow:
+    return RecipeRow(
+        entry.name, entry.version, entry.description, entry.origin, entry.file, tuple(entry.warnings)
+    )
+
+
+def recipe_document(plan: Plan, file: str, graph: str | None = None) -> RecipeDocument:
+    """A compiled recipe."""
+    return RecipeDocument(
+        name=plan.name,
+        version=plan.version,
+        description=plan.description,
+        file=file,
+        inputs=[_input(one) for one in plan.inputs],
+        steps=[_step(step) for step in plan.steps],
+        limits=plan.limits,
+        graph=UNSET if graph is None else graph,
+    )
+
+
+def _input(one: Input) -> RecipeInput:
+    return RecipeInput(one.name, one.type, one.required, one.default, one.enum, one.description)
+
+
+def _step(step: Step) -> RecipeStep:
+    inner = step.action.steps if isinstance(step.action, GroupAction) else ()
+    return RecipeStep(
+        id=step.id,
+        type=step.type,
+        description=step.description,
+        role=getattr(step.action, "agent", None),
+        posture=step.posture,
+        depends_on=step.depends_on,
+        when=step.when,
+        for_each=step.for_each,
+        max_iterations=step.repeat.max_iterations if step.repeat is not None else None,
+        read_set=step.read_set,
+        write_set=step.write_set,
+        steps=[_step(one) for one in inner],
+    )

@@ -1,0 +1,78 @@
+"""Roles as every surface shows them: what each is for, where it comes from, what is wrong with its file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from msgspec import UNSET, Struct, UnsetType
+
+from fanfold.agents.role import Notice, Role
+
+
+class RoleNotice(Struct, frozen=True):
+    """Something odd about a role's file. Without `severity` it is a warning."""
+
+    code: str
+    message: str
+    file: str
+    line: int
+    severity: str | UnsetType = UNSET
+
+
+class RoleDocument(Struct, frozen=True):
+    """One role; MCP servers by name, since their settings may hold what is not to be shown."""
+
+    name: str
+    description: str
+    version: str | None
+    read_only: bool
+    sandbox_mode: str
+    model: str | None
+    model_reasoning_effort: str | None
+    fallback_models: tuple[str, ...]
+    tools: tuple[str, ...] | None
+    max_turns: int | None
+    network: bool
+    mcp_servers: tuple[str, ...]
+    stages: tuple[str, ...]
+    source: str
+    instructions: str
+    notices: list[RoleNotice] | UnsetType = UNSET
+
+
+class RoleList(Struct, frozen=True):
+    roles: list[RoleDocument]
+    warnings: list[RoleNotice]
+
+
+def role_document(role: Role, name: str, notices: list[RoleNotice] | UnsetType = UNSET) -> RoleDocument:
+    """A role under the name by which it was found."""
+    return RoleDocument(
+        name=name,
+        description=role.description,
+        version=role.version,
+        read_only=role.read_only,
+        sandbox_mode=role.sandbox_mode,
+        model=role.model,
+        model_reasoning_effort=role.reasoning_effort,
+        fallback_models=role.fallback_models,
+        tools=role.tools,
+        max_turns=role.max_turns,
+        network=role.network,
+        mcp_servers=tuple(role.mcp_servers),
+        stages=tuple(map(_stage, role.pipeline)),
+        source=role.source,
+        instructions=role.instructions,
+        notices=notices,
+    )
+
+
+def role_notice(notice: Notice, *, with_severity: bool = False) -> RoleNotice:
+    severity = notice.severity if with_severity else UNSET
+    return RoleNotice(notice.code, notice.message, notice.file, notice.line, severity)
+
+
+def _stage(stage: Mapping[str, object]) -> str:
+    kind = next(kind for kind in ("model", "tool", "agent") if kind in stage)
+    what = stage[kind]
+    return kind if what is True or what == "default" else f"{kind} {what}"

@@ -1,0 +1,337 @@
+"""A run as every surface shows it: documents made from a folded tree, and from the rows of lists.
+
+A view never changes anything and needs no lease, so it can be made by any process at any time. Whoever shows
+one encodes it; the shapes are what scripts rely on.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import msgspec
+from msgspec import UNSET, Struct, UnsetType, field, structs
+
+from fanfold.errors import EXIT_BUDGET, EXIT_CANCELLED, EXIT_FAILED, EXIT_OK, EXIT_WAITING
+from fanfold.kernel.events import Failure, Usage
+from fanfold.kernel.lifecycle import CANCELLED, COMPLETED, PAUSED, RUN_TERMINAL
+from fanfold.kernel.nodes import Node, Run
+from fanfold.kernel.plan import JSON
+from fanfold.runtime.hosting.run_tree import RunTree, run_status
+from fanfold.runtime.records.memory import FileChange
+from fanfold.runtime.records.values import failure_value
+from fanfold.runtime.views.approvals import is_open, read_approval
+from fanfold.store.protocol import RunHead
+from fanfold.text.excerpts import shorten
+
+MAX_ASKED_CHARS = 4_000
+
+
+class StepUsage(Struct, frozen=True):
+    """What was spent; an unknown price is null."""
+
+    input_tokens: int
+    output_tokens: int
+    cost_usd: float | None
+
+
+class RunUsage(StepUsage, frozen=True):
+    agents: int
+
+
+class FailureDocument(Struct, frozen=True):
+    """Why a step or run did not succeed."""
+
+    kind: str = field(name="class")
+    code: str
+    message: str
+    hint: str
+    retryable: bool
+    step: str
+    attempt: int
+
+
+class ApprovalDocument(Struct, frozen=True):
+    """What a person must see to answer; long texts are cut, and say so by their last character."""
+
+    question: str
+    show: str
+    choices: list[str]
+
+
+class StepResult(Struct, frozen=True, omit_defaults=True):
+    """One step instance. `reason` and `approval` only where there is one."""
+
+    status: str
+    type: str
+    output: JSON
+    error: FailureDocument | None
+    attempts: int
+    started_at: str | None
+    ended_at: str | None
+    usage: StepUsage | None
+    reason: str = ""
+    approval: ApprovalDocument | None = None
+    """What a person is asked now."""
+
+
+class RunDocument(Struct, frozen=True):
+    """What a run gave, or has given so far. `steps` are its own steps, groups and instances by path."""
+
+    run_id: str
+    recipe: str
+    version: int
+    status: str
+    output: JSON
+    error: FailureDocument | None
+    steps: dict[str, StepResult]
+    usage: RunUsage
+    changes: list[FileChange]
+    children: list[str]
+
+
+class OwnerDocument(Struct, frozen=True):
+    """The process that drives a run, or that did when it died."""
+
+    pid: int
+    alive: bool
+
+
+class Used(Struct, frozen=True):
+    """How much of a limit is used."""
+
+    used: int
+    of: int
+
+
+class BudgetDocument(Struct, frozen=True):
+    tokens: int | None
+    micro_usd: int | None
+
+
+class StateDocument(Struct, frozen=True):
+    """What the scheduler holds about a run tree."""
+
+    owner: OwnerDocument | None
+    epoch: int
+    events: int
+    slots: Used
+    agents: Used
+    steps: Used
+    budget: BudgetDocument
+    pausing: str
+    approvals: int
+    retries_waiting: int
+    held_back: list[str]
+    late_results: int
+    active_ms: int
+
+
+class InspectDocument(RunDocument, frozen=True):
+    """A run, where it stands in its tree, and its child runs. `owner` is that of the whole tree."""
+
+    parent_run_id: str | None
+    nesting_depth: int
+    execution_path: str
+    created_at: str | None
+    started_at: str | None
+    ended_at: str | None
+    runs: list[InspectDocument]
+    owner: OwnerDocument | UnsetType | None = UNSET
+    state: StateDocument | UnsetType = UNSET
+
+
+class RunRow(Struct, frozen=True):
+    """A run in a list."""
+
+    run_id: str
+    recipe: str
+    version: int
+    status: str
+    parent_run_id: str | None
+    nesting_depth: int
+    execution_path: str
+    created_at: str | None
+    started_at: str | None
+    ended_at: str | None
+    error: FailureDocument | None
+    usage: RunUsage
+    owner: OwnerDocument | UnsetType | None = UNSET
+
+
+def run_document(tree: RunTree, run: Run | None = None) -> RunDocument:
+    """A run as its tree is now."""
+    run = run or tree.root
+    usage, agents = tree.spent(run)
+    error = run_error(tree, run)
+    return RunDocument(
+        run_id=run.id,
+        recipe=run.plan.name,
+        version=run.plan.version,
+        status=run_status(tree.state, run),
+        output=tree.blobs.get(run.output) if run.output is not None else None,
+        error=failure_document(error, run.nodes.get(error.step) if error is not None else None),
+        steps={path: step_document(tree, node) for path, node in run.nodes.items()},
+        usage=_run_usage(usage, agents),
+        changes=tree.memory.changes.get(run.id, []),
+        children=[other.id for other in tree.state.runs.values() if other.parent is run],
+    )
+
+
+def inspect_document(tree: RunTree, run: Run) -> InspectDocument:
+    """The same with its place in the tree, and the runs below it."""
+    head = tree.head(run)
+    return InspectDocument(
+        **structs.asdict(run_document(tree, run)),
+        parent_run_id=head.parent_run_id,
+        nesting_depth=head.nesting_depth,
+        execution_path=head.execution_path,
+        created_at=when(head.created_at),
+        started_at=when(head.started_at),
+        ended_at=when(head.ended_at),
+        runs=[inspect_document(tree, other) for other in tree.state.runs.values() if other.parent is run],
+    )
+
+
+def step_document(tree: RunTree, node: Node) -> StepResult:
+    """One step instance as its tree is now."""
+    usage = tree.memory.usage.get((node.run.id, node.path))
+    return StepResult(
+        status=node.status,
+        type=node.step.type,
+        output=tree.blobs.get(node.output) if node.output is not None else None,
+        error=failure_document(node.error, node) if node.status != COMPLETED else None,
+        attempts=node.attempt,
+        started_at=when(node.started_at),
+        ended_at=when(node.ended_at),
+        usage=step_usage(usage) if usage is not None else None,
+        reason=node.reason,
+        approval=approval_document(tree, node) if is_open(node) else None,
+    )
+
+
+def approval_document(tree: RunTree, node: Node) -> ApprovalDocument:
+    """What an open approval asks."""
+    asked = read_approval(tree, node)
+    return ApprovalDocument(
+        shorten(asked.question, MAX_ASKED_CHARS), shorten(asked.show, MAX_ASKED_CHARS), list(asked.choices)
+    )
+
+
+def state_document(tree: RunTree, owner: OwnerDocument | None) -> StateDocument:
+    """What the scheduler holds about a tree."""
+    state = tree.state
+    return StateDocument(
+        owner=owner,
+        epoch=state.epoch,
+        events=tree.tree_seq,
+        slots=Used(state.live, state.slots),
+        agents=Used(state.agents, state.max_agents),
+        steps=Used(state.instances, state.max_steps),
+        budget=BudgetDocument(state.ledger.max_tokens, state.ledger.max_micro_usd),
+        pausing=state.pausing,
+        approvals=state.approvals,
+        retries_waiting=state.backoffs,
+        held_back=[node.run.tree_path(node.path) for _, node, _ in state.starved],
+        late_results=state.late,
+        active_ms=state.clock,
+    )
+
+
+def run_row(head: RunHead, owner: OwnerDocument | UnsetType | None = UNSET) -> RunRow:
+    """A run in a list, from its head alone."""
+    return RunRow(
+        run_id=head.run_id,
+        recipe=head.recipe,
+        version=head.version,
+        status=head.status,
+        parent_run_id=head.parent_run_id,
+        nesting_depth=head.nesting_depth,
+        execution_path=head.execution_path,
+        created_at=when(head.created_at),
+        started_at=when(head.started_at),
+        ended_at=when(head.ended_at),
+        error=failure_document(head.error),
+        usage=_run_usage(head.usage, head.agents),
+        owner=owner,
+    )
+
+
+def failure_document(failure: Failure | None, node: Node | None = None) -> FailureDocument | None:
+    """A failure; `node` is the step that has it."""
+    value = failure_value(failure, node)
+    return None if value is None else msgspec.convert(value, FailureDocument)
+
+
+def step_usage(usage: Usage) -> StepUsage:
+    return StepUsage(usage.input_tokens, usage.output_tokens, _dollars(usage))
+
+
+def _run_usage(usage: Usage, agents: int) -> RunUsage:
+    return RunUsage(usage.input_tokens, usage.output_tokens, _dollars(usage), agents)
+
+
+def _dollars(usage: Usage) -> float | None:
+    return None if usage.micro_usd is None else usage.micro_usd / 1_000_000
+
+
+# Facts that several views need
+
+
+def when(at: int | None) -> str | None:
+    """A point in time as people and scripts read it: ISO 8601 in UTC, milliseconds kept."""
+    if not at:
+        return None
+    return datetime.fromtimestamp(at / 1_000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def as_text(value: JSON) -> str:
+    """An output as a person reads it: text as it is, anything else as indented JSON."""
+    if isinstance(value, str):
+        return value
+    return msgspec.json.format(msgspec.json.encode(value), indent=2).decode()
+
+
+def exit_status(tree: RunTree) -> int:
+    """The exit status that says how a run stands."""
+    status = run_status(tree.state, tree.root)
+    if status == COMPLETED:
+        return EXIT_OK
+    if status == CANCELLED:
+        return EXIT_CANCELLED
+    if status in RUN_TERMINAL:
+        return EXIT_FAILED
+    if status == PAUSED and tree.state.pausing == "budget":
+        return EXIT_BUDGET
+    return EXIT_WAITING
+
+
+def waiting_proposals(tree: RunTree, run: Run | None = None) -> dict[str, int]:
+    """Tree path to the number of changed files, for each step whose proposal waits; of the tree, or a run."""
+    waiting: dict[str, int] = {}
+    for other in tree.state.runs.values() if run is None else [run]:
+        for row in tree.memory.changes.get(other.id, []):
+            if row.state == "proposed":
+                path = other.tree_path(row.step)
+                waiting[path] = waiting.get(path, 0) + 1
+    return waiting
+
+
+def run_error(tree: RunTree, run: Run) -> Failure | None:
+    """Why a run did not complete, or what holds it."""
+    if run.error is None and run is tree.root and tree.state.pausing:
+        held = tree.memory.held_by
+        if held is not None:
+            return structs.replace(held, message=f"the run is paused: {held.message}")
+        return Failure("budget" if tree.state.pausing == "budget" else "cancelled", "run.paused", _held(tree))
+    return run.error
+
+
+def _held(tree: RunTree) -> str:
+    if tree.state.pausing != "budget":
+        return f"the run is paused ({tree.state.pausing})"
+    limits = sorted(
+        {limit for _, _, limit in tree.state.starved} | ({"max_steps"} if tree.state.oversize else set())
+    )
+    if "budget" in limits and tree.state.ledger.unknowable:
+        return "the run is paused: what it spent has no known price, so a budget in dollars cannot be kept"
+    return f"the run is paused: {', '.join(limits) or 'budget'} reached"
