@@ -11,7 +11,7 @@ TOPIC ?= solid-state batteries
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check static style lint mypy pyright imports sim fix docs coverage kill-test local-test bench lock clean
+.PHONY: help demo test check static style lint mypy pyright imports sim agree fix docs coverage kill-test local-test bench lock clean
 
 help: ## list these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -43,6 +43,9 @@ imports: $(READY) ## the architecture: who may import whom
 
 sim: $(READY) ## simulate N schedules from SEED (SEED=1 N=20000)
 	$(BIN)/python -m fanfold.testing.simulate --seed $(SEED) --count $(N) --jobs $(JOBS)
+
+agree: $(READY) ## compare dry runs with what runs start, on N random plans from SEED
+	$(BIN)/python -m tests.testing.agreement --seed $(SEED) --count $(N) --jobs $(JOBS)
 
 fix: $(READY) ## format, fix what is mechanical, rewrite generated docs
 	$(BIN)/ruff check --fix-only --quiet $(CODE)

@@ -1,5 +1,7 @@
 """`fanfold run`: inputs, flags, and the dry run as scripts and people see it."""
 
+import json
+
 import pytest
 
 RECIPE = """\
@@ -198,3 +200,44 @@ def test_a_run_whose_store_is_wiped_away_never_says_that_it_completed(fanfold, p
     assert (result.status, result.json()["error"]["code"]) == (1, "store.gone")
     assert "completed" not in result.out + result.err
     assert not (project / ".fanfold").exists(), "nothing pretends that there is a run"
+
+
+MANY = """\
+name: many
+inputs: [{name: files, type: array, default: [a, b]}]
+steps:
+  - {id: last, agent: explorer, depends_on: [each, kid], prompt: end}
+  - id: each
+    for_each: inputs.files
+    steps:
+      - {id: look, agent: explorer, prompt: "Look at {{item}}"}
+      - {id: fix, agent: worker, write_set: ["{{item}}", both], prompt: "{{steps.look.output}}"}
+  - {id: twice, agent: explorer, repeat: {until: iteration == 2, max_iterations: 3}, prompt: again}
+  - {id: never, agent: explorer, when: "size(inputs.files) > 5", prompt: no}
+  - {id: kid, workflow: ./kid.yaml, inputs: {n: 2}, depends_on: [twice]}
+"""
+KID = """\
+name: kid
+inputs: [{name: n, type: integer}]
+steps:
+  - {id: up, agent: explorer, for_each: "[inputs.n, 1]", prompt: "{{item}}"}
+"""
+
+
+def test_the_order_that_a_dry_run_shows_is_the_order_in_the_log(fanfold, project):
+    (project / "many.yaml").write_text(MANY)
+    (project / "kid.yaml").write_text(KID)
+    (project / "script.yaml").write_text("default: ok")
+    arguments = ["run", "many.yaml", "--max-concurrency", "1"]
+    foretold = fanfold(*arguments, "--dry-run", "--json").json()
+    assert not any("known only during the run" in warning for warning in foretold["warnings"])
+    ran = fanfold(*arguments, "--script", "script.yaml", "--yes", "--json").json()
+    assert ran["status"] == "completed"
+    lines = map(json.loads, fanfold("logs", ran["run_id"], "--tree", "--json").out.splitlines())
+    started = [
+        f"{line['path']}/{line['data']['step']}".lstrip("/")
+        for line in lines
+        if line["type"] == "subagent_event" and line["data"]["status"] == "started"
+    ]
+    assert started == [path for wave in foretold["waves"] for path in wave]
+    assert ran["usage"]["agents"] == foretold["agents"]["min"] == 9

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from fanfold.kernel.lifecycle import FAILED, SKIPPED
+from fanfold.kernel.lifecycle import TERMINAL
 from fanfold.kernel.nodes import Call, Composite, Loop, Map, Node, Scope
 from fanfold.kernel.plan import GroupAction, Plan, Step, WorkflowAction
 from fanfold.runtime.forecast.assumptions import Assumptions
@@ -43,9 +43,9 @@ class AgentBounds:
         self._workflows: dict[str, Bounds] = {}
 
     def of(self, node: Node) -> Bounds:
-        inside = isinstance(node, Composite) and node.children
-        if node.status == SKIPPED or (node.status == FAILED and not node.attempt and not inside):
-            return NONE
+        begun = node.children if isinstance(node, Composite) else node.attempt
+        if node.status in TERMINAL and not begun:
+            return NONE  # left out, cancelled before it began, or failed for certain
         found = self._of_composite(node) if isinstance(node, Composite) else _of_work(node.step)
         return found.times(0, 1) if node in self._assumed.conditions else found
 
@@ -63,7 +63,7 @@ class AgentBounds:
         return _sum(inside)
 
     def _not_looked_into(self, node: Composite) -> Bounds:
-        """It has nothing inside, or there was no room for it in the forecast."""
+        """There was no room for it in the forecast."""
         if isinstance(node, Map):
             return self._of_item(node.step).times(0, node.count or 0)
         if isinstance(node, Loop):

@@ -51,7 +51,7 @@ from fanfold.kernel.events import (
 from fanfold.kernel.lifecycle import PAUSED, READY, RUN_TERMINAL, RUNNING, SKIPPED, WAITING
 from fanfold.kernel.nodes import LEAF, Node, State
 from fanfold.kernel.plan import GroupAction, Plan, Step
-from fanfold.kernel.state import create_state, evolve
+from fanfold.kernel.state import create_state, evolve, mark_late
 
 ROOT = "forecast"
 MAX_INSTANCES = 20_000
@@ -121,7 +121,7 @@ class ForecastHost:
 
     def _fold(self, run: str, data: Data) -> None:
         state = self.state
-        evolve(state, Event(run, self.now, data))
+        evolve(state, mark_late(state, Event(run, self.now, data)))
         while state.agenda:
             command = state.agenda[0]
             evolve(state, Event(command.run, self.now, self._answer(command)))
@@ -177,23 +177,32 @@ class ForecastHost:
     def _raise_limits(self) -> bool:
         """Note what holds the run and lift it; False when that is the size of the forecast itself."""
         state = self.state
-        starved = [limit for _, node, limit in state.starved if node.status == READY]
-        limits = sorted(set(starved))
-        if state.oversize and state.max_steps < MAX_INSTANCES:
-            limits.append("max_steps")
-        in_vain = bool(self.held) and self.held[-1][:2] == (len(self.begun), tuple(limits))
+        limits = limits_that_hold(state)
+        in_vain = bool(self.held) and self.held[-1][:2] == (len(self.begun), limits)
         if in_vain or not limits:
             return False
-        self.held.append(Held(len(self.begun), tuple(limits), state.agents >= state.max_agents))
-        money = PLENTY if "budget" in limits else None
-        raised = Raised(
-            max_agents=PLENTY if "max_agents" in limits else None,
-            max_steps=MAX_INSTANCES if "max_steps" in limits else None,
-            budget_tokens=money,
-            budget_micro_usd=money,
-        )
-        self._fold(state.root.id, Resumed(state.epoch + 1, raised))
+        self.held.append(Held(len(self.begun), limits, state.agents >= state.max_agents))
+        self._fold(state.root.id, Resumed(state.epoch + 1, lifted(limits)))
         return True
+
+
+def limits_that_hold(state: State) -> tuple[str, ...]:
+    """Why a run pauses: `budget`, `max_agents`, `max_steps`."""
+    limits = sorted({limit for _, node, limit in state.starved if node.status == READY})
+    if state.oversize and state.max_steps < MAX_INSTANCES:
+        limits.append("max_steps")
+    return tuple(limits)
+
+
+def lifted(limits: tuple[str, ...]) -> Raised:
+    """What takes these limits out of the way, and no others."""
+    money = PLENTY if "budget" in limits else None
+    return Raised(
+        max_agents=PLENTY if "max_agents" in limits else None,
+        max_steps=MAX_INSTANCES if "max_steps" in limits else None,
+        budget_tokens=money,
+        budget_micro_usd=money,
+    )
 
 
 def without_deadlines(plan: Plan) -> Plan:
