@@ -219,7 +219,8 @@ class Drive:
                     given: StepEvent = self.values[path]
                     return given
                 child = f"run-{path}" if kind == "workflow" else ""
-                word = "waiting" if kind == "approval" else "started"
+                waits = self.state.runs[command.run].nodes[step].step.traits.waits
+                word = "started" if waits is None else "waiting"
                 return StepEvent(step, word, attempt, execution, child_run_id=child)
             case Create(workflow=workflow, parent_run=parent):
                 return Created(workflow=workflow, parent_run_id=parent)

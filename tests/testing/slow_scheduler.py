@@ -92,7 +92,7 @@ class SlowScheduler:
 
     def _is_ready(self, node: Node) -> bool:
         where = address(node)
-        if node.kind != LEAF or not node.step.traits.slot:
+        if node.kind != LEAF or node.step.traits.waits is not None:
             return False
         if where in self.ended or where in self.live:
             return False
@@ -133,8 +133,8 @@ class SlowScheduler:
         """The steps that must start now, in order."""
         self.decisions += 1
         chosen: list[Node] = []
-        for node in self._ready(state):
-            if len(self.live) + len(chosen) >= self.slots:
+        for node in sorted(self._ready(state), key=takes_slot):
+            if takes_slot(node) and sum(map(takes_slot, (*self.live.values(), *chosen))) >= self.slots:
                 break
             if not self._has_room(node, chosen):
                 continue
@@ -152,7 +152,8 @@ class SlowScheduler:
             return False
         for scope in ancestors(node):
             slots, agents = caps(scope)
-            if slots is not None and count_inside((*self.live.values(), *chosen), scope) >= slots:
+            inside = count_inside([one for one in (*self.live.values(), *chosen) if takes_slot(one)], scope)
+            if takes_slot(node) and slots is not None and inside >= slots:
                 return False
             if is_agent and agents is not None and count_inside(admitted, scope) >= max(agents, self.raised):
                 return False
@@ -167,6 +168,10 @@ class SlowScheduler:
             for run, path in self.in_vain
             if (run, path) not in self.ended and self.ready_at[run, path] < mine
         )
+
+
+def takes_slot(node: Node) -> bool:
+    return node.step.traits.slot
 
 
 def plan_order(node: Node) -> list[int]:

@@ -7,6 +7,7 @@ from msgspec.structs import replace
 
 from fanfold.kernel.commands import Command, Pause, Start
 from fanfold.kernel.events import Data, Event
+from fanfold.kernel.nodes import LEAF
 from fanfold.kernel.plan import GroupAction, Limits, Plan, Retry, Step
 from fanfold.recipe.types.approval import ApprovalBody
 from fanfold.recipe.types.body import find_body
@@ -52,17 +53,18 @@ class Compared(Owner):
         if self.wave or self.state.root.status != "running":
             return
         agenda = list(self.state.agenda)
-        if any(not isinstance(due, Pause) and not self.takes_a_slot(due) for due in agenda):
+        if any(not isinstance(due, Pause) and not self.is_handed_out(due) for due in agenda):
             return  # there are questions to be answered before slots are handed out
         starts = [(due.run, due.step) for due in agenda if isinstance(due, Start)]
         assert starts == self.slow.wave(self.state)
         self.wave = starts
         self.waves += bool(starts)
 
-    def takes_a_slot(self, command: Command) -> bool:
+    def is_handed_out(self, command: Command) -> bool:
         if not isinstance(command, Start):
             return False
-        return self.state.runs[command.run].nodes[command.step].step.traits.slot
+        node = self.state.runs[command.run].nodes[command.step]
+        return node.kind == LEAF and node.step.traits.waits is None
 
 
 def compare(seed: int) -> int:

@@ -23,7 +23,7 @@ from fanfold.kernel.events import (
     WorkflowEvent,
 )
 from fanfold.kernel.lifecycle import EVENT_WORDS, TERMINAL
-from fanfold.kernel.nodes import Node, Run
+from fanfold.kernel.nodes import LEAF, Node, Run
 
 Address = tuple[str, str]
 """(run id, path in that run)"""
@@ -130,7 +130,7 @@ class Books:
             yield 5, f"{data.step}: execution {data.execution} follows {attempt.executions - 1}"
         if address in self.interrupted:
             yield 12, f"{data.step} was interrupted and goes on although nobody asked for it"
-        if node.step.traits.slot:
+        if node.kind == LEAF:
             self.live[address] = node
             if data.execution == 1 and node.step.traits.role is not None:
                 self.agents += 1

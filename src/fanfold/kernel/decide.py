@@ -68,7 +68,7 @@ def is_ticking(state: State) -> bool:
 
 def is_waiting(state: State) -> bool:
     """Only people can go on: by an answer, by taking up what was interrupted, by adding to an open run."""
-    return state.live == 0 and state.backoffs == 0 and not state.agenda and _asks_people(state)
+    return not state.in_flight and state.backoffs == 0 and not state.agenda and _asks_people(state)
 
 
 def _asks_people(state: State) -> bool:
@@ -88,7 +88,7 @@ def settle(state: State) -> None:
         return
     if state.dirty:
         start_ready(state)
-    if state.live == 0 and not state.agenda and (state.starved or state.oversize):
+    if not state.in_flight and not state.agenda and (state.starved or state.oversize):
         _give_up_on_limits(state)
     if not state.agenda and not _has_something_to_wait_for(state):
         raise BugError("kernel.stuck", "the run has nothing to do and nothing to wait for")
@@ -101,12 +101,12 @@ def _give_up_on_limits(state: State) -> None:
     state.oversize = [
         held for held in state.oversize if not held[1].closing and held[1].status not in TERMINAL
     ]
-    if state.live == 0 and state.backoffs == 0 and (state.starved or state.oversize):
+    if not state.in_flight and state.backoffs == 0 and (state.starved or state.oversize):
         state.agenda.append(Pause(state.root.id, "budget"))
 
 
 def _has_something_to_wait_for(state: State) -> bool:
-    return state.live > 0 or state.backoffs > 0 or _asks_people(state)
+    return bool(state.in_flight) or state.backoffs > 0 or _asks_people(state)
 
 
 # Timers

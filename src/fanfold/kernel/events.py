@@ -250,6 +250,8 @@ class StepEvent(Struct, frozen=True, omit_defaults=True, gc=False):
     usage: Usage | None = None
     reason: str = ""
     retry_at: int = 0
+    due_at: int = 0
+    """waiting: when a timer ends it."""
     child_run_id: str = ""
     cached: bool = False
     late: bool = False

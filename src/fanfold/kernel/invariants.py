@@ -26,7 +26,7 @@ from fanfold.kernel.lifecycle import (
     TIMED_OUT,
     UNSUCCESSFUL,
 )
-from fanfold.kernel.nodes import LOOP, MAP, Composite, Loop, Map, Node, Run, State
+from fanfold.kernel.nodes import LEAF, LOOP, MAP, Composite, Loop, Map, Node, Run, State
 from fanfold.kernel.paths import overlaps
 from fanfold.kernel.plan import MAX_NESTING_DEPTH, GroupAction
 
@@ -124,7 +124,7 @@ def _admits(books: Books, address: Address, status: str, dependency: Node) -> bo
 def writers_apart(books: Books, event: Event, _state: State) -> Iterator[str]:
     """No two live writers with overlapping sets; no shared writer over a live reader."""
     node = books.last
-    if not _is_start(event) or node is None or not node.step.traits.slot:
+    if not _is_start(event) or node is None or node.kind != LEAF:
         return
     for other in books.live.values():
         if other is not node and conflict(node, other):
@@ -147,13 +147,14 @@ def within_concurrency(books: Books, event: Event, _state: State) -> Iterator[st
     """Live steps never exceed the slots of the tree, nor those of any scope with a cap."""
     if not _is_start(event):
         return
-    if len(books.live) > books.settings.max_concurrency:
-        yield f"{len(books.live)} steps live, {books.settings.max_concurrency} slots"
+    live = [node for node in books.live.values() if node.step.traits.slot]
+    if len(live) > books.settings.max_concurrency:
+        yield f"{len(live)} steps live, {books.settings.max_concurrency} slots"
     scope = books.last.parent if books.last is not None else None
     while scope is not None:
         cap = _cap(scope)
         if cap is not None:
-            inside = sum(1 for node in books.live.values() if _is_inside(node, scope))
+            inside = sum(1 for node in live if _is_inside(node, scope))
             if inside > cap:
                 yield f"{inside} steps live in {scope.path or scope.run.id}, which has {cap} slots"
         scope = scope.parent
@@ -232,7 +233,7 @@ def within_limits(books: Books, event: Event, state: State) -> Iterator[str]:
     node = books.last
     if node is None:
         return
-    if node.step.traits.slot and node.attempt > node.step.retry.attempts:
+    if node.kind == LEAF and node.attempt > node.step.retry.attempts:
         yield f"{node.path} is at attempt {node.attempt} of {node.step.retry.attempts}"
     parent = node.parent
     if isinstance(parent, Map) and len(parent.children) > parent.step.max_items:

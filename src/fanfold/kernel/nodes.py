@@ -253,7 +253,8 @@ class State:
         "executing", "history", "in_flight", "instances", "interrupted", "late", "ledger", "live",
         "live_claims", "max_agents", "max_steps", "now", "oversize", "parked_claims", "pausing", "plan",
         "promised", "quotas", "raised_agents", "ready", "ready_count", "ready_from", "root", "run_deadlines",
-        "runs", "scope_deadlines", "settings", "shared_writers", "slots", "starved", "timer_count", "timers",
+        "runs", "scope_deadlines", "settings", "shared_writers", "slotless", "slots", "starved",
+        "timer_count", "timers",
     )  # fmt: skip
 
     def __init__(self, run_id: str, plan: Plan, settings: Settings, at: int) -> None:  # noqa: PLR0915 - one line per field
@@ -280,7 +281,7 @@ class State:
         self.executing = 0
         """Attempts with a process behind them."""
         self.in_flight: dict[int, Node] = {}
-        """Attempts that hold a slot, by `ready_seq`."""
+        """Attempts chosen or running, by `ready_seq`."""
         self.agents = 0
         self.instances = 0
         self.promised = 0
@@ -300,6 +301,8 @@ class State:
         """Composites that may not expand: their children would be more than `max_steps`."""
         # queues
         self.ready: list[tuple[Order, Node]] = []
+        self.slotless: list[tuple[Order, Node]] = []
+        """Ready too, and in need of no slot."""
         self.ready_count = 0
         self.ready_from = 1
         """The first `ready_seq` of the steps that became ready since the last decision."""
@@ -319,6 +322,7 @@ class State:
         """Heap of (clock, tie-break, group or call): their time, too, counts only while the run is live."""
         self.backoffs = 0
         self.approvals = 0
+        """Steps that wait for a person, or for their time."""
         self.interrupted = 0
         """Steps of an open run that lost their process and wait for a person to take them up."""
         self.late = 0

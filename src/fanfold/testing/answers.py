@@ -109,7 +109,9 @@ def _start(world: World, state: State, command: Start) -> Data:
         return StepEvent(path, "failed", attempt, execution, error=_NOT_RENDERED)
     if node.step.traits.waits is not None:
         world.values.see(node)
-        return StepEvent(path, "waiting", attempt, execution)
+        timer = node.step.traits.waits == "timer"
+        due_at = world.now + world.rng.choice((0, 40, 400)) if timer else 0
+        return StepEvent(path, "waiting", attempt, execution, due_at=due_at)
     if command.type == "group":
         return StepEvent(path, "started", attempt, execution)
     if command.type == "workflow":

@@ -32,7 +32,7 @@ from fanfold.kernel.explain import explain
 from fanfold.kernel.fingerprint import fingerprint
 from fanfold.kernel.invariants import Violation, conflict
 from fanfold.kernel.lifecycle import COMPLETED, EVENT_WORDS, FAILED, PARTIAL, SKIPPED, TERMINAL, UNSUCCESSFUL
-from fanfold.kernel.nodes import Map, Node, Run, State
+from fanfold.kernel.nodes import LEAF, Map, Node, Run, State
 from fanfold.kernel.state import create_state, evolve
 from fanfold.testing.store import Store
 
@@ -162,7 +162,7 @@ class Watch:
         """Hold a command that is about to be answered against the log."""
         if isinstance(command, Start):
             node = state.runs[command.run].nodes[command.step]
-            if node.step.traits.slot:
+            if node.kind == LEAF and node.step.traits.waits is None:
                 self._check_start(node, command, state)
         elif isinstance(command, Skip) and command.reason == "failure":
             self._check_skip(state.runs[command.run].nodes[command.step])

@@ -9,7 +9,8 @@ from fanfold.kernel.plan import MAX_NESTING_DEPTH, GroupAction, Plan
 from fanfold.testing.faults import FAILURES
 
 CONSTRUCTS = (
-    "agent", "function", "command", "workflow", "approval", "group",
+    "agent", "function", "command", "workflow", "approval", "group", "timer", "note",
+    "agent without a slot",
     "depends_on", "when", "for_each", "empty for_each", "for_each over a group", "for_each over a call",
     "repeat", "repeat inside for_each", "repeat of a group", "fold", "nested group", "nested child run",
     "deepest child run", "run.depth refused", "two calls of one workflow", "cached", "templated sets",
@@ -60,6 +61,7 @@ def _count_node(node: Node, reached: Counter[str]) -> None:
         reached["fold"] += bool(node.children) and node.children[-1].step is step.fold
     else:
         reached[step.type] += 1
+    reached["agent without a slot"] += step.traits.role is not None and not step.traits.slot
     reached["depends_on"] += bool(step.depends_on)
     reached["when"] += step.when is not None
     reached["templated sets"] += step.templated_sets

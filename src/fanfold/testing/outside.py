@@ -120,7 +120,7 @@ def _result(owner: Owner, execution: Execution) -> StepEvent | SubagentEvent:
     node = owner.state.runs[execution.run].nodes[execution.step]
     shape: type[StepEvent | SubagentEvent] = StepEvent
     usage = None
-    if execution.type == "agent":
+    if node.step.traits.role is not None:
         shape = SubagentEvent
         usage = _usage(owner)
     output, error, status = None, None, word

@@ -113,7 +113,8 @@ class Owner:
         world = self.world
         node = self.state.runs[command.run].nodes[command.step]
         if node.step.traits.waits is not None:
-            self.ask(command.run, command.step)
+            if node.step.traits.waits == "person":
+                self.ask(command.run, command.step)
             return
         due = world.now + world.rng.choice((0, 1, 5, 10, 30, 90))
         if world.faults.hits("hang"):
@@ -145,5 +146,5 @@ class Owner:
         """After a crash the approvals that are open are still before people."""
         for run in self.state.runs.values():
             for node in run.nodes.values():
-                if node.status == WAITING and node.step.traits.waits is not None:
+                if node.status == WAITING and node.step.traits.waits == "person":
                     self.ask(run.id, node.path)

@@ -21,6 +21,8 @@ from __future__ import annotations
 
 from random import Random
 
+from msgspec.structs import replace
+
 from fanfold.kernel.events import Estimate, Settings
 from fanfold.kernel.plan import (
     EVERYTHING,
@@ -30,6 +32,7 @@ from fanfold.kernel.plan import (
     Fields,
     GroupAction,
     Input,
+    LeafAction,
     Limits,
     OnFailure,
     Output,
@@ -39,6 +42,7 @@ from fanfold.kernel.plan import (
     Retry,
     Step,
     Template,
+    Traits,
     Value,
     WorkflowAction,
 )
@@ -55,6 +59,10 @@ ON_FAILURE: tuple[OnFailure, ...] = (
 )  # fmt: skip
 WHEN = (*("true", "coin") * 4, "false", "error")
 UNTIL = (*("from:1", "from:2", "from:3", "coin") * 2, "never", "error")
+TIMER = LeafAction("timer", traits=Traits(slot=False, workspace="none", waits="timer", at_timeout="complete"))
+NOTE = LeafAction("note", traits=Traits(slot=False, workspace="none"))
+LEAD = replace(AgentBody(prompt="lead").action(), traits=Traits(slot=False, role="default"))
+"""Work without a slot: what waits for its time, what touches nothing, and an agent that does."""
 CHAIN = 6
 """Sub-workflows that call each other in a row: one more than may nest."""
 
@@ -229,6 +237,8 @@ class _Maker:
             choices = ("ship", "hold") if rng.random() < 0.4 else ()
             default = rng.choice((choices or ("approve",))[0:1]) if rng.random() < 0.4 else None
             return ApprovalBody("go?", choices=choices, default=default).action(), 1
+        if roll < 0.41:
+            return rng.choice((TIMER, NOTE, LEAD)), 1
         if roll < 0.52:
             return FunctionBody("count").action(), 1
         if roll < 0.62:
@@ -287,8 +297,6 @@ class _Maker:
 
     def _with_sets(self, step: Step, in_map: bool) -> Step:
         """Posture, sets and workspace of a step that touches files."""
-        from msgspec.structs import replace
-
         rng = self.rng
         if step.traits.workspace == "none":
             return step
@@ -309,8 +317,6 @@ class _Maker:
 
 
 def _in_declared_order(step: Step, made: list[Step]) -> Step:
-    from msgspec.structs import replace
-
     if not step.depends_on:
         return step
     return replace(step, depends_on=tuple(other.id for other in made if other.id in step.depends_on))

@@ -1,7 +1,8 @@
 """Who may start: slots, agents, budget, and freedom from conflicts.
 
 The rules, in the order they are asked
-1. Ready steps are taken in plan order while a slot is free, in the tree and in every scope with a cap.
+1. Ready steps are taken in plan order while a slot is free, in the tree and in every scope with a cap. Those
+   that hold no slot come first: nothing of this rule concerns them.
 2. An agent needs an agent left under every cap; with a budget its reservation must fit every ledger.
 3. Two steps conflict when their write-sets overlap, or when one writes in the shared workspace what the
    other reads. A step that conflicts with a running step is *parked* on it.
@@ -25,8 +26,9 @@ from heapq import heappop, heappush
 
 from fanfold.kernel.budget import NOTHING, Amount, Ledger, estimate
 from fanfold.kernel.commands import Start
+from fanfold.kernel.events import UNBOUNDED
 from fanfold.kernel.lifecycle import READY
-from fanfold.kernel.nodes import Claims, Node, Quota, State
+from fanfold.kernel.nodes import Claims, Node, Order, Quota, State
 
 
 def enqueue(state: State, node: Node) -> None:
@@ -35,16 +37,26 @@ def enqueue(state: State, node: Node) -> None:
     state.ready_count += 1
     node.ready_seq = state.ready_count
     node.ready_from = state.ready_from
-    heappush(state.ready, (node.order, node))
+    _offer(state, node)
     state.dirty = True
+
+
+def _offer(state: State, node: Node) -> None:
+    """Have a ready step examined in the next walk."""
+    heappush(state.ready if node.step.action.traits.slot else state.slotless, (node.order, node))
 
 
 def start_ready(state: State) -> None:
     """One walk over the ready steps; every step that fits gets its `Start` on the agenda."""
     state.dirty = False
     state.ready_from = state.ready_count + 1
-    ready = state.ready
-    while ready and state.live < state.slots:
+    if state.slotless:
+        _walk(state, state.slotless, UNBOUNDED)
+    _walk(state, state.ready, state.slots)
+
+
+def _walk(state: State, ready: list[tuple[Order, Node]], slots: int) -> None:
+    while ready and state.live < slots:
         node = heappop(ready)[1]
         waits = node.status == READY and not node.closing and not node.holding
         if waits and _fits(state, node):
@@ -57,11 +69,12 @@ def start_ready(state: State) -> None:
 
 
 def _fits(state: State, node: Node) -> bool:
-    for quota in node.quotas:
+    traits = node.step.action.traits
+    for quota in node.quotas if traits.slot else ():
         if quota.max_concurrency is not None and quota.live >= quota.max_concurrency:
             heappush(quota.waiting, (node.order, node))
             return False
-    agent = node.step.action.traits.role is not None
+    agent = traits.role is not None
     if agent and not _agent_left(state, node):
         heappush(state.starved, (node.order, node, "max_agents"))
         return False
@@ -90,15 +103,16 @@ def _choose(state: State, node: Node) -> None:
     else:
         node.attempt += 1
         node.execution = 1
-    state.live += 1
-    state.in_flight[node.ready_seq] = node
     action = node.step.action
+    slot = action.traits.slot
+    state.live += slot
+    state.in_flight[node.ready_seq] = node
     agent = action.traits.role is not None and not again  # its session was counted when the attempt began
     if agent:
         state.agents += 1
         node.run.agents += 1
     for quota in node.quotas:
-        quota.live += 1
+        quota.live += slot
         quota.agents += agent
     if node.reserving:
         _drop(state, state.parked_claims, node)
@@ -118,11 +132,12 @@ def release(state: State, node: Node) -> None:
     node.holding = False
     node.lost = False
     node.stopping = ""
-    state.live -= 1
+    slot = node.step.action.traits.slot
+    state.live -= slot
     del state.in_flight[node.ready_seq]
     state.dirty = True
     for quota in node.quotas:
-        quota.live -= 1
+        quota.live -= slot
         _wake_quota(state, quota)
     if node.write_set or state.shared_writers:
         _drop(state, state.live_claims, node)
@@ -169,9 +184,9 @@ def withdraw(state: State, node: Node) -> None:
 def requeue_starved(state: State) -> None:
     """Limits were raised, or the last running attempt ended: examine everything once more."""
     while state.starved:
-        order, node, _ = heappop(state.starved)
+        _, node, _ = heappop(state.starved)
         if node.status == READY:
-            heappush(state.ready, (order, node))
+            _offer(state, node)
             state.dirty = True
 
 
@@ -282,7 +297,7 @@ def _wake(state: State, waiters: Sequence[Node]) -> None:
     for waiter in waiters:
         waiter.waits_for = 0
         if waiter.status == READY:
-            heappush(state.ready, (waiter.order, waiter))
+            _offer(state, waiter)
 
 
 def _wake_quota(state: State, quota: Quota) -> None:
@@ -290,9 +305,9 @@ def _wake_quota(state: State, quota: Quota) -> None:
     if quota.max_concurrency is not None and quota.live >= quota.max_concurrency:
         return
     while quota.waiting:
-        order, node = heappop(quota.waiting)
+        node = heappop(quota.waiting)[1]
         if node.status == READY and not node.closing:
-            heappush(state.ready, (order, node))
+            _offer(state, node)
             state.dirty = True
             return
 
@@ -304,7 +319,7 @@ def _wake_budget(state: State) -> None:
     while state.starved and woken < state.slots:
         entry = heappop(state.starved)
         if entry[2] == "budget" and entry[1].status == READY:
-            heappush(state.ready, (entry[0], entry[1]))
+            _offer(state, entry[1])
             woken += 1
         else:
             back.append(entry)

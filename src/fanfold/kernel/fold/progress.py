@@ -213,7 +213,10 @@ def open_step(state: State, node: Node) -> None:
     """The step may go: into the queue, onto the agenda, or into its first iteration."""
     kind = node.kind
     if kind == LEAF:
-        if node.step.traits.waits is not None:
+        traits = node.step.action.traits
+        if traits.workspace == "none":
+            node.read_set = node.write_set = ()
+        if traits.waits is not None:
             _begin(state, node)
         else:
             enqueue(state, node)

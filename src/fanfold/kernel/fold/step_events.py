@@ -96,12 +96,15 @@ def _open_child(state: State, node: Call, run_id: str) -> None:
     state.agenda.append(Create(child.id, action.workflow, node.run.id, node.path))
 
 
-def _waiting(state: State, node: Node, _data: Report) -> None:
+def _waiting(state: State, node: Node, data: Report) -> None:
     take(state, Start, node.run.id, node.path)
     node.status = WAITING
     node.started_at = state.now
     state.approvals += 1
-    _arm(state, node, "answer", node.step.timeout_ms)
+    if isinstance(data, StepEvent) and data.due_at:
+        _push_timer(state, data.due_at, "answer", node)
+    else:
+        _arm(state, node, "answer", node.step.timeout_ms)
 
 
 def _ended(state: State, node: Node, data: Report) -> None:

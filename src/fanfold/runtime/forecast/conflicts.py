@@ -70,7 +70,7 @@ class _Claims:
         self._writers, self._sharers, self._readers = _Patterns(), _Patterns(), _Patterns()
         self._known: dict[tuple[tuple[str, ...], tuple[str, ...], bool], int] = {}
         for number, node in enumerate(steps):
-            if not node.step.traits.slot:
+            if node.step.traits.workspace == "none":
                 continue
             self._writers.add(_writes(node), 1 << number)
             self._readers.add(node.read_set, 1 << number)
@@ -83,7 +83,7 @@ class _Claims:
 
     def rivals(self, node: Node) -> int:
         """The set of steps that may not run together with this one, itself included."""
-        if not node.step.traits.slot:
+        if node.step.traits.workspace == "none":
             return 0
         shared = is_shared_writer(node)
         facts = (_writes(node), node.read_set, shared)
