@@ -20,7 +20,7 @@ from fanfold.kernel.events import (
 )
 from fanfold.kernel.fold.open_runs import why_not_added
 from fanfold.kernel.fold.progress import INTERRUPTED
-from fanfold.kernel.lifecycle import RUNNING, TERMINAL, UNSUCCESSFUL, WAITING
+from fanfold.kernel.lifecycle import PAUSED, RUNNING, TERMINAL, TIMED_OUT, UNSUCCESSFUL, WAITING
 from fanfold.kernel.nodes import LEAF, Node, State
 from fanfold.kernel.plan import Step
 from fanfold.recipe.types.agent import AgentBody
@@ -35,7 +35,7 @@ MAX_TURNS = 6
 def ask(owner: Owner) -> bool:
     """Perhaps somebody wants something of the run, whatever else goes on; True when it was recorded."""
     rng = owner.world.rng
-    if rng.random() < 0.02:
+    if rng.random() < (0.1 if owner.state.root.status == PAUSED else 0.02):
         return not owner.world.watch.told_to_end and _end(owner)
     wishes = (_add, _add, _add, _send, _send, _close, _resume, _add_twice)
     return rng.choice(wishes)(owner)
@@ -144,8 +144,8 @@ def _close(owner: Owner) -> bool:
     children = _children(owner.state)
     if not children:
         return False
-    interrupted = [name for name, turns in children.items() if turns[-1].reason == INTERRUPTED]
-    turns = children[world.rng.choice(interrupted or list(children))]
+    rare = [name for name, turns in children.items() if _is_rare(turns[-1])]
+    turns = children[world.rng.choice(rare or list(children))]
     live = [turn for turn in turns if turn.status not in TERMINAL]
     if live:
         first = live[0]
@@ -160,6 +160,11 @@ def _close(owner: Owner) -> bool:
     else:
         return False
     return True
+
+
+def _is_rare(last: Node) -> bool:
+    """Whether a child is as few are: they are closed first, or schedules would hardly ever meet it."""
+    return last.reason == INTERRUPTED or (last.status == TIMED_OUT and not last.closed)
 
 
 def _resume(owner: Owner) -> bool:
