@@ -15,7 +15,7 @@ CAUGHT_BY = {
     "a_close_leaves_the_turns_behind_it": {9},
     "a_closed_child_is_given_another_turn": {10},
     "a_resumed_child_begins_a_new_attempt": {5, 13},
-    "a_takeover_pays_for_interrupted_children_again": {12},
+    "a_takeover_pays_for_interrupted_children_again": {12, 19},
     "a_turn_does_not_wait_for_the_one_before": {4, 14},
     "a_turn_is_skipped_when_the_one_before_failed": {0, 4},
     "an_interrupted_child_keeps_its_slot": {19},
