@@ -257,8 +257,12 @@ class StepEvent(Struct, frozen=True, omit_defaults=True, gc=False):
     late: bool = False
 
 
-class SubagentEvent(Struct, frozen=True, gc=False):
-    """The life of one child session, as its parent remembers it. Every field is always written."""
+class SubagentEvent(Struct, frozen=True, omit_defaults=True, gc=False):
+    """The life of one child session, as its parent remembers it.
+
+    Every field is always shown. What follows from the rest of the envelope or from the output is not
+    written; `runtime.views.shown` puts it back.
+    """
 
     step: str
     status: str

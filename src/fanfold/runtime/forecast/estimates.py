@@ -20,10 +20,11 @@ import msgspec
 
 from fanfold.agents.entries import Compaction, Response
 from fanfold.agents.models.prices import list_price
-from fanfold.kernel.events import NOTHING_SPENT, Estimate, Usage
+from fanfold.kernel.events import NOTHING_SPENT, Estimate, SubagentEvent, Usage
 from fanfold.runtime.config import Config
 from fanfold.runtime.forecast.model_uses import ModelUse
 from fanfold.runtime.model_choice import Choice
+from fanfold.runtime.records.ids import session_id
 from fanfold.sessions.log import read_entries
 from fanfold.store.protocol import Store
 
@@ -100,14 +101,15 @@ def _history(store: Store, models: Mapping[str, set[str]]) -> dict[str, list[Usa
     looked: dict[str, int] = {}
     for head in store.heads(limit=RUNS):
         for envelope in islice(store.tree(head.run_id), EVENTS):
-            data = envelope.data
-            if envelope.type != "subagent_event" or data["status"] != "finished" or not data.get("usage"):
+            if envelope.type != "subagent_event" or envelope.data["status"] != "finished":
                 continue
-            role, usage = str(data["role"]), msgspec.convert(data["usage"], Usage)
-            if role not in models or not usage.tokens or looked.get(role, 0) == SESSIONS:
+            ended = msgspec.convert(envelope.data, SubagentEvent)
+            role, usage = ended.role, ended.usage
+            if role not in models or usage is None or not usage.tokens or looked.get(role, 0) == SESSIONS:
                 continue
             looked[role] = looked.get(role, 0) + 1
-            if _models_in(store, str(data["session_id"])) <= models[role]:
+            session = session_id(envelope.run_id, ended.step, ended.attempt)
+            if _models_in(store, session) <= models[role]:
                 found.setdefault(role, []).append(usage)
     return found
 

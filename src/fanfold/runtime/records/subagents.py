@@ -1,13 +1,22 @@
-"""The life of an agent step as its run remembers it: the fields that every `subagent_event` carries."""
+"""The life of an agent step as its run remembers it: the fields that every `subagent_event` carries.
+
+What follows from the place of the event in its log is left empty when it is written, and put back by whoever
+shows it (`completed`): most steps are children of their run, in a session of their own that is named after
+them, and share the workspace.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
+from msgspec.structs import replace
+
 from fanfold.kernel.events import SubagentEvent
 from fanfold.kernel.lifecycle import COMPLETED, UNSUCCESSFUL
 from fanfold.kernel.nodes import Node
 from fanfold.runtime.records.ids import session_id
+
+SHARED = "shared"
 
 
 def is_agent(node: Node) -> bool:
@@ -18,21 +27,32 @@ def subagent_event(
     node: Node, word: str, attempt: int, execution: int, task: str, **more: Any
 ) -> SubagentEvent:
     """A word about one attempt of an agent step; `completed` is called `finished` there."""
-    session = session_id(node.run.id, node.path, max(1, attempt))
-    parent = node.run.nodes.get(node.step.parent)
+    step = node.step
     return SubagentEvent(
         node.path,
         "finished" if word == COMPLETED else word,
         attempt,
         execution,
-        parent_id=node.run.id if parent is None else session_of(parent),
-        subagent_id=child_name(node.path) if node.run.plan.open else session,
-        session_id=session,
-        role=node.step.traits.role or "",
+        parent_id=session_of(node.run.nodes[step.parent]) if step.parent else "",
+        subagent_id=child_name(node.path) if node.run.plan.open else "",
+        role=step.traits.role or "",
         task=task,
-        depth=node.run.depth + depth_of(node),
-        workspace=node.step.workspace_mode,
+        depth=node.run.depth + depth_of(node) if step.parent else 0,
+        workspace="" if step.workspace_mode == SHARED else step.workspace_mode,
         **more,
+    )
+
+
+def completed(event: SubagentEvent, run_id: str, depth: int) -> SubagentEvent:
+    """The event with everything that was left out because it follows from its run."""
+    session = event.session_id or session_id(run_id, event.step, max(1, event.attempt))
+    return replace(
+        event,
+        parent_id=event.parent_id or run_id,
+        subagent_id=event.subagent_id or session,
+        session_id=session,
+        depth=event.depth or depth + 1,
+        workspace=event.workspace or SHARED,
     )
 
 

@@ -19,6 +19,7 @@ from fanfold.kernel.lifecycle import COMPLETED, UNSUCCESSFUL
 from fanfold.kernel.nodes import MAP, SCOPE, Composite, Loop, Node, Run, Scope, State
 from fanfold.kernel.plan import JSON, GroupAction
 from fanfold.runtime.records.memory import Memory
+from fanfold.runtime.records.subagents import is_agent
 from fanfold.store.blobs import Blobs
 from fanfold.text.excerpts import shorten
 from fanfold.text.json_value import as_text
@@ -117,8 +118,11 @@ class Values:
 
     def summary(self, node: Node) -> str:
         """At most 600 characters about what a step gave, for dependents that did not ask for all of it."""
-        given = self._memory.summaries.get((node.run.id, node.path))
-        return shorten(given or _plainly(self.output(node)), SUMMARY_CHARS)
+        told = self._memory.summaries.get((node.run.id, node.path))
+        if told is None:
+            output = self.output(node)
+            told = as_text(output) if is_agent(node) and output is not None else _plainly(output)
+        return shorten(told, SUMMARY_CHARS)
 
 
 class StepsView(Mapping[str, Any]):

@@ -70,7 +70,7 @@ class AgentSteps(StepType[AgentBody, AgentJob]):
             )
         except SessionFailed as error:
             return Outcome(error=error.failure, usage=error.usage)
-        return Outcome(result.output, None, result.brief, result.usage)
+        return Outcome(result.output, None, result.summary, result.usage)
 
     def task(self, job: AgentJob) -> str:
         return job.prompt

@@ -95,4 +95,4 @@ def _said(start: Start, node: Node, job: CommandJob, ended: Ended) -> Outcome:
         except msgspec.DecodeError as error:
             text = f"{job.argv[0]} did not print one JSON value: {error}"
             return Outcome(error=failure(node, start, "invalid_output", "output.not_json", text))
-    return Outcome(value, None, shorten(output, SUMMARY_CHARS))
+    return Outcome(value)

@@ -69,6 +69,7 @@ class Outcome(Struct, frozen=True):
     output: JSON = None
     error: Failure | None = None
     summary: str = ""
+    """In the agent's own words, where it gives any."""
     usage: Usage | None = None
     evidence: tuple[dict[str, Any], ...] = ()
     """What happened to the workspace, for the log."""

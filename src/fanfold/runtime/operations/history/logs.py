@@ -7,12 +7,14 @@ from collections.abc import AsyncIterator, Iterator
 from fanfold.kernel.events import Envelope
 from fanfold.runtime.operations.project import Project
 from fanfold.runtime.operations.runs.follow import follow
+from fanfold.runtime.views.shown import shown
 from fanfold.store.protocol import RunHead
 
 
 def read_log(project: Project, head: RunHead, *, whole_tree: bool = False) -> Iterator[Envelope]:
     """What is there now."""
-    return project.store.tree(head.root_run_id) if whole_tree else project.store.log(head.run_id)
+    store = project.store
+    return shown(store, store.tree(head.root_run_id) if whole_tree else store.log(head.run_id))
 
 
 async def follow_log(
@@ -22,4 +24,4 @@ async def follow_log(
     async for written in follow(project, head.root_run_id):
         wanted = written if whole_tree else [one for one in written if one.log == head.run_id]
         if wanted:
-            yield wanted
+            yield list(shown(project.store, wanted))

@@ -6,8 +6,6 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Coroutine
 
-from msgspec import structs, to_builtins
-
 from fanfold.errors import AuthorError
 from fanfold.kernel.events import Envelope, Raised
 from fanfold.kernel.lifecycle import RUN_TERMINAL
@@ -18,6 +16,7 @@ from fanfold.runtime.hosting.run_tree import RunTree, run_status
 from fanfold.runtime.operations.runs import control
 from fanfold.runtime.operations.runs.ownership import Owned
 from fanfold.runtime.views.result import Result, to_result
+from fanfold.runtime.views.shown import shown
 
 API = "api"
 """Who answers, where a program does and not a person."""
@@ -89,8 +88,8 @@ class RunHandle:
     async def events(self) -> AsyncIterator[Envelope]:
         """Every event of the tree in order, from the first, then live until the run stops."""
         async for written in self.follow(0):
-            for envelope in written:  # plain JSON data, as it is read from the log
-                yield structs.replace(envelope, data=to_builtins(envelope.data))
+            for envelope in shown(self._owned.project.store, written):
+                yield envelope
 
     async def wait(self) -> RunTree:
         """Wait until the run ended, paused, or waits for people only; the tree as it is then."""

@@ -14,6 +14,7 @@ from fanfold.runtime.operations.runs.creation import create
 from fanfold.runtime.operations.runs.options import Options
 from fanfold.runtime.operations.system.smoke import INVALID, PLAN, SCRIPT, Ran
 from fanfold.runtime.views.installation import SmokeCheck, SmokeReport
+from fanfold.runtime.views.shown import shown
 from fanfold.sessions.log import read_entries
 
 VALIDATION = "validation"
@@ -52,7 +53,7 @@ def run_smoke(project: Project, recipe: str, options: Options) -> tuple[Ran, Run
     asyncio.run(owned.host().start())
     owned.done()
     tree = owned.tree
-    events = list(project.store.tree(tree.root.id))
+    events = list(shown(project.store, project.store.tree(tree.root.id)))
     sessions = {
         envelope.data["step"]: list(read_entries(project.store, envelope.data["session_id"]))
         for envelope in events
