@@ -5,7 +5,9 @@ from typing import Any
 import pytest
 
 from fanfold.agents.backend import SessionFailed
-from fanfold.agents.toolbox.mcp.servers import Server, read_server, servers_in_front_matter, servers_of
+from fanfold.agents.role import Notice
+from fanfold.agents.roles.files import read_role
+from fanfold.agents.toolbox.mcp.servers import Server, read_server, servers_of
 
 OURS = {
     "TOKEN": "the-token-of-the-test",
@@ -73,27 +75,30 @@ mcpServers: this is the text of the role
         ("mcp_servers:\n\n  a: {command: x}", {"a": {"command": "x"}}),
     ],
 )
-def test_servers_are_read_from_the_front_matter_of_markdown(written, servers):
-    assert servers_in_front_matter(FRONT.replace("{servers}", written)) == servers
+def test_servers_are_read_from_the_front_matter_of_markdown(tmp_path, written, servers):
+    file, notices = tmp_path / "reviewer.md", list[Notice]()
+    file.write_text(FRONT.replace("{servers}", written))
+    found = read_role(file, "md", notices)
+    assert found is not None, notices
+    assert found.role.mcp_servers == servers
 
 
 @pytest.mark.parametrize(
     ("written", "words"),
     [
-        ("mcpServers:\n  a: {command: x", "not valid YAML"),
+        ("mcpServers:\n  a: {command: x", 'needs "," or "}"'),
         ("mcpServers:\n  a: &a {command: x}\n  b: *a", "anchors"),
-        ("mcpServers: " + "[" * 50_000, "nested too deeply"),
-        ("mcpServers:\n  " + "- " * 50_000, "nested too deeply"),
-        ("mcpServers:\n  ? [a]\n  : b", "not valid YAML"),
+        ("mcpServers: " + "[" * 50_000, "levels deep"),
+        ("mcpServers:\n  " + "- " * 50_000, "levels deep"),
+        ("mcpServers:\n  ? [a]\n  : b", "keys must be text"),
     ],
 )
-def test_front_matter_that_cannot_be_read_says_why(written, words):
-    with pytest.raises(ValueError, match=words):
-        servers_in_front_matter(FRONT.replace("{servers}", written))
-
-
-def test_a_file_without_front_matter_names_no_servers():
-    assert servers_in_front_matter("mcpServers:\n  a: b\n") == {}
+def test_front_matter_that_cannot_be_read_says_why(tmp_path, written, words):
+    file, notices = tmp_path / "reviewer.md", list[Notice]()
+    file.write_text(FRONT.replace("{servers}", written))
+    assert read_role(file, "md", notices) is None
+    assert words in notices[0].message
+    assert notices[0].line in (4, 5, 6)
 
 
 @pytest.mark.parametrize(

@@ -16,18 +16,18 @@ def claude(folder: Path, keys: str) -> tuple[Role, list[Notice]]:
     file = folder / "c.md"
     file.write_text(f"---\nname: c\ndescription: d\n{keys}\n---\nDo it.\n")
     notices: list[Notice] = []
-    role = read_role(file, "md", notices)
-    assert role is not None, notices
-    return role, notices
+    found = read_role(file, "md", notices)
+    assert found is not None, notices
+    return found.role, notices
 
 
 def own(folder: Path, tools: str) -> tuple[Role, list[Notice]]:
     file = folder / "t.toml"
     file.write_text(f'name = "t"\ndescription = "d"\ndeveloper_instructions = "i"\ntools = {tools}\n')
     notices: list[Notice] = []
-    role = read_role(file, "toml", notices)
-    assert role is not None, notices
-    return role, notices
+    found = read_role(file, "toml", notices)
+    assert found is not None, notices
+    return found.role, notices
 
 
 @pytest.mark.parametrize("keys", ["tools: '*'", 'tools: ["*"]', "tools:", "tools: null", "disallowedTools:"])

@@ -10,7 +10,7 @@ import pytest
 from fanfold.agents.backend import Progress, Record, SessionRequest, SessionResult
 from fanfold.agents.pipelines import Pipelines
 from fanfold.agents.redaction import Redactor
-from fanfold.agents.role import Role, SandboxMode
+from fanfold.agents.role import Role, SandboxMode, Stage
 from fanfold.agents.toolbox.catalogue import SessionTools
 from fanfold.kernel.events import Usage
 from tests.models.sessions import Recorder, request
@@ -35,7 +35,7 @@ def below(role: Role, **given: Any) -> SessionRequest:
     """What is asked for an agent stage in a role, by a step with so much."""
     inner, recorder = Below(), Recorder()
     pipelines = Pipelines(inner, find={role.name: role}.get, toolbox=SessionTools.of, redactor=Redactor([]))
-    what = request(pipeline=({"agent": role.name, "prompt": "Look"},), **given)
+    what = request(pipeline=(Stage(agent=role.name, prompt="Look"),), **given)
     asyncio.run(pipelines.run(what, recorder.record, recorder.show))
     (made,) = inner.asked
     return made

@@ -8,6 +8,7 @@ import pytest
 from fanfold.agents.entries import ToolResult
 from fanfold.agents.pipelines import Pipelines
 from fanfold.agents.redaction import Redactor
+from fanfold.agents.role import Stage
 from fanfold.agents.toolbox import ToolFailed
 from fanfold.agents.toolbox.catalogue import SessionTools
 from fanfold.errors import BugError, FanfoldError, WorldError
@@ -80,7 +81,7 @@ def test_the_call_of_a_stage_that_crashes_is_the_stage_s_failure():
     async def scene(here):
         tools = breaking(ZeroDivisionError("by nought"))
         staged = Pipelines(here.backend, find=lambda name: None, toolbox=tools, redactor=Redactor([]))
-        asked = request(pipeline=({"tool": "read_file", "args": {"path": "a.txt"}},))
+        asked = request(pipeline=(Stage(tool="read_file", args={"path": "a.txt"}),))
         with pytest.raises(FanfoldError) as failed:
             await staged.run(asked, here.recorder.record, here.recorder.show)
         assert failed.value.code == "tool.crashed"

@@ -16,7 +16,7 @@ Rules
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -44,22 +44,16 @@ from fanfold.agents.entries import (
     since_last_input,
 )
 from fanfold.agents.redaction import Redactor
-from fanfold.agents.role import Role
+from fanfold.agents.role import DEFAULT_MODEL, Role, Stage
 from fanfold.agents.roles.session_role import for_stage, inside
-from fanfold.agents.roles.stages import (
-    DEFAULT,
-    Stage,
-    StageProblem,
-    Unresolved,
-    fill,
-    fill_all,
-    read_stages,
-)
+from fanfold.agents.roles.stages import fill
 from fanfold.agents.toolbox import ToolFailed
 from fanfold.agents.toolbox.catalogue import Tools, use
 from fanfold.kernel.events import NOTHING_SPENT, Failure, Usage
 from fanfold.kernel.plan import JSON
 from fanfold.text.json_schema import misfits
+from fanfold.text.json_value import as_text
+from fanfold.text.template import UnresolvedPath
 
 
 class Pipelines:
@@ -103,7 +97,7 @@ class _Staged:
         self.request = request
         self._record = record
         self.progress = progress
-        self._stages = _stages_of(request)
+        self._stages = request.role.pipeline
         self._turn = since_last_input(request.entries)
         self._values: dict[str, Any] = {"prompt": request.prompt, "previous": None, "stages": {}}
         self._usage = NOTHING_SPENT
@@ -150,7 +144,7 @@ class _Staged:
         last = number == len(self._stages)
         request = structs.replace(
             whole,
-            prompt=self.filled(fill, stage.prompt),
+            prompt=as_text(self.filled(stage.prompt)),
             output_schema=stage.output_schema,
             outputs=(),
         )
@@ -160,7 +154,7 @@ class _Staged:
             return self._in_role(request, str(stage.agent))
         role = for_stage(
             whole.role,
-            model=whole.role.model if stage.model == DEFAULT else stage.model,
+            model=whole.role.model if stage.model == DEFAULT_MODEL else stage.model,
             instructions=stage.instructions,
             max_turns=stage.max_turns,
             tools=stage.tools,
@@ -175,11 +169,11 @@ class _Staged:
         model = self.backend.model or role.model
         return structs.replace(request, role=inside(role, request.role, model=model))
 
-    def filled(self, how: Callable[[Any, Mapping[str, JSON]], Any], text: JSON) -> Any:
-        """Texts of a stage with what came before put in."""
+    def filled(self, value: JSON) -> JSON:
+        """A value of a stage with what came before put into its texts."""
         try:
-            return how(text, self._values)
-        except Unresolved as error:
+            return fill(value, self._values)
+        except UnresolvedPath as error:
             failure = Failure("agent", "pipeline.unresolved", str(error), retryable=False)
             raise SessionFailed(failure) from None
 
@@ -225,7 +219,7 @@ class _ToolStage:
         mutates = tools.mutates(self._tool)
         if begun and mutates:
             return await self._note(ToolResult(id=self._name, tool=self._tool, outcome="unknown"))
-        args = self._session.filled(fill_all, self._args)
+        args = self._session.filled(self._args)
         problem = _problem(tools, self._tool, args)
         if problem:
             return await self._failed(ToolError("invalid_args", problem))
@@ -258,14 +252,6 @@ class _ToolStage:
             failure = Failure(said.kind or "tool", said.code, said.message, said.hint, retryable=False)
             raise SessionFailed(failure)
         return entry.result
-
-
-def _stages_of(request: SessionRequest) -> tuple[Stage, ...]:
-    try:
-        return read_stages(request.role.pipeline)
-    except StageProblem as problem:  # a run of another version, whose rules were others
-        failure = Failure("agent", "role.invalid", problem.message, retryable=False)
-        raise SessionFailed(failure) from None
 
 
 def _problem(tools: Tools, name: str, args: JSON) -> str:

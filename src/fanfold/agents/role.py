@@ -7,9 +7,34 @@ from typing import Any, Literal, TypeAlias
 
 from msgspec import Struct
 
+from fanfold.text.json_value import JSON
+
 SandboxMode: TypeAlias = Literal["read-only", "workspace-write", "danger-full-access"]
 
 BUILT_IN = "built-in"
+DEFAULT_MODEL = "default"
+"""In a stage: the model that its session has anyway."""
+
+
+class Stage(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One stage of a pipeline. Exactly one of `model`, `tool` and `agent` is set."""
+
+    name: str = ""
+    model: str | None = None
+    """`default`, the one that the session has anyway, or a model's name."""
+    tool: str | None = None
+    agent: str | None = None
+    prompt: str = "{{prompt}}"
+    instructions: str | None = None
+    """None: the role's."""
+    tools: tuple[str, ...] | None = None
+    max_turns: int | None = None
+    output_schema: JSON = None
+    args: dict[str, Any] = {}
+
+    @property
+    def kind(self) -> str:
+        return "model" if self.model is not None else "tool" if self.tool is not None else "agent"
 
 
 class Role(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -33,7 +58,8 @@ class Role(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Those of them that the project's `.mcp.json` defines, whoever wrote the role."""
     network: bool = False
     prompt_template: str | None = None
-    pipeline: tuple[dict[str, Any], ...] = ()
+    pipeline: tuple[Stage, ...] = ()
+    """Stages that run one after the other; empty: one model loop."""
     source: str = BUILT_IN
     """The file it was read from, or `built-in`."""
 
@@ -45,6 +71,10 @@ class Role(Struct, frozen=True, kw_only=True, omit_defaults=True):
     def is_from(self, folder: Path) -> bool:
         """Whether it was read from a file below a folder."""
         return self.source != BUILT_IN and Path(self.source).resolve().is_relative_to(folder.resolve())
+
+
+IGNORED = "role file ignored: "
+"""How the message of a `role.invalid` begins."""
 
 
 class Notice(Struct, frozen=True):
@@ -61,3 +91,5 @@ class Notice(Struct, frozen=True):
     severity: Literal["warning", "note"] = "warning"
     role: str = ""
     """The role that the file is about, as far as that is known."""
+    column: int = 1
+    help: str = ""

@@ -87,11 +87,18 @@ class Report:
         """The file can be used, but the author should know."""
         self._keep(self._warnings, self._found(code, "warning", message, source, span, help, fix))
 
+    def note(self, code: str, message: str, source: Source, span: Span) -> None:
+        """Nothing is wrong; it may explain something."""
+        self.add(self._found(code, "note", message, source, span, "", None))
+
+    def add(self, diagnostic: Diagnostic) -> None:
+        """Take over what somebody else found."""
+        self._keep(self._errors if diagnostic.severity == "error" else self._warnings, diagnostic)
+
     def extend(self, other: Report) -> None:
         """Take over what another report holds (a sub-workflow's file)."""
         for diagnostic in other.diagnostics:
-            kept = self._errors if diagnostic.severity == "error" else self._warnings
-            self._keep(kept, diagnostic)
+            self.add(diagnostic)
         self.dropped += other.dropped
 
     def _found(

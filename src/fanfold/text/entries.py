@@ -108,6 +108,9 @@ def read_entries(
 def _read_entry(entries: Entries, word: Scalar, value: Node, notes: Notes, highs: Mapping[str, int]) -> None:
     shape = entries.shape
     key = shape.keys.get(word.text)
+    if key is None and shape.open:
+        notes.note(".note", f"key {quoted(word.text)} is not used here", word)
+        return
     if key is None:
         meant = notes.nearest(word.text, shape.keys)
         if meant is not None:

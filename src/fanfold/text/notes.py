@@ -34,6 +34,9 @@ class Notes:
     ) -> None:
         self.report.warning(code, message, self.source, span_of(at), hint, fix)
 
+    def note(self, code: str, message: str, at: Node | Span) -> None:
+        self.report.note(code, message, self.source, span_of(at))
+
     def did_you_mean(self, word: str, known: Collection[str]) -> str:
         """The hint to the nearest known word, or nothing."""
         found = self.nearest(word, known)

@@ -175,7 +175,8 @@ class _Composer:
 
         self._parser: Any = CParser(data)
         self._events = events
-        self._yaml_error = yaml.MarkedYAMLError
+        self._yaml_error = yaml.YAMLError
+        self._marked_error = yaml.MarkedYAMLError
         self._source = source
         self._text = source.text
         self._report = report
@@ -209,6 +210,9 @@ class _Composer:
         try:
             return self._parser.get_event()
         except self._yaml_error as error:
+            if not isinstance(error, self._marked_error):
+                self._error(".encoding", "a control character is not allowed", (0, 0), "remove it")
+                raise _Stop from None
             at, began = error.problem_mark, error.context_mark
             found = explain(
                 self._text,

@@ -8,12 +8,14 @@ Rules
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_right
+from collections.abc import Iterator
 from typing import Literal, TypeAlias
 
 from msgspec import Struct
 
-Severity: TypeAlias = Literal["error", "warning"]
+Severity: TypeAlias = Literal["error", "warning", "note"]
 Span: TypeAlias = tuple[int, int]
 """Offsets into `Source.text`, the end exclusive."""
 
@@ -51,6 +53,18 @@ class Diagnostic(Struct, frozen=True):
     fix: Fix | None = None
 
 
+_BREAK = re.compile(r"\r\n|\n|\r")
+
+
+def lines_of(text: str, start: int, end: int) -> Iterator[tuple[int, int, int]]:
+    """Start, end and start of the next, of each line of `text[start:end]`."""
+    for found in _BREAK.finditer(text, start, end):
+        yield start, found.start(), found.end()
+        start = found.end()
+    if start < end:
+        yield start, end, end
+
+
 class Source:
     """The text of one file, and where its lines begin.
 
@@ -71,6 +85,12 @@ class Source:
         line = bisect_right(starts, offset)
         return Position(line, offset - starts[line - 1] + 1)
 
+    def offset(self, line: int, column: int) -> int:
+        """The character offset of a line and column; places outside the text mean its ends."""
+        starts = self._line_starts()
+        start = starts[min(max(line, 1), len(starts)) - 1]
+        return min(start + max(column, 1) - 1, len(self.text))
+
     def range(self, start: int, end: int) -> Range:
         """The range between two character offsets."""
         return Range(self.position(start), self.position(max(start, end)))
@@ -86,15 +106,5 @@ class Source:
     def _line_starts(self) -> list[int]:
         """Found at the first question: most recipes are right and nobody asks."""
         if self._starts is None:
-            starts = [0]
-            text = self.text
-            at = 0
-            if "\r" not in text:
-                while (at := text.find("\n", at) + 1) > 0:
-                    starts.append(at)
-            else:
-                for i, char in enumerate(text):
-                    if char == "\n" or (char == "\r" and text[i + 1 : i + 2] != "\n"):
-                        starts.append(i + 1)
-            self._starts = starts
+            self._starts = [0, *(found.end() for found in _BREAK.finditer(self.text))]
         return self._starts

@@ -14,6 +14,8 @@ from __future__ import annotations
 import re
 from typing import TypeAlias
 
+from fanfold.text.positions import lines_of
+
 Value: TypeAlias = bool | int | float | str | None
 Pieces: TypeAlias = list[tuple[str, int, int]]
 """Characters of a value, each with the source range that produced it."""
@@ -31,6 +33,8 @@ _INT = re.compile(r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+")
 _FLOAT = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?")
 _NOT_FINITE = re.compile(r"[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)")
 
+_JOINED = re.compile(r"[ \t]*\r?\n[ \t\r\n]*")
+"""What an escaped line break of TOML swallows."""
 _SIMPLE_ESCAPES = {
     "0": "\0", "a": "\a", "b": "\b", "t": "\t", "\t": "\t", "n": "\n", "v": "\v", "f": "\f", "r": "\r",
     "e": "\x1b", " ": " ", '"': '"', "/": "/", "\\": "\\", "N": "\x85", "_": "\xa0", "L": "\u2028",
@@ -72,9 +76,11 @@ def _integer(text: str) -> int:
 def character_map(source: str, start: int, end: int, style: str, value: str) -> Pieces:
     """Each character of the scalar at `source[start:end]` with the range it was written in.
 
-    `style` is `""`, `'`, `"`, `|` or `>` as libyaml names them. `value` is what libyaml read, which
-    tells the indentation of a block scalar when the text alone does not.
+    `style` is `""`, `'`, `"`, `|` or `>` as libyaml names them, or one of TOML's with three quotes. `value`
+    is what was read, which tells the indentation of a block scalar when the text alone does not.
     """
+    if style in ("'''", '"""'):
+        return _lines_of_toml(source, start + 3, end - 3, escapes=style[0] == '"')
     if style == "":
         return _flow(source, start, end, "")
     if style in ("'", '"'):
@@ -100,6 +106,23 @@ def _flow(source: str, at: int, end: int, quote: str) -> Pieces:
         else:
             pieces.append((char, at, at + 1))
             at += 1
+    return pieces
+
+
+def _lines_of_toml(source: str, at: int, end: int, *, escapes: bool) -> Pieces:
+    """A text of several lines in TOML: the first break is not part of it, an escaped one joins lines."""
+    pieces: Pieces = []
+    if source[at : at + 1] in ("\r", "\n"):
+        at = _after_break(source, at)
+    while at < end:
+        stop = at + 1
+        if escapes and source[at] == "\\":
+            joined = _JOINED.match(source, stop, end)
+            at = joined.end() if joined else _escape(source, at, pieces)
+            continue
+        stop = _after_break(source, at) if source[at] == "\r" else stop
+        pieces.append(("\n" if source[at] == "\r" else source[at], at, stop))
+        at = stop
     return pieces
 
 
@@ -140,7 +163,7 @@ def _block(source: str, start: int, end: int, style: str, value: str) -> Pieces:
     while at < end and source[at] not in "\r\n":
         at += 1
     body = _after_break(source, at) if at < end else end
-    lines = _lines(source, body, end)
+    lines = list(lines_of(source, body, end))
     return _block_lines(source, lines, _block_indent(source, lines, value), style, header)
 
 
@@ -187,19 +210,6 @@ def _block_lines(
     if "+" in header:
         pieces += blanks
     return pieces
-
-
-def _lines(source: str, at: int, end: int) -> list[tuple[int, int, int]]:
-    """Start, end and start of the next, of each line of `source[at:end]`."""
-    lines = []
-    while at < end:
-        stop = at
-        while stop < end and source[stop] not in "\r\n":
-            stop += 1
-        after = _after_break(source, stop) if stop < end else stop
-        lines.append((at, stop, after))
-        at = after
-    return lines
 
 
 def _indent(source: str, start: int, end: int) -> int:

@@ -73,9 +73,11 @@ class Shape(Struct, frozen=True):
     keys: dict[str, Key]
     hint: str = ""
     """What to do about an unknown word that resembles no known one."""
+    open: bool = False
+    """Others may have keys of their own in it: an unknown one is noted, not refused."""
 
 
-def shape(name: str, doc: str, *keys: Key, hint: str = "") -> Shape:
+def shape(name: str, doc: str, *keys: Key, hint: str = "", open: bool = False) -> Shape:
     """Collect the keys; each duration key brings its `_ms` twin."""
     table: dict[str, Key] = {}
     for key in keys:
@@ -86,4 +88,4 @@ def shape(name: str, doc: str, *keys: Key, hint: str = "") -> Shape:
             table[twin] = Key(
                 twin, "milliseconds", doc_of_twin, low=key.low, high=key.high, only=key.only, alias=key.name
             )
-    return Shape(name, doc, table, hint)
+    return Shape(name, doc, table, hint, open)

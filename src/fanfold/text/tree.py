@@ -6,6 +6,7 @@ parser; nothing changes them afterwards.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TypeAlias
 
 from fanfold.text.json_value import JSON
@@ -95,6 +96,29 @@ class Mapping:
 
 
 Node: TypeAlias = Scalar | Sequence | Mapping
+
+
+def find(node: Node, path: Iterable[str | int]) -> Node:
+    """The node at a path of keys and indexes, or the deepest one that exists."""
+    for part in path:
+        inner: Node | None = None
+        if isinstance(node, Mapping) and isinstance(part, str):
+            inner = node.get(part)
+        elif isinstance(node, Sequence) and isinstance(part, int) and part < len(node.items):
+            inner = node.items[part]
+        if inner is None:
+            break
+        node = inner
+    return node
+
+
+def texts(node: Node) -> JSON:
+    """The same with every scalar as the text it is written as: a variable may be called `ON` and be `no`."""
+    if isinstance(node, Scalar):
+        return node.text
+    if isinstance(node, Sequence):
+        return [texts(item) for item in node.items]
+    return {key.text: texts(value) for key, value in node.entries}
 
 
 def plain(node: Node) -> JSON:

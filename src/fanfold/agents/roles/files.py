@@ -1,31 +1,38 @@
 """Role files: TOML as Codex writes it, and markdown with front matter as Claude Code writes it.
 
-Both become the same `Role`. A file is hostile input: its size is bounded, every value is checked, and
-what is wrong becomes a notice with a line. Keys we do not know are somebody else's and only noted.
+Both become the same tree, and that the same `Role`. A file is hostile input: its size is bounded, every value
+is checked, and what is wrong becomes a notice with its place. Keys we do not know are somebody else's and are
+only noted.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal, NamedTuple
 
-import msgspec
+from msgspec import Struct
 
 from fanfold.agents.providers import ANTHROPIC
-from fanfold.agents.role import Notice, Role
-from fanfold.agents.roles.front_matter import FrontMatterError, read_front_matter
-from fanfold.agents.roles.tools import Remark, claude_tools, only_reads, toml_tools
+from fanfold.agents.role import IGNORED, Notice, Role, SandboxMode, Stage
+from fanfold.agents.roles.tools import claude_tools, only_reads, toml_tools
+from fanfold.text import tree
+from fanfold.text.diagnostics import Diagnostic, Report, Source
+from fanfold.text.entries import Entries, read_entries
+from fanfold.text.notes import Notes, span_of
+from fanfold.text.parse import Format
+from fanfold.text.shapes import Key, shape
+from fanfold.text.template import TemplateError, parse_template
+from fanfold.text.tree import Scalar, plain, texts
 from fanfold.trust.project_files import read_beneath
 
 MAX_FILE_BYTES = 256 * 1024
 COMMAND = "command"
 """The back end of a role that is a program and names no other."""
+FORMAT = Format(name="role", max_bytes=MAX_FILE_BYTES, clean_text=False, clean_values=False)
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}\Z")
 VERSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,31}\Z")
-MAX_NUMBER = 2**53
-MAX_LISTED_LINES = 200
+_BOM = b"\xef\xbb\xbf"
 
 _LARGE = f"{ANTHROPIC.name}:claude-opus-5-5"
 CLAUDE_MODELS = {
@@ -35,231 +42,266 @@ CLAUDE_MODELS = {
     "haiku": ANTHROPIC.fast,
     "opusplan": _LARGE,
 }
-_TOML_NAMES = {"developer_instructions": "instructions", "model_reasoning_effort": "reasoning_effort"}
-_MD_NAMES = {"maxTurns": "max_turns", "mcpServers": "mcp_servers", "effort": "reasoning_effort"}
-_SANDBOXES = ("read-only", "workspace-write", "danger-full-access")
-_KINDS: dict[bool, tuple[str, Literal["warning", "note"]]] = {
-    True: ("role.unknown_tool", "warning"),
-    False: ("role.note", "note"),
+_SANDBOXES: dict[str, SandboxMode] = {
+    "read-only": "read-only",
+    "workspace-write": "workspace-write",
+    "danger-full-access": "danger-full-access",
 }
-_FIELDS = frozenset(Role.__struct_fields__) - {
-    "source",
-    "project_servers",
-    "instructions",
-    "reasoning_effort",
-}
+_COMMON = (
+    Key("name", "text", "What steps call it.", required=True),
+    Key("description", "text", "What it is for.", required=True),
+    Key("version", "json", "Steps may ask for `name@version`."),
+    Key("sandbox_mode", "word", "How much it may touch.", words=tuple(_SANDBOXES)),
+    Key("model", "text", "The model that does the work."),
+    Key("reasoning_effort", "text", "How long that model thinks."),
+    Key("fallback_models", "texts", "Models to ask when that one cannot answer."),
+    Key("max_turns", "integer", "How often it may be asked.", low=1, high=10_000),
+    Key("backend", "text", "Who does the work."),
+    Key("command", "arguments", "The program that does the work."),
+    Key("mcp_servers", "json", "Servers whose tools it has."),
+    Key("network", "boolean", "Whether it may reach the network."),
+    Key("prompt_template", "template", "What a step without a prompt says."),
+    Key("pipeline", "objects", "Stages that run one after the other."),
+)
+_TOML = shape(
+    "role",
+    "A role as Codex writes it.",
+    *_COMMON,
+    Key("instructions", "text", "What it is told."),
+    Key("developer_instructions", "text", "The same.", alias="instructions"),
+    Key("model_reasoning_effort", "text", "The same.", alias="reasoning_effort"),
+    Key("tools", "texts", "The tools that it may use; all when none are named."),
+    open=True,
+)
+_MD = shape(
+    "role",
+    "A role as Claude Code writes it; the text below is what it is told.",
+    *_COMMON,
+    Key("effort", "text", "How long the model thinks.", alias="reasoning_effort"),
+    Key("maxTurns", "integer", "How often it may be asked.", low=1, high=10_000, alias="max_turns"),
+    Key("mcpServers", "json", "Servers whose tools it has.", alias="mcp_servers"),
+    Key("tools", "json", "The tools that it may use; all when none are named."),
+    Key("disallowedTools", "json", "Tools that it may not use."),
+    Key("permissionMode", "text", "`plan` makes a reader of it."),
+    open=True,
+)
 
 
-class _InvalidError(Exception):
-    """The file cannot become a role; `key` says which line to point at, in `stage` of the pipeline if any."""
+class RoleFile(NamedTuple):
+    """A role and the file it was read from, for whoever has something to say about a key of it."""
 
-    def __init__(self, message: str, key: str = "", line: int = 0, stage: int = 0) -> None:
-        super().__init__(message)
-        self.message = message
-        self.key = key
-        self.line = line
-        self.stage = stage
+    role: Role
+    source: Source
+    entries: Entries
+
+    def notice(self, code: str, message: str, key: str, stage: int = 0) -> Notice:
+        """A warning at a key of the file, or of a stage of its pipeline."""
+        word = self.entries.keys.get(key)
+        if stage:
+            table = self.entries.items("pipeline")[stage - 1]
+            assert isinstance(table, tree.Mapping), "it was read"
+            word = table.key(key)
+        span = (0, 0) if word is None else span_of(word)
+        found = Diagnostic(code, "warning", message, self.source.file, self.source.range(*span))
+        return _notice(found, self.role.name)
 
 
 def read_role(
     path: Path, kind: Literal["toml", "md"], notices: list[Notice], top: Path | None = None
-) -> Role | None:
-    """One file as a role, or None with a notice that says what is wrong and where.
+) -> RoleFile | None:
+    """One file as a role, or None with notices that say what is wrong and where.
 
     `top` is the project that the file came with; a link that leads out of it is not followed.
     """
-    text = ""
-    said: list[Remark] = []
-    try:
-        text = _read_text(path, top)
-        values = _toml_values(text, said) if kind == "toml" else _md_values(text, said)
-        unknown = sorted(key for key in values if key not in _FIELDS | {"instructions", "reasoning_effort"})
-        role = _build({key: value for key, value in values.items() if key not in unknown}, str(path))
-    except _InvalidError as error:
-        line = error.line or _line_of(text, error.key, error.stage)
-        message = f"role file ignored: {error.message}"
-        notices.append(Notice("role.invalid", message, str(path), line, role=_name_in(text) or path.stem))
-        return None
-    for remark in said:
-        line = _line_of_word(text, remark.key, remark.word)
-        code, severity = _KINDS[remark.warning]
-        notices.append(Notice(code, remark.message, str(path), line, severity, role.name))
-    for key in unknown:
-        message = f'key "{key}" is not used here'
-        notices.append(Notice("role.note", message, str(path), _line_of(text, key), "note", role.name))
-    return role
-
-
-def _read_text(path: Path, top: Path | None) -> str:
     try:
         # The user's own files may be links to anywhere; those of a project stay inside it.
-        data = read_beneath(top or Path(path.anchor), path, MAX_FILE_BYTES + 1)
+        data = read_beneath(top or Path(path.anchor), path, MAX_FILE_BYTES + 1).removeprefix(_BOM)
     except OSError as error:
-        raise _InvalidError(f"cannot be read: {error.strerror}") from None
-    if len(data) > MAX_FILE_BYTES:
-        raise _InvalidError(f"larger than {MAX_FILE_BYTES // 1024} KiB")
-    try:
-        return data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = data[: error.start].count(b"\n") + 1
-        raise _InvalidError("not UTF-8 text", line=line) from None
+        message = f"{IGNORED}cannot be read: {error.strerror}"
+        notices.append(Notice("role.invalid", message, str(path), role=path.stem))
+        return None
+    content = _toml_content(data, str(path)) if kind == "toml" else _md_content(data, str(path))
+    role = None if content.entries is None else _Maker(content, content.entries).role()
+    name = role.name if role is not None else _name_in(content.source.text) or path.stem
+    notices += (_notice(found, name) for found in content.report.diagnostics)
+    if role is None or content.entries is None:
+        return None
+    return RoleFile(role, content.source, content.entries)
 
 
-def _toml_values(text: str, said: list[Remark]) -> dict[str, object]:
-    import tomllib
-
-    try:
-        raw = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        where = re.search(r"at line (\d+)", str(error))
-        raise _InvalidError(f"not valid TOML: {error}", line=int(where[1]) if where else 1) from None
-    except (RecursionError, ValueError):
-        raise _InvalidError("not valid TOML: nested too deeply or a number too large") from None
-    values = {_TOML_NAMES.get(key, key): value for key, value in raw.items()}
-    if "mcp_servers" in values:
-        from fanfold.agents.toolbox.mcp.servers import servers_of  # few files name servers
-
-        values["mcp_servers"] = servers_of(values["mcp_servers"])
-    toml_tools(values, said)
-    return values
+def _notice(found: Diagnostic, role: str) -> Notice:
+    start = found.range.start
+    if found.severity == "error":
+        message = f"{IGNORED}{found.message}"
+        return Notice(
+            "role.invalid", message, found.file, start.line, "warning", role, start.column, found.help
+        )
+    return Notice(
+        found.code, found.message, found.file, start.line, found.severity, role, start.column, found.help
+    )
 
 
-def _md_values(text: str, said: list[Remark]) -> dict[str, object]:
-    try:
-        raw, body = read_front_matter(text)
-    except FrontMatterError as error:
-        raise _InvalidError(error.message, line=error.line) from None
-    values: dict[str, object] = {_MD_NAMES.get(key, key): value for key, value in raw.items()}
-    values["instructions"] = body.strip()
-    if "mcp_servers" in values:
-        from fanfold.agents.toolbox.mcp.servers import servers_in_front_matter  # few files name servers
+class _Content(Struct, frozen=True):
+    """What a file says, in the terms of both kinds; without `entries` it says nothing that can be read."""
+
+    source: Source
+    report: Report
+    entries: Entries | None = None
+    instructions: str = ""
+    tools: list[str] | None = None
+    servers: dict[str, dict[str, Any]] = {}
+    sandbox: SandboxMode = "workspace-write"
+
+
+def _toml_content(data: bytes, file: str) -> _Content:
+    from fanfold.text.toml import parse_toml
+
+    found, source, report = parse_toml(data, file, FORMAT)
+    notes = Notes(report, source)
+    entries = None if found is None else read_entries(found, _TOML, notes)
+    if entries is None:
+        return _Content(source, report)
+    tools = toml_tools(entries.scalars("tools"), notes) if "tools" in entries.nodes else None
+    servers = _servers(plain(entries.nodes["mcp_servers"])) if "mcp_servers" in entries.nodes else {}
+    return _Content(source, report, entries, entries.text("instructions") or "", tools, servers)
+
+
+def _md_content(data: bytes, file: str) -> _Content:
+    from fanfold.text.front_matter import parse_front_matter
+
+    found = parse_front_matter(data, file, FORMAT)
+    source, report, notes = found.source, found.report, Notes(found.report, found.source)
+    for key in found.unread:
+        if key in _MD.keys:
+            report.add(found.unread[key])
+    if found.tree is None or not report.ok:
+        return _Content(source, report)
+    # A key without a value says nothing.
+    said = [(key, value) for key, value in found.tree.entries if not _is_empty(value)]
+    entries = read_entries(tree.Mapping(said, found.tree.start, found.tree.end), _MD, notes)
+    assert entries is not None, "it is a mapping"
+    servers = _servers(texts(entries.nodes["mcp_servers"])) if "mcp_servers" in entries.nodes else {}
+    tools = claude_tools(entries.nodes.get("tools"), entries.nodes.get("disallowedTools"), servers, notes)
+    # Claude Code has no sandbox key: a plan-mode agent, or one whose tools only look, is a reader.
+    reads = entries.text("permissionMode") == "plan" or only_reads(tools)
+    sandbox: SandboxMode = "read-only" if reads else "workspace-write"
+    return _Content(source, report, entries, found.body.strip(), tools, servers, sandbox)
+
+
+def _servers(value: object) -> dict[str, dict[str, Any]]:
+    from fanfold.agents.toolbox.mcp.servers import servers_of  # few files name servers
+
+    return servers_of(value)
+
+
+class _Maker:
+    """Makes a role of a file's content, or says what is wrong and where."""
+
+    def __init__(self, content: _Content, entries: Entries) -> None:
+        self._content = content
+        self._entries = entries
+        self._notes = Notes(content.report, content.source)
+
+    def role(self) -> Role | None:
+        """The role, or None when something is wrong."""
+        entries, content = self._entries, self._content
+        name = entries.nodes.get("name")
+        if isinstance(name, Scalar) and not NAME.match(name.text):
+            hint = 'use letters, digits, "-" and "_", at most 64 of them'
+            self._notes.error(".bad_id", f'"name" cannot be "{name.text[:80]}"', name, hint)
+        description = entries.nodes.get("description")
+        if isinstance(description, Scalar) and not description.text.strip():
+            self._notes.error(".missing_key", 'a role needs a "description"', description)
+        sandbox = _SANDBOXES.get(entries.text("sandbox_mode") or "", content.sandbox)
+        command = self._command()
+        if command and entries.has("pipeline"):
+            message = '"command" and "pipeline" are two strategies; a role has one'
+            self._notes.error(".conflicting_keys", message, entries.keys["pipeline"])
+        if not (content.instructions or entries.has("command") or entries.has("pipeline")):
+            message = "the instructions are missing (developer_instructions, or the text after ---)"
+            self._notes.error(".missing_key", message, (0, 0))
+        role = Role(
+            name=entries.text("name") or "",
+            description=(entries.text("description") or "").strip(),
+            instructions=content.instructions,
+            version=self._version(),
+            sandbox_mode=sandbox,
+            model=_model(entries.text("model"), is_claude=entries.shape is _MD),
+            reasoning_effort=entries.text("reasoning_effort"),
+            fallback_models=tuple(one.text for one in entries.scalars("fallback_models")),
+            tools=None if content.tools is None else tuple(content.tools),
+            max_turns=entries.integer("max_turns"),
+            backend=entries.text("backend") or (COMMAND if command else None),
+            command=command,
+            mcp_servers=content.servers,
+            network=entries.flag("network"),
+            prompt_template=self._template(),
+            pipeline=self._pipeline(sandbox),
+            source=content.source.file,
+        )
+        return role if content.report.ok else None
+
+    def _version(self) -> str | None:
+        node = self._entries.nodes.get("version")
+        if node is None:
+            return None
+        if not isinstance(node, Scalar) or isinstance(node.value, bool) or not VERSION.match(node.text):
+            self._notes.error(".bad_value", '"version" must be a whole number or a short word', node)
+            return None
+        text = node.text
+        return text[1:] if text[0] == "v" and text[1:].isdecimal() else text
+
+    def _command(self) -> tuple[str, ...]:
+        node = self._entries.nodes.get("command")
+        if not isinstance(node, Scalar):
+            return tuple(one.text for one in self._entries.scalars("command"))
+        import shlex
 
         try:
-            values["mcp_servers"] = servers_in_front_matter(text)
+            return tuple(shlex.split(node.text))
         except ValueError as error:
-            raise _InvalidError(str(error), "mcp_servers") from None
-    claude_tools(values, said)
-    values["model"] = _claude_model(values.get("model"))
-    # Claude Code has no sandbox key: a plan-mode agent, or one whose tools only look, is a reader.
-    reads = values.get("permissionMode") == "plan" or only_reads(values.get("tools"))
-    values.setdefault("sandbox_mode", "read-only" if reads else "workspace-write")
-    return values
+            self._notes.error(".bad_value", f'"command" cannot be split into arguments: {error}', node)
+            return ()
+
+    def _template(self) -> str | None:
+        node = self._entries.nodes.get("prompt_template")
+        if not isinstance(node, Scalar):
+            return None
+        problems: list[TemplateError] = []
+        parse_template(node.text, problems)
+        for problem in problems:
+            self._notes.error(".bad_template", problem.message, node.span(problem.position, problem.end))
+        return node.text.strip()
+
+    def _pipeline(self, sandbox: SandboxMode) -> tuple[Stage, ...]:
+        if "pipeline" not in self._entries.nodes:
+            return ()
+        # Few roles have one, and every command that knows roles would pay for the import.
+        from fanfold.agents.roles.stages import StageBounds, read_stages
+
+        bounds = StageBounds(
+            tools=self._content.tools,
+            read_only=sandbox == "read-only",
+            network=self._entries.flag("network"),
+            own_tools=bool(self._content.servers),
+        )
+        return read_stages(self._entries.nodes["pipeline"], self._notes, bounds)
 
 
-def _claude_model(model: object) -> object:
+def _model(model: str | None, *, is_claude: bool) -> str | None:
     """What Claude Code calls its models, with their provider; None for the one that the run has anyway."""
+    if not is_claude or model is None:
+        return model
     if model in ("", "inherit", "default"):
         return None
-    if not isinstance(model, str):
-        return model
     name = model.strip().removesuffix("[1m]")  # a larger window, which is not ours to ask for
     if name.startswith(ANTHROPIC.families):
         return f"{ANTHROPIC.name}:{name}"
     return CLAUDE_MODELS.get(name.lower(), model)
 
 
-def _build(values: dict[str, object], source: str) -> Role:
-    for key in ("name", "description"):
-        if not isinstance(values.get(key), str) or not str(values[key]).strip():
-            raise _InvalidError(f'"{key}" is missing or not text', key)
-    if not NAME.match(str(values["name"])):
-        raise _InvalidError('"name" must be letters, digits, "-" or "_", at most 64 characters', "name")
-    acts_by_itself = values.get("command") or values.get("pipeline")
-    if not values.get("instructions") and not acts_by_itself:
-        raise _InvalidError("the instructions are missing (developer_instructions, or the text after ---)")
-    if values.get("sandbox_mode", "read-only") not in _SANDBOXES:
-        raise _InvalidError(f'"sandbox_mode" must be one of {", ".join(_SANDBOXES)}', "sandbox_mode")
-    turns = values.get("max_turns")
-    if turns is not None and not (type(turns) is int and 1 <= turns <= 10_000):
-        raise _InvalidError('"max_turns" must be a whole number from 1 to 10,000', "max_turns")
-    _normalise_version(values)
-    _normalise_command(values)
-    _check_pipeline(values)
-    try:
-        return msgspec.convert({**values, "source": source}, Role)
-    except msgspec.ValidationError as error:
-        where = re.search(r"\$\.(\w+)", str(error))
-        raise _InvalidError(str(error).split(" - at")[0], where[1] if where else "") from None
-
-
-def _normalise_version(values: dict[str, object]) -> None:
-    version = values.get("version")
-    if version is None:
-        return
-    if type(version) is int and 0 < version < MAX_NUMBER:
-        version = str(version)
-    if not isinstance(version, str) or not VERSION.match(version):
-        raise _InvalidError('"version" must be a whole number or a short word', "version")
-    values["version"] = version[1:] if version[0] == "v" and version[1:].isdecimal() else version
-
-
-def _normalise_command(values: dict[str, object]) -> None:
-    command = values.get("command")
-    if isinstance(command, str):
-        import shlex
-
-        try:
-            values["command"] = shlex.split(command)
-        except ValueError as error:
-            raise _InvalidError(f'"command" cannot be split into arguments: {error}', "command") from None
-    if command and values.get("backend") is None:
-        values["backend"] = COMMAND
-
-
-def _check_pipeline(values: Mapping[str, object]) -> None:
-    if "pipeline" not in values:
-        return
-    # Few roles have one, and every command that knows roles would pay for the import.
-    from fanfold.agents.roles.stages import StageBounds, StageProblem, read_stages
-
-    if values.get("command"):
-        raise _InvalidError('"command" and "pipeline" are two strategies; a role has one', "pipeline")
-    tools = values.get("tools")
-    bounds = StageBounds(
-        tools=[str(tool) for tool in tools] if isinstance(tools, list) else None,
-        read_only=values.get("sandbox_mode") == "read-only",
-        network=values.get("network") is True,
-        own_tools=bool(values.get("mcp_servers")),
-    )
-    try:
-        read_stages(values["pipeline"], bounds)
-    except StageProblem as problem:
-        raise _InvalidError(problem.message, problem.key or "pipeline", stage=problem.stage) from None
-
-
-def line_in_file(path: str, key: str, stage: int) -> int:
-    """The line of a key in a stage of a role's file; 1 when the file cannot be read any more."""
-    try:
-        return _line_of(_read_text(Path(path), None), key, stage)
-    except _InvalidError:
-        return 1
-
-
-def _line_of(text: str, key: str, stage: int = 0) -> int:
-    """The first line that sets `key` (in a stage, if one is meant), else where that stage or file begins."""
-    lines = text.splitlines()
-    headers = [at for at, line in enumerate(lines) if re.match(r"\s*\[\[\s*pipeline\s*\]\]", line)]
-    first, last = 0, len(lines)
-    if 0 < stage <= len(headers):
-        first, last = [*headers, last][stage - 1 : stage + 1]
-    elif stage:
-        key = "pipeline"  # not written as tables: its stages have no lines of their own
-    names = [key, *(name for table in (_TOML_NAMES, _MD_NAMES) for name, own in table.items() if own == key)]
-    words = "|".join(map(re.escape, names))
-    pattern = re.compile(rf"\s*\[*(?:pipeline\.)?(?:{words})[\"'\].]*\s*[=:.\]]")
-    if key:
-        for number in range(first, last):
-            if pattern.match(lines[number]):
-                return number + 1
-    return first + 1
-
-
-def _line_of_word(text: str, key: str, word: str) -> int:
-    """The line of a word in the value of a key, which may be a list over several lines; else the key's."""
-    first = _line_of(text, key)
-    lines = text.splitlines()[first - 1 : first + MAX_LISTED_LINES]
-    pattern = re.compile(rf"(?<![\w-]){re.escape(word)}(?![\w-])")
-    return next((first + at for at, line in enumerate(lines) if pattern.search(line)), first)
+def _is_empty(node: tree.Node) -> bool:
+    return isinstance(node, Scalar) and node.value is None
 
 
 def _name_in(text: str) -> str | None:

@@ -8,12 +8,12 @@ from msgspec import structs
 
 from fanfold.agents.providers import ANTHROPIC
 from fanfold.agents.role import Notice, Role
-from fanfold.agents.roles.files import line_in_file
+from fanfold.agents.roles.files import RoleFile
 
 _ADDRESSES = ("url", "httpUrl", "serverUrl")
 
 
-def tell_of_network(roles: Iterable[Role], notices: list[Notice]) -> None:
+def tell_of_network(roles: Iterable[Role], files: Mapping[str, RoleFile], notices: list[Notice]) -> None:
     """Say which roles have servers that they may not reach; else their sessions would be the first to."""
     for role in roles:
         if role.network or not role.mcp_servers:
@@ -24,24 +24,24 @@ def tell_of_network(roles: Iterable[Role], notices: list[Notice]) -> None:
             if is_wanted(name, role.tools) and _is_remote(settings):
                 setting = "network: true" if _is_claude(role) else "network = true"
                 message = f'role "{role.name}" may not reach its MCP server "{name}": set `{setting}` in it'
-                line = line_in_file(role.source, "mcp_servers", 0)
-                notices.append(Notice("role.needs_network", message, role.source, line, role=role.name))
+                notices.append(files[role.source].notice("role.needs_network", message, "mcp_servers"))
 
 
-def with_models_here(roles: Iterable[Role], notices: list[Notice]) -> list[Role]:
+def with_models_here(
+    roles: Iterable[Role], files: Mapping[str, RoleFile], notices: list[Notice]
+) -> list[Role]:
     """The roles where Anthropic is not configured: those of Claude Code work with whatever is."""
-    return [_without_model(role, notices) for role in roles]
+    return [_without_model(role, files, notices) for role in roles]
 
 
-def _without_model(role: Role, notices: list[Notice]) -> Role:
+def _without_model(role: Role, files: Mapping[str, RoleFile], notices: list[Notice]) -> Role:
     if not _is_claude(role) or not (role.model or "").startswith(f"{ANTHROPIC.name}:"):
         return role
     message = (
         f'role "{role.name}" asks for {role.model}, which needs {ANTHROPIC.key_variable}: '
         "it is done by the run's own model"
     )
-    line = line_in_file(role.source, "model", 0)
-    notices.append(Notice("role.model", message, role.source, line, role=role.name))
+    notices.append(files[role.source].notice("role.model", message, "model"))
     return structs.replace(role, model=None)
 
 

@@ -21,14 +21,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-from fanfold.agents.role import BUILT_IN, Notice, Role
+from fanfold.agents.role import BUILT_IN, IGNORED, Notice, Role
 from fanfold.agents.roles.builtin import ALIASES, ROLES
 from fanfold.trust.project_files import list_beneath
 
+if TYPE_CHECKING:
+    from fanfold.agents.roles.files import RoleFile
+
 MAX_FILES_PER_ROOT = 500
-IGNORED = "role file ignored: "
 
 
 class Registry:
@@ -106,9 +108,12 @@ def load_roles(
     """
     chosen: list[Role] = []
     notices: list[Notice] = []
+    files: dict[str, RoleFile] = {}
     for folder, kind in roots:
         top = project if project is not None and folder.is_relative_to(project) else None
-        _take(chosen, notices, _read_root(folder, kind, notices, top))
+        found = _read_root(folder, kind, notices, top)
+        files |= {one.role.source: one for one in found}
+        _take(chosen, notices, [one.role for one in found])
     _take(chosen, notices, list(ROLES))
     if project is not None and any(role.mcp_servers for role in chosen):
         from fanfold.agents.roles.named_servers import NamedServers
@@ -116,12 +121,12 @@ def load_roles(
         servers = NamedServers(project, notices)
         chosen = [servers.complete(role) for role in chosen]
     if any(role.pipeline for role in chosen):
-        chosen = _without_bad_stages(Registry(chosen, ALIASES, ()), chosen, notices)
+        chosen = _without_bad_stages(Registry(chosen, ALIASES, ()), chosen, files, notices)
     if any(role.source != BUILT_IN for role in chosen):  # start-up pays for every import
         from fanfold.agents.roles.needs import tell_of_network, with_models_here
 
-        tell_of_network(chosen, notices)
-        chosen = chosen if has_anthropic else with_models_here(chosen, notices)
+        tell_of_network(chosen, files, notices)
+        chosen = chosen if has_anthropic else with_models_here(chosen, files, notices)
     return Registry(chosen, ALIASES, notices, [folder for folder, _ in roots])
 
 
@@ -139,7 +144,7 @@ def role_roots(
 
 def _read_root(
     folder: Path, kind: Literal["toml", "md"], notices: list[Notice], top: Path | None
-) -> list[Role]:
+) -> list[RoleFile]:
     try:
         names = list_beneath(top or Path(folder.anchor), folder)
         files = [folder / name for name in names if name.endswith(f".{kind}")]
@@ -156,8 +161,8 @@ def _read_root(
     # Only here: most projects have no role files, and start-up pays for every import.
     from fanfold.agents.roles.files import read_role
 
-    roles = (read_role(path, kind, notices, top) for path in files[:MAX_FILES_PER_ROOT])
-    return sorted((role for role in roles if role is not None), key=_newest_first)
+    found = (read_role(path, kind, notices, top) for path in files[:MAX_FILES_PER_ROOT])
+    return sorted((one for one in found if one is not None), key=lambda one: _newest_first(one.role))
 
 
 def _take(chosen: list[Role], notices: list[Notice], root: list[Role]) -> None:
@@ -177,10 +182,10 @@ def _take(chosen: list[Role], notices: list[Notice], root: list[Role]) -> None:
             chosen.append(role)
 
 
-def _without_bad_stages(known: Registry, chosen: list[Role], notices: list[Notice]) -> list[Role]:
+def _without_bad_stages(
+    known: Registry, chosen: list[Role], files: Mapping[str, RoleFile], notices: list[Notice]
+) -> list[Role]:
     """Leave out roles whose stages name a role that cannot do a stage; only now are all roles known."""
-    from fanfold.agents.roles.files import line_in_file
-
     kept: list[Role] = []
     for role in chosen:
         problem = next(_stage_problems(known, role), None)
@@ -189,15 +194,14 @@ def _without_bad_stages(known: Registry, chosen: list[Role], notices: list[Notic
             continue
         number, message = problem
         text = f"{IGNORED}stage {number} of the pipeline: {message}"
-        line = line_in_file(role.source, "agent", number)
-        notices.append(Notice("role.invalid", text, role.source, line, role=role.name))
+        notices.append(files[role.source].notice("role.invalid", text, "agent", number))
     return kept
 
 
 def _stage_problems(known: Registry, role: Role) -> Iterator[tuple[int, str]]:
     for number, stage in enumerate(role.pipeline, 1):
-        name = stage.get("agent")
-        if not isinstance(name, str):
+        name = stage.agent
+        if name is None:
             continue
         other = known.find(name)
         if other is None:

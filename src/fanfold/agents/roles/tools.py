@@ -11,15 +11,19 @@ Rules
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-
-from msgspec import Struct
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from itertools import accumulate
+from typing import NamedTuple
 
 from fanfold.agents.toolbox.schemas import ALIASES, BY_NAME
+from fanfold.text import tree
+from fanfold.text.diagnostics import Span
+from fanfold.text.notes import Notes
+from fanfold.text.tree import Node, Scalar
 
 _SERVED = "mcp__"
 _WHOLE = ("", "*", "**")
-_NOTHING = ("", "~", "null")
 _UNSAFE = re.compile(r"[^A-Za-z0-9_-]")
 _NAME = re.compile(r"[^,(]+(?:\([^)]*\)?)?")
 _NEAR = 0.75
@@ -37,86 +41,89 @@ _FILE_CHANGES = frozenset(name for name, spec in BY_NAME.items() if spec.mutates
 _NAMED_ELSEWHERE = frozenset(ALIASES.values())
 
 
-class Remark(Struct, frozen=True):
-    """Something to say about a key of a role file, at the line where `word` stands."""
+class _Word(NamedTuple):
+    """A tool as a file names it, and where."""
 
-    message: str
-    key: str
-    word: str
-    warning: bool = False
+    text: str
+    span: Span
 
 
-def toml_tools(values: dict[str, object], said: list[Remark]) -> None:
-    """Keep of a list of tools those that are here."""
-    tools = values.get("tools")
-    if isinstance(tools, list) and all(isinstance(tool, str) for tool in tools):
-        values["tools"] = _here([str(tool) for tool in tools], said, ours=True)
+def toml_tools(tools: Sequence[Scalar], notes: Notes) -> list[str] | None:
+    """Of a list of tools those that are here; None when all are meant."""
+    return _here([_Word(tool.text, (tool.start, tool.end)) for tool in tools], notes, ours=True)
 
 
-def claude_tools(values: dict[str, object], said: list[Remark]) -> None:
-    """The tools of a Claude Code agent: what it allows, less what it disallows."""
-    disallowed = values.pop("disallowedTools", None)
-    if "tools" in values:
-        tools = values["tools"]
-        if isinstance(tools, str | list):
-            # A key without a value narrows nothing; an empty list says that there are none.
-            values["tools"] = None if tools in _NOTHING else _here(_split(tools), said, ours=False)
-    if disallowed is not None and disallowed not in _NOTHING:
-        tools = values.get("tools")
-        allowed = [str(tool) for tool in tools] if isinstance(tools, list) else _everything(values)
-        values["tools"] = _without(allowed, _split(disallowed), said)
+def claude_tools(
+    tools: Node | None, disallowed: Node | None, servers: Iterable[str], notes: Notes
+) -> list[str] | None:
+    """The tools of a Claude Code agent: what it allows, less what it disallows; None: all there are."""
+    allowed = None if tools is None else _here(_split(tools), notes, ours=False)
+    if disallowed is None:
+        return allowed
+    everything = [*BY_NAME, *(f"{_SERVED}{name}" for name in servers)]
+    return _without(everything if allowed is None else allowed, _split(disallowed), notes)
 
 
-def only_reads(tools: object) -> bool:
+def only_reads(tools: Sequence[str] | None) -> bool:
     """Whether a list of tools has none that may change something."""
-    if not isinstance(tools, list):
+    if tools is None:
         return False
-    names = [str(tool) for tool in tools]
-    return not any(name.startswith(_SERVED) or _changes(ALIASES.get(name, name)) for name in names)
+    return not any(name.startswith(_SERVED) or _changes(ALIASES.get(name, name)) for name in tools)
 
 
 def _changes(name: str) -> bool:
     return name in BY_NAME and BY_NAME[name].mutates
 
 
-def _split(tools: object) -> list[str]:
-    """Names with their patterns, in which commas may stand too."""
-    text = ",".join(map(str, tools)) if isinstance(tools, list) else str(tools)
-    return [word for found in _NAME.findall(text) if (word := found.strip())]
+def _split(node: Node) -> list[_Word]:
+    """Names with their patterns, in which commas may stand too, also between the items of a list."""
+    items = node.items if isinstance(node, tree.Sequence) else [node]
+    scalars = [item for item in items if isinstance(item, Scalar)]
+    text = ",".join(scalar.text for scalar in scalars)
+    begins = [0, *accumulate(len(scalar.text) + 1 for scalar in scalars)]
+    words = []
+    for found in _NAME.finditer(text):
+        word = found[0].strip()
+        if word:
+            at = found.start() + len(found[0]) - len(found[0].lstrip())
+            number = bisect_right(begins, at) - 1
+            start = at - begins[number]
+            words.append(_Word(word, scalars[number].span(start, start + len(word))))
+    return words
 
 
-def _here(words: list[str], said: list[Remark], *, ours: bool) -> list[str] | None:
+def _here(words: Sequence[_Word], notes: Notes, *, ours: bool) -> list[str] | None:
     """Those of the named tools that are here; None when all are meant."""
     kept: list[str] = []
     for word in words:
-        name, pattern = _parts(word)
+        name, pattern = _parts(word.text)
         if name == "*":
             return None
         if not _is_known(name):
-            said.append(_unknown(name, "tools", ours=ours))
+            _tell_unknown(name, word, notes, ours=ours)
         elif pattern not in _WHOLE:
-            message = f'"{word}" narrows a tool, which cannot be done here: the role does without {name}'
-            said.append(Remark(message, "tools", word))
+            message = f'"{word.text}" narrows a tool, which cannot be done here: the role does without {name}'
+            notes.note("role.note", message, word.span)
         else:
             kept.append(name)
     return kept
 
 
-def _without(allowed: list[str], words: list[str], said: list[Remark]) -> list[str]:
+def _without(allowed: list[str], words: Sequence[_Word], notes: Notes) -> list[str]:
     left = allowed
     for word in words:
-        name, pattern = _parts(word)
+        name, pattern = _parts(word.text)
         if name == "*":
             return []
         if not _is_known(name):
-            said.append(_unknown(name, "disallowedTools", ours=False))
+            _tell_unknown(name, word, notes, ours=False)
             continue
         taken = [tool for tool in left if _is_taken(tool, name)]
         left = [tool for tool in left if tool not in taken]
         more = pattern not in _WHOLE or any(_plain(name).startswith(f"{_plain(tool)}__") for tool in taken)
         if more and taken:
-            message = f'"{word}" is part of a tool, and only all of it can go: the role does without '
-            said.append(Remark(message + ", ".join(taken), "disallowedTools", word))
+            message = f'"{word.text}" is part of a tool, and only all of it can go: the role does without '
+            notes.note("role.note", message + ", ".join(taken), word.span)
     return left
 
 
@@ -132,11 +139,6 @@ def _is_taken(tool: str, name: str) -> bool:
     return mine == gone or follows
 
 
-def _everything(values: Mapping[str, object]) -> list[str]:
-    servers = values.get("mcp_servers")
-    return [*BY_NAME, *(f"{_SERVED}{name}" for name in (servers if isinstance(servers, dict) else {}))]
-
-
 def _parts(word: str) -> tuple[str, str]:
     name, _, pattern = word.partition("(")
     return name.strip(), pattern.removesuffix(")").strip()
@@ -150,15 +152,17 @@ def _is_known(name: str) -> bool:
     return name in BY_NAME or name in ALIASES or name.startswith(_SERVED)
 
 
-def _unknown(name: str, key: str, *, ours: bool) -> Remark:
+def _tell_unknown(name: str, word: _Word, notes: Notes, *, ours: bool) -> None:
     """Typing mistakes are warnings; tools of other programs are as they should be, and only noted."""
     shown = name[:MAX_WORD]
     near = None if name in _ELSEWHERE else _nearest(shown)
     if near is not None:
-        return Remark(f'there is no tool "{shown}"; did you mean "{near}"?', key, name, warning=True)
-    if ours and name not in _ELSEWHERE:
-        return Remark(f'there is no tool "{shown}"', key, name, warning=True)
-    return Remark(f'"{shown}" is a tool of another program, and not here', key, name)
+        message = f'there is no tool "{shown}"; did you mean "{near}"?'
+        notes.warning("role.unknown_tool", message, word.span)
+    elif ours and name not in _ELSEWHERE:
+        notes.warning("role.unknown_tool", f'there is no tool "{shown}"', word.span)
+    else:
+        notes.note("role.note", f'"{shown}" is a tool of another program, and not here', word.span)
 
 
 def _nearest(name: str) -> str | None:

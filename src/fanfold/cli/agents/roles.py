@@ -44,7 +44,7 @@ def _say_list(found: RoleList, colour: bool) -> None:
 
 def _say_notices(notices: Iterable[RoleNotice]) -> None:
     for notice in notices:
-        place = f"{plain(notice.file)}:{notice.line}"
+        place = f"{plain(notice.file)}:{notice.line}:{notice.column}"
         sys.stderr.write(f"{notice.severity or 'warning'}: {place}: {plain(notice.message)}\n")
 
 

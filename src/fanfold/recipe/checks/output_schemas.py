@@ -11,6 +11,7 @@ from fanfold.text import parse
 from fanfold.text.json_schema import schema_problem
 from fanfold.text.notes import Notes
 from fanfold.text.parse import Node, Scalar, plain
+from fanfold.text.tree import find
 
 _REFERRING = frozenset({"$ref", "$dynamicRef", "$recursiveRef"})
 
@@ -22,7 +23,7 @@ def read_schema(node: Node, notes: Notes) -> JSON:
         return schema
     problem = schema_problem(schema)
     if problem is not None:
-        where = _walk(node, problem.path)
+        where = find(node, problem.path)
         notes.error("recipe.bad_schema", f"not a JSON Schema: {problem.message}", where)
     return schema
 
@@ -42,17 +43,3 @@ def _refuse_remote(node: Node, notes: Notes) -> bool:
             else:
                 refused |= _refuse_remote(value, notes)
     return refused
-
-
-def _walk(node: Node, path: tuple[str | int, ...]) -> Node:
-    """The node at a path of keys and indexes, or the deepest one that exists."""
-    for part in path:
-        inner: Node | None = None
-        if isinstance(node, parse.Mapping) and isinstance(part, str):
-            inner = node.get(part)
-        elif isinstance(node, parse.Sequence) and isinstance(part, int) and part < len(node.items):
-            inner = node.items[part]
-        if inner is None:
-            break
-        node = inner
-    return node

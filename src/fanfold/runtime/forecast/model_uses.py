@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from msgspec import Struct
 
 from fanfold.agents.backend_registry import MODEL
-from fanfold.agents.role import Role
+from fanfold.agents.role import DEFAULT_MODEL, Role, Stage
 from fanfold.kernel.plan import GroupAction, Plan, Step, WorkflowAction
 from fanfold.recipe.types.agent import AgentBody
 from fanfold.recipe.types.body import find_body
@@ -54,7 +54,7 @@ def _of_no_step(plan: Plan, frozen: Frozen) -> Iterator[tuple[str, Role]]:
         return
     bodies = [find_body(AgentBody, step) for _, step in _steps(plan, plan)]
     named = {said.role for said in bodies if said is not None}
-    stages = {str(stage.get("agent")) for role in frozen.roles.values() for stage in role.pipeline}
+    stages = {stage.agent for role in frozen.roles.values() for stage in role.pipeline}
     for name, role in frozen.roles.items():
         if name not in named and name not in stages:
             yield name, role
@@ -77,16 +77,16 @@ def _of_role(where: str, model: str | None, role: Role, frozen: Frozen, name: st
     """What a role uses when it is given `model`: its stages may name others and not need that one."""
     if frozen.backend_of(role) != MODEL:
         return
-    stages = role.pipeline or ({"model": True},)
-    loops = max(1, sum("tool" not in stage for stage in stages))
+    stages = role.pipeline or (Stage(model=DEFAULT_MODEL),)
+    loops = max(1, sum(stage.tool is None for stage in stages))
     for number, stage in enumerate(stages, 1):
-        asked, agent = stage.get("model"), stage.get("agent")
-        if asked is True or asked == "default":
+        if stage.model == DEFAULT_MODEL:
             yield ModelUse(model=model, where=where, role=name, loops=loops)
-        elif isinstance(asked, str):
-            yield ModelUse(model=asked, where=f'stage {number} of role "{role.name}"', role=name, loops=loops)
-        elif isinstance(agent, str):
-            yield from _of_stage_role(frozen.roles[agent], where, frozen, name, loops)
+        elif stage.model is not None:
+            place = f'stage {number} of role "{role.name}"'
+            yield ModelUse(model=stage.model, where=place, role=name, loops=loops)
+        elif stage.agent is not None:
+            yield from _of_stage_role(frozen.roles[stage.agent], where, frozen, name, loops)
     for fallback in role.fallback_models:
         where = f'a fallback of role "{role.name}"'
         yield ModelUse(model=fallback, where=where, role=name, loops=loops, fallback=True)

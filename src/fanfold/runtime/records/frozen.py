@@ -108,8 +108,8 @@ def with_stages(roles: dict[str, Role], find: Callable[[str], Role | None]) -> d
     found = dict(roles)
     for role in roles.values():
         for stage in role.pipeline:
-            name = stage.get("agent")
-            if isinstance(name, str) and name not in found:
+            name = stage.agent
+            if name is not None and name not in found:
                 other = find(name)
                 if other is None:
                     message = f"the checked role {role.name} names the unknown role {name}"

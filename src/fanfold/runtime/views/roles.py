@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from msgspec import UNSET, Struct, UnsetType
 
-from fanfold.agents.role import Notice, Role
+from fanfold.agents.role import DEFAULT_MODEL, Notice, Role, Stage
 
 
 class RoleNotice(Struct, frozen=True):
@@ -16,6 +14,8 @@ class RoleNotice(Struct, frozen=True):
     message: str
     file: str
     line: int
+    column: int
+    help: str
     severity: str | UnsetType = UNSET
 
 
@@ -69,10 +69,11 @@ def role_document(role: Role, name: str, notices: list[RoleNotice] | UnsetType =
 
 def role_notice(notice: Notice, *, with_severity: bool = False) -> RoleNotice:
     severity = notice.severity if with_severity else UNSET
-    return RoleNotice(notice.code, notice.message, notice.file, notice.line, severity)
+    return RoleNotice(
+        notice.code, notice.message, notice.file, notice.line, notice.column, notice.help, severity
+    )
 
 
-def _stage(stage: Mapping[str, object]) -> str:
-    kind = next(kind for kind in ("model", "tool", "agent") if kind in stage)
-    what = stage[kind]
-    return kind if what is True or what == "default" else f"{kind} {what}"
+def _stage(stage: Stage) -> str:
+    what = stage.model or stage.tool or stage.agent
+    return stage.kind if what == DEFAULT_MODEL else f"{stage.kind} {what}"

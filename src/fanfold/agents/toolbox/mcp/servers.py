@@ -19,7 +19,7 @@ import ipaddress
 import os
 import re
 import shlex
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -34,7 +34,6 @@ STARTUP_TIMEOUT_S = 10.0
 TOOL_TIMEOUT_S = 60.0
 MAX_TIMEOUT_S = 3_600.0
 MAX_SERVERS = 32
-MAX_DEPTH = 32
 
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
 _HTTP_TYPES = frozenset({"http", "streamable-http", "streamable_http", "streamablehttp", "remote", "sse"})
@@ -93,50 +92,6 @@ def servers_of(value: object) -> dict[str, dict[str, Any]]:
         else:
             found[str(item)] = {}
     return found
-
-
-def servers_in_front_matter(text: str) -> dict[str, dict[str, Any]]:
-    """The servers of a role that is a markdown file; raises `ValueError` when they cannot be read.
-
-    Front matter is read without YAML, because people rarely quote (see `front_matter`). What stands below
-    `mcpServers:` is nested, and copied from the documentation of servers: that is YAML. Its scalars are taken
-    as texts, since a variable may be called `ON` and have the value `no`.
-    """
-    import yaml
-
-    block = _block_of(text.splitlines(), re.compile(r"(?:mcpServers|mcp_servers)\s*:(?:\s|$)"))
-    loader: Any = getattr(yaml, "CBaseLoader", yaml.BaseLoader)
-    try:
-        _check_tokens(type(token).__name__ for token in yaml.scan(block, loader))
-        value = yaml.load(block, loader) or {}  # noqa: S506 - it makes texts, lists and maps alone
-    except yaml.YAMLError as error:
-        problem = getattr(error, "problem", None) or "broken"
-        raise ValueError(f"mcpServers is not valid YAML: {problem}") from None
-    named = next(iter(value.values()), None)
-    return {} if named in ("null", "~") else servers_of(named)
-
-
-def _check_tokens(names: Iterable[str]) -> None:
-    """Refuse what is small to write and large to hold: aliases, and nesting without an end."""
-    depth = 0
-    for name in names:
-        depth += name.endswith(("SequenceStartToken", "MappingStartToken"))
-        depth -= name.endswith(("SequenceEndToken", "MappingEndToken", "BlockEndToken"))
-        if name in ("AnchorToken", "AliasToken"):
-            raise ValueError("anchors and aliases are not read in mcpServers")
-        if depth > MAX_DEPTH:
-            raise ValueError("mcpServers is nested too deeply")
-
-
-def _block_of(lines: list[str], key: re.Pattern[str]) -> str:
-    """The lines of one key of a front matter, with everything indented below it."""
-    ends = [number for number, line in enumerate(lines) if line.rstrip() == "---"][:2]
-    inside = lines[ends[0] + 1 : ends[1]] if len(ends) == 2 else []
-    start = next((number for number, line in enumerate(inside) if key.match(line)), len(inside))
-    end = start + 1
-    while end < len(inside) and (not inside[end].strip() or inside[end][0] in " \t-#]}"):
-        end += 1
-    return "\n".join(inside[start:end])
 
 
 def read_server(name: str, settings: Mapping[str, Any], environment: Mapping[str, str]) -> Server | None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from fanfold.agents.role import Role
-from fanfold.agents.roles.registry import IGNORED, Registry
+from fanfold.agents.role import IGNORED, Role
+from fanfold.agents.roles.registry import Registry
 from fanfold.errors import AuthorError, NotFoundError
 from fanfold.runtime.operations.project import Project
 from fanfold.runtime.views.roles import RoleDocument, RoleList, role_document, role_notice

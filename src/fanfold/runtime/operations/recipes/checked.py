@@ -85,10 +85,11 @@ def check_recipes(project: Project, refs: Sequence[str]) -> list[CheckedRecipe]:
 
 def role_warnings(project: Project) -> list[Diagnostic]:
     """Role files that are shadowed or cannot be used; part of every report, since steps rely on them."""
+    found = [notice for notice in project.roles.notices if notice.severity == "warning"]
+    places = [Position(notice.line, notice.column) for notice in found]
     return [
-        Diagnostic(n.code, "warning", n.message, n.file, Range(Position(n.line, 1), Position(n.line, 1)))
-        for n in project.roles.notices
-        if n.severity == "warning"
+        Diagnostic(one.code, "warning", one.message, one.file, Range(at, at), one.help)
+        for one, at in zip(found, places, strict=True)
     ]
 
 

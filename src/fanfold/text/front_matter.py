@@ -1,0 +1,143 @@
+"""Front matter: the `---` block of keys at the top of a markdown file, as the same tree as a recipe's.
+
+People write such blocks by hand and rarely quote (`description: Use when: tests fail`), which YAML refuses.
+So a block that is YAML is read as YAML; in any other, each key is read by itself, and what is text to people
+is text. What neither way can make sense of is kept as text and told in `unread`, for whoever needs that key.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from fanfold.text.diagnostics import Diagnostic, Report, Source, Span
+from fanfold.text.parse import Format, decode, parse
+from fanfold.text.positions import lines_of
+from fanfold.text.scalars import character_map, resolve
+from fanfold.text.tree import Mapping, Node, Scalar
+
+MAX_KEYS = 100
+_KEY = re.compile(r"([A-Za-z_][\w-]*)[ \t]*:(?:[ \t]+|$)")
+_FENCE = re.compile(r"---[ \t]*$")
+_STRUCTURED = ("[", "{", '"', "'", "|", ">")
+
+
+class FrontMatter(NamedTuple):
+    """A file with front matter; without a `tree` it has none that can be read."""
+
+    tree: Mapping | None
+    body: str
+    source: Source
+    report: Report
+    unread: dict[str, Diagnostic]
+    """By key: why its value could only be taken as text."""
+
+
+def parse_front_matter(data: bytes, file: str, form: Format) -> FrontMatter:
+    """Read one file.
+
+    >>> found = parse_front_matter(b"---\\ntools: [Read, Grep]\\n---\\nLook.", "a.md", Format(name="role"))
+    >>> found.tree.get("tools").items[1].text, found.body
+    ('Grep', 'Look.')
+    """
+    report = Report(form.name)
+    source = decode(data, file, form, report)
+    fences = _fences(source, report) if report.ok else None
+    if fences is None:
+        return FrontMatter(None, "", source, report, {})
+    start, end, rest = fences
+    body = source.text[rest:]
+    whole = _read(source, (start, end), form)
+    if isinstance(whole, Mapping):
+        return FrontMatter(whole, body, source, report, {})
+    unread: dict[str, Diagnostic] = {}
+    entries: list[tuple[Scalar, Node]] = []
+    for key, span in _chunks(source, start, end, report):
+        found = _value(source, key, span, form)
+        if isinstance(found, Diagnostic):
+            unread[key.text] = found
+            found = _text(source, key.end, span[1])
+        entries.append((key, found))
+    return FrontMatter(Mapping(entries, start, end), body, source, report, unread)
+
+
+def _fences(source: Source, report: Report) -> tuple[int, int, int] | None:
+    """Where the block begins and ends, and where the text below begins."""
+    lines = lines_of(source.text, 0, len(source.text))
+    first = next(lines, (0, 0, 0))
+    if not _FENCE.match(source.text[: first[1]]):
+        report.error(".syntax", 'the file must begin with a "---" line', source, (0, first[1]))
+        return None
+    for start, end, after in lines:
+        if _FENCE.match(source.text[start:end]):
+            return first[2], start, after
+    last = len(source.text.rstrip())
+    report.error(".syntax", 'the front matter is not closed by a "---" line', source, (last, last))
+    return None
+
+
+def _chunks(source: Source, start: int, end: int, report: Report) -> list[tuple[Scalar, Span]]:
+    """Each key with the lines that belong to it: its own, and those below that are indented or items."""
+    found: dict[str, tuple[Scalar, Span]] = {}
+    current = ""
+    for at, stop, after in lines_of(source.text, start, end):
+        line = source.text[at:stop]
+        key = _KEY.match(line)
+        if current and (not line.strip() or line[0] in " \t-#]}"):
+            found[current] = (found[current][0], (found[current][1][0], after))
+        elif not line.strip() or line.lstrip().startswith("#"):
+            continue
+        elif key is None:
+            report.error(".syntax", 'expected "key: value"', source, (at, stop))
+        elif key[1] in found:
+            line_before = source.position(found[key[1]][0].start).line
+            message = f'key "{key[1]}" is already given at line {line_before}'
+            report.error(".duplicate_key", message, source, (at, at + key.end(1)), "remove one of them")
+        elif len(found) == MAX_KEYS:
+            report.error(".too_large", f"more than {MAX_KEYS} keys", source, (at, stop))
+            break
+        else:
+            current = key[1]
+            word = Scalar(current, current, at, at + key.end(1), "", source.text)
+            found[current] = (word, (at, after))
+    return list(found.values())
+
+
+def _value(source: Source, key: Scalar, span: Span, form: Format) -> Node | Diagnostic:
+    """The value of one key: what is text to a person is text, anything else is YAML."""
+    rest = source.text[key.end + 1 : span[1]].lstrip(" \t")
+    structured = rest.startswith(_STRUCTURED) and not rest.startswith("{{")
+    if not structured and rest[:1] not in ("\n", "\r", "#", ""):
+        return _text(source, key.end, span[1])
+    read = _read(source, span, form)
+    if isinstance(read, Mapping):
+        return read.entries[0][1]
+    return read
+
+
+def _read(source: Source, span: Span, form: Format) -> Mapping | Diagnostic:
+    """A part of the file as YAML, at its place: what stands before it is blanked."""
+    written = source.text[span[0] : span[1]]
+    if not written.strip():
+        return Mapping([], *span)
+    before = re.sub(r"[^\r\n]", " ", source.text[: span[0]])
+    tree, _, report = parse((before + written).encode(), source.file, form)
+    if isinstance(tree, Mapping) and report.ok:
+        return tree
+    if report.ok:
+        report.error(".syntax", "this is no list of keys", source, span)
+    return report.diagnostics[0]
+
+
+def _text(source: Source, colon: int, end: int) -> Scalar:
+    """What was written behind the colon, its lines joined."""
+    start = source.text.index(":", colon) + 1
+    written = source.text[start:end]
+    start += len(written) - len(written.lstrip())
+    end = start + len(written.strip())
+    text = "".join(char for char, _, _ in character_map(source.text, start, end, "", ""))
+    try:
+        value = resolve(text)
+    except ValueError:
+        value = text
+    return Scalar(value, text, start, end, "", source.text)
