@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from msgspec import UNSET, Struct, UnsetType
+from msgspec import UNSET, Struct, UnsetType, convert, structs
 
 from fanfold.agents.role import DEFAULT_MODEL, Notice, Role, Stage
 
@@ -32,6 +32,8 @@ class RoleDocument(Struct, frozen=True):
     fallback_models: tuple[str, ...]
     tools: tuple[str, ...] | None
     max_turns: int | None
+    backend: str | None
+    command: tuple[str, ...]
     network: bool
     mcp_servers: tuple[str, ...]
     stages: tuple[str, ...]
@@ -47,24 +49,15 @@ class RoleList(Struct, frozen=True):
 
 def role_document(role: Role, name: str, notices: list[RoleNotice] | UnsetType = UNSET) -> RoleDocument:
     """A role under the name by which it was found."""
-    return RoleDocument(
-        name=name,
-        description=role.description,
-        version=role.version,
-        read_only=role.read_only,
-        sandbox_mode=role.sandbox_mode,
-        model=role.model,
-        model_reasoning_effort=role.reasoning_effort,
-        fallback_models=role.fallback_models,
-        tools=role.tools,
-        max_turns=role.max_turns,
-        network=role.network,
-        mcp_servers=tuple(role.mcp_servers),
-        stages=tuple(map(_stage, role.pipeline)),
-        source=role.source,
-        instructions=role.instructions,
-        notices=notices,
-    )
+    said = {
+        **structs.asdict(role),
+        "name": name,
+        "read_only": role.read_only,
+        "model_reasoning_effort": role.reasoning_effort,
+        "mcp_servers": tuple(role.mcp_servers),
+        "stages": tuple(map(_stage, role.pipeline)),
+    }
+    return structs.replace(convert(said, RoleDocument), notices=notices)
 
 
 def role_notice(notice: Notice, *, with_severity: bool = False) -> RoleNotice:
