@@ -69,6 +69,9 @@ class AgentBody(Body, frozen=True, omit_defaults=True, gc=False):
     def traits(self) -> Traits:
         return Traits(role=self.agent, continues=self.continue_from)
 
+    def roles(self) -> tuple[str, ...]:
+        return (self.role,)
+
 
 class AgentGrammar(LeafGrammar[AgentBody]):
     body = AgentBody

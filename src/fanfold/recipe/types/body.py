@@ -25,6 +25,10 @@ class Body(Struct, frozen=True, omit_defaults=True, gc=False):
         workspace = self.syntax.workspace
         return PLAIN if workspace == PLAIN.workspace else Traits(workspace=workspace)
 
+    def roles(self) -> tuple[str, ...]:
+        """The roles that may come to work for it; they are frozen with the run."""
+        return ()
+
     def action(self) -> LeafAction:
         """The action of a step that says this."""
         # By way of JSON, so that a plan that was just compiled equals one that was read.

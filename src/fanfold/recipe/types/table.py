@@ -5,12 +5,14 @@ A type that is added here is read, checked, offered by the schema for editors an
 
 from __future__ import annotations
 
+from fanfold.kernel.plan import Step
 from fanfold.recipe.language.step_syntax import StepSyntax, step_shape
 from fanfold.recipe.types.agent import AgentGrammar
 from fanfold.recipe.types.approval import ApprovalGrammar
+from fanfold.recipe.types.body import read_body
 from fanfold.recipe.types.command import CommandGrammar
 from fanfold.recipe.types.function import FunctionGrammar
-from fanfold.recipe.types.grammar import StepGrammar
+from fanfold.recipe.types.grammar import LeafGrammar, StepGrammar
 from fanfold.recipe.types.structure import GroupGrammar, WorkflowGrammar
 from fanfold.text.shapes import Shape
 
@@ -52,3 +54,9 @@ STEPS = StepTable(
     ApprovalGrammar(),
     GroupGrammar(),
 )
+
+
+def roles_of(step: Step) -> tuple[str, ...]:
+    """The roles that may come to work for a step of a plan, as it names them."""
+    grammar = STEPS.grammars.get(step.type)
+    return read_body(grammar.body, step).roles() if isinstance(grammar, LeafGrammar) else ()

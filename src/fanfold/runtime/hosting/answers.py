@@ -28,15 +28,11 @@ from fanfold.kernel.lifecycle import COMPLETED, FAILED, SKIPPED, UNSUCCESSFUL
 from fanfold.kernel.nodes import Call, Composite, Loop, Map, Node, Run, Scope, State
 from fanfold.kernel.plan import JSON, GroupAction, Output, WorkflowAction
 from fanfold.recipe.inputs import bind_inputs
-from fanfold.recipe.types.approval import ApprovalBody
-from fanfold.recipe.types.body import read_body
 from fanfold.runtime.records.ids import new_run_id
 from fanfold.runtime.records.memory import Memory
 from fanfold.runtime.records.outputs import check_output
 from fanfold.runtime.records.subagents import is_agent, subagent_event
 from fanfold.runtime.records.values import Values, failure_value, last_iteration
-from fanfold.runtime.steps.agent import AgentJob
-from fanfold.runtime.steps.approval import Question
 from fanfold.runtime.steps.decisions import (
     UNDECIDABLE,
     condition_holds,
@@ -45,9 +41,9 @@ from fanfold.runtime.steps.decisions import (
     sets_of,
     undecided,
 )
-from fanfold.runtime.steps.registry import Unrenderable, prepare
+from fanfold.runtime.steps.registry import Unrenderable, prepare, type_of
 from fanfold.runtime.steps.rendering import value_of
-from fanfold.runtime.steps.step_type import Job
+from fanfold.runtime.steps.step_type import Job, Question, Settled, Timer
 from fanfold.runtime.steps.workflow import CallJob
 from fanfold.store.blobs import Blobs
 from fanfold.text.excerpts import shorten
@@ -156,14 +152,24 @@ class Answers:
                 )
         if job.performed:
             self.jobs.append((command, job))
-        if node.step.traits.role is not None:
-            task = job.prompt if isinstance(job, AgentJob) else ""
-            task = shorten(task, TASK_CHARS)
-            return subagent_event(node, "started", command.attempt, command.execution, task)
+        return self._begun(command, node, job)
+
+    def _begun(self, command: Start, node: Node, job: Job) -> Data:
+        step, attempt, execution = command.step, command.attempt, command.execution
+        if isinstance(job, Settled):
+            failure = check_output(node, job.output)
+            if failure is not None:
+                return StepEvent(step, FAILED, attempt, execution, error=failure)
+            return StepEvent(step, COMPLETED, attempt, execution, self._blobs.put(job.output))
         if isinstance(job, Question):
             asked = shorten(f"{job.question}\n\n{job.show}".rstrip(), QUESTION_CHARS)
-            return StepEvent(command.step, "waiting", command.attempt, command.execution, summary=asked)
-        return StepEvent(command.step, "started", command.attempt, command.execution)
+            return StepEvent(step, "waiting", attempt, execution, summary=asked)
+        if isinstance(job, Timer):
+            return StepEvent(step, "waiting", attempt, execution, due_at=job.due_at)
+        if is_agent(node):
+            task = shorten(type_of(node.step).task(job), TASK_CHARS)
+            return subagent_event(node, "started", attempt, execution, task)
+        return StepEvent(step, "started", attempt, execution)
 
     def _start_child(self, command: Start, node: Node, job: CallJob) -> StepEvent:
         action = node.step.action
@@ -178,7 +184,7 @@ class Answers:
         return StepEvent(command.step, "started", command.attempt, command.execution, child_run_id=child)
 
     def _retrying(self, command: Retry, node: Node) -> Data:
-        if node.step.traits.role is not None:
+        if is_agent(node):
             task = self._memory.tasks.get((command.run, command.step), "")
             return subagent_event(node, "retrying", command.attempt, 0, task, retry_at=command.retry_at)
         return StepEvent(command.step, "retrying", command.attempt, retry_at=command.retry_at)
@@ -186,7 +192,7 @@ class Answers:
     def _conclude(self, command: Conclude, node: Node) -> Data:
         status, error, output = command.status, command.error, None
         if status == COMPLETED:
-            value, failure = self._folded(node, command.reason)
+            value, failure = self._folded(node)
             if failure is None and isinstance(node, Scope | Call):
                 failure = check_output(node, value)  # maps and loops: each instance was checked itself
             if failure is not None and isinstance(node, Composite):
@@ -202,8 +208,8 @@ class Answers:
             command.step, status, node.attempt, node.execution, output, error=error, reason=command.reason
         )
 
-    def _folded(self, node: Node, reason: str) -> tuple[JSON, Failure | None]:
-        """The output of a composite from those of its children; of an approval from its default."""
+    def _folded(self, node: Node) -> tuple[JSON, Failure | None]:
+        """The output of a composite from those of its children; of a step whose time is over, its default."""
         if isinstance(node, Map):
             return [self._item_output(child) for child in node.children], None
         if isinstance(node, Loop):
@@ -214,8 +220,8 @@ class Answers:
             return (self._blobs.get(child.output) if child.output is not None else None), None
         if isinstance(node, Scope):
             return self._scope_output(node)
-        default = read_body(ApprovalBody, node.step).default
-        return {"decision": default, "by": reason, "comment": None, "edited": None}, None
+        kind = type_of(node.step)
+        return kind.at_timeout(kind.read(node.step)), None
 
     def _item_output(self, child: Node) -> JSON:
         if child.status in UNSUCCESSFUL:

@@ -17,13 +17,11 @@ from msgspec import Struct
 
 from fanfold.agents.redaction import MARK
 from fanfold.errors import AuthorError, NotFoundError
-from fanfold.kernel.events import CancelRequested, Evidence, Failure, PauseRequested, StepEvent
+from fanfold.kernel.events import CancelRequested, Evidence, PauseRequested, StepEvent
 from fanfold.kernel.lifecycle import COMPLETED, FAILED, PAUSED, RUN_TERMINAL, RUNNING, TERMINAL, WAITING
 from fanfold.kernel.nodes import Node, State
 from fanfold.kernel.plan import JSON
 from fanfold.kernel.state import find_node
-from fanfold.recipe.types.approval import ApprovalBody
-from fanfold.recipe.types.body import read_body
 from fanfold.runtime.hosting.children import (
     AddRequest,
     CloseRequest,
@@ -33,6 +31,8 @@ from fanfold.runtime.hosting.children import (
 )
 from fanfold.runtime.hosting.run_tree import RunTree
 from fanfold.runtime.records.memory import ChangedPath
+from fanfold.runtime.steps.registry import answer
+from fanfold.runtime.steps.step_type import Reply
 from fanfold.store.protocol import Request
 
 
@@ -101,19 +101,19 @@ def this_person() -> str:
 # Checks
 
 
-def check_answer(tree: RunTree, answer: AnswerRequest) -> None:
+def check_answer(tree: RunTree, request: AnswerRequest) -> None:
     """Whether the log as it is now takes this answer; says what is wrong otherwise."""
-    _check_choice(_find_approval(tree.state, answer.path), answer.decision)
+    answer(_find_asking(tree.state, request.path), _reply(request))
 
 
-def _find_approval(state: State, path: str) -> Node:
-    """The open approval at a tree path."""
+def _find_asking(state: State, path: str) -> Node:
+    """The step at a tree path, which waits for a person."""
     node = find_node(state, path)
     if node is None:
         raise NotFoundError(
             "step.not_found", f"this run has no step {path}", hint="fanfold inspect RUN --steps"
         )
-    if node.step.type != ApprovalBody.syntax.name:
+    if node.step.traits.waits != "person":
         raise AuthorError("approval.not_one", f"{path} is not an approval but a {node.step.type} step")
     if node.status in TERMINAL:
         raise AuthorError("approval.closed", f"{path} is {node.status} already")
@@ -122,14 +122,8 @@ def _find_approval(state: State, path: str) -> Node:
     return node
 
 
-def _check_choice(node: Node, decision: str) -> None:
-    choices = read_body(ApprovalBody, node.step).choices
-    if choices and decision not in choices:
-        raise AuthorError(
-            "approval.bad_choice",
-            f"{node.path} cannot be answered with {decision!r}",
-            hint=f"choose one of: {', '.join(choices)}",
-        )
+def _reply(request: AnswerRequest) -> Reply:
+    return Reply(request.decision, request.by, request.comment, request.edited)
 
 
 def check_recorded(tree: RunTree, answer: AnswerRequest) -> None:
@@ -195,28 +189,14 @@ def note_applied(tree: RunTree, run: str, applied: AppliedRequest, at: int) -> N
         tree.report(run, at, Evidence("workspace_event", {"what": "apply", **told}))
 
 
-def _answer(tree: RunTree, answer: AnswerRequest, at: int) -> None:
-    """Fold a person's answer in, unless the approval is not open any more."""
+def _answer(tree: RunTree, request: AnswerRequest, at: int) -> None:
+    """Fold a person's answer in, unless nobody is asked any more."""
     try:
-        check_answer(tree, answer)
+        node = _find_asking(tree.state, request.path)
+        outcome = answer(node, _reply(request))
     except (AuthorError, NotFoundError):
         return
-    node = find_node(tree.state, answer.path)
-    assert node is not None
-    output = tree.blobs.put(
-        {
-            "decision": answer.decision,
-            "by": answer.by,
-            "comment": answer.comment,
-            "edited": answer.edited,
-        }
-    )
-    if answer.decision == "reject" and not read_body(ApprovalBody, node.step).choices:
-        message = answer.comment or f"{answer.by} rejected {node.path}"
-        failure = Failure(
-            "permission", "approval.rejected", message, "", False, node.path, attempt=node.attempt
-        )
-        data = StepEvent(node.path, FAILED, node.attempt, node.execution, output, error=failure)
-    else:
-        data = StepEvent(node.path, COMPLETED, node.attempt, node.execution, output)
+    word = COMPLETED if outcome.error is None else FAILED
+    output = tree.blobs.put(outcome.output)
+    data = StepEvent(node.path, word, node.attempt, node.execution, output, error=outcome.error)
     tree.report(node.run.id, at, data)

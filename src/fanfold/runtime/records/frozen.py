@@ -18,6 +18,7 @@ from fanfold.errors import BugError
 from fanfold.kernel.plan import JSON, GroupAction, Plan, Step
 from fanfold.recipe.types.agent import AgentBody
 from fanfold.recipe.types.body import find_body, read_body
+from fanfold.recipe.types.table import roles_of
 
 RESOLVER = "worker"
 """The role that settles conflicts where a step says `on_conflict: resolve`."""
@@ -89,9 +90,7 @@ def freeze_roles(plan: Plan, find: Callable[[str], Role | None]) -> dict[str, Ro
     """The roles that a plan and its sub-workflows use, or may come to use, as they are now."""
     names: list[str] = []
     for step in all_steps_below(plan):
-        said = find_body(AgentBody, step)
-        if said is not None:
-            names.append(said.role)
+        names += roles_of(step)
         if step.on_conflict == "resolve":
             names.append(RESOLVER)
     roles: dict[str, Role] = {}

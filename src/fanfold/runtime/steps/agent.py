@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import msgspec
+
 from fanfold.agents.backend import SessionFailed, SessionRequest
 from fanfold.agents.entries import Entry, Input, ToolCall
 from fanfold.agents.role import Role
@@ -14,6 +16,7 @@ from fanfold.kernel.plan import JSON, Step
 from fanfold.recipe.types.agent import AgentBody
 from fanfold.recipe.types.body import read_body
 from fanfold.runtime.places.isolation import Place
+from fanfold.runtime.records.frozen import Frozen, with_stages
 from fanfold.runtime.records.ids import session_id
 from fanfold.runtime.records.subagents import home_of, session_of, turn_before
 from fanfold.runtime.records.values import Values
@@ -21,11 +24,11 @@ from fanfold.runtime.steps.rendering import text_of
 from fanfold.runtime.steps.step_type import (
     Execution,
     Job,
+    LeafType,
     Outcome,
     Preparation,
     Services,
     StepLabel,
-    StepType,
 )
 from fanfold.sessions.log import read_entries
 from fanfold.store.protocol import Store
@@ -41,15 +44,21 @@ class AgentJob(Job, frozen=True):
     inputs: dict[str, JSON]
 
 
-class AgentSteps(StepType[AgentBody, AgentJob]):
-    def read(self, step: Step) -> AgentBody:
-        return read_body(AgentBody, step)
+class AgentSteps(LeafType[AgentBody, AgentJob]):
+    body = AgentBody
 
     def label(self, step: Step, said: AgentBody) -> StepLabel:
         return StepLabel("writer" if step.posture == "writer" else "reader", said.role)
 
     def declare(self, step: Step, _said: AgentBody) -> str:
         return f"writes {', '.join(step.write_set)}" if step.posture == "writer" else ""
+
+    def circumstances(self, frozen: Frozen, said: AgentBody) -> JSON:
+        """Its role with those of its stages, its models, and what the project tells every agent."""
+        own = frozen.role_of(said)
+        stages = with_stages({own.name: own}, frozen.roles.get)
+        models = (frozen.model_of(said) or frozen.default_model, frozen.model)
+        return (msgspec.to_builtins(stages), models, frozen.instructions, frozen.backend_of(own))
 
     def prepare(self, step: Preparation, said: AgentBody) -> AgentJob:
         return AgentJob(_prompt(step, said), step.inputs)

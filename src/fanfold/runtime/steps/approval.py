@@ -2,27 +2,18 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
-from fanfold.kernel.plan import Step
+from fanfold.errors import AuthorError
+from fanfold.kernel.events import Failure
+from fanfold.kernel.nodes import Node
+from fanfold.kernel.plan import JSON, Step
 from fanfold.recipe.types.approval import ApprovalBody
-from fanfold.recipe.types.body import read_body
 from fanfold.runtime.steps.rendering import text_of
-from fanfold.runtime.steps.step_type import Job, Preparation, StepLabel, StepType
+from fanfold.runtime.steps.step_type import LeafType, Outcome, Preparation, Question, Reply, StepLabel
 
 
-class Question(Job, frozen=True):
-    """What a person is asked."""
-
-    performed: ClassVar[bool] = False
-    question: str
-    show: str
-    choices: tuple[str, ...]
-
-
-class ApprovalSteps(StepType[ApprovalBody, Question]):
-    def read(self, step: Step) -> ApprovalBody:
-        return read_body(ApprovalBody, step)
+class ApprovalSteps(LeafType[ApprovalBody, Question]):
+    body = ApprovalBody
+    waiting = "waits for approval"
 
     def label(self, _step: Step, _said: ApprovalBody) -> StepLabel:
         return StepLabel("approval", "waits for a person")
@@ -30,3 +21,24 @@ class ApprovalSteps(StepType[ApprovalBody, Question]):
     def prepare(self, step: Preparation, said: ApprovalBody) -> Question:
         show = text_of(said.show, step.names) if said.show is not None else ""
         return Question(text_of(said.approve, step.names), show, said.choices)
+
+    def answer(self, node: Node, said: ApprovalBody, reply: Reply) -> Outcome:
+        if said.choices and reply.decision not in said.choices:
+            raise AuthorError(
+                "approval.bad_choice",
+                f"{node.path} cannot be answered with {reply.decision!r}",
+                hint=f"choose one of: {', '.join(said.choices)}",
+            )
+        output = _output(reply)
+        if reply.decision != "reject" or said.choices:
+            return Outcome(output)
+        message = reply.comment or f"{reply.by} rejected {node.path}"
+        failure = Failure("permission", "approval.rejected", message, "", False, node.path, node.attempt)
+        return Outcome(output, failure)
+
+    def at_timeout(self, said: ApprovalBody) -> JSON:
+        return _output(Reply(said.default or "", "default"))
+
+
+def _output(reply: Reply) -> JSON:
+    return {"decision": reply.decision, "by": reply.by, "comment": reply.comment, "edited": reply.edited}

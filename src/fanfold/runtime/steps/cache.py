@@ -14,9 +14,8 @@ import msgspec
 
 from fanfold.kernel.nodes import Node
 from fanfold.kernel.paths import matches
-from fanfold.recipe.types.agent import AgentBody
-from fanfold.recipe.types.body import find_body
-from fanfold.runtime.records.frozen import Frozen, with_stages
+from fanfold.runtime.records.frozen import Frozen
+from fanfold.runtime.steps.registry import type_of
 from fanfold.runtime.steps.step_type import Job
 
 SKIPPED_FOLDERS = frozenset(
@@ -33,18 +32,12 @@ def content_key(node: Node, job: Job, frozen: Frozen, project: str) -> str | Non
         return None  # a file went away while it was read
     if content is None:
         return None
-    said = find_body(AgentBody, node.step)
-    role: object = None
-    if said is not None:
-        own = frozen.role_of(said)
-        stages = with_stages({own.name: own}, frozen.roles.get)
-        models = (frozen.model_of(said) or frozen.default_model, frozen.model)
-        role = (msgspec.to_builtins(stages), models, frozen.instructions, frozen.backend_of(own))
+    kind = type_of(node.step)
     step = (msgspec.to_builtins(node.step.action), node.step.output_schema, node.step.outputs)
     facts = (
         type(job).__name__,
         msgspec.to_builtins(job),
-        role,
+        kind.circumstances(frozen, kind.read(node.step)),
         step,
         frozen.script,
     )

@@ -17,11 +17,11 @@ from fanfold.runtime.steps.rendering import text_of
 from fanfold.runtime.steps.step_type import (
     Execution,
     Job,
+    LeafType,
     Outcome,
     Preparation,
     Services,
     StepLabel,
-    StepType,
     failure,
 )
 from fanfold.sessions.processes import Ended
@@ -34,11 +34,9 @@ class CommandJob(Job, frozen=True):
     network: bool
 
 
-class CommandSteps(StepType[CommandBody, CommandJob]):
+class CommandSteps(LeafType[CommandBody, CommandJob]):
+    body = CommandBody
     starts_programs = True
-
-    def read(self, step: Step) -> CommandBody:
-        return read_body(CommandBody, step)
 
     def label(self, _step: Step, said: CommandBody) -> StepLabel:
         return StepLabel("command", " ".join(said.run) or f"{said.gate} gate")

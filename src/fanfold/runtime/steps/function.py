@@ -7,19 +7,17 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from fanfold.kernel.nodes import Node
 from fanfold.kernel.plan import JSON, Step
-from fanfold.recipe.types.body import read_body
 from fanfold.recipe.types.function import FunctionBody
 from fanfold.runtime.steps import threads
 from fanfold.runtime.steps.step_type import (
     Execution,
     Job,
+    LeafType,
     Outcome,
     Preparation,
     Services,
     StepLabel,
-    StepType,
 )
 
 
@@ -28,9 +26,8 @@ class FunctionJob(Job, frozen=True):
     inputs: dict[str, JSON]
 
 
-class FunctionSteps(StepType[FunctionBody, FunctionJob]):
-    def read(self, step: Step) -> FunctionBody:
-        return read_body(FunctionBody, step)
+class FunctionSteps(LeafType[FunctionBody, FunctionJob]):
+    body = FunctionBody
 
     def label(self, _step: Step, said: FunctionBody) -> StepLabel:
         return StepLabel("function", said.handler)
@@ -40,9 +37,6 @@ class FunctionSteps(StepType[FunctionBody, FunctionJob]):
 
     def prepare(self, step: Preparation, said: FunctionBody) -> FunctionJob:
         return FunctionJob(said.handler, step.inputs)
-
-    def needs_place(self, node: Node) -> bool:
-        return bool(node.write_set)
 
     async def perform(self, services: Services, execution: Execution[FunctionJob]) -> Outcome:
         job = execution.job

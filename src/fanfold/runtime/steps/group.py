@@ -13,6 +13,8 @@ class GroupJob(Job, frozen=True):
 
 
 class GroupSteps(StepType[GroupAction, GroupJob]):
+    name = "group"
+
     def read(self, step: Step) -> GroupAction:
         assert isinstance(step.action, GroupAction)
         return step.action

@@ -127,7 +127,7 @@ class Performer:
     async def perform(self, start: Start, node: Node, job: Job, progress: Tell) -> Outcome:
         """Do the work of one execution. Raises only `CancelledError`."""
         try:
-            if not type_of(node.step).needs_place(node):
+            if not _needs_place(node):
                 return _checked(
                     node, await self._work(Execution(start, node, job, Place(self._project, None), progress))
                 )
@@ -196,6 +196,12 @@ class Performer:
             return await type_of(execution.node.step).perform(self._services, execution)
         except SessionFailed as error:  # a tool of a script, outside any session
             return Outcome(error=error.failure, usage=error.usage)
+
+
+def _needs_place(node: Node) -> bool:
+    """Whether the work of a step touches files; code of this process does when it says so."""
+    workspace = node.step.traits.workspace
+    return workspace != "none" and (workspace != "project" or bool(node.write_set))
 
 
 def _checked(node: Node, outcome: Outcome) -> Outcome:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from fanfold.errors import WorldError
 from fanfold.kernel.events import Failure
 from fanfold.kernel.nodes import Node
 from fanfold.kernel.plan import Step
+from fanfold.recipe.types.grammar import StepGrammar
+from fanfold.recipe.types.table import STEPS
 from fanfold.runtime.records.values import Values
 from fanfold.runtime.steps.agent import AgentSteps
 from fanfold.runtime.steps.approval import ApprovalSteps
@@ -14,18 +17,22 @@ from fanfold.runtime.steps.command import CommandSteps
 from fanfold.runtime.steps.function import FunctionSteps
 from fanfold.runtime.steps.group import GroupSteps
 from fanfold.runtime.steps.rendering import value_of
-from fanfold.runtime.steps.step_type import Job, Preparation, StepLabel, StepType
+from fanfold.runtime.steps.step_type import Job, Outcome, Preparation, Reply, StepLabel, StepType
 from fanfold.runtime.steps.workflow import WorkflowSteps
 from fanfold.text.template import UnresolvedPath
 
 STEP_TYPES: dict[str, StepType[Any, Any]] = {
-    "agent": AgentSteps(),
-    "function": FunctionSteps(),
-    "command": CommandSteps(),
-    "workflow": WorkflowSteps(),
-    "approval": ApprovalSteps(),
-    "group": GroupSteps(),
-}
+    kind.name: kind
+    for kind in (
+        AgentSteps(), FunctionSteps(), CommandSteps(), WorkflowSteps(), ApprovalSteps(), GroupSteps(),
+    )
+}  # fmt: skip
+
+
+def register(kind: StepType[Any, Any], grammar: StepGrammar) -> None:
+    """Make one more type known: to the host, and to the compiler of recipes."""
+    STEP_TYPES[kind.name] = kind
+    STEPS.add(grammar)
 
 
 class Unrenderable(Exception):
@@ -37,7 +44,11 @@ class Unrenderable(Exception):
 
 
 def type_of(step: Step) -> StepType[Any, Any]:
-    return STEP_TYPES[step.type]
+    kind = STEP_TYPES.get(step.type)
+    if kind is None:
+        message = f"step {step.id} is of type {step.type}, which is not known here"
+        raise WorldError("step.unknown_type", message, hint="the run was made by another version of Fanfold")
+    return kind
 
 
 def label_of(step: Step) -> StepLabel:
@@ -50,6 +61,12 @@ def declare(step: Step) -> str:
     """What a step needs permission for, in words that follow its id; empty when it only reads."""
     kind = type_of(step)
     return kind.declare(step, kind.read(step))
+
+
+def answer(node: Node, reply: Reply) -> Outcome:
+    """What a person's reply makes of a step that waits; `AuthorError` when it is no answer to it."""
+    kind = type_of(node.step)
+    return kind.answer(node, kind.read(node.step), reply)
 
 
 def prepare(values: Values, node: Node) -> Job:

@@ -1,8 +1,8 @@
-"""What a step type is to the host: how its steps are prepared and performed.
+"""What a step type is to the host: how its steps are shown, asked for, prepared, performed and answered.
 
 One module of this folder is one type. It owns the job of its steps (every template rendered, every value
 looked up) and how that job is carried out. `registry` lists the types; whoever deals with steps of every
-kind asks it and looks into no action itself.
+kind asks it, or decides by the traits in the plan, and looks into no action itself.
 
 Rules
 * A job holds all that its work needs and refers to nothing that can change.
@@ -18,10 +18,12 @@ from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 from msgspec import Struct
 
 from fanfold.agents.entries import News
+from fanfold.errors import AuthorError
 from fanfold.kernel.commands import Start
 from fanfold.kernel.events import Failure, Usage
 from fanfold.kernel.nodes import Node
 from fanfold.kernel.plan import JSON, Step
+from fanfold.recipe.types.body import Body, read_body
 from fanfold.runtime.places.isolation import Place
 from fanfold.runtime.records.frozen import Frozen
 from fanfold.runtime.records.values import Values
@@ -37,10 +39,43 @@ class Job(Struct, frozen=True):
     """The work of one step, ready to be done."""
 
     performed: ClassVar[bool] = True
-    """False where the start event is all there is to do: the kernel or a person goes on from there."""
+    """False where the start event is all there is to do: kernel, person or time go on from there."""
+
+
+class Question(Job, frozen=True):
+    """Nothing to do but to wait for a person; without `choices` the answers are `approve` and `reject`."""
+
+    performed: ClassVar[bool] = False
+    question: str
+    show: str = ""
+    choices: tuple[str, ...] = ()
+
+
+class Timer(Job, frozen=True):
+    """Nothing to do but to wait until `due_at` (milliseconds since the epoch)."""
+
+    performed: ClassVar[bool] = False
+    due_at: int
+
+
+class Settled(Job, frozen=True):
+    """Nothing to do at all: preparing the step gave its output."""
+
+    performed: ClassVar[bool] = False
+    output: JSON
+
+
+class Reply(Struct, frozen=True):
+    """What a person said to a question."""
+
+    decision: str
+    by: str
+    comment: str | None = None
+    edited: JSON = None
 
 
 A = TypeVar("A")
+B = TypeVar("B", bound=Body)
 J = TypeVar("J", bound=Job)
 
 
@@ -108,16 +143,21 @@ class StepLabel(NamedTuple):
 class StepType(Generic[A, J]):
     """Everything the host has to know of steps of one type, which say `A` and become a job `J`."""
 
+    name: str
     starts_programs: ClassVar[bool] = False
     """Whether its steps need a sandbox to work at all."""
+    waiting: ClassVar[str] = "waits"
+    """What a step does that waits, in words that follow its name."""
 
     def read(self, step: Step) -> A:
         """What a step of this type says."""
         raise NotImplementedError
 
-    def label(self, step: Step, said: A) -> StepLabel:
+    # Before it starts
+
+    def label(self, _step: Step, _said: A) -> StepLabel:
         """How it is shown in drawings, dry runs and live views."""
-        raise NotImplementedError
+        return StepLabel(self.name, self.name)
 
     def declare(self, _step: Step, _said: A) -> str:
         """What the one question before a run has to name, in words that follow the step's id; or nothing."""
@@ -127,17 +167,40 @@ class StepType(Generic[A, J]):
         """The job of a step that is about to start; raises `UnresolvedPath`."""
         raise NotImplementedError
 
-    def needs_place(self, _node: Node) -> bool:
-        """Whether the work happens in a workspace."""
-        return True
+    def circumstances(self, _frozen: Frozen, _said: A) -> JSON:
+        """What decides about its output besides what it says and its job, for `cache`."""
+        return None
+
+    # When it has
 
     async def perform(self, services: Services, execution: Execution[J]) -> Outcome:
         """Do the work. Being cancelled means: end everything this job started, and only then raise."""
         raise NotImplementedError
 
-    def task(self, job: J) -> str:
-        """What the work is, in words for an agent that settles its conflicts."""
-        raise NotImplementedError
+    def task(self, _job: J) -> str:
+        """What the work is, in words for the log and for an agent that settles its conflicts."""
+        return self.name
+
+    def answer(self, node: Node, _said: A, _reply: Reply) -> Outcome:
+        """What a person's reply makes of a step that waits; `AuthorError` when it is no answer to it."""
+        raise AuthorError("approval.not_one", f"{node.path} is not an approval but a {self.name} step")
+
+    def at_timeout(self, _said: A) -> JSON:
+        """The output of a step that waited until its time was over and completes then."""
+        return None
+
+
+class LeafType(StepType[B, J]):
+    """A type whose steps have a body."""
+
+    body: type[B]
+
+    @property
+    def name(self) -> str:  # type: ignore[override]  # it never changes
+        return self.body.syntax.name
+
+    def read(self, step: Step) -> B:
+        return read_body(self.body, step)
 
 
 def failure(

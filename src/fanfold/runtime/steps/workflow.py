@@ -14,6 +14,8 @@ class CallJob(Job, frozen=True):
 
 
 class WorkflowSteps(StepType[WorkflowAction, CallJob]):
+    name = "workflow"
+
     def read(self, step: Step) -> WorkflowAction:
         assert isinstance(step.action, WorkflowAction)
         return step.action

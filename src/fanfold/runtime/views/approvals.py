@@ -6,11 +6,9 @@ from msgspec import Struct
 
 from fanfold.kernel.lifecycle import RUN_TERMINAL, WAITING
 from fanfold.kernel.nodes import Node
-from fanfold.recipe.types.approval import ApprovalBody
-from fanfold.recipe.types.body import read_body
 from fanfold.runtime.hosting.run_tree import RunTree
-from fanfold.runtime.steps.approval import Question
 from fanfold.runtime.steps.registry import Unrenderable, prepare
+from fanfold.runtime.steps.step_type import Question
 
 
 class OpenApproval(Struct, frozen=True):
@@ -31,17 +29,16 @@ def open_approvals(tree: RunTree) -> list[OpenApproval]:
 
 
 def is_open(node: Node) -> bool:
-    """Whether this is an approval that waits for its answer."""
-    return node.status == WAITING and node.step.type == ApprovalBody.syntax.name
+    """Whether this is a question that waits for its answer."""
+    return node.status == WAITING and node.step.traits.waits == "person"
 
 
 def read_approval(tree: RunTree, node: Node) -> OpenApproval:
-    """An approval as the person reads it who is to answer it."""
+    """A question as the person reads it who is to answer it."""
     path = node.run.tree_path(node.path)
     try:
         asked = prepare(tree.values, node)
     except Unrenderable:  # it could be rendered when it was opened, so only a damaged store leads here
-        said = read_body(ApprovalBody, node.step)
-        return OpenApproval(path, said.approve, "", said.choices)
+        return OpenApproval(path, tree.memory.questions.get((node.run.id, node.path), ""), "", ())
     assert isinstance(asked, Question)
     return OpenApproval(path, asked.question, asked.show, asked.choices)

@@ -31,6 +31,7 @@ from fanfold.kernel.events import (
 )
 from fanfold.kernel.plan import Step
 from fanfold.runtime.hosting.run_tree import RunTree
+from fanfold.runtime.steps.registry import type_of
 from fanfold.text.terminal import visible
 
 FindStep: TypeAlias = Callable[[str, str], Step | None]
@@ -101,7 +102,9 @@ class Transitions:
         if word == "waiting":
             self._started[key] = envelope.at
             asked = _line(data.summary.partition(chr(10) * 2)[0], MAX_NOTE_CHARS)
-            return f"waits for approval: {asked}" if asked else "waits for approval"
+            step = self._find_step(envelope.run_id, data.step)
+            waits = "waits for approval" if step is None else type_of(step).waiting
+            return f"{waits}: {asked}" if asked else waits
         if word == "retrying":
             wait_s = max(0, data.retry_at - envelope.at) / 1_000
             return f"tries again in {wait_s:.1f} s (attempt {data.attempt})"
