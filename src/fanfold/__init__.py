@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from fanfold.runtime.steps.functions import function
     from fanfold.runtime.views.result import Result
     from fanfold.runtime.views.runs import StepResult
+    from fanfold.runtime.views.subagents import Subagent
 
 __version__ = "0.1.0"
 __all__ = [
@@ -39,6 +40,7 @@ __all__ = [
     "Result",
     "RunHandle",
     "StepResult",
+    "Subagent",
     "WorldError",
     "__version__",
     "function",
@@ -52,11 +54,12 @@ _HOMES = {
     "Client": "fanfold.runtime.operations.client",
     "FanfoldError": "fanfold.errors",
     "NotFoundError": "fanfold.errors",
-    "Options": "fanfold.runtime.operations.runs.creation",
+    "Options": "fanfold.runtime.operations.runs.options",
     "Recipe": "fanfold.recipe.builder",
     "Result": "fanfold.runtime.views.result",
     "RunHandle": "fanfold.runtime.operations.runs.handle",
     "StepResult": "fanfold.runtime.views.runs",
+    "Subagent": "fanfold.runtime.views.subagents",
     "WorldError": "fanfold.errors",
     "function": "fanfold.runtime.steps.functions",
 }

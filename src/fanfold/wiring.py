@@ -20,13 +20,11 @@ from fanfold.agents.backend_registry import (
     SCRIPTED,
     BackendKind,
     BackendRegistry,
-    Backends,
     BackendSetup,
     Machine,
 )
 from fanfold.agents.providers import ANTHROPIC, PROVIDERS, Provider, guard_keys
 from fanfold.agents.roles.registry import Registry, load_roles, role_roots
-from fanfold.errors import FanfoldError
 from fanfold.recipe.library import Library
 from fanfold.runtime.config import Config, fanfold_home, user_home
 from fanfold.runtime.operations.project import Project
@@ -36,8 +34,7 @@ if TYPE_CHECKING:
     from fanfold.agents.backend import Backend
     from fanfold.agents.redaction import Redactor
     from fanfold.kernel.events import Raised
-    from fanfold.sessions.supervisor import Supervisor
-    from fanfold.store.protocol import Store, StoreAddress
+    from fanfold.store.protocol import StoreAddress
 
 BUILT_IN_RECIPES = Path(__file__).parent / "recipe" / "builtin"
 
@@ -137,66 +134,6 @@ class Wired:
 
         return Redactor.of(self._environment)
 
-    def supervise_by_hand(self, project: Project) -> Supervisor:
-        """The supervisor of subagents that people start themselves; each names its own back end."""
-        from fanfold.agents.instructions import project_instructions
-        from fanfold.process_identity import this_process
-        from fanfold.runtime.operations.by_hand import HandToolboxes
-        from fanfold.runtime.operations.hand_places import HandPlaces
-        from fanfold.sessions.supervisor import Supervisor
-
-        places = HandPlaces(project.folder)
-        wanted = self.config.switch("agents.project_instructions")
-        setup = BackendSetup(
-            machine=project.backends.machine,
-            toolbox=HandToolboxes(project, places.isolation).of,
-            find_role=self.roles.find,
-            instructions=project_instructions(str(project.folder)) if wanted else "",
-            default_model=self._default_model(),
-        )
-        supervisor = Supervisor(
-            project.store,
-            _HandBackends(project.backends, setup, project.store),
-            max_threads=self.config.integer("sessions.max_threads"),
-            max_depth=self.config.integer("sessions.max_depth"),
-            max_sessions=self.config.integer("sessions.max_sessions"),
-            owner=this_process(),
-        )
-        supervisor.children.turns.housing = places
-        return supervisor
-
-    def _default_model(self) -> str | None:
-        from fanfold.agents.local.weights import local_state
-        from fanfold.runtime.model_choice import choose_model
-
-        try:
-            return choose_model(self.config, local_state(self.config.home)).model
-        except FanfoldError:  # to look at a subagent no model is needed
-            return None
-
-
-class _HandBackends(Backends):
-    """Back ends of subagents by hand: each by its name, or `scripted:BLOB` with the script in the store."""
-
-    def __init__(self, registry: BackendRegistry, setup: BackendSetup, store: Store) -> None:
-        super().__init__({})
-        self._registry = registry
-        self._setup = setup
-        self._store = store
-        self._opened: dict[str, Backends] = {}
-
-    def named(self, name: str) -> Backend:
-        kind, _, blob = name.partition(":")
-        if name not in self._opened:
-            script = self._store.blob(blob).decode() if blob else None
-            setup = structs.replace(self._setup, script=script, script_file="script")
-            self._opened[name] = self._registry.open(setup)
-        return self._opened[name].named(kind)
-
-    async def aclose(self) -> None:
-        for opened in self._opened.values():
-            await opened.aclose()
-
 
 def wire(
     folder: Path,
@@ -222,8 +159,3 @@ def wire(
         resume_command=wired.resume_command,
         to_read=to_read,
     )
-
-
-def supervise_by_hand(project: Project) -> Supervisor:
-    """The supervisor of subagents that people start themselves."""
-    return Wired(project.folder, os.environ).supervise_by_hand(project)

@@ -1,5 +1,6 @@
 """Subagents that write: apart from the project while they work, in it as a whole or not at all afterwards."""
 
+import json
 import os
 import signal
 import subprocess
@@ -8,13 +9,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from fanfold.agents.entries import ToolResult
-from fanfold.runtime.operations.by_hand import ask, with_key
-from fanfold.sessions.log import read_children, read_entries, read_evidence
-from fanfold.sessions.opened import Settings
-from fanfold.wiring import supervise_by_hand, wire
+from fanfold.kernel.plan import Plan
+from fanfold.runtime.hosting.children import AddRequest
+from fanfold.runtime.hosting.requests import to_row
+from fanfold.runtime.operations.agents.roles import find_role
+from fanfold.runtime.operations.agents.subagents import Task, list_subagents, make_step
+from fanfold.runtime.operations.runs.creation import create_open, freeze
+from fanfold.runtime.operations.runs.options import Options
+from fanfold.runtime.records.frozen import to_json
+from fanfold.sessions.log import read_entries
+from fanfold.wiring import wire
 
 LINES = "".join(f"line {i}\n" for i in range(1, 10))
 
@@ -41,16 +47,21 @@ class Agents:
     def __init__(self, fanfold: Any, folder: Path) -> None:
         self.run = fanfold
         self.folder = folder
+        self.count = 0
 
-    def script(self, *answers: dict[str, Any]) -> str:
-        file = self.folder.parent / f"script-{time.monotonic_ns()}.yaml"
-        file.write_text(yaml.safe_dump({"steps": {"worker": list(answers)}}))
+    def script(self, name: str, *answers: dict[str, Any]) -> str:
+        """One answer for each turn."""
+        file = self.folder.parent / f"script-{name}.yaml"
+        turns = {f"{name}#{i}" if i > 1 else name: answer for i, answer in enumerate(answers, 1)}
+        file.write_text(json.dumps({"steps": turns}))
         return str(file)
 
     def spawn(self, answer: dict[str, Any] | list[dict[str, Any]], *flags: str) -> dict[str, Any]:
         answers = answer if isinstance(answer, list) else [answer]
-        script = self.script(*answers)
-        result = self.run("spawn", "worker", "work", "--script", script, "--yes", "--json", *flags)
+        self.count += 1
+        name = f"w{self.count}"
+        given = ("--name", name, "--script", self.script(name, *answers), "--yes", "--json")
+        result = self.run("spawn", "worker", "work", *given, *flags)
         assert result.status in (0, 1), result.out
         return dict(result.json())
 
@@ -74,19 +85,28 @@ class Agents:
             opened.close()
 
     def has_done(self, child: dict[str, Any], calls: int) -> bool:
-        entries = self.store(lambda store: read_entries(store, child["id"]))
+        entries = self.store(lambda store: read_entries(store, child["session_id"]))
         return len([entry for entry in entries if isinstance(entry, ToolResult)]) >= calls
 
+    def ran(self, child: dict[str, Any]) -> list[Any]:
+        """What came of the commands of its last turn."""
+        entries = self.store(lambda store: read_entries(store, child["session_id"]))
+        return [one.result for one in entries if isinstance(one, ToolResult) and one.tool == "run_command"]
+
     def evidence(self, child: dict[str, Any]) -> list[str]:
-        found = self.store(lambda store: read_evidence(store, child["id"], "workspace_event"))
-        return [fact["what"] for fact in found]
+        log = self.store(lambda store: [one for one in store.log("hand") if one.type == "workspace_event"])
+        return [one.data["what"] for one in log if one.data["step"].partition("#")[0] == child["id"]]
 
     def open_gate(self) -> None:
         (self.folder / ".git" / "gate").touch()
 
     def kept(self) -> list[str]:
+        """The sessions whose workspaces are still there."""
         folder = self.folder / ".fanfold" / "subagents"
         return sorted(one.name for one in folder.iterdir() if one.is_dir())
+
+    def until_nothing_is_kept(self) -> None:
+        self.until(lambda: self.kept() == [])
 
     def status(self) -> list[str]:
         """What git sees as changed."""
@@ -121,7 +141,7 @@ def test_a_writer_works_in_a_snapshot_and_its_changes_are_merged_when_it_is_done
     assert (project / "a.txt").read_text() == LINES
     assert agents.status() == []
     seen = agents.run("ps", "--json").json()[0]
-    assert seen["workspace"] == str(project / ".fanfold" / "subagents" / child["id"] / "workspace")
+    assert seen["workspace"] == str(project / ".fanfold" / "subagents" / child["session_id"] / "workspace")
     (project / "mine.txt").write_text("mine\n")
     agents.open_gate()
     done = agents.wait(child)
@@ -129,11 +149,8 @@ def test_a_writer_works_in_a_snapshot_and_its_changes_are_merged_when_it_is_done
     assert done["changes"] == [{"path": "a.txt", "kind": "modified"}, {"path": "made.txt", "kind": "added"}]
     assert (project / "a.txt").read_text() == edited(1, "ONE")
     assert agents.status() == ["a.txt", "made.txt", "mine.txt"]
-    assert agents.kept() == []
-    entries = agents.store(lambda store: read_entries(store, child["id"]))
-    results: list[Any] = [
-        one.result for one in entries if isinstance(one, ToolResult) and one.tool == "run_command"
-    ]
+    agents.until_nothing_is_kept()
+    results = agents.ran(done)
     assert results[0]["stdout"] == f"{project}\na.txt\n"  # at the project's own place, as it was at the start
     assert "Read-only file system" in results[0]["stderr"]
 
@@ -141,13 +158,17 @@ def test_a_writer_works_in_a_snapshot_and_its_changes_are_merged_when_it_is_done
 def test_the_whole_story_is_in_the_logs(agents, project):
     child = agents.spawn({"output": "done", "tool_calls": [write("b.txt", "b\n"), command("true")]}, "--wait")
     assert agents.evidence(child) == ["snapshot", "sandbox", "merge"]
-    life = agents.store(lambda store: read_children(store, "hand"))
-    place = str(project / ".fanfold" / "subagents" / child["id"] / "workspace")
-    assert [(event.status, event.workspace) for event in life] == [
-        ("queued", str(project)),
-        ("started", place),
-        ("finished", place),
-    ]
+    lines = [json.loads(line) for line in agents.run("logs", "hand", "--json").out.splitlines()]
+    life = [line["data"] for line in lines if line["type"] == "subagent_event"]
+    assert [one["status"] for one in life] == ["queued", "started", "finished"]
+    for one in life:
+        assert (one["parent_id"], one["subagent_id"], one["session_id"]) == (
+            "hand",
+            "w1",
+            child["session_id"],
+        )
+        assert (one["role"], one["task"], one["depth"]) == ("worker", "work", 1)
+        assert (one["workspace"], one["summary"]) == ("isolated", "done" if one is life[-1] else "")
     assert "added b.txt" in agents.run("wait", child["id"]).out
 
 
@@ -162,8 +183,8 @@ def test_what_lies_outside_of_the_write_set_fails_the_turn_and_nothing_is_merged
     assert child["violations"] == [{"path": "stray.txt", "why": "outside_write_set"}]
     assert child["changes"] == []
     assert agents.status() == []
-    assert agents.kept() == [child["id"]]
-    assert Path(child["workspace"]).parent.name == child["id"]
+    assert agents.kept() == [child["session_id"]]
+    assert Path(child["workspace"]).parent.name == child["session_id"]
     listed = agents.run("ps", "--json").json()[0]  # it is over, but it waits for somebody
     assert (listed["violations"], listed["workspace"]) == (child["violations"], child["workspace"])
     assert agents.evidence(child) == ["snapshot", "sandbox", "violation"]
@@ -173,7 +194,7 @@ def test_what_lies_outside_of_the_write_set_fails_the_turn_and_nothing_is_merged
     assert (done["status"], done["changes"]) == ("completed", [{"path": "docs/x.md", "kind": "added"}])
     assert agents.evidence(child)[3:] == ["reopened", "sandbox", "merge"]
     assert (project / "docs" / "x.md").read_text() == "x\n"
-    assert agents.kept() == []
+    agents.until_nothing_is_kept()
     assert agents.run("ps", "--json").json() == []
 
 
@@ -194,58 +215,58 @@ def test_a_change_that_contradicts_one_made_meanwhile_is_a_conflict(agents, proj
     assert [one["path"] for one in failed["conflicts"]] == ["a.txt"]
     assert set(failed["conflicts"][0]) >= {"base", "ours", "theirs"}
     assert (project / "a.txt").read_text() == edited(5, "MINE")
-    assert agents.kept() == [child["id"]]
+    assert agents.kept() == [child["session_id"]]
     assert agents.run("wait", child["id"]).status == 1
-    kept = agents.run("diff", child["id"], "--json").json()["steps"][0]
+    kept = agents.run("diff", "hand", child["id"], "--json").json()["steps"][0]
     assert (kept["state"], kept["why"]) == ("kept", "workspace.conflict")
     assert "+ITS" in kept["patch"].splitlines()
     assert agents.run("close", child["id"], "--json").json()["workspace"] is None
-    assert agents.kept() == []
+    agents.until_nothing_is_kept()
 
 
-def test_writers_side_by_side_do_not_wait_and_only_a_contradiction_fails_the_second(agents, project):
-    texts = [edited(1, "first"), edited(9, "second"), edited(1, "third")]
-    children = [
-        agents.spawn({"output": f"{i}", "tool_calls": [write("a.txt", text), GATE]})
-        for i, text in enumerate(texts)
-    ]
-    agents.until(lambda: all(agents.has_done(child, 1) for child in children))
-    assert (project / "a.txt").read_text() == LINES
+def test_writers_of_the_same_files_follow_each_other_and_others_work_side_by_side(agents, project):
+    answer = {"output": "one", "tool_calls": [write("a.txt", edited(1, "ONE")), GATE]}
+    first = agents.spawn(answer, "--write-set", "*.txt")
+    agents.until(lambda: agents.has_done(first, 1))
+    second = agents.spawn({"output": "two", "tool_calls": [command("cat", "a.txt")]}, "--write-set", "a.*")
+    third = {"output": "three", "writes": {"docs/b.md": "b\n"}}
+    apart = agents.spawn(third, "--write-set", "docs/**", "--wait")
+    assert apart["status"] == "completed"
+    assert agents.run("wait", second["id"], "--timeout", "0", "--json").json()[0]["status"] == "queued"
+    why = agents.run("explain", "hand", second["id"], "--json").json()
+    assert (why["reason"], why["blocked_by"]) == ("conflict", [first["id"]])
     agents.open_gate()
-    outcomes = [agents.wait(child) for child in children]
-    assert outcomes[1]["status"] == "completed"
-    assert sorted(one["status"] for one in (outcomes[0], outcomes[2])) == ["completed", "failed"]
-    winner = "first" if outcomes[0]["status"] == "completed" else "third"
-    loser = outcomes[2] if winner == "first" else outcomes[0]
-    assert loser["error"]["class"] == "conflict"
-    assert (project / "a.txt").read_text() == edited(9, "second").replace("line 1\n", f"{winner}\n")
-    assert agents.kept() == [loser["id"]]
+    assert agents.wait(first)["status"] == "completed"
+    done = agents.wait(second)
+    (seen,) = [ran["stdout"] for ran in agents.ran(done)]
+    assert seen == edited(1, "ONE")
 
 
 def test_a_proposal_leaves_the_project_alone_and_waits(agents, project):
-    child = agents.spawn({"output": "done", "writes": {"b.txt": "b\n"}}, "--merge", "propose", "--wait")
+    turns = [{"output": "done", "writes": {"b.txt": "b\n"}}, {"output": "more"}]
+    child = agents.spawn(turns, "--merge", "propose", "--wait")
     assert (child["status"], child["changes"]) == ("completed", [{"path": "b.txt", "kind": "added"}])
     assert agents.status() == []
-    assert agents.kept() == []
+    agents.until_nothing_is_kept()
     refused = agents.send(child, "and more")
     assert refused.json()["error"]["code"] == "subagent.proposal_waits"
     assert agents.wait(child)["proposal"] == child["proposal"]
     assert [one["proposal"] for one in agents.run("ps", "--json").json()] == [child["proposal"]]
-    shown = agents.run("diff", child["id"], "--json").json()
-    assert (shown["run_id"], shown["steps"][0]["state"]) == (child["id"], "proposed")
+    shown = agents.run("diff", "hand", child["id"], "--json").json()
+    assert (shown["run_id"], shown["steps"][0]["state"]) == ("hand", "proposed")
     assert "+b" in shown["steps"][0]["patch"].splitlines()
-    assert f"fanfold apply {child['id']}\n" in agents.run("diff", child["id"]).out
+    assert f"fanfold apply hand {child['id']}\n" in agents.run("diff", "hand", child["id"]).out
 
-    would = agents.run("apply", child["id"], "--dry-run", "--json").json()
+    would = agents.run("apply", "hand", child["id"], "--dry-run", "--json").json()
     assert (would["changes"], agents.status()) == ([{"path": "b.txt", "kind": "added"}], [])
-    applied = agents.run("apply", child["id"], "--json").json()
+    applied = agents.run("apply", "hand", child["id"], "--json").json()
     assert (applied["proposal"], applied["changes"]) == (child["proposal"], would["changes"])
     assert (project / "b.txt").read_text() == "b\n"
     assert agents.evidence(child) == ["snapshot", "merge", "apply"]
     assert agents.wait(child)["proposal"] is None
     assert agents.run("ps", "--json").json() == []
-    assert agents.run("diff", child["id"], "--json").json()["steps"][0]["state"] == "applied"
-    assert agents.run("apply", child["id"], "--json").json() == {**applied, "already": True}
+    assert agents.run("diff", "hand", child["id"], "--json").json()["steps"][0]["state"] == "applied"
+    assert agents.run("apply", "hand", child["id"], "--json").json() == {**applied, "already": True}
     assert agents.send(child, "and more").status == 0
     assert agents.wait(child)["status"] == "completed"
 
@@ -254,23 +275,26 @@ def test_a_proposal_that_contradicts_the_project_is_not_applied(agents, project)
     answer = {"output": "done", "writes": {"a.txt": edited(5, "ITS")}}
     child = agents.spawn(answer, "--merge", "propose", "--wait")
     (project / "a.txt").write_text(edited(5, "MINE"))
-    refused = agents.run("apply", child["id"], "--json")
+    refused = agents.run("apply", "hand", child["id"], "--json")
     assert (refused.status, refused.json()["error"]["code"]) == (1, "workspace.conflict")
     assert [one["path"] for one in refused.json()["error"]["details"]["conflicts"]] == ["a.txt"]
     (project / "a.txt").write_text(edited(1, "MINE"))
-    assert agents.run("apply", child["id"]).status == 0
+    assert agents.run("apply", "hand", child["id"]).status == 0
     assert (project / "a.txt").read_text() == edited(5, "ITS").replace("line 1\n", "MINE\n")
 
 
-def test_turns_that_follow_each_other_make_one_proposal(agents, project):
+def test_a_turn_does_not_begin_behind_a_proposal_it_would_not_see(agents, project):
     first = {"output": "one", "tool_calls": [write("b.txt", "b\n"), GATE]}
     child = agents.spawn([first, {"output": "two", "writes": {"c.txt": "c\n"}}], "--merge", "propose")
     agents.until(lambda: agents.has_done(child, 1))
     assert agents.send(child, "one more").status == 0
     agents.open_gate()
     done = agents.wait(child)
-    assert (done["summary"], [one["path"] for one in done["changes"]]) == ("two", ["b.txt", "c.txt"])
-    assert agents.status() == []
+    assert (done["status"], done["error"]["code"]) == ("failed", "subagent.proposal_waits")
+    assert agents.run("apply", "hand", child["id"]).status == 0
+    assert agents.send(child, "one more").status == 0
+    assert agents.wait(child)["status"] == "failed", "the script has no third turn"
+    assert agents.status() == ["b.txt"]
 
 
 def test_changes_are_dropped_when_that_was_asked_for(agents, project):
@@ -278,10 +302,11 @@ def test_changes_are_dropped_when_that_was_asked_for(agents, project):
     child = agents.spawn(answer, "--merge", "discard", "--wait")
     assert (child["status"], child["changes"]) == ("completed", [{"path": "b.txt", "kind": "added"}])
     assert child["proposal"] is None
-    assert agents.run("apply", child["id"], "--json").json()["error"]["code"] == "changes.none"
-    assert agents.run("diff", child["id"], "--json").json()["error"]["code"] == "changes.none"
+    assert agents.run("apply", "hand", child["id"], "--json").json()["error"]["code"] == "changes.none"
+    shown = agents.run("diff", "hand", child["id"], "--json").json()["steps"][0]
+    assert (shown["state"], shown["patch"]) == ("discarded", None)
     assert agents.status() == []
-    assert agents.kept() == []
+    agents.until_nothing_is_kept()
     assert "discarded" in agents.run("wait", child["id"]).out
 
 
@@ -333,24 +358,6 @@ def test_one_that_stays_inside_completes_and_the_next_turn_is_watched_anew(agent
     assert (again["status"], paths(again["violations"])) == ("failed", ["other/x.txt"])
 
 
-def test_what_one_changed_that_failed_anyway_is_told_too(agents):
-    flags = ("--shared", "--write-set", "src/**", "--timeout", "2")
-    child = agents.spawn({"output": "done", "tool_calls": [STRAY, GATE]}, *flags)
-    done = agents.wait(child)
-    assert done["error"]["code"] != "workspace.violation"
-    assert paths(done["violations"]) == ["other/x.txt"]
-
-
-def test_what_a_snapshot_merges_meanwhile_is_not_held_against_one_that_shares(agents, project):
-    wait = command("sh", "-c", "until test -e docs/n.md; do sleep 0.02; done")
-    sharing = agents.spawn({"output": "done", "tool_calls": [wait]}, "--shared", "--write-set", "src/**")
-    agents.until(lambda: agents.run("ps", "--json").json()[0]["status"] == "running")
-    writer = agents.spawn({"output": "done", "writes": {"docs/n.md": "n\n"}})
-    assert agents.wait(writer)["status"] == "completed"
-    done = agents.wait(sharing)
-    assert (done["status"], done["violations"]) == ("completed", [])
-
-
 def test_each_turn_starts_from_the_project_as_it_is_then(agents, project):
     look = command("cat", "b.txt", "mine.txt")
     child = agents.spawn(
@@ -361,11 +368,7 @@ def test_each_turn_starts_from_the_project_as_it_is_then(agents, project):
     agents.send(child, "look again")
     done = agents.wait(child)
     assert (done["summary"], done["changes"]) == ("two", [])
-    entries = agents.store(lambda store: read_entries(store, child["id"]))
-    results: list[Any] = [
-        one.result for one in entries if isinstance(one, ToolResult) and one.tool == "run_command"
-    ]
-    assert [result["stdout"] for result in results] == ["b\nmine\n"]
+    assert [ran["stdout"] for ran in agents.ran(done)] == ["b\nmine\n"]
 
 
 def test_input_for_a_running_writer_finds_what_its_turn_before_merged(agents, project):
@@ -389,18 +392,18 @@ def test_a_writer_whose_host_was_killed_goes_on_in_its_own_workspace(agents, pro
     agents.until(lambda: agents.has_done(child, 1))
     agents.kill_host()
     assert agents.status() == []
-    assert agents.kept() == [child["id"]]
+    assert agents.kept() == [child["session_id"]]
     refused = agents.send(child, "go on").json()["error"]
     assert (refused["code"], "--resume" in refused["hint"]) == ("subagent.detached", True)
     (project / "a.txt").write_text(edited(1, "MINE"))
     agents.open_gate()
     assert agents.send(child, "and d", "--resume").status == 0
     done = agents.wait(child)
-    assert (done["status"], done["summary"], done["attempts"]) == ("completed", "two", 2)
+    assert (done["status"], done["summary"], done["turns"]) == ("completed", "two", 2)
     assert agents.status() == ["a.txt", "b.txt", "c.txt", "d.txt"]
-    assert agents.evidence(child)[:2] == ["snapshot", "reopened"]
-    assert agents.kept() == []
-    assert calls.read_text() == "worker 1 1\nworker 1 2\nworker 2 1\n"
+    assert agents.evidence(child)[0] == "reopened"
+    agents.until_nothing_is_kept()
+    assert calls.read_text() == "w1 1 1\nw1 1 2\nw1#2 1 1\n"
 
 
 def test_resuming_is_for_those_whose_host_was_killed(agents):
@@ -415,50 +418,50 @@ def test_cancelling_keeps_the_work_and_closing_throws_it_away(agents):
     agents.until(lambda: agents.has_done(child, 1))
     cancelled = agents.run("close", child["id"], "--json").json()
     assert cancelled["status"] == "cancelled"
-    assert agents.kept() == [child["id"]]
+    assert agents.kept() == [child["session_id"]]
     closed = agents.run("close", child["id"], "--json").json()
     assert (closed["status"], closed["workspace"]) == ("closed", None)
     assert agents.run("ps", "--json").json() == []
-    assert agents.kept() == []
+    agents.until_nothing_is_kept()
     assert agents.status() == []
 
 
 def test_a_command_that_nobody_can_allow_is_denied_whoever_talks_to_the_child_later(agents, project):
-    opened = wire(project)
-    supervisor = supervise_by_hand(opened)
-    settings = Settings(
-        backend="model", key="k", workspace=str(project), isolated=True, read_only=False, write_set=("**/*",)
-    )
     answer = {"output": "done", "tool_calls": [write("b.txt", "b\n"), command("touch", "c.txt")]}
-    script = Path(agents.script(answer)).read_text()
-    data = {"role": "worker", "task": "t", "script": script, "settings": settings}
-    ask(opened, "spawn", data)
-    agents.run("ps")  # looking starts no host
-    assert with_key(supervisor, "k") is None
+    script = Path(agents.script("asked", answer, dict(answer))).read_text()
+    opened = wire(project)
+    create_open(opened, "hand")
+    step = make_step(Task(role="worker", task="t", name="asked"), find_role(opened.roles, "worker"))
+    frozen, _ = freeze(opened, Plan(name="asked", steps=(step,)), Options(script=script))
+    request = AddRequest(step=step, frozen=to_json(frozen), key="k")
+    for _ in range(2):  # asked for twice, it is added once
+        opened.store.request(to_row("hand", "hand", request, 0))
+    agents.run("ps")  # looking starts nobody
+    assert list_subagents(opened) == []
+    opened.close()
     child = agents.spawn({"output": "another"}, "--wait")
-    assert (child["id"], child["permission"]) == ("hand.2", "auto")
-    for attempt in (1, 2):
-        failed = agents.wait({"id": "hand.1"})
-        assert (failed["status"], failed["attempts"], failed["permission"]) == ("failed", attempt, "ask")
+    assert (child["id"], child["permission"]) == ("w1", "auto")
+    for turns in (1, 2):
+        failed = agents.wait({"id": "asked"})
+        assert (failed["status"], failed["turns"], failed["permission"]) == ("failed", turns, "ask")
         assert (failed["error"]["class"], failed["error"]["code"]) == ("permission", "permission_denied")
         agents.send(failed, "try again")
     assert agents.status() == []
-    opened.close()
 
 
 def test_one_that_ran_out_of_time_goes_on_where_it_was(agents, project):
     first = {"output": "one", "tool_calls": [write("b.txt", "b\n"), GATE]}
     child = agents.spawn([first, {"output": "two"}], "--timeout", "1", "--wait")
     assert (child["status"], child["error"]["class"]) == ("timed_out", "timeout")
-    assert agents.kept() == [child["id"]]
+    assert agents.kept() == [child["session_id"]]
     agents.send(child, "enough")
     done = agents.wait(child)
     assert (done["status"], done["changes"]) == ("completed", [{"path": "b.txt", "kind": "added"}])
 
 
 def test_permission_can_be_given_without_a_question(agents):
-    script = agents.script({"output": "done", "tool_calls": [command("touch", "b.txt")]})
-    flags = ["--permission", "auto", "--wait", "--json"]
+    script = agents.script("w", {"output": "done", "tool_calls": [command("touch", "b.txt")]})
+    flags = ["--name", "w", "--permission", "auto", "--wait", "--json"]
     child = agents.run("spawn", "worker", "work", "--script", script, *flags).json()
     assert (child["status"], child["permission"], agents.status()) == ("completed", "auto", ["b.txt"])
 

@@ -1,4 +1,4 @@
-"""Subagents by hand: spawn, wait, send, close, ps, across processes."""
+"""Subagents: spawn, wait, send, close, ps, across processes."""
 
 import os
 import signal
@@ -26,16 +26,16 @@ def spawn(fanfold, script, *more):
 
 def test_a_subagent_is_spawned_at_once_and_waited_for(agents):
     child = spawn(agents, "quick")
-    assert (child["id"], child["role"], child["task"]) == ("hand.1", "explorer", "look around")
-    waited = agents("wait", "hand.1", "--json")
+    assert (child["id"], child["role"], child["task"]) == ("explorer-1", "explorer", "look around")
+    waited = agents("wait", "explorer-1", "--json")
     assert waited.status == 0
-    assert (waited.json()[0]["status"], waited.json()[0]["summary"]) == ("completed", "I am explorer")
+    assert (waited.json()[0]["status"], waited.json()[0]["summary"]) == ("completed", "I am explorer-1")
     assert agents("ps", "--json").json() == []
-    assert "I am explorer" in agents("ps", "--all").out
+    assert "I am explorer-1" in agents("ps", "--all").out
 
 
 def test_spawning_and_waiting_in_one_command_prints_what_was_said(agents):
-    assert agents("spawn", "explorer", "x", "--script", "quick.yaml", "--wait").out == "I am explorer\n"
+    assert agents("spawn", "explorer", "x", "--script", "quick.yaml", "--wait").out == "I am explorer-1\n"
     failed = agents("spawn", "explorer", "x", "--script", "bad.yaml", "--wait")
     assert failed.status == 1
     assert "it broke" in failed.out
@@ -43,26 +43,26 @@ def test_spawning_and_waiting_in_one_command_prints_what_was_said(agents):
 
 def test_waiting_never_ends_anybody(agents):
     spawn(agents, "slow")
-    looked = agents("wait", "hand.1", "--timeout", "0", "--json")
+    looked = agents("wait", "explorer-1", "--timeout", "0", "--json")
     assert (looked.status, looked.json()[0]["status"] in ("queued", "running")) == (3, True)
     assert agents("wait", "--timeout", "0.2", "--json").status == 3
-    assert agents("ps", "--json").json()[0]["id"] == "hand.1"
+    assert agents("ps", "--json").json()[0]["id"] == "explorer-1"
 
 
 def test_closing_cancels_what_runs_and_closes_what_is_over(agents):
     spawn(agents, "slow")
-    assert agents("close", "hand.1", "--json").json()["status"] == "cancelled"
-    assert agents("close", "hand.1", "--json").json()["status"] == "closed"
-    refused = agents("send", "hand.1", "more", "--json")
+    assert agents("close", "explorer-1", "--json").json()["status"] == "cancelled"
+    assert agents("close", "explorer-1", "--json").json()["status"] == "closed"
+    refused = agents("send", "explorer-1", "more", "--json")
     assert (refused.status, refused.json()["error"]["code"]) == (1, "subagent.closed")
 
 
 def test_input_restarts_a_subagent_that_is_over(agents):
     spawn(agents, "quick")
-    assert agents("wait", "hand.1").status == 0
-    assert agents("send", "hand.1", "and now?").status == 0
-    again = agents("wait", "hand.1", "--json").json()[0]
-    assert (again["status"], again["attempts"]) == ("completed", 2)
+    assert agents("wait", "explorer-1").status == 0
+    assert agents("send", "explorer-1", "and now?").status == 0
+    again = agents("wait", "explorer-1", "--json").json()[0]
+    assert (again["status"], again["turns"]) == ("completed", 2)
 
 
 def test_a_subagent_whose_host_was_killed_is_detached_and_is_not_spoken_to(agents, project):
@@ -81,9 +81,9 @@ def test_a_subagent_whose_host_was_killed_is_detached_and_is_not_spoken_to(agent
     while agents("ps", "--json").json()[0]["status"] != "detached":
         assert time.monotonic() < deadline
         time.sleep(0.05)
-    refused = agents("send", "hand.1", "hello?", "--json")
+    refused = agents("send", "explorer-1", "hello?", "--json")
     assert refused.json()["error"]["code"] == "subagent.detached"
-    assert agents("close", "hand.1", "--json").json()["status"] == "closed"
+    assert agents("close", "explorer-1", "--json").json()["status"] == "closed"
 
 
 @pytest.mark.parametrize(
@@ -92,8 +92,8 @@ def test_a_subagent_whose_host_was_killed_is_detached_and_is_not_spoken_to(agent
         (["spawn", "explorr", "x"], 6, "role.not_found"),
         (["spawn", "worker", "x"], 4, "permission_denied"),
         (["spawn", "explorer", "x", "--script", "missing.yaml"], 2, "usage.bad_script"),
-        (["wait", "hand.9"], 6, "subagent.not_found"),
-        (["send", "hand.9", "x"], 6, "subagent.not_found"),
+        (["wait", "explorer-9"], 6, "subagent.not_found"),
+        (["send", "explorer-9", "x"], 6, "subagent.not_found"),
         (["close", "nobody"], 6, "subagent.not_found"),
     ],
 )

@@ -118,8 +118,8 @@ def test_spawn_names_the_programs_of_a_role_when_it_asks(project, fanfold):
     (project / ".fanfold" / "agents").mkdir(parents=True)
     (project / ".fanfold" / "agents" / "clerk.toml").write_text(CLERK)
     terminal = Terminal("spawn", "clerk", "x")
-    asked = terminal.until("Start it? [y/N]")
-    assert "the role clerk may change files" in asked
+    asked = terminal.until("Run it? [y/N]")
+    assert "clerk writes **/*" in asked
     assert "role clerk uses the MCP server notes: keep-notes --all" in asked
     terminal.type("n\n")
     status, screen = terminal.end()

@@ -17,7 +17,6 @@ from fanfold.agents.backend import SessionRequest
 from fanfold.agents.backend_registry import Backends
 from fanfold.agents.backends.model import ModelBackend
 from fanfold.agents.toolbox.catalogue import SessionTools
-from fanfold.process_identity import this_process
 from fanfold.sessions.supervisor import Supervisor
 from fanfold.store.sqlite import SqliteStore
 from tests.models.sessions import access, request
@@ -39,7 +38,7 @@ async def main(folder: Path, url: str, execution: int, dies: bool) -> None:
 
     backend = ModelBackend(access(url), toolbox=lambda asked: SessionTools(asked, runner=runner))
     store = SqliteStore(folder / "store")
-    supervisor = Supervisor(store, Backends({"model": lambda: backend}), owner=this_process())
+    supervisor = Supervisor(store, Backends({"model": lambda: backend}))
     try:
         result = await supervisor.run_step(request(folder, execution=execution), backend="model")
         sys.stdout.write(msgspec.json.encode([result.output, result.usage.input_tokens]).decode())

@@ -19,6 +19,7 @@ from fanfold.errors import AuthorError, BugError, WorldError
 from fanfold.kernel.events import Failure
 from fanfold.process_identity import this_process
 from fanfold.sessions.log import MAX_INLINE_BYTES, Belonging, open_log, read_entries
+from fanfold.sessions.places import Places
 from fanfold.sessions.supervisor import Supervisor
 from fanfold.store.journal import Journal
 from fanfold.store.protocol import Batch, LeaseLost
@@ -135,7 +136,7 @@ def test_a_session_is_never_run_twice_at_once(world):
 
 def test_sessions_over_the_limit_wait_in_the_order_they_came(world):
     async def story() -> None:
-        supervisor = world.supervisor(max_sessions=3)
+        supervisor = world.supervisor(places=Places(3))
         names = [f"s{i}" for i in range(10)]
         tasks = []
         for name in names:
@@ -160,7 +161,7 @@ def test_sessions_over_the_limit_wait_in_the_order_they_came(world):
 
 def test_time_in_the_queue_does_not_count(world):
     async def story() -> None:
-        supervisor = world.supervisor(max_sessions=1)
+        supervisor = world.supervisor(places=Places(1))
         first = asyncio.create_task(supervisor.run_step(world.request("a"), backend="gated"))
         await until(lambda: world.gated.inside)
         second = asyncio.create_task(
@@ -319,7 +320,7 @@ def test_a_paused_session_stops_behind_its_next_recorded_turn_and_goes_on_from_t
 
 def test_a_session_run_again_after_a_crash_is_handed_what_it_recorded(world):
     async def story() -> None:
-        log, _, _ = open_log(world.journal("s-a-1"), "s-a-1", Belonging(root="r1", run_id="r1"))
+        log, _ = open_log(world.journal("s-a-1"), "s-a-1", Belonging(root="r1", run_id="r1"))
         log.append(Input(text="go"))
         log.append(Response(output="from before"))
         result = await world.supervisor().run_step(world.request("a", execution=2), backend="scripted")
@@ -332,7 +333,7 @@ def test_a_session_run_again_after_a_crash_is_handed_what_it_recorded(world):
 def test_a_large_entry_is_stored_beside_the_log_and_comes_back_whole(world):
     async def story() -> None:
         said = Response(text="long " * MAX_INLINE_BYTES)
-        log, _, _ = open_log(world.journal("big"), "big", Belonging(root="r1", run_id="r1"))
+        log, _ = open_log(world.journal("big"), "big", Belonging(root="r1", run_id="r1"))
         log.append(said)
         (envelope,) = world.store.log("big")
         assert len(str(envelope.data)) < 200
@@ -431,7 +432,7 @@ def test_under_a_lease_a_session_of_an_old_owner_cannot_write(world):
 
 def test_a_thousand_sessions_at_once_take_less_than_100_kb_each(world):
     async def story() -> float:
-        supervisor = world.supervisor(max_sessions=1_000)
+        supervisor = world.supervisor(places=Places(1_000))
         gc.collect()
         tracemalloc.start()
         before, _ = tracemalloc.get_traced_memory()

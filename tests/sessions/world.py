@@ -10,15 +10,12 @@ from fanfold.agents.backend import Backend, Progress, Record, SessionRequest, Se
 from fanfold.agents.backend_registry import Backends
 from fanfold.agents.backends.scripted import Script, ScriptedBackend
 from fanfold.agents.entries import Input, Response
-from fanfold.sessions.log import read_children, read_entries, read_notes
-from fanfold.sessions.opened import Settings
+from fanfold.sessions.log import read_entries
 from fanfold.sessions.processes import run_process
 from fanfold.sessions.supervisor import Supervisor
 from fanfold.store.journal import Journal
 from fanfold.store.sqlite import SqliteStore
 from tests.session_requests import session_request
-
-SCRIPTED = Settings(backend="scripted")
 
 
 class Shell:
@@ -100,17 +97,13 @@ class World:
         return session_request(**{"step": step, **defaults, **given})
 
     def kinds(self, session: str) -> list[str]:
-        """The kinds of everything that stands in a session's log as an entry."""
-        return [note["kind"] for note in read_notes(self.store, session)]
+        """The kinds of the entries of a session."""
+        return [str(entry.__struct_config__.tag) for entry in read_entries(self.store, session)]
 
     def texts(self, session: str) -> list[str]:
         """What was said in a session."""
         entries = read_entries(self.store, session)
         return [entry.text for entry in entries if isinstance(entry, Input | Response)]
-
-    def life(self, parent: str) -> list[tuple[str, str]]:
-        """What the parent's log says, in order: whom about, and the word."""
-        return [(event.subagent_id, event.status) for event in read_children(self.store, parent)]
 
 
 def run_in(world: World, story: Callable[[], Coroutine[Any, Any, Any]]) -> Any:

@@ -115,8 +115,6 @@ class StageEnd(_Entry, frozen=True, tag="stage_end"):
 Entry: TypeAlias = Input | Response | Compaction | ToolCall | ToolResult | StageBegin | StageEnd
 Ending: TypeAlias = Response | ToolResult | StageEnd
 """Entries that may hold an output."""
-KINDS = frozenset({"input", "response", "compaction", "tool_call", "tool_result", "stage", "stage_end"})
-"""Of entries, as they are stored."""
 E = TypeVar("E", bound=Entry)
 
 

@@ -1,4 +1,4 @@
-"""A session's own log: what was said and done in it, what became of its children and of its workspace.
+"""A session's own log: what was said and done in it.
 
 Rules
 * An entry is numbered when it is held, and written with the next commit of the journal: the session's own,
@@ -14,14 +14,14 @@ Rules
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import msgspec
 from msgspec import UNSET, Struct, structs
 
-from fanfold.agents.entries import KINDS, Ending, Entry, Response
-from fanfold.kernel.events import Envelope, SubagentEvent
+from fanfold.agents.entries import Ending, Entry, Response
+from fanfold.kernel.events import Envelope
 from fanfold.store.journal import Journal
 from fanfold.store.protocol import Store
 
@@ -69,25 +69,13 @@ class SessionLog:
         self._belonging = belonging
         self._seq = last_seq
 
-    def append(self, entry: Entry | Mapping[str, Any]) -> None:
+    def append(self, entry: Entry) -> None:
         """Write one entry, and whatever is held, durably."""
         before = self._seq
         self.hold(entry)
         self._write(before)
 
-    def append_child(self, event: SubagentEvent) -> None:
-        """Write a step in the life of a child of this session durably."""
-        before = self._seq
-        self._put("subagent_event", event)
-        self._write(before)
-
-    def append_evidence(self, type_name: str, data: dict[str, Any]) -> None:
-        """Write a fact that nobody said durably, as an event of its own type (`workspace_event`)."""
-        before = self._seq
-        self._put(type_name, data)
-        self._write(before)
-
-    def hold(self, entry: Entry | Mapping[str, Any]) -> None:
+    def hold(self, entry: Entry) -> None:
         """Number an entry, to be written with the next commit."""
         blobs = self.journal.blobs
         if isinstance(entry, Ending) and entry.output is not UNSET:
@@ -136,52 +124,20 @@ class SessionLog:
         )
 
 
-def open_log(
-    journal: Journal, session_id: str, belonging: Belonging
-) -> tuple[SessionLog, list[Entry], list[SubagentEvent]]:
-    """The log of a session, to be continued, with what it already holds: its entries and its children."""
-    entries: list[Entry] = []
-    children: list[SubagentEvent] = []
-    seq = 0
-    store = journal.store
-    for envelope in store.log(session_id):
-        seq = envelope.seq
-        if envelope.type == "session_event":
-            entries += _entries(store, [envelope])
-        elif envelope.type == "subagent_event":
-            children.append(msgspec.convert(envelope.data, SubagentEvent))
-    return SessionLog(journal, session_id, belonging, seq), entries, children
+def open_log(journal: Journal, session_id: str, belonging: Belonging) -> tuple[SessionLog, list[Entry]]:
+    """The log of a session, to be continued, with the entries that it already holds."""
+    written = list(journal.store.log(session_id))
+    entries = list(_entries(journal.store, written))
+    return SessionLog(journal, session_id, belonging, written[-1].seq if written else 0), entries
 
 
 def read_entries(store: Store, session_id: str) -> list[Entry]:
     """What a session recorded, oldest first: what a back end is given to go on from."""
-    return list(_entries(store, _events(store, session_id, "session_event")))
-
-
-def read_notes(store: Store, session_id: str) -> list[dict[str, Any]]:
-    """Everything that stands in a session's log as an entry, also what is about it and not of it."""
-    return [_unpacked(store, envelope.data) for envelope in _events(store, session_id, "session_event")]
-
-
-def read_children(store: Store, session_id: str) -> list[SubagentEvent]:
-    """The lives of a session's children, event by event."""
-    events = _events(store, session_id, "subagent_event")
-    return [msgspec.convert(envelope.data, SubagentEvent) for envelope in events]
-
-
-def read_evidence(store: Store, session_id: str, type_name: str) -> list[dict[str, Any]]:
-    """Facts of one type that stand in a session's log, oldest first."""
-    return [envelope.data for envelope in _events(store, session_id, type_name)]
-
-
-def _events(store: Store, session_id: str, type_name: str) -> Iterator[Envelope]:
-    return (envelope for envelope in store.log(session_id) if envelope.type == type_name)
+    return list(_entries(store, store.log(session_id)))
 
 
 def _entries(store: Store, envelopes: Iterable[Envelope]) -> Iterator[Entry]:
     for envelope in envelopes:
-        if envelope.data["kind"] not in KINDS:
-            continue  # about the session: how it was opened, what waits to be said to it
         entry: Entry = msgspec.convert(_unpacked(store, envelope.data), Entry)
         if isinstance(entry, Ending) and entry.output_blob:
             output = msgspec.json.decode(store.blob(entry.output_blob))

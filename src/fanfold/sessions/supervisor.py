@@ -1,11 +1,11 @@
 """The supervisor: the one authority that starts sessions, and the one that ends them.
 
 Rules
-* Every session of the process is started here: steps of runs through `run_step`, children by hand through
-  `children`. At most `max_sessions` run at once; the others wait in the order they came.
+* Every session of the process is started here. Only so many run at once as there are places, which all
+  supervisors of a process may share; the others wait in the order they came.
 * A session ends in one way whatever the reason. Its back end is asked to stop (cancelled) and given a
-  grace period; then whatever processes it started are killed; then its own children are stopped; and only
-  when nothing is left does the caller hear of it. A cancelled caller is no exception.
+  grace period; then whatever processes it started are killed; and only when nothing is left does the caller
+  hear of it. A cancelled caller is no exception.
 * Deadlines count from the start of the session, not from the moment it queued.
 * What a back end raises becomes a `SessionFailed` with a class. What the store raises stays what it is:
   it is not the session that failed, and its host must stop.
@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NoReturn
 
 from msgspec import structs
@@ -32,50 +32,35 @@ from fanfold.agents.backend_registry import Backends
 from fanfold.agents.entries import Entry, Input, News
 from fanfold.errors import BugError, FanfoldError
 from fanfold.kernel.events import Failure
-from fanfold.process_identity import ProcessIdentity
 from fanfold.sessions.insist import insist
-from fanfold.sessions.lineage import Child
 from fanfold.sessions.live import Live, Stuck
-from fanfold.sessions.log import Belonging, SessionLog, open_log, read_entries
-from fanfold.sessions.opened import Settings
+from fanfold.sessions.log import Belonging, SessionLog, open_log
 from fanfold.sessions.places import Places
-from fanfold.sessions.subagents import WAIT_S, Subagents
 from fanfold.store.journal import Journal
 from fanfold.store.protocol import LeaseLost, Store, StoreFault
 
 GRACE_S = 2.0
+MAX_SESSIONS = 256
 
 _log = logging.getLogger(__name__)
 
 
 class Supervisor:
-    """Starts sessions, keeps their limits, ends them.
-
-    `owner` is this process as the store knows it; with it, sessions by hand are guarded by leases.
-    """
+    """Starts sessions, keeps their limits, ends them."""
 
     def __init__(
         self,
         store: Store,
         backends: Backends,
         *,
-        max_threads: int = 6,
-        max_depth: int = 1,
-        max_sessions: int = 256,
+        places: Places | None = None,
         grace_s: float = GRACE_S,
-        owner: ProcessIdentity | None = None,
     ) -> None:
         self.store = store
         self.backends = backends
-        self.max_threads = max_threads
-        self.max_depth = max_depth
         self.grace_s = grace_s
-        self.owner = owner
-        self._places = Places(max_sessions)
+        self._places = places or Places(MAX_SESSIONS)
         self._live: dict[str, Live] = {}
-        self.children = Subagents(self)
-
-    # ------------------------------------------------------------------------------ steps of runs
 
     async def run_step(
         self,
@@ -103,19 +88,6 @@ class Supervisor:
         finally:
             self._places.give_back()
 
-    async def run_child(
-        self, request: SessionRequest, log: SessionLog, settings: Settings, on_start: Callable[[], None]
-    ) -> SessionResult:
-        """Run one turn of a child whose log is open already; `on_start` is called when its place is free."""
-        agent = self.backends.named(settings.backend)
-        await self._places.take()
-        try:
-            on_start()
-            live = Live(request, log, self.grace_s)
-            return await self._supervise(live, agent, round(settings.timeout_s * 1_000), None, True)
-        finally:
-            self._places.give_back()
-
     async def _supervise(
         self,
         live: Live,
@@ -134,8 +106,8 @@ class Supervisor:
         except BaseException as raised:  # noqa: BLE001 - told when nothing of the session is left
             error = raised
         try:
-            if live.leaves_something or self.children.some_run:
-                await insist(self._end(live))
+            if live.leaves_something:
+                await insist(live.end_processes())
             if durable and live.fault is None:
                 await log.flush()
         finally:
@@ -149,11 +121,6 @@ class Supervisor:
         return result
 
     # ------------------------------------------------------------------------------------- ending
-
-    async def _end(self, live: Live) -> None:
-        """See that nothing of a session is left."""
-        await live.end_processes()
-        await self.children.stop_all(live.request.session_id)
 
     def cancel(self, session_id: str) -> bool:
         """Ask a running session to end as cancelled; False when it does not run here."""
@@ -173,47 +140,13 @@ class Supervisor:
         """Whether the session runs in this process."""
         return session_id in self._live
 
-    def is_read_only(self, session_id: str) -> bool:
-        """Whether the session runs here and may only read."""
-        live = self._live.get(session_id)
-        return live is not None and live.request.role.read_only
-
-    def running_log(self, session_id: str) -> SessionLog | None:
-        """The log that a running session writes; whoever else writes into it goes through this."""
-        live = self._live.get(session_id)
-        return None if live is None else live.log
-
     async def aclose(self) -> None:
-        """Stop everything that runs here and give the leases of sessions by hand back."""
-        await self.children.stop_everything()
+        """Stop everything that runs here."""
         running = tuple(self._live.values())
         for live in running:
             live.stop("cancelled")
         await asyncio.gather(*(live.wait() for live in running))
-        self.children.above.release()
         await self.backends.aclose()
-
-    # -------------------------------------------------------------------------- subagents by hand
-
-    async def spawn(self, parent_session: str, role: str, task: str, settings: Settings) -> str:
-        """Delegate a task to a new child of a session; its id. Over capacity it queues."""
-        return self.children.spawn(parent_session, role, task, settings)
-
-    async def wait(self, ids: Sequence[str], timeout_s: float = WAIT_S) -> dict[str, list[Child]]:
-        """How children stand once all are over or the time is, in buckets by status; 0 only looks."""
-        return await self.children.wait(ids, timeout_s)
-
-    async def send_input(self, subagent_id: str, text: str) -> Child:
-        """Say something to a child; one that is over runs again, unless it is detached or closed."""
-        return self.children.send_input(subagent_id, text)
-
-    async def close(self, subagent_id: str) -> Child:
-        """Cancel a child that runs, close any other."""
-        return await self.children.close(subagent_id)
-
-    def list(self, parent_session: str) -> list[Child]:
-        """The children of a session, those of dead processes included."""
-        return self.children.list(parent_session)
 
     # ------------------------------------------------------------------------------------ opening
 
@@ -231,9 +164,6 @@ class Supervisor:
         self, request: SessionRequest, journal: Journal | None
     ) -> tuple[SessionLog, Sequence[Entry]]:
         session = request.session_id
-        log = self.children.above.known_log(session)
-        if log is not None:
-            return log, read_entries(self.store, session)
         if journal is None:
             head = self.store.head(request.run_id)
             root = request.run_id if head is None else head.root_run_id
@@ -243,8 +173,7 @@ class Supervisor:
         place = Belonging(root=root, run_id=request.run_id, path=request.step)
         if is_new:  # nobody can have been here
             return SessionLog(journal, session, place, 0), ()
-        log, entries, _ = open_log(journal, session, place)
-        return log, entries
+        return open_log(journal, session, place)
 
 
 def _ignore(_: News) -> None:

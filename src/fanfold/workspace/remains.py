@@ -18,6 +18,7 @@ from typing import Literal, TypeAlias
 import msgspec
 
 from fanfold.errors import WorldError
+from fanfold.process_identity import this_process
 from fanfold.workspace.files import trash
 from fanfold.workspace.files.beneath import open_top
 from fanfold.workspace.files.ignored import Ignoring
@@ -163,15 +164,19 @@ class Remains:
             if keep_for_s is not None and time.time() - os.lstat(refused / name).st_ctime > keep_for_s:
                 trash.throw_away(refused / name, self._layout.trash)
 
-    def discard(self, session_id: str) -> None:
-        """Throw the folder of a session away, unless a process that lives works in it or it is kept."""
+    def discard(self, session_id: str, *, over: bool = False) -> None:
+        """Throw the folder of a session away, unless it is kept or a process that lives works in it.
+
+        `over`: nobody will go on with it, so what is kept, or was left by this process, goes too.
+        """
         folder = self._layout.child(session_id)
         with self._layout.lock():
             try:
                 record = children.read_record(folder)
             except WorldError:
                 return
-            if not record.kept and not record.has_live_owner:
+            ours = over and record.maker == this_process()
+            if (over or not record.kept) and (ours or not record.has_live_owner):
                 self.throw_away(folder)
 
     def throw_away(self, folder: Path) -> None:

@@ -1,100 +1,62 @@
-"""`fanfold spawn`, `wait`, `send`, `close` and `ps`: subagents by hand, one bounded task each.
+"""`fanfold spawn`, `wait`, `send`, `close` and `ps`: subagents, one bounded task each.
 
-Rules
-* What a subagent may do is settled when it is spawned, by the rules of `fanfold run`, and stands in its log.
-  It works in the background, where nobody can be asked: what would have to be asked for later is denied.
-* One whose host was killed is not spoken to as if nothing had happened: going on is said (`--resume`).
+They work in the background, where nobody can be asked: what would have to be asked for later is denied.
 """
 
 from __future__ import annotations
 
-import secrets
-import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+import asyncio
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import Literal
 
 import click
-import msgspec
-from msgspec import Struct, structs
+from msgspec import Struct
 
-from fanfold.agents.backend_registry import MODEL
-from fanfold.cli.agents.hand_host import start_host
-from fanfold.cli.agents.subagent_text import child_document, left_something, say_none, say_result, say_table
 from fanfold.cli.command import Call, command
 from fanfold.cli.inputs import read_text_file
 from fanfold.cli.project import open_project
-from fanfold.cli.terminal.output import plain, say, say_json
-from fanfold.errors import (
-    EXIT_FAILED,
-    EXIT_OK,
-    EXIT_PERMISSION,
-    EXIT_WAITING,
-    AuthorError,
-    NotFoundError,
-    WorldError,
-)
-from fanfold.kernel.paths import GlobError, check_glob
-from fanfold.kernel.plan import EVERYTHING
-from fanfold.runtime.operations.agents.roles import find_role
-from fanfold.runtime.operations.by_hand import HAND, LOOK_S, ask, is_live, is_taken, refusal, with_key
-from fanfold.runtime.operations.project import Project
-from fanfold.sessions.lineage import COMPLETED, DETACHED, OVER, RESTARTABLE, Child
-from fanfold.sessions.opened import SPAWN_TIMEOUT_S, Merge, Permission, Settings, read_opened
-from fanfold.sessions.subagents import WAIT_S, SubagentRefused
-from fanfold.sessions.supervisor import Supervisor
-from fanfold.wiring import supervise_by_hand, wire
+from fanfold.cli.terminal.output import on_terminal, one_line, paint, plain, say, say_json
+from fanfold.cli.terminal.progress import open_progress, tell
+from fanfold.cli.terminal.statuses import COLOURS
+from fanfold.errors import EXIT_FAILED, EXIT_OK, EXIT_WAITING, AuthorError, NotFoundError
+from fanfold.kernel.lifecycle import COMPLETED
+from fanfold.runtime.operations.agents import subagents
+from fanfold.runtime.operations.agents.subagents import HAND, SPAWN_TIMEOUT_MS, WAIT_S, Merge, Task
+from fanfold.runtime.operations.runs.options import Options
+from fanfold.runtime.views.subagents import LIVE, OVER, Subagent
 
-if TYPE_CHECKING:
-    from fanfold.agents.role import Role
-    from fanfold.agents.roles.registry import Registry
-
-START_PATIENCE_S = 30.0
-_T = TypeVar("_T")
+MAX_LINES = 20
+PATIENCE_S = 30.0
+"""How long `spawn --wait` waits beyond the time that its subagent has."""
 
 
 class Flags(Struct, frozen=True, kw_only=True):
     """What the command line fixes for one subagent."""
 
+    name: str | None
     timeout: float
     model: str | None
+    script: str | None
     write_set: tuple[str, ...]
     merge: Merge | None
     shared: bool
-    permission: Permission | None
+    permission: Literal["read_only", "ask", "auto"] | None
     yes: bool
     unsafe_no_sandbox: bool
-
-
-class Hand(NamedTuple):
-    """What these commands work with."""
-
-    project: Project
-    supervisor: Supervisor
-
-
-@contextmanager
-def open_hand(call: Call, *, make: bool = False) -> Iterator[Hand]:
-    """The subagents of a project; refused where there are none, unless one is to be made."""
-    with open_project(call) as project:
-        if not make and not project.has_runs:
-            raise NotFoundError(
-                "subagent.not_found", "there are no subagents here", hint="fanfold spawn ROLE TASK"
-            )
-        yield Hand(project, supervise_by_hand(project))
 
 
 @command("spawn", summary="Delegate one task to a subagent in the background")
 @click.argument("role")
 @click.argument("task")
 @click.option("--wait", "waiting", is_flag=True, help="Wait for it and print what it says.")
+@click.option("--name", metavar="NAME", help="What to call it; default: its role and a number.")
 @click.option(
     "--timeout",
     type=click.FloatRange(min=0.001),
-    default=SPAWN_TIMEOUT_S,
+    default=SPAWN_TIMEOUT_MS / 1_000,
     metavar="S",
-    help="Seconds it may take; default 120.",
+    help="Seconds a turn may take; default 120.",
 )
 @click.option("--model", metavar="M", help="Model to use, whatever the role names.")
 @click.option("--script", metavar="FILE", help="A scripted agent instead of a model, for tests.")
@@ -116,246 +78,185 @@ def open_hand(call: Call, *, make: bool = False) -> Iterator[Hand]:
 @click.option(
     "--unsafe-no-sandbox", is_flag=True, help="Run commands even where this machine cannot confine them."
 )
-def spawn_command(
-    call: Call, role: str, task: str, waiting: bool, script: str | None, **given: object
-) -> int:
-    """Start a subagent of ROLE with TASK and print its id; over capacity it queues.
+def spawn_command(call: Call, role: str, task: str, waiting: bool, **given: object) -> int:
+    """Start a subagent of ROLE with TASK and print its name; over capacity it queues.
 
     A role that writes works in a snapshot of the project. Its changes are merged when it succeeds, all of
-    them or none.
+    them or none. It is a step of the run `hand`: logs, inspect, explain, diff and query show it there.
     """
     flags = Flags(**given)  # type: ignore[arg-type]  # click gives exactly these
-    with open_hand(call, make=True) as hand:
-        settings = _settings(hand.project, role, flags)
-        text = None if script is None else _script(Path(script))
-        data = {"role": role, "task": task, "script": text, "settings": msgspec.to_builtins(settings)}
-        number = ask(hand.project, "spawn", data)
-        child = until_taken(hand, number, lambda: with_key(hand.supervisor, settings.key))
+    wanted = Task(
+        role=role,
+        task=task,
+        name=flags.name or "",
+        timeout_ms=round(flags.timeout * 1_000),
+        write_set=flags.write_set,
+        merge=flags.merge,
+        shared=flags.shared,
+    )
+    with open_project(call) as project:
+        attendant = None
+        if on_terminal():
+            from fanfold.cli.terminal.questions import Questions
+
+            attendant = Questions(open_progress(call.no_color))
+        spawning = subagents.spawn(project, wanted, _options(flags), yes=flags.yes, attendant=attendant)
+        child = asyncio.run(spawning)
         if waiting:
-            child = _wait(hand, [child.subagent_id], flags.timeout + START_PATIENCE_S)[0]
-            return say_result(call, hand.project.store, child)
-        say_json(child_document(hand.project.store, child)) if call.as_json else say(f"{child.subagent_id}\n")
+            found = asyncio.run(subagents.wait(project, [child.id], flags.timeout + PATIENCE_S))
+            return _say_result(call, next(iter(found.values()))[0])
+    say_json(child) if call.as_json else say(f"{child.id}\n")
     return EXIT_OK
 
 
-@command("wait", summary="Wait for subagents; never ends one")
-@click.argument("ids", nargs=-1)
-@click.option(
-    "--timeout", type=click.FloatRange(min=0), default=WAIT_S, metavar="S", help="Seconds; 0 only looks."
-)
-def wait_command(call: Call, ids: tuple[str, ...], timeout: float) -> int:
-    """Wait until the subagents IDS (default: all that run) are over, or the time is.
-
-    Exit status 0 when all completed, 1 when one did not, 3 when one still runs.
-    """
-    if not wire(call.project).has_runs:
-        return say_none(call)
-    with open_hand(call) as hand:
-        wanted = list(ids) or [child.subagent_id for child in hand.supervisor.list(HAND) if is_live(child)]
-        children = _wait(hand, wanted, timeout)
-        say_table(call, hand.project.store, children, with_changes=True)
-    if any(child.status not in OVER and child.status != DETACHED for child in children):
-        return EXIT_WAITING
-    return EXIT_OK if all(child.status == COMPLETED for child in children) else EXIT_FAILED
-
-
-@command("send", summary="Say something to a subagent; one that is over runs again")
-@click.argument("id")
-@click.argument("text", required=False)
-@click.option("--resume", is_flag=True, help="Go on with one whose host was killed; TEXT may be left out.")
-def send_command(call: Call, id: str, text: str | None, resume: bool) -> int:
-    """Give subagent ID more input: at the end of its turn, or as the start of a new one.
-
-    One that completed starts from the project as it is now; one that did not goes on in the workspace it
-    left. It may do what it was allowed when it was spawned.
-    """
-    if text is None and not resume:
-        raise AuthorError("usage.missing", "there is no TEXT", hint=f'fanfold send {id} "and the tests too"')
-    with open_hand(call) as hand:
-        child = find_child(hand, id)
-        _check_spoken_to(hand, child, resume)
-        resumed = resume and child.status == DETACHED
-        if text is None and not resumed:
-            raise SubagentRefused(
-                "subagent.not_detached", f"{id} is {child.status}", hint="say something to it"
-            )
-        number = ask(hand.project, "resume" if resumed else "input", {"id": id, "text": text})
-        until_taken(hand, number, lambda: True if is_taken(hand.project, number) else None)
-        return say_result(call, hand.project.store, find_child(hand, id), brief=True)
-
-
-def _check_spoken_to(hand: Hand, child: Child, resume: bool) -> None:
-    if child.status in RESTARTABLE:
-        if read_opened(hand.project.store, child.session_id).settings.merge == "propose":
-            from fanfold.runtime.operations.hand_places import HandPlaces, proposal_waits
-
-            places = HandPlaces(hand.project.folder)
-            if child.status == COMPLETED and (proposal := places.waiting(child.session_id)):
-                raise proposal_waits(child.subagent_id, proposal)
-    elif not is_live(child) and not (resume and child.status == DETACHED):
-        hint = (
-            f"fanfold send {child.subagent_id} --resume"
-            if child.status == DETACHED
-            else "spawn a new subagent"
-        )
-        raise SubagentRefused(f"subagent.{child.status}", f"{child.subagent_id} is {child.status}", hint=hint)
-
-
-@command("close", summary="Cancel a subagent that runs, or close one for good")
-@click.argument("id")
-def close_command(call: Call, id: str) -> int:
-    """Cancel subagent ID if it is queued or running; close any other, so that it cannot run again.
-
-    A workspace that was kept for one that did not complete is thrown away when it is closed.
-    """
-    with open_hand(call) as hand:
-        find_child(hand, id)
-        number = ask(hand.project, "close", {"id": id})
-        until_taken(hand, number, lambda: True if is_taken(hand.project, number) else None)
-        child = find_child(hand, id)
-        say_json(child_document(hand.project.store, child)) if call.as_json else say(
-            f"{id} is {child.status}\n"
-        )
-    return EXIT_OK
-
-
-@command("ps", summary="List subagents, newest last")
-@click.option("--all", "everything", is_flag=True, help="Also those that are over and left nothing to do.")
-def ps_command(call: Call, everything: bool) -> int:
-    """List the subagents started by hand: who, doing what, and how it stands.
-
-    Those that are not over, and those that left something which waits for you: the workspace of one that
-    did not complete, or a proposal.
-    """
-    if not wire(call.project).has_runs:
-        return say_none(call)
-    with open_hand(call) as hand:
-        children = hand.supervisor.list(HAND)
-        store = hand.project.store
-        shown = [
-            one for one in children if everything or one.status not in OVER or left_something(store, one)
-        ]
-        return say_table(call, hand.project.store, shown)
-
-
-def _settings(project: Project, name: str, flags: Flags) -> Settings:
-    role = find_role(project.roles, name)
-    posture = flags.permission or "ask"
-    if role.read_only:
-        _refuse_writing(name, flags)
-    else:
-        _check_flags(flags)
-    _ask_permission(name, _needs(project.roles, role), posture, flags.yes)
-    backend = role.backend or MODEL
-    problem = project.backends.problem(backend)
-    if problem is not None:
-        raise problem
-    return Settings(
-        backend=backend,
-        key=secrets.token_hex(8),
-        role=structs.replace(role, model=flags.model or role.model),
-        workspace=str(project.folder),
-        isolated=not role.read_only and not flags.shared,
-        merge=flags.merge or "auto",
-        read_only=role.read_only,
-        write_set=() if role.read_only else flags.write_set or EVERYTHING,
-        permission="auto" if flags.yes and posture == "ask" else posture,
-        unsafe=flags.unsafe_no_sandbox,
-        timeout_s=flags.timeout,
+def _options(flags: Flags) -> Options:
+    return Options(
+        permission=flags.permission or "ask",
+        unsafe_no_sandbox=flags.unsafe_no_sandbox,
+        model=flags.model,
+        script=None if flags.script is None else _read_script(Path(flags.script)),
+        script_file=flags.script or "",
     )
 
 
-def _refuse_writing(role: str, flags: Flags) -> None:
-    if flags.write_set or flags.merge or flags.shared:
-        option = "--write-set" if flags.write_set else "--merge" if flags.merge else "--shared"
-        message = f"{option} is for roles that write; {role} only reads"
-        raise AuthorError("usage.conflict", message, hint="fanfold agents tells which roles write")
-
-
-def _check_flags(flags: Flags) -> None:
-    if flags.shared and flags.merge:
-        message = "--merge is for snapshots; with --shared there is none"
-        raise AuthorError("usage.conflict", message, hint="leave one of them out")
-    for pattern in flags.write_set:
-        try:
-            check_glob(pattern)
-        except GlobError as error:
-            message = f"--write-set {pattern} is not a pattern of paths: {error.message}"
-            raise AuthorError(
-                "usage.bad_value", message, hint='for example "src/**" or "docs/*.md"'
-            ) from None
-
-
-def _needs(roles: Registry, role: Role) -> list[str]:
-    """What a role wants beyond reading, line by line, in the words of `fanfold run`."""
-    from fanfold.runtime.operations.runs.permission import served_lines
-    from fanfold.runtime.records.frozen import with_stages
-
-    lines = [] if role.read_only else [f"the role {role.name} may change files"]
-    for one in with_stages({role.name: role}, roles.find).values():
-        lines += served_lines(one)
-    return lines
-
-
-def _ask_permission(role: str, lines: list[str], posture: str, yes: bool) -> None:
-    from fanfold.cli.terminal.output import on_terminal
-    from fanfold.cli.terminal.questions import confirm
-
-    if not lines or posture == "auto" or (posture == "ask" and yes):
-        return
-    if posture == "ask" and on_terminal():
-        listed = "".join(f"  {plain(line)}\n" for line in lines)
-        if confirm(f"{plain(role)} asks for permission:\n{listed}Start it?"):
-            return
-    hint = "spawn it with --yes or --permission auto, or use a role that needs no permission"
-    if posture == "read_only":
-        hint = "--permission read_only allows reading alone; leave it out to be asked, or use another role"
-    more = f" (and {len(lines) - 1} more)" if len(lines) > 1 else ""
-    raise WorldError(
-        "permission_denied",
-        f"{lines[0]}{more}",
-        hint=hint,
-        details={"needs": lines},
-        exit_status=EXIT_PERMISSION,
-    )
-
-
-def _script(file: Path) -> str:
+def _read_script(file: Path) -> str:
     from fanfold.agents.scripts.script import Script
 
     return Script.load(read_text_file(file, "--script", "usage.bad_script"), str(file)).source
 
 
-def find_child(hand: Hand, id: str) -> Child:
-    """A subagent by its id."""
-    return hand.supervisor.children.find(id)
+@command("wait", summary="Wait for subagents; never ends one")
+@click.argument("names", nargs=-1)
+@click.option(
+    "--timeout", type=click.FloatRange(min=0), default=WAIT_S, metavar="S", help="Seconds; 0 only looks."
+)
+def wait_command(call: Call, names: tuple[str, ...], timeout: float) -> int:
+    """Wait until the subagents NAMES (default: all that run) are over, or the time is.
+
+    Exit status 0 when all completed, 1 when one did not, 3 when one still runs.
+    """
+    with open_project(call) as project:
+        if not project.has_runs and not names:
+            return _say_table(call, [])
+        found = asyncio.run(subagents.wait(project, names, timeout)) if project.has_runs else _none()
+    children = [child for bucket in found.values() for child in bucket]
+    if names:
+        children.sort(key=lambda child: names.index(child.id))
+    _say_table(call, children, with_changes=True)
+    if any(child.status in LIVE for child in children):
+        return EXIT_WAITING
+    return EXIT_OK if all(child.status == COMPLETED for child in children) else EXIT_FAILED
 
 
-def until_taken(hand: Hand, number: int, look: Callable[[], _T | None]) -> _T:
-    """Have a host and look until it has acted on the request; raises what it refused."""
-    deadline = time.monotonic() + START_PATIENCE_S
-    started = 0.0
-    while True:
-        refused = refusal(hand.project, number) if is_taken(hand.project, number) else None
-        if refused is not None:
-            raise refused
-        found = look()
-        if found is not None:
-            return found
-        now = time.monotonic()
-        if now > deadline:
-            hint = "what it says is in .fanfold/host.log"
-            raise WorldError("run.busy", "the host of the subagents does not act", hint=hint)
-        if not hand.project.has_owner(HAND) and now - started > 5.0:
-            start_host(hand.project)
-            started = now
-        time.sleep(LOOK_S)
+def _none() -> dict[str, list[Subagent]]:
+    raise NotFoundError("subagent.not_found", "there are no subagents here", hint="fanfold spawn ROLE TASK")
 
 
-def _wait(hand: Hand, ids: Sequence[str], timeout_s: float) -> list[Child]:
-    deadline = time.monotonic() + timeout_s
-    while True:
-        children = [find_child(hand, one) for one in ids]
-        if not any(is_live(child) for child in children) or time.monotonic() >= deadline:
-            return children
-        time.sleep(LOOK_S)
+@command("send", summary="Say something to a subagent; one that is over runs again")
+@click.argument("name")
+@click.argument("text", required=False)
+@click.option("--resume", is_flag=True, help="Go on with one that lost its process; TEXT may be left out.")
+def send_command(call: Call, name: str, text: str | None, resume: bool) -> int:
+    """Give subagent NAME more input: its next turn, behind the one that runs.
+
+    A turn behind one that completed starts from the project as it is then; any other goes on in the
+    workspace that was left. It may do what it was allowed when it was spawned.
+    """
+    if text is None and not resume:
+        raise AuthorError(
+            "usage.missing", "there is no TEXT", hint=f'fanfold send {name} "and the tests too"'
+        )
+    with open_project(call) as project:
+        if not project.has_runs:
+            _none()
+        child = asyncio.run(subagents.send_input(project, name, text, resume=resume))
+    return _say_status(call, child)
+
+
+@command("close", summary="Cancel a subagent that runs, or close one for good")
+@click.argument("name")
+def close_command(call: Call, name: str) -> int:
+    """Cancel subagent NAME if it is queued or running; close any other, so that it cannot run again.
+
+    A workspace that was kept for one that did not complete is thrown away when it is closed.
+    """
+    with open_project(call) as project:
+        if not project.has_runs:
+            _none()
+        child = asyncio.run(subagents.close(project, name))
+    return _say_status(call, child)
+
+
+@command("ps", summary="List subagents, newest last")
+@click.option("--all", "everything", is_flag=True, help="Also those that are over and left nothing to do.")
+def ps_command(call: Call, everything: bool) -> int:
+    """List the subagents that were spawned here: who, doing what, and how it stands.
+
+    Those that are not over, and those that left something which waits for you: the workspace of one that
+    did not complete, or a proposal.
+    """
+    with open_project(call, to_read=True) as project:
+        found = subagents.list_subagents(project) if project.has_runs else []
+    return _say_table(
+        call, [one for one in found if everything or one.status not in OVER or one.left_something]
+    )
+
+
+# Saying
+
+
+def _say_result(call: Call, child: Subagent) -> int:
+    """What came of one; the exit status."""
+    if call.as_json:
+        say_json(child)
+    elif child.status != COMPLETED:
+        _say_status(call, child)
+    else:
+        say(f"{plain(child.summary)}\n")
+        tell("".join(f"{line}\n" for line in _changes(child)))
+    return EXIT_OK if child.status == COMPLETED else EXIT_FAILED
+
+
+def _say_status(call: Call, child: Subagent) -> int:
+    if call.as_json:
+        say_json(child)
+        return EXIT_OK
+    say(f"{child.id} is {child.status}\n")
+    if child.error is not None:
+        say(f"  {plain(child.error.message)}\n")
+        if child.error.hint:
+            say(f"  {plain(child.error.hint)}\n")
+    return EXIT_OK
+
+
+def _say_table(call: Call, children: Sequence[Subagent], *, with_changes: bool = False) -> int:
+    """One line for each, or one document for all."""
+    if call.as_json:
+        say_json(list(children))
+        return EXIT_OK
+    if not children:
+        say("no subagents\n")
+        return EXIT_OK
+    columns = ("id", "role", "status")
+    widths = [max(len(getattr(child, name)) for child in children) for name in columns]
+    for child in children:
+        status = paint(child.status.ljust(widths[2]), COLOURS.get(child.status, "blue"), call.colour)
+        name = paint(child.id.ljust(widths[0]), "cyan", call.colour)
+        text = child.summary or child.task
+        say(f"{name}  {child.role.ljust(widths[1])}  {status}  {one_line(text, 80)}\n")
+        if with_changes:
+            say("".join(f"  {line}\n" for line in _changes(child)))
+    return EXIT_OK
+
+
+def _changes(child: Subagent) -> list[str]:
+    """What a subagent changed and what became of it, as lines."""
+    changes = child.changes or []
+    lines = [f"{one.kind} {one_line(one.path)}" for one in changes[:MAX_LINES]]
+    if len(changes) > MAX_LINES:
+        lines.append(f"and {len(changes) - MAX_LINES} more")
+    if child.proposal:
+        lines.append(f"proposed: the project is as it was; fanfold diff {HAND} {child.id} shows it")
+    elif changes and child.merge == "discard":
+        lines.append("discarded: the project is as it was")
+    return lines

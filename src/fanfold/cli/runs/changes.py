@@ -10,7 +10,6 @@ import sys
 
 import click
 
-from fanfold.cli.agents.subagent_changes import apply_changes, find_changes, is_subagent
 from fanfold.cli.command import Call, command
 from fanfold.cli.project import open_project
 from fanfold.cli.terminal.output import one_line, paint, plain, say, say_json
@@ -34,18 +33,15 @@ _COLOURS = (
 @click.argument("step", required=False)
 def diff_command(call: Call, run: str, step: str | None) -> int:
     """Show what the steps of RUN changed, or only STEP: a patch of each proposal that waits and of what a
-    failed step left in its workspace. Of changes that are merged the log knows the files, but no patch. RUN
-    may be a subagent (fanfold ps).
+    failed step left in its workspace. Of changes that are merged the log knows the files, but no patch.
+    Subagents are steps of the run `hand`.
 
     STEP is a path as `fanfold inspect` shows it; on the root run also one inside a child run. The output can
     be given to `git apply`. With --json: {"run_id", "steps": [{"path", "state", "changes": [{"path",
     "kind"}], "patch", "proposal", "workspace", "why", "left_out", "left_out_count"}]}, where state is
-    proposed, applied, merged, kept, gone for a proposal that nobody has any more, or left_out for a step of
-    which nothing came home because the project ignores its files.
+    proposed, applied, merged, discarded, kept, gone for a proposal that nobody has any more, or left_out for
+    a step of which nothing came home because the project ignores its files.
     """
-    if is_subagent(run):
-        _refuse_step(run, step)
-        return _say_changes(call, RunChanges(run, find_changes(call, run)))
     with open_project(call) as project:
         return _say_changes(call, diff(project, run, step))
 
@@ -55,26 +51,18 @@ def diff_command(call: Call, run: str, step: str | None) -> int:
 @click.argument("step", required=False)
 @click.option("--dry-run", is_flag=True, help="Say what would change; change nothing.")
 def apply_command(call: Call, run: str, step: str | None, dry_run: bool) -> int:
-    """Merge what STEP of RUN, or a subagent, proposed into the project as it is now: all of it, or nothing.
+    """Merge what STEP of RUN proposed into the project as it is now: all of it, or nothing.
 
     Where both sides changed the same lines nothing is changed and the files are named (exit status 1). What
     was applied before is not applied again, which is no error. The run's log says who applied what, also
     when the run has ended. With --json: {"run_id", "step", "proposal", "dry_run", "already", "changes":
     [{"path", "kind"}]}; conflicts are in the details of the error.
     """
-    if is_subagent(run):
-        _refuse_step(run, step)
-        return _say_applied(call, apply_changes(call, run, dry_run=dry_run))
     if step is None:
         hint = f"fanfold diff {run} lists what waits"
         raise AuthorError("usage.missing", "there is no STEP: whose proposal is to be applied?", hint=hint)
     with open_project(call) as project:
         return _say_applied(call, asyncio.run(apply(project, run, step, dry_run=dry_run)))
-
-
-def _refuse_step(subagent: str, step: str | None) -> None:
-    if step is not None:
-        raise AuthorError("usage.conflict", f"{subagent} is a subagent and has no steps")
 
 
 def _say_changes(call: Call, found: RunChanges) -> int:

@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from fanfold.kernel.plan import JSON, Plan
+from fanfold.runtime.operations.agents import subagents
 from fanfold.runtime.operations.history.runs import list_runs
 from fanfold.runtime.operations.project import Project
 from fanfold.runtime.operations.runs.handle import RunHandle
@@ -23,6 +24,7 @@ from fanfold.runtime.operations.runs.ownership import Owned, own
 from fanfold.runtime.operations.runs.start import start
 from fanfold.runtime.views.result import Result
 from fanfold.runtime.views.runs import RunRow
+from fanfold.runtime.views.subagents import Subagent
 
 
 class Client:
@@ -84,6 +86,29 @@ class Client:
         handle = RunHandle(owned, resumed=resumed, leave_when_waiting=leave_when_waiting)
         self._runs.append(handle)
         return handle
+
+    async def spawn_agent(
+        self, role: str, task: str, *, options: Options | None = None, key: str = "", **more: Any
+    ) -> Subagent:
+        """Delegate a task to a subagent in the background; `more` as `Task` names it: `name` …"""
+        wanted = subagents.Task(role=role, task=task, **more)
+        return await subagents.spawn(self.project, wanted, options or Options(), key=key)
+
+    async def wait_agent(self, *names: str, timeout_s: float = subagents.WAIT_S) -> dict[str, list[Subagent]]:
+        """How subagents (all that run, when none is named) stand when they are over or the time is."""
+        return await subagents.wait(self.project, names, timeout_s)
+
+    async def send_input(self, name: str, text: str | None = None, *, resume: bool = False) -> Subagent:
+        """Say something to a subagent: its next turn. `resume` goes on with one that lost its process."""
+        return await subagents.send_input(self.project, name, text, resume=resume)
+
+    async def close_agent(self, name: str) -> Subagent:
+        """Cancel a subagent that is queued or running; close any other for good."""
+        return await subagents.close(self.project, name)
+
+    def list_agents(self) -> list[Subagent]:
+        """All subagents of the project, oldest first."""
+        return subagents.list_subagents(self.project)
 
     def runs(self, limit: int = 100) -> list[RunRow]:
         """Root runs, newest first."""

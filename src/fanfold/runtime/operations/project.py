@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from fanfold.runtime.places.isolation import Isolation
     from fanfold.runtime.steps.handler_search import HandlerSearch
     from fanfold.runtime.steps.handlers import Handlers
+    from fanfold.sessions.places import Places
     from fanfold.store.protocol import RunHead, Store, StoreAddress
 
     ResumeCommand: TypeAlias = Callable[[str, Raised | None], Sequence[str]]
@@ -161,6 +162,13 @@ class Project:
         from fanfold.runtime.places.isolation import Isolation
 
         return Isolation(self.folder)
+
+    @cached_property
+    def session_places(self) -> Places:
+        """How many sessions this process runs at once, whatever runs they belong to."""
+        from fanfold.sessions.places import Places
+
+        return Places(self.config.integer("sessions.max_sessions"))
 
     @cached_property
     def handlers(self) -> Handlers:

@@ -17,16 +17,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from fanfold.errors import FanfoldError
+from fanfold.errors import FanfoldError, WorldError
 from fanfold.kernel.events import Failure
+from fanfold.kernel.lifecycle import COMPLETED
 from fanfold.kernel.nodes import Node
 from fanfold.runtime.places.refusals import ignored_hint, refusal, root_of, told, violated
 from fanfold.runtime.places.watching import Watching
+from fanfold.runtime.records.subagents import home_of, turn_before
 from fanfold.sessions.insist import insist
 
 if TYPE_CHECKING:
@@ -114,6 +116,18 @@ class Isolation:
         if unwatched:
             place.evidence.append({"what": "unwatched", "why": unwatched})
         return place
+
+    async def check_proposals(self, node: Node) -> None:
+        """A turn does not begin while what the turn before proposed waits: it would not see it."""
+        before = turn_before(node)
+        if before is None or before.status != COMPLETED or before.step.merge != "propose":
+            return
+        home = home_of(before, before.attempt)
+        waiting = await _in_thread(lambda: any(one.session == home for one in self.spaces.proposals()))
+        if waiting:
+            message = f"what {before.path} proposed is not applied yet"
+            hint = f"fanfold apply {node.run.id} {before.path} merges it; then say it again"
+            raise WorldError("subagent.proposal_waits", message, hint=hint)
 
     def place_of(self, session: str) -> Place:
         """Where a session that is under way works: the project itself, unless it has a place of its own."""
@@ -319,6 +333,18 @@ class Isolation:
         """
         if self.is_used:
             await _in_thread(lambda: self._sweep(is_over))
+
+    async def discard(self, homes: Sequence[str]) -> None:
+        """Throw away what is kept of sessions that nobody will go on with. What cannot be, `gc` finds."""
+        try:
+            if self.is_used:
+                await _in_thread(lambda: self._discard(homes))
+        except (FanfoldError, OSError):
+            _log.exception("the workspaces of %s could not be thrown away", ", ".join(homes))
+
+    def _discard(self, homes: Sequence[str]) -> None:
+        for home in homes:
+            self.spaces.remains.discard(home, over=True)
 
     def _sweep(self, is_over: Callable[[list[str]], list[str]]) -> None:
         remains = self.spaces.remains

@@ -40,7 +40,7 @@ class ChangedPath(Struct, frozen=True):
 
 
 class FileChange(Struct):
-    """A file that a step changed. `state`: merged, proposed, or applied, for a proposal that was."""
+    """A file that a step changed. `state`: merged, discarded, proposed, or applied (a proposal that was)."""
 
     path: str
     kind: str
@@ -75,6 +75,8 @@ class Memory:
         """What each run's steps changed in the workspace, in order of merging."""
         self.left_out: dict[Address, tuple[int, list[str]]] = {}
         """How many new files of a step stayed behind because the project ignores them, and the first."""
+        self.unmerged: dict[Address, dict[str, list[Any]]] = {}
+        """Why what a step changed could not be merged: rows of `violation` and `conflict`."""
         self.settlers: dict[str, int] = {}
         """Agents that settled conflicts of each run's steps, or tried to."""
         self.tasks: dict[Address, str] = {}
@@ -103,7 +105,8 @@ class Memory:
     def _observe_workspace(self, run: str, told: dict[str, Any]) -> None:
         what = told.get("what")
         if what == "merge":
-            state = "proposed" if told["proposal"] else "merged"
+            kept = "discarded" if told["mode"] == "discard" else "merged"
+            state = "proposed" if told["proposal"] else kept
             where = (told["step"], told["mode"], told["proposal"] or None, state)
             rows = (FileChange(change["path"], change["kind"], *where) for change in told["changes"])
             self.changes.setdefault(run, []).extend(rows)
@@ -113,6 +116,8 @@ class Memory:
                     row.state = "applied"
         elif what == "left_out":
             self.left_out[run, told["step"]] = (told["count"], told["paths"])
+        elif what in ("violation", "conflict"):
+            self.unmerged.setdefault((run, told["step"]), {})[what] = told["paths"]
         elif what == "resolve":
             self.settlers[run] = self.settlers.get(run, 0) + 1
 

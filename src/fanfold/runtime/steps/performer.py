@@ -99,7 +99,7 @@ class Performer:
 
     def discard(self, homes: Sequence[str]) -> None:
         """Throw away the workspaces of sessions that nobody will go on with."""
-        self._see_to(self._isolation.sweep(lambda found: [one for one in homes if one in found]))
+        self._see_to(self._isolation.discard(homes))
 
     def _see_to(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)
@@ -109,6 +109,9 @@ class Performer:
     async def sweep(self, state: State) -> None:
         """Throw away what an earlier owner could not: workspaces of steps whose end the log has."""
         await self._isolation.sweep(lambda found: _over(state, found))
+        closed = [home_of(node, max(1, node.attempt)) for node in state.root.nodes.values() if node.closed]
+        if closed:
+            await self._isolation.discard(closed)
 
     def pause(self, session: str) -> bool:
         """Let a session end with its turn; False when it does not run here."""
@@ -140,6 +143,7 @@ class Performer:
     async def _in_place(self, start: Start, node: Node, job: Job, progress: Tell) -> Outcome:
         """Work in the step's own place, then bring home what changed while the step still holds its sets."""
         session = session_id(start.run, start.step, start.attempt)
+        await self._isolation.check_proposals(node)
         place = await self._isolation.open(node, session, start.execution, home_of(node, start.attempt))
         try:
             outcome = await self._work_and_merge(Execution(start, node, job, place, progress), session)
@@ -235,14 +239,14 @@ def _recall(said: bytes | None) -> Outcome | None:
 
 
 def _over(state: State, found: list[str]) -> list[str]:
-    """Those of these sessions whose step completed, or was closed for good."""
+    """Those of these sessions whose step completed."""
     if not found:
         return []
     left = set(found)
     over: list[str] = []
     for run in state.runs.values():
         for node in run.nodes.values():
-            if (node.status == COMPLETED or node.closed) and node.step.workspace_mode == "isolated":
+            if node.status == COMPLETED and node.step.workspace_mode == "isolated":
                 session = session_id(run.id, node.path, node.attempt)
                 homes = (home_of(node, node.attempt), session, *settling_ids(session))
                 over += [one for one in dict.fromkeys(homes) if one in left]

@@ -12,8 +12,8 @@ class StepChanges(Struct, frozen=True, kw_only=True):
 
     path: str
     state: str
-    """merged, proposed, applied, gone (a proposal that nobody has any more), kept, or left_out (nothing but
-    ignored files)."""
+    """merged, discarded, proposed, applied, gone (a proposal that nobody has any more), kept, or left_out
+    (nothing but ignored files)."""
     changes: list[ChangedPath]
     patch: str | None = None
     """None where the log is all that is left."""

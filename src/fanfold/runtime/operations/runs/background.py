@@ -33,7 +33,7 @@ class Background:
         """What to say when it ended without having become the owner of the run."""
         return WorldError(
             "run.not_taken_over",
-            f"the answer is kept, but the process that was to go on with run {self.root} ended at once",
+            f"what was asked is kept, but the process that was to go on with run {self.root} ended at once",
             hint=f"{self._log} says why; fanfold resume {self.root} goes on",
         )
 

@@ -27,6 +27,7 @@ from fanfold.runtime.operations.runs.control import PATIENCE_S, leave, until_tak
 from fanfold.runtime.operations.runs.ownership import own
 from fanfold.runtime.records.ids import session_id, settling_ids
 from fanfold.runtime.records.memory import ChangedPath
+from fanfold.runtime.records.subagents import home_of, turn_before
 from fanfold.runtime.views.changes import Applied, RunChanges, StepChanges
 from fanfold.store.protocol import LeaseHeld, RunHead
 
@@ -103,9 +104,15 @@ def _of_node(spaces: Workspaces | None, tree: RunTree, run: Run, node: Node) -> 
         yield StepChanges(path=path, state=LEFT_OUT, changes=[], left_out=left, left_out_count=count)
     elif spaces is not None and node.status in UNSUCCESSFUL and node.step.workspace_mode == "isolated":
         session = session_id(node.run.id, node.path, node.attempt)
-        yield from _kept(spaces, path, session)
+        if not _goes_on(node):
+            yield from _kept(spaces, path, home_of(node, max(1, node.attempt)))
         for settling in settling_ids(session):
             yield from _kept(spaces, f"{path}/resolve", settling)
+
+
+def _goes_on(node: Node) -> bool:
+    """Whether a later turn works, or worked, in what this one left: then it is that one's to tell."""
+    return any(turn_before(turn) is node and turn.attempt for turn in node.dependents)
 
 
 def _kept(spaces: Workspaces, path: str, session: str) -> Iterator[StepChanges]:

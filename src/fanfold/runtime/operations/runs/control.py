@@ -85,19 +85,28 @@ async def answer(
     path = tree.state.runs[head.run_id].tree_path(step)
     given = AnswerRequest(path, decision, by or this_person(), comment, edited)
     check_answer(tree, given)
-    number = leave(project, head, given)
+    _, background = await ask_owner(project, head, given)
+    check_recorded(project.view(root), given)
+    return Answered(head.run_id, step, decision, background is not None)
+
+
+async def ask_owner(project: Project, head: RunHead, request: RunRequest) -> tuple[int, Background | None]:
+    """Have the owner of a run act on a request: its number, and the process that was started for it.
+
+    Where nobody drives the run, a process that goes on with it in the background takes the request with it.
+    """
+    root = head.root_run_id
+    number = leave(project, head, request)
     background: Background | None = None
     taken = await until_taken(project, root, number)
     if taken is False:
-        # Nobody drives it. A process that starts takes the request with it.
         background = go_on_detached(project, root)
         taken = await until_taken(project, root, number, background)
         if taken is False and project.resolve(root).status not in RUN_TERMINAL:
             raise background.ended_at_once()
     if taken is None:
         raise _stuck(project, root)
-    check_recorded(project.view(root), given)
-    return Answered(head.run_id, step, decision, background is not None)
+    return number, background
 
 
 def leave(project: Project, head: RunHead, request: RunRequest) -> int:

@@ -10,11 +10,11 @@ from fanfold.agents.backend_registry import MODEL, SCRIPTED
 from fanfold.agents.permissions import Ask
 from fanfold.agents.role import Role
 from fanfold.errors import AuthorError
-from fanfold.kernel.events import Created, Event, Forked
+from fanfold.kernel.events import Created, Event, Forked, Settings
 from fanfold.kernel.plan import JSON, Plan
 from fanfold.recipe.inputs import bind_inputs
 from fanfold.runtime.hosting.host import now_ms
-from fanfold.runtime.hosting.run_tree import RunTree
+from fanfold.runtime.hosting.run_tree import Reuse, RunTree, nothing_to_reuse
 from fanfold.runtime.operations.project import Project
 from fanfold.runtime.operations.runs.options import Options, settings_of
 from fanfold.runtime.operations.runs.ownership import Owned, performer_of, performers_of, supervise
@@ -47,6 +47,68 @@ def create(
     """Record a new run, owned by this process. `ask` puts what agents want to do to a person."""
     check_enabled(project)
     bound = bind_inputs(plan, given)
+    frozen, settings = freeze(project, plan, options, fork)
+    programs = Programs(project.isolation, unsafe=frozen.unsafe)
+    supervisor = supervise(project, frozen, programs, ask)
+    for name in sorted(frozen.backends()):
+        supervisor.backends.named(name)  # what cannot be made is refused now
+    root = new_run_id()
+    lease = project.store.acquire(root)
+    journal = Journal(project.store, root, lease)
+    performer = performer_of(project, frozen, programs, supervisor, journal)
+    tree = _record(project, journal, plan, bound, frozen, settings, performer.reuse)
+    if fork is not None:
+        # Named in the log, or collecting the source run would take them away.
+        kept = tuple(sorted(set(fork.kept.values())))
+        tree.report(root, now_ms(), Forked(f"from {fork.run_id}", kept))
+    tree.commit()
+    return Owned(project, tree, performers_of(project, performer, journal, ask), lease)
+
+
+def create_open(project: Project, root: str) -> None:
+    """Record an open run under a name of its own, unless somebody has; nobody owns it then.
+
+    Its slots are `max_threads`. What its children need is fixed when they are added.
+    """
+    lease = project.store.acquire(root)
+    try:
+        if project.store.head(root) is None:
+            plan = Plan(name=root, open=True, steps=())
+            slots = project.config.integer("sessions.max_threads")
+            settings = Settings(max_concurrency=slots, timeout_ms=None)
+            _record(project, Journal(project.store, root, lease), plan, {}, Frozen(), settings).commit()
+    finally:
+        project.store.release(lease)
+
+
+def _record(
+    project: Project,
+    journal: Journal,
+    plan: Plan,
+    bound: Mapping[str, JSON],
+    frozen: Frozen,
+    settings: Settings,
+    reuse: Reuse = nothing_to_reuse,
+) -> RunTree:
+    """The first event of a run; nothing is durable yet."""
+    blobs = journal.blobs
+    data = Created(
+        plan=plan,
+        settings=settings,
+        epoch=journal.epoch,
+        inputs=blobs.put(dict(bound)),
+        frozen=blobs.put(to_json(frozen)),
+    )
+    first = Event(journal.root, now_ms(), data)
+    tree = RunTree(project.store, first, journal, reuse, forked_from=frozen.forked_from)
+    tree.begin(first)
+    return tree
+
+
+def freeze(
+    project: Project, plan: Plan, options: Options, fork: Lineage | None = None
+) -> tuple[Frozen, Settings]:
+    """Everything beside plan and inputs that must not be looked up again later; raises what cannot work."""
     _check_sandbox(plan, options)
     frozen, settings = _freeze(project, plan, options, fork), settings_of(project.config, plan, options)
     needed = frozen.backends()
@@ -56,36 +118,7 @@ def create(
         check_backends(frozen, project.backends)
         if MODEL in needed:
             frozen, settings = prepare(plan, frozen, settings, project.config, project.store)
-    programs = Programs(project.isolation, unsafe=frozen.unsafe)
-    supervisor = supervise(project, frozen, programs, ask)
-    for name in sorted(needed):
-        supervisor.backends.named(name)  # what cannot be made is refused now
-    root = new_run_id()
-    lease = project.store.acquire(root)
-    journal = Journal(project.store, root, lease)
-    performer = performer_of(project, frozen, programs, supervisor, journal)
-    data = Created(
-        plan=plan,
-        settings=settings,
-        epoch=lease.epoch,
-        inputs=journal.blobs.put(bound),
-        frozen=journal.blobs.put(to_json(frozen)),
-    )
-    first = Event(root, now_ms(), data)
-    tree = RunTree(
-        project.store,
-        first,
-        journal,
-        performer.reuse,
-        forked_from=frozen.forked_from,
-    )
-    tree.begin(first)
-    if fork is not None:
-        # Named in the log, or collecting the source run would take them away.
-        kept = tuple(sorted(set(fork.kept.values())))
-        tree.report(root, now_ms(), Forked(f"from {fork.run_id}", kept))
-    tree.commit()
-    return Owned(project, tree, performers_of(project, performer, journal, ask), lease)
+    return frozen, settings
 
 
 def check_enabled(project: Project) -> None:
@@ -101,7 +134,6 @@ def check_enabled(project: Project) -> None:
 
 
 def _freeze(project: Project, plan: Plan, options: Options, fork: Lineage | None) -> Frozen:
-    """Everything beside plan and inputs that a run must not look up again later."""
     before = fork.roles if fork is not None else {}
     scripted = options.script is not None
     if scripted and options.backend not in (None, SCRIPTED):

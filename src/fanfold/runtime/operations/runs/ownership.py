@@ -14,7 +14,6 @@ from fanfold.agents.backend_registry import BackendSetup
 from fanfold.agents.permissions import Ask
 from fanfold.kernel.events import Created, event_of
 from fanfold.kernel.lifecycle import RUN_TERMINAL
-from fanfold.process_identity import this_process
 from fanfold.runtime.hosting.host import Host, OnCommit, OnProgress
 from fanfold.runtime.hosting.run_tree import RunTree
 from fanfold.runtime.operations.project import Project
@@ -113,14 +112,10 @@ def supervise(project: Project, frozen: Frozen, programs: Programs, ask: Ask | N
         script=frozen.script,
         script_file=frozen.script_file,
     )
-    config = project.config
     return Supervisor(
         project.store,
         project.backends.open(setup),
-        max_threads=config.integer("sessions.max_threads"),
-        max_depth=config.integer("sessions.max_depth"),
-        max_sessions=config.integer("sessions.max_sessions"),
-        owner=this_process(),
+        places=project.session_places,
     )
 
 

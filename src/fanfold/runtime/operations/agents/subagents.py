@@ -1,0 +1,299 @@
+"""Subagents: one agent, one bounded task each. They are the steps of an open run; a project has one, `hand`.
+
+Rules
+* What a subagent may do is settled when it is spawned, by the rules of a recipe's run, and recorded with it.
+  Whoever talks to it later does not widen it, and what a subagent spawns is never wider than itself.
+* Everything is asked of the run's owner, so many processes may ask at once. When nobody drives the run, a
+  process in the background does; it leaves when there is nothing to do.
+* Waiting never ends anybody. A subagent that was closed stays closed, a detached one is not spoken to: nobody
+  knows what it did last. Any other that is over can be given new input, which is its next turn.
+* Looking needs no owner: what became of a subagent stands in the log.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from typing import Literal, TypeAlias, cast
+
+from msgspec import Struct, structs
+
+from fanfold.agents.permissions import Posture, narrower
+from fanfold.agents.role import Role
+from fanfold.errors import AuthorError
+from fanfold.kernel.events import Failure
+from fanfold.kernel.lifecycle import RUN_TERMINAL
+from fanfold.kernel.paths import GlobError, check_glob
+from fanfold.kernel.plan import EVERYTHING, JSON, Plan, Step
+from fanfold.recipe.types.agent import AgentBody
+from fanfold.runtime.hosting.children import (
+    TASK_CHARS,
+    AddRequest,
+    ChildRequest,
+    CloseRequest,
+    InputRequest,
+    ResumeRequest,
+    SubagentRefused,
+    check_spoken_to,
+    turns_of,
+)
+from fanfold.runtime.hosting.run_tree import RunTree
+from fanfold.runtime.operations.agents.roles import find_role
+from fanfold.runtime.operations.project import Project
+from fanfold.runtime.operations.runs.control import ask_owner
+from fanfold.runtime.operations.runs.creation import create_open, freeze
+from fanfold.runtime.operations.runs.follow import until
+from fanfold.runtime.operations.runs.options import Options
+from fanfold.runtime.operations.runs.permission import Attendant, permit
+from fanfold.runtime.records.frozen import to_json
+from fanfold.runtime.records.subagents import child_name, depth_of
+from fanfold.runtime.views.subagents import (
+    DETACHED,
+    LIVE,
+    Subagent,
+    by_status,
+    facts_of,
+    find_subagent,
+    find_subagents,
+)
+from fanfold.store.protocol import LeaseHeld
+from fanfold.text.excerpts import shorten
+from fanfold.text.template import literal
+
+HAND = "hand"
+"""The open run of subagents that people start themselves."""
+SPAWN_TIMEOUT_MS = 120_000
+WAIT_S = 30.0
+Merge: TypeAlias = Literal["auto", "propose", "discard"]
+
+
+class Task(Struct, frozen=True, kw_only=True):
+    """What a subagent is to do, and where."""
+
+    role: str
+    task: str
+    name: str = ""
+    """Left out: named after its role."""
+    timeout_ms: int = SPAWN_TIMEOUT_MS
+    write_set: tuple[str, ...] = ()
+    merge: Merge | None = None
+    shared: bool = False
+    """A writer works in the project itself, not in a snapshot."""
+    output_schema: JSON = None
+    parent: str = ""
+    """The subagent that asks, when one does: this one ends with it."""
+
+
+async def spawn(
+    project: Project,
+    task: Task,
+    options: Options,
+    *,
+    yes: bool = False,
+    attendant: Attendant | None = None,
+    key: str = "",
+) -> Subagent:
+    """Start a subagent, or queue it. Asking again with the same `key` starts nothing again."""
+    role = find_role(project.roles, task.role)
+    run = _current(project)
+    parent = _parent(project, task.parent)
+    step = make_step(task, role, parent)
+    plan = Plan(name=step.id, steps=(step,))
+    if parent is not None:
+        above = cast(Posture, facts_of(parent, task.parent).permission)
+        permission = narrower(cast(Posture, options.permission), above)
+        options = structs.replace(options, permission=permission)
+    permit(plan, project.roles.find, options.permission, yes=yes, attendant=attendant)
+    if yes and options.permission == "ask":
+        options = structs.replace(options, permission="auto")
+    frozen, _ = freeze(project, plan, options)
+    if project.store.head(run) is None:
+        _make(project, run)
+    key = key or secrets.token_hex(8)
+    wanted = step if task.name else structs.replace(step, id="")
+    tree = await _ask(project, run, AddRequest(step=wanted, frozen=to_json(frozen), key=key))
+    return find_subagent(
+        tree, project.folder, child_name(tree.memory.keys[key]), owned=project.has_owner(run)
+    )
+
+
+async def wait(
+    project: Project, names: Sequence[str] = (), timeout_s: float = WAIT_S
+) -> dict[str, list[Subagent]]:
+    """How these subagents (all that run, when none is named) stand once they are over or the time is, in
+    buckets by status. 0 only looks. Ends nobody."""
+    run = _current(project)
+    if project.store.head(run) is None and not names:
+        return {}
+    tree = project.view(run) if project.store.head(run) is not None else _nobody(names[0])
+    wanted = list(names) or [child.id for child in _all(project, tree) if child.status in LIVE]
+
+    def look() -> list[Subagent] | None:
+        catch_up(project, tree)
+        found = _named(project, tree, wanted)
+        return None if any(child.status in LIVE for child in found) else found
+
+    found = await until(project, run, look, timeout_s)
+    return by_status(found if found is not None else _named(project, tree, wanted))
+
+
+async def send_input(
+    project: Project, name: str, text: str | None, *, resume: bool = False, key: str = ""
+) -> Subagent:
+    """Say something to a subagent: its next turn, behind the one that runs. With `resume` one that lost its
+    process goes on first, and the text may be left out."""
+    run, tree = _find_run(project, name)
+    child = find_subagent(tree, project.folder, name, owned=project.has_owner(run))
+    if child.status == DETACHED and resume:
+        tree = await _ask(project, run, ResumeRequest(name))
+    elif child.status == DETACHED:
+        message = f"{name} is detached: nobody knows what it did last"
+        raise SubagentRefused("subagent.detached", message, hint=f"fanfold send {name} --resume")
+    elif text is None:
+        raise SubagentRefused(
+            "subagent.not_detached", f"{name} is {child.status}", hint="say something to it"
+        )
+    else:
+        check_spoken_to(tree, name)
+    if text is not None:
+        key = key or secrets.token_hex(8)
+        tree = await _ask(project, run, InputRequest(child=name, text=text, key=key))
+    return find_subagent(tree, project.folder, name, owned=project.has_owner(run))
+
+
+async def close(project: Project, name: str) -> Subagent:
+    """Cancel a subagent that is queued or running, and wait until nothing of it runs; close any other."""
+    run, _ = _find_run(project, name)
+    tree = await _ask(project, run, CloseRequest(name))
+
+    def look() -> Subagent | None:
+        catch_up(project, tree)
+        child = find_subagent(tree, project.folder, name, owned=project.has_owner(run))
+        return None if child.status in LIVE else child
+
+    found = await until(project, run, look, WAIT_S)
+    return found or find_subagent(tree, project.folder, name, owned=project.has_owner(run))
+
+
+def list_subagents(project: Project) -> list[Subagent]:
+    """All subagents that people started here, oldest first, whoever runs them."""
+    run = _current(project)
+    return [] if project.store.head(run) is None else _all(project, project.view(run))
+
+
+def catch_up(project: Project, tree: RunTree) -> None:
+    tree.catch_up(list(project.store.tree(tree.root.id, tree.tree_seq)))
+
+
+def _all(project: Project, tree: RunTree) -> list[Subagent]:
+    return find_subagents(tree, project.folder, owned=project.has_owner(tree.root.id))
+
+
+def _named(project: Project, tree: RunTree, names: Sequence[str]) -> list[Subagent]:
+    owned = project.has_owner(tree.root.id)
+    return [find_subagent(tree, project.folder, name, owned=owned) for name in names]
+
+
+# The run
+
+
+def _current(project: Project) -> str:
+    """The open run of this project: the first that has not been ended, or the next name for one."""
+    number, run = 1, HAND
+    while (head := project.store.head(run)) is not None and head.status in RUN_TERMINAL:
+        number += 1
+        run = f"{HAND}-{number}"
+    return run
+
+
+def _make(project: Project, run: str) -> None:
+    try:
+        create_open(project, run)
+    except LeaseHeld:
+        pass  # somebody else is making it, or drives it already
+
+
+def _find_run(project: Project, name: str) -> tuple[str, RunTree]:
+    run = _current(project)
+    tree = project.view(run) if project.store.head(run) is not None else _nobody(name)
+    turns_of(tree, name)
+    return run, tree
+
+
+def _nobody(name: str) -> RunTree:
+    from fanfold.errors import NotFoundError
+
+    raise NotFoundError("subagent.not_found", f"there is no subagent {name}", hint="fanfold ps --all")
+
+
+async def _ask(project: Project, run: str, request: ChildRequest) -> RunTree:
+    """Have the owner act; the tree as it is then. Raises what was refused."""
+    number, _ = await ask_owner(project, project.resolve(run), request)
+    tree = project.view(run)
+    refused = tree.memory.refusals.get(number)
+    if refused is not None:
+        raise _as_error(refused)
+    return tree
+
+
+def _as_error(failure: Failure) -> SubagentRefused:
+    return SubagentRefused(failure.code, failure.message, hint=failure.hint)
+
+
+# The step
+
+
+def _parent(project: Project, name: str) -> RunTree | None:
+    """The tree in which an agent asks for a subagent of its own; refused where that nests too deep."""
+    if not name:
+        return None
+    _, tree = _find_run(project, name)
+    most = project.config.integer("sessions.max_depth")
+    depth = depth_of(turns_of(tree, name)[-1]) + 1
+    if depth > most:
+        raise SubagentRefused(
+            "subagent.limit_exceeded",
+            f"subagents may nest {most} deep; this would be level {depth}",
+            hint="do the work in this session, or raise FANFOLD_MAX_DEPTH",
+            details={"depth": depth, "max_depth": most},
+        )
+    return tree
+
+
+def make_step(task: Task, role: Role, parent: RunTree | None = None) -> Step:
+    """The step of a task; `parent` is the tree in which another subagent asks for it."""
+    above = turns_of(parent, task.parent)[-1] if parent is not None else None
+    read_only = role.read_only or (above is not None and above.step.posture == "read_only")
+    _check_writing(task, read_only)
+    name, _, version = task.role.partition("@")
+    body = AgentBody(agent=name, agent_version=version or None, prompt=literal(task.task))
+    return Step(
+        id=task.name or name,
+        action=body.action(),
+        description=shorten(task.task, TASK_CHARS),
+        parent=above.path if above is not None else "",
+        posture="read_only" if read_only else "writer",
+        write_set=() if read_only else task.write_set or EVERYTHING,
+        workspace_mode="shared" if read_only or task.shared else "isolated",
+        merge=task.merge or "auto",
+        output_schema=task.output_schema,
+        timeout_ms=task.timeout_ms,
+    )
+
+
+def _check_writing(task: Task, read_only: bool) -> None:
+    if read_only and (task.write_set or task.merge or task.shared):
+        what = "write_set" if task.write_set else "merge" if task.merge else "shared"
+        message = f"{what} is for roles that write; {task.role} only reads"
+        raise AuthorError("usage.conflict", message, hint="fanfold agents tells which roles write")
+    if task.shared and task.merge:
+        message = "merge is for snapshots; one that shares the project has none"
+        raise AuthorError("usage.conflict", message, hint="leave one of them out")
+    for pattern in task.write_set:
+        try:
+            check_glob(pattern)
+        except GlobError as error:
+            message = f"write_set {pattern} is not a pattern of paths: {error.message}"
+            raise AuthorError(
+                "usage.bad_value", message, hint='for example "src/**" or "docs/*.md"'
+            ) from None
