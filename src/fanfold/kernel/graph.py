@@ -1,4 +1,4 @@
-"""Questions about a graph of named steps: is there a ring, what comes first, what is the longest way.
+"""Questions about a graph of named steps: is there a ring, what comes first.
 
 Edges are given as `{name: names it depends on}` in declaration order. All answers are deterministic:
 they follow that order, never a hash. Walks are iterative, so a chain of any length is fine.
@@ -111,27 +111,3 @@ def in_order(edges: Edges) -> list[str]:
             if missing[dependent] == 0:
                 heappush(ready, rank[dependent])
     return order
-
-
-def longest_way(edges: Edges, weights: Mapping[str, int]) -> list[str]:
-    """The critical path: the heaviest chain of dependencies, ties by declaration order.
-
-    >>> longest_way({"a": [], "b": ["a"], "c": []}, {"a": 1, "b": 1, "c": 1})
-    ['a', 'b']
-    """
-    best: dict[str, tuple[int, str | None]] = {}
-    for name in in_order(edges):
-        length, via = 0, None
-        for target in edges[name]:
-            if target in best and best[target][0] > length:
-                length, via = best[target][0], target
-        best[name] = (length + weights.get(name, 1), via)
-    if not best:
-        return []
-    rank = {name: index for index, name in enumerate(edges)}
-    end: str | None = min(best, key=lambda name: (-best[name][0], rank[name]))
-    way: list[str] = []
-    while end is not None:
-        way.append(end)
-        end = best[end][1]
-    return way[::-1]

@@ -9,7 +9,7 @@ Rules
 
 from __future__ import annotations
 
-from fanfold.recipe.checks.rings import find_rings
+from fanfold.kernel.graph import find_rings
 from fanfold.recipe.drafts.draft import Draft, Scope
 from fanfold.text import parse
 from fanfold.text.diagnostics import Fix

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fanfold.recipe.checks.rings import find_rings
+from fanfold.kernel.graph import find_rings
 
 GRAPHS = st.integers(1, 7).flatmap(
     lambda size: st.fixed_dictionaries(
