@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from fanfold.text.diagnostics import render_text
+from fanfold.text.renderings import render_text
 from tests.recipe.known import HERE, compile_file
 
 FILES = sorted((HERE / "bad").glob("*.yaml"))

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from fanfold.errors import AuthorError
 from fanfold.recipe.builder import Recipe
 from fanfold.recipe.compile import compile_recipe
-from fanfold.text.parse import MAX_BYTES
+from fanfold.text.trees.yaml import MAX_BYTES
 from tests.recipe.known import surroundings
 
 AROUND = surroundings()

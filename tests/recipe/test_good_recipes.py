@@ -17,13 +17,15 @@ from fanfold.kernel.plan import Plan
 from fanfold.recipe.language import keys
 from fanfold.recipe.schema import json_schema, shapes
 from fanfold.recipe.types.table import STEPS
-from fanfold.text import parse
-from fanfold.text.diagnostics import render_text
-from fanfold.text.shapes import Shape
+from fanfold.text.renderings import render_text
+from fanfold.text.tables.shapes import Shape
+from fanfold.text.trees import tree, yaml
+from fanfold.wiring import BUILT_IN_RECIPES
 from tests.recipe.known import HERE, ROLES, compile_file
 
 FILES = sorted((HERE / "good").glob("*.yaml"))
-SHIPPED = sorted((Path(parse.__file__).parent / "builtin").glob("*.yaml"))
+SHIPPED = sorted(BUILT_IN_RECIPES.glob("*.yaml"))
+assert SHIPPED
 names = pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
 
 
@@ -52,28 +54,28 @@ def test_a_good_recipe_gives_no_warnings_but_for_edges_left_to_references(file: 
 
 @pytest.mark.parametrize("file", [*FILES, *SHIPPED], ids=lambda file: file.stem)
 def test_the_editors_schema_accepts_every_good_recipe(file: Path):
-    tree, _, _ = parse.parse(file.read_bytes(), str(file))
-    assert tree is not None
-    jsonschema_rs.validator_for(json_schema(ROLES.names())).validate(parse.plain(tree))
+    found, _, _ = yaml.parse_yaml(file.read_bytes(), str(file))
+    assert found is not None
+    jsonschema_rs.validator_for(json_schema(ROLES.names())).validate(tree.plain(found))
 
 
 def test_the_good_recipes_use_every_key_of_the_language():
     used: set[tuple[str, str]] = set()
 
-    def walk(node: parse.Node | None, shape: Shape) -> None:
-        assert isinstance(node, parse.Mapping)
+    def walk(node: tree.Node | None, shape: Shape) -> None:
+        assert isinstance(node, tree.Mapping)
         for word, value in node.entries:
             used.add((shape.name, word.text))
             key = shape.keys[word.text]
             if key.kind == "object":
                 walk(value, shapes()[key.of])
             elif key.kind == "objects":
-                assert isinstance(value, parse.Sequence)
+                assert isinstance(value, tree.Sequence)
                 for item in value.items:
                     walk(item, shapes()[key.of])
 
     for file in FILES:
-        walk(parse.parse(file.read_bytes(), str(file))[0], keys.RECIPE)
+        walk(yaml.parse_yaml(file.read_bytes(), str(file))[0], keys.RECIPE)
     known = {(shape.name, name) for shape in shapes().values() for name in shape.keys}
     assert known - used == set()
 

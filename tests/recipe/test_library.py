@@ -10,7 +10,7 @@ import pytest
 
 from fanfold.errors import AuthorError, NotFoundError, WorldError
 from fanfold.recipe.library import Library
-from fanfold.text.parse import MAX_BYTES
+from fanfold.text.trees.yaml import MAX_BYTES
 
 GOOD = "name: {name}\ndescription: Does {name}\nversion: {version}\nsteps:\n  - {{id: a, prompt: x}}\n"
 

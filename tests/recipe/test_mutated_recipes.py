@@ -16,14 +16,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fanfold.kernel.plan import Plan
-from fanfold.text import parse
+from fanfold.text.trees import tree, yaml
 from tests.recipe.known import HERE, compile_text
 
 TEXTS = [file.read_text() for folder in ("good", "bad") for file in sorted((HERE / folder).glob("*.yaml"))]
 TREES = [
-    parse.plain(tree)
+    tree.plain(found)
     for file in sorted((HERE / "good").glob("*.yaml"))
-    if (tree := parse.parse(file.read_bytes(), "x")[0]) is not None
+    if (found := yaml.parse_yaml(file.read_bytes(), "x")[0]) is not None
 ]
 WORDS = sorted({word for text in TEXTS for word in re.findall(r"[\w.{}\[\]@/-]+", text)})
 WORD = re.compile(r"[\w.{}\[\]@/-]+")

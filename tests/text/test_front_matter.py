@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fanfold.text.front_matter import FrontMatter, parse_front_matter
-from fanfold.text.parse import Format
-from fanfold.text.tree import Node, Scalar, plain
+from fanfold.text.trees.front_matter import FrontMatter, parse_front_matter
+from fanfold.text.trees.tree import Node, Scalar, plain
+from fanfold.text.trees.yaml import Format
 
 ROLE = Format(name="role", clean_text=False, clean_values=False)
 

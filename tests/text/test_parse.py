@@ -11,8 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fanfold.text.diagnostics import Diagnostic, render_text
-from fanfold.text.parse import MAX_BYTES, MAX_VALUES, Mapping, Node, Scalar, Sequence, parse, plain
+from fanfold.text.diagnostics import Diagnostic
+from fanfold.text.renderings import render_text
+from fanfold.text.trees.tree import Mapping, Node, Scalar, Sequence, plain
+from fanfold.text.trees.yaml import MAX_BYTES, MAX_VALUES, parse_yaml
 
 RECIPE = """\
 name: research-and-brief                # a comment
@@ -38,7 +40,7 @@ output: >-
 
 def problems(text: str | bytes) -> list[Diagnostic]:
     data = text.encode() if isinstance(text, str) else text
-    return list(parse(data, "r.yaml")[2].diagnostics)
+    return list(parse_yaml(data, "r.yaml")[2].diagnostics)
 
 
 def places(text: str | bytes) -> list[tuple[str, int, int]]:
@@ -53,7 +55,7 @@ def marked(text: str, problem: Diagnostic) -> str:
 
 
 def test_a_recipe_is_read_as_data_with_places() -> None:
-    tree, source, report = parse(RECIPE.encode(), "r.yaml")
+    tree, source, report = parse_yaml(RECIPE.encode(), "r.yaml")
     assert report.ok
     assert isinstance(tree, Mapping)
     assert plain(tree)["steps"][1] == {
@@ -79,8 +81,8 @@ def test_a_recipe_is_read_as_data_with_places() -> None:
 
 
 def test_flow_and_block_styles_give_the_same_tree() -> None:
-    block, _, _ = parse(b"a:\n  - b: 1\n  - [x]\n", "r")
-    flow, _, _ = parse(b'{"a": [{"b": 1}, ["x"]]}', "r")
+    block, _, _ = parse_yaml(b"a:\n  - b: 1\n  - [x]\n", "r")
+    flow, _, _ = parse_yaml(b'{"a": [{"b": 1}, ["x"]]}', "r")
     assert block is not None
     assert flow is not None
     assert plain(block) == plain(flow) == {"a": [{"b": 1}, ["x"]]}
@@ -141,14 +143,14 @@ def test_each_refusal_points_at_its_word(text: str, code: str, line: int, column
 
 @pytest.mark.parametrize("text", ["", "\n\n", "# only a comment\n", "---\n", "~\n", "---\n...\n"])
 def test_an_empty_recipe_is_a_syntax_error(text: str) -> None:
-    tree, _, report = parse(text.encode(), "r")
+    tree, _, report = parse_yaml(text.encode(), "r")
     assert tree is None
     assert [d.code for d in report.diagnostics] == ["recipe.syntax"]
 
 
 def test_an_unquoted_template_is_explained_and_can_be_repaired() -> None:
     text = "a: {{inputs.x}}\nb: 1\n"
-    tree, _, report = parse(text.encode(), "r")
+    tree, _, report = parse_yaml(text.encode(), "r")
     (problem,) = report.diagnostics
     assert "quote" in problem.help
     assert problem.fix is not None
@@ -257,9 +259,9 @@ HOSTILE = {
 def test_hostile_input_is_answered_quickly(name: str) -> None:
     data = HOSTILE[name].encode()
     assert len(data) <= MAX_BYTES
-    parse(b"a: 1", "warm")  # the import is not what is measured
+    parse_yaml(b"a: 1", "warm")  # the import is not what is measured
     began = time.process_time()
-    tree, source, report = parse(data, "r.yaml")
+    tree, source, report = parse_yaml(data, "r.yaml")
     render_text(report.diagnostics, {"r.yaml": source})
     for node in walk(tree) if tree is not None else []:
         if isinstance(node, Scalar) and len(node.text) > 1_000:
@@ -271,7 +273,7 @@ def test_hostile_input_is_answered_quickly(name: str) -> None:
 def test_memory_stays_small_for_as_many_values_as_are_allowed() -> None:
     data = ("[" + "a," * (MAX_VALUES - 2) + "]").encode()
     tracemalloc.start()
-    tree, _, report = parse(data, "r.yaml")
+    tree, _, report = parse_yaml(data, "r.yaml")
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert report.ok
@@ -288,7 +290,7 @@ def walk(node: Node) -> list[Node]:
 
 def assert_answered(data: bytes) -> None:
     """No exception, every place inside the text, every problem can be shown."""
-    tree, source, report = parse(data, "r.yaml")
+    tree, source, report = parse_yaml(data, "r.yaml")
     assert tree is not None or not report.ok
     render_text(report.diagnostics, {"r.yaml": source})
     for node in walk(tree) if tree is not None else []:

@@ -10,15 +10,16 @@ import yaml
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from fanfold.text.parse import Mapping, Scalar, parse, plain
-from fanfold.text.scalars import resolve
+from fanfold.text.trees.scalars import resolve
+from fanfold.text.trees.tree import Mapping, Scalar, plain
+from fanfold.text.trees.yaml import parse_yaml
 
 WORDS = st.text(alphabet="ab é日-:#'\"\\{}|>\t", max_size=12)
 LINES = st.lists(st.text(alphabet=" \tab日:#", max_size=6), max_size=6)
 
 
 def value_of(text: str, *, ok: bool = True) -> Scalar:
-    tree, _, report = parse(text.encode(), "t.yaml")
+    tree, _, report = parse_yaml(text.encode(), "t.yaml")
     assert report.ok is ok, report.diagnostics
     assert isinstance(tree, Mapping)
     scalar = tree.get("k")
@@ -33,7 +34,7 @@ def sources(text: str, scalar: Scalar) -> list[str]:
 
 def assert_traced(text: str) -> None:
     """Each character comes from itself, an escape, a doubled quote or a line break; places only grow."""
-    tree, _, _ = parse(text.encode(), "t.yaml")
+    tree, _, _ = parse_yaml(text.encode(), "t.yaml")
     if not isinstance(tree, Mapping):
         return
     scalar = tree.get("k")
@@ -180,7 +181,7 @@ def test_plain_scalars_follow_the_core_schema(written: str, meant: object) -> No
     "written", [".inf", "-.Inf", ".nan", "1e999", "9223372036854775808", "0x" + "f" * 17, "9" * 5_000]
 )
 def test_numbers_that_json_cannot_hold_are_refused_at_their_place(written: str) -> None:
-    tree, _, report = parse(f"a: 1\nk: {written}\n".encode(), "t.yaml")
+    tree, _, report = parse_yaml(f"a: 1\nk: {written}\n".encode(), "t.yaml")
     (problem,) = report.diagnostics
     assert problem.code == "recipe.bad_value"
     assert (problem.range.start.line, problem.range.start.column) == (2, 4)
@@ -212,7 +213,7 @@ TREES = st.recursive(
 @given(st.dictionaries(st.text("abc", min_size=1), TREES, max_size=4), st.booleans())
 def test_what_pyyaml_writes_is_read_as_pyyaml_reads_it(value: dict[str, object], flow: bool) -> None:
     text = yaml.safe_dump(value, allow_unicode=True, default_flow_style=flow)
-    tree, _, report = parse(text.encode(), "t.yaml")
+    tree, _, report = parse_yaml(text.encode(), "t.yaml")
     if any(d.code == "recipe.encoding" for d in report.diagnostics):  # a byte order mark inside
         return
     assert report.ok, report.diagnostics

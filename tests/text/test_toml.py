@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fanfold.text.parse import Format
-from fanfold.text.toml import parse_toml
-from fanfold.text.tree import Mapping, Node, Scalar, find, plain
+from fanfold.text.trees.toml import parse_toml
+from fanfold.text.trees.tree import Mapping, Node, Scalar, find, plain
+from fanfold.text.trees.yaml import Format
 
 ROLE = Format(name="role")
 EXAMPLE = '''\

@@ -58,7 +58,7 @@ def wants_json(arguments: list[str]) -> bool:
 
 def unknown_command(name: str, known: Iterable[str]) -> AuthorError:
     """A mistyped command, with the nearest one as a hint."""
-    from fanfold.text.diagnostics import nearest
+    from fanfold.text.spelling import nearest
 
     near = nearest(name, tuple(known))
     hint = f'did you mean "fanfold {near}"?' if near else "fanfold --help lists the commands"

@@ -18,7 +18,7 @@ from fanfold.recipe.checks.unit import Unit
 from fanfold.recipe.drafts.draft import Draft, Scope
 from fanfold.recipe.types.grammar import LeafGrammar
 from fanfold.recipe.types.table import STEPS
-from fanfold.text.parse import plain
+from fanfold.text.trees.tree import plain
 
 
 def assemble_plan(unit: Unit) -> Plan:

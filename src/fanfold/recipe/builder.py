@@ -22,9 +22,10 @@ import msgspec
 
 from fanfold.errors import AuthorError
 from fanfold.kernel.plan import JSON
-from fanfold.text.parse import BUILT_RECIPE, FORBIDDEN, parse, plain
 from fanfold.text.refusal import Refused
-from fanfold.text.scalars import resolve
+from fanfold.text.trees.scalars import resolve
+from fanfold.text.trees.tree import plain
+from fanfold.text.trees.yaml import BUILT_RECIPE, FORBIDDEN, parse_yaml
 
 if TYPE_CHECKING:
     from fanfold.recipe.compile import Compiled
@@ -69,7 +70,7 @@ class Recipe:
     def from_yaml(cls, text: str | bytes) -> Self:
         """Read a recipe; raises `Refused` when the text is no YAML map."""
         data = text.encode() if isinstance(text, str) else text
-        tree, source, report = parse(data, "recipe", BUILT_RECIPE)
+        tree, source, report = parse_yaml(data, "recipe", BUILT_RECIPE)
         if tree is None or not report.ok:
             raise Refused(report.diagnostics, {source.file: source})
         value = plain(tree)

@@ -23,9 +23,10 @@ from fanfold.recipe.drafts.draft import Draft
 from fanfold.recipe.inputs import literal_problem
 from fanfold.recipe.passes import read_unit, warn_unused
 from fanfold.recipe.surroundings import Found, Surroundings
-from fanfold.text.diagnostics import Report
 from fanfold.text.notes import quoted
-from fanfold.text.parse import RECIPE, Format, Scalar
+from fanfold.text.report import Report
+from fanfold.text.trees.tree import Scalar
+from fanfold.text.trees.yaml import RECIPE, Format
 
 MAX_SUB_WORKFLOWS = 256
 

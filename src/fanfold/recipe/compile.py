@@ -21,8 +21,9 @@ from fanfold.recipe.checks.unit import Unit
 from fanfold.recipe.closure import Closure
 from fanfold.recipe.inputs import bind_inputs, parse_input_text, problems_with
 from fanfold.recipe.surroundings import Ceilings, Found, Recipes, RoleFacts, Surroundings
-from fanfold.text.diagnostics import Range, Report, Source
-from fanfold.text.parse import RECIPE, Format
+from fanfold.text.diagnostics import Range, Source
+from fanfold.text.report import Report
+from fanfold.text.trees.yaml import RECIPE, Format
 
 __all__ = [
     "Ceilings",

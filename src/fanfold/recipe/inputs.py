@@ -17,11 +17,11 @@ from typing import cast
 from fanfold.errors import AuthorError
 from fanfold.kernel.plan import JSON, Constant, Input, Plan, Value
 from fanfold.recipe.language.keys import INPUT
-from fanfold.text.diagnostics import nearest
-from fanfold.text.entries import Entries, read_entries
 from fanfold.text.excerpts import shorten
 from fanfold.text.notes import Notes, json_type, quoted
-from fanfold.text.parse import Scalar, plain
+from fanfold.text.spelling import nearest
+from fanfold.text.tables.entries import Entries, read_entries
+from fanfold.text.trees.tree import Scalar, plain
 
 MIN_INTEGER, MAX_INTEGER = -(2**63), 2**63 - 1
 """What expressions compute with."""

@@ -25,8 +25,9 @@ from msgspec.structs import replace
 
 from fanfold.errors import AuthorError, NotFoundError, WorldError
 from fanfold.recipe.surroundings import Found
-from fanfold.text.diagnostics import nearest
-from fanfold.text.parse import MAX_BYTES, Mapping, Scalar, parse
+from fanfold.text.spelling import nearest
+from fanfold.text.trees.tree import Mapping, Scalar
+from fanfold.text.trees.yaml import MAX_BYTES, parse_yaml
 
 MAX_FILES_PER_FOLDER = 2_000
 SUFFIXES = (".yaml", ".yml")
@@ -262,7 +263,7 @@ def _entry(candidate: _Candidate) -> Entry:
     description = ""
     warnings: list[str] = []
     try:
-        tree, _, report = parse(_read(candidate.file), str(candidate.file))
+        tree, _, report = parse_yaml(_read(candidate.file), str(candidate.file))
     except NotFoundError as error:
         warnings.append(error.message)
     else:

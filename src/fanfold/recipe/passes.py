@@ -24,20 +24,20 @@ from fanfold.recipe.phases import check_phase, survey_phases
 from fanfold.recipe.surroundings import Surroundings
 from fanfold.recipe.survey import survey_steps
 from fanfold.recipe.types.table import STEPS
-from fanfold.text import parse
-from fanfold.text.diagnostics import Report
-from fanfold.text.entries import Entries, read_entries
 from fanfold.text.notes import Notes, quoted
-from fanfold.text.parse import Scalar
+from fanfold.text.report import Report
+from fanfold.text.tables.entries import Entries, read_entries
+from fanfold.text.trees import yaml
+from fanfold.text.trees.tree import Scalar
 
 DEFAULT_MAX_STEPS = 1_000
 
 
 def read_unit(
-    data: bytes, file: str, around: Surroundings, report: Report, *, form: parse.Format = parse.RECIPE
+    data: bytes, file: str, around: Surroundings, report: Report, *, form: yaml.Format = yaml.RECIPE
 ) -> Unit | None:
     """Read and check one file; None when it is not even a map of keys."""
-    tree, source, problems = parse.parse(data, file, form)
+    tree, source, problems = yaml.parse_yaml(data, file, form)
     report.extend(problems)
     notes = Notes(report, source)
     entries = read_entries(tree, RECIPE, notes) if tree is not None else None

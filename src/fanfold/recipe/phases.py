@@ -28,9 +28,9 @@ from fanfold.recipe.language.keys import CONVERGE, PHASE, REVIEW
 from fanfold.recipe.survey import new_draft, survey_body, survey_map
 from fanfold.recipe.types.agent import AgentBody
 from fanfold.recipe.types.table import STEPS
-from fanfold.text.entries import Entries, read_entries
 from fanfold.text.notes import quoted
-from fanfold.text.parse import Node
+from fanfold.text.tables.entries import Entries, read_entries
+from fanfold.text.trees.tree import Node
 
 MAX_PHASES = 16
 MAX_TASKS_PER_PHASE = 32

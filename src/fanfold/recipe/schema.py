@@ -16,9 +16,9 @@ from fanfold.recipe.gates.table import GATES
 from fanfold.recipe.language import keys
 from fanfold.recipe.surroundings import Ceilings
 from fanfold.recipe.types.table import STEPS
-from fanfold.text.forms import ID, IDENTIFIER, SLUG
 from fanfold.text.notes import listed
-from fanfold.text.shapes import Key, Shape
+from fanfold.text.tables.forms import ID, IDENTIFIER, SLUG
+from fanfold.text.tables.shapes import Key, Shape
 
 _ROLE_KEYS = frozenset({"agent", "subagent", "role"})
 _SCALARS = ["string", "number", "boolean"]

@@ -16,10 +16,10 @@ from fanfold.recipe.drafts.draft import Draft, Scope
 from fanfold.recipe.language.keys import REPEAT
 from fanfold.recipe.language.step_syntax import StepSyntax
 from fanfold.recipe.types.table import STEPS
-from fanfold.text.entries import Entries, read_entries
 from fanfold.text.notes import Notes, listed, quoted, with_article
-from fanfold.text.parse import Node, Scalar
-from fanfold.text.shapes import Key
+from fanfold.text.tables.entries import Entries, read_entries
+from fanfold.text.tables.shapes import Key
+from fanfold.text.trees.tree import Node, Scalar
 
 RESERVED_NAMES = frozenset({"inputs", "steps", "index", "iteration", "feedback", "digest", "output"})
 """Names that mean something already and cannot name an item."""

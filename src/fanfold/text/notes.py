@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Sequence
 
-from fanfold.text import parse
-from fanfold.text.diagnostics import Fix, Report, Source, Span, nearest
+from fanfold.text.diagnostics import Fix, Source, Span
 from fanfold.text.excerpts import shorten
 from fanfold.text.json_value import JSON
-from fanfold.text.parse import Node, Scalar
+from fanfold.text.report import Report
+from fanfold.text.spelling import nearest
+from fanfold.text.trees import tree
+from fanfold.text.trees.tree import Node, Scalar
 
 MAX_SHOWN_CHARS = 60
 MAX_EFFORT_FOR_HINTS = 20_000_000
@@ -97,9 +99,9 @@ def json_type(value: JSON) -> str:
 
 def kind_of(node: Node) -> str:
     """What the author wrote, in the words of a message."""
-    if isinstance(node, parse.Sequence):
+    if isinstance(node, tree.Sequence):
         return "a list"
-    if isinstance(node, parse.Mapping):
+    if isinstance(node, tree.Mapping):
         return "a map"
     words = {"null": "empty", "string": "text", "boolean": "true or false", "integer": "an integer"}
     return words.get(json_type(node.value), "a number")

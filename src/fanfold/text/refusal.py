@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from fanfold.errors import AuthorError
-from fanfold.text.diagnostics import Diagnostic, Source, render_text
+from fanfold.text.diagnostics import Diagnostic, Source
+from fanfold.text.renderings import render_text
 
 
 class Refused(AuthorError):

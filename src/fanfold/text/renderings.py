@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from fanfold.text.positions import Diagnostic, Range, Source
+from fanfold.text.diagnostics import Diagnostic, Range, Source
 from fanfold.text.terminal import cells, cut_end, cut_start, visible
 
 MAX_LINE_CELLS = 100

@@ -16,14 +16,15 @@ from msgspec import Struct
 from fanfold.agents.providers import ANTHROPIC
 from fanfold.agents.role import IGNORED, Notice, Role, SandboxMode, Stage
 from fanfold.agents.roles.tools import claude_tools, only_reads, toml_tools
-from fanfold.text import tree
-from fanfold.text.diagnostics import Diagnostic, Report, Source
-from fanfold.text.entries import Entries, read_entries
+from fanfold.text.diagnostics import Diagnostic, Source
 from fanfold.text.notes import Notes, span_of
-from fanfold.text.parse import Format
-from fanfold.text.shapes import Key, shape
+from fanfold.text.report import Report
+from fanfold.text.tables.entries import Entries, read_entries
+from fanfold.text.tables.shapes import Key, shape
 from fanfold.text.template import TemplateError, parse_template
-from fanfold.text.tree import Scalar, plain, texts
+from fanfold.text.trees import tree
+from fanfold.text.trees.tree import Scalar, plain, texts
+from fanfold.text.trees.yaml import Format
 from fanfold.trust.project_files import read_beneath
 
 MAX_FILE_BYTES = 256 * 1024
@@ -154,7 +155,7 @@ class _Content(Struct, frozen=True):
 
 
 def _toml_content(data: bytes, file: str) -> _Content:
-    from fanfold.text.toml import parse_toml
+    from fanfold.text.trees.toml import parse_toml
 
     found, source, report = parse_toml(data, file, FORMAT)
     notes = Notes(report, source)
@@ -167,7 +168,7 @@ def _toml_content(data: bytes, file: str) -> _Content:
 
 
 def _md_content(data: bytes, file: str) -> _Content:
-    from fanfold.text.front_matter import parse_front_matter
+    from fanfold.text.trees.front_matter import parse_front_matter
 
     found = parse_front_matter(data, file, FORMAT)
     source, report, notes = found.source, found.report, Notes(found.report, found.source)

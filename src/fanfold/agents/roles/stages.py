@@ -24,14 +24,14 @@ from msgspec import Struct
 
 from fanfold.agents.role import DEFAULT_MODEL, Stage
 from fanfold.agents.toolbox.schemas import ALIASES, BY_NAME, ToolSpec
-from fanfold.text import tree
-from fanfold.text.entries import Entries, read_entries
 from fanfold.text.json_schema import schema_problem
 from fanfold.text.json_value import JSON
 from fanfold.text.notes import Notes, quoted
-from fanfold.text.shapes import Key, shape
+from fanfold.text.tables.entries import Entries, read_entries
+from fanfold.text.tables.shapes import Key, shape
 from fanfold.text.template import Hole, Path, TemplateError, parse_template, render, resolve, sole_path
-from fanfold.text.tree import Node, Scalar, find, plain
+from fanfold.text.trees import tree
+from fanfold.text.trees.tree import Node, Scalar, find, plain
 
 MAX_STAGES = 16
 MAX_TURNS = 10_000

@@ -17,10 +17,10 @@ from itertools import accumulate
 from typing import NamedTuple
 
 from fanfold.agents.toolbox.schemas import ALIASES, BY_NAME
-from fanfold.text import tree
 from fanfold.text.diagnostics import Span
 from fanfold.text.notes import Notes
-from fanfold.text.tree import Node, Scalar
+from fanfold.text.trees import tree
+from fanfold.text.trees.tree import Node, Scalar
 
 _SERVED = "mcp__"
 _WHOLE = ("", "*", "**")

@@ -17,14 +17,14 @@ from typing import Any
 from msgspec import Struct
 
 from fanfold.kernel.events import FAILURE_CLASSES, NOTHING_SPENT, Failure, Usage
-from fanfold.text import tree
-from fanfold.text.entries import Entries, read_entries
 from fanfold.text.json_value import JSON
 from fanfold.text.notes import Notes, quoted
-from fanfold.text.parse import Format, parse
 from fanfold.text.refusal import Refused
-from fanfold.text.shapes import Key, shape
-from fanfold.text.tree import Node, Scalar, plain
+from fanfold.text.tables.entries import Entries, read_entries
+from fanfold.text.tables.shapes import Key, shape
+from fanfold.text.trees import tree
+from fanfold.text.trees.tree import Node, Scalar, plain
+from fanfold.text.trees.yaml import Format, parse_yaml
 
 MAX_DELAY_MS = 24 * 60 * 60 * 1000
 MAX_TOKENS = 10**12
@@ -107,7 +107,7 @@ class Answer(Struct, frozen=True, kw_only=True):
 
 def read_script(data: bytes, file: str) -> tuple[Mapping[str, tuple[Answer, ...]], tuple[Answer, ...]]:
     """The answers by path, and the default's; raises `Refused`."""
-    found, source, report = parse(data, file, FORMAT)
+    found, source, report = parse_yaml(data, file, FORMAT)
     reader = _Reader(Notes(report, source))
     entries = read_entries(found, SCRIPT, reader.notes) if found is not None else None
     steps = {} if entries is None else reader.steps(entries)

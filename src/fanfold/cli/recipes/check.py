@@ -12,7 +12,8 @@ from fanfold.cli.terminal.output import paint, plain, say, say_json
 from fanfold.errors import EXIT_NOT_FOUND, EXIT_OK, EXIT_USAGE
 from fanfold.runtime.operations.recipes.checked import MISSING, CheckedRecipe, check_recipes, role_warnings
 from fanfold.runtime.views.recipes import CheckReport
-from fanfold.text.diagnostics import Diagnostic, render_text
+from fanfold.text.diagnostics import Diagnostic
+from fanfold.text.renderings import render_text
 
 
 @command("check", summary="Check recipes and explain every problem, with its place and a hint")
@@ -43,7 +44,7 @@ def check_command(call: Call, recipes: tuple[str, ...], form: str | None, fix: b
         diagnostics = [*about_roles, *(diagnostic for one in found for diagnostic in one.diagnostics)]
         say_json(CheckReport(all(one.ok for one in found), diagnostics))
     elif chosen == "github":
-        from fanfold.text.diagnostics import render_github
+        from fanfold.text.renderings import render_github
 
         say(render_github(about_roles))
         say("".join(render_github(one.diagnostics) for one in found))

@@ -9,10 +9,10 @@ from __future__ import annotations
 import re
 
 from fanfold.recipe.checks.references import Place, References
-from fanfold.text.entries import Entries
 from fanfold.text.notes import Notes, quoted
-from fanfold.text.parse import Scalar
+from fanfold.text.tables.entries import Entries
 from fanfold.text.template import Hole, TemplateError, parse_template
+from fanfold.text.trees.tree import Scalar
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 _FIRST_STAND_IN = 0xF0000

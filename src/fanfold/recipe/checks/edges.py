@@ -11,10 +11,10 @@ from __future__ import annotations
 
 from fanfold.kernel.graph import find_rings
 from fanfold.recipe.drafts.draft import Draft, Scope
-from fanfold.text import parse
 from fanfold.text.diagnostics import Fix
 from fanfold.text.notes import Notes, quoted
-from fanfold.text.parse import Scalar
+from fanfold.text.trees import tree
+from fanfold.text.trees.tree import Scalar
 
 MAX_RING_SHOWN = 20
 
@@ -68,7 +68,7 @@ def _write_edges(draft: Draft, names: list[str], notes: Notes) -> Fix | None:
     """The repair that adds names to `depends_on`, in the style the author uses."""
     text = notes.source.text
     node = draft.entries.nodes.get("depends_on")
-    if isinstance(node, parse.Sequence):
+    if isinstance(node, tree.Sequence):
         return _extend_list(node, names, notes)
     identifier = draft.entries.nodes.get("id")
     word = draft.entries.keys.get("id")
@@ -82,7 +82,7 @@ def _write_edges(draft: Draft, names: list[str], notes: Notes) -> Fix | None:
     return notes.fix(identifier.end, identifier.end, f"\n{indent}{listed}")
 
 
-def _extend_list(node: parse.Sequence, names: list[str], notes: Notes) -> Fix | None:
+def _extend_list(node: tree.Sequence, names: list[str], notes: Notes) -> Fix | None:
     text = notes.source.text
     if not node.items:
         return notes.fix(node.start + 1, node.start + 1, ", ".join(names))

@@ -14,9 +14,9 @@ from fanfold.recipe.checks.unit import Unit
 from fanfold.recipe.checks.values import read_values
 from fanfold.recipe.drafts.draft import Draft
 from fanfold.recipe.language.keys import RETRY
-from fanfold.text.entries import read_entries
 from fanfold.text.notes import Notes, listed, quoted, with_article
-from fanfold.text.parse import Node, Scalar
+from fanfold.text.tables.entries import read_entries
+from fanfold.text.trees.tree import Node, Scalar
 
 
 def check_common(draft: Draft, unit: Unit, place: Place) -> None:

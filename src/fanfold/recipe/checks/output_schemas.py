@@ -7,11 +7,10 @@ frozen run must not change because a document somewhere else did.
 from __future__ import annotations
 
 from fanfold.kernel.plan import JSON
-from fanfold.text import parse
 from fanfold.text.json_schema import schema_problem
 from fanfold.text.notes import Notes
-from fanfold.text.parse import Node, Scalar, plain
-from fanfold.text.tree import find
+from fanfold.text.trees import tree
+from fanfold.text.trees.tree import Node, Scalar, find, plain
 
 _REFERRING = frozenset({"$ref", "$dynamicRef", "$recursiveRef"})
 
@@ -30,10 +29,10 @@ def read_schema(node: Node, notes: Notes) -> JSON:
 
 def _refuse_remote(node: Node, notes: Notes) -> bool:
     refused = False
-    if isinstance(node, parse.Sequence):
+    if isinstance(node, tree.Sequence):
         for item in node.items:
             refused |= _refuse_remote(item, notes)
-    elif isinstance(node, parse.Mapping):
+    elif isinstance(node, tree.Mapping):
         for word, value in node.entries:
             text = value.text if isinstance(value, Scalar) and isinstance(value.value, str) else None
             if word.text in _REFERRING and text is not None and not text.startswith("#"):

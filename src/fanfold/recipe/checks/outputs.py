@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from fanfold.recipe.drafts.draft import Draft
 from fanfold.recipe.language.known_outputs import ANYTHING, TEXT, Anything, Fields, Known, ListOf, Text
-from fanfold.text import parse
 from fanfold.text.notes import Notes, quoted
+from fanfold.text.trees import tree
 
 
 def declared_names(draft: Draft) -> dict[str, Known]:
@@ -49,7 +49,7 @@ def _single_output(draft: Draft) -> Known:
 
 def _group_output(draft: Draft) -> Known:
     written = draft.entries.nodes.get("output")
-    if isinstance(written, parse.Mapping):
+    if isinstance(written, tree.Mapping):
         return Fields({word.text: ANYTHING for word, _ in written.entries})
     last = draft.inner.last if draft.inner is not None else None
     if draft.entries.has("output") or last is None:

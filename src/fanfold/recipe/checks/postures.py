@@ -20,8 +20,8 @@ from fanfold.kernel.plan import EVERYTHING, WorkspaceMode
 from fanfold.recipe.checks.unit import Unit
 from fanfold.recipe.drafts.draft import Draft
 from fanfold.recipe.drafts.roles import NamedRole
-from fanfold.text import parse
 from fanfold.text.notes import Notes, quoted, with_article
+from fanfold.text.trees import tree
 
 
 def settle_posture(draft: Draft, unit: Unit) -> None:
@@ -34,7 +34,7 @@ def settle_posture(draft: Draft, unit: Unit) -> None:
     role = draft.facts.role
     role_known = role is None or role.known
     declared = entries.nodes.get("write_set")
-    claims = isinstance(declared, parse.Sequence) and bool(declared.items)
+    claims = isinstance(declared, tree.Sequence) and bool(declared.items)
     reason = _why_read_only(draft, role)
     if claims and reason:
         hint = "leave out the `write_set`, or let a step that may write do it"

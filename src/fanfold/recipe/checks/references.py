@@ -20,8 +20,8 @@ from msgspec import Struct
 from fanfold.recipe.checks.outputs import declared_names, output_of, why_not
 from fanfold.recipe.drafts.draft import Draft, Scope, Words
 from fanfold.text.notes import Notes, quoted
-from fanfold.text.parse import Scalar
 from fanfold.text.template import Hole, Path, TemplateError, parse_template
+from fanfold.text.trees.tree import Scalar
 
 if TYPE_CHECKING:
     from fanfold.recipe.expressions.evaluate import Reference

@@ -16,8 +16,8 @@ from fanfold.kernel.sets.protected import owner_of
 from fanfold.recipe.checks.references import Place, References
 from fanfold.recipe.drafts.draft import Draft
 from fanfold.text.notes import quoted
-from fanfold.text.parse import Scalar
 from fanfold.text.template import Hole, TemplateError, parse_template
+from fanfold.text.trees.tree import Scalar
 
 _STAND_IN = "x"
 

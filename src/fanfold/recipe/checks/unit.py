@@ -11,9 +11,9 @@ from fanfold.recipe.checks.references import References
 from fanfold.recipe.drafts.draft import Draft, Scope
 from fanfold.recipe.surroundings import Surroundings
 from fanfold.text.diagnostics import Source
-from fanfold.text.entries import Entries
 from fanfold.text.notes import Notes
-from fanfold.text.parse import Scalar
+from fanfold.text.tables.entries import Entries
+from fanfold.text.trees.tree import Scalar
 
 
 class Defaults(Struct):

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from fanfold.kernel.plan import Constant, Fields, Output, Ref, Template, Value
 from fanfold.recipe.checks.references import Place, References
-from fanfold.text import parse
-from fanfold.text.forms import IDENTIFIER
 from fanfold.text.notes import quoted
-from fanfold.text.parse import Node, Scalar, plain
+from fanfold.text.tables.forms import IDENTIFIER
 from fanfold.text.template import is_state_path, parse_path, sole_path
+from fanfold.text.trees import tree
+from fanfold.text.trees.tree import Node, Scalar, plain
 
 _NEVER_PLAIN = frozenset({"feedback", "digest", "output"})
 """Names that are paths inside `{{…}}` only: as plain strings they are too common to mean one."""
@@ -21,7 +21,7 @@ _NEVER_PLAIN = frozenset({"feedback", "digest", "output"})
 
 def read_value(node: Node, references: References, place: Place) -> Value:
     """One value of a map, checked."""
-    if isinstance(node, parse.Mapping) and len(node.entries) == 1 and node.entries[0][0].text == "literal":
+    if isinstance(node, tree.Mapping) and len(node.entries) == 1 and node.entries[0][0].text == "literal":
         return Constant(plain(node.entries[0][1]))
     if not isinstance(node, Scalar) or not isinstance(node.value, str):
         return Constant(plain(node))
@@ -37,7 +37,7 @@ def read_value(node: Node, references: References, place: Place) -> Value:
 
 def read_values(node: Node | None, references: References, place: Place) -> dict[str, Value]:
     """A map of names to values, checked."""
-    if not isinstance(node, parse.Mapping):
+    if not isinstance(node, tree.Mapping):
         return {}
     values: dict[str, Value] = {}
     for word, value in node.entries:
@@ -51,7 +51,7 @@ def read_values(node: Node | None, references: References, place: Place) -> dict
 
 def read_output(node: Node, references: References, place: Place) -> Output:
     """The output of a recipe or group: a template, or a map."""
-    if isinstance(node, parse.Mapping):
+    if isinstance(node, tree.Mapping):
         return Fields(read_values(node, references, place))
     assert isinstance(node, Scalar)
     if node.text.startswith(("steps.", "inputs.")):

@@ -16,8 +16,8 @@ from msgspec import Struct
 from fanfold.recipe.drafts.facts import Facts
 from fanfold.recipe.language.step_syntax import StepSyntax
 from fanfold.text.diagnostics import Span
-from fanfold.text.entries import Entries
-from fanfold.text.parse import Scalar
+from fanfold.text.tables.entries import Entries
+from fanfold.text.trees.tree import Scalar
 
 NO_NAMES: frozenset[str] = frozenset()
 

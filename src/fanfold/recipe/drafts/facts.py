@@ -7,7 +7,7 @@ from msgspec import Struct, field
 from fanfold.kernel.plan import EVERYTHING, JSON, Output, Posture, Retry, Value, WorkspaceMode
 from fanfold.recipe.drafts.roles import NamedRole
 from fanfold.recipe.language.known_outputs import Known
-from fanfold.text.entries import Entries
+from fanfold.text.tables.entries import Entries
 
 
 class PhaseParts(Struct):

@@ -6,7 +6,7 @@ from msgspec import Struct
 
 from fanfold.recipe.surroundings import RoleFacts, Surroundings
 from fanfold.text.notes import Notes, quoted
-from fanfold.text.parse import Scalar
+from fanfold.text.trees.tree import Scalar
 
 
 class UnknownRole(Struct, frozen=True):

@@ -25,7 +25,7 @@ from msgspec import Struct
 from fanfold.kernel.plan import JSON
 from fanfold.recipe.expressions.usage import Usage, Use, free_uses, read, tokens
 from fanfold.recipe.expressions.work import TooMuchWork, WorkBound, reach
-from fanfold.text.diagnostics import nearest
+from fanfold.text.spelling import nearest
 
 if TYPE_CHECKING:
     from cel_expr_python import cel

@@ -7,7 +7,7 @@ from fanfold.recipe.checks.unit import Unit
 from fanfold.recipe.drafts.draft import Draft
 from fanfold.recipe.gates.gate import VERIFY, Gate, Judged
 from fanfold.recipe.types.approval import ApprovalBody
-from fanfold.text.entries import Entries
+from fanfold.text.tables.entries import Entries
 
 
 class ApprovalGate(Gate[None]):

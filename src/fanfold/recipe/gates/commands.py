@@ -11,9 +11,9 @@ from fanfold.recipe.checks.unit import Unit
 from fanfold.recipe.drafts.draft import Draft
 from fanfold.recipe.gates.gate import VERIFY, Gate, Judged
 from fanfold.recipe.types.command import SYNTAX, CommandBody
-from fanfold.text.entries import Entries
 from fanfold.text.notes import quoted
-from fanfold.text.shapes import Key
+from fanfold.text.tables.entries import Entries
+from fanfold.text.tables.shapes import Key
 
 
 class CommandGate(Gate[tuple[str, ...]]):

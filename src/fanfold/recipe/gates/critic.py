@@ -8,8 +8,8 @@ from fanfold.recipe.drafts.draft import Draft
 from fanfold.recipe.drafts.roles import NamedRole
 from fanfold.recipe.gates.gate import VERIFY, Gate, Judged, read_role
 from fanfold.recipe.types.agent import AgentBody
-from fanfold.text.entries import Entries
-from fanfold.text.shapes import Key
+from fanfold.text.tables.entries import Entries
+from fanfold.text.tables.shapes import Key
 
 VERDICT_SCHEMA = {
     "type": "object",

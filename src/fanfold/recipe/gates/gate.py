@@ -17,9 +17,9 @@ from fanfold.recipe.checks.unit import Defaults, Unit
 from fanfold.recipe.drafts.draft import Draft
 from fanfold.recipe.drafts.roles import NamedRole, find_role
 from fanfold.recipe.types.body import Body
-from fanfold.text.entries import Entries
-from fanfold.text.parse import Scalar
-from fanfold.text.shapes import Key
+from fanfold.text.tables.entries import Entries
+from fanfold.text.tables.shapes import Key
+from fanfold.text.trees.tree import Scalar
 
 VERIFY = "verify"
 """The id of a gate's step."""

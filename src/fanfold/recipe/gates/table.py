@@ -11,7 +11,7 @@ from fanfold.recipe.gates.commands import CommandGate
 from fanfold.recipe.gates.critic import CriticGate
 from fanfold.recipe.gates.gate import Gate
 from fanfold.recipe.language.keys import VERIFY_KEYS
-from fanfold.text.shapes import Key, Shape, shape
+from fanfold.text.tables.shapes import Key, Shape, shape
 
 
 class GateTable:

@@ -6,7 +6,7 @@ and `gates`; `schema` puts everything together.
 
 from __future__ import annotations
 
-from fanfold.text.shapes import Key, shape
+from fanfold.text.tables.shapes import Key, shape
 
 RETRY_CLASSES = ("timeout", "transport", "rate_limit", "invalid_output", "agent")
 MAX_DURATION_MS = 366 * 24 * 3_600_000

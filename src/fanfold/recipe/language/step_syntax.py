@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from fanfold.recipe.language.keys import STEP_KEYS, TAKEN_BY_SOME
 from fanfold.recipe.language.known_outputs import ANYTHING, Known
-from fanfold.text.shapes import Key, Shape, shape
+from fanfold.text.tables.shapes import Key, Shape, shape
 
 ATTEMPT_KEYS = TAKEN_BY_SOME - {"inputs"}
 """What steps with attempts of their own take: they can be retried, cached, and touch a workspace."""

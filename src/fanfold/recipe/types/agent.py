@@ -15,11 +15,11 @@ from fanfold.recipe.language.known_outputs import TEXT
 from fanfold.recipe.language.step_syntax import ATTEMPT_KEYS, StepSyntax
 from fanfold.recipe.types.body import Body
 from fanfold.recipe.types.grammar import LeafGrammar
-from fanfold.text.entries import Entries
 from fanfold.text.notes import Notes, quoted
-from fanfold.text.parse import Mapping, Scalar
-from fanfold.text.shapes import Key
+from fanfold.text.tables.entries import Entries
+from fanfold.text.tables.shapes import Key
 from fanfold.text.template import Hole, TemplateError, parse_template
+from fanfold.text.trees.tree import Mapping, Scalar
 
 SYNTAX = StepSyntax(
     name="agent",

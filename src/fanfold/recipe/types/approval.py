@@ -12,10 +12,10 @@ from fanfold.recipe.language.known_outputs import ANYTHING, Fields
 from fanfold.recipe.language.step_syntax import StepSyntax
 from fanfold.recipe.types.body import Body
 from fanfold.recipe.types.grammar import LeafGrammar
-from fanfold.text.entries import Entries
 from fanfold.text.notes import Notes, quoted
-from fanfold.text.parse import Scalar
-from fanfold.text.shapes import Key
+from fanfold.text.tables.entries import Entries
+from fanfold.text.tables.shapes import Key
+from fanfold.text.trees.tree import Scalar
 
 SYNTAX = StepSyntax(
     name="approval",

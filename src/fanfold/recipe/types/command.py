@@ -14,7 +14,7 @@ from fanfold.recipe.language.known_outputs import TEXT
 from fanfold.recipe.language.step_syntax import ATTEMPT_KEYS, StepSyntax
 from fanfold.recipe.types.body import Body
 from fanfold.recipe.types.grammar import LeafGrammar
-from fanfold.text.shapes import Key
+from fanfold.text.tables.shapes import Key
 
 SYNTAX = StepSyntax(
     name="command",

@@ -11,8 +11,8 @@ from fanfold.recipe.language.step_syntax import ATTEMPT_KEYS, StepSyntax
 from fanfold.recipe.types.body import Body
 from fanfold.recipe.types.grammar import LeafGrammar
 from fanfold.text.notes import quoted
-from fanfold.text.parse import Scalar
-from fanfold.text.shapes import Key
+from fanfold.text.tables.shapes import Key
+from fanfold.text.trees.tree import Scalar
 
 SYNTAX = StepSyntax(
     name="function",

@@ -8,7 +8,7 @@ from fanfold.recipe.checks.values import read_output
 from fanfold.recipe.drafts.draft import Draft
 from fanfold.recipe.language.step_syntax import StepSyntax
 from fanfold.recipe.types.grammar import StepGrammar
-from fanfold.text.shapes import Key
+from fanfold.text.tables.shapes import Key
 
 _INSIDE = dict.fromkeys(("read_set", "write_set", "workspace_mode"), "put it on the steps inside")
 

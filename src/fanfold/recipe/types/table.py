@@ -14,7 +14,7 @@ from fanfold.recipe.types.command import CommandGrammar
 from fanfold.recipe.types.function import FunctionGrammar
 from fanfold.recipe.types.grammar import LeafGrammar, StepGrammar
 from fanfold.recipe.types.structure import GroupGrammar, WorkflowGrammar
-from fanfold.text.shapes import Shape
+from fanfold.text.tables.shapes import Shape
 
 
 class StepTable:

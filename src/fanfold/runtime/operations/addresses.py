@@ -27,7 +27,7 @@ class Addressed(NamedTuple):
         node = find_node(self.tree.state, run.tree_path(path))
         if node is not None:
             return node
-        from fanfold.text.diagnostics import nearest
+        from fanfold.text.spelling import nearest
 
         near = nearest(path, tuple(run.nodes))
         hint = f'did you mean "{near}"?' if near else f"fanfold inspect {run.id} --steps lists them"

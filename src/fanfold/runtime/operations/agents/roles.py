@@ -38,7 +38,7 @@ def find_role(roles: Registry, name: str) -> Role:
     for notice in roles.notices:  # another version of it can be used, but that is not what was asked for
         if notice.code == "role.invalid" and notice.role == name.partition("@")[0]:
             raise _refused(name, f"{notice.file}:{notice.line}: {notice.message.removeprefix(IGNORED)}")
-    from fanfold.text.diagnostics import nearest
+    from fanfold.text.spelling import nearest
 
     near = nearest(name, roles.names())
     hint = f'did you mean "{near}"?' if near else f"known here: {', '.join(roles.names())}"

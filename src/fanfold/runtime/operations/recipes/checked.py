@@ -10,8 +10,9 @@ from fanfold.errors import NotFoundError
 from fanfold.recipe.compile import compile_recipe
 from fanfold.recipe.surroundings import Found
 from fanfold.runtime.operations.project import Project
-from fanfold.text.diagnostics import Diagnostic, Position, Range, Source, render_text
+from fanfold.text.diagnostics import Diagnostic, Position, Range, Source
 from fanfold.text.refusal import Refused
+from fanfold.text.renderings import render_text
 
 if TYPE_CHECKING:
     from fanfold.kernel.plan import Plan

@@ -11,7 +11,7 @@ import re
 
 from msgspec import Struct
 
-from fanfold.text.positions import Span
+from fanfold.text.diagnostics import Span
 
 QUOTE_TEMPLATE = 'put the whole text in quotes: "{{…}}"'
 TEMPLATE_AT_START = "text that begins with {{ must be quoted, or YAML reads it as a mapping"

@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 from typing import TypeAlias
 
-from fanfold.text.positions import lines_of
+from fanfold.text.diagnostics import lines_of
 
 Value: TypeAlias = bool | int | float | str | None
 Pieces: TypeAlias = list[tuple[str, int, int]]

@@ -12,13 +12,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from fanfold.text import parse
 from fanfold.text.diagnostics import Span
-from fanfold.text.durations import parse_duration
-from fanfold.text.forms import has_form
 from fanfold.text.notes import MAX_SHOWN_CHARS, Notes, kind_of, quoted, span_of, with_article
-from fanfold.text.parse import Node, Scalar
-from fanfold.text.shapes import Key, Shape
+from fanfold.text.tables.durations import parse_duration
+from fanfold.text.tables.forms import has_form
+from fanfold.text.tables.shapes import Key, Shape
+from fanfold.text.trees import tree
+from fanfold.text.trees.tree import Node, Scalar
 
 
 class Entries:
@@ -26,7 +26,7 @@ class Entries:
 
     __slots__ = ("keys", "mapping", "meant", "nodes", "shape")
 
-    def __init__(self, mapping: parse.Mapping, shape: Shape) -> None:
+    def __init__(self, mapping: tree.Mapping, shape: Shape) -> None:
         self.mapping = mapping
         self.shape = shape
         self.keys: dict[str, Scalar] = {}
@@ -64,17 +64,17 @@ class Entries:
     def scalars(self, name: str) -> list[Scalar]:
         """The items of a list of scalars; empty when there is none."""
         node = self.nodes.get(name)
-        if not isinstance(node, parse.Sequence):
+        if not isinstance(node, tree.Sequence):
             return []
         return [item for item in node.items if isinstance(item, Scalar)]
 
     def items(self, name: str) -> list[Node]:
         node = self.nodes.get(name)
-        return node.items if isinstance(node, parse.Sequence) else []
+        return node.items if isinstance(node, tree.Sequence) else []
 
     def pairs(self, name: str) -> list[tuple[Scalar, Node]]:
         node = self.nodes.get(name)
-        return node.entries if isinstance(node, parse.Mapping) else []
+        return node.entries if isinstance(node, tree.Mapping) else []
 
     def head(self) -> Span:
         """Where to point when something is missing: the first word of the mapping."""
@@ -90,7 +90,7 @@ def read_entries(
 
     `highs` raises the upper end of a range (project configuration may raise ceilings).
     """
-    if not isinstance(node, parse.Mapping):
+    if not isinstance(node, tree.Mapping):
         message = f"{with_article(shape.name)} must be a map of keys, not {kind_of(node)}"
         if not notes.is_alias(node):
             notes.error(".bad_type", message, node, shape.hint)

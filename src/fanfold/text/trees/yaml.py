@@ -22,13 +22,12 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from fanfold.text.diagnostics import Fix, Report, Source, Span
+from fanfold.text.diagnostics import Fix, Source, Span
 from fanfold.text.excerpts import shorten
-from fanfold.text.scalars import Value, resolve
-from fanfold.text.syntax import QUOTE_TEMPLATE, TEMPLATE_AT_START, explain
-from fanfold.text.tree import Mapping, Node, Scalar, Sequence, plain
-
-__all__ = ["MAX_BYTES", "MAX_DEPTH", "MAX_VALUES", "Mapping", "Node", "Scalar", "Sequence", "parse", "plain"]
+from fanfold.text.report import Report
+from fanfold.text.trees.scalars import Value, resolve
+from fanfold.text.trees.syntax import QUOTE_TEMPLATE, TEMPLATE_AT_START, explain
+from fanfold.text.trees.tree import Mapping, Node, Scalar, Sequence
 
 MAX_BYTES = 256 * 1024
 MAX_DEPTH = 20
@@ -82,10 +81,10 @@ class _Stop(BaseException):
     """Composing cannot go on; the reason is in the report. A signal, not an error."""
 
 
-def parse(data: bytes, file: str, form: Format = RECIPE) -> tuple[Node | None, Source, Report]:
+def parse_yaml(data: bytes, file: str, form: Format = RECIPE) -> tuple[Node | None, Source, Report]:
     """Read one file. The tree is None when the text could not be read to its end.
 
-    >>> tree, source, report = parse(b"name: hello", "hello.yaml")
+    >>> tree, source, report = parse_yaml(b"name: hello", "hello.yaml")
     >>> report.ok, plain(tree)
     (True, {'name': 'hello'})
     """
@@ -98,7 +97,7 @@ def parse(data: bytes, file: str, form: Format = RECIPE) -> tuple[Node | None, S
     except _Stop:
         joined = _with_joined_pairs(data)
         if joined != data:
-            return parse(joined, file, form)
+            return parse_yaml(joined, file, form)
         tree = None
     return tree, source, report
 

@@ -10,10 +10,11 @@ from __future__ import annotations
 import re
 from typing import Any, TypeAlias
 
-from fanfold.text.diagnostics import Report, Source, Span
-from fanfold.text.parse import Format, decode
-from fanfold.text.scalars import INT_MAX, INT_MIN
-from fanfold.text.tree import Mapping, Node, Scalar, Sequence
+from fanfold.text.diagnostics import Source, Span
+from fanfold.text.report import Report
+from fanfold.text.trees.scalars import INT_MAX, INT_MIN
+from fanfold.text.trees.tree import Mapping, Node, Scalar, Sequence
+from fanfold.text.trees.yaml import Format, decode
 
 _BLANK = re.compile(r"(?:[ \t\r\n]|#[^\n]*)*")
 _INDENT = re.compile(r"[ \t]*")

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from typing import TypeAlias
 
 from fanfold.text.json_value import JSON
-from fanfold.text.scalars import Pieces, Value, character_map
+from fanfold.text.trees.scalars import Pieces, Value, character_map
 
 
 class Scalar:

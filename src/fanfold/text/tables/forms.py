@@ -10,12 +10,12 @@ import json
 import re
 from collections.abc import Callable
 
-from fanfold.text import parse
 from fanfold.text.diagnostics import Fix
-from fanfold.text.durations import parse_duration
 from fanfold.text.notes import Notes, kind_of, quoted
-from fanfold.text.parse import Node, Scalar, plain
-from fanfold.text.shapes import Key, Kind
+from fanfold.text.tables.durations import parse_duration
+from fanfold.text.tables.shapes import Key, Kind
+from fanfold.text.trees import tree
+from fanfold.text.trees.tree import Node, Scalar, plain
 
 SLUG = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}", re.ASCII)
 ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,127}", re.ASCII)
@@ -86,7 +86,7 @@ def _identifier(node: Node, key: Key, notes: Notes) -> bool:
 def _expression(node: Node, key: Key, notes: Notes) -> bool:
     if isinstance(node, Scalar) and (isinstance(node.value, str) or type(node.value) is bool):
         return True
-    if isinstance(node, parse.Sequence):
+    if isinstance(node, tree.Sequence):
         as_text = "'" + json.dumps(plain(node), ensure_ascii=False).replace("'", "''") + "'"
         fix = (
             notes.fix(node.start, node.end, as_text) if len(as_text) <= 200 and "\n" not in as_text else None
@@ -145,7 +145,7 @@ def _list_of(item: Callable[[Node, Key, Notes], bool], wanted: str) -> Callable[
     """A list of which every item has the form; one bad item spoils the list, all are reported."""
 
     def check(node: Node, key: Key, notes: Notes) -> bool:
-        if isinstance(node, parse.Sequence):
+        if isinstance(node, tree.Sequence):
             return _each(item, node.items, key, notes)
         if isinstance(node, Scalar) and isinstance(node.value, str):
             raw = notes.source.text[node.start : node.end]
@@ -164,27 +164,27 @@ def _argument(node: Node, key: Key, notes: Notes) -> bool:
 def _arguments(node: Node, key: Key, notes: Notes) -> bool:
     if isinstance(node, Scalar) and isinstance(node.value, str):
         return True
-    if isinstance(node, parse.Sequence):
+    if isinstance(node, tree.Sequence):
         return _each(_argument, node.items, key, notes)
     return _refuse(node, key, notes, "a list of arguments")
 
 
 def _variables(node: Node, key: Key, notes: Notes) -> bool:
-    if not isinstance(node, parse.Mapping):
+    if not isinstance(node, tree.Mapping):
         return _refuse(node, key, notes, "a map of names to text")
     return _each(_argument, [value for _, value in node.entries], key, notes)
 
 
 def _map(node: Node, key: Key, notes: Notes) -> bool:
-    return isinstance(node, parse.Mapping) or _refuse(node, key, notes, "a map")
+    return isinstance(node, tree.Mapping) or _refuse(node, key, notes, "a map")
 
 
 def _output(node: Node, key: Key, notes: Notes) -> bool:
-    return isinstance(node, parse.Mapping) or _is_text(node, key, notes, "a template or a map")
+    return isinstance(node, tree.Mapping) or _is_text(node, key, notes, "a template or a map")
 
 
 def _schema(node: Node, key: Key, notes: Notes) -> bool:
-    if isinstance(node, parse.Mapping) or (isinstance(node, Scalar) and isinstance(node.value, bool)):
+    if isinstance(node, tree.Mapping) or (isinstance(node, Scalar) and isinstance(node.value, bool)):
         return True
     if not notes.is_alias(node):
         notes.error(".bad_schema", f"{quoted(key.name)} must be a JSON Schema, not {kind_of(node)}", node)
@@ -192,7 +192,7 @@ def _schema(node: Node, key: Key, notes: Notes) -> bool:
 
 
 def _list(node: Node, key: Key, notes: Notes) -> bool:
-    return isinstance(node, parse.Sequence) or _refuse(node, key, notes, "a list")
+    return isinstance(node, tree.Sequence) or _refuse(node, key, notes, "a list")
 
 
 def _anything(node: Node, key: Key, notes: Notes) -> bool:  # noqa: ARG001 (one signature for all forms)

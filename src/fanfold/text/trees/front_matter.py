@@ -10,11 +10,11 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from fanfold.text.diagnostics import Diagnostic, Report, Source, Span
-from fanfold.text.parse import Format, decode, parse
-from fanfold.text.positions import lines_of
-from fanfold.text.scalars import character_map, resolve
-from fanfold.text.tree import Mapping, Node, Scalar
+from fanfold.text.diagnostics import Diagnostic, Source, Span, lines_of
+from fanfold.text.report import Report
+from fanfold.text.trees.scalars import character_map, resolve
+from fanfold.text.trees.tree import Mapping, Node, Scalar
+from fanfold.text.trees.yaml import Format, decode, parse_yaml
 
 MAX_KEYS = 100
 _KEY = re.compile(r"([A-Za-z_][\w-]*)[ \t]*:(?:[ \t]+|$)")
@@ -121,7 +121,7 @@ def _read(source: Source, span: Span, form: Format) -> Mapping | Diagnostic:
     if not written.strip():
         return Mapping([], *span)
     before = re.sub(r"[^\r\n]", " ", source.text[: span[0]])
-    tree, _, report = parse((before + written).encode(), source.file, form)
+    tree, _, report = parse_yaml((before + written).encode(), source.file, form)
     if isinstance(tree, Mapping) and report.ok:
         return tree
     if report.ok:

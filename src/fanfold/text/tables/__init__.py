@@ -1,0 +1,1 @@
+"""Tables of keys, and reading the objects of a language by them."""

@@ -1,0 +1,1 @@
+"""Trees that remember where every value stands, whether YAML, TOML or front matter was read."""
