@@ -176,6 +176,26 @@ class Conformance:
             at=1,
         )
 
+    def test_steps_that_say_the_same_have_one_value_and_an_output_each(self, store: Store):
+        one, two = Tree("r1"), Tree("r2")
+        store.write([one.step("the same")])
+        store.write([two.step("the same"), one.step("the same")])
+        value = stored("the same")
+        assert [(row.run_id, row.path, row.blob) for _, row in store.output_rows()] == [
+            ("r1", "step1", value[0]),
+            ("r2", "step1", value[0]),
+            ("r1", "step2", value[0]),
+        ]
+        last = store.output_rows()[-1][0]
+        store.delete_tree("r1")
+        assert store.blob(value[0]) == value[1]
+        rows = store.output_rows()
+        assert [(row.run_id, row.status) for _, row in rows] == [("r2", "completed"), ("r1", DELETED)]
+        assert rows[-1][0] > last, "a number is never used twice"
+        store.delete_tree("r2")
+        assert not store.has_blob(value[0])
+        assert [row.status for _, row in store.output_rows()] == [DELETED, DELETED]
+
     def test_a_completed_step_is_found_by_its_content_key(self, store: Store):
         assert store.cached("key") is None
         store.write([Batch(root="r1", epoch=0, cache=[("key", "blob1", "r1")])])

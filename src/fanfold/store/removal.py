@@ -7,8 +7,7 @@ Rules
 * Looking happens twice: once beside the writers, which takes as long as reading all logs, and once
   holding the write lock, only at what was appended meanwhile. So nobody waits for a long search, and no
   blob disappears under an event that began to refer to it in between.
-* A deleted tree leaves one row in `outputs` with status `deleted`, behind all others: whoever follows the
-  outputs learns of it, and running numbers are never used twice.
+* Whoever follows the outputs learns of a deleted tree (see `values.py`).
 """
 
 from __future__ import annotations
@@ -19,19 +18,20 @@ from typing import Any
 
 import apsw
 
+from fanfold.store import values
 from fanfold.store.logs import ENTRY_BITS, EVENT_BITS, span
-from fanfold.store.protocol import DELETED
 
 _HASHES = re.compile(rb"(?<![0-9a-f])[0-9a-f]{32,128}(?![0-9a-f])")
 _HELD = (
     "SELECT inputs FROM runs WHERE inputs IS NOT NULL"
     " UNION ALL SELECT output FROM runs WHERE output IS NOT NULL"
-    " UNION ALL SELECT blob FROM outputs UNION ALL SELECT blob FROM cache"
+    " UNION ALL SELECT coalesce(hash, output) FROM blobs WHERE status IS NOT NULL"
+    " UNION ALL SELECT blob FROM cache"
 )
 _HELD_BY_TREE = (
     "SELECT inputs FROM runs WHERE root_run_id = ?1 AND inputs IS NOT NULL"
     " UNION SELECT output FROM runs WHERE root_run_id = ?1 AND output IS NOT NULL"
-    " UNION SELECT blob FROM outputs WHERE root_run_id = ?1"
+    " UNION SELECT coalesce(hash, output) FROM blobs WHERE root_run_id = ?1"
 )
 
 
@@ -55,14 +55,7 @@ class Removal:
     def carry_out(self, db: apsw.Connection) -> None:
         """Delete; runs inside a write transaction."""
         root = self._root
-        last = db.execute("SELECT max(id) FROM outputs WHERE root_run_id = ?", (root,)).get
-        if last is not None:
-            db.execute(
-                "INSERT INTO outputs (run_id, root_run_id, path, role, status, blob, at)"
-                " VALUES (?1, ?1, '', '', ?2, '', 0)",
-                (root, DELETED),
-            )
-            db.execute("DELETE FROM outputs WHERE root_run_id = ? AND id <= ?", (root, last))
+        values.forget_outputs(db, root)
         for key in self._trees:
             db.execute("DELETE FROM events WHERE id BETWEEN ? AND ?", span(key))
         db.execute("DELETE FROM logs WHERE log = ?1 OR root_run_id = ?1", (root,))

@@ -8,14 +8,14 @@ Rules
 
 Why the tables look as they do
 * What a step costs on the disk is the pages it dirties: one for each B-tree it adds a row to. So events of
-  runs and entries of sessions share one table, a session has no row of its own anywhere, and an index is
-  made only where nothing else leads to a row.
+  runs and entries of sessions share one table, values and outputs another, a session has no row of its own
+  anywhere, and an index is made only where nothing else leads to a row. A test counts.
 * `logs` holds once per run what every envelope of its log repeats, so an event's row stays small.
 * `events.id` is where a row stands in its tree (see `logs.py`), so replaying a tree is one range of one
   B-tree. `log` is NULL for events of the tree's own log; only child runs pay for their index. `session` is
   set on entries of sessions alone, and `path`, the step that a session serves, on its first entry.
-* `outputs` is only ever appended to (a deleted tree leaves one row that says so), so a reader that
-  remembers the last number it saw misses nothing.
+* `blobs` holds values and, in the same row, whose output a value is (see `values.py`). Content stands last,
+  so that looking at outputs reads none of it.
 """
 
 from __future__ import annotations
@@ -58,9 +58,17 @@ CREATE UNIQUE INDEX events_of_sessions ON events (session, seq) WHERE session IS
 
 CREATE TABLE blobs (
   id INTEGER PRIMARY KEY,
-  hash TEXT NOT NULL UNIQUE,
-  content BLOB NOT NULL
+  hash TEXT,
+  output TEXT,
+  run_id TEXT,
+  root_run_id TEXT,
+  path TEXT,
+  role TEXT,
+  status TEXT,
+  at INTEGER,
+  content BLOB
 );
+CREATE UNIQUE INDEX blobs_by_hash ON blobs (hash) WHERE hash IS NOT NULL;
 
 CREATE TABLE runs (
   id INTEGER PRIMARY KEY,
@@ -86,17 +94,6 @@ CREATE TABLE runs (
 );
 CREATE INDEX runs_by_root ON runs (root_run_id);
 CREATE INDEX runs_by_parent ON runs (parent_run_id) WHERE parent_run_id IS NOT NULL;
-
-CREATE TABLE outputs (
-  id INTEGER PRIMARY KEY,
-  run_id TEXT NOT NULL,
-  root_run_id TEXT NOT NULL,
-  path TEXT NOT NULL,
-  role TEXT NOT NULL,
-  status TEXT NOT NULL,
-  blob TEXT NOT NULL,
-  at INTEGER NOT NULL
-);
 
 CREATE TABLE leases (
   root TEXT PRIMARY KEY,

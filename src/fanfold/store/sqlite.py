@@ -25,7 +25,7 @@ import apsw
 from fanfold.errors import BugError, NotFoundError
 from fanfold.kernel.events import Envelope
 from fanfold.process_identity import ProcessIdentity, this_process
-from fanfold.store import faults, folder, heads, leases, logs, requests, schema
+from fanfold.store import faults, folder, heads, leases, logs, requests, schema, values
 from fanfold.store.presence import Presence
 from fanfold.store.protocol import (
     Batch,
@@ -47,10 +47,6 @@ CHECKPOINT_PAGES = 2_000
 WAL_KEPT_BYTES = 16 * 1024 * 1024
 CACHE_KIB = 16 * 1024
 
-_INSERT_BLOB = "INSERT OR IGNORE INTO blobs (hash, content) VALUES (?, ?)"
-_INSERT_OUTPUT = (
-    "INSERT INTO outputs (run_id, root_run_id, path, role, status, blob, at) VALUES (?, ?, ?, ?, ?, ?, ?)"
-)
 _INSERT_CACHE = "INSERT OR REPLACE INTO cache (key, blob, run_id) VALUES (?, ?, ?)"
 
 
@@ -110,15 +106,13 @@ class SqliteStore:
         current = leases.current_epoch(db, batch.root)
         if current != batch.epoch:
             raise leases.lost(batch.root, batch.epoch, current)
-        if batch.blobs:
+        if batch.blobs or batch.outputs:
             self._check_blobs(batch.blobs)
-            db.executemany(_INSERT_BLOB, batch.blobs)
+            values.write(db, batch)
         if batch.envelopes:
             db.executemany(logs.INSERT, self._appender.rows(batch.envelopes))
         if batch.heads:
             db.executemany(heads.UPSERT, [heads.row(head) for head in batch.heads])
-        if batch.outputs:
-            db.executemany(_INSERT_OUTPUT, [_output(row) for row in batch.outputs])
         if batch.cache:
             db.executemany(_INSERT_CACHE, batch.cache)
         if batch.requests_done:
@@ -221,26 +215,7 @@ class SqliteStore:
     def output_rows(self, after: int = 0, limit: int = 1_000) -> list[tuple[int, OutputRow]]:
         """Outputs in order of arrival with their running number."""
         with faults.translated(self._file):
-            rows = self._reader().execute(
-                "SELECT id, run_id, root_run_id, path, role, status, blob, at FROM outputs"
-                " WHERE id > ? ORDER BY id LIMIT ?",
-                (after, limit),
-            )
-            return [
-                (
-                    row[0],
-                    OutputRow(
-                        run_id=row[1],
-                        root_run_id=row[2],
-                        path=row[3],
-                        role=row[4],
-                        status=row[5],
-                        blob=row[6],
-                        at=row[7],
-                    ),
-                )
-                for row in rows
-            ]
+            return values.read_outputs(self._reader(), after, limit)
 
     # ------------------------------------------------------------------- ownership and requests
 
@@ -384,7 +359,3 @@ class SqliteStore:
         how = "mode=ro" if log.exists() and log.stat().st_size else "mode=ro&immutable=1"
         flags = apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI
         return apsw.Connection(f"file:{quote(self._file)}?{how}", flags=flags, vfs=self._vfs)
-
-
-def _output(row: OutputRow) -> tuple[str, str, str, str, str, str, int]:
-    return row.run_id, row.root_run_id, row.path, row.role, row.status, row.blob, row.at
