@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from fanfold.agents.backend import SessionFailed, SessionRequest
-from fanfold.agents.entries import Entry, Input, ToolCall, ToolResult
+from fanfold.agents.entries import Entry, ToolCall, ToolResult, UserInput
 from fanfold.agents.pipelines import Pipelines
 from fanfold.agents.redaction import Redactor
 from fanfold.agents.role import DEFAULT_MODEL, Role, Stage
@@ -56,7 +56,7 @@ def asked(workspace: Path, *stages: dict[str, Any] | Stage, **given: Any) -> Ses
 
 def again(before: SessionRequest, entries: list[Entry], workspace: Path) -> SessionRequest:
     """The request of the next execution, with what the supervisor hands back."""
-    told = [Input(text=before.prompt), *entries]
+    told = [UserInput(text=before.prompt), *entries]
     return asked(workspace, *before.role.pipeline, execution=2, entries=told, read_only=before.role.read_only)
 
 
@@ -281,7 +281,7 @@ def test_whoever_is_spoken_to_again_begins_with_the_first_stage(tmp_path):
     async def scene(here):
         before = asked(tmp_path, {"model": True})
         await run(here, before)
-        told = [*again(before, here.recorder.entries, tmp_path).entries, Input(text="More?")]
+        told = [*again(before, here.recorder.entries, tmp_path).entries, UserInput(text="More?")]
         result = await run(here, asked(tmp_path, {"model": True}, prompt="More?", entries=told))
         assert result.output == "second"
         assert here.provider.asked[1].prompt == "More?"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from fanfold.agents.scripts.answer import FORMAT, Answer, ToolCall
+from fanfold.agents.scripts.answer import FORMAT, Answer, ScriptedCall
 from fanfold.agents.scripts.script import Script
 from fanfold.errors import AuthorError
 from fanfold.kernel.events import FAILURE_CLASSES
@@ -69,9 +69,9 @@ def test_each_attempt_has_its_entry_and_the_last_repeats():
 def test_writes_and_deletes_become_tool_calls_behind_those_asked_for():
     found = answer("steps: {a: {writes: {f: t}, deletes: [g], tool_calls: [{tool: list_files}]}}", "a")
     assert found.calls == (
-        ToolCall("list_files", {}),
-        ToolCall("write_file", {"path": "f", "content": "t"}),
-        ToolCall("delete_file", {"path": "g"}),
+        ScriptedCall("list_files", {}),
+        ScriptedCall("write_file", {"path": "f", "content": "t"}),
+        ScriptedCall("delete_file", {"path": "g"}),
     )
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from fanfold.agents.backend import SessionFailed
-from fanfold.agents.entries import Compaction, Input
+from fanfold.agents.entries import Compaction, UserInput
 from fanfold.testing.provider import Asked, Call, Fault, Reply
 from tests.models.sessions import MODELS, play, request
 
@@ -40,7 +40,7 @@ def test_an_empty_summary_is_asked_for_again(workspace, nothing):
         assert result.usage.input_tokens == 40, "both were paid for"
         # Killed behind the empty one, nothing of the work is lost.
         empty = next(i for i, entry in enumerate(here.recorder.entries) if isinstance(entry, Compaction))
-        told = [Input(text="Do the work."), *here.recorder.entries[: empty + 1]]
+        told = [UserInput(text="Do the work."), *here.recorder.entries[: empty + 1]]
         again = await here.run(request(workspace, entries=told))
         assert again.output == "done"
         assert "x" * 100 in sums[-1].prompt

@@ -7,7 +7,7 @@ import pytest
 
 from fanfold.agents.backend import SessionFailed
 from fanfold.agents.backends.model import ModelBackend
-from fanfold.agents.entries import Compaction, Fallback, Input, Retrying
+from fanfold.agents.entries import Compaction, Fallback, Retrying, UserInput
 from fanfold.agents.models.questions import Patience
 from fanfold.agents.models.throttle import Throttle
 from fanfold.agents.providers import Access
@@ -230,7 +230,7 @@ def test_a_conversation_too_long_is_summed_up_recorded_and_gone_on_with(tmp_path
         assert "Do the work." in here.provider.asked[-1].prompt
         # Killed behind the summary, it goes on from there.
         recorded = here.recorder.entries[: here.recorder.entries.index(summary) + 1]
-        entries = [Input(text=asked.prompt), *recorded]
+        entries = [UserInput(text=asked.prompt), *recorded]
         before = len(here.provider.asked)
         result = await here.run(request(tmp_path, entries=entries))
         assert result.output == "finished from the summary"
@@ -357,7 +357,7 @@ def test_a_model_that_thinks_gives_typed_answers_and_gets_its_signed_thoughts_ba
         first = Recorder(stop_at=1)
         with pytest.raises(Killed):
             await here.run(request(tmp_path, **asked), first)
-        entries = [Input(text="Do the work."), *first.entries]
+        entries = [UserInput(text="Do the work."), *first.entries]
         result = await here.run(request(tmp_path, entries=entries, **asked))
         assert result.output == {"n": 1}
         (said,) = [m for m in here.provider.asked[1].body["messages"] if m["role"] == "assistant"]

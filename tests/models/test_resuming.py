@@ -3,7 +3,7 @@
 import pytest
 
 from fanfold.agents.backend import SessionRequest
-from fanfold.agents.entries import Entry, Input, ToolCall, ToolResult
+from fanfold.agents.entries import Entry, ToolCall, ToolResult, UserInput
 from fanfold.agents.models.messages import INTERRUPTED, UNKNOWN
 from fanfold.testing.provider import Asked, Call, Reply, answer_with
 from tests.models.sessions import MODELS, Killed, Recorder, play, request
@@ -26,7 +26,7 @@ def by_turn(asked: Asked) -> Reply:
 
 def again(asked: SessionRequest, entries: list[Entry]) -> SessionRequest:
     """The request of the next execution, with what the supervisor hands back."""
-    given = [Input(text=asked.prompt), *entries] if entries else []
+    given = [UserInput(text=asked.prompt), *entries] if entries else []
     return request(asked.workspace, model=asked.role.model, execution=asked.execution + 1, entries=given)
 
 
@@ -114,7 +114,7 @@ def test_a_child_that_is_spoken_to_again_remembers_its_earlier_turn():
         first = Recorder()
         asked = request()
         await here.run(asked, first)
-        entries = [*again(asked, first.entries).entries, Input(text="And now?")]
+        entries = [*again(asked, first.entries).entries, UserInput(text="And now?")]
         result = await here.run(request(prompt="And now?", entries=entries))
         assert result.output == "second"
         assert result.usage.input_tokens == 10, "an earlier turn is not paid for again"
@@ -130,7 +130,7 @@ def test_calls_left_open_when_somebody_speaks_again_are_answered_as_interrupted(
         asked = request(tmp_path)
         with pytest.raises(Killed):
             await here.run(asked, first)
-        entries = [*again(asked, first.entries).entries, Input(text="Never mind.")]
+        entries = [*again(asked, first.entries).entries, UserInput(text="Never mind.")]
         await here.run(request(tmp_path, prompt="Never mind.", entries=entries))
         assert here.provider.asked[1].results["call_1_1"] == INTERRUPTED
 

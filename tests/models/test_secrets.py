@@ -3,7 +3,7 @@
 import pytest
 
 from fanfold.agents.backend import SessionFailed
-from fanfold.agents.entries import Input
+from fanfold.agents.entries import UserInput
 from fanfold.agents.providers import Access
 from fanfold.agents.redaction import MARK, Redactor
 from fanfold.testing.provider import Asked, Call, Fault, Reply
@@ -88,7 +88,7 @@ def test_access_does_not_print_its_keys():
 def test_a_prompt_made_from_a_file_tells_no_provider_our_keys():
     async def scene(here):
         await here.run(request(prompt=f"Use {CANARY}.", instructions=f"Know {CANARY}."))
-        entries = [Input(text=f"Use {CANARY}.")]
+        entries = [UserInput(text=f"Use {CANARY}.")]
         await here.run(request(entries=entries))
         assert CANARY not in repr([asked.body for asked in here.provider.asked])
 

@@ -14,7 +14,7 @@ import pytest
 from msgspec.structs import replace
 
 from fanfold.agents.backend import Progress, Record, SessionFailed, SessionRequest, SessionResult
-from fanfold.agents.entries import Input, Response
+from fanfold.agents.entries import Response, UserInput
 from fanfold.errors import AuthorError, BugError, WorldError
 from fanfold.kernel.events import Failure
 from fanfold.process_identity import this_process
@@ -321,7 +321,7 @@ def test_a_paused_session_stops_behind_its_next_recorded_turn_and_goes_on_from_t
 def test_a_session_run_again_after_a_crash_is_handed_what_it_recorded(world):
     async def story() -> None:
         log, _ = open_log(world.journal("s-a-1"), "s-a-1", Belonging(root="r1", run_id="r1"))
-        log.append(Input(text="go"))
+        log.append(UserInput(text="go"))
         log.append(Response(output="from before"))
         result = await world.supervisor().run_step(world.request("a", execution=2), backend="scripted")
         assert result.output == "from before"

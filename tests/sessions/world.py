@@ -9,7 +9,7 @@ from typing import Any
 from fanfold.agents.backend import Backend, Progress, Record, SessionRequest, SessionResult
 from fanfold.agents.backend_registry import Backends
 from fanfold.agents.backends.scripted import Script, ScriptedBackend
-from fanfold.agents.entries import Input, Response
+from fanfold.agents.entries import Response, UserInput
 from fanfold.sessions.log import read_entries
 from fanfold.sessions.processes import run_process
 from fanfold.sessions.supervisor import Supervisor
@@ -103,7 +103,7 @@ class World:
     def texts(self, session: str) -> list[str]:
         """What was said in a session."""
         entries = read_entries(self.store, session)
-        return [entry.text for entry in entries if isinstance(entry, Input | Response)]
+        return [entry.text for entry in entries if isinstance(entry, UserInput | Response)]
 
 
 def run_in(world: World, story: Callable[[], Coroutine[Any, Any, Any]]) -> Any:

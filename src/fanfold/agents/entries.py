@@ -24,17 +24,17 @@ from fanfold.kernel.plan import JSON
 Output: TypeAlias = JSON | UnsetType
 
 
-class _Entry(Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="kind"):
+class _SessionEntry(Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="kind"):
     stage: int = 0
 
 
-class Input(_Entry, frozen=True, tag="input"):
+class UserInput(_SessionEntry, frozen=True, tag="input"):
     """Somebody spoke to the agent."""
 
     text: str
 
 
-class Call(Struct, frozen=True):
+class RequestedCall(Struct, frozen=True):
     """A call that a model asks for."""
 
     id: str
@@ -42,12 +42,12 @@ class Call(Struct, frozen=True):
     args: JSON
 
 
-class Response(_Entry, frozen=True, tag="response"):
+class Response(_SessionEntry, frozen=True, tag="response"):
     """A model, or a script in its place, answered."""
 
     model: str = ""
     text: str = ""
-    tool_calls: tuple[Call, ...] = ()
+    tool_calls: tuple[RequestedCall, ...] = ()
     usage: Usage | None = None
     message: dict[str, Any] | None = None
     """The rest of the provider's response as it came (ids, signatures of reasoning): it wants its own words
@@ -58,7 +58,7 @@ class Response(_Entry, frozen=True, tag="response"):
     output_blob: str = ""
 
 
-class Compaction(_Entry, frozen=True, tag="compaction"):
+class Compaction(_SessionEntry, frozen=True, tag="compaction"):
     """A model summed its own work up. What it said replaces everything before, unless it said nothing."""
 
     model: str = ""
@@ -66,7 +66,7 @@ class Compaction(_Entry, frozen=True, tag="compaction"):
     usage: Usage | None = None
 
 
-class ToolCall(_Entry, frozen=True, tag="tool_call"):
+class ToolCall(_SessionEntry, frozen=True, tag="tool_call"):
     """A call that may change something is about to be made."""
 
     id: str
@@ -83,7 +83,7 @@ class ToolError(Struct, frozen=True, omit_defaults=True):
     kind: str = field(default="", name="class")
 
 
-class ToolResult(_Entry, frozen=True, tag="tool_result"):
+class ToolResult(_SessionEntry, frozen=True, tag="tool_result"):
     """What came of a call: a result, an error, or nobody knows."""
 
     id: str
@@ -97,14 +97,14 @@ class ToolResult(_Entry, frozen=True, tag="tool_result"):
     output_blob: str = ""
 
 
-class StageBegin(_Entry, frozen=True, tag="stage"):
+class StageBegin(_SessionEntry, frozen=True, tag="stage"):
     """A stage of a pipeline begins; for whoever reads the log, since the input is the task of all stages."""
 
     name: str = ""
     prompt: str = ""
 
 
-class StageEnd(_Entry, frozen=True, tag="stage_end"):
+class StageEnd(_SessionEntry, frozen=True, tag="stage_end"):
     """A stage has put something out."""
 
     output: Output = UNSET
@@ -112,7 +112,7 @@ class StageEnd(_Entry, frozen=True, tag="stage_end"):
     usage: Usage | None = None
 
 
-Entry: TypeAlias = Input | Response | Compaction | ToolCall | ToolResult | StageBegin | StageEnd
+Entry: TypeAlias = UserInput | Response | Compaction | ToolCall | ToolResult | StageBegin | StageEnd
 Ending: TypeAlias = Response | ToolResult | StageEnd
 """Entries that may hold an output."""
 E = TypeVar("E", bound=Entry)
@@ -121,7 +121,7 @@ E = TypeVar("E", bound=Entry)
 def since_last_input(entries: Sequence[Entry]) -> Sequence[Entry]:
     """What was recorded in the turn under way: everything behind the last input."""
     for at in range(len(entries) - 1, -1, -1):
-        if isinstance(entries[at], Input):
+        if isinstance(entries[at], UserInput):
             return entries[at + 1 :]
     return entries
 

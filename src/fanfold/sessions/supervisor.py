@@ -29,7 +29,7 @@ from fanfold.agents.backend import (
     SessionResult,
 )
 from fanfold.agents.backend_registry import Backends
-from fanfold.agents.entries import Entry, Input, News
+from fanfold.agents.entries import Entry, News, UserInput
 from fanfold.errors import BugError, FanfoldError
 from fanfold.kernel.events import Failure
 from fanfold.sessions.insist import insist
@@ -153,7 +153,7 @@ class Supervisor:
     def _open(self, request: SessionRequest, journal: Journal | None) -> Live:
         log, entries = self._open_log(request, journal)
         if not entries:
-            said = Input(text=request.prompt)
+            said = UserInput(text=request.prompt)
             log.hold(said)
             entries = [said] if request.earlier else ()
         if entries:

@@ -21,11 +21,19 @@ from pathlib import Path
 import msgspec
 from msgspec import UNSET
 
-from fanfold.agents import entries
 from fanfold.agents.backend import Progress, Record, SessionFailed, SessionRequest, SessionResult
 from fanfold.agents.backend_registry import SCRIPTED, BackendSetup
-from fanfold.agents.entries import Call, Calling, Entry, Response, ToolError, ToolResult, since_last_input
-from fanfold.agents.scripts.answer import ToolCall
+from fanfold.agents.entries import (
+    Calling,
+    Entry,
+    RequestedCall,
+    Response,
+    ToolCall,
+    ToolError,
+    ToolResult,
+    since_last_input,
+)
+from fanfold.agents.scripts.answer import ScriptedCall
 from fanfold.agents.scripts.script import Script
 from fanfold.agents.toolbox import Toolbox, ToolFailed
 from fanfold.agents.toolbox.catalogue import SessionTools, Tools
@@ -111,13 +119,13 @@ class _Calls:
         self._toolbox = toolbox
         self._record = record
         self._progress = progress
-        self._begun = {entry.id for entry in turn if isinstance(entry, entries.ToolCall)}
+        self._begun = {entry.id for entry in turn if isinstance(entry, ToolCall)}
         self._ended = {entry.id for entry in turn if isinstance(entry, ToolResult)}
         self._asked = any(isinstance(entry, Response) for entry in turn)
 
-    async def carry_out(self, calls: Sequence[ToolCall]) -> None:
+    async def carry_out(self, calls: Sequence[ScriptedCall]) -> None:
         if not self._asked:
-            asked = tuple(Call(str(i), call.tool, call.args) for i, call in enumerate(calls, 1))
+            asked = tuple(RequestedCall(str(i), call.tool, call.args) for i, call in enumerate(calls, 1))
             await self._record(Response(tool_calls=asked))
         for i, call in enumerate(calls, 1):
             name = str(i)
@@ -130,11 +138,11 @@ class _Calls:
             else:
                 await self._call(name, call)
 
-    async def _call(self, name: str, call: ToolCall) -> None:
+    async def _call(self, name: str, call: ScriptedCall) -> None:
         if name in self._ended:
             return
         if self._toolbox.mutates(call.tool) and name not in self._begun:
-            await self._record(entries.ToolCall(id=name, tool=call.tool, args=call.args))
+            await self._record(ToolCall(id=name, tool=call.tool, args=call.args))
         self._progress(Calling(call.tool))
         try:
             result = await self._toolbox.call(call.tool, call.args)
@@ -146,7 +154,7 @@ class _Calls:
             return
         await self._record(ToolResult(id=name, tool=call.tool, result=result))
 
-    async def _is_done(self, call: ToolCall) -> bool:
+    async def _is_done(self, call: ScriptedCall) -> bool:
         """Whether a write or delete that may have happened did; other calls are left at `unknown`."""
         if call.tool not in ("write_file", "delete_file"):
             return True

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec import UNSET
 
-from fanfold.agents.entries import Call, Compaction, Entry, Input, Response, ToolCall, ToolResult
+from fanfold.agents.entries import Compaction, Entry, RequestedCall, Response, ToolCall, ToolResult, UserInput
 from fanfold.agents.models.answers import OUTPUT_TOOL
 from fanfold.kernel.events import NOTHING_SPENT, Usage
 from fanfold.kernel.plan import JSON
@@ -56,7 +56,7 @@ def response_entry(model: str, response: ModelResponse, usage: Usage) -> Respons
     return Response(
         model=model,
         text=response.text or "",
-        tool_calls=tuple(Call(call.tool_call_id, call.tool_name, readable(call)) for call in calls),
+        tool_calls=tuple(RequestedCall(call.tool_call_id, call.tool_name, readable(call)) for call in calls),
         usage=usage,
         message=message,
     )
@@ -145,7 +145,7 @@ class Conversation:
         self.complaints = 0
         self.compactions = 0
         self.prompts: list[str] = []
-        if not any(isinstance(entry, Input) for entry in entries):
+        if not any(isinstance(entry, UserInput) for entry in entries):
             self.hear(prompt)
         for entry in entries:
             self._take(entry)
@@ -230,7 +230,7 @@ class Conversation:
 
     def _take(self, entry: Entry) -> None:
         match entry:
-            case Input():
+            case UserInput():
                 self.hear(entry.text)
             case Compaction():
                 self.compact(entry.text, entry.usage or Usage())

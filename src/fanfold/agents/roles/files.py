@@ -122,7 +122,7 @@ def read_role(
         notices.append(Notice("role.invalid", message, str(path), role=path.stem))
         return None
     content = _toml_content(data, str(path)) if kind == "toml" else _md_content(data, str(path))
-    role = None if content.entries is None else _Maker(content, content.entries).role()
+    role = None if content.entries is None else _RoleMaker(content, content.entries).role()
     name = role.name if role is not None else _name_in(content.source.text) or path.stem
     notices += (_notice(found, name) for found in content.report.diagnostics)
     if role is None or content.entries is None:
@@ -195,7 +195,7 @@ def _servers(value: object) -> dict[str, dict[str, Any]]:
     return servers_of(value)
 
 
-class _Maker:
+class _RoleMaker:
     """Makes a role of a file's content, or says what is wrong and where."""
 
     def __init__(self, content: _Content, entries: Entries) -> None:

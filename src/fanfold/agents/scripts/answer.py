@@ -86,7 +86,7 @@ CALL = shape(
 _PATH = re.compile(r"[\w.-]+(?:\[(?:\d+|\*)\]|#(?:\d+|\*))*(?:/[\w.-]+(?:\[(?:\d+|\*)\]|#(?:\d+|\*))*)*\Z")
 
 
-class ToolCall(Struct, frozen=True):
+class ScriptedCall(Struct, frozen=True):
     """One use of a tool that the script asks for."""
 
     tool: str
@@ -102,13 +102,13 @@ class Answer(Struct, frozen=True, kw_only=True):
     delay_ms: int = 0
     usage: Usage = NOTHING_SPENT
     fail: Failure | None = None
-    calls: tuple[ToolCall, ...] = ()
+    calls: tuple[ScriptedCall, ...] = ()
 
 
 def read_script(data: bytes, file: str) -> tuple[Mapping[str, tuple[Answer, ...]], tuple[Answer, ...]]:
     """The answers by path, and the default's; raises `Refused`."""
     found, source, report = parse_yaml(data, file, FORMAT)
-    reader = _Reader(Notes(report, source))
+    reader = _AnswerReader(Notes(report, source))
     entries = read_entries(found, SCRIPT, reader.notes) if found is not None else None
     steps = {} if entries is None else reader.steps(entries)
     default = reader.answers(entries.nodes["default"]) if entries and "default" in entries.nodes else ()
@@ -117,7 +117,7 @@ def read_script(data: bytes, file: str) -> tuple[Mapping[str, tuple[Answer, ...]
     return steps, default
 
 
-class _Reader:
+class _AnswerReader:
     """Turns nodes into answers, or says what is wrong and where."""
 
     def __init__(self, notes: Notes) -> None:
@@ -177,25 +177,25 @@ class _Reader:
         read, written = entries.integer("input_tokens"), entries.integer("output_tokens")
         return Usage(read or 0, written or 0, round(amount * 1_000_000))
 
-    def _calls(self, entries: Entries) -> list[ToolCall]:
+    def _calls(self, entries: Entries) -> list[ScriptedCall]:
         calls = []
         for item in entries.items("tool_calls"):
             call = read_entries(item, CALL, self.notes)
             if call is not None:
                 calls.append(
-                    ToolCall(call.text("tool") or "", {k.text: plain(v) for k, v in call.pairs("args")})
+                    ScriptedCall(call.text("tool") or "", {k.text: plain(v) for k, v in call.pairs("args")})
                 )
         return calls
 
-    def _writes(self, entries: Entries) -> list[ToolCall]:
+    def _writes(self, entries: Entries) -> list[ScriptedCall]:
         calls = []
         for path, text in entries.pairs("writes"):
             if not isinstance(text, Scalar) or not isinstance(text.value, str):
                 hint = 'write `writes: {"src/a.py": "x = 1\\n"}`'
                 self.notes.error("script.bad_type", "the new content of a file must be text", text, hint)
             else:
-                calls.append(ToolCall("write_file", {"path": path.text, "content": text.text}))
+                calls.append(ScriptedCall("write_file", {"path": path.text, "content": text.text}))
         return calls
 
-    def _deletes(self, entries: Entries) -> list[ToolCall]:
-        return [ToolCall("delete_file", {"path": path.text}) for path in entries.scalars("deletes")]
+    def _deletes(self, entries: Entries) -> list[ScriptedCall]:
+        return [ScriptedCall("delete_file", {"path": path.text}) for path in entries.scalars("deletes")]

@@ -32,7 +32,7 @@ class Hunk(Struct):
     new_ends: bool = True
 
 
-class Change(Struct):
+class FilePatch(Struct):
     """The change of one file; None stands for a file that is not there."""
 
     old: str | None
@@ -40,9 +40,9 @@ class Change(Struct):
     hunks: list[Hunk]
 
 
-def parse(patch: str) -> list[Change]:
+def parse(patch: str) -> list[FilePatch]:
     """The changes a patch asks for."""
-    changes: list[Change] = []
+    changes: list[FilePatch] = []
     lines = patch.rstrip("\n").split("\n")
     i = 0
     while i < len(lines):
@@ -50,7 +50,7 @@ def parse(patch: str) -> list[Change]:
             old, new = _name(lines[i][4:], "a/"), _name(lines[i + 1][4:], "b/")
             if old is None and new is None:
                 raise PatchError("a file needs a name on one side")
-            changes.append(Change(old, new, []))
+            changes.append(FilePatch(old, new, []))
             i += 2
         elif lines[i].startswith("@@"):
             if not changes:
@@ -70,7 +70,7 @@ def _name(text: str, prefix: str) -> str | None:
     return None if name == "/dev/null" else name.removeprefix(prefix)
 
 
-def _hunk(lines: list[str], i: int, change: Change) -> int:
+def _hunk(lines: list[str], i: int, change: FilePatch) -> int:
     header = _HUNK.match(lines[i])
     assert header is not None, "the caller saw it"
     hunk = Hunk(int(header[1] or 0), [], [])
@@ -102,7 +102,7 @@ def _begins_file(lines: list[str], i: int) -> bool:
     return i + 1 < len(lines) and lines[i + 1].startswith("+++ ")
 
 
-def apply(change: Change, text: str | None) -> str:
+def apply(change: FilePatch, text: str | None) -> str:
     """The text of a file after a change; raises `PatchError` when it does not fit."""
     name = change.new or change.old
     if change.old is None:

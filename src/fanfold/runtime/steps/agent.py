@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import msgspec
 
 from fanfold.agents.backend import SessionFailed, SessionRequest
-from fanfold.agents.entries import Entry, Input, ToolCall
+from fanfold.agents.entries import Entry, ToolCall, UserInput
 from fanfold.agents.role import Role
 from fanfold.errors import WorldError
 from fanfold.kernel.commands import Start
@@ -105,7 +105,7 @@ def conversation(store: Store, node: Node) -> list[Entry]:
     if before is None:
         return []
     if not before.attempt:
-        said: Sequence[Entry] = [Input(text=_words(before))]
+        said: Sequence[Entry] = [UserInput(text=_words(before))]
     else:
         said = read_entries(store, session_of(before))
     return [*conversation(store, before), *said]

@@ -78,7 +78,7 @@ class Programs:
 
     async def start_for(
         self, request: SessionRequest, argv: Sequence[str], environment: Mapping[str, str]
-    ) -> Spoken:
+    ) -> RunningProgram:
         """Start a program that an agent's tools talk to; it lives until it is ended."""
         place = self._isolation.place_of(request.session_id)
         launch = await self._plan(argv[0], place, request.role.read_only, request.role.network, environment)
@@ -93,7 +93,7 @@ class Programs:
         except BaseException:
             await asyncio.to_thread(launch.close)
             raise
-        return Spoken(process, launch)
+        return RunningProgram(process, launch)
 
     async def _plan(
         self,
@@ -122,7 +122,7 @@ class Programs:
         return plan_sandbox(self._level, policy)
 
 
-class Spoken:
+class RunningProgram:
     """A program in its sandbox that one can talk to."""
 
     def __init__(self, process: Process, launch: Launch) -> None:

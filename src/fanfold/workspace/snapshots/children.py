@@ -31,7 +31,7 @@ Method: TypeAlias = Literal["overlay", "overlay-userns", "reflink", "copy"]
 _failed: set[str] = set()
 
 
-class Record(msgspec.Struct, frozen=True, kw_only=True):
+class SnapshotRecord(msgspec.Struct, frozen=True, kw_only=True):
     """What is kept of a child on disk."""
 
     session: str
@@ -59,7 +59,12 @@ class Child:
     """One open child workspace."""
 
     def __init__(
-        self, folder: Path, record: Record, base: Base, ignoring: Ignoring, entrance: overlay.Entrance | None
+        self,
+        folder: Path,
+        record: SnapshotRecord,
+        base: Base,
+        ignoring: Ignoring,
+        entrance: overlay.Entrance | None,
     ) -> None:
         self.session_id = record.session
         self.folder = folder
@@ -139,7 +144,7 @@ def make(
     for name in ("upper", "work", "workspace"):
         (folder / name).mkdir(mode=0o755)
     method, entrance = _lay(folder, base, read_only)
-    record = Record(
+    record = SnapshotRecord(
         session=session,
         base=base.id,
         method=method or _copy(folder, base),
@@ -204,17 +209,17 @@ def _describe(handle: int, prefix: str, found: dict[str, Entry]) -> None:
             os.close(below)
 
 
-def read_record(folder: Path) -> Record:
+def read_record(folder: Path) -> SnapshotRecord:
     """What a child's folder says of it."""
     try:
-        return msgspec.json.decode((folder / "child.json").read_bytes(), type=Record)
+        return msgspec.json.decode((folder / "child.json").read_bytes(), type=SnapshotRecord)
     except FileNotFoundError:
         raise NotFoundError("workspace.no_child", f"there is no workspace {folder.name}") from None
     except msgspec.DecodeError as error:
         raise WorldError("workspace.damaged", f"{folder}/child.json is damaged: {error}") from error
 
 
-def find(folder: Path, bases: Bases) -> tuple[Record, Base] | None:
+def find(folder: Path, bases: Bases) -> tuple[SnapshotRecord, Base] | None:
     """What is known of the child in a folder; None when it, or the base it lies on, is not there."""
     try:
         record = read_record(folder)
@@ -223,7 +228,7 @@ def find(folder: Path, bases: Bases) -> tuple[Record, Base] | None:
         return None
 
 
-def attach(folder: Path, record: Record, base: Base, ignoring: Ignoring) -> Child:
+def attach(folder: Path, record: SnapshotRecord, base: Base, ignoring: Ignoring) -> Child:
     """Take up a child that another process left behind."""
     child = lay_again(folder, record, base, ignoring)
     child.record = msgspec.structs.replace(record, owner=str(this_process()), kept="")
@@ -231,7 +236,7 @@ def attach(folder: Path, record: Record, base: Base, ignoring: Ignoring) -> Chil
     return child
 
 
-def lay_again(folder: Path, record: Record, base: Base, ignoring: Ignoring) -> Child:
+def lay_again(folder: Path, record: SnapshotRecord, base: Base, ignoring: Ignoring) -> Child:
     """Open a child that another process left behind, without making it ours."""
     entrance = None
     if record.method.startswith("overlay"):

@@ -31,8 +31,8 @@ from fanfold.agents.toolbox.mcp.wire import (
     ENDED,
     MessageReader,
     MessageWriter,
-    Spoken,
     StartServer,
+    TalkingProgram,
 )
 from fanfold.errors import FanfoldError
 from fanfold.text.excerpts import shorten_line
@@ -191,7 +191,7 @@ class Connection:
         await _greet(session)
         return session
 
-    async def _end(self, spoken: Spoken) -> None:
+    async def _end(self, spoken: TalkingProgram) -> None:
         """End a program the way servers expect it: no more input, some time, then by force."""
         try:
             spoken.stdin.close()

@@ -44,7 +44,7 @@ TOO_LONG = f"its answer was longer than {MAX_LINE_BYTES // 1024**2} MiB and was 
 _INTERNAL_ERROR = -32603
 
 
-class Spoken(Protocol):
+class TalkingProgram(Protocol):
     """A running program that can be talked to."""
 
     @property
@@ -66,7 +66,7 @@ class StartServer(Protocol):
 
     async def __call__(
         self, request: SessionRequest, argv: Sequence[str], environment: Mapping[str, str], /
-    ) -> Spoken: ...
+    ) -> TalkingProgram: ...
 
 
 class _Stream:

@@ -11,7 +11,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from fanfold.agents.entries import Entry, Input
+from fanfold.agents.entries import Entry, UserInput
 from fanfold.kernel.events import Envelope
 from fanfold.runtime.views.installation import SmokeCheck
 
@@ -60,7 +60,7 @@ class Ran(Struct, frozen=True):
     def prompt(self, step: str) -> str:
         """What the agent of a step was asked, as its session recorded it."""
         entries = self.sessions.get(step, [])
-        return next((entry.text for entry in entries if isinstance(entry, Input)), "")
+        return next((entry.text for entry in entries if isinstance(entry, UserInput)), "")
 
 
 def parallel_readers(ran: Ran) -> SmokeCheck:
