@@ -1,0 +1,184 @@
+"""Types that nobody has heard of, added from outside: every way there is for a step to come to its output."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+from time import time
+from typing import ClassVar
+
+import pytest
+
+from fanfold.errors import AuthorError, WorldError
+from fanfold.kernel.nodes import Node
+from fanfold.kernel.plan import JSON, Step, Traits
+from fanfold.recipe.checks.references import Place
+from fanfold.recipe.checks.unit import Unit
+from fanfold.recipe.drafts.draft import Draft
+from fanfold.recipe.language.step_syntax import StepSyntax
+from fanfold.recipe.types.body import Body
+from fanfold.recipe.types.grammar import LeafGrammar
+from fanfold.recipe.types.table import STEPS
+from fanfold.runtime.operations.runs.options import Options
+from fanfold.runtime.steps.registry import STEP_TYPES, label_of, register
+from fanfold.runtime.steps.rendering import text_of
+from fanfold.runtime.steps.step_type import LeafType, Outcome, Preparation, Question, Reply, Settled, Timer
+from fanfold.text.tables.shapes import Key
+from fanfold.text.trees.tree import Scalar
+from tests.runtime.running import client, run
+
+
+class NoteBody(Body, frozen=True, omit_defaults=True, gc=False):
+    syntax: ClassVar[StepSyntax] = StepSyntax(
+        name="note",
+        decided_by=("note",),
+        keys=(Key("note", "template", "What is noted."),),
+        takes=frozenset({"output_schema"}),
+    )
+    text: str
+
+    def traits(self) -> Traits:
+        return Traits(slot=False, workspace="none")
+
+
+class NoteGrammar(LeafGrammar[NoteBody]):
+    body = NoteBody
+
+    def read(self, draft: Draft, unit: Unit, place: Place) -> NoteBody:
+        node = draft.entries.nodes["note"]
+        assert isinstance(node, Scalar)
+        return NoteBody(unit.references.template(node, place))
+
+
+class NoteSteps(LeafType[NoteBody, Settled]):
+    body = NoteBody
+
+    def prepare(self, step: Preparation, said: NoteBody) -> Settled:
+        return Settled({"noted": text_of(said.text, step.names)})
+
+
+class NapBody(Body, frozen=True, omit_defaults=True, gc=False):
+    syntax: ClassVar[StepSyntax] = StepSyntax(
+        name="nap", decided_by=("nap",), keys=(Key("nap", "duration", "How long.", low=1, high=60_000),)
+    )
+    nap_ms: int
+
+    def traits(self) -> Traits:
+        return Traits(slot=False, workspace="none", waits="timer", at_timeout="complete")
+
+
+class NapGrammar(LeafGrammar[NapBody]):
+    body = NapBody
+
+    def read(self, draft: Draft, unit: Unit, place: Place) -> NapBody:
+        del unit, place
+        return NapBody(draft.entries.milliseconds("nap") or 0)
+
+
+class NapSteps(LeafType[NapBody, Timer]):
+    body = NapBody
+
+    def prepare(self, step: Preparation, said: NapBody) -> Timer:
+        del step
+        return Timer(int(time() * 1_000) + said.nap_ms)
+
+    def at_timeout(self, said: NapBody) -> JSON:
+        return f"{said.nap_ms} ms later"
+
+
+class QuizBody(Body, frozen=True, omit_defaults=True, gc=False):
+    syntax: ClassVar[StepSyntax] = StepSyntax(
+        name="quiz", decided_by=("quiz",), keys=(Key("quiz", "text", "What is asked."),)
+    )
+    quiz: str
+
+    def traits(self) -> Traits:
+        return Traits(slot=False, workspace="none", waits="person")
+
+
+class QuizGrammar(LeafGrammar[QuizBody]):
+    body = QuizBody
+
+    def read(self, draft: Draft, unit: Unit, place: Place) -> QuizBody:
+        del unit, place
+        return QuizBody(draft.entries.text("quiz") or "")
+
+
+class QuizSteps(LeafType[QuizBody, Question]):
+    body = QuizBody
+    waiting = "asks"
+
+    def prepare(self, step: Preparation, said: QuizBody) -> Question:
+        del step
+        return Question(said.quiz)
+
+    def answer(self, node: Node, said: QuizBody, reply: Reply) -> Outcome:
+        del said
+        if not reply.comment:
+            raise AuthorError("quiz.silent", f"{node.path} wants to hear something")
+        return Outcome({"decision": reply.decision, "by": reply.by, "comment": reply.comment, "edited": None})
+
+
+@pytest.fixture(autouse=True)
+def toys(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The types above, for one test."""
+    for name in ("grammars", "syntaxes", "deciding", "hinting"):
+        monkeypatch.setattr(STEPS, name, dict(getattr(STEPS, name)))
+    before, shape = dict(STEP_TYPES), STEPS.shape
+    register(NoteSteps(), NoteGrammar())
+    register(NapSteps(), NapGrammar())
+    register(QuizSteps(), QuizGrammar())
+    yield
+    STEP_TYPES.clear()
+    STEP_TYPES.update(before)
+    STEPS.shape = shape
+
+
+def test_a_step_whose_output_is_known_when_it_starts_ends_at_once(tmp_path: Path) -> None:
+    recipe = """
+name: noted
+steps:
+  - {id: a, note: "one"}
+  - {id: b, agent: explorer, prompt: "{{steps.a.output.noted}}"}
+  - {id: c, note: "{{steps.b.output}}, {{steps.a.output.noted}}"}
+"""
+    result = run(tmp_path, recipe, "default: said")
+    assert (result.status, result.output) == ("completed", {"noted": "said, one"})
+    assert result.steps["a"].type == "note"
+
+
+def test_what_is_known_at_once_is_held_against_the_schema_all_the_same(tmp_path: Path) -> None:
+    result = run(tmp_path, "name: n\nsteps: [{id: a, note: x, output_schema: {type: string}}]")
+    assert result.status == "failed"
+    assert result.steps["a"].error is not None
+    assert result.steps["a"].error.kind == "invalid_output"
+
+
+def test_a_step_that_waits_for_its_time_ends_by_itself(tmp_path: Path) -> None:
+    result = run(tmp_path, "name: n\nsteps: [{id: a, nap: 30ms}, {id: b, depends_on: [a], note: up}]")
+    assert result.status == "completed"
+    assert result.steps["a"].output == "30 ms later"
+
+
+def test_a_type_says_itself_what_an_answer_means(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with client(tmp_path) as opened:
+            options = Options(permission="auto", script="default: x")
+            handle = await opened.start("name: n\nsteps: [{id: a, quiz: What?}]", options=options)
+            async for event in handle.events():
+                if event.type == "step_event" and event.data["status"] == "waiting":
+                    with pytest.raises(AuthorError, match="wants to hear"):
+                        await handle.approve("a")
+                    await handle.approve("a", comment="that")
+            result = await asyncio.wait_for(handle.result(), 30)
+            assert (result.status, result.steps["a"].output["comment"]) == ("completed", "that")
+
+    asyncio.run(work())
+
+
+def test_a_step_of_a_type_that_is_not_known_here_is_refused_by_name() -> None:
+    step = Step(id="a", action=NoteBody("x").action())
+    del STEP_TYPES["note"]
+    with pytest.raises(WorldError, match="step a is of type note"):
+        label_of(step)
