@@ -8,6 +8,7 @@ with an empty environment and then lost all its marked ancestors cannot be told 
 from __future__ import annotations
 
 import os
+import select
 import signal
 import time
 from collections.abc import Collection
@@ -48,8 +49,25 @@ def sweep_stragglers(session_ids: Collection[str]) -> list[int]:
         for pid, started in found.items():
             if (waited > KEEPERS_S or not _is_keeper(pid)) and _kill(pid, started):
                 killed.add(pid)
-        time.sleep(LOOK_S)
+        _until_one_ends(found)
     return sorted(killed)
+
+
+def _until_one_ends(pids: Collection[int]) -> None:
+    """Return when one of these processes has ended, or after a moment: there may be new ones."""
+    ends = select.poll()
+    handles: list[int] = []
+    try:
+        for pid in pids:
+            try:
+                handles.append(os.pidfd_open(pid))
+            except OSError:
+                return  # it has ended
+            ends.register(handles[-1], select.POLLIN)
+        ends.poll(LOOK_S * 1_000)
+    finally:
+        for handle in handles:
+            os.close(handle)
 
 
 def _kill(pid: int, started: str) -> bool:

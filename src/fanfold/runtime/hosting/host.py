@@ -117,7 +117,7 @@ class Host:
 
     async def start(self) -> None:
         """Run a tree that was just created."""
-        self.post(self.tree.root.id, Started())
+        self._begin_with(Started())
         await self.drive()
 
     async def resume(self, raised: Raised | None = None) -> None:
@@ -126,12 +126,16 @@ class Host:
         if self.tree.root.status in RUN_TERMINAL:
             return
         if self.tree.root.status == "pending":
-            self.post(self.tree.root.id, Started())
+            self._begin_with(Started())
         else:
             assert self.tree.journal is not None
-            epoch = self.tree.journal.epoch
-            self.post(self.tree.root.id, Resumed(epoch, raised))
+            self._begin_with(Resumed(self.tree.journal.epoch, raised))
         await self.drive()
+
+    def _begin_with(self, first: Data) -> None:
+        """Fold this in before what was asked for in the meantime, which would not apply yet."""
+        self._inbox.appendleft((self.tree.root.id, first))
+        self._woken.set()
 
     async def drive(self) -> None:
         with self.tree.store.listen(self.tree.root.id) as asked:

@@ -8,6 +8,8 @@ from msgspec import UNSET, Struct, UnsetType, field
 
 from fanfold.kernel.plan import JSON, GroupAction, Input, Limits, Plan, Step
 from fanfold.recipe.library import Entry
+from fanfold.recipe.types.agent import AgentBody
+from fanfold.recipe.types.body import find_body
 from fanfold.text.diagnostics import Diagnostic
 
 SCHEMA_FILE = ".fanfold/recipe.schema.json"
@@ -106,11 +108,12 @@ def _input(one: Input) -> RecipeInput:
 
 def _step(step: Step) -> RecipeStep:
     inner = step.action.steps if isinstance(step.action, GroupAction) else ()
+    said = find_body(AgentBody, step)
     return RecipeStep(
         id=step.id,
         type=step.type,
         description=step.description,
-        role=getattr(step.action, "agent", None),
+        role=None if said is None else said.agent,
         posture=step.posture,
         depends_on=step.depends_on,
         when=step.when,

@@ -1,0 +1,143 @@
+"""What commands print with --json: every document is a struct, and has a JSON Schema."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from fanfold.kernel.events import Envelope
+from fanfold.runtime import views
+from fanfold.runtime.forecast.dryrun import DryRun
+from fanfold.runtime.views.audits import Audit, AuditedRun
+from fanfold.runtime.views.changes import Applied, RunChanges
+from fanfold.runtime.views.errors import ErrorDocument
+from fanfold.runtime.views.explanations import ExplainedRun, ExplainedStep
+from fanfold.runtime.views.found_outputs import FoundOutputs
+from fanfold.runtime.views.installation import Examination, Initialised, Removed, SmokeReport
+from fanfold.runtime.views.models import ModelsDocument
+from fanfold.runtime.views.recipes import CheckReport, EditorSetUp, RecipeDocument, RecipeRow
+from fanfold.runtime.views.roles import RoleDocument, RoleList
+from fanfold.runtime.views.runs import InspectDocument, RunDocument, RunRow
+
+RECIPE = """
+name: team
+inputs: [{name: topic, default: solid-state batteries}]
+steps:
+  - {id: look, agent: explorer, for_each: '["a", "b"]', prompt: "Look at {{item}}"}
+  - {id: note, agent: worker, depends_on: [look], prompt: Write, write_set: [n.txt], merge: propose}
+  - {id: child, workflow: inner, depends_on: [note]}
+  - {id: odd, agent: explorer, prompt: Fail}
+  - {id: ok, approve: "Good?", depends_on: [child]}
+"""
+INNER = "name: inner\nsteps: [{id: in, agent: explorer, prompt: x}]\n"
+SCRIPT = """
+default: {output: "found in {{step}}", usage: {input_tokens: 3, output_tokens: 4}}
+steps:
+  note: {output: ok, writes: {n.txt: new}}
+  odd: {fail: {class: agent, message: no}}
+"""
+
+
+def structs() -> list[type[msgspec.Struct]]:
+    """Every struct that the views define."""
+    names = [f"{views.__name__}.{module.name}" for module in pkgutil.iter_modules(views.__path__)]
+    found = [value for name in names for value in vars(importlib.import_module(name)).values()]
+    kinds = (one for one in found if isinstance(one, type) and issubclass(one, msgspec.Struct))
+    return list(dict.fromkeys(one for one in kinds if one.__module__ in names))
+
+
+@pytest.mark.parametrize("document", [*structs(), DryRun, Envelope], ids=lambda one: one.__name__)
+def test_every_document_has_a_json_schema(document: type[msgspec.Struct]) -> None:
+    schema = msgspec.json.schema(document)
+    assert schema["$ref"] == f"#/$defs/{document.__name__}"
+
+
+@pytest.fixture
+def ran(fanfold: Any, project: Path) -> Any:
+    """A run that waits: with a map, a child run, a failure, a proposal and an open approval."""
+    (project / ".fanfold" / "workflows").mkdir(parents=True)
+    (project / ".fanfold" / "workflows" / "inner.yaml").write_text(INNER)
+    (project / "team.yaml").write_text(RECIPE)
+    (project / "script.yaml").write_text(SCRIPT)
+    done = fanfold("run", "team.yaml", "--script", "script.yaml", "--yes", "--json")
+    assert done.status == 3, done.err
+    return done
+
+
+def again(said: Any, document: Any) -> Any:
+    """What was said, read as a document and encoded once more: nothing is lost, nothing is added."""
+    return msgspec.json.decode(msgspec.json.encode(msgspec.convert(said, document)))
+
+
+COMMANDS: list[tuple[list[str], Any]] = [
+    (["run", "team.yaml", "--dry-run"], DryRun),
+    (["inspect", "last"], InspectDocument),
+    (["inspect", "last", "--state"], InspectDocument),
+    (["runs"], list[RunRow]),
+    (["runs", "--all"], list[RunRow]),
+    (["explain", "last"], ExplainedRun),
+    (["explain", "last", "odd"], ExplainedStep),
+    (["explain", "last", "ok"], ExplainedStep),
+    (["query", "found"], FoundOutputs),
+    (["diff", "last"], RunChanges),
+    (["apply", "last", "note", "--dry-run"], Applied),
+    (["apply", "last", "note"], Applied),
+    (["replay", "last"], AuditedRun),
+    (["verify", "--all"], Audit),
+    (["pause", "last"], RunRow),
+    (["cancel", "last"], RunRow),
+    (["resume", "last"], RunDocument),
+    (["gc", "--older-than", "0d", "--dry-run"], Removed),
+    (["check", "team.yaml"], CheckReport),
+    (["list"], list[RecipeRow]),
+    (["show", "team.yaml", "--mermaid"], RecipeDocument),
+    (["agents"], RoleList),
+    (["agents", "worker"], RoleDocument),
+    (["models"], ModelsDocument),
+    (["doctor"], Examination),
+    (["smoke", "--dry-run"], SmokeReport),
+    (["init"], Initialised),
+    (["schema", "--install"], EditorSetUp),
+    (["inspect", "nobody"], ErrorDocument),
+    (["run", "nowhere.yaml"], ErrorDocument),
+]
+
+
+@pytest.mark.parametrize(("command", "document"), COMMANDS, ids=[" ".join(row[0]) for row in COMMANDS])
+def test_a_command_prints_its_document_and_nothing_else(
+    fanfold: Any, ran: Any, command: list[str], document: Any
+) -> None:
+    del ran  # it is there to be looked at
+    said = fanfold(*command, "--json").json()
+    assert again(said, document) == said
+
+
+def test_a_run_prints_its_document(ran: Any) -> None:
+    said = ran.json()
+    assert again(said, RunDocument) == said
+    assert said["steps"]["ok"]["approval"] == {"question": "Good?", "show": "", "choices": []}
+    assert "approval" not in said["steps"]["odd"]
+
+
+def test_a_recipe_is_shown_with_its_roles(fanfold: Any, ran: Any) -> None:
+    del ran
+    steps = fanfold("show", "team.yaml", "--json").json()["steps"]
+    assert {step["id"]: step["role"] for step in steps} == {
+        "look": "explorer",
+        "note": "worker",
+        "child": None,
+        "odd": "explorer",
+        "ok": None,
+    }
+
+
+def test_a_log_is_one_envelope_a_line(fanfold: Any, ran: Any) -> None:
+    del ran
+    lines = fanfold("logs", "last", "--tree", "--json").out.splitlines()
+    envelopes = [msgspec.json.decode(line, type=Envelope) for line in lines]
+    assert [one.tree_seq for one in envelopes] == list(range(1, len(lines) + 1))
