@@ -11,7 +11,7 @@ TOPIC ?= solid-state batteries
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check static style lint mypy pyright imports sim agree fix docs coverage kill-test local-test bench lock clean
+.PHONY: help demo test check static style lint mypy pyright imports sim agree fix docs coverage kill-test hostile local-test bench lock clean
 
 help: ## list these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -61,6 +61,9 @@ coverage: $(READY) ## run the tests and show every line and branch they do not r
 
 kill-test: $(READY) ## kill runs at every commit, merges at every system call, whoever takes over; 200 take-overs between containers
 	KILL_TEST=all $(BIN)/python -m pytest -q tests/kill tests/runtime/test_workspaces.py tests/runtime/test_resolving.py tests/workspace/test_journal.py $(ARGS)
+
+hostile: $(READY) ## every hostile tree, repository, link and attempt, at every level, also without root
+	HOSTILE_TREES=2000 $(BIN)/python -m pytest -q --numprocesses auto tests/hostile tests/workspace $(ARGS)
 
 local-test: $(READY) ## fetch the local model and test it for real: shared, idle, killed, measured
 	$(BIN)/python -m pip install -qq --disable-pip-version-check --no-build-isolation --editable ".[local]"

@@ -224,20 +224,20 @@ class Search:
                 raise TimeoutError(f"another process holds {self._lock_file}")
             try:
                 self._open()
-                healthy = self._is_of_this_store()
+                if self._is_of_this_store():
+                    self._index_rows()
+                    return
             except BaseException as error:
                 if not _is_damage(error):
                     raise
-                healthy = False
-            if not healthy:
-                self._build()
+            self._build()
             self._index_rows()
 
     def _build(self) -> None:
         import tantivy
 
         self._index = None
-        if self._folder.exists():
+        if os.path.lexists(self._folder):
             # Renamed first: a crash in the middle of deleting must not leave half an index in its place.
             doomed = self._folder.with_name(f"index.old.{os.getpid()}")
             self._folder.rename(doomed)

@@ -47,13 +47,9 @@ class Layout:
         if not self.project.is_dir():
             raise WorldError("workspace.no_project", f"{self.project} is no folder")
         try:
-            self.own.mkdir(mode=0o700, exist_ok=True)
-            if not stat.S_ISDIR(os.lstat(self.own).st_mode):
-                message = f"{self.own} is a link; workspaces need a folder on the project's own disk"
-                raise WorldError("workspace.own_folder", message, hint="replace the link by a folder")
             inner = (self.bases, self.store, self.journal, self.proposals, self.trash, self.scratch)
-            for folder in (self.children, self.private, *inner):
-                folder.mkdir(mode=0o700, exist_ok=True)
+            for folder in (self.own, self.children, self.private, *inner):
+                _make(folder)
             for folder in (self.children, self.private):
                 ignore = folder / ".gitignore"
                 if not ignore.exists():
@@ -82,6 +78,14 @@ class Layout:
             yield True
         finally:
             os.close(handle)
+
+
+def _make(folder: Path) -> None:
+    """Make a folder of ours where it is missing; refuses a link, which would have us work elsewhere."""
+    folder.mkdir(mode=0o700, exist_ok=True)
+    if not stat.S_ISDIR(os.lstat(folder).st_mode):
+        message = f"{folder} is a link; workspaces need a folder on the project's own disk"
+        raise WorldError("workspace.own_folder", message, hint="replace the link by a folder")
 
 
 def write_whole(file: Path, data: bytes, *, durable: bool = False) -> None:
