@@ -19,7 +19,9 @@ from tests.hostile.trees import Maker
 
 COUNT = int(os.environ.get("HOSTILE_TREES", "50"))
 FIRST = int(os.environ.get("HOSTILE_SEED", "0"))
-SEEDS = range(FIRST, FIRST + (1 if "HOSTILE_SEED" in os.environ and "HOSTILE_TREES" not in os.environ else COUNT))
+SEEDS = range(
+    FIRST, FIRST + (1 if "HOSTILE_SEED" in os.environ and "HOSTILE_TREES" not in os.environ else COUNT)
+)
 LEFT_OUT = {
     "models",
     "smoke",

@@ -1,4 +1,4 @@
-"""Files that came with a project: read without being led out of it.
+"""Files that came with a project: read, and written beside, without being led out of it.
 
 A checkout is somebody else's work. What it calls a file may be a link to the user's keys, a pipe that never
 ends, a device, or ten gigabytes.
@@ -7,6 +7,8 @@ Rules
 * A link is followed only if it ends inside the project; then what it ends at is opened name by name without
   following any, so that one put there in between leads nowhere.
 * Only regular files are read, and no more of one than was asked for.
+* What we write into a project goes where its name says: no link is followed, and one that is in the place of
+  a file is replaced, not written through.
 """
 
 from __future__ import annotations
@@ -58,6 +60,40 @@ def list_beneath(top: Path, folder: Path) -> list[str]:
         return sorted(os.listdir(handle))
     finally:
         os.close(handle)
+
+
+def write_beneath(top: Path, path: str, data: bytes, *, replace: bool = True) -> bool:
+    """Put a file at a path below `top`, as a whole or not at all; whether it was put there.
+
+    Missing folders are made. Without `replace`, whatever is there stays. Raises OSError, for links too.
+    """
+    *folders, name = path.split("/")
+    handle = os.open(top, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    for folder in folders:
+        try:
+            below = _enter_or_make(handle, folder)
+        finally:
+            os.close(handle)
+        handle = below
+    try:
+        if not replace and name in os.listdir(handle):
+            return False
+        beside = f".{name}.{os.urandom(4).hex()}.tmp"
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        with os.fdopen(os.open(beside, flags, 0o644, dir_fd=handle), "wb") as out:
+            out.write(data)
+        os.replace(beside, name, src_dir_fd=handle, dst_dir_fd=handle)
+    finally:
+        os.close(handle)
+    return True
+
+
+def _enter_or_make(parent: int, name: str) -> int:
+    try:
+        return os.open(name, _FOLDER, dir_fd=parent)
+    except FileNotFoundError:
+        os.mkdir(name, dir_fd=parent)
+        return os.open(name, _FOLDER, dir_fd=parent)
 
 
 def _open_parent(top: Path, file: Path) -> tuple[int, str]:

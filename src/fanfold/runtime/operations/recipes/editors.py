@@ -6,9 +6,13 @@ from pathlib import Path
 
 import msgspec
 
+from fanfold.errors import WorldError
 from fanfold.runtime.operations.project import Project
 from fanfold.runtime.operations.recipes.vscode import SettingsUnreadableError, add_schema
 from fanfold.runtime.views.recipes import SCHEMA_FILE, SETTINGS_FILE, EditorSetUp
+from fanfold.trust.project_files import read_beneath, write_beneath
+
+MAX_BYTES = 4 * 1024 * 1024
 
 RECIPE_GLOBS = [".fanfold/workflows/**/*.yaml", ".fanfold/workflows/**/*.yml"]
 MODELINE = "# yaml-language-server: $schema=../recipe.schema.json"
@@ -24,23 +28,32 @@ def recipe_schema(project: Project) -> str:
 
 def set_up_editors(project: Project) -> EditorSetUp:
     """Write the schema and tell VS Code about it; doing it again changes only what is out of date."""
-    target = project.folder / SCHEMA_FILE
-    target.parent.mkdir(parents=True, exist_ok=True)
-    schema = _write(target, recipe_schema(project))
-    settings = project.folder / SETTINGS_FILE
-    before = settings.read_text("utf-8") if settings.exists() else ""
+    schema = _write(project.folder, SCHEMA_FILE, recipe_schema(project))
+    before = _read(project.folder, SETTINGS_FILE)
     try:
         after = add_schema(before, f"./{SCHEMA_FILE}", RECIPE_GLOBS)
     except SettingsUnreadableError:
         line = f'"yaml.schemas": {{"./{SCHEMA_FILE}": {msgspec.json.encode(RECIPE_GLOBS).decode()}}}'
         note = f"The settings could not be understood and were left alone; add this yourself:\n  {line}"
         return EditorSetUp(schema=schema, settings="unchanged", note=note)
-    settings.parent.mkdir(exist_ok=True)
-    return EditorSetUp(schema=schema, settings=_write(settings, after))
+    return EditorSetUp(schema=schema, settings=_write(project.folder, SETTINGS_FILE, after))
 
 
-def _write(file: Path, text: str) -> str:
-    if file.exists() and file.read_text("utf-8") == text:
-        return "unchanged"
-    file.write_text(text, "utf-8")
+def _read(top: Path, path: str) -> str:
+    try:
+        return read_beneath(top, top / path, MAX_BYTES).decode("utf-8", "replace")
+    except FileNotFoundError:
+        return ""
+    except OSError as error:
+        raise WorldError("world.io", f"{top / path} cannot be read: {error.strerror}") from None
+
+
+def _write(top: Path, path: str, text: str) -> str:
+    try:
+        if _read(top, path) == text:
+            return "unchanged"
+        write_beneath(top, path, text.encode())
+    except OSError as error:
+        message = f"{top / path} cannot be written: {error.strerror}"
+        raise WorldError("world.io", message, hint="no link is followed there") from None
     return "written"

@@ -12,6 +12,7 @@ import re
 import tempfile
 from pathlib import Path
 
+from fanfold.errors import WorldError
 from fanfold.recipe.surroundings import Found
 from fanfold.runtime.operations.project import Project
 from fanfold.runtime.operations.recipes.checked import MISSING, CheckedRecipe, check_found
@@ -69,6 +70,9 @@ def apply_fixes(text: str, fixes: list[Fix]) -> tuple[str, int]:
 def _replace(file: Path, data: bytes) -> None:
     """All or nothing: a reader sees the old recipe or the new one, never half of it."""
     target = file.resolve()
+    if file.is_symlink() and not target.is_relative_to(Path.cwd().resolve()):
+        hint = f"fix the file that it leads to: {target}"
+        raise WorldError("world.io", f"{file} is a link that leads out of this folder", hint=hint)
     mode = target.stat().st_mode
     handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
     try:

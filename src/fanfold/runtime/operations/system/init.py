@@ -7,6 +7,7 @@ from pathlib import Path
 from fanfold.errors import WorldError
 from fanfold.runtime.views.installation import Initialised
 from fanfold.store.folder import GITIGNORE
+from fanfold.trust.project_files import write_beneath
 
 RECIPE_NAME = "first-steps"
 SCRIPT_FILE = f".fanfold/workflows/{RECIPE_NAME}/script.yaml"
@@ -24,10 +25,6 @@ CONFIG = """\
 
 [agents]
 # project_instructions = true   # false: AGENTS.md and CLAUDE.md do not reach agents
-
-[ceilings]
-# concurrency = 16        # raise to allow more at once, at most 1024
-# agents = 500            # at most 100000
 
 [store]
 # durability = "full"     # "normal" is faster and may lose the last moments in a power cut
@@ -72,18 +69,11 @@ def initialise(folder: Path) -> Initialised:
     created: list[str] = []
     kept: list[str] = []
     for name, text in FILES.items():
-        (created if _write(folder / ".fanfold" / name, text) else kept).append(f".fanfold/{name}")
+        path = f".fanfold/{name}"
+        try:
+            made = write_beneath(folder, path, text.encode(), replace=False)
+        except OSError as error:
+            message = f"{folder / path} cannot be written: {error.strerror}"
+            raise WorldError("world.io", message, hint="no link is followed there") from None
+        (created if made else kept).append(path)
     return Initialised(created, kept)
-
-
-def _write(file: Path, text: str) -> bool:
-    """Whether the file was made; one that is there is left alone."""
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        with file.open("x", encoding="utf-8") as opened:
-            opened.write(text)
-    except FileExistsError:
-        return False
-    except OSError as error:
-        raise WorldError("world.io", f"{file} cannot be written: {error.strerror}") from None
-    return True

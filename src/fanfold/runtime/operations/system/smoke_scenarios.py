@@ -22,6 +22,7 @@ from fanfold.runtime.operations.system.smoke_runs import run_smoke
 from fanfold.runtime.views.errors import ErrorBody, error_body
 from fanfold.runtime.views.installation import SmokeCheck, SmokeReport
 from fanfold.runtime.views.runs import RunDocument, exit_status, run_document
+from fanfold.trust.project_files import write_beneath
 
 MAX_FILE_CHARS = 100_000
 ADVICE = {
@@ -132,8 +133,6 @@ def _trouble(name: str, document: RunDocument, missing: list[str], status: int) 
 
 
 def _keep(folder: Path, name: str, document: dict[str, Any]) -> Path:
-    kept = folder / ".fanfold" / "smoke"
-    kept.mkdir(parents=True, exist_ok=True)
-    file = kept / f"{name}-{now_ms()}.json"
-    file.write_bytes(msgspec.json.format(msgspec.json.encode(document), indent=1))
-    return file
+    path = f".fanfold/smoke/{name}-{now_ms()}.json"
+    write_beneath(folder, path, msgspec.json.format(msgspec.json.encode(document), indent=1))
+    return folder / path
