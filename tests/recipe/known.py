@@ -9,8 +9,9 @@ from fanfold.agents.backend_registry import BackendRegistry, Machine
 from fanfold.agents.redaction import Redactor
 from fanfold.agents.role import Role
 from fanfold.agents.roles.registry import Registry
-from fanfold.recipe.compile import Compiled, Surroundings, compile_recipe
+from fanfold.recipe.compile import Compiled, compile_recipe
 from fanfold.recipe.library import Library
+from fanfold.recipe.surroundings import Surroundings
 
 HERE = Path(__file__).parent
 WORKFLOWS = HERE / "workflows"

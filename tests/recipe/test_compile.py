@@ -14,7 +14,8 @@ from fanfold.kernel.plan import (
     Step,
     Template,
 )
-from fanfold.recipe.compile import Ceilings, Surroundings, compile_recipe
+from fanfold.recipe.compile import compile_recipe
+from fanfold.recipe.surroundings import Ceilings, Surroundings
 from fanfold.recipe.types.agent import AgentBody
 from fanfold.recipe.types.body import read_body
 from fanfold.recipe.types.command import CommandBody

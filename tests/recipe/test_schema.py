@@ -7,8 +7,8 @@ from typing import Any
 import jsonschema_rs
 import pytest
 
-from fanfold.recipe.compile import Ceilings
 from fanfold.recipe.schema import json_schema, reference_markdown, shapes
+from fanfold.recipe.surroundings import Ceilings
 
 MINIMAL: dict[str, Any] = {"name": "t", "steps": [{"id": "a", "prompt": "x"}]}
 

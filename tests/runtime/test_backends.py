@@ -20,7 +20,7 @@ from fanfold.runtime.operations.runs.options import Options
 from fanfold.runtime.operations.runs.ownership import own
 from fanfold.runtime.views.result import Result, to_result
 from fanfold.runtime.views.runs import RunRow
-from fanfold.text.refusal import Refused
+from fanfold.text.refusal import FileRefused
 from fanfold.wiring import BACKENDS, wire
 from tests.runtime.running import client
 from tests.runtime.test_preflight import Place
@@ -122,7 +122,7 @@ def test_an_unknown_back_end_is_found_by_check_at_the_step_with_those_there_are(
     assert diagnostic["range"]["start"] == {"line": 4, "column": 22}
     assert diagnostic["message"] == 'role "parrot": there is no agent back end "parrot"'
     assert diagnostic["help"] == "there are local, model, scripted"
-    with pytest.raises(Refused):
+    with pytest.raises(FileRefused):
         run(place, TWO)
 
 
@@ -130,7 +130,7 @@ def test_one_that_is_not_usable_here_says_why_before_anything_runs(place: Place)
     away = BackendKind(name="parrot", make=Parrot, check=gone)
     wired = wire(place.folder, place.environment, backends=(*BACKENDS, away))
     (place.folder / "r.yaml").write_text(TWO)
-    with pytest.raises(Refused, match='role "parrot": the parrot flew away'):
+    with pytest.raises(FileRefused, match='role "parrot": the parrot flew away'):
         wired.plan_of(place.folder / "r.yaml")
     plain = TWO.replace("agent: parrot, ", "")
     error = refused(place, plain, away, backend="parrot")

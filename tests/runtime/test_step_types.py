@@ -13,7 +13,7 @@ import pytest
 from fanfold.errors import AuthorError, WorldError
 from fanfold.kernel.nodes import Node
 from fanfold.kernel.plan import JSON, Step, Traits
-from fanfold.recipe.checks.references import Place
+from fanfold.recipe.checks.references import TextPlace
 from fanfold.recipe.checks.unit import Unit
 from fanfold.recipe.drafts.draft import Draft
 from fanfold.recipe.language.step_syntax import StepSyntax
@@ -45,7 +45,7 @@ class NoteBody(Body, frozen=True, omit_defaults=True, gc=False):
 class NoteGrammar(LeafGrammar[NoteBody]):
     body = NoteBody
 
-    def read(self, draft: Draft, unit: Unit, place: Place) -> NoteBody:
+    def read(self, draft: Draft, unit: Unit, place: TextPlace) -> NoteBody:
         node = draft.entries.nodes["note"]
         assert isinstance(node, Scalar)
         return NoteBody(unit.references.template(node, place))
@@ -71,7 +71,7 @@ class NapBody(Body, frozen=True, omit_defaults=True, gc=False):
 class NapGrammar(LeafGrammar[NapBody]):
     body = NapBody
 
-    def read(self, draft: Draft, unit: Unit, place: Place) -> NapBody:
+    def read(self, draft: Draft, unit: Unit, place: TextPlace) -> NapBody:
         del unit, place
         return NapBody(draft.entries.milliseconds("nap") or 0)
 
@@ -100,7 +100,7 @@ class QuizBody(Body, frozen=True, omit_defaults=True, gc=False):
 class QuizGrammar(LeafGrammar[QuizBody]):
     body = QuizBody
 
-    def read(self, draft: Draft, unit: Unit, place: Place) -> QuizBody:
+    def read(self, draft: Draft, unit: Unit, place: TextPlace) -> QuizBody:
         del unit, place
         return QuizBody(draft.entries.text("quiz") or "")
 

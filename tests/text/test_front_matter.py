@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from fanfold.text.trees.front_matter import FrontMatter, parse_front_matter
 from fanfold.text.trees.tree import Node, Scalar, plain
-from fanfold.text.trees.yaml import Format
+from fanfold.text.trees.yaml import TextFormat
 
-ROLE = Format(name="role", clean_text=False, clean_values=False)
+ROLE = TextFormat(name="role", clean_text=False, clean_values=False)
 
 
 def read(block: str, body: str = "Do it.\n") -> FrontMatter:

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from fanfold.text.trees.toml import parse_toml
 from fanfold.text.trees.tree import Mapping, Node, Scalar, find, plain
-from fanfold.text.trees.yaml import Format
+from fanfold.text.trees.yaml import TextFormat
 
-ROLE = Format(name="role")
+ROLE = TextFormat(name="role")
 EXAMPLE = '''\
 # a role
 name = "x"   # named

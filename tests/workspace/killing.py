@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fanfold.workspace.files import syscalls
-from fanfold.workspace.merges.journal import Journal
+from fanfold.workspace.merges.journal import MergeJournal
 from fanfold.workspace.snapshots import children
 from fanfold.workspace.workspaces import Workspaces
 from tests.workspace.tracing import Call, begin, calls_of, trace, why_not
@@ -172,13 +172,13 @@ class Stage:
         if self._everywhere:
             begin()
         else:
-            real = Journal.apply
+            real = MergeJournal.apply
 
             def apply(*arguments: Any) -> None:
                 begin()
                 real(*arguments)
 
-            setattr(Journal, "apply", apply)  # noqa: B010 - of this fork only, and mypy need not know
+            setattr(MergeJournal, "apply", apply)  # noqa: B010 - of this fork only, and mypy need not know
         assert self.spaces.merge(self.child).ok
 
     def _recover(self) -> None:

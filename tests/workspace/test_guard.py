@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fanfold.workspace.guard import Found, Guard
+from fanfold.workspace.guard import Guard, GuardFindings
 from fanfold.workspace.sandbox.start import LevelName, detect, plan_sandbox
 from fanfold.workspace.workspaces import Workspaces
 from tests.workspace.trees import repository, tree, write
@@ -57,7 +57,7 @@ def confined(project: Path, level: LevelName, line: str) -> subprocess.Completed
         launch.close()
 
 
-def settle(guard: Guard, *, is_confined: bool = True) -> Found:
+def settle(guard: Guard, *, is_confined: bool = True) -> GuardFindings:
     return guard.settle(lambda: is_confined)
 
 
@@ -73,7 +73,7 @@ def test_what_a_program_makes_is_not_in_the_project_afterwards(project: Path, le
     assert not os.path.lexists(project / path)
     if appeared:
         assert len(os.listdir(found.folder)) == 1
-    assert settle(Guard(project)) == Found()
+    assert settle(Guard(project)) == GuardFindings()
 
 
 @pytest.mark.parametrize("made", [False, True], ids=["nothing", "some"])
@@ -83,7 +83,7 @@ def test_nothing_is_left_behind_where_nothing_was_made(project: Path, level: Lev
     before = tree(project, without=(".fanfold",))
     guard = Guard(project)
     confined(project, level, "echo changed > src/a.py; echo x > src/a.py; truncate -s 1 src/a.py")
-    assert settle(guard) == Found()
+    assert settle(guard) == GuardFindings()
     assert tree(project, without=(".fanfold",)) == before
 
 
@@ -133,7 +133,7 @@ def test_without_a_sandbox_what_was_there_and_changed_is_named_and_left(
     project = repository(tmp_path / "project", {"a.txt": "a", **files})
     guard = Guard(project)
     does(project)
-    assert settle(guard) == Found(), "confined, the program cannot have done it"
+    assert settle(guard) == GuardFindings(), "confined, the program cannot have done it"
     found = settle(guard, is_confined=False)
     assert found.moved == ()
     assert names <= set(found.changed)
@@ -145,7 +145,7 @@ def test_ordinary_use_of_git_is_no_change(tmp_path: Path):
     (project / "b.txt").write_text("b")
     for words in (["add", "-A"], ["-c", "user.name=x", "-c", "user.email=x", "commit", "-qm", "more"]):
         subprocess.run(["git", "-C", str(project), *words], check=True)
-    assert settle(guard, is_confined=False) == Found()
+    assert settle(guard, is_confined=False) == GuardFindings()
 
 
 def test_what_was_taken_out_goes_with_time(project: Path):

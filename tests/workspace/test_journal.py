@@ -127,7 +127,7 @@ def test_a_rollback_that_fails_is_finished_by_whoever_comes_next(
     killing.change(child.path)
     real = journal._perform
 
-    def failing(operation: journal.Operation, top: int, slots: int) -> None:
+    def failing(operation: journal.MergeOperation, top: int, slots: int) -> None:
         if operation.path == "was-tool":
             raise OSError(28, "No space left on device")
         real(operation, top, slots)
@@ -159,7 +159,7 @@ def test_a_file_that_changes_at_the_last_moment_is_not_lost(project: Path, monke
     write(child.path, {"a.txt": "theirs\n", "z.txt": "theirs\n"})
     real = journal._perform
 
-    def meddling(operation: journal.Operation, top: int, slots: int) -> None:
+    def meddling(operation: journal.MergeOperation, top: int, slots: int) -> None:
         if operation.path == "z.txt":
             write(project, {"z.txt": "saved by its editor just now\n"})
         real(operation, top, slots)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fanfold.workspace import workspaces
-from fanfold.workspace.snapshots.changes import Change, Violation, violations
+from fanfold.workspace.snapshots.changes import Change, WriteViolation, violations
 from fanfold.workspace.workspaces import Workspaces
 from tests.workspace.test_snapshots import ODD
 from tests.workspace.trees import git, git_bytes, repository, tree, write
@@ -217,8 +217,8 @@ def test_changes_outside_the_write_set_are_refused_with_everything_else(project:
     write(child.path, {"src/a.py": "A", "README.md": "R", "new.txt": "n"})
     merged = spaces.merge(child, ["src/**"])
     assert merged.violations == (
-        Violation("README.md", "outside_write_set"),
-        Violation("new.txt", "outside_write_set"),
+        WriteViolation("README.md", "outside_write_set"),
+        WriteViolation("new.txt", "outside_write_set"),
     )
     assert tree(project) == before
     spaces.close(child)
@@ -259,7 +259,7 @@ def test_a_read_only_child_may_change_nothing(project: Path):
             (child.path / "a.txt").write_text("A")
     assert spaces.merge(child).ok
     spaces.close(child)
-    assert violations([Change("a.txt", "modified")], ()) == [Violation("a.txt", "read_only")]
+    assert violations([Change("a.txt", "modified")], ()) == [WriteViolation("a.txt", "read_only")]
 
 
 @pytest.mark.parametrize(

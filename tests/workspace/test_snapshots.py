@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from fanfold.errors import AuthorError, WorldError
-from fanfold.workspace.files.scan import Limits
+from fanfold.workspace.files.scan import SnapshotLimits
 from fanfold.workspace.workspaces import Workspaces
 from tests.workspace.trees import git, git_bytes, repository, tree, write
 
@@ -184,14 +184,14 @@ def test_a_changed_gitignore_counts_at_once(project: Path):
 @pytest.mark.parametrize(
     ("limits", "code"),
     [
-        (Limits(max_files=3), "workspace.too_many"),
-        (Limits(max_bytes=10), "workspace.too_large"),
-        (Limits(max_file_bytes=7), "workspace.too_large"),
-        (Limits(max_depth=2), "workspace.too_deep"),
-        (Limits(max_path_bytes=8), "workspace.too_long"),
+        (SnapshotLimits(max_files=3), "workspace.too_many"),
+        (SnapshotLimits(max_bytes=10), "workspace.too_large"),
+        (SnapshotLimits(max_file_bytes=7), "workspace.too_large"),
+        (SnapshotLimits(max_depth=2), "workspace.too_deep"),
+        (SnapshotLimits(max_path_bytes=8), "workspace.too_long"),
     ],
 )
-def test_limits_are_refused_by_name_and_leave_nothing(project: Path, limits: Limits, code: str):
+def test_limits_are_refused_by_name_and_leave_nothing(project: Path, limits: SnapshotLimits, code: str):
     repository(project, {"a/b/c/d.txt": "12345678", "e": "1234", "f": "1", "g": "1"})
     spaces = Workspaces(project, limits)
     with pytest.raises(WorldError) as refused:

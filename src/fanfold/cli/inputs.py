@@ -107,9 +107,9 @@ def _parse_json(data: bytes, file: Path) -> JSON:
 def _parse_yaml(data: bytes, file: Path) -> JSON:
     """By the same careful reader as recipes: no tags, no aliases, no surprises."""
     from fanfold.text.trees.tree import plain
-    from fanfold.text.trees.yaml import Format, parse_yaml
+    from fanfold.text.trees.yaml import TextFormat, parse_yaml
 
-    tree, _, report = parse_yaml(data, str(file), Format(name="inputs file", clean_values=False))
+    tree, _, report = parse_yaml(data, str(file), TextFormat(name="inputs file", clean_values=False))
     if tree is None or not report.ok:
         first = next(d for d in report.diagnostics if d.severity == "error")
         place = f"{file}:{first.range.start.line}:{first.range.start.column}"

@@ -15,7 +15,7 @@ from fanfold.kernel.plan import (
 from fanfold.recipe import phases
 from fanfold.recipe.checks.outputs import declared_names
 from fanfold.recipe.checks.unit import Unit
-from fanfold.recipe.drafts.draft import Draft, Scope
+from fanfold.recipe.drafts.draft import Draft, DraftScope
 from fanfold.recipe.types.grammar import LeafGrammar
 from fanfold.recipe.types.table import STEPS
 from fanfold.text.trees.tree import plain
@@ -38,7 +38,7 @@ def assemble_plan(unit: Unit) -> Plan:
     )
 
 
-def assemble_steps(scope: Scope, unit: Unit) -> tuple[Step, ...]:
+def assemble_steps(scope: DraftScope, unit: Unit) -> tuple[Step, ...]:
     """The steps of one scope, in the order they are declared."""
     return tuple(_assemble_step(draft, unit) for draft in scope.drafts)
 

@@ -22,7 +22,7 @@ import msgspec
 
 from fanfold.errors import AuthorError
 from fanfold.kernel.plan import JSON
-from fanfold.text.refusal import Refused
+from fanfold.text.refusal import FileRefused
 from fanfold.text.trees.scalars import resolve
 from fanfold.text.trees.tree import plain
 from fanfold.text.trees.yaml import BUILT_RECIPE, FORBIDDEN, parse_yaml
@@ -68,11 +68,11 @@ class Recipe:
 
     @classmethod
     def from_yaml(cls, text: str | bytes) -> Self:
-        """Read a recipe; raises `Refused` when the text is no YAML map."""
+        """Read a recipe; raises `FileRefused` when the text is no YAML map."""
         data = text.encode() if isinstance(text, str) else text
         tree, source, report = parse_yaml(data, "recipe", BUILT_RECIPE)
         if tree is None or not report.ok:
-            raise Refused(report.diagnostics, {source.file: source})
+            raise FileRefused(report.diagnostics, {source.file: source})
         value = plain(tree)
         if not isinstance(value, dict):
             raise AuthorError(

@@ -22,11 +22,11 @@ from fanfold.recipe.checks.unit import Unit
 from fanfold.recipe.drafts.draft import Draft
 from fanfold.recipe.inputs import literal_problem
 from fanfold.recipe.passes import read_unit, warn_unused
-from fanfold.recipe.surroundings import Found, Surroundings
+from fanfold.recipe.surroundings import FoundRecipe, Surroundings
 from fanfold.text.notes import quoted
 from fanfold.text.report import Report
 from fanfold.text.trees.tree import Scalar
-from fanfold.text.trees.yaml import RECIPE, Format
+from fanfold.text.trees.yaml import RECIPE, TextFormat
 
 MAX_SUB_WORKFLOWS = 256
 
@@ -49,11 +49,11 @@ class Closure(Struct):
     """By identity of the file; None for a file that could not be read at all."""
     plans: dict[str, Plan] = field(default_factory=dict)
     way: list[Frame] = field(default_factory=list)
-    looked_up: dict[tuple[str, str], Found | FanfoldError] = field(default_factory=dict)
+    looked_up: dict[tuple[str, str], FoundRecipe | FanfoldError] = field(default_factory=dict)
     """Answers of the library, by the folder asked from and the reference."""
     too_deep: set[int] = field(default_factory=set)
 
-    def enter(self, data: bytes, file: str, identity: str, *, form: Format = RECIPE) -> Unit | None:
+    def enter(self, data: bytes, file: str, identity: str, *, form: TextFormat = RECIPE) -> Unit | None:
         """Compile a file and everything below it; `form` says which limits on text hold for it."""
         errors_before = _errors(self.report)
         unit = read_unit(data, file, self.around, self.report, form=form)
@@ -110,7 +110,7 @@ class Closure(Struct):
             self.plans[call.facts.workflow] = child.plan
         _check_call(call, child, unit)
 
-    def _find(self, node: Scalar, unit: Unit) -> Found | None:
+    def _find(self, node: Scalar, unit: Unit) -> FoundRecipe | None:
         text = node.text
         if os.path.isabs(text) or (_is_path(text) and not text.endswith((".yaml", ".yml"))):
             message = f"{quoted(text)} is not a recipe"
@@ -129,13 +129,13 @@ class Closure(Struct):
             return None
         return found
 
-    def _key(self, text: str, found: Found, child: Unit) -> str:
+    def _key(self, text: str, found: FoundRecipe, child: Unit) -> str:
         if not _is_path(text):
             return f"{text.partition('@')[0]}@{child.version}"
         folder = os.path.dirname(os.path.abspath(self.root_file))
         return os.path.relpath(os.path.abspath(found.file), folder).replace(os.sep, "/")
 
-    def _warn_shadowed(self, found: Found, node: Scalar, unit: Unit) -> None:
+    def _warn_shadowed(self, found: FoundRecipe, node: Scalar, unit: Unit) -> None:
         if found.shadowed:
             others = ", ".join(found.shadowed)
             message = f"{quoted(node.text)} is {found.file}, which shadows {others}"

@@ -19,23 +19,11 @@ from msgspec.structs import replace
 from fanfold.kernel.plan import JSON, Plan
 from fanfold.recipe.checks.unit import Unit
 from fanfold.recipe.closure import Closure
-from fanfold.recipe.inputs import bind_inputs, parse_input_text, problems_with
-from fanfold.recipe.surroundings import Ceilings, Found, Recipes, RoleFacts, Surroundings
+from fanfold.recipe.inputs import problems_with
+from fanfold.recipe.surroundings import Surroundings
 from fanfold.text.diagnostics import Range, Source
 from fanfold.text.report import Report
-from fanfold.text.trees.yaml import RECIPE, Format
-
-__all__ = [
-    "Ceilings",
-    "Compiled",
-    "Found",
-    "Recipes",
-    "RoleFacts",
-    "Surroundings",
-    "bind_inputs",
-    "compile_recipe",
-    "parse_input_text",
-]
+from fanfold.text.trees.yaml import RECIPE, TextFormat
 
 
 class Compiled(Struct):
@@ -56,7 +44,7 @@ def compile_recipe(
     around: Surroundings,
     *,
     inputs: Mapping[str, JSON] | None = None,
-    form: Format = RECIPE,
+    form: TextFormat = RECIPE,
 ) -> Compiled:
     """Compile a recipe and all it calls; with `inputs`, also check that they fit what it declares.
 

@@ -24,7 +24,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from fanfold.errors import AuthorError, NotFoundError, WorldError
-from fanfold.recipe.surroundings import Found
+from fanfold.recipe.surroundings import FoundRecipe
 from fanfold.text.spelling import nearest
 from fanfold.text.trees.tree import Mapping, Scalar
 from fanfold.text.trees.yaml import MAX_BYTES, parse_yaml
@@ -35,7 +35,7 @@ _NAMED = re.compile(r"(?P<name>[a-z0-9][a-z0-9_-]{0,63})(?:@v?(?P<version>[1-9][
 _VERSION_LINE = re.compile(rb"^version:[ \t]*([1-9][0-9]{0,9})[ \t]*(?:#.*)?\r?$", re.MULTILINE)
 
 
-class Entry(Struct, frozen=True):
+class ListedRecipe(Struct, frozen=True):
     """One recipe in a folder."""
 
     name: str
@@ -69,7 +69,7 @@ class Library:
 
     # -- finding -------------------------------------------------------------------------------------
 
-    def find(self, ref: str, relative_to: str | None = None) -> Found:
+    def find(self, ref: str, relative_to: str | None = None) -> FoundRecipe:
         """The recipe meant by `./file.yaml`, `name` or `name@version`; raises NotFoundError.
 
         `relative_to` is the file that holds the reference.
@@ -89,15 +89,17 @@ class Library:
         chosen = max(here, key=_version_of)
         hidden = [one for one in found if one.origin != origin]
         hidden += [one for one in here if one is not chosen and _version_of(one) == _version_of(chosen)]
-        return Found(_read(chosen.file), str(chosen.file), origin, tuple(str(one.file) for one in hidden))
+        return FoundRecipe(
+            _read(chosen.file), str(chosen.file), origin, tuple(str(one.file) for one in hidden)
+        )
 
-    def _find_file(self, ref: str, relative_to: str | None) -> Found:
+    def _find_file(self, ref: str, relative_to: str | None) -> FoundRecipe:
         base = os.path.dirname(relative_to) if relative_to is not None else ""
         file = os.path.normpath(os.path.join(base, ref))
         try:
             if relative_to is not None:
                 self._stay_inside(file, relative_to)
-            return Found(_read(Path(file)), file)
+            return FoundRecipe(_read(Path(file)), file)
         except NotFoundError as error:
             if error.details.get("there"):
                 raise
@@ -129,12 +131,12 @@ class Library:
 
     # -- listing -------------------------------------------------------------------------------------
 
-    def list(self) -> list[Entry]:
+    def list(self) -> list[ListedRecipe]:
         """Every recipe by name and version, those that are hidden left out but named in a warning."""
         by_name: dict[str, list[_Candidate]] = {}
         for one in self._candidates():
             by_name.setdefault(one.name, []).append(one)
-        entries: list[Entry] = []
+        entries: list[ListedRecipe] = []
         for name in sorted(by_name):
             origin = by_name[name][0].origin
             hidden = [str(one.file) for one in by_name[name] if one.origin != origin]
@@ -257,7 +259,7 @@ def _version_of(candidate: _Candidate) -> int:
 # Entries
 
 
-def _entry(candidate: _Candidate) -> Entry:
+def _entry(candidate: _Candidate) -> ListedRecipe:
     """What the list shows of a file; a broken one is shown with its first error."""
     version = _version_of(candidate)
     description = ""
@@ -278,10 +280,12 @@ def _entry(candidate: _Candidate) -> Entry:
                 warnings.append(f"the file is called version {version}, but says {_said_version(inside)}")
         elif report.ok:
             warnings.append("recipe.bad_type: the file is not a map of keys")
-    return Entry(candidate.name, version, description, candidate.origin, str(candidate.file), tuple(warnings))
+    return ListedRecipe(
+        candidate.name, version, description, candidate.origin, str(candidate.file), tuple(warnings)
+    )
 
 
-def _with_shadows(entries: list[Entry], hidden: list[str]) -> Iterator[Entry]:
+def _with_shadows(entries: list[ListedRecipe], hidden: list[str]) -> Iterator[ListedRecipe]:
     """Say what the highest version hides; the same version twice in one folder is said too."""
     for i, entry in enumerate(entries):
         twins = [one.file for one in entries if one is not entry and one.version == entry.version]

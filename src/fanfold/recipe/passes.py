@@ -13,10 +13,10 @@ from fanfold.kernel.plan import Budget, Limits
 from fanfold.recipe.checks.edges import connect
 from fanfold.recipe.checks.fields import check_common, read_retry
 from fanfold.recipe.checks.postures import settle_posture
-from fanfold.recipe.checks.references import Place, References
+from fanfold.recipe.checks.references import References, TextPlace
 from fanfold.recipe.checks.unit import Defaults, Unit
 from fanfold.recipe.checks.values import read_output
-from fanfold.recipe.drafts.draft import Draft, Scope
+from fanfold.recipe.drafts.draft import Draft, DraftScope
 from fanfold.recipe.drafts.roles import find_role
 from fanfold.recipe.inputs import read_inputs
 from fanfold.recipe.language.keys import BUDGET, DEFAULTS, LIMITS, RECIPE
@@ -34,7 +34,7 @@ DEFAULT_MAX_STEPS = 1_000
 
 
 def read_unit(
-    data: bytes, file: str, around: Surroundings, report: Report, *, form: yaml.Format = yaml.RECIPE
+    data: bytes, file: str, around: Surroundings, report: Report, *, form: yaml.TextFormat = yaml.RECIPE
 ) -> Unit | None:
     """Read and check one file; None when it is not even a map of keys."""
     tree, source, problems = yaml.parse_yaml(data, file, form)
@@ -148,14 +148,14 @@ def _check(unit: Unit) -> None:
         if draft.phase:
             check_phase(draft, unit)
         else:
-            place = Place(draft, draft.scope, draft.names())
+            place = TextPlace(draft, draft.scope, draft.names())
             check_common(draft, unit, place)
             if draft.type is not None:
                 STEPS.grammars[draft.type].check(draft, unit, place)
             settle_posture(draft, unit)
     output = unit.entries.nodes.get("output")
     if output is not None:
-        unit.output = read_output(output, unit.references, Place(None, unit.scope, unit.scope.names))
+        unit.output = read_output(output, unit.references, TextPlace(None, unit.scope, unit.scope.names))
     connect(unit.scope, unit.notes)
     for draft in unit.drafts():
         if draft.inner is not None:
@@ -176,7 +176,7 @@ def warn_unused(unit: Unit) -> None:
             _warn_unused_steps(draft.inner, unit, answered=draft.facts.output is None)
 
 
-def _warn_unused_steps(scope: Scope, unit: Unit, *, answered: bool) -> None:
+def _warn_unused_steps(scope: DraftScope, unit: Unit, *, answered: bool) -> None:
     for draft in scope.drafts:
         if draft.used or (answered and draft is scope.last) or not _only_answers(draft):
             continue

@@ -50,7 +50,7 @@ class Ceilings(Struct, frozen=True):
     agents: int = 500
 
 
-class Found(Struct, frozen=True):
+class FoundRecipe(Struct, frozen=True):
     """A recipe that was found: its bytes, and where they came from."""
 
     data: bytes
@@ -64,7 +64,7 @@ class Found(Struct, frozen=True):
 class Recipes(Protocol):
     """Where sub-workflows come from; `library.Library` is the one people have."""
 
-    def find(self, ref: str, relative_to: str | None = None) -> Found:
+    def find(self, ref: str, relative_to: str | None = None) -> FoundRecipe:
         """The recipe meant by a reference; raises NotFoundError with a hint."""
         ...
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from fanfold.recipe.drafts.draft import Draft, Scope
+from fanfold.recipe.drafts.draft import Draft, DraftScope
 from fanfold.recipe.language.keys import REPEAT
 from fanfold.recipe.language.step_syntax import StepSyntax
 from fanfold.recipe.types.table import STEPS
@@ -31,7 +31,9 @@ EXPRESSION_WORDS = frozenset(
 templates, and an expression that uses one says so.)"""
 
 
-def survey_steps(nodes: Iterable[Node], scope: Scope, notes: Notes, prefix: str, *, narrowed: bool) -> None:
+def survey_steps(
+    nodes: Iterable[Node], scope: DraftScope, notes: Notes, prefix: str, *, narrowed: bool
+) -> None:
     """Read the steps of one scope, and of the groups inside it."""
     for node in nodes:
         entries = read_entries(node, STEPS.shape, notes)
@@ -41,7 +43,7 @@ def survey_steps(nodes: Iterable[Node], scope: Scope, notes: Notes, prefix: str,
             _survey_step(draft, notes)
 
 
-def new_draft(entries: Entries, scope: Scope, notes: Notes, prefix: str) -> Draft:
+def new_draft(entries: Entries, scope: DraftScope, notes: Notes, prefix: str) -> Draft:
     """Name a step and put it into its scope; clashing names are reported at the later one."""
     node = entries.nodes.get("id")
     step_id = node.text if isinstance(node, Scalar) else ""
@@ -99,7 +101,7 @@ def _survey_step(draft: Draft, notes: Notes) -> None:
 
 def survey_body(draft: Draft, nodes: list[Node], notes: Notes, extra: frozenset[str] = frozenset()) -> None:
     """Read the steps inside a group or phase."""
-    draft.inner = Scope(draft, draft.scope, draft.names() | extra, draft.items())
+    draft.inner = DraftScope(draft, draft.scope, draft.names() | extra, draft.items())
     narrowed = draft.narrowed or draft.entries.text("posture") == "read_only"
     key = "tasks" if draft.phase else "steps"
     if not nodes and key in draft.entries.nodes:

@@ -11,7 +11,7 @@ from fanfold.text.diagnostics import Diagnostic, Source
 from fanfold.text.renderings import render_text
 
 
-class Refused(AuthorError):
+class FileRefused(AuthorError):
     """A file has errors. `rendered` shows them to a person; `details` is what `check --json` says."""
 
     def __init__(

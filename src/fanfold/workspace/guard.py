@@ -20,7 +20,7 @@ from pathlib import Path
 import msgspec
 
 from fanfold.kernel.sets.protected import OWNERS, plain_name
-from fanfold.workspace.files.manifest import Entry
+from fanfold.workspace.files.manifest import FileEntry
 
 REFUSED = "refused"
 """Below `.fanfold/workspace`: what was taken out of the project."""
@@ -32,7 +32,7 @@ _PARTS = {
 """What in a folder tells programs what to do; the rest changes all the time. In others that is everything."""
 
 
-class Found(msgspec.Struct, frozen=True):
+class GuardFindings(msgspec.Struct, frozen=True):
     """What happened to protected names: `moved` appeared and lies in `folder` now, `changed` was left."""
 
     moved: tuple[str, ...] = ()
@@ -47,11 +47,11 @@ class Guard:
         self._project = project
         self._before = _look(project)
 
-    def settle(self, is_confined: Callable[[], bool]) -> Found:
+    def settle(self, is_confined: Callable[[], bool]) -> GuardFindings:
         """Take out of the project what appeared since, and name what else changed."""
         before, now = self._before, _look(self._project)
         if now == before:
-            return Found()
+            return GuardFindings()
         confined = is_confined()
         differ = [path for path in sorted(before | now) if before.get(path) != now.get(path)]
         folder = self._project / _OWN / "workspace" / REFUSED
@@ -68,15 +68,15 @@ class Guard:
                 moved.append(path)
             elif not confined:
                 changed.append(path)
-        return Found(tuple(moved), tuple(changed), str(folder) if moved else "")
+        return GuardFindings(tuple(moved), tuple(changed), str(folder) if moved else "")
 
 
-def _look(project: Path) -> dict[str, Entry | int]:
+def _look(project: Path) -> dict[str, FileEntry | int]:
     """Protected names at the top, and what in them tells programs what to do, two levels down.
 
     Of folders only that they are there, for their times change.
     """
-    found: dict[str, Entry | int] = {}
+    found: dict[str, FileEntry | int] = {}
 
     def note(path: str) -> bool:
         try:
@@ -84,7 +84,7 @@ def _look(project: Path) -> dict[str, Entry | int]:
         except OSError:
             return False
         folder = stat.S_ISDIR(status.st_mode)
-        found[path] = stat.S_IFDIR if folder else Entry.of(status)
+        found[path] = stat.S_IFDIR if folder else FileEntry.of(status)
         return folder
 
     for top in _names(project):

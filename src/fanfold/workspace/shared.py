@@ -17,16 +17,16 @@ from fanfold.workspace.files.copies import same_content
 from fanfold.workspace.files.ignored import Ignoring
 from fanfold.workspace.files.layout import Layout
 from fanfold.workspace.files.manifest import Manifest
-from fanfold.workspace.files.scan import Limits, look
+from fanfold.workspace.files.scan import SnapshotLimits, look
 from fanfold.workspace.merges.arrivals import Arrivals, Arrived
 from fanfold.workspace.snapshots.bases import Base
-from fanfold.workspace.snapshots.changes import Change, Violation, violations
+from fanfold.workspace.snapshots.changes import Change, WriteViolation, violations
 
 
-class Watch:
+class WorkspaceWatch:
     """The parent as it was when the watch began."""
 
-    def __init__(self, layout: Layout, ignoring: Ignoring, limits: Limits, base: Base | None) -> None:
+    def __init__(self, layout: Layout, ignoring: Ignoring, limits: SnapshotLimits, base: Base | None) -> None:
         self._layout, self._ignoring, self._limits, self._base = layout, ignoring, limits, base
         self._arrivals = Arrivals(layout)
         self._mark = self._arrivals.mark()
@@ -70,7 +70,7 @@ class Watch:
         found += [Change(path, "deleted", "folder") for path in before.folders - now.folders - used]
         return sorted(found)
 
-    def violations(self, write_set: Sequence[str]) -> list[Violation]:
+    def violations(self, write_set: Sequence[str]) -> list[WriteViolation]:
         """What changed since that may not be changed by who has this write-set."""
         top = open_top(self._layout.project)
         try:

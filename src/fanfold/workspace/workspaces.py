@@ -33,25 +33,25 @@ from fanfold.workspace.files import trash
 from fanfold.workspace.files.beneath import open_top
 from fanfold.workspace.files.ignored import Ignoring
 from fanfold.workspace.files.layout import Layout, write_whole
-from fanfold.workspace.files.scan import Limits
+from fanfold.workspace.files.scan import SnapshotLimits
 from fanfold.workspace.merges import disputes
 from fanfold.workspace.merges.disputes import Dispute
-from fanfold.workspace.merges.journal import Journal, Moved, Note
+from fanfold.workspace.merges.journal import MergeJournal, Moved, Note
 from fanfold.workspace.merges.merge import (
-    Conflict,
-    Outcome,
+    MergeConflict,
+    MergeOutcome,
     content_of,
     is_in_place,
     merge_fully,
     merge_simply,
 )
-from fanfold.workspace.merges.objects import Objects, State
+from fanfold.workspace.merges.objects import FileState, Objects
 from fanfold.workspace.merges.proposals import Proposal, Proposals, draw_diff, keep_content
 from fanfold.workspace.merges.results import Merged, Recovered
 from fanfold.workspace.merges.revision import Content, Revision, StoredContent, TreeContent, revise, state_at
 from fanfold.workspace.remains import Collected, Judge, Remains, draw_child
 from fanfold.workspace.sandbox.policy import Policy, ProcessLimits
-from fanfold.workspace.shared import Watch
+from fanfold.workspace.shared import WorkspaceWatch
 from fanfold.workspace.snapshots import children
 from fanfold.workspace.snapshots.bases import Base, Bases
 from fanfold.workspace.snapshots.changes import Change, violations
@@ -68,15 +68,15 @@ CLOSE_S = 0.02
 class Workspaces:
     """The workspaces of one project."""
 
-    def __init__(self, project: Path, limits: Limits | None = None) -> None:
+    def __init__(self, project: Path, limits: SnapshotLimits | None = None) -> None:
         self._layout = Layout(project)
         self._layout.prepare()
-        self._limits = limits or Limits()
+        self._limits = limits or SnapshotLimits()
         self._objects = Objects(self._layout.store, self._layout.project)
         self._objects.prepare()
         self._ignoring = Ignoring(self._layout.project, self._layout.store)
         self._bases = Bases(self._layout, self._ignoring, self._limits)
-        self._journal = Journal(self._layout)
+        self._journal = MergeJournal(self._layout)
         self._proposals = Proposals(self._layout, self._objects)
         self.remains = Remains(self._layout, self._bases, self._ignoring, self._objects, self._proposals)
 
@@ -147,7 +147,7 @@ class Workspaces:
                 return None  # what the layer held may never have reached the disk
             return children.attach(folder, record, base, self._ignoring)
 
-    def watch(self) -> Watch:
+    def watch(self) -> WorkspaceWatch:
         """Begin to watch the parent for a shared step; its `changes()` are what changed since."""
         with self._whole():
             name = self._bases.newest_name()
@@ -155,7 +155,7 @@ class Workspaces:
                 base = self._bases.get(name) if name else None
             except FileNotFoundError:
                 base = None
-            return Watch(self._layout, self._ignoring, self._limits, base)
+            return WorkspaceWatch(self._layout, self._ignoring, self._limits, base)
 
     def policy(
         self,
@@ -296,9 +296,9 @@ class Workspaces:
                     raise WorldError("workspace.cannot_apply", message, hint=hint) from error
                 return merged
         # Something keeps changing there, or ignored files are where a file would have to be.
-        return Merged(changes, (Conflict(moved, "CONFLICT (in the way)"),))
+        return Merged(changes, (MergeConflict(moved, "CONFLICT (in the way)"),))
 
-    def _decide(self, revision: Revision, content: Content, base: Base | None) -> Outcome:
+    def _decide(self, revision: Revision, content: Content, base: Base | None) -> MergeOutcome:
         parent = open_top(self._layout.project)
         try:
             simple = merge_simply(revision, parent)
@@ -321,7 +321,7 @@ class Workspaces:
 
     def _parent_changes(
         self, base: Base, tree: int, parent: int, revision: Revision
-    ) -> dict[str, tuple[State | None, State | None]]:
+    ) -> dict[str, tuple[FileState | None, FileState | None]]:
         """What the parent changed since a base: of the revision's paths, or everywhere where that counts."""
         paths = {file.path for file in revision.files}
         if not is_in_place(revision, parent):
@@ -371,12 +371,12 @@ def _recall(note: Path) -> Merged | None:
         return None
 
 
-def _outside(outcome: Outcome, write_set: Sequence[str] | None) -> tuple[Conflict, ...]:
+def _outside(outcome: MergeOutcome, write_set: Sequence[str] | None) -> tuple[MergeConflict, ...]:
     """Where a rename by the parent would carry a change to a path the step may not write."""
     if write_set is None:
         return ()
     return tuple(
-        Conflict(step.path, "CONFLICT (outside write_set)")
+        MergeConflict(step.path, "CONFLICT (outside write_set)")
         for step in outcome.steps
         if not matches(write_set, step.path)
     )

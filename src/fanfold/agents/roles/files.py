@@ -24,13 +24,13 @@ from fanfold.text.tables.shapes import Key, shape
 from fanfold.text.template import TemplateError, parse_template
 from fanfold.text.trees import tree
 from fanfold.text.trees.tree import Scalar, plain, texts
-from fanfold.text.trees.yaml import Format
+from fanfold.text.trees.yaml import TextFormat
 from fanfold.trust.project_files import read_beneath
 
 MAX_FILE_BYTES = 256 * 1024
 COMMAND = "command"
 """The back end of a role that is a program and names no other."""
-FORMAT = Format(name="role", max_bytes=MAX_FILE_BYTES, clean_text=False, clean_values=False)
+FORMAT = TextFormat(name="role", max_bytes=MAX_FILE_BYTES, clean_text=False, clean_values=False)
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}\Z")
 VERSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,31}\Z")
 _BOM = b"\xef\xbb\xbf"

@@ -19,18 +19,18 @@ from msgspec import Struct
 from fanfold.kernel.events import FAILURE_CLASSES, NOTHING_SPENT, Failure, Usage
 from fanfold.text.json_value import JSON
 from fanfold.text.notes import Notes, quoted
-from fanfold.text.refusal import Refused
+from fanfold.text.refusal import FileRefused
 from fanfold.text.tables.entries import Entries, read_entries
 from fanfold.text.tables.shapes import Key, shape
 from fanfold.text.trees import tree
 from fanfold.text.trees.tree import Node, Scalar, plain
-from fanfold.text.trees.yaml import Format, parse_yaml
+from fanfold.text.trees.yaml import TextFormat, parse_yaml
 
 MAX_DELAY_MS = 24 * 60 * 60 * 1000
 MAX_TOKENS = 10**12
 MAX_USD = 10**6
 
-FORMAT = Format(
+FORMAT = TextFormat(
     name="script",
     max_bytes=8 * 1024 * 1024,
     max_depth=32,
@@ -106,14 +106,14 @@ class Answer(Struct, frozen=True, kw_only=True):
 
 
 def read_script(data: bytes, file: str) -> tuple[Mapping[str, tuple[Answer, ...]], tuple[Answer, ...]]:
-    """The answers by path, and the default's; raises `Refused`."""
+    """The answers by path, and the default's; raises `FileRefused`."""
     found, source, report = parse_yaml(data, file, FORMAT)
     reader = _AnswerReader(Notes(report, source))
     entries = read_entries(found, SCRIPT, reader.notes) if found is not None else None
     steps = {} if entries is None else reader.steps(entries)
     default = reader.answers(entries.nodes["default"]) if entries and "default" in entries.nodes else ()
     if not report.ok:
-        raise Refused(report.diagnostics, {file: source})
+        raise FileRefused(report.diagnostics, {file: source})
     return steps, default
 
 

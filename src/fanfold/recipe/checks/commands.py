@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from fanfold.recipe.checks.references import Place, References
+from fanfold.recipe.checks.references import References, TextPlace
 from fanfold.text.notes import Notes, quoted
 from fanfold.text.tables.entries import Entries
 from fanfold.text.template import Hole, TemplateError, parse_template
@@ -19,7 +19,7 @@ _FIRST_STAND_IN = 0xF0000
 """Private characters that stand for holes while text is split; no recipe holds them by accident."""
 
 
-def read_arguments(entries: Entries, references: References, place: Place) -> tuple[str, ...]:
+def read_arguments(entries: Entries, references: References, place: TextPlace) -> tuple[str, ...]:
     """The argument templates of `run`."""
     node = entries.nodes["run"]
     notes = references.notes
@@ -65,7 +65,7 @@ def _split(node: Scalar, text: str, notes: Notes) -> tuple[str, ...]:
     return tuple(word.translate(shown) for word in words)
 
 
-def read_environment(entries: Entries, references: References, place: Place) -> dict[str, str]:
+def read_environment(entries: Entries, references: References, place: TextPlace) -> dict[str, str]:
     """The templates of `env` by variable."""
     found: dict[str, str] = {}
     for word, value in entries.pairs("env"):

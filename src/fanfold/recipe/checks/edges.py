@@ -10,7 +10,7 @@ Rules
 from __future__ import annotations
 
 from fanfold.kernel.graph import find_rings
-from fanfold.recipe.drafts.draft import Draft, Scope
+from fanfold.recipe.drafts.draft import Draft, DraftScope
 from fanfold.text.diagnostics import Fix
 from fanfold.text.notes import Notes, quoted
 from fanfold.text.trees import tree
@@ -19,7 +19,7 @@ from fanfold.text.trees.tree import Scalar
 MAX_RING_SHOWN = 20
 
 
-def connect(scope: Scope, notes: Notes) -> None:
+def connect(scope: DraftScope, notes: Notes) -> None:
     """Settle the edges of one scope; the result is each draft's `facts.depends_on`."""
     forward = False
     for draft in scope.drafts:
@@ -94,7 +94,7 @@ def _extend_list(node: tree.Sequence, names: list[str], notes: Notes) -> Fix | N
     return notes.fix(last.end, last.end, "".join(f"\n{indent}- {name}" for name in names))
 
 
-def _report_rings(scope: Scope, notes: Notes) -> None:
+def _report_rings(scope: DraftScope, notes: Notes) -> None:
     graph = {draft.id: draft.facts.depends_on for draft in scope.by_id.values()}
     for ring in find_rings(graph):
         first = scope.by_id[ring[0]]

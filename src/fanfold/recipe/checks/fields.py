@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from fanfold.kernel.plan import USUAL_RETRY, Retry
 from fanfold.recipe.checks.output_schemas import read_schema
-from fanfold.recipe.checks.references import Place, References, hint_to_owner
+from fanfold.recipe.checks.references import References, TextPlace, hint_to_owner
 from fanfold.recipe.checks.sets import read_set
 from fanfold.recipe.checks.unit import Unit
 from fanfold.recipe.checks.values import read_values
@@ -19,7 +19,7 @@ from fanfold.text.tables.entries import read_entries
 from fanfold.text.trees.tree import Node, Scalar
 
 
-def check_common(draft: Draft, unit: Unit, place: Place) -> None:
+def check_common(draft: Draft, unit: Unit, place: TextPlace) -> None:
     """Check what a step says with keys that belong to no type; inner steps are checked by themselves."""
     references = unit.references
     check_edges(draft, unit.notes, references)
@@ -58,27 +58,27 @@ def check_conditions(draft: Draft, references: References) -> None:
         # Judged per item in a map; before the first iteration of a loop, so it knows no iteration. A
         # phase hands its items to its tasks and is judged once.
         items = {draft.item_name, "index"} if draft.item_name is not None and not draft.phase else set()
-        place = Place(draft, draft.scope, around | frozenset(name for name in items if name))
+        place = TextPlace(draft, draft.scope, around | frozenset(name for name in items if name))
         draft.facts.when = references.expression(when, place, "bool")
     for_each = entries.nodes.get("for_each")
     if isinstance(for_each, Scalar):
-        place = Place(draft, draft.scope, around)
+        place = TextPlace(draft, draft.scope, around)
         draft.facts.for_each = references.expression(for_each, place, "list")
 
 
 def _check_loop(draft: Draft, references: References) -> None:
     until = draft.repeat.nodes.get("until") if draft.repeat is not None else None
     if isinstance(until, Scalar):
-        place = Place(draft, draft.inner or draft.scope, draft.names() | {"output"})
+        place = TextPlace(draft, draft.inner or draft.scope, draft.names() | {"output"})
         draft.facts.until = references.expression(until, place, "bool")
 
 
-def _check_contract(draft: Draft, unit: Unit, place: Place) -> None:
+def _check_contract(draft: Draft, unit: Unit, place: TextPlace) -> None:
     """What goes in and out: inputs, sets, schema, output names, retry."""
     entries = draft.entries
     references = unit.references
     if "inputs" in entries.nodes:
-        giving = Place(draft, draft.scope, place.names, placing=True)
+        giving = TextPlace(draft, draft.scope, place.names, placing=True)
         draft.facts.inputs = read_values(entries.nodes["inputs"], references, giving)
     facts = draft.facts
     if "read_set" in entries.nodes:

@@ -8,7 +8,7 @@ anything, and a path into it is judged when the run gets there.
 from __future__ import annotations
 
 from fanfold.recipe.drafts.draft import Draft
-from fanfold.recipe.language.known_outputs import ANYTHING, TEXT, Anything, Fields, Known, ListOf, Text
+from fanfold.recipe.language.known_outputs import ANYTHING, TEXT, Anything, Known, ListOf, ObjectOf, Text
 from fanfold.text.notes import Notes, quoted
 from fanfold.text.trees import tree
 
@@ -39,18 +39,18 @@ def _single_output(draft: Draft) -> Known:
     entries = draft.entries
     if draft.phase:
         tasks = draft.inner.drafts if draft.inner is not None else []
-        return Fields({"tasks": Fields({task.id: output_of(task) for task in tasks}), "summary": TEXT})
+        return ObjectOf({"tasks": ObjectOf({task.id: output_of(task) for task in tasks}), "summary": TEXT})
     if not entries.lacks("output_schema") or draft.syntax is None:
         return ANYTHING
     if not entries.lacks("outputs"):
-        return Fields(declared_names(draft)) if "outputs" in entries.nodes else ANYTHING
+        return ObjectOf(declared_names(draft)) if "outputs" in entries.nodes else ANYTHING
     return _group_output(draft) if draft.inner is not None else draft.syntax.gives
 
 
 def _group_output(draft: Draft) -> Known:
     written = draft.entries.nodes.get("output")
     if isinstance(written, tree.Mapping):
-        return Fields({word.text: ANYTHING for word, _ in written.entries})
+        return ObjectOf({word.text: ANYTHING for word, _ in written.entries})
     last = draft.inner.last if draft.inner is not None else None
     if draft.entries.has("output") or last is None:
         return ANYTHING

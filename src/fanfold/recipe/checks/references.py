@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Literal
 from msgspec import Struct
 
 from fanfold.recipe.checks.outputs import declared_names, output_of, why_not
-from fanfold.recipe.drafts.draft import Draft, Scope, Words
+from fanfold.recipe.drafts.draft import Draft, DraftScope, Words
 from fanfold.text.notes import Notes, quoted
 from fanfold.text.template import Hole, Path, TemplateError, parse_template
 from fanfold.text.trees.tree import Scalar
@@ -38,12 +38,12 @@ _WHERE = {
 }
 
 
-class Place(Struct, frozen=True):
+class TextPlace(Struct, frozen=True):
     """Where a text stands: whose it is, which steps it sees, which other names exist there."""
 
     draft: Draft | None
     """None for the output of the recipe."""
-    scope: Scope
+    scope: DraftScope
     names: frozenset[str]
     placing: bool = False
     """What is named here is given to an agent in full, so that it needs no summary of it."""
@@ -65,7 +65,7 @@ class References:
 
     # -- templates -----------------------------------------------------------------------------------
 
-    def template(self, node: Scalar, place: Place, *, only_roots: frozenset[str] | None = None) -> str:
+    def template(self, node: Scalar, place: TextPlace, *, only_roots: frozenset[str] | None = None) -> str:
         """Check a template and write short forms out."""
         text = node.text
         if "{{" not in text:
@@ -88,7 +88,7 @@ class References:
                     self.notes.error("recipe.bad_template", message, root, hint)
         return _with_output(text, inserts)
 
-    def path(self, path: Path, node: Scalar, start: int, place: Place) -> list[int]:
+    def path(self, path: Path, node: Scalar, start: int, place: TextPlace) -> list[int]:
         """Check one path that begins at character `start` of a text; where `.output` is to be inserted."""
         if path.root == "inputs":
             name = str(path.parts[0])
@@ -103,7 +103,7 @@ class References:
             self.notes.error("recipe.bad_template", f"{quoted(path.root)} means nothing here", root, hint)
         return []
 
-    def _unknown_name_hint(self, name: str, place: Place) -> str:
+    def _unknown_name_hint(self, name: str, place: TextPlace) -> str:
         renamed = place.draft.item_name if place.draft is not None else None
         if name == "item" and renamed is not None:
             return f"here the item is called {quoted(renamed)}"
@@ -115,7 +115,7 @@ class References:
             hint = self.notes.did_you_mean(name, self.inputs) or "declare it under `inputs` at the top"
             self.notes.error("recipe.unknown_input", f"there is no input {quoted(name)}", at.span(), hint)
 
-    def _step_path(self, path: Path, node: Scalar, start: int, place: Place) -> list[int]:
+    def _step_path(self, path: Path, node: Scalar, start: int, place: TextPlace) -> list[int]:
         step_id, rest = str(path.parts[0]), path.parts[1:]
         at = start + len("steps.")
         after = at + len(step_id)
@@ -133,7 +133,7 @@ class References:
 
     # -- expressions ---------------------------------------------------------------------------------
 
-    def expression(self, node: Scalar, place: Place, wants: Literal["bool", "list"]) -> str:
+    def expression(self, node: Scalar, place: TextPlace, wants: Literal["bool", "list"]) -> str:
         """Check a CEL expression and write short forms out."""
         text = node.text
         if isinstance(node.value, bool):
@@ -161,7 +161,7 @@ class References:
                 inserts += self._step_in_expression(reference, at, place)
         return _with_output(text, inserts)
 
-    def _step_in_expression(self, reference: Reference, at: Words, place: Place) -> list[int]:
+    def _step_in_expression(self, reference: Reference, at: Words, place: TextPlace) -> list[int]:
         target = place.scope.find_in_expression(reference.key)
         if target is None:
             self._unknown_step(reference.key, at, place)
@@ -176,7 +176,7 @@ class References:
 
     # -- steps ---------------------------------------------------------------------------------------
 
-    def _unknown_step(self, step_id: str, at: Words, place: Place) -> None:
+    def _unknown_step(self, step_id: str, at: Words, place: TextPlace) -> None:
         hidden = self.elsewhere.get(step_id)
         if hidden is not None and hidden.scope.owner is not None:
             hint = hint_to_owner(hidden, hidden.scope.owner)
@@ -187,7 +187,7 @@ class References:
         message = f"{who} refers to {quoted(step_id)}, which does not exist"
         self.notes.error("recipe.unknown_step", message, at.span(), hint)
 
-    def _connect(self, place: Place, target: Draft, at: Words, parts: tuple[str | int, ...]) -> None:
+    def _connect(self, place: TextPlace, target: Draft, at: Words, parts: tuple[str | int, ...]) -> None:
         """Note that a step is looked at, and who therefore comes after it."""
         target.used = True
         if place.draft is None:
@@ -227,16 +227,16 @@ def hint_to_owner(hidden: Draft, owner: Draft) -> str:
     return f"it is inside group {quoted(owner.id)}; only the group can be referred to from here"
 
 
-def _outward(scope: Scope) -> list[Scope]:
+def _outward(scope: DraftScope) -> list[DraftScope]:
     found = []
-    here: Scope | None = scope
+    here: DraftScope | None = scope
     while here is not None:
         found.append(here)
         here = here.outer
     return found
 
 
-def _dashed_steps(text: str, scope: Scope) -> list[str]:
+def _dashed_steps(text: str, scope: DraftScope) -> list[str]:
     """Steps whose `-` an expression would take for a minus; all that its error message needs to know."""
     words = _AFTER_STEPS.findall(text) if "-" in text else []
     return [word for word in words if scope.find(word) is not None]

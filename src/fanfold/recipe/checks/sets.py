@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from fanfold.kernel.sets.globs import GlobError, check_glob, read_glob
 from fanfold.kernel.sets.protected import owner_of
-from fanfold.recipe.checks.references import Place, References
+from fanfold.recipe.checks.references import References, TextPlace
 from fanfold.recipe.drafts.draft import Draft
 from fanfold.text.notes import quoted
 from fanfold.text.template import Hole, TemplateError, parse_template
@@ -61,7 +61,7 @@ def _owner(pattern: str) -> str:
 
 def _check_templated(node: Scalar, draft: Draft, references: References) -> None:
     names = draft.items()
-    place = Place(draft, draft.scope, names)
+    place = TextPlace(draft, draft.scope, names)
     references.template(node, place, only_roots=names | {"inputs"})
     try:
         parts = parse_template(node.text)

@@ -8,7 +8,7 @@ from msgspec import Struct, field
 
 from fanfold.kernel.plan import Input, Limits, OnFailure, Output, Plan, Retry, WorkspaceMode
 from fanfold.recipe.checks.references import References
-from fanfold.recipe.drafts.draft import Draft, Scope
+from fanfold.recipe.drafts.draft import Draft, DraftScope
 from fanfold.recipe.surroundings import Surroundings
 from fanfold.text.diagnostics import Source
 from fanfold.text.notes import Notes
@@ -40,7 +40,7 @@ class Unit(Struct):
     source_hash: str
     defaults: Defaults = field(default_factory=Defaults)
     limits: Limits = field(default_factory=Limits)
-    scope: Scope = field(default_factory=Scope)
+    scope: DraftScope = field(default_factory=DraftScope)
     output: Output | None = None
     phased: bool = False
     calls: list[Draft] = field(default_factory=list)

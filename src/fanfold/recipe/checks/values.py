@@ -8,7 +8,7 @@ one `{{path}}`. Other strings with `{{…}}` are templates. Anything else stands
 from __future__ import annotations
 
 from fanfold.kernel.plan import Constant, Fields, Output, Ref, Template, Value
-from fanfold.recipe.checks.references import Place, References
+from fanfold.recipe.checks.references import References, TextPlace
 from fanfold.text.notes import quoted
 from fanfold.text.tables.forms import IDENTIFIER
 from fanfold.text.template import is_state_path, parse_path, sole_path
@@ -19,7 +19,7 @@ _NEVER_PLAIN = frozenset({"feedback", "digest", "output"})
 """Names that are paths inside `{{…}}` only: as plain strings they are too common to mean one."""
 
 
-def read_value(node: Node, references: References, place: Place) -> Value:
+def read_value(node: Node, references: References, place: TextPlace) -> Value:
     """One value of a map, checked."""
     if isinstance(node, tree.Mapping) and len(node.entries) == 1 and node.entries[0][0].text == "literal":
         return Constant(plain(node.entries[0][1]))
@@ -35,7 +35,7 @@ def read_value(node: Node, references: References, place: Place) -> Value:
     return Constant(text)
 
 
-def read_values(node: Node | None, references: References, place: Place) -> dict[str, Value]:
+def read_values(node: Node | None, references: References, place: TextPlace) -> dict[str, Value]:
     """A map of names to values, checked."""
     if not isinstance(node, tree.Mapping):
         return {}
@@ -49,7 +49,7 @@ def read_values(node: Node | None, references: References, place: Place) -> dict
     return values
 
 
-def read_output(node: Node, references: References, place: Place) -> Output:
+def read_output(node: Node, references: References, place: TextPlace) -> Output:
     """The output of a recipe or group: a template, or a map."""
     if isinstance(node, tree.Mapping):
         return Fields(read_values(node, references, place))
@@ -59,13 +59,13 @@ def read_output(node: Node, references: References, place: Place) -> Output:
     return _read_template(node, references, place)
 
 
-def _read_template(node: Scalar, references: References, place: Place) -> Value:
+def _read_template(node: Scalar, references: References, place: TextPlace) -> Value:
     text = references.template(node, place)
     path = sole_path(text)
     return Ref(path.text) if path is not None else Template(text)
 
 
-def _is_path(text: str, place: Place) -> bool:
+def _is_path(text: str, place: TextPlace) -> bool:
     """`as` gives the item another name; that name is a path then, and `item` stays one to be refused."""
     if is_state_path(text):
         return True

@@ -22,7 +22,7 @@ from fanfold.text.trees.tree import Scalar
 NO_NAMES: frozenset[str] = frozenset()
 
 
-class Scope:
+class DraftScope:
     """Steps that see each other."""
 
     __slots__ = ("by_expression_name", "by_id", "drafts", "items", "names", "outer", "owner")
@@ -30,7 +30,7 @@ class Scope:
     def __init__(
         self,
         owner: Draft | None = None,
-        outer: Scope | None = None,
+        outer: DraftScope | None = None,
         names: frozenset[str] = NO_NAMES,
         items: frozenset[str] = NO_NAMES,
     ) -> None:
@@ -46,7 +46,7 @@ class Scope:
 
     def find(self, step_id: str) -> Draft | None:
         """The step meant by an id here: this scope's, or the nearest outer one's."""
-        scope: Scope | None = self
+        scope: DraftScope | None = self
         while scope is not None:
             if (draft := scope.by_id.get(step_id)) is not None:
                 return draft
@@ -55,7 +55,7 @@ class Scope:
 
     def find_in_expression(self, name: str) -> Draft | None:
         """The same for a name as expressions spell it, with `_` for `-`."""
-        scope: Scope | None = self
+        scope: DraftScope | None = self
         while scope is not None:
             if (draft := scope.by_expression_name.get(name)) is not None:
                 return draft
@@ -87,7 +87,7 @@ class Draft:
         "phase", "placed", "reads", "repeat", "scope", "syntax", "used", "written",
     )  # fmt: skip
 
-    def __init__(self, step_id: str, entries: Entries, scope: Scope, path: str) -> None:
+    def __init__(self, step_id: str, entries: Entries, scope: DraftScope, path: str) -> None:
         self.id = step_id
         self.entries = entries
         self.scope = scope
@@ -96,7 +96,7 @@ class Draft:
         self.syntax: StepSyntax | None = None
         """How steps of its type are written; None when the type could not be told."""
         self.phase = False
-        self.inner: Scope | None = None
+        self.inner: DraftScope | None = None
         self.repeat: Entries | None = None
         self.item_name: str | None = None
         """Name of the item when the step is a map."""
@@ -129,7 +129,7 @@ class Draft:
         """What the step's globs may name."""
         return self.scope.items | ({self.item_name, "index"} if self.item_name is not None else NO_NAMES)
 
-    def climb(self, scope: Scope) -> Draft | None:
+    def climb(self, scope: DraftScope) -> Draft | None:
         """The step itself or the group around it that lives in `scope`; None when the scope is inside."""
         draft: Draft | None = self
         while draft is not None and draft.scope is not scope:

@@ -50,13 +50,13 @@ class Use(Struct, frozen=True):
     spans: tuple[tuple[int, int], ...]
 
 
-class Constant(Struct, frozen=True):
+class UsedConstant(Struct, frozen=True):
     """A literal and the units it weighs."""
 
     units: int
 
 
-class Loop(Struct, frozen=True):
+class UsedLoop(Struct, frozen=True):
     """A macro: `over` is the receiver, `variable` is bound in `body`."""
 
     macro: str
@@ -71,7 +71,7 @@ class Selection(Struct, frozen=True):
     of: tuple[Usage, ...]
 
 
-Usage: TypeAlias = Use | Constant | Loop | Selection
+Usage: TypeAlias = Use | UsedConstant | UsedLoop | Selection
 
 
 class Token(Struct, frozen=True):
@@ -92,7 +92,7 @@ def tokens(text: str) -> list[Token]:
 
 def read(text: str) -> tuple[Usage, ...]:
     """The names and loops of an expression that the library has accepted."""
-    return tuple(_Reader(tokens(text)).until_closed(0))
+    return tuple(_UsageReader(tokens(text)).until_closed(0))
 
 
 def free_uses(usages: Sequence[Usage], bound: frozenset[str] = frozenset()) -> Iterator[Use]:
@@ -101,14 +101,14 @@ def free_uses(usages: Sequence[Usage], bound: frozenset[str] = frozenset()) -> I
         if isinstance(usage, Use):
             if usage.name not in bound:
                 yield usage
-        elif isinstance(usage, Loop):
+        elif isinstance(usage, UsedLoop):
             yield from free_uses(usage.over, bound)
             yield from free_uses(usage.body, bound | {usage.variable})
         elif isinstance(usage, Selection):
             yield from free_uses(usage.of, bound)
 
 
-class _Reader:
+class _UsageReader:
     """Recursive descent over operands; operators and commas only separate them."""
 
     def __init__(self, words: list[Token]) -> None:
@@ -141,13 +141,13 @@ class _Reader:
             word = self._take()
         if word.kind == "name" and word.text != "in":
             if word.text in _CONSTANTS:
-                return [Constant(1)]
+                return [UsedConstant(1)]
             if self._peek() == "(":
                 self._at += 1
                 return self._postfix(self.until_closed(depth + 1), depth)
             return self._path(word, depth)
         if word.kind in ("string", "raw", "number"):
-            return self._postfix([Constant(1 + len(word.text) // CHARS_PER_UNIT)], depth)
+            return self._postfix([UsedConstant(1 + len(word.text) // CHARS_PER_UNIT)], depth)
         if word.text in ("(", "[", "{"):
             return self._postfix(self.until_closed(depth + 1), depth)
         return []
@@ -195,7 +195,7 @@ class _Reader:
                 self._at += 3
                 if macro in LOOPS and self._kind() == "name" and self._peek(1) == ",":
                     variable = self._take().text
-                    found = [Loop(macro, tuple(found), variable, tuple(self.until_closed(depth + 1)))]
+                    found = [UsedLoop(macro, tuple(found), variable, tuple(self.until_closed(depth + 1)))]
                 else:
                     found = found + self.until_closed(depth + 1)
             elif self._peek() == "." and self._kind(1) in ("name", "quoted"):

@@ -21,7 +21,7 @@ from collections.abc import Mapping, Sequence
 from msgspec import Struct
 
 from fanfold.kernel.plan import JSON
-from fanfold.recipe.expressions.usage import CHARS_PER_UNIT, Constant, Loop, Selection, Usage, Use
+from fanfold.recipe.expressions.usage import CHARS_PER_UNIT, Selection, Usage, Use, UsedConstant, UsedLoop
 
 MAX_ITERATIONS = 10_000
 """The library's own limit for one evaluation, over all loops."""
@@ -51,7 +51,7 @@ class _Bound(Struct, frozen=True):
     units: int
 
 
-class _Place(Struct, frozen=True):
+class _InLoops(Struct, frozen=True):
     """Where usages stand: the loop variables in sight, the innermost, and how often they are evaluated."""
 
     scope: dict[str, _Bound]
@@ -69,14 +69,14 @@ class WorkBound:
 
     def check(self, usages: Sequence[Usage]) -> int:
         """The units of work that the expression may cost at most."""
-        return self._work(usages, _Place({}, "", 1))
+        return self._work(usages, _InLoops({}, "", 1))
 
-    def _work(self, usages: Sequence[Usage], place: _Place) -> int:
+    def _work(self, usages: Sequence[Usage], place: _InLoops) -> int:
         total = 0
         for usage in usages:
-            if isinstance(usage, Constant):
+            if isinstance(usage, UsedConstant):
                 total += usage.units * place.times
-            elif isinstance(usage, Loop):
+            elif isinstance(usage, UsedLoop):
                 total += self._loop(usage, place)
             elif isinstance(usage, Selection):
                 total += self._work(usage.of, place)
@@ -86,7 +86,7 @@ class WorkBound:
                 raise TooMuchWork("the expression would have to visit or copy too many values")
         return total
 
-    def _use(self, use: Use, place: _Place) -> int:
+    def _use(self, use: Use, place: _InLoops) -> int:
         candidates = self._candidates(use, place.scope)
         own = use.name == place.inner
         if candidates is None:
@@ -95,7 +95,7 @@ class WorkBound:
             return sum(map(self._weigh, candidates))
         return place.times * max(map(self._weigh, candidates), default=1)
 
-    def _loop(self, loop: Loop, place: _Place) -> int:
+    def _loop(self, loop: UsedLoop, place: _InLoops) -> int:
         units = self._work(loop.over, place)
         total, longest = self._lengths(loop.over, place)
         rounds = min(max(total, 1), MAX_ITERATIONS)
@@ -103,16 +103,16 @@ class WorkBound:
         if loop.macro in _COPYING:
             copied = rounds * min(longest, MAX_ITERATIONS) // 2
         variable = _Bound(self._elements(loop.over, place.scope), units)
-        inside = _Place({**place.scope, loop.variable: variable}, loop.variable, rounds)
+        inside = _InLoops({**place.scope, loop.variable: variable}, loop.variable, rounds)
         return units + rounds + copied + self._work(loop.body, inside)
 
-    def _lengths(self, over: Sequence[Usage], place: _Place) -> tuple[int, int]:
+    def _lengths(self, over: Sequence[Usage], place: _InLoops) -> tuple[int, int]:
         """Elements of what a loop runs over: of all its runs together, and of the longest run."""
         total = longest = 0
         for usage in over:
-            if isinstance(usage, Constant):
+            if isinstance(usage, UsedConstant):
                 all_runs, one_run = place.times, 1
-            elif isinstance(usage, Loop):
+            elif isinstance(usage, UsedLoop):
                 all_runs, one_run = self._lengths(usage.over, place)
             else:
                 all_runs, one_run = self._element_counts(usage, place)
@@ -120,7 +120,7 @@ class WorkBound:
             longest += one_run
         return total, longest
 
-    def _element_counts(self, usage: Use | Selection, place: _Place) -> tuple[int, int]:
+    def _element_counts(self, usage: Use | Selection, place: _InLoops) -> tuple[int, int]:
         candidates = self._candidates(usage, place.scope) if isinstance(usage, Use) else None
         if candidates is None:
             most = self._work((usage,), place)  # every element weighs at least one unit
@@ -135,7 +135,7 @@ class WorkBound:
         if len(over) != 1:
             return None
         only = over[0]
-        if isinstance(only, Loop):
+        if isinstance(only, UsedLoop):
             return self._elements(only.over, scope) if only.macro == "filter" else None
         if not isinstance(only, Use):
             return None

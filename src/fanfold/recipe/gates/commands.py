@@ -6,7 +6,7 @@ from typing import Literal
 
 from fanfold.kernel.plan import Step
 from fanfold.recipe.checks.commands import read_arguments
-from fanfold.recipe.checks.references import Place
+from fanfold.recipe.checks.references import TextPlace
 from fanfold.recipe.checks.unit import Unit
 from fanfold.recipe.drafts.draft import Draft
 from fanfold.recipe.gates.gate import VERIFY, Gate, Judged
@@ -33,7 +33,7 @@ class CommandGate(Gate[tuple[str, ...]]):
             return ()
         assert draft.inner is not None
         names = draft.inner.names - draft.items()
-        return read_arguments(verify, unit.references, Place(draft, draft.inner, names))
+        return read_arguments(verify, unit.references, TextPlace(draft, draft.inner, names))
 
     def step(self, kept: tuple[str, ...], phase: Judged) -> Step:
         # Like every command without a write-set: in a snapshot that is thrown away.

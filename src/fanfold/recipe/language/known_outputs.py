@@ -6,7 +6,7 @@ from typing import TypeAlias
 
 from msgspec import Struct
 
-Known: TypeAlias = "Anything | Text | ListOf | Fields"
+Known: TypeAlias = "Anything | Text | ListOf | ObjectOf"
 
 
 class Anything(Struct, frozen=True):
@@ -23,7 +23,7 @@ class ListOf(Struct, frozen=True):
     element: Known
 
 
-class Fields(Struct, frozen=True):
+class ObjectOf(Struct, frozen=True):
     """An object with exactly these fields."""
 
     fields: dict[str, Known]

@@ -7,7 +7,7 @@ from typing import ClassVar, Literal
 from msgspec.structs import replace
 
 from fanfold.kernel.plan import Traits
-from fanfold.recipe.checks.references import Place
+from fanfold.recipe.checks.references import TextPlace
 from fanfold.recipe.checks.unit import Unit
 from fanfold.recipe.drafts.draft import Draft
 from fanfold.recipe.drafts.roles import NamedRole, find_role
@@ -76,7 +76,7 @@ class AgentBody(Body, frozen=True, omit_defaults=True, gc=False):
 class AgentGrammar(LeafGrammar[AgentBody]):
     body = AgentBody
 
-    def read(self, draft: Draft, unit: Unit, place: Place) -> AgentBody:
+    def read(self, draft: Draft, unit: Unit, place: TextPlace) -> AgentBody:
         entries = draft.entries
         role = _role(entries, unit)
         draft.facts.role = role
@@ -103,13 +103,13 @@ def _role(entries: Entries, unit: Unit) -> NamedRole:
     return find_role(unit.defaults.agent or "default", None, unit.around, unit.notes)
 
 
-def _prompt(draft: Draft, role: NamedRole, unit: Unit, place: Place) -> str | None:
+def _prompt(draft: Draft, role: NamedRole, unit: Unit, place: TextPlace) -> str | None:
     entries = draft.entries
     prompt = entries.nodes.get("prompt")
     if isinstance(prompt, Scalar):
         if not prompt.text.strip():
             unit.notes.error("recipe.bad_value", "the prompt is empty", prompt)
-        return unit.references.template(prompt, Place(draft, draft.scope, place.names, placing=True))
+        return unit.references.template(prompt, TextPlace(draft, draft.scope, place.names, placing=True))
     if entries.lacks("prompt") and role.facts.prompt_template:
         _check_prompt_template(draft, role.name, role.facts.prompt_template, unit.notes)
     elif entries.lacks("prompt") and entries.lacks("inputs") and role.known:

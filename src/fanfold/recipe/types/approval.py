@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import ClassVar
 
 from fanfold.kernel.plan import Traits
-from fanfold.recipe.checks.references import Place
+from fanfold.recipe.checks.references import TextPlace
 from fanfold.recipe.checks.unit import Unit
 from fanfold.recipe.drafts.draft import Draft
-from fanfold.recipe.language.known_outputs import ANYTHING, Fields
+from fanfold.recipe.language.known_outputs import ANYTHING, ObjectOf
 from fanfold.recipe.language.step_syntax import StepSyntax
 from fanfold.recipe.types.body import Body
 from fanfold.recipe.types.grammar import LeafGrammar
@@ -26,7 +26,7 @@ SYNTAX = StepSyntax(
         Key("choices", "texts", "Answers that complete the step.", "approve or reject"),
         Key("default", "text", "The answer when `timeout` passes."),
     ),
-    gives=Fields(dict.fromkeys(("decision", "by", "comment", "edited"), ANYTHING)),
+    gives=ObjectOf(dict.fromkeys(("decision", "by", "comment", "edited"), ANYTHING)),
 )
 
 
@@ -49,7 +49,7 @@ class ApprovalBody(Body, frozen=True, omit_defaults=True, gc=False):
 class ApprovalGrammar(LeafGrammar[ApprovalBody]):
     body = ApprovalBody
 
-    def read(self, draft: Draft, unit: Unit, place: Place) -> ApprovalBody:
+    def read(self, draft: Draft, unit: Unit, place: TextPlace) -> ApprovalBody:
         entries, references = draft.entries, unit.references
         question, shown = entries.nodes.get("approve"), entries.nodes.get("show")
         asked = references.template(question, place) if isinstance(question, Scalar) else ""

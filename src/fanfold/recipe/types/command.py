@@ -7,7 +7,7 @@ from typing import ClassVar, Literal
 from msgspec import field
 
 from fanfold.recipe.checks.commands import read_arguments, read_environment
-from fanfold.recipe.checks.references import Place
+from fanfold.recipe.checks.references import TextPlace
 from fanfold.recipe.checks.unit import Unit
 from fanfold.recipe.drafts.draft import Draft
 from fanfold.recipe.language.known_outputs import TEXT
@@ -45,7 +45,7 @@ class CommandBody(Body, frozen=True, omit_defaults=True, gc=False):
 class CommandGrammar(LeafGrammar[CommandBody]):
     body = CommandBody
 
-    def read(self, draft: Draft, unit: Unit, place: Place) -> CommandBody:
+    def read(self, draft: Draft, unit: Unit, place: TextPlace) -> CommandBody:
         entries, references = draft.entries, unit.references
         return CommandBody(
             run=read_arguments(entries, references, place) if "run" in entries.nodes else (),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from fanfold.recipe.checks.references import Place
+from fanfold.recipe.checks.references import TextPlace
 from fanfold.recipe.checks.unit import Unit
 from fanfold.recipe.drafts.draft import Draft
 from fanfold.recipe.language.step_syntax import ATTEMPT_KEYS, StepSyntax
@@ -31,7 +31,7 @@ class FunctionBody(Body, frozen=True, omit_defaults=True, gc=False):
 class FunctionGrammar(LeafGrammar[FunctionBody]):
     body = FunctionBody
 
-    def read(self, draft: Draft, unit: Unit, place: Place) -> FunctionBody:
+    def read(self, draft: Draft, unit: Unit, place: TextPlace) -> FunctionBody:
         del place
         node = draft.entries.nodes.get("handler")
         if isinstance(node, Scalar) and not unit.around.is_handler(node.text):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Generic, TypeVar
 
 from fanfold.kernel.plan import Action
-from fanfold.recipe.checks.references import Place
+from fanfold.recipe.checks.references import TextPlace
 from fanfold.recipe.checks.unit import Unit
 from fanfold.recipe.drafts.draft import Draft
 from fanfold.recipe.language.step_syntax import StepSyntax
@@ -19,7 +19,7 @@ class StepGrammar:
 
     syntax: StepSyntax
 
-    def check(self, draft: Draft, unit: Unit, place: Place) -> None:
+    def check(self, draft: Draft, unit: Unit, place: TextPlace) -> None:
         """Check what the step says with the keys of its type, and keep it in the draft's facts."""
         raise NotImplementedError
 
@@ -32,10 +32,10 @@ class LeafGrammar(StepGrammar, Generic[B]):
     def __init__(self) -> None:
         self.syntax = self.body.syntax
 
-    def check(self, draft: Draft, unit: Unit, place: Place) -> None:
+    def check(self, draft: Draft, unit: Unit, place: TextPlace) -> None:
         draft.facts.body = self.read(draft, unit, place)
 
-    def read(self, draft: Draft, unit: Unit, place: Place) -> B:
+    def read(self, draft: Draft, unit: Unit, place: TextPlace) -> B:
         """What the step says. Problems are reported; what could not be read may be left out."""
         raise NotImplementedError
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fanfold.recipe.checks.references import Place
+from fanfold.recipe.checks.references import TextPlace
 from fanfold.recipe.checks.unit import Unit
 from fanfold.recipe.checks.values import read_output
 from fanfold.recipe.drafts.draft import Draft
@@ -22,7 +22,7 @@ class WorkflowGrammar(StepGrammar):
         instead=_INSIDE,
     )
 
-    def check(self, draft: Draft, unit: Unit, place: Place) -> None:
+    def check(self, draft: Draft, unit: Unit, place: TextPlace) -> None:
         """Note the call; what it names is compiled when this file is read."""
         del place
         if "workflow" in draft.entries.nodes:
@@ -41,9 +41,9 @@ class GroupGrammar(StepGrammar):
         instead=_INSIDE,
     )
 
-    def check(self, draft: Draft, unit: Unit, place: Place) -> None:
+    def check(self, draft: Draft, unit: Unit, place: TextPlace) -> None:
         """Check the group's output; its steps are checked by themselves."""
         del place
         if "output" in draft.entries.nodes and draft.inner is not None:
-            inside = Place(draft, draft.inner, draft.inner.names)
+            inside = TextPlace(draft, draft.inner, draft.inner.names)
             draft.facts.output = read_output(draft.entries.nodes["output"], unit.references, inside)

@@ -16,7 +16,7 @@ import msgspec
 
 from fanfold.errors import FanfoldError, NotFoundError
 from fanfold.recipe.library import Library, is_path
-from fanfold.recipe.surroundings import Ceilings, Found, Surroundings
+from fanfold.recipe.surroundings import Ceilings, FoundRecipe, Surroundings
 from fanfold.runtime.config import Config
 from fanfold.trust.state import claim
 
@@ -118,17 +118,17 @@ class Project:
     def _handler_names(self) -> Sequence[str]:
         return self._handler_search.names()
 
-    def find_recipe(self, ref: str) -> Found:
+    def find_recipe(self, ref: str) -> FoundRecipe:
         """A recipe by name or file; a file is looked for in the current folder, then in the project."""
         if is_path(ref) and not os.path.exists(ref) and os.path.exists(self._named / ref):
             return self.library.find(str(self._named / ref))
         return self.library.find(ref)
 
     def plan_of(self, recipe: str | os.PathLike[str] | Recipe, *, scripted: bool = False) -> Plan:
-        """The plan of a recipe by name, by file or built in code; raises `Refused`."""
+        """The plan of a recipe by name, by file or built in code; raises `FileRefused`."""
         from fanfold.recipe.builder import Recipe
         from fanfold.recipe.compile import compile_recipe
-        from fanfold.text.refusal import Refused
+        from fanfold.text.refusal import FileRefused
 
         around = self.surroundings(scripted=scripted)
         if isinstance(recipe, Recipe):
@@ -138,7 +138,7 @@ class Project:
             found = self.find_recipe(name)
             compiled = compile_recipe(found.data, found.file, around)
         if compiled.plan is None:
-            raise Refused(compiled.report.diagnostics, compiled.sources, f"fanfold check {name}")
+            raise FileRefused(compiled.report.diagnostics, compiled.sources, f"fanfold check {name}")
         return compiled.plan
 
     # Runs

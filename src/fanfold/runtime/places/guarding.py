@@ -14,8 +14,8 @@ from fanfold.kernel.nodes import Node
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from fanfold.workspace.guard import Found, Guard
-    from fanfold.workspace.snapshots.changes import Violation
+    from fanfold.workspace.guard import Guard, GuardFindings
+    from fanfold.workspace.snapshots.changes import WriteViolation
     from fanfold.workspace.workspaces import Workspaces
 
 _log = logging.getLogger(__name__)
@@ -33,12 +33,12 @@ def guard_for(writer: object, spaces: Callable[[], Workspaces]) -> Guard | None:
         return None  # where no workspace can be opened no program can be started
 
 
-def settled(guard: Guard) -> tuple[list[Violation], str]:
+def settled(guard: Guard) -> tuple[list[WriteViolation], str]:
     """What a step is blamed for by its guard, and where that is now."""
-    from fanfold.workspace.snapshots.changes import Violation
+    from fanfold.workspace.snapshots.changes import WriteViolation
 
     found = guard.settle(_is_confined)
-    rows = [Violation(path, "protected") for path in (*found.moved, *found.changed)]
+    rows = [WriteViolation(path, "protected") for path in (*found.moved, *found.changed)]
     return rows, _where(found)
 
 
@@ -49,7 +49,7 @@ def clear(guard: Guard, session: str) -> None:
         _log.warning("%s made %s; %s", session, ", ".join(row.path for row in rows), where)
 
 
-def _where(found: Found) -> str:
+def _where(found: GuardFindings) -> str:
     if not found.moved:
         return ""
     return f"{', '.join(found.moved)} did not stay in the project and is in {found.folder} now"

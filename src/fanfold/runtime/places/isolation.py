@@ -34,7 +34,7 @@ from fanfold.sessions.insist import insist
 if TYPE_CHECKING:
     from fanfold.workspace.merges.disputes import Dispute
     from fanfold.workspace.merges.results import Merged
-    from fanfold.workspace.snapshots.changes import Found
+    from fanfold.workspace.snapshots.changes import FoundChanges
     from fanfold.workspace.snapshots.children import Child
     from fanfold.workspace.workspaces import Workspaces
 
@@ -59,7 +59,7 @@ class Place:
         """What an earlier execution of the step said when it had done its work."""
         self.merged: Merged | None = None
         """What was merged by an earlier execution, where the snapshot itself is lost."""
-        self.found: Found | None = None
+        self.found: FoundChanges | None = None
         """What was in it when it was merged, also of files that the project ignores."""
         self.rounds: list[Place] = []
         """Where its conflicts are settled."""

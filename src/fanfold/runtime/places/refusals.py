@@ -9,7 +9,7 @@ from fanfold.kernel.events import Failure
 from fanfold.kernel.nodes import Node
 
 if TYPE_CHECKING:
-    from fanfold.workspace.snapshots.changes import Found, Violation
+    from fanfold.workspace.snapshots.changes import FoundChanges, WriteViolation
 
 MAX_NAMED = 20
 WHY = {
@@ -47,7 +47,7 @@ def told(what: str, rows: Any) -> dict[str, Any]:
     return {"what": what, "paths": [msgspec.to_builtins(row) for row in rows[:MAX_NAMED]], "count": len(rows)}
 
 
-def violated(node: Node, rows: Sequence[Violation], rest: str = "nothing of it was merged") -> Failure:
+def violated(node: Node, rows: Sequence[WriteViolation], rest: str = "nothing of it was merged") -> Failure:
     """The failure of a step that changed what it may not: each path with the reason, and what helps."""
     reasons = {row.why for row in rows}
     usual = reasons == {"outside_write_set"}  # then the hint says it all
@@ -69,7 +69,7 @@ def refusal(
     return Failure(kind, f"workspace.{kind}", message, hint, retryable=kind == "conflict", step=node.path)
 
 
-def ignored_hint(found: Found | None, paths: list[str]) -> str:
+def ignored_hint(found: FoundChanges | None, paths: list[str]) -> str:
     """What helps where a step made a file anew that was there and that it could not see."""
     asked = found.asked if found is not None else frozenset()
     named = [path for path in paths if path in asked]

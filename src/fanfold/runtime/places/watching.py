@@ -25,8 +25,8 @@ from fanfold.sessions.insist import insist
 
 if TYPE_CHECKING:
     from fanfold.workspace.guard import Guard
-    from fanfold.workspace.shared import Watch
-    from fanfold.workspace.snapshots.changes import Violation
+    from fanfold.workspace.shared import WorkspaceWatch
+    from fanfold.workspace.snapshots.changes import WriteViolation
     from fanfold.workspace.workspaces import Workspaces
 
 _THERE = "it works in the project itself, so these changes are there"
@@ -43,7 +43,7 @@ class Writer(Protocol):
 class Seen:
     """What a watched step is blamed for. `alone`: nobody else can have done it. `rest`: where it is now."""
 
-    def __init__(self, strays: list[Violation], alone: bool, rest: str = "") -> None:
+    def __init__(self, strays: list[WriteViolation], alone: bool, rest: str = "") -> None:
         self.strays = strays
         self.alone = alone
         self.rest = rest or _THERE
@@ -54,7 +54,7 @@ class _Watched:
         self.own = own
         self.beside = beside
         self.alone = alone
-        self.watch: Watch | None = None
+        self.watch: WorkspaceWatch | None = None
         self.guard: Guard | None = None
 
 
@@ -115,7 +115,7 @@ class Watching:
             clear(watched.guard, session)  # finds nothing where the step came to its end
 
 
-def _strays(watched: _Watched, watch: Watch) -> tuple[list[Violation], bool]:
+def _strays(watched: _Watched, watch: WorkspaceWatch) -> tuple[list[WriteViolation], bool]:
     """What nobody else is known to have changed, and whether all that others merged is known."""
     found = watch.violations(watched.own)
     strays = [one for one in found if not any(matches(claimed, one.path) for claimed in watched.beside)]

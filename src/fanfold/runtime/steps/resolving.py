@@ -32,7 +32,7 @@ from fanfold.text.excerpts import shorten
 
 if TYPE_CHECKING:
     from fanfold.workspace.merges.disputes import Dispute
-    from fanfold.workspace.merges.merge import Conflict
+    from fanfold.workspace.merges.merge import MergeConflict
     from fanfold.workspace.merges.results import Merged
 
 MAX_TASK_CHARS = 20_000
@@ -184,7 +184,7 @@ def prompt_for(task: str, dispute: Dispute, write_set: tuple[str, ...]) -> str:
     return "\n".join(lines)
 
 
-def _describe(conflict: Conflict, dispute: Dispute) -> str:
+def _describe(conflict: MergeConflict, dispute: Dispute) -> str:
     if conflict.path in dispute.marked:
         return "changed on both sides; it holds both versions between markers"
     beside = dispute.beside.get(conflict.path)

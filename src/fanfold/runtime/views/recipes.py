@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from msgspec import UNSET, Struct, UnsetType, field
 
 from fanfold.kernel.plan import JSON, GroupAction, Input, Limits, Plan, Step
-from fanfold.recipe.library import Entry
+from fanfold.recipe.library import ListedRecipe
 from fanfold.recipe.types.agent import AgentBody
 from fanfold.recipe.types.body import find_body
 from fanfold.text.diagnostics import Diagnostic
@@ -82,7 +82,7 @@ class EditorSetUp(Struct, frozen=True, kw_only=True):
     note: str = ""
 
 
-def recipe_row(entry: Entry) -> RecipeRow:
+def recipe_row(entry: ListedRecipe) -> RecipeRow:
     return RecipeRow(
         entry.name, entry.version, entry.description, entry.origin, entry.file, tuple(entry.warnings)
     )

@@ -14,7 +14,7 @@ from fanfold.text.diagnostics import Diagnostic, Source, Span, lines_of
 from fanfold.text.report import Report
 from fanfold.text.trees.scalars import character_map, resolve
 from fanfold.text.trees.tree import Mapping, Node, Scalar
-from fanfold.text.trees.yaml import Format, decode, parse_yaml
+from fanfold.text.trees.yaml import TextFormat, decode, parse_yaml
 
 MAX_KEYS = 100
 _KEY = re.compile(r"([A-Za-z_][\w-]*)[ \t]*:(?:[ \t]+|$)")
@@ -33,7 +33,7 @@ class FrontMatter(NamedTuple):
     """By key: why its value could only be taken as text."""
 
 
-def parse_front_matter(data: bytes, file: str, form: Format) -> FrontMatter:
+def parse_front_matter(data: bytes, file: str, form: TextFormat) -> FrontMatter:
     """Read one file.
 
     >>> found = parse_front_matter(b"---\\ntools: [Read, Grep]\\n---\\nLook.", "a.md", Format(name="role"))
@@ -103,7 +103,7 @@ def _chunks(source: Source, start: int, end: int, report: Report) -> list[tuple[
     return list(found.values())
 
 
-def _value(source: Source, key: Scalar, span: Span, form: Format) -> Node | Diagnostic:
+def _value(source: Source, key: Scalar, span: Span, form: TextFormat) -> Node | Diagnostic:
     """The value of one key: what is text to a person is text, anything else is YAML."""
     rest = source.text[key.end + 1 : span[1]].lstrip(" \t")
     structured = rest.startswith(_STRUCTURED) and not rest.startswith("{{")
@@ -115,7 +115,7 @@ def _value(source: Source, key: Scalar, span: Span, form: Format) -> Node | Diag
     return read
 
 
-def _read(source: Source, span: Span, form: Format) -> Mapping | Diagnostic:
+def _read(source: Source, span: Span, form: TextFormat) -> Mapping | Diagnostic:
     """A part of the file as YAML, at its place: what stands before it is blanked."""
     written = source.text[span[0] : span[1]]
     if not written.strip():

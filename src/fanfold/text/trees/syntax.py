@@ -29,7 +29,7 @@ class Complaint(Struct, frozen=True):
     help: str
 
 
-class _Entry(Struct, frozen=True):
+class _Rewording(Struct, frozen=True):
     problem: str
     message: str
     help: str = ""
@@ -37,37 +37,45 @@ class _Entry(Struct, frozen=True):
 
 
 _TABLE = (
-    _Entry(
+    _Rewording(
         "mapping values are not allowed",
         'a ": " is not possible here',
         "quote text that contains a colon followed by a space, or check the indentation",
     ),
-    _Entry("found unexpected end of stream", "this quoted text never ends", "close the quote", True),
-    _Entry("found unexpected document indicator", "this quoted text never ends", "close the quote", True),
-    _Entry("could not find expected ':'", "this line is not a key with a value", 'write "key: value"', True),
-    _Entry("did not find expected ',' or ']'", 'the list that opens on line {line} needs "," or "]" here'),
-    _Entry("did not find expected ',' or '}'", 'the mapping that opens on line {line} needs "," or "}" here'),
-    _Entry(
+    _Rewording("found unexpected end of stream", "this quoted text never ends", "close the quote", True),
+    _Rewording("found unexpected document indicator", "this quoted text never ends", "close the quote", True),
+    _Rewording(
+        "could not find expected ':'", "this line is not a key with a value", 'write "key: value"', True
+    ),
+    _Rewording(
+        "did not find expected ',' or ']'", 'the list that opens on line {line} needs "," or "]" here'
+    ),
+    _Rewording(
+        "did not find expected ',' or '}'", 'the mapping that opens on line {line} needs "," or "}" here'
+    ),
+    _Rewording(
         "did not find expected '-' indicator",
         'a list item that starts with "- " was expected here',
         "check the indentation",
     ),
-    _Entry("did not find expected key", "a key was expected here", "check the indentation and the quotes"),
-    _Entry("did not find expected node content", "a value was expected here"),
-    _Entry(
+    _Rewording(
+        "did not find expected key", "a key was expected here", "check the indentation and the quotes"
+    ),
+    _Rewording("did not find expected node content", "a value was expected here"),
+    _Rewording(
         "found unknown escape character",
         "double quotes do not know this escape",
         "write \\\\ for a backslash, or use single quotes",
     ),
-    _Entry("did not find expected hexdecimal number", "this escape needs more hexadecimal digits"),
-    _Entry("block sequence entries are not allowed", 'a list item is not possible here, after "key:"'),
-    _Entry("block mapping keys are not allowed", "a key is not possible here"),
-    _Entry("did not find expected <document start>", "only one document is allowed"),
-    _Entry("did not find expected comment or line break", "only a comment may follow | or > on its line"),
-    _Entry(
+    _Rewording("did not find expected hexdecimal number", "this escape needs more hexadecimal digits"),
+    _Rewording("block sequence entries are not allowed", 'a list item is not possible here, after "key:"'),
+    _Rewording("block mapping keys are not allowed", "a key is not possible here"),
+    _Rewording("did not find expected <document start>", "only one document is allowed"),
+    _Rewording("did not find expected comment or line break", "only a comment may follow | or > on its line"),
+    _Rewording(
         "did not find expected alphabetic", "a name must follow & or *", "quote text that begins with & or *"
     ),
-    _Entry("found undefined tag handle", "this tag is not known", "quote text that begins with !", True),
+    _Rewording("found undefined tag handle", "this tag is not known", "quote text that begins with !", True),
 )
 
 

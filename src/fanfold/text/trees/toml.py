@@ -14,7 +14,7 @@ from fanfold.text.diagnostics import Source, Span
 from fanfold.text.report import Report
 from fanfold.text.trees.scalars import INT_MAX, INT_MIN
 from fanfold.text.trees.tree import Mapping, Node, Scalar, Sequence
-from fanfold.text.trees.yaml import Format, decode
+from fanfold.text.trees.yaml import TextFormat, decode
 
 _BLANK = re.compile(r"(?:[ \t\r\n]|#[^\n]*)*")
 _INDENT = re.compile(r"[ \t]*")
@@ -59,7 +59,7 @@ class _Array:
 _Part: TypeAlias = _Leaf | _Table | _Array
 
 
-def parse_toml(data: bytes, file: str, form: Format) -> tuple[Mapping | None, Source, Report]:
+def parse_toml(data: bytes, file: str, form: TextFormat) -> tuple[Mapping | None, Source, Report]:
     """Read one file. The tree is None when the text is no TOML.
 
     >>> tree, source, report = parse_toml(b"[a]\\nb = [1, 'x']", "a.toml", Format(name="role"))
@@ -74,7 +74,7 @@ def parse_toml(data: bytes, file: str, form: Format) -> tuple[Mapping | None, So
         return None, source, report
     try:
         values = tomllib.loads(source.text)
-        table = _Walk(source.text, form.max_depth).document()
+        table = _TomlWalk(source.text, form.max_depth).document()
     except tomllib.TOMLDecodeError as error:
         report.error(".syntax", *_told(error, source))
         return None, source, report
@@ -99,7 +99,7 @@ def _told(error: ValueError, source: Source) -> tuple[str, Source, Span]:
     return f"this is no TOML: {_PLACE.sub('', message)}", source, (at, at + 1)
 
 
-class _Walk:
+class _TomlWalk:
     """Finds the places of everything in a text that is known to be TOML."""
 
     def __init__(self, text: str, max_depth: int) -> None:

@@ -45,7 +45,7 @@ _PAIR = re.compile(rb"((?<!\\)(?:\\\\)*)\\u([dD][89abAB][0-9a-fA-F]{2})\\u([dD][
 _PROPERTY = re.compile(r"([&!])[^\s,\[\]{}]*(?:\s|#[^\r\n]*(?=[\r\n]))*")
 
 
-class Format(Struct, frozen=True, kw_only=True):
+class TextFormat(Struct, frozen=True, kw_only=True):
     """What a kind of file is called in codes and messages, and how much of it is read."""
 
     name: str
@@ -63,10 +63,10 @@ class Format(Struct, frozen=True, kw_only=True):
     """What to do when there is too much of it."""
 
 
-RECIPE = Format(
+RECIPE = TextFormat(
     name="recipe", begin_with="begin with name: and steps:", too_large="move long texts to roles or files"
 )
-BUILT_RECIPE = Format(
+BUILT_RECIPE = TextFormat(
     name="recipe",
     max_bytes=2**40,
     max_depth=200,  # beyond it Python's own stack would decide
@@ -81,7 +81,7 @@ class _Stop(BaseException):
     """Composing cannot go on; the reason is in the report. A signal, not an error."""
 
 
-def parse_yaml(data: bytes, file: str, form: Format = RECIPE) -> tuple[Node | None, Source, Report]:
+def parse_yaml(data: bytes, file: str, form: TextFormat = RECIPE) -> tuple[Node | None, Source, Report]:
     """Read one file. The tree is None when the text could not be read to its end.
 
     >>> tree, source, report = parse_yaml(b"name: hello", "hello.yaml")
@@ -117,7 +117,7 @@ def _joined(high: bytes, low: bytes) -> int:
     return 0x10000 + ((int(high, 16) - 0xD800) << 10) + (int(low, 16) - 0xDC00)
 
 
-def decode(data: bytes, file: str, form: Format, report: Report) -> Source:
+def decode(data: bytes, file: str, form: TextFormat, report: Report) -> Source:
     """The text of the file; anything that is not clean UTF-8 is reported."""
     if len(data) > form.max_bytes:
         source = Source(data[: form.max_bytes].decode("utf-8", "replace"), file)
@@ -167,7 +167,7 @@ def _report_character(char: str, span: Span, data: bytes, source: Source, report
 class _Composer:
     """Builds the tree of one document from libyaml's events."""
 
-    def __init__(self, data: bytes, source: Source, report: Report, form: Format) -> None:
+    def __init__(self, data: bytes, source: Source, report: Report, form: TextFormat) -> None:
         import yaml
         from yaml import events
         from yaml._yaml import CParser

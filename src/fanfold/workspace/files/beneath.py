@@ -85,7 +85,7 @@ def names_of(path: str) -> list[str]:
     return names
 
 
-class _Walk:
+class _PathWalk:
     """One walk down from the top; holds a handle of every folder on the way."""
 
     def __init__(self, top: str, path: str, before_making: Callable[[str], None] | None) -> None:
@@ -173,7 +173,7 @@ def resolve(
     """
     names = names_of(path)
     try:
-        walk = _Walk(top, path, before_making)
+        walk = _PathWalk(top, path, before_making)
     except OSError as error:
         raise PathProblem("gone", top, f": the workspace is gone: {error.strerror}") from None
     try:

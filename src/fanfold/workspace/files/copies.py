@@ -17,7 +17,7 @@ from pathlib import Path
 
 from fanfold.errors import WorldError
 from fanfold.workspace.files import syscalls
-from fanfold.workspace.files.manifest import Entry
+from fanfold.workspace.files.manifest import FileEntry
 
 CHUNK = 1024 * 1024
 MAX_TRIES = 5
@@ -34,7 +34,7 @@ class Copier:
         """Whether files could be cloned; None until one was tried."""
         self._mask = umask()
 
-    def copy(self, source: int, name: str, target: int, path: str) -> Entry | None:
+    def copy(self, source: int, name: str, target: int, path: str) -> FileEntry | None:
         """Copy a file or link of that name; its entry in the source, None when it is gone."""
         for _ in range(MAX_TRIES):
             try:
@@ -57,8 +57,8 @@ class Copier:
                 after = os.fstat(handle)
             finally:
                 os.close(handle)
-            entry = Entry.of(after)
-            if entry == Entry.of(before):
+            entry = FileEntry.of(after)
+            if entry == FileEntry.of(before):
                 return entry
             os.unlink(name, dir_fd=target)
         hint = "wait until the program that writes it is done"
@@ -98,10 +98,10 @@ class Copier:
         return self.clones
 
 
-def _copy_link(source: int, name: str, target: int) -> Entry | None:
+def _copy_link(source: int, name: str, target: int) -> FileEntry | None:
     try:
         os.symlink(os.readlink(name, dir_fd=source), name, dir_fd=target)
-        return Entry.of(os.stat(name, dir_fd=source, follow_symlinks=False))
+        return FileEntry.of(os.stat(name, dir_fd=source, follow_symlinks=False))
     except OSError as error:
         if error.errno in (errno.EINVAL, errno.ENOENT):
             return None  # no longer a link

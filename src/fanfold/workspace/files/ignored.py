@@ -23,7 +23,7 @@ from fanfold.errors import WorldError
 from fanfold.trust.repository import Repository, find_repository
 from fanfold.workspace.files import git
 from fanfold.workspace.files.layout import write_whole
-from fanfold.workspace.files.manifest import Entry
+from fanfold.workspace.files.manifest import FileEntry
 
 DEPENDENCIES = frozenset(
     "node_modules bower_components .venv venv .tox .nox .eggs .bundle .terraform".split()
@@ -45,7 +45,7 @@ MAX_NESTING = 8
 MAX_EXCLUDE_BYTES = 1024 * 1024
 
 
-class Belonging:
+class GitView:
     """What git says of one project at one moment."""
 
     def __init__(self) -> None:
@@ -87,9 +87,9 @@ class Ignoring:
         if patterns != _read(own):
             write_whole(own, patterns)
 
-    def ask(self) -> Belonging:
+    def ask(self) -> GitView:
         """Everything that belongs to the project, with what lies in the repositories inside."""
-        found = Belonging()
+        found = GitView()
         repository = self._repository()
         todo = [("", 0)]
         while todo:
@@ -102,7 +102,7 @@ class Ignoring:
             _add_folders(path, found.folders)
         return found
 
-    def _list(self, prefix: str, repository: Repository | None, found: Belonging) -> list[str]:
+    def _list(self, prefix: str, repository: Repository | None, found: GitView) -> list[str]:
         """Add what belongs to one tree; the repositories inside it."""
         skipped = [f"--exclude={name}/" for name in sorted(DEPENDENCIES | CACHES)]
         others = self._command(repository, prefix, ["ls-files", "-z", "-o", "--exclude-standard", *skipped])
@@ -120,7 +120,7 @@ class Ignoring:
                     found.others.add(path)
         return inner
 
-    def _tracked(self, repository: Repository | None, prefix: str, found: Belonging) -> list[str]:
+    def _tracked(self, repository: Repository | None, prefix: str, found: GitView) -> list[str]:
         """Add what the index names; the submodules among it."""
         if repository is None:
             return []
@@ -173,7 +173,7 @@ class Ignoring:
         _, said = git.run(ask, self._environment(repository), stdin=names, ok=(0, 1, 128))
         return {prefix + os.fsdecode(name) for name in said.split(b"\0")[:-1]}
 
-    def sources(self) -> dict[str, Entry | None]:
+    def sources(self) -> dict[str, FileEntry | None]:
         """The files outside the tree that decide about ignoring, as they are now."""
         configured = os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")
         repository = find_repository(self._project)
@@ -225,10 +225,10 @@ def _read(file: Path) -> bytes:
         return opened.read(MAX_EXCLUDE_BYTES) if stat.S_ISREG(os.fstat(handle).st_mode) else b""
 
 
-def _entry(file: str) -> Entry | None:
+def _entry(file: str) -> FileEntry | None:
     try:
         status = os.stat(file)
     except OSError:
         return None
     # Git rewrites nothing here without changing size or times; a folder's own times change with its files.
-    return Entry(status.st_mode, 0, 0, 0, 0) if os.path.isdir(file) else Entry.of(status)
+    return FileEntry(status.st_mode, 0, 0, 0, 0) if os.path.isdir(file) else FileEntry.of(status)

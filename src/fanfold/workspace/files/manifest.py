@@ -25,7 +25,7 @@ GRAIN_NS = 20_000_000
 """Twice the coarsest tick of a clock that file systems stamp times with."""
 
 
-class Entry(NamedTuple):
+class FileEntry(NamedTuple):
     """A regular file or a link."""
 
     mode: int
@@ -35,7 +35,7 @@ class Entry(NamedTuple):
     inode: int
 
     @classmethod
-    def of(cls, status: os.stat_result) -> Entry:
+    def of(cls, status: os.stat_result) -> FileEntry:
         return cls(status.st_mode, status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino)
 
     @property
@@ -61,16 +61,16 @@ class Manifest:
     __slots__ = ("files", "folders", "left_out", "points", "rules", "taken_ns")
 
     def __init__(self) -> None:
-        self.files: dict[str, Entry] = {}
+        self.files: dict[str, FileEntry] = {}
         self.folders: set[str] = set()
         self.left_out: set[str] = set()
         self.points: dict[str, bool] = {}
         """`.git`, `.fanfold` and dependency folders: an empty place each, True for a folder."""
-        self.rules: dict[str, Entry | None] = {}
+        self.rules: dict[str, FileEntry | None] = {}
         """What decides about ignoring: those files as they were."""
         self.taken_ns = 0
 
-    def settled(self, entry: Entry) -> bool:
+    def settled(self, entry: FileEntry) -> bool:
         """Whether the entry was old enough when the manifest was taken to be told from a later write."""
         return entry.ctime_ns < self.taken_ns - GRAIN_NS
 
@@ -79,13 +79,13 @@ class _Stored(msgspec.Struct, array_like=True):
     boot: str
     taken_ns: int
     names: bytes
-    entries: list[Entry]
+    entries: list[FileEntry]
     folders: bytes
     left_out: bytes
     points: bytes
     point_folders: list[bool]
     rule_names: bytes
-    rules: list[Entry | None]
+    rules: list[FileEntry | None]
 
 
 def encode(manifest: Manifest) -> bytes:
@@ -122,7 +122,7 @@ def decode(data: bytes, where: Path) -> tuple[Manifest, bool]:
     return manifest, stored.boot == boot_id()
 
 
-def _join(names: dict[str, bool] | dict[str, Entry] | dict[str, Entry | None] | set[str]) -> bytes:
+def _join(names: dict[str, bool] | dict[str, FileEntry] | dict[str, FileEntry | None] | set[str]) -> bytes:
     return os.fsencode("\0".join(names))
 
 

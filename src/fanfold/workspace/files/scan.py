@@ -20,15 +20,15 @@ import msgspec
 from fanfold.errors import WorldError
 from fanfold.kernel.sets.protected import plain_name
 from fanfold.workspace.files.beneath import PathProblem, open_folder, open_top
-from fanfold.workspace.files.ignored import CACHES, DEPENDENCIES, MARKS, Belonging, Ignoring, is_built
+from fanfold.workspace.files.ignored import CACHES, DEPENDENCIES, MARKS, GitView, Ignoring, is_built
 from fanfold.workspace.files.layout import OWN_FOLDER
-from fanfold.workspace.files.manifest import GRAIN_NS, Entry, Manifest
+from fanfold.workspace.files.manifest import GRAIN_NS, FileEntry, Manifest
 
 _MARKED = frozenset(MARKS)
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
-class Limits(msgspec.Struct, frozen=True):
+class SnapshotLimits(msgspec.Struct, frozen=True):
     """How large a snapshot may be."""
 
     max_files: int = 200_000
@@ -76,7 +76,7 @@ class _Remembered:
 class _Asked:
     """Decides by what git said; folders that git does not mention are doubtful."""
 
-    def __init__(self, belonging: Belonging, in_git: bool) -> None:
+    def __init__(self, belonging: GitView, in_git: bool) -> None:
         self._belonging = belonging
         self._in_git = in_git
         self.allowed: set[str] = set()
@@ -97,8 +97,8 @@ class _Asked:
         return "leave"
 
 
-class _Walk:
-    def __init__(self, rules: _Rules, limits: Limits, tracked: set[str]) -> None:
+class _ScanWalk:
+    def __init__(self, rules: _Rules, limits: SnapshotLimits, tracked: set[str]) -> None:
         self.found = Manifest()
         self.found.taken_ns = time.time_ns()
         self._rules = rules
@@ -240,12 +240,14 @@ def is_still(top: int, known: Manifest, ignoring: Ignoring) -> bool:
         return False  # something moved while we looked; the careful walk will say what
 
 
-def scan_known(top: int, known: Manifest, ignoring: Ignoring, limits: Limits) -> Manifest | None:
+def scan_known(top: int, known: Manifest, ignoring: Ignoring, limits: SnapshotLimits) -> Manifest | None:
     """The tree as it is now, by the names a manifest knows; None when git has to be asked."""
     outside = ignoring.sources()
     if any(known.rules.get(name) != entry for name, entry in outside.items()):
         return None
-    walk = _Walk(_Remembered(known), limits, {path for path in known.files if path.endswith(tuple(_MARKED))})
+    walk = _ScanWalk(
+        _Remembered(known), limits, {path for path in known.files if path.endswith(tuple(_MARKED))}
+    )
     try:
         walk.folder(top, "", 0)
     except UnknownName:
@@ -254,12 +256,12 @@ def scan_known(top: int, known: Manifest, ignoring: Ignoring, limits: Limits) ->
     return walk.found if walk.found.rules == known.rules else None
 
 
-def scan_asking(top: int, ignoring: Ignoring, limits: Limits) -> Manifest:
+def scan_asking(top: int, ignoring: Ignoring, limits: SnapshotLimits) -> Manifest:
     """The tree as it is now, with git asked what belongs to it."""
     outside = ignoring.sources()
     belonging = ignoring.ask()
     rules = _Asked(belonging, ignoring.has_git())
-    walk = _Walk(rules, limits, belonging.tracked)
+    walk = _ScanWalk(rules, limits, belonging.tracked)
     walk.folder(top, "", 0)
     while rules.doubtful:
         asked, rules.doubtful = rules.doubtful, []
@@ -275,7 +277,7 @@ def scan_asking(top: int, ignoring: Ignoring, limits: Limits) -> Manifest:
     return walk.found
 
 
-def look(folder: Path, known: Manifest | None, ignoring: Ignoring, limits: Limits) -> Manifest:
+def look(folder: Path, known: Manifest | None, ignoring: Ignoring, limits: SnapshotLimits) -> Manifest:
     """A tree as it is now, by the names a manifest knows where they are enough."""
     top = open_top(folder)
     try:
@@ -285,7 +287,7 @@ def look(folder: Path, known: Manifest | None, ignoring: Ignoring, limits: Limit
         os.close(top)
 
 
-def _walk_into(walk: _Walk, top: int, path: str) -> None:
+def _walk_into(walk: _ScanWalk, top: int, path: str) -> None:
     try:
         handle = open_folder(top, path)
     except (FileNotFoundError, PathProblem):
@@ -297,9 +299,9 @@ def _walk_into(walk: _Walk, top: int, path: str) -> None:
         os.close(handle)
 
 
-def _entry_of(entry: os.DirEntry[str]) -> Entry | None:
+def _entry_of(entry: os.DirEntry[str]) -> FileEntry | None:
     try:
-        return Entry.of(entry.stat(follow_symlinks=False))
+        return FileEntry.of(entry.stat(follow_symlinks=False))
     except FileNotFoundError:
         return None
 

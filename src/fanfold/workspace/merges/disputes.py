@@ -23,8 +23,8 @@ import msgspec
 from fanfold.errors import WorldError
 from fanfold.workspace.files.beneath import PathProblem, open_folder, open_top, spot_beneath
 from fanfold.workspace.files.copies import umask
-from fanfold.workspace.merges.merge import Conflict, gather, read_conflicts
-from fanfold.workspace.merges.objects import Objects, State
+from fanfold.workspace.merges.merge import MergeConflict, gather, read_conflicts
+from fanfold.workspace.merges.objects import FileState, Objects
 from fanfold.workspace.merges.revision import Revision, StoredContent, TreeContent, revise, state_at
 from fanfold.workspace.snapshots.bases import Base
 from fanfold.workspace.snapshots.children import Child
@@ -39,14 +39,14 @@ _FILES = (0o100644, 0o100755)
 class Dispute(msgspec.Struct, frozen=True):
     """What was laid out: empty when the changes go together after all."""
 
-    conflicts: tuple[Conflict, ...] = ()
+    conflicts: tuple[MergeConflict, ...] = ()
     marked: tuple[str, ...] = ()
     """Files that hold both versions between markers."""
     beside: dict[str, str] = {}
     """Path to the file that holds the step's version of it."""
 
 
-def can_be_settled(conflicts: tuple[Conflict, ...]) -> bool:
+def can_be_settled(conflicts: tuple[MergeConflict, ...]) -> bool:
     """Whether somebody who edits files can settle all of these."""
     return all(conflict.why.removeprefix("CONFLICT ") in _CAN for conflict in conflicts)
 
@@ -108,7 +108,7 @@ def unsettled(child: Child, dispute: Dispute, objects: Objects) -> list[str]:
 
 def _moved(
     before: Base, after: Base, revision: Revision, base: int, now: int
-) -> dict[str, tuple[State | None, State | None]]:
+) -> dict[str, tuple[FileState | None, FileState | None]]:
     """What differs between two bases, and what the revision touches."""
     was, is_now = before.manifest, after.manifest
     paths = {file.path for file in revision.files}
@@ -121,8 +121,8 @@ def _moved(
 
 
 def _merge(
-    base: dict[str, State], ours: dict[str, State], theirs: dict[str, State], objects: Objects
-) -> tuple[tuple[Conflict, ...], dict[str, State], tuple[str, str, str]]:
+    base: dict[str, FileState], ours: dict[str, FileState], theirs: dict[str, FileState], objects: Objects
+) -> tuple[tuple[MergeConflict, ...], dict[str, FileState], tuple[str, str, str]]:
     """Conflicts, what git leaves in the tree, and the names by which markers call the three sides."""
     root = objects.put_commit(objects.put_tree(base))
     sides = [objects.put_commit(objects.put_tree(side), (root,)) for side in (ours, theirs)]
@@ -134,7 +134,7 @@ def _merge(
 
 
 def _put_the_rest(
-    place: int, ours: dict[str, State], result: dict[str, State], disputed: set[str], objects: Objects
+    place: int, ours: dict[str, FileState], result: dict[str, FileState], disputed: set[str], objects: Objects
 ) -> None:
     """What goes together with the parent as it is."""
     changed = [path for path in ours.keys() | result.keys() if ours.get(path) != result.get(path)]
@@ -145,8 +145,8 @@ def _put_the_rest(
 
 def _put_disputed(
     place: int,
-    conflicts: tuple[Conflict, ...],
-    result: dict[str, State],
+    conflicts: tuple[MergeConflict, ...],
+    result: dict[str, FileState],
     labels: tuple[str, str, str],
     objects: Objects,
 ) -> Dispute:
@@ -158,13 +158,13 @@ def _put_disputed(
         texts = ours is not None and theirs is not None and ours.mode in _FILES and theirs.mode in _FILES
         if texts and left is not None and left.oid not in (ours and ours.oid, theirs and theirs.oid):
             data = _relabel(objects.get(left.oid), labels)
-            _put(place, conflict.path, State(left.mode, objects.put("blob", data)), objects)
+            _put(place, conflict.path, FileState(left.mode, objects.put("blob", data)), objects)
             marked.append(conflict.path)
         elif theirs is not None:
             name = _free_name(place, f"{conflict.path}.theirs")
             # A link is shown as the text it holds: laid as one it could lead anywhere.
             mode = theirs.mode if theirs.mode in _FILES else _FILES[0]
-            _put(place, name, State(mode, theirs.oid), objects)
+            _put(place, name, FileState(mode, theirs.oid), objects)
             beside[conflict.path] = name
     return Dispute(conflicts, tuple(marked), beside)
 
@@ -182,11 +182,11 @@ def _relabel(data: bytes, labels: tuple[str, str, str]) -> bytes:
     return re.sub(short, named, data, flags=re.MULTILINE)
 
 
-def _state(side: str | None) -> State | None:
+def _state(side: str | None) -> FileState | None:
     if side is None:
         return None
     mode, _, oid = side.partition(" ")
-    return State(int(mode, 8), oid)
+    return FileState(int(mode, 8), oid)
 
 
 def _free_name(place: int, wanted: str) -> str:
@@ -205,7 +205,7 @@ def _is_taken(place: int, path: str) -> bool:
         return False
 
 
-def _put(place: int, path: str, state: State | None, objects: Objects) -> None:
+def _put(place: int, path: str, state: FileState | None, objects: Objects) -> None:
     """Have this state at a path of the child, or nothing."""
     folder, _, name = path.rpartition("/")
     if state is None:

@@ -31,21 +31,21 @@ from fanfold.workspace.files.beneath import PathProblem, Spot, open_folder, open
 from fanfold.workspace.files.copies import umask
 from fanfold.workspace.files.layout import Layout, sync_folder, write_whole
 from fanfold.workspace.merges.arrivals import Arrivals
-from fanfold.workspace.merges.objects import State
+from fanfold.workspace.merges.objects import FileState
 from fanfold.workspace.merges.revision import Content, Revised, state_at
 from fanfold.workspace.merges.staging import dress, is_folder, manner_of, sync_staged
 
 _CANNOT = (errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP, errno.EPERM)
 
 
-class Operation(msgspec.Struct, array_like=True, frozen=True):
+class MergeOperation(msgspec.Struct, array_like=True, frozen=True):
     """One change of the parent."""
 
     kind: Literal["put", "remove", "make_folder", "remove_folder"]
     path: str
     slot: str = ""
-    before: State | None = None
-    after: State | None = None
+    before: FileState | None = None
+    after: FileState | None = None
     inode: int = 0
     """Of the staged file, by which it is known again."""
     manner: tuple[int, int, int] | None = None
@@ -67,7 +67,7 @@ class Moved(Exception):  # a signal: the caller plans anew
         self.path = path
 
 
-class Journal:
+class MergeJournal:
     """Applies operations to one project. Called with the workspace lock held."""
 
     def __init__(self, layout: Layout) -> None:
@@ -139,7 +139,7 @@ class Journal:
     def _recover(self, folder: Path) -> list[str]:
         left: list[str] = []
         try:
-            plan = msgspec.msgpack.decode((folder / "plan").read_bytes(), type=list[Operation])
+            plan = msgspec.msgpack.decode((folder / "plan").read_bytes(), type=list[MergeOperation])
         except FileNotFoundError:
             plan = []  # not begun, or done
         except NotADirectoryError:
@@ -164,29 +164,29 @@ class Journal:
         folders_gone: tuple[str, ...],
         top: int,
         slots: int,
-    ) -> list[Operation]:
-        removals: list[Operation] = []
-        puts: list[Operation] = []
+    ) -> list[MergeOperation]:
+        removals: list[MergeOperation] = []
+        puts: list[MergeOperation] = []
         for number, step in enumerate(steps):
             slot = f"{number}"
             if step.after is None:
-                removals.append(Operation("remove", step.path, slot, step.before))
+                removals.append(MergeOperation("remove", step.path, slot, step.before))
                 continue
             contents[step.path].stage(step.path, step.after, slots, slot)
             inode = dress(slots, slot, step.after, top, step.path)
-            puts.append(Operation("put", step.path, slot, step.before, step.after, inode))
+            puts.append(MergeOperation("put", step.path, slot, step.before, step.after, inode))
         gone = {step.path for step in steps if step.after is None}
         emptied = _ancestors(gone) | set(folders_gone)
         needed = _ancestors(
             {step.path for step in steps if step.after} | {f"{path}/." for path in folders_made}
         )
         leave = [
-            Operation("remove_folder", path, f"f{number}", manner=manner)
+            MergeOperation("remove_folder", path, f"f{number}", manner=manner)
             for number, path in enumerate(sorted(emptied - needed, reverse=True))
             if (manner := manner_of(top, path)) is not None
         ]
         come = [
-            Operation("make_folder", path)
+            MergeOperation("make_folder", path)
             for path in sorted(needed)
             if path in gone or not is_folder(top, path)
         ]
@@ -212,7 +212,7 @@ def _ancestors(paths: set[str]) -> set[str]:
     return found
 
 
-def _sync_parents(top: int, plan: list[Operation]) -> None:
+def _sync_parents(top: int, plan: list[MergeOperation]) -> None:
     for folder in {operation.path.rpartition("/")[0] for operation in plan}:
         try:
             handle = open_folder(top, folder)
@@ -224,7 +224,7 @@ def _sync_parents(top: int, plan: list[Operation]) -> None:
             os.close(handle)
 
 
-def _perform(operation: Operation, top: int, slots: int) -> None:
+def _perform(operation: MergeOperation, top: int, slots: int) -> None:
     try:
         with spot_beneath(top, operation.path) as spot:
             if operation.kind == "put":
@@ -242,7 +242,7 @@ def _perform(operation: Operation, top: int, slots: int) -> None:
         raise Moved(operation.path) from None
 
 
-def _put(operation: Operation, spot: Spot, slots: int) -> None:
+def _put(operation: MergeOperation, spot: Spot, slots: int) -> None:
     if operation.before is None:
         _move(slots, operation.slot, spot.folder, spot.name)
         return
@@ -291,7 +291,7 @@ def _remove_folder(spot: Spot) -> None:
         # What the project ignores is still in it: the folder stays.
 
 
-def _roll_back(plan: list[Operation], top: int, slots: int) -> list[str]:
+def _roll_back(plan: list[MergeOperation], top: int, slots: int) -> list[str]:
     """Undo every operation that was done; the paths that somebody else changed since."""
     left: list[str] = []
     for operation in reversed(plan):
@@ -307,14 +307,14 @@ def _roll_back(plan: list[Operation], top: int, slots: int) -> list[str]:
     return left
 
 
-def _is_done(operation: Operation, slots: int) -> bool:
+def _is_done(operation: MergeOperation, slots: int) -> bool:
     """Whether a file was put or removed, by what is in its slot."""
     if operation.kind == "put":
         return _inode(slots, operation.slot) != operation.inode
     return operation.kind == "remove" and _exists(slots, operation.slot)
 
 
-def _undo(operation: Operation, spot: Spot, top: int, slots: int) -> bool:
+def _undo(operation: MergeOperation, spot: Spot, top: int, slots: int) -> bool:
     here = spot.status()
     if operation.kind == "make_folder":
         try:
@@ -331,7 +331,7 @@ def _undo(operation: Operation, spot: Spot, top: int, slots: int) -> bool:
     return _undo_put(operation, spot, here, top, slots)
 
 
-def _make_again(operation: Operation, spot: Spot, slots: int) -> bool:
+def _make_again(operation: MergeOperation, spot: Spot, slots: int) -> bool:
     """Put a folder back that was removed: made ready elsewhere, it is there as it was, or not at all."""
     mode, user, group = operation.manner or (0o777 & ~umask(), -1, -1)
     try:
@@ -344,7 +344,9 @@ def _make_again(operation: Operation, spot: Spot, slots: int) -> bool:
     return _put_back(slots, operation.slot, spot)
 
 
-def _undo_put(operation: Operation, spot: Spot, here: os.stat_result | None, top: int, slots: int) -> bool:
+def _undo_put(
+    operation: MergeOperation, spot: Spot, here: os.stat_result | None, top: int, slots: int
+) -> bool:
     ours = here is not None and here.st_ino == operation.inode
     if operation.before is None:
         if not ours:

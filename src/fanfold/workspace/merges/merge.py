@@ -19,11 +19,11 @@ import msgspec
 
 from fanfold.errors import BugError
 from fanfold.workspace.files.beneath import PathProblem, spot_beneath
-from fanfold.workspace.merges.objects import Objects, State
+from fanfold.workspace.merges.objects import FileState, Objects
 from fanfold.workspace.merges.revision import Content, Revised, Revision, StoredContent, state_at
 
 
-class Conflict(msgspec.Struct, frozen=True, order=True):
+class MergeConflict(msgspec.Struct, frozen=True, order=True):
     """A path both sides changed in ways that do not go together. A side is `mode hash`, None for nothing."""
 
     path: str
@@ -33,16 +33,16 @@ class Conflict(msgspec.Struct, frozen=True, order=True):
     theirs: str | None = None
 
 
-class Outcome(msgspec.Struct, frozen=True):
+class MergeOutcome(msgspec.Struct, frozen=True):
     """What to do to the parent: for each path what must be there now, and what comes instead."""
 
     steps: tuple[Revised, ...] = ()
-    conflicts: tuple[Conflict, ...] = ()
+    conflicts: tuple[MergeConflict, ...] = ()
     stored: frozenset[str] = frozenset()
     """Paths whose content git made: it is in the store."""
 
 
-def merge_simply(revision: Revision, parent: int) -> Outcome | None:
+def merge_simply(revision: Revision, parent: int) -> MergeOutcome | None:
     """The outcome when the parent did not touch what the revision touches; None when git has to decide."""
     steps: list[Revised] = []
     going = {file.path for file in revision.files if file.after is None}
@@ -57,7 +57,7 @@ def merge_simply(revision: Revision, parent: int) -> Outcome | None:
         if now is None and file.after is not None and _occupied(parent, file.path):
             return None
         steps.append(file)
-    return Outcome(tuple(steps))
+    return MergeOutcome(tuple(steps))
 
 
 def is_in_place(revision: Revision, parent: int) -> bool:
@@ -122,11 +122,11 @@ def _occupied(parent: int, path: str) -> bool:
 def merge_fully(
     revision: Revision,
     content: Content,
-    ours: Mapping[str, tuple[State | None, State | None]],
+    ours: Mapping[str, tuple[FileState | None, FileState | None]],
     objects: Objects,
     in_base: Content,
     in_parent: Content,
-) -> Outcome:
+) -> MergeOutcome:
     """The outcome as git sees it; `ours` is what the parent changed since the base, as (before, now)."""
     return _merge(*gather(revision, content, ours, objects, in_base, in_parent), objects)
 
@@ -134,15 +134,15 @@ def merge_fully(
 def gather(
     revision: Revision,
     content: Content,
-    ours: Mapping[str, tuple[State | None, State | None]],
+    ours: Mapping[str, tuple[FileState | None, FileState | None]],
     objects: Objects,
     in_base: Content,
     in_parent: Content,
-) -> tuple[dict[str, State], dict[str, State], dict[str, State]]:
+) -> tuple[dict[str, FileState], dict[str, FileState], dict[str, FileState]]:
     """Base, parent and revision as three trees of what either side changed; the store has their content."""
-    base: dict[str, State] = {}
-    mine: dict[str, State] = {}
-    theirs: dict[str, State] = {}
+    base: dict[str, FileState] = {}
+    mine: dict[str, FileState] = {}
+    theirs: dict[str, FileState] = {}
     for path, (before, now) in ours.items():
         if before is not None:
             in_base.keep(path, before, objects)
@@ -162,25 +162,28 @@ def gather(
 
 
 def _merge(
-    base: Mapping[str, State], ours: Mapping[str, State], theirs: Mapping[str, State], objects: Objects
-) -> Outcome:
+    base: Mapping[str, FileState],
+    ours: Mapping[str, FileState],
+    theirs: Mapping[str, FileState],
+    objects: Objects,
+) -> MergeOutcome:
     root = objects.put_commit(objects.put_tree(base))
     sides = [objects.put_commit(objects.put_tree(side), (root,)) for side in (ours, theirs)]
     arguments = ["merge-tree", "--write-tree", "-z", "--messages", *sides]
     code, said = objects.git(arguments, ok=(0, 1))
     tree, _, rest = said.partition(b"\0")
     if code == 1:
-        return Outcome(conflicts=read_conflicts(rest))
+        return MergeOutcome(conflicts=read_conflicts(rest))
     result = objects.list_tree(tree.decode())
     steps = [
         Revised(path, ours.get(path), result.get(path))
         for path in sorted(ours.keys() | result.keys())
         if ours.get(path) != result.get(path)
     ]
-    return Outcome(tuple(steps), stored=frozenset(step.path for step in steps))
+    return MergeOutcome(tuple(steps), stored=frozenset(step.path for step in steps))
 
 
-def read_conflicts(said: bytes) -> tuple[Conflict, ...]:
+def read_conflicts(said: bytes) -> tuple[MergeConflict, ...]:
     """Read what `merge-tree -z` says of conflicts: entries by stage, an empty field, then messages."""
     entries, _, messages = said.partition(b"\0\0")
     sides: dict[str, dict[int, str]] = {}
@@ -200,16 +203,16 @@ def read_conflicts(said: bytes) -> tuple[Conflict, ...]:
                 why.setdefault(os.fsdecode(path), kind)
         at += 3 + count
     found = [
-        Conflict(path, why.get(path, "CONFLICT"), by.get(1), by.get(2), by.get(3))
+        MergeConflict(path, why.get(path, "CONFLICT"), by.get(1), by.get(2), by.get(3))
         for path, by in sides.items()
     ]
-    found += [Conflict(path, kind) for path, kind in why.items() if path not in sides]
+    found += [MergeConflict(path, kind) for path, kind in why.items() if path not in sides]
     if not found:
         raise BugError("workspace.merge", f"git reported a conflict and named none: {said[:200]!r}")
     return tuple(sorted(found, key=lambda conflict: conflict.path))
 
 
-def content_of(outcome: Outcome, content: Content, objects: Objects) -> Mapping[str, Content]:
+def content_of(outcome: MergeOutcome, content: Content, objects: Objects) -> Mapping[str, Content]:
     """Where each step's content is to be had."""
     stored = StoredContent(objects)
     return {step.path: stored if step.path in outcome.stored else content for step in outcome.steps}

@@ -36,7 +36,7 @@ _CONFIG = """\
 """
 
 
-class State(NamedTuple):
+class FileState(NamedTuple):
     """What is at a path: git's mode and the hash of the content."""
 
     mode: int
@@ -92,10 +92,10 @@ class Objects:
             raise WorldError("workspace.damaged", f"object {oid} does not hold what its name says")
         return whole.partition(b"\0")[2]
 
-    def put_tree(self, files: Mapping[str, State]) -> str:
+    def put_tree(self, files: Mapping[str, FileState]) -> str:
         """Keep a tree of these files; its hash."""
-        names: dict[str, State] = {}
-        below: dict[str, dict[str, State]] = {}
+        names: dict[str, FileState] = {}
+        below: dict[str, dict[str, FileState]] = {}
         for path, state in files.items():
             first, slash, rest = path.partition("/")
             if slash:
@@ -117,13 +117,13 @@ class Objects:
         lines += [f"{role} fanfold <fanfold@localhost> 0 +0000" for role in ("author", "committer")]
         return self.put("commit", ("\n".join(lines) + "\n\n\n").encode())
 
-    def list_tree(self, oid: str) -> dict[str, State]:
+    def list_tree(self, oid: str) -> dict[str, FileState]:
         """Every file of a tree."""
-        found: dict[str, State] = {}
+        found: dict[str, FileState] = {}
         for record in self.git(["ls-tree", "-r", "-z", oid])[1].split(b"\0")[:-1]:
             facts, _, name = record.partition(b"\t")
             mode, _, blob = facts.split()
-            found[os.fsdecode(name)] = State(int(mode, 8), blob.decode())
+            found[os.fsdecode(name)] = FileState(int(mode, 8), blob.decode())
         return found
 
     def git(self, arguments: list[str], ok: tuple[int, ...] = (0,)) -> tuple[int, bytes]:

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import msgspec
 
-from fanfold.workspace.merges.merge import Conflict
-from fanfold.workspace.snapshots.changes import Change, Violation
+from fanfold.workspace.merges.merge import MergeConflict
+from fanfold.workspace.snapshots.changes import Change, WriteViolation
 
 
 class Merged(msgspec.Struct, frozen=True):
     """What became of a child's changes. Free of violations and conflicts, `auto` put them in place."""
 
     changes: tuple[Change, ...] = ()
-    conflicts: tuple[Conflict, ...] = ()
-    violations: tuple[Violation, ...] = ()
+    conflicts: tuple[MergeConflict, ...] = ()
+    violations: tuple[WriteViolation, ...] = ()
     proposal: str = ""
     applied: tuple[str, ...] = ()
     """The paths of the parent that were written or removed."""

@@ -17,7 +17,7 @@ import msgspec
 from fanfold.errors import WorldError
 from fanfold.workspace.files.beneath import PathProblem, open_folder, spot_beneath
 from fanfold.workspace.files.manifest import git_mode
-from fanfold.workspace.merges.objects import Objects, State, hash_bytes, hash_file
+from fanfold.workspace.merges.objects import FileState, Objects, hash_bytes, hash_file
 from fanfold.workspace.snapshots.changes import Change
 
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -29,8 +29,8 @@ class Revised(msgspec.Struct, frozen=True):
     """One path before and after; None where there is nothing."""
 
     path: str
-    before: State | None
-    after: State | None
+    before: FileState | None
+    after: FileState | None
 
 
 class Revision(msgspec.Struct, frozen=True):
@@ -45,16 +45,16 @@ class Revision(msgspec.Struct, frozen=True):
 class Content(Protocol):
     """Where the bytes of a state are."""
 
-    def stage(self, path: str, state: State, folder: int, name: str, /) -> None:
+    def stage(self, path: str, state: FileState, folder: int, name: str, /) -> None:
         """Write the content as a new file or link into an open folder; raises when it is not that content."""
         ...
 
-    def keep(self, path: str, state: State, objects: Objects, /) -> None:
+    def keep(self, path: str, state: FileState, objects: Objects, /) -> None:
         """See that the store has it."""
         ...
 
 
-def state_at(top: int, path: str) -> State | None:
+def state_at(top: int, path: str) -> FileState | None:
     """What is at a path beneath an open tree; None for nothing, a folder, or something special."""
     try:
         with spot_beneath(top, path) as spot:
@@ -63,12 +63,12 @@ def state_at(top: int, path: str) -> State | None:
                 return None
             if stat.S_ISLNK(status.st_mode):
                 target = os.readlink(spot.name, dir_fd=spot.folder)
-                return State(0o120000, hash_bytes(os.fsencode(target)))
+                return FileState(0o120000, hash_bytes(os.fsencode(target)))
             if not stat.S_ISREG(status.st_mode):
                 return None
             handle = os.open(spot.name, _READ, dir_fd=spot.folder)
             try:
-                return State(git_mode(os.fstat(handle).st_mode), hash_file(handle))
+                return FileState(git_mode(os.fstat(handle).st_mode), hash_file(handle))
             finally:
                 os.close(handle)
     except (FileNotFoundError, PathProblem):
@@ -123,7 +123,7 @@ class TreeContent:
     def __init__(self, tree: int) -> None:
         self._tree = tree
 
-    def stage(self, path: str, state: State, folder: int, name: str) -> None:
+    def stage(self, path: str, state: FileState, folder: int, name: str) -> None:
         with spot_beneath(self._tree, path) as spot:
             if state.mode == 0o120000:
                 target = os.readlink(spot.name, dir_fd=spot.folder)
@@ -144,7 +144,7 @@ class TreeContent:
             finally:
                 os.close(handle)
 
-    def keep(self, path: str, state: State, objects: Objects) -> None:
+    def keep(self, path: str, state: FileState, objects: Objects) -> None:
         with spot_beneath(self._tree, path) as spot:
             if state.mode == 0o120000:
                 kept = objects.put("blob", os.fsencode(os.readlink(spot.name, dir_fd=spot.folder)))
@@ -164,7 +164,7 @@ class StoredContent:
     def __init__(self, objects: Objects) -> None:
         self._objects = objects
 
-    def stage(self, _path: str, state: State, folder: int, name: str) -> None:
+    def stage(self, _path: str, state: FileState, folder: int, name: str) -> None:
         data = self._objects.get(state.oid)
         if state.mode == 0o120000:
             os.symlink(os.fsdecode(data), name, dir_fd=folder)
@@ -175,7 +175,7 @@ class StoredContent:
         finally:
             os.close(made)
 
-    def keep(self, _path: str, state: State, objects: Objects) -> None:
+    def keep(self, _path: str, state: FileState, objects: Objects) -> None:
         objects.get(state.oid)  # it is there already; reading it proves that it is whole
 
 

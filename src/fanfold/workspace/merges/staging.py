@@ -8,7 +8,7 @@ import stat
 from fanfold.workspace.files import syscalls
 from fanfold.workspace.files.beneath import PathProblem, open_folder, spot_beneath
 from fanfold.workspace.files.copies import umask
-from fanfold.workspace.merges.objects import State
+from fanfold.workspace.merges.objects import FileState
 
 FEW = 16
 """Up to so many staged files are forced to disk one by one, more of them together."""
@@ -36,7 +36,7 @@ def manner_of(top: int, path: str) -> tuple[int, int, int] | None:
         os.close(handle)
 
 
-def dress(slots: int, slot: str, state: State, top: int, path: str) -> int:
+def dress(slots: int, slot: str, state: FileState, top: int, path: str) -> int:
     """Give a staged file the mode and owner it will have in the parent; its inode."""
     if state.mode != 0o120000:
         mode, owner = _manner(top, path)

@@ -28,7 +28,7 @@ LAST_CAP = 63
 REFUSED = 126
 
 
-class Refused(Exception):
+class SandboxRefused(Exception):
     """Something of the sandbox could not be put in place."""
 
 
@@ -43,7 +43,7 @@ libc = ctypes.CDLL(None, use_errno=True)
 
 def checked(result: int, what: str) -> int:
     if result < 0:
-        raise Refused(f"{what}: {os.strerror(ctypes.get_errno())}")
+        raise SandboxRefused(f"{what}: {os.strerror(ctypes.get_errno())}")
     return result
 
 
@@ -231,7 +231,7 @@ def main(spec: dict[str, Any], command: list[str]) -> None:
 if __name__ == "__main__":
     try:
         main(json.loads(sys.argv[1]), sys.argv[2:])
-    except Refused as refused:
+    except SandboxRefused as refused:
         sys.stderr.write(f"sandbox: {refused}\n")
     except OSError as error:
         sys.stderr.write(f"sandbox: {error.filename or sys.argv[2:3]}: {error.strerror}\n")

@@ -23,8 +23,8 @@ from fanfold.workspace.files.beneath import PathProblem, open_folder, open_top
 from fanfold.workspace.files.copies import Copier, same_content
 from fanfold.workspace.files.ignored import Ignoring
 from fanfold.workspace.files.layout import Layout, write_whole
-from fanfold.workspace.files.manifest import Entry, Manifest, decode, encode
-from fanfold.workspace.files.scan import Limits, is_still, look, scan_asking, scan_known
+from fanfold.workspace.files.manifest import FileEntry, Manifest, decode, encode
+from fanfold.workspace.files.scan import SnapshotLimits, is_still, look, scan_asking, scan_known
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 COPY_THREADS = 2
@@ -43,7 +43,7 @@ class Base:
 class Bases:
     """The base trees of one project. Every method is called with the workspace lock held."""
 
-    def __init__(self, layout: Layout, ignoring: Ignoring, limits: Limits) -> None:
+    def __init__(self, layout: Layout, ignoring: Ignoring, limits: SnapshotLimits) -> None:
         self._layout = layout
         self._ignoring = ignoring
         self._limits = limits
@@ -220,12 +220,12 @@ def make_folders(tree: int, manifest: Manifest) -> None:
 
 def copy_files(
     source: int, target: int, paths: list[str], copier: Copier
-) -> tuple[dict[str, Entry], list[str]]:
+) -> tuple[dict[str, FileEntry], list[str]]:
     """Copy these paths between two open trees whose folders exist; their entries, and what is gone."""
 
-    def one_folder(group: tuple[str, list[str]]) -> tuple[dict[str, Entry], list[str]]:
+    def one_folder(group: tuple[str, list[str]]) -> tuple[dict[str, FileEntry], list[str]]:
         path, names = group
-        copied: dict[str, Entry] = {}
+        copied: dict[str, FileEntry] = {}
         gone: list[str] = []
         with _Folders(source, path) as here, _Folders(target, path) as there:
             for name in names:
@@ -240,7 +240,7 @@ def copy_files(
         return copied, gone
 
     groups = _by_folder(paths)
-    entries: dict[str, Entry] = {}
+    entries: dict[str, FileEntry] = {}
     missing: list[str] = []
     if len(paths) < _MANY:
         results = [one_folder(group) for group in groups]

@@ -26,7 +26,7 @@ from fanfold.kernel.sets.protected import LEFTOVER, is_protected, leads_out, pla
 from fanfold.workspace.files.beneath import PathProblem, open_folder, spot_beneath
 from fanfold.workspace.files.copies import same_content
 from fanfold.workspace.files.ignored import CACHES, DEPENDENCIES, Ignoring
-from fanfold.workspace.files.manifest import Entry, Manifest, git_mode
+from fanfold.workspace.files.manifest import FileEntry, Manifest, git_mode
 from fanfold.workspace.snapshots.declared import asked_for
 from fanfold.workspace.snapshots.overlay import is_rewritten
 
@@ -46,14 +46,14 @@ class Change(msgspec.Struct, frozen=True, order=True):
     """Where a link points."""
 
 
-class Violation(msgspec.Struct, frozen=True, order=True):
+class WriteViolation(msgspec.Struct, frozen=True, order=True):
     """A change that was not the step's to make, and why."""
 
     path: str
     why: Literal["outside_write_set", "read_only", "protected", "special_file", "leads_out", "bad_name"]
 
 
-class Found(msgspec.Struct, frozen=True):
+class FoundChanges(msgspec.Struct, frozen=True):
     """What a child changed, and what became of the new files in it that the project ignores."""
 
     changes: list[Change]
@@ -65,14 +65,14 @@ class Found(msgspec.Struct, frozen=True):
 
 def violations(
     changes: Iterable[Change], write_set: Sequence[str] | None, tree: int | None = None
-) -> list[Violation]:
+) -> list[WriteViolation]:
     """What of these changes must not be merged. No write-set (None) allows everything, an empty one nothing.
     `tree` is the open folder they were made in: links are followed through what is there.
 
     >>> violations([Change("src/a.py", "added"), Change("README.md", "deleted")], ["src/**"])
     [Violation(path='README.md', why='outside_write_set')]
     """
-    found: list[Violation] = []
+    found: list[WriteViolation] = []
     for change in changes:
         why = _never(change, tree)
         if why is None and write_set is not None:
@@ -81,7 +81,7 @@ def violations(
             elif not matches(write_set, change.path):
                 why = "outside_write_set"
         if why is not None:
-            found.append(Violation(change.path, why))
+            found.append(WriteViolation(change.path, why))
     return found
 
 
@@ -159,7 +159,7 @@ class Touched:
             finally:
                 os.close(below)
 
-    def compare(self, handle: int, was: dict[str, Entry], path: str = "", depth: int = 0) -> None:
+    def compare(self, handle: int, was: dict[str, FileEntry], path: str = "", depth: int = 0) -> None:
         """Take in an open folder of a copied child, whose files were `was` when it was made."""
         prefix = path + "/" if path else ""
         with os.scandir(handle) as listing:
@@ -167,7 +167,7 @@ class Touched:
         for entry in entries:
             where = prefix + entry.name
             if not entry.is_dir(follow_symlinks=False):
-                if Entry.of(entry.stat(follow_symlinks=False)) != was.get(where):
+                if FileEntry.of(entry.stat(follow_symlinks=False)) != was.get(where):
                     self.paths.add(where)
                 continue
             if self.own(entry.name, where):
@@ -248,7 +248,7 @@ class Touched:
 
 def judge(
     touched: Touched, base: int, child: int, ignoring: Ignoring, write_set: Sequence[str] = ()
-) -> Found:
+) -> FoundChanges:
     """The changes among what was touched; `base` and `child` are open trees."""
     touched.expand(base, child)
     found: list[Change] = []
@@ -261,7 +261,7 @@ def judge(
         change.path + ("/" if change.what == "folder" else "") for change in found if change.kind == "added"
     ]
     if not new:
-        return Found(sorted(found))
+        return FoundChanges(sorted(found))
     nested = [point.removesuffix("/.git") for point in touched.known.points if point.endswith("/.git")]
     names = ignoring.ignored(new, nested)
     ignored = [
@@ -275,7 +275,7 @@ def judge(
     asked = asked_for(files, write_set, ignoring, nested) if files and write_set else set()
     dropped = {change.path for change in ignored} - asked
     kept = sorted(change for change in found if change.path not in dropped)
-    return Found(kept, frozenset(asked), tuple(sorted(set(files) - asked)))
+    return FoundChanges(kept, frozenset(asked), tuple(sorted(set(files) - asked)))
 
 
 def _judge(path: str, known: Manifest, base: int, child: int) -> Change | None:

@@ -22,10 +22,10 @@ from fanfold.workspace.files.beneath import open_top
 from fanfold.workspace.files.copies import Copier
 from fanfold.workspace.files.ignored import Ignoring
 from fanfold.workspace.files.layout import write_whole
-from fanfold.workspace.files.manifest import Entry, Manifest, decode, encode
+from fanfold.workspace.files.manifest import FileEntry, Manifest, decode, encode
 from fanfold.workspace.snapshots import overlay
 from fanfold.workspace.snapshots.bases import Base, Bases, copy_files, make_folders
-from fanfold.workspace.snapshots.changes import Change, Found, Touched, judge
+from fanfold.workspace.snapshots.changes import Change, FoundChanges, Touched, judge
 
 Method: TypeAlias = Literal["overlay", "overlay-userns", "reflink", "copy"]
 _failed: set[str] = set()
@@ -72,7 +72,7 @@ class Child:
         self.base = base
         self.entrance = entrance
         self._ignoring = ignoring
-        self._found: Found | None = None
+        self._found: FoundChanges | None = None
 
     @property
     def method(self) -> Method:
@@ -114,7 +114,7 @@ class Child:
             os.close(base)
             os.close(child)
 
-    def found(self) -> Found:
+    def found(self) -> FoundChanges:
         """What `changes` last found, also of files that the project ignores."""
         if self._found is None:
             self.changes()
@@ -193,12 +193,12 @@ def _copy(folder: Path, base: Base) -> Method:
         os.close(target)
 
 
-def _describe(handle: int, prefix: str, found: dict[str, Entry]) -> None:
+def _describe(handle: int, prefix: str, found: dict[str, FileEntry]) -> None:
     with os.scandir(handle) as listing:
         entries = list(listing)
     for entry in entries:
         if not entry.is_dir(follow_symlinks=False):
-            found[prefix + entry.name] = Entry.of(entry.stat(follow_symlinks=False))
+            found[prefix + entry.name] = FileEntry.of(entry.stat(follow_symlinks=False))
             continue
         below = os.open(
             entry.name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=handle

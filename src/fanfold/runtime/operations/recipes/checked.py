@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 from fanfold.errors import NotFoundError
 from fanfold.recipe.compile import compile_recipe
-from fanfold.recipe.surroundings import Found
+from fanfold.recipe.surroundings import FoundRecipe
 from fanfold.runtime.operations.project import Project
 from fanfold.text.diagnostics import Diagnostic, Position, Range, Source
-from fanfold.text.refusal import Refused
+from fanfold.text.refusal import FileRefused
 from fanfold.text.renderings import render_text
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ class CheckedRecipe:
     def __init__(
         self,
         ref: str,
-        found: Found,
+        found: FoundRecipe,
         plan: Plan | None,
         diagnostics: Sequence[Diagnostic],
         sources: Mapping[str, Source],
@@ -47,9 +47,9 @@ class CheckedRecipe:
         return render_text(self.diagnostics, self.sources, colour)
 
     def runnable(self) -> Plan:
-        """The plan, or `Refused`."""
+        """The plan, or `FileRefused`."""
         if self.plan is None or not self.ok:
-            raise Refused(self.diagnostics, self.sources, f"fanfold check {self.ref}")
+            raise FileRefused(self.diagnostics, self.sources, f"fanfold check {self.ref}")
         return self.plan
 
 
@@ -58,7 +58,7 @@ def check_recipe(project: Project, ref: str, *, scripted: bool = False) -> Check
     return check_found(project, ref, project.find_recipe(ref), scripted=scripted)
 
 
-def check_found(project: Project, ref: str, found: Found, *, scripted: bool = False) -> CheckedRecipe:
+def check_found(project: Project, ref: str, found: FoundRecipe, *, scripted: bool = False) -> CheckedRecipe:
     """Compile a recipe that was found under a reference."""
     compiled = compile_recipe(found.data, found.file, project.surroundings(scripted=scripted))
     diagnostics = [*_shadows(found), *compiled.report.diagnostics]
@@ -80,7 +80,7 @@ def check_recipes(project: Project, refs: Sequence[str]) -> list[CheckedRecipe]:
                 raise
             start = Range(Position(1, 1), Position(1, 1))
             problem = Diagnostic(error.code, "error", error.message, ref, start, error.hint)
-            checked.append(CheckedRecipe(ref, Found(b"", ref, MISSING), None, [problem], {}))
+            checked.append(CheckedRecipe(ref, FoundRecipe(b"", ref, MISSING), None, [problem], {}))
     return checked
 
 
@@ -105,7 +105,7 @@ def warnings_of_used_roles(project: Project, plan: Plan) -> list[Diagnostic]:
     return [one for one in warnings if one.file in used]
 
 
-def _shadows(recipe: Found) -> Iterator[Diagnostic]:
+def _shadows(recipe: FoundRecipe) -> Iterator[Diagnostic]:
     """One name in two places is always said, though neither file is wrong."""
     if recipe.shadowed:
         start = Range(Position(1, 1), Position(1, 1))
@@ -113,7 +113,7 @@ def _shadows(recipe: Found) -> Iterator[Diagnostic]:
         yield Diagnostic("recipe.shadowed", "warning", message, recipe.file, start)
 
 
-def _misnamed(recipe: Found, plan: Plan) -> Iterator[Diagnostic]:
+def _misnamed(recipe: FoundRecipe, plan: Plan) -> Iterator[Diagnostic]:
     """A file that is found under one name or version and says another: whoever refers to it is misled.
 
     A file that is only ever given by its path may be called anything.

@@ -13,7 +13,7 @@ import tempfile
 from pathlib import Path
 
 from fanfold.errors import WorldError
-from fanfold.recipe.surroundings import Found
+from fanfold.recipe.surroundings import FoundRecipe
 from fanfold.runtime.operations.project import Project
 from fanfold.runtime.operations.recipes.checked import MISSING, CheckedRecipe, check_found
 from fanfold.text.diagnostics import Fix, Position
@@ -39,7 +39,7 @@ def fix(project: Project, recipe: CheckedRecipe) -> tuple[CheckedRecipe, int]:
         seen.add(data)
         fixed += count
         old = recipe.found
-        recipe = check_found(project, recipe.ref, Found(data, old.file, old.origin, old.shadowed))
+        recipe = check_found(project, recipe.ref, FoundRecipe(data, old.file, old.origin, old.shadowed))
     if fixed:
         _replace(Path(recipe.found.file), recipe.found.data)
     return recipe, fixed

@@ -32,7 +32,7 @@ from fanfold.runtime.views.changes import Applied, RunChanges, StepChanges
 from fanfold.store.protocol import LeaseHeld, RunHead
 
 if TYPE_CHECKING:
-    from fanfold.workspace.merges.merge import Conflict
+    from fanfold.workspace.merges.merge import MergeConflict
     from fanfold.workspace.merges.results import Merged
     from fanfold.workspace.workspaces import Workspaces
 
@@ -206,7 +206,7 @@ def _nothing_waits(path: str, node: Node, merged: bool) -> NotFoundError:
     return NotFoundError("changes.none", why, hint=hint)
 
 
-def _conflicting(path: str, conflicts: tuple[Conflict, ...], run: str) -> WorldError:
+def _conflicting(path: str, conflicts: tuple[MergeConflict, ...], run: str) -> WorldError:
     named = ", ".join(f"{one.path} ({who_changed(one)})" for one in conflicts[:MAX_SAID])
     more = f" and {len(conflicts) - MAX_SAID} more" if len(conflicts) > MAX_SAID else ""
     rows = [{**msgspec.to_builtins(one), "sides": who_changed(one)} for one in conflicts]
@@ -218,7 +218,7 @@ def _conflicting(path: str, conflicts: tuple[Conflict, ...], run: str) -> WorldE
     )
 
 
-def who_changed(conflict: Conflict) -> str:
+def who_changed(conflict: MergeConflict) -> str:
     """Which side did what, in words."""
     if conflict.why == "CONFLICT (in the way)":
         return "something else is in the way"
