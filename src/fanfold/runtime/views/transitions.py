@@ -15,14 +15,18 @@ from typing import TypeAlias
 from msgspec import Struct
 
 from fanfold.kernel.events import (
+    Added,
     CancelRequested,
+    CloseRequested,
     Decided,
     Envelope,
     Event,
     Failure,
     Finished,
     Paused,
+    Refused,
     Resumed,
+    ResumeRequested,
     Started,
     StepEvent,
     SubagentEvent,
@@ -77,6 +81,15 @@ class Transitions:
             return Transition(envelope.at, _path(envelope, data.step), "started", f"started ({items})")
         if envelope.parent_run_id is not None:
             return None  # the step that called the child run says it all
+        if isinstance(data, Added):
+            told = f"added: {_line(data.step.description, MAX_NOTE_CHARS)}".removesuffix(": ")
+            return Transition(envelope.at, _path(envelope, data.step.id), "added", told)
+        if isinstance(data, CloseRequested | ResumeRequested):
+            told = "was asked to end" if isinstance(data, CloseRequested) else "was asked to go on"
+            return Transition(envelope.at, _path(envelope, data.step), data.kind, told)
+        if isinstance(data, Refused):
+            told = f"refused a request{_why(data.error)}"
+            return Transition(envelope.at, "", data.kind, told)
         if isinstance(data, Started | Resumed):
             self._started.setdefault(key, envelope.at)
             return Transition(envelope.at, "", data.kind, data.kind)
@@ -108,6 +121,8 @@ class Transitions:
         if word == "retrying":
             wait_s = max(0, data.retry_at - envelope.at) / 1_000
             return f"tries again in {wait_s:.1f} s (attempt {data.attempt})"
+        if word == "closed":
+            return word
         if word == "skipped":
             return "skipped (condition)" if data.reason == "condition" else "skipped (a dependency failed)"
         return None

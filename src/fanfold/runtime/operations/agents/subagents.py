@@ -21,7 +21,6 @@ from msgspec import Struct, structs
 from fanfold.agents.permissions import Posture, narrower
 from fanfold.agents.role import Role
 from fanfold.errors import AuthorError
-from fanfold.kernel.events import Failure
 from fanfold.kernel.lifecycle import RUN_TERMINAL
 from fanfold.kernel.paths import GlobError, check_glob
 from fanfold.kernel.plan import EVERYTHING, JSON, Plan, Step
@@ -108,7 +107,7 @@ async def spawn(
         options = structs.replace(options, permission="auto")
     frozen, _ = freeze(project, plan, options)
     if project.store.head(run) is None:
-        _make(project, run)
+        await _make(project, run)
     key = key or secrets.token_hex(8)
     wanted = step if task.name else structs.replace(step, id="")
     tree = await _ask(project, run, AddRequest(step=wanted, frozen=to_json(frozen), key=key))
@@ -206,11 +205,19 @@ def _current(project: Project) -> str:
     return run
 
 
-def _make(project: Project, run: str) -> None:
-    try:
-        create_open(project, run)
-    except LeaseHeld:
-        pass  # somebody else is making it, or drives it already
+async def _make(project: Project, run: str) -> None:
+    """Have the run; of several processes that want to make it one does, and the others wait for it."""
+
+    def look() -> bool | None:
+        if project.store.head(run) is not None:
+            return True
+        return None if project.has_owner(run) else False
+
+    while project.store.head(run) is None:
+        try:
+            create_open(project, run)
+        except LeaseHeld:
+            await until(project, run, look, WAIT_S)
 
 
 def _find_run(project: Project, name: str) -> tuple[str, RunTree]:
@@ -232,12 +239,10 @@ async def _ask(project: Project, run: str, request: ChildRequest) -> RunTree:
     tree = project.view(run)
     refused = tree.memory.refusals.get(number)
     if refused is not None:
-        raise _as_error(refused)
+        raise SubagentRefused(refused.code, refused.message, hint=refused.hint)
+    if tree.root.status in RUN_TERMINAL:
+        raise SubagentRefused("subagent.refused", f"run {run} was ended meanwhile", hint="ask again")
     return tree
-
-
-def _as_error(failure: Failure) -> SubagentRefused:
-    return SubagentRefused(failure.code, failure.message, hint=failure.hint)
 
 
 # The step
@@ -245,11 +250,9 @@ def _as_error(failure: Failure) -> SubagentRefused:
 
 def _parent(project: Project, name: str) -> RunTree | None:
     """The tree in which an agent asks for a subagent of its own; refused where that nests too deep."""
-    if not name:
-        return None
-    _, tree = _find_run(project, name)
+    tree = _find_run(project, name)[1] if name else None
     most = project.config.integer("sessions.max_depth")
-    depth = depth_of(turns_of(tree, name)[-1]) + 1
+    depth = 1 if tree is None else depth_of(turns_of(tree, name)[-1]) + 1
     if depth > most:
         raise SubagentRefused(
             "subagent.limit_exceeded",

@@ -53,6 +53,9 @@ def plan_fork(
     tree: RunTree, step: str | None, changed: Mapping[str, JSON], prompts: Mapping[str, str]
 ) -> Fork:
     """Work out what a fork of a run keeps and what it runs again."""
+    if tree.state.plan.open:
+        message = f"run {tree.root.id} is open: there is no plan to run again"
+        raise AuthorError("run.open", message, hint="fanfold send gives a subagent another turn")
     inputs = dict(tree.values.inputs(tree.root))
     unknown = [name for name in changed if name not in inputs]
     if unknown:
