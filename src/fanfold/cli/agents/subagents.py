@@ -13,7 +13,7 @@ from typing import Literal
 import click
 from msgspec import Struct
 
-from fanfold.cli.command import Call, command
+from fanfold.cli.command import Invocation, command
 from fanfold.cli.inputs import read_text_file
 from fanfold.cli.project import open_project
 from fanfold.cli.terminal.output import on_terminal, one_line, paint, plain, say, say_json
@@ -78,7 +78,7 @@ class Flags(Struct, frozen=True, kw_only=True):
 @click.option(
     "--unsafe-no-sandbox", is_flag=True, help="Run commands even where this machine cannot confine them."
 )
-def spawn_command(call: Call, role: str, task: str, waiting: bool, **given: object) -> int:
+def spawn_command(call: Invocation, role: str, task: str, waiting: bool, **given: object) -> int:
     """Start a subagent of ROLE with TASK and print its name; over capacity it queues.
 
     A role that writes works in a snapshot of the project. Its changes are merged when it succeeds, all of
@@ -130,7 +130,7 @@ def _read_script(file: Path) -> str:
 @click.option(
     "--timeout", type=click.FloatRange(min=0), default=WAIT_S, metavar="S", help="Seconds; 0 only looks."
 )
-def wait_command(call: Call, names: tuple[str, ...], timeout: float) -> int:
+def wait_command(call: Invocation, names: tuple[str, ...], timeout: float) -> int:
     """Wait until the subagents NAMES (default: all that run) are over, or the time is.
 
     Exit status 0 when all completed, 1 when one did not, 3 when one still runs.
@@ -156,7 +156,7 @@ def _none() -> dict[str, list[Subagent]]:
 @click.argument("name")
 @click.argument("text", required=False)
 @click.option("--resume", is_flag=True, help="Go on with one that lost its process; TEXT may be left out.")
-def send_command(call: Call, name: str, text: str | None, resume: bool) -> int:
+def send_command(call: Invocation, name: str, text: str | None, resume: bool) -> int:
     """Give subagent NAME more input: its next turn, behind the one that runs.
 
     A turn behind one that completed starts from the project as it is then; any other goes on in the
@@ -175,7 +175,7 @@ def send_command(call: Call, name: str, text: str | None, resume: bool) -> int:
 
 @command("close", summary="Cancel a subagent that runs, or close one for good")
 @click.argument("name")
-def close_command(call: Call, name: str) -> int:
+def close_command(call: Invocation, name: str) -> int:
     """Cancel subagent NAME if it is queued or running; close any other, so that it cannot run again.
 
     A workspace that was kept for one that did not complete is thrown away when it is closed.
@@ -189,7 +189,7 @@ def close_command(call: Call, name: str) -> int:
 
 @command("ps", summary="List subagents, newest last")
 @click.option("--all", "everything", is_flag=True, help="Also those that are over and left nothing to do.")
-def ps_command(call: Call, everything: bool) -> int:
+def ps_command(call: Invocation, everything: bool) -> int:
     """List the subagents that were spawned here: who, doing what, and how it stands.
 
     Those that are not over, and those that left something which waits for you: the workspace of one that
@@ -205,7 +205,7 @@ def ps_command(call: Call, everything: bool) -> int:
 # Saying
 
 
-def _say_result(call: Call, child: Subagent) -> int:
+def _say_result(call: Invocation, child: Subagent) -> int:
     """What came of one; the exit status."""
     if call.as_json:
         say_json(child)
@@ -217,7 +217,7 @@ def _say_result(call: Call, child: Subagent) -> int:
     return EXIT_OK if child.status == COMPLETED else EXIT_FAILED
 
 
-def _say_status(call: Call, child: Subagent) -> int:
+def _say_status(call: Invocation, child: Subagent) -> int:
     if call.as_json:
         say_json(child)
         return EXIT_OK
@@ -229,7 +229,7 @@ def _say_status(call: Call, child: Subagent) -> int:
     return EXIT_OK
 
 
-def _say_table(call: Call, children: Sequence[Subagent], *, with_changes: bool = False) -> int:
+def _say_table(call: Invocation, children: Sequence[Subagent], *, with_changes: bool = False) -> int:
     """One line for each, or one document for all."""
     if call.as_json:
         say_json(list(children))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from fanfold.cli.command import Call, command
+from fanfold.cli.command import Invocation, command
 from fanfold.cli.project import open_project
 from fanfold.cli.terminal.output import one_line, paint, plain, say, say_json
 from fanfold.cli.terminal.statuses import COLOURS, clock
@@ -18,7 +18,7 @@ MAX_SHOWN = 40
 @command("explain", summary="Why a run or step waits, was skipped, retried, or ran then")
 @click.argument("run")
 @click.argument("step", required=False)
-def explain_command(call: Call, run: str, step: str | None) -> int:
+def explain_command(call: Invocation, run: str, step: str | None) -> int:
     """Explain RUN, or one STEP of it; STEP is a path as `fanfold inspect` shows it."""
     with open_project(call, to_read=True) as project:
         found = explain_run(project, run) if step is None else explain_step(project, run, step)

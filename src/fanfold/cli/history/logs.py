@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 
 import click
 
-from fanfold.cli.command import Call, command
+from fanfold.cli.command import Invocation, command
 from fanfold.cli.project import open_project
 from fanfold.cli.terminal.output import one_line, paint, say, say_json
 from fanfold.cli.terminal.statuses import COLOURS, clock
@@ -29,7 +29,7 @@ MAX_DETAIL_CHARS = 120
 @click.argument("run")
 @click.option("-f", "--follow", "following", is_flag=True, help="Go on until the run ends or rests.")
 @click.option("--tree", is_flag=True, help="The logs of all child runs too, in the order things happened.")
-def logs_command(call: Call, run: str, following: bool, tree: bool) -> int:
+def logs_command(call: Invocation, run: str, following: bool, tree: bool) -> int:
     """Print what was recorded about RUN, one line per event; with --json the events themselves."""
     with open_project(call, to_read=True) as project:
         head = project.resolve(run)
@@ -100,7 +100,7 @@ def _raw(envelope: Envelope) -> tuple[str, str, str]:
 
 @command("watch", summary="Watch a run live, whichever process drives it")
 @click.argument("run")
-def watch_command(call: Call, run: str) -> int:
+def watch_command(call: Invocation, run: str) -> int:
     """Watch RUN until it has ended, or until no process drives it any more.
 
     Shows what `fanfold run` shows, prints the result, and ends with the same exit status. Interrupting it
@@ -115,7 +115,7 @@ def watch_command(call: Call, run: str) -> int:
         return say_outcome(call, tree)
 
 
-async def _watch(call: Call, project: Project, tree: RunTree) -> None:
+async def _watch(call: Invocation, project: Project, tree: RunTree) -> None:
     from fanfold.cli.terminal.progress import open_progress
 
     progress = open_progress(call.no_color)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from fanfold.cli.command import Call, command
+from fanfold.cli.command import Invocation, command
 from fanfold.cli.project import open_project
 from fanfold.cli.terminal.output import paint, plain, say, say_json
 from fanfold.errors import EXIT_OK
@@ -14,7 +14,7 @@ from fanfold.runtime.operations.history.query import query
 @command("query", summary="Search the outputs of steps, best match first")
 @click.argument("words", nargs=-1, required=True, metavar="[RUN] WORDS...")
 @click.option("-k", "most", type=click.IntRange(1, 1_000), default=5, metavar="N", help="At most this many.")
-def query_command(call: Call, words: tuple[str, ...], most: int) -> int:
+def query_command(call: Invocation, words: tuple[str, ...], most: int) -> int:
     """Search outputs for any of WORDS; only those of RUN and the runs below it when the first word is one.
 
     RUN is `last`, an id, or at least four characters that begin exactly one.

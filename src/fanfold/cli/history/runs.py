@@ -8,7 +8,7 @@ from time import time
 import click
 from msgspec import structs
 
-from fanfold.cli.command import Call, command
+from fanfold.cli.command import Invocation, command
 from fanfold.cli.project import open_project
 from fanfold.cli.terminal.output import one_line, paint, plain, say, say_json, to_json
 from fanfold.cli.terminal.statuses import COLOURS
@@ -31,7 +31,7 @@ MAX_OUTPUT_LINES = 20
 @click.option("--status", metavar="S", type=click.Choice(RUN_STATUSES), help="Only runs in this status.")
 @click.option("--limit", type=click.IntRange(1, 100_000), default=20, metavar="N", help="At most this many.")
 @click.option("--all", "everything", is_flag=True, help="Child runs too, and no limit.")
-def runs_command(call: Call, status: str | None, limit: int, everything: bool) -> int:
+def runs_command(call: Invocation, status: str | None, limit: int, everything: bool) -> int:
     """List the runs of this project, newest first.
 
     A run whose process died is shown as `running` with the mark `no process`: resume it.
@@ -101,7 +101,7 @@ def _facts(usage: Usage, agents: int) -> str:
 @click.option(
     "--state", is_flag=True, help="Also what the scheduler knows: limits, slots, what is held back."
 )
-def inspect_command(call: Call, run: str, steps: bool, state: bool) -> int:
+def inspect_command(call: Invocation, run: str, steps: bool, state: bool) -> int:
     """Show RUN as its log is now: an id, the beginning of one, or `last`."""
     with open_project(call, to_read=True) as project:
         if call.as_json:

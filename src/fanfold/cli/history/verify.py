@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import click
 
-from fanfold.cli.command import Call, command
+from fanfold.cli.command import Invocation, command
 from fanfold.cli.project import open_project
 from fanfold.cli.terminal.output import paint, plain, say, say_json
 from fanfold.errors import EXIT_FAILED, EXIT_OK, AuthorError
@@ -17,7 +17,7 @@ from fanfold.runtime.views.audits import AuditedRun
 @command("replay", summary="Fold a run's log again without running anything")
 @click.argument("run")
 @click.option("--verify", "checked", is_flag=True, help="Check every invariant on the way.")
-def replay_command(call: Call, run: str, checked: bool) -> int:
+def replay_command(call: Invocation, run: str, checked: bool) -> int:
     """Read the log of RUN from its first event to its last and say where that leads.
 
     Nothing is executed and nothing is spent. Two replays of one log give the same fingerprint.
@@ -35,7 +35,7 @@ def replay_command(call: Call, run: str, checked: bool) -> int:
 @command("verify", summary="Check that a run's log keeps every invariant")
 @click.argument("run", required=False)
 @click.option("--all", "everything", is_flag=True, help="Every run of the project.")
-def verify_command(call: Call, run: str | None, everything: bool) -> int:
+def verify_command(call: Invocation, run: str | None, everything: bool) -> int:
     """Check the log of RUN (default: `last`), or of every run, against every invariant."""
     if run is not None and everything:
         raise AuthorError("usage.conflicting_options", "name a run, or --all, not both")

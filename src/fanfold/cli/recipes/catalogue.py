@@ -7,25 +7,25 @@ from collections.abc import Iterator
 
 import click
 
-from fanfold.cli.command import Call, command
+from fanfold.cli.command import Invocation, command
 from fanfold.cli.project import open_project
 from fanfold.cli.terminal.output import one_line, paint, plain, say, say_json, to_json
 from fanfold.errors import EXIT_OK, AuthorError
 from fanfold.kernel.plan import GroupAction, Input, Plan, Step
+from fanfold.runtime.operations.recipes.catalogue import Picture, list_recipes, show_recipe
 from fanfold.runtime.operations.recipes.checked import check_recipe
-from fanfold.runtime.views.recipes import recipe_document, recipe_row
 
 MAX_VALUE_CHARS = 60
 _ORIGINS = {"project": "This project", "user": "Yours", "builtin": "Built in"}
 
 
 @command("list", summary="List the recipes known here")
-def list_command(call: Call) -> int:
+def list_command(call: Invocation) -> int:
     """List recipes by name: the project's, yours, and those built in."""
     with open_project(call) as project:
-        entries = project.library.list()
+        entries = list_recipes(project)
     if call.as_json:
-        say_json([recipe_row(entry) for entry in entries])
+        say_json(entries)
         return EXIT_OK
     width = max((len(f"{entry.name}@{entry.version}") for entry in entries), default=0)
     for origin, heading in _ORIGINS.items():
@@ -44,26 +44,20 @@ def list_command(call: Call) -> int:
 @click.argument("recipe", metavar="NAME[@V]")
 @click.option("--mermaid", is_flag=True, help="The graph as Mermaid text.")
 @click.option("--svg", is_flag=True, help="The graph as an SVG picture.")
-def show_command(call: Call, recipe: str, mermaid: bool, svg: bool) -> int:
+def show_command(call: Invocation, recipe: str, mermaid: bool, svg: bool) -> int:
     """Show what a recipe takes and does; NAME may also be a file."""
     if mermaid and svg:
         raise AuthorError("usage.conflicting_options", "--mermaid and --svg exclude each other")
+    picture: Picture | None = "mermaid" if mermaid else "svg" if svg else None
     with open_project(call) as project:
-        checked = check_recipe(project, recipe)
-    plan = checked.runnable()
-    picture = None
-    if mermaid:
-        from fanfold.runtime.views.drawing import mermaid as draw_mermaid
-
-        picture = draw_mermaid(plan)
-    if svg:
-        from fanfold.runtime.views.drawing_svg import svg as draw_svg
-
-        picture = draw_svg(plan)
+        if not call.as_json and picture is None:
+            say("".join(_plan_text(check_recipe(project, recipe).runnable(), call.colour)))
+            return EXIT_OK
+        shown = show_recipe(project, recipe, picture)
     if call.as_json:
-        say_json(recipe_document(plan, checked.found.file, picture))
+        say_json(shown)
     else:
-        say(picture if picture is not None else "".join(_plan_text(plan, call.colour)))
+        say(shown.graph or "")
     return EXIT_OK
 
 

@@ -6,7 +6,7 @@ import sys
 
 import click
 
-from fanfold.cli.command import Call, command
+from fanfold.cli.command import Invocation, command
 from fanfold.cli.project import open_project
 from fanfold.cli.terminal.output import paint, plain, say, say_json
 from fanfold.errors import EXIT_NOT_FOUND, EXIT_OK, EXIT_USAGE
@@ -25,7 +25,7 @@ from fanfold.text.renderings import render_text
     help="How to report; github makes annotations in pull requests. --json is --format json.",
 )
 @click.option("--fix", is_flag=True, help="Repair in place what is mechanical, then check again.")
-def check_command(call: Call, recipes: tuple[str, ...], form: str | None, fix: bool) -> int:
+def check_command(call: Invocation, recipes: tuple[str, ...], form: str | None, fix: bool) -> int:
     """Compile recipes without running anything.
 
     RECIPE is a file or the name of a recipe (fanfold list). All problems are reported together. The exit

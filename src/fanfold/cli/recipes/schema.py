@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from fanfold.cli.command import Call, command
+from fanfold.cli.command import Invocation, command
 from fanfold.cli.project import open_project
 from fanfold.cli.terminal.output import say, say_json
 from fanfold.errors import EXIT_OK
@@ -14,7 +14,7 @@ from fanfold.runtime.views.recipes import SCHEMA_FILE, SETTINGS_FILE
 
 @command("schema", summary="Print the recipe format as JSON Schema, or set up editors with --install")
 @click.option("--install", is_flag=True, help=f"Write {SCHEMA_FILE} and tell VS Code about it.")
-def schema_command(call: Call, install: bool) -> int:
+def schema_command(call: Invocation, install: bool) -> int:
     """Print the JSON Schema of recipes, with the roles known here.
 
     With --install, editors that understand YAML schemas complete and check recipes while you type.

@@ -10,7 +10,7 @@ import sys
 
 import click
 
-from fanfold.cli.command import Call, command
+from fanfold.cli.command import Invocation, command
 from fanfold.cli.project import open_project
 from fanfold.cli.terminal.output import one_line, paint, plain, say, say_json
 from fanfold.errors import EXIT_OK, AuthorError
@@ -31,7 +31,7 @@ _COLOURS = (
 @command("diff", summary="Show what steps proposed, or changed before they failed")
 @click.argument("run")
 @click.argument("step", required=False)
-def diff_command(call: Call, run: str, step: str | None) -> int:
+def diff_command(call: Invocation, run: str, step: str | None) -> int:
     """Show what the steps of RUN changed, or only STEP: a patch of each proposal that waits and of what a
     failed step left in its workspace. Of changes that are merged the log knows the files, but no patch.
     Subagents are steps of the run `hand`.
@@ -50,7 +50,7 @@ def diff_command(call: Call, run: str, step: str | None) -> int:
 @click.argument("run")
 @click.argument("step", required=False)
 @click.option("--dry-run", is_flag=True, help="Say what would change; change nothing.")
-def apply_command(call: Call, run: str, step: str | None, dry_run: bool) -> int:
+def apply_command(call: Invocation, run: str, step: str | None, dry_run: bool) -> int:
     """Merge what STEP of RUN proposed into the project as it is now: all of it, or nothing.
 
     Where both sides changed the same lines nothing is changed and the files are named (exit status 1). What
@@ -65,7 +65,7 @@ def apply_command(call: Call, run: str, step: str | None, dry_run: bool) -> int:
         return _say_applied(call, asyncio.run(apply(project, run, step, dry_run=dry_run)))
 
 
-def _say_changes(call: Call, found: RunChanges) -> int:
+def _say_changes(call: Invocation, found: RunChanges) -> int:
     if call.as_json:
         say_json(found)
         return EXIT_OK
@@ -76,7 +76,7 @@ def _say_changes(call: Call, found: RunChanges) -> int:
     return EXIT_OK
 
 
-def _say_applied(call: Call, done: Applied) -> int:
+def _say_applied(call: Invocation, done: Applied) -> int:
     if call.as_json:
         say_json(done)
     else:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from fanfold.cli.command import Call, command
+from fanfold.cli.command import Invocation, command
 from fanfold.cli.inputs import read_value
 from fanfold.cli.project import open_project
 from fanfold.cli.terminal.output import plain, say, say_json
@@ -20,7 +20,7 @@ from fanfold.store.protocol import RunHead
 
 @command("pause", summary="Pause a run; everything is kept")
 @click.argument("run")
-def pause_command(call: Call, run: str) -> int:
+def pause_command(call: Invocation, run: str) -> int:
     """Pause RUN and wait until it has paused. `fanfold resume` goes on."""
     with open_project(call) as project:
         head = asyncio.run(control.pause(project, run))
@@ -32,14 +32,14 @@ def pause_command(call: Call, run: str) -> int:
 
 @command("cancel", summary="Cancel a run and everything below it")
 @click.argument("run")
-def cancel_command(call: Call, run: str) -> int:
+def cancel_command(call: Invocation, run: str) -> int:
     """Cancel RUN, a whole run or a child run, and wait until nothing of it runs any more."""
     with open_project(call) as project:
         _say_head(call, asyncio.run(control.cancel(project, run)))
     return EXIT_OK
 
 
-def _say_head(call: Call, head: RunHead) -> None:
+def _say_head(call: Invocation, head: RunHead) -> None:
     if call.as_json:
         say_json(run_row(head))
     else:
@@ -53,7 +53,7 @@ def _say_head(call: Call, head: RunHead) -> None:
 @click.option("--comment", metavar="TEXT", help="Kept with the answer, for the steps that follow.")
 @click.option("--edit", metavar="FILE", help="An edited text, or JSON from a .json file, for what follows.")
 def approve_command(
-    call: Call, run: str, step: str, choice: str | None, comment: str | None, edit: str | None
+    call: Invocation, run: str, step: str, choice: str | None, comment: str | None, edit: str | None
 ) -> int:
     """Approve STEP of RUN. A run that no process drives goes on in the background.
 
@@ -69,13 +69,15 @@ def approve_command(
 @click.option("--comment", metavar="TEXT", help="The reason; the step fails with it.")
 @click.option("--edit", metavar="FILE", help="A text, or JSON from a .json file, kept with the answer.")
 def reject_command(
-    call: Call, run: str, step: str, choice: str | None, comment: str | None, edit: str | None
+    call: Invocation, run: str, step: str, choice: str | None, comment: str | None, edit: str | None
 ) -> int:
     """Reject STEP of RUN. A run that no process drives goes on in the background."""
     return _answer(call, run, step, choice or "reject", comment, edit)
 
 
-def _answer(call: Call, run: str, step: str, decision: str, comment: str | None, edit: str | None) -> int:
+def _answer(
+    call: Invocation, run: str, step: str, decision: str, comment: str | None, edit: str | None
+) -> int:
     edited = None if edit is None else read_value(Path(edit), "--edit")
     with open_project(call) as project:
         done = asyncio.run(control.answer(project, run, step, decision, comment, edited))

@@ -13,7 +13,7 @@ import asyncio
 import os
 import signal
 
-from fanfold.cli.command import Call
+from fanfold.cli.command import Invocation
 from fanfold.cli.runs.outcome import say_outcome
 from fanfold.cli.terminal.output import on_terminal
 from fanfold.cli.terminal.progress import open_progress, tell
@@ -27,7 +27,7 @@ from fanfold.runtime.operations.runs.ownership import Owned
 class Foreground:
     """One run at this terminal: who is asked before it starts and while it runs, and who is told."""
 
-    def __init__(self, call: Call) -> None:
+    def __init__(self, call: Invocation) -> None:
         self._call = call
         self._progress = open_progress(call.no_color)
         self.attendant = Questions(self._progress) if on_terminal() else None

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from fanfold.cli.command import Call, command
+from fanfold.cli.command import Invocation, command
 from fanfold.cli.inputs import given_inputs, read_text_file
 from fanfold.cli.project import open_project
 from fanfold.cli.runs.foreground import Foreground
@@ -37,7 +37,7 @@ MAX_PATHS = 12
 )
 @click.option("--yes", is_flag=True, help="Do not ask; never answers an approval step.")
 def fork_command(
-    call: Call, run: str, step: str | None, pairs: tuple[str, ...], prompts: tuple[str, ...], yes: bool
+    call: Invocation, run: str, step: str | None, pairs: tuple[str, ...], prompts: tuple[str, ...], yes: bool
 ) -> int:
     """Make a new run out of RUN that keeps all results not reached by the change, then run it.
 

@@ -8,17 +8,18 @@ from __future__ import annotations
 
 import sys
 
-from fanfold.cli.command import Call
+from fanfold.cli.command import Invocation
 from fanfold.cli.failures import reader_left
 from fanfold.cli.terminal.output import one_line, paint, say, say_json, wants_colour
 from fanfold.cli.terminal.progress import tell
 from fanfold.cli.terminal.statuses import COLOURS
 from fanfold.errors import EXIT_OK
-from fanfold.kernel.budget import Ledger
+from fanfold.kernel.events import Raised
 from fanfold.kernel.lifecycle import RUN_TERMINAL, WAITING
 from fanfold.kernel.nodes import Node
 from fanfold.runtime.hosting.run_tree import RunTree, run_status
-from fanfold.runtime.records.ids import session_id
+from fanfold.runtime.operations.runs.changes import has_left_work
+from fanfold.runtime.operations.runs.limits import limits_to_raise
 from fanfold.runtime.views.approvals import open_approvals
 from fanfold.runtime.views.runs import as_text, exit_status, run_document, run_error, waiting_proposals
 from fanfold.runtime.views.transitions import duration
@@ -26,7 +27,7 @@ from fanfold.runtime.views.transitions import duration
 MAX_FAILURES = 5
 
 
-def say_detached(call: Call, tree: RunTree) -> int:
+def say_detached(call: Invocation, tree: RunTree) -> int:
     """Say at once which run goes on in the background."""
     if call.as_json:
         say_json(run_document(tree))
@@ -36,7 +37,7 @@ def say_detached(call: Call, tree: RunTree) -> int:
     return EXIT_OK
 
 
-def say_outcome(call: Call, tree: RunTree) -> int:
+def say_outcome(call: Invocation, tree: RunTree) -> int:
     """Print the result and what a person should know beside it; returns the exit status."""
     try:
         _say_result(call, tree)
@@ -47,7 +48,7 @@ def say_outcome(call: Call, tree: RunTree) -> int:
     return exit_status(tree)
 
 
-def _say_result(call: Call, tree: RunTree) -> None:
+def _say_result(call: Invocation, tree: RunTree) -> None:
     document = run_document(tree)
     if call.as_json:
         say_json(document)
@@ -57,7 +58,7 @@ def _say_result(call: Call, tree: RunTree) -> None:
     sys.stdout.flush()
 
 
-def _summary(call: Call, tree: RunTree, colour: bool) -> list[str]:
+def _summary(call: Invocation, tree: RunTree, colour: bool) -> list[str]:
     status = run_status(tree.state, tree.root)
     lines = [f"{paint(status, COLOURS.get(status, 'bold'), colour)}  {_facts(tree)}\n"]
     lines += _proposals(tree)
@@ -70,7 +71,7 @@ def _summary(call: Call, tree: RunTree, colour: bool) -> list[str]:
         lines += _how_to_answer(tree)
     elif held is not None and tree.state.pausing == "budget":
         lines.append(f"  {held.message}\n")
-        lines.append(f"  raise it: fanfold resume {tree.root.id} {_raise_flags(tree)}\n")
+        lines.append(f"  raise it: fanfold resume {tree.root.id} {_raise_flags(limits_to_raise(tree))}\n")
     else:
         if held is not None and tree.memory.held_by is not None:
             lines.append(f"  {one_line(held.message)} [{held.code}]\n")
@@ -94,31 +95,17 @@ def _facts(tree: RunTree) -> str:
     return " · ".join(parts)
 
 
-def _raise_flags(tree: RunTree) -> str:
-    """The options that lift what holds the run."""
-    state = tree.state
-    limits = {limit for _, _, limit in state.starved}
-    flags: list[str] = []
-    if "max_agents" in limits:
-        flags.append(f"--max-agents {state.max_agents * 2}")
-    if state.oversize:
-        flags.append(f"--max-steps {state.max_steps * 2}")
-    if "budget" in limits or not flags:
-        flags.append(_budget_flag(state.ledger))
-    return " ".join(flags)
-
-
-def _budget_flag(ledger: Ledger) -> str:
-    """The budget that is nearer to its end; where only a part of the run has one, whichever it is.
-
-    Tokens, where prices are unknown: more dollars would stop the run again.
-    """
-    tokens, micro_usd = ledger.left()
-    if ledger.max_micro_usd is not None and micro_usd is not None and not ledger.unknowable:
-        left = micro_usd / max(1, ledger.max_micro_usd)
-        if tokens is None or left <= tokens / max(1, ledger.max_tokens or 0):
-            return f"--budget-usd {ledger.max_micro_usd * 2 / 1_000_000:g}"
-    return f"--budget-tokens {ledger.max_tokens * 2 if ledger.max_tokens is not None else 'N'}"
+def _raise_flags(raised: Raised) -> str:
+    """The options of `resume` that lift what holds a run."""
+    usd = None if raised.budget_micro_usd is None else f"{raised.budget_micro_usd / 1_000_000:g}"
+    given = {
+        "--max-agents": raised.max_agents,
+        "--max-steps": raised.max_steps,
+        "--budget-tokens": raised.budget_tokens,
+        "--budget-usd": usd,
+    }
+    flags = [f"{name} {value}" for name, value in given.items() if value is not None]
+    return " ".join(flags) or "--budget-tokens N"
 
 
 def _how_to_answer(tree: RunTree) -> list[str]:
@@ -155,13 +142,13 @@ def _left_behind(tree: RunTree) -> list[str]:
     return lines
 
 
-def _failures(call: Call, tree: RunTree, colour: bool) -> list[str]:
+def _failures(call: Invocation, tree: RunTree, colour: bool) -> list[str]:
     """What failed first hand; a group or map fails only because of what it holds."""
     failed = [node for run in tree.state.runs.values() for node in run.nodes.values() if _failed(node)]
     lines: list[str] = []
     for node in failed[:MAX_FAILURES]:
         lines.append(_failure_line(node, colour))
-        if _is_kept(call, node):
+        if has_left_work(call.project, node):
             path = one_line(node.run.tree_path(node.path))
             lines.append(f"    what it changed is kept: fanfold diff {tree.root.id} {path}\n")
     if len(failed) > MAX_FAILURES:
@@ -178,17 +165,6 @@ def _failed(node: Node) -> bool:
         and node.status in ("failed", "timed_out")
         and getattr(node, "failed_child", None) is None
     )
-
-
-def _is_kept(call: Call, node: Node) -> bool:
-    """Whether a failed step left a workspace in which it changed something."""
-    if node.step.workspace_mode != "isolated" or not node.write_set:
-        return False
-    folder = call.project / ".fanfold" / "subagents" / session_id(node.run.id, node.path, node.attempt)
-    try:
-        return next((folder / "upper").iterdir(), None) is not None
-    except OSError:
-        return (folder / "copied").exists()  # a copy, which nobody compares just for this line
 
 
 def _failure_line(node: Node, colour: bool) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from fanfold.cli.command import Call, command
+from fanfold.cli.command import Invocation, command
 from fanfold.cli.project import open_project
 from fanfold.cli.runs.foreground import Foreground
 from fanfold.cli.runs.outcome import say_detached, say_outcome
@@ -23,7 +23,7 @@ from fanfold.runtime.operations.runs.ownership import take_over
 @click.option("--max-steps", type=int, metavar="N", help="Raise how many steps the whole run may have.")
 @click.option("--detach", is_flag=True, help="Return at once and go on in the background.")
 def resume_command(
-    call: Call,
+    call: Invocation,
     run: str,
     budget_usd: float | None,
     budget_tokens: int | None,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 from msgspec import Struct
 
-from fanfold.cli.command import Call, command
+from fanfold.cli.command import Invocation, command
 from fanfold.cli.inputs import bind_what_is_there, read_inputs, read_text_file
 from fanfold.cli.project import open_project
 from fanfold.cli.terminal.output import say, say_json
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from fanfold.runtime.operations.runs.options import Options
 
 
-class Flags(Struct, frozen=True, kw_only=True):
+class RunFlags(Struct, frozen=True, kw_only=True):
     """What the command line fixes for one run."""
 
     model: str | None
@@ -67,7 +67,7 @@ class Flags(Struct, frozen=True, kw_only=True):
 )
 @click.option("--script", metavar="FILE", help="Scripted agents instead of models, for tests.")
 def run_command(
-    call: Call,
+    call: Invocation,
     recipe: str,
     pairs: tuple[str, ...],
     file: str | None,
@@ -80,7 +80,7 @@ def run_command(
     The result goes to stdout, progress to stderr. Ctrl-C pauses the run so that it can be resumed; a
     second one stops at once.
     """
-    flags = Flags(**given)  # type: ignore[arg-type]  # click gives exactly these
+    flags = RunFlags(**given)  # type: ignore[arg-type]  # click gives exactly these
     with open_project(call) as project:
         checked = check_recipe(project, recipe, scripted=flags.script is not None)
         plan = checked.runnable()
@@ -96,7 +96,7 @@ def run_command(
 
 
 def _run(
-    call: Call, project: Project, plan: Plan, inputs: dict[str, JSON], flags: Flags, detach: bool
+    call: Invocation, project: Project, plan: Plan, inputs: dict[str, JSON], flags: RunFlags, detach: bool
 ) -> int:
     # A prediction needs none of what carries out a run.
     from fanfold.cli.runs.foreground import Foreground
@@ -113,7 +113,7 @@ def _run(
     return terminal.drive(owned)
 
 
-def _options(flags: Flags) -> Options:
+def _options(flags: RunFlags) -> Options:
     from fanfold.runtime.operations.runs.options import Options
 
     script = None if flags.script is None else _read_script(Path(flags.script))
@@ -138,12 +138,12 @@ def _read_script(file: Path) -> str:
 
 
 def _predict(
-    call: Call,
+    call: Invocation,
     project: Project,
     checked: CheckedRecipe,
     inputs: dict[str, JSON],
     missing: list[str],
-    flags: Flags,
+    flags: RunFlags,
 ) -> None:
     from fanfold.runtime.operations.runs.dry_run import foresee_run
     from fanfold.runtime.operations.runs.options import Options

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fanfold.cli.command import Call, command
+from fanfold.cli.command import Invocation, command
 from fanfold.cli.terminal.output import paint, plain, say, say_json
 from fanfold.errors import EXIT_FAILED, EXIT_OK
 from fanfold.runtime.operations.system.doctor import examine
@@ -15,7 +15,7 @@ _COLOURS = {"ok": "green", "warning": "yellow", "error": "red"}
 
 
 @command("doctor", summary="Show configuration with origins, and check store, tools and roles")
-def doctor_command(call: Call) -> int:
+def doctor_command(call: Invocation) -> int:
     """Check this installation and this project; exit status 1 when something is broken."""
     from fanfold import __version__
 

@@ -6,7 +6,7 @@ import re
 
 import click
 
-from fanfold.cli.command import Call, command
+from fanfold.cli.command import Invocation, command
 from fanfold.cli.project import open_project
 from fanfold.cli.terminal.output import plain, say, say_json
 from fanfold.errors import EXIT_OK, AuthorError
@@ -21,7 +21,7 @@ _UNIT_MS = {"m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 7 * 86_400_000}
     "--older-than", default="30d", metavar="AGE", help="Such as 12h, 30d (default) or 8w; 0d for all."
 )
 @click.option("--dry-run", is_flag=True, help="Say what would go; remove nothing.")
-def gc_command(call: Call, older_than: str, dry_run: bool) -> int:
+def gc_command(call: Invocation, older_than: str, dry_run: bool) -> int:
     """Remove runs that ended more than AGE ago: their logs, outputs, sessions, files and proposals.
 
     Workspaces that failed or interrupted steps left go too when they are that old, also those of runs that

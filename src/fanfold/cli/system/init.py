@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from fanfold.cli.command import Call, command
+from fanfold.cli.command import Invocation, command
 from fanfold.cli.terminal.output import paint, say, say_json
 from fanfold.errors import EXIT_OK
 from fanfold.runtime.operations.system.init import RECIPE_NAME, SCRIPT_FILE, initialise
 
 
 @command("init", summary="Set up a project: configuration, an example recipe and its script")
-def init_command(call: Call) -> int:
+def init_command(call: Invocation) -> int:
     """Make `.fanfold/` with a commented configuration and an example; existing files are kept."""
     made = initialise(call.project)
     if call.as_json:

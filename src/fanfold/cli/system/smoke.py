@@ -6,7 +6,7 @@ import sys
 
 import click
 
-from fanfold.cli.command import Call, command
+from fanfold.cli.command import Invocation, command
 from fanfold.cli.terminal.output import one_line, paint, say, say_json, to_json
 from fanfold.errors import EXIT_FAILED, EXIT_OK, AuthorError
 from fanfold.runtime.operations.system.real_smoke import SCENARIOS
@@ -21,7 +21,7 @@ from fanfold.wiring import wire
     "--scenario", type=click.Choice(list(SCENARIOS)), help="Which one; default with --real: all of them."
 )
 @click.option("--dry-run", is_flag=True, help="Say what would run; start nothing, write nothing.")
-def smoke_command(call: Call, real: bool, scenario: str | None, dry_run: bool) -> int:
+def smoke_command(call: Invocation, real: bool, scenario: str | None, dry_run: bool) -> int:
     """Run small recipes and check, from their logs, that they did what the scheduler promises.
 
     Without --real the agents are scripted and the project is a throw-away: no network, nothing left. With

@@ -7,7 +7,7 @@ import sys
 
 import click
 
-from fanfold.cli.command import Call, command
+from fanfold.cli.command import Invocation, command
 from fanfold.cli.terminal.output import one_line, say, say_json
 from fanfold.errors import EXIT_OK, EXIT_PERMISSION, WorldError
 from fanfold.runtime.config import fanfold_home
@@ -19,7 +19,7 @@ _KIB = 1024
 @command("state", summary="Show, adopt or remove state that is not yours: a clone's, or of a copied project")
 @click.argument("action", type=click.Choice(["show", "adopt", "remove"]), default="show")
 @click.option("--yes", is_flag=True, help="adopt, remove: do not ask.")
-def state_command(call: Call, action: str, yes: bool) -> int:
+def state_command(call: Invocation, action: str, yes: bool) -> int:
     """Decide about what Fanfold remembers of this project.
 
     State (runs, snapshots, merges under way) counts only if your own Fanfold made it for this very folder;
@@ -37,7 +37,7 @@ def state_command(call: Call, action: str, yes: bool) -> int:
     return _tell(call, (adopt_state if action == "adopt" else remove_state)(call.project, home))
 
 
-def _ask(call: Call, seen: StateView, action: str) -> None:
+def _ask(call: Invocation, seen: StateView, action: str) -> None:
     if call.as_json or not (sys.stdin.isatty() and sys.stderr.isatty()):
         message = f"nobody is here to confirm: {action} {seen.folder}"
         raise WorldError("state.unconfirmed", message, hint="add --yes", exit_status=EXIT_PERMISSION)
@@ -47,7 +47,7 @@ def _ask(call: Call, seen: StateView, action: str) -> None:
         raise WorldError("state.unconfirmed", "nothing was changed", exit_status=EXIT_PERMISSION)
 
 
-def _tell(call: Call, seen: StateView) -> int:
+def _tell(call: Invocation, seen: StateView) -> int:
     if call.as_json:
         say_json(seen)
     else:

@@ -20,6 +20,15 @@ class OpenApproval(Struct, frozen=True):
     choices: tuple[str, ...]
 
 
+class Answered(Struct, frozen=True):
+    """An answer that is in the log. `detached`: nobody drove the run, and it goes on in the background."""
+
+    run_id: str
+    step: str
+    decision: str
+    detached: bool
+
+
 def open_approvals(tree: RunTree) -> list[OpenApproval]:
     """Every approval somebody may answer now, in plan order."""
     if tree.root.status in RUN_TERMINAL or not tree.state.approvals:

@@ -11,6 +11,7 @@ Rules
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -64,6 +65,17 @@ def _spaces(project: Project) -> Workspaces | None:
     except OSError as error:
         message = f"the workspaces of {project.folder} cannot be opened: {error.strerror or error}"
         raise WorldError("workspace.own_folder", message, hint="its .fanfold must be writable") from error
+
+
+def has_left_work(folder: Path, node: Node) -> bool:
+    """Whether a failed step left a workspace in which it changed something; `folder` is the project's."""
+    if node.step.workspace_mode != "isolated" or not node.write_set:
+        return False
+    own = folder / ".fanfold" / "subagents" / session_id(node.run.id, node.path, node.attempt)
+    try:
+        return next((own / "upper").iterdir(), None) is not None
+    except OSError:
+        return (own / "copied").exists()  # a copy, which nobody compares just to say this
 
 
 def _leaves(tree: RunTree, run: Run, top: Node | None) -> Iterator[Node]:

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from msgspec import Struct
-
 from fanfold.errors import AuthorError, WorldError
 from fanfold.kernel.lifecycle import CANCELLED, PAUSED, RUN_TERMINAL
 from fanfold.kernel.plan import JSON
@@ -29,19 +27,11 @@ from fanfold.runtime.operations.project import Project
 from fanfold.runtime.operations.runs.background import Background, go_on_detached
 from fanfold.runtime.operations.runs.follow import until
 from fanfold.runtime.operations.runs.ownership import own
+from fanfold.runtime.views.approvals import Answered
 from fanfold.store.protocol import LeaseHeld, RunHead
 
 PATIENCE_S = 60.0
 """An owner that does not act for this long is stuck, or its machine is."""
-
-
-class Answered(Struct, frozen=True):
-    """An answer that is in the log. `detached`: nobody drove the run, and it goes on in the background."""
-
-    run_id: str
-    step: str
-    decision: str
-    detached: bool
 
 
 async def pause(project: Project, run: str) -> RunHead:

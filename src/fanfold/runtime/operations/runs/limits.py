@@ -11,6 +11,7 @@ from fanfold.kernel.events import Raised
 from fanfold.runtime.operations.project import Project
 
 if TYPE_CHECKING:
+    from fanfold.kernel.budget import Ledger
     from fanfold.runtime.hosting.run_tree import RunTree
 
 MAX_STEPS = 100_000
@@ -39,6 +40,31 @@ def check_budget(usd: float | None, tokens: int | None) -> None:
 def micro_usd(usd: float | None) -> int | None:
     """Dollars as the ledger counts them."""
     return None if usd is None else round(usd * 1_000_000)
+
+
+def limits_to_raise(tree: RunTree) -> Raised:
+    """Limits with which a run could go on that reached some: twice those. Empty where nobody can guess."""
+    state = tree.state
+    reached = {limit for _, _, limit in state.starved}
+    agents = state.max_agents * 2 if "max_agents" in reached else None
+    steps = state.max_steps * 2 if state.oversize else None
+    if (agents is None and steps is None) or "budget" in reached:
+        tokens, micro_usd = _nearer_budget(state.ledger)
+        return Raised(agents, steps, tokens, micro_usd)
+    return Raised(agents, steps)
+
+
+def _nearer_budget(ledger: Ledger) -> tuple[int | None, int | None]:
+    """Twice the budget that is nearer to its end; where only a part of the run has one, whichever it is.
+
+    Tokens, where prices are unknown: more dollars would stop the run again.
+    """
+    tokens, micro_usd = ledger.left()
+    if ledger.max_micro_usd is not None and micro_usd is not None and not ledger.unknowable:
+        left = micro_usd / max(1, ledger.max_micro_usd)
+        if tokens is None or left <= tokens / max(1, ledger.max_tokens or 0):
+            return None, ledger.max_micro_usd * 2
+    return None if ledger.max_tokens is None else ledger.max_tokens * 2, None
 
 
 def check_raised(project: Project, tree: RunTree, raised: Raised) -> Raised | None:
