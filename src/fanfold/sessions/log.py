@@ -85,7 +85,7 @@ class SessionLog:
         if len(encoded) > MAX_INLINE_BYTES:
             kind = _decode_kind(encoded).kind
             encoded = _encode(_Packed(kind=kind, blob=blobs.put_encoded(encoded), bytes=len(encoded)))
-        self._put("session_event", msgspec.Raw(encoded))
+        self._put("session_event", msgspec.Raw(encoded), encoded)
 
     def cleaned(self, text: str) -> str:
         """A text without secrets, for what is told elsewhere than in this log."""
@@ -103,7 +103,7 @@ class SessionLog:
             self._seq = before  # nothing happened, so the numbers are free again
             raise
 
-    def _put(self, type_name: str, data: Any) -> None:
+    def _put(self, type_name: str, data: Any, encoded: bytes | None = None) -> None:
         place = self._belonging
         self._seq += 1
         self.journal.hold(
@@ -120,7 +120,8 @@ class SessionLog:
                 place.depth,
                 place.path,
                 self.journal.epoch,
-            )
+            ),
+            encoded,
         )
 
 

@@ -34,6 +34,7 @@ class Journal:
         self.blobs = Blobs(store)
         """Values that the next commit writes, if nobody wrote them before."""
         self._held: list[Envelope] = []
+        self._data: list[bytes | None] = []
         self._waiting: list[asyncio.Future[None]] = []
 
     def confirm(self) -> None:
@@ -41,19 +42,26 @@ class Journal:
         if self._lease is not None:
             self.store.confirm(self._lease)
 
-    def hold(self, envelope: Envelope) -> None:
-        """Have an entry written with the next commit."""
+    def hold(self, envelope: Envelope, data: bytes | None = None) -> None:
+        """Have an entry written with the next commit; see `Batch.data`."""
         self._held.append(envelope)
+        self._data.append(data)
 
     def write(self, batch: Batch | None = None) -> None:
         """Commit what is held, and `batch` with it. Raises `LeaseLost` or `StoreFault`."""
         held, self._held = self._held, []
+        data, self._data = self._data, []
         waiting, self._waiting = self._waiting, []
         blobs = self.blobs.take_fresh()
         if batch is None:
-            batch = Batch(root=self.root, epoch=self.epoch, envelopes=held, blobs=blobs)
+            batch = Batch(root=self.root, epoch=self.epoch, envelopes=held, data=data, blobs=blobs)
         elif held or blobs:
-            batch = replace(batch, envelopes=[*held, *batch.envelopes], blobs=[*blobs, *batch.blobs])
+            batch = replace(
+                batch,
+                envelopes=[*held, *batch.envelopes],
+                data=[*data, *(batch.data or [None] * len(batch.envelopes))],
+                blobs=[*blobs, *batch.blobs],
+            )
         try:
             self.store.write([batch])
         except BaseException as error:

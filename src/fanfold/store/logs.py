@@ -15,7 +15,8 @@ Rules
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from itertools import repeat
 from typing import Any, NamedTuple, TypeAlias
 
 import apsw
@@ -23,7 +24,7 @@ import msgspec
 
 from fanfold.errors import BugError
 from fanfold.kernel.events import Envelope
-from fanfold.store.protocol import Clean
+from fanfold.store.protocol import Batch, Clean
 
 CHUNK = 1_000
 MAX_REMEMBERED = 10_000
@@ -105,15 +106,16 @@ class Appender:
         self._logs.clear()
         self._sessions.clear()
 
-    def rows(self, envelopes: Sequence[Envelope]) -> list[EventRow]:
+    def rows(self, batch: Batch) -> list[EventRow]:
         """What `INSERT` binds; registers logs that are new."""
         if len(self._logs) + len(self._sessions) > MAX_REMEMBERED:
             self.forget()
         logs, clean = self._logs, self._clean
         rows: list[EventRow] = []
-        for envelope in envelopes:
+        for envelope, known in zip(batch.envelopes, batch.data or repeat(None)):  # noqa: B905 - or none at all
+            data = clean(_encode(envelope.data)) if known is None else known
             if not envelope.tree_seq:
-                rows.append(self._entry(envelope, rows))
+                rows.append(self._entry(envelope, data, rows))
                 continue
             log = logs.get(envelope.log)
             seq, place = envelope.seq, envelope.tree_seq
@@ -122,13 +124,12 @@ class Appender:
             log.seq = seq
             tree = log.tree
             tree.last = row_id(tree.key, place)
-            data = clean(_encode(envelope.data))
             rows.append(
                 (tree.last, log.child_key, None, seq, envelope.at, envelope.type, envelope.epoch, None, data)
             )
         return rows
 
-    def _entry(self, envelope: Envelope, pending: list[EventRow]) -> EventRow:
+    def _entry(self, envelope: Envelope, data: bytes, pending: list[EventRow]) -> EventRow:
         """The row of a session's entry. That its number was not used before, an index sees to."""
         name, seq = envelope.log, envelope.seq
         if seq > 1 and self._sessions.get(name) != seq - 1:
@@ -146,7 +147,6 @@ class Appender:
             log = self._logs.get(envelope.run_id)
             run = log.child_key if log is not None else _key(self._db, envelope.run_id)
         path = envelope.path if seq == 1 else None
-        data = self._clean(_encode(envelope.data))
         return tree.last, run, name, seq, envelope.at, envelope.type, envelope.epoch, path, data
 
     def _look_up(self, envelope: Envelope, pending: list[EventRow]) -> _Log:

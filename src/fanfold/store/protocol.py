@@ -95,6 +95,8 @@ class Batch(Struct, frozen=True, kw_only=True):
     root: str
     epoch: int
     envelopes: Sequence[Envelope] = ()
+    data: Sequence[bytes | None] = ()
+    """Of each envelope as JSON without secrets, where its owner had to make that anyway."""
     blobs: Sequence[tuple[str, bytes]] = ()
     """(hash, content); a hash already stored is not stored again."""
     heads: Sequence[RunHead] = ()

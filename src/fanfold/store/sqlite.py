@@ -110,7 +110,7 @@ class SqliteStore:
             self._check_blobs(batch.blobs)
             values.write(db, batch)
         if batch.envelopes:
-            db.executemany(logs.INSERT, self._appender.rows(batch.envelopes))
+            db.executemany(logs.INSERT, self._appender.rows(batch))
         if batch.heads:
             db.executemany(heads.UPSERT, [heads.row(head) for head in batch.heads])
         if batch.cache:

@@ -78,7 +78,7 @@ class Script:
 
     def _find(self, path: str) -> tuple[Answer, ...] | None:
         exact = self._exact.get(path)
-        if exact is not None:
+        if exact is not None or not self._patterns:
             return exact
         slots = _slots(path)
         for pattern in self._patterns.get(_shape(path), ()):

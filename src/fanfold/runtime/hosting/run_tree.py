@@ -10,7 +10,7 @@ Rules
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import msgspec
 from msgspec.structs import replace
@@ -44,7 +44,7 @@ from fanfold.store.journal import Journal
 from fanfold.store.protocol import Batch, OutputRow, RunHead, Store
 
 Reuse: TypeAlias = Callable[[Node, Job], str | None]
-_encoder = msgspec.json.Encoder()
+_encode = msgspec.json.Encoder().encode
 
 
 def nothing_to_reuse(_node: Node, _job: Job) -> str | None:
@@ -67,7 +67,7 @@ class RunTree:
         self.journal = journal
         self.blobs = Blobs(store) if journal is None else journal.blobs
         self.memory = Memory()
-        first = self._without_secrets(first)
+        first, _ = self._without_secrets(first)
         self.state: State = create_state(first)
         self.memory.observe(first)
         self.values = Values(self.state, self.memory, self.blobs)
@@ -76,6 +76,8 @@ class RunTree:
         self.log_seq: dict[str, int] = {}
         self.tree_seq = 0
         self.pending: list[Envelope] = []
+        self._data: list[bytes | None] = []
+        """Of each pending envelope, as it is written."""
         self.requests_done: list[int] = []
         self._written: dict[str, str] = {}
         self._outputs: list[OutputRow] = []
@@ -124,16 +126,20 @@ class RunTree:
 
     # Writing
 
-    def _without_secrets(self, event: Event) -> Event:
-        encoded = _encoder.encode(event.data)
+    def _without_secrets(self, event: Event) -> tuple[Event, bytes]:
+        """The event as it is written, and what of it is."""
+        encoded = _encode(_stored(event.data))
         clean = self.store.clean(encoded)
         if clean is encoded:
-            return event
-        return replace(event, data=msgspec.json.decode(clean, type=type(event.data)))
+            return event, encoded
+        data: Any = event.data
+        if isinstance(data, Evidence):
+            return replace(event, data=replace(data, data=msgspec.json.decode(clean))), clean
+        return replace(event, data=msgspec.json.decode(clean, type=type(data))), clean
 
     def begin(self, first: Event) -> None:
         """Record the first event of a new tree; it is already folded."""
-        self._append(self._without_secrets(first))
+        self._append(*self._without_secrets(first))
 
     def report(self, run: str, at: int, data: Data) -> None:
         """Fold one fact in, then answer everything the kernel asks because of it."""
@@ -144,17 +150,17 @@ class RunTree:
             self._fold(Event(command.run, at, self.answers.answer(command)))
 
     def _fold(self, event: Event) -> None:
-        event = self._without_secrets(event)
+        event, encoded = self._without_secrets(event)
         evolve(self.state, event)
         self.memory.observe(event)
-        self._append(event)
+        self._append(event, encoded)
         self._note_output(event)
         if isinstance(event.data, WorkflowEvent):
             news = budget_news(self.state, event.data)
             if news is not None:
-                self._append(Event(event.run, event.at, news))
+                self._append(*self._without_secrets(Event(event.run, event.at, news)))
 
-    def _append(self, event: Event) -> None:
+    def _append(self, event: Event, encoded: bytes) -> None:
         run = self.state.runs[event.run]
         seq = self.log_seq[run.id] = self.log_seq.get(run.id, 0) + 1
         self.tree_seq += 1
@@ -162,8 +168,8 @@ class RunTree:
         epoch = self.journal.epoch if self.journal is not None else 0
         place = (run.id, self.root.id, parent, run.depth, run.path, epoch)
         kind = type_name(event.data)
-        data = event.data.data if isinstance(event.data, Evidence) else event.data
-        self.pending.append(Envelope(run.id, seq, self.tree_seq, event.at, kind, data, *place))
+        self.pending.append(Envelope(run.id, seq, self.tree_seq, event.at, kind, _stored(event.data), *place))
+        self._data.append(encoded)
 
     def _note_output(self, event: Event) -> None:
         data = event.data
@@ -189,6 +195,7 @@ class RunTree:
     def commit(self) -> tuple[list[Envelope], list[tuple[Start, Job]], list[Stop]]:
         """Make everything since the last commit durable; what was written and what must happen now."""
         written, self.pending = self.pending, []
+        data, self._data = self._data, []
         jobs, self.answers.jobs = self.answers.jobs, []
         stops, self.answers.stops = self.answers.stops, []
         if written or self.requests_done:
@@ -197,6 +204,7 @@ class RunTree:
                 root=self.root.id,
                 epoch=self.journal.epoch,
                 envelopes=written,
+                data=data,
                 heads=self._changed_heads(written),
                 outputs=self._outputs,
                 cache=self._cache,
@@ -249,6 +257,11 @@ class RunTree:
             below.extend(other.children)
         agents = sum(other.agents + self.memory.settlers.get(other.id, 0) for other in below)
         return sum((other.usage for other in below), NOTHING_SPENT), agents
+
+
+def _stored(data: Data) -> Any:
+    """What of an event's data stands in its envelope."""
+    return data.data if isinstance(data, Evidence) else data
 
 
 def run_status(state: State, run: Run) -> str:

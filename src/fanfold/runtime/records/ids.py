@@ -7,6 +7,7 @@ follows from the attempt it serves, so that a session that goes on after a crash
 from __future__ import annotations
 
 import secrets
+from functools import lru_cache
 from hashlib import blake2b
 
 MAX_ROUNDS = 2
@@ -19,6 +20,7 @@ def new_run_id() -> str:
     return "".join(secrets.choice(_ALPHABET) for _ in range(RUN_ID_CHARS))
 
 
+@lru_cache(maxsize=4_096)
 def session_id(run_id: str, path: str, attempt: int) -> str:
     """The session of one attempt; a new execution of it is the same session.
 

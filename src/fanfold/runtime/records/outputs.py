@@ -56,6 +56,8 @@ def strict(value: object) -> JSON:
     {'a': [1, 2.5, 'x', None]}
     """
     plain = _strict(value, 0)
+    if isinstance(plain, str) and len(plain) <= MAX_OUTPUT_BYTES // 6:  # however it is escaped
+        return plain
     size = len(msgspec.json.encode(plain))
     if size > MAX_OUTPUT_BYTES:
         raise TooLarge(f"the output has {size:,} bytes, {MAX_OUTPUT_BYTES:,} are allowed")

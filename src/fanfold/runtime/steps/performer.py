@@ -156,6 +156,8 @@ class Performer:
         if outcome.error is None and self._isolation.rests(session, place):
             self._ended[session] = place
             unsettled = session
+        if not place.evidence and not unsettled:
+            return outcome
         return msgspec.structs.replace(outcome, evidence=tuple(place.evidence), unsettled=unsettled)
 
     async def _work_and_merge(self, execution: Execution[Job], session: str) -> Outcome:
@@ -217,7 +219,8 @@ def _checked(node: Node, outcome: Outcome) -> Outcome:
     except ValueError as error:
         invalid: Failure | None = unfit(node, error)
     else:
-        outcome = msgspec.structs.replace(outcome, output=value)
+        if value is not outcome.output:
+            outcome = msgspec.structs.replace(outcome, output=value)
         invalid = check_output(node, value)
     return outcome if invalid is None else Outcome(error=invalid, usage=outcome.usage)
 
