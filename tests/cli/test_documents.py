@@ -12,11 +12,11 @@ import pytest
 
 from fanfold.kernel.events import Envelope
 from fanfold.runtime import views
-from fanfold.runtime.forecast.dryrun import DryRun
 from fanfold.runtime.views.audits import Audit, AuditedRun
 from fanfold.runtime.views.changes import Applied, RunChanges
 from fanfold.runtime.views.errors import ErrorDocument
 from fanfold.runtime.views.explanations import ExplainedRun, ExplainedStep
+from fanfold.runtime.views.forecasts import DryRun, WhatIf
 from fanfold.runtime.views.found_outputs import FoundOutputs
 from fanfold.runtime.views.installation import Examination, Initialised, Removed, SmokeReport
 from fanfold.runtime.views.models import ModelsDocument
@@ -51,7 +51,7 @@ def structs() -> list[type[msgspec.Struct]]:
     return list(dict.fromkeys(one for one in kinds if one.__module__ in names))
 
 
-@pytest.mark.parametrize("document", [*structs(), DryRun, Envelope], ids=lambda one: one.__name__)
+@pytest.mark.parametrize("document", [*structs(), Envelope], ids=lambda one: one.__name__)
 def test_every_document_has_a_json_schema(document: type[msgspec.Struct]) -> None:
     schema = msgspec.json.schema(document)
     assert schema["$ref"] == f"#/$defs/{document.__name__}"
@@ -83,6 +83,7 @@ COMMANDS: list[tuple[list[str], Any]] = [
     (["explain", "last"], ExplainedRun),
     (["explain", "last", "odd"], ExplainedStep),
     (["explain", "last", "ok"], ExplainedStep),
+    (["whatif", "last", "--max-concurrency", "2"], WhatIf),
     (["query", "found"], FoundOutputs),
     (["diff", "last"], RunChanges),
     (["apply", "last", "note", "--dry-run"], Applied),

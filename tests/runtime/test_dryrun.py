@@ -25,7 +25,8 @@ from fanfold.kernel.plan import (
 from fanfold.recipe.types.agent import AgentBody
 from fanfold.recipe.types.approval import ApprovalBody
 from fanfold.recipe.types.command import CommandBody
-from fanfold.runtime.forecast.dryrun import Conflict, DryRun, dry_run
+from fanfold.runtime.forecast.dryrun import dry_run
+from fanfold.runtime.views.forecasts import Conflict, DryRun
 
 
 def agent(id: str, *deps: str, **more: Any) -> Step:

@@ -25,7 +25,7 @@ from random import Random
 from msgspec import Struct
 from msgspec.structs import replace
 
-from fanfold.errors import BugError
+from fanfold.errors import FanfoldError
 from fanfold.kernel.events import (
     Created,
     Data,
@@ -39,7 +39,9 @@ from fanfold.kernel.events import (
 )
 from fanfold.kernel.lifecycle import PAUSED, RUN_TERMINAL
 from fanfold.kernel.nodes import LEAF, Node, Run
-from fanfold.kernel.plan import GroupAction, Plan, Repeat, Step, WorkflowAction
+from fanfold.kernel.plan import GroupAction, LeafAction, Plan, Repeat, Step, WorkflowAction
+from fanfold.recipe.types.approval import ApprovalBody
+from fanfold.recipe.types.function import FunctionBody
 from fanfold.runtime.forecast.dryrun import dry_run
 from fanfold.runtime.forecast.host import lifted, limits_that_hold, without_deadlines
 from fanfold.runtime.hosting.run_tree import RunTree
@@ -72,8 +74,8 @@ def compare(seed: int) -> Disagreement | None:
     try:
         foretold, _ = dry_run(plan, INPUTS, settings)
         run.drive()
-    except BugError as error:
-        return Disagreement(seed, f"the kernel refused its host: {error.message}", [], run.waves)
+    except FanfoldError as error:
+        return Disagreement(seed, f"{error.code}: {error.message}", [], run.waves)
     message = ""
     for number, (mine, theirs) in enumerate(zip(foretold.waves, run.waves, strict=False), 1):
         if mine != theirs:
@@ -160,9 +162,15 @@ def in_cel(plan: Plan, rng: Random) -> Plan:
     return replace(plan, steps=steps, workflows=workflows)
 
 
+_STAND_INS = {"timer": ApprovalBody("go?").action(), "note": FunctionBody("count").action()}
+"""For step types that only the simulated host knows: real ones, which keep their traits."""
+
+
 def _in_cel(step: Step, rng: Random) -> Step:
     action, inputs = step.action, step.inputs
-    if isinstance(action, GroupAction):
+    if isinstance(action, LeafAction) and action.type in _STAND_INS:
+        action = replace(_STAND_INS[action.type], traits=action.traits)
+    elif isinstance(action, GroupAction):
         action = replace(action, steps=tuple(_in_cel(inner, rng) for inner in action.steps))
     elif isinstance(action, WorkflowAction):
         inputs = {name: value for name, value in inputs.items() if name in INPUTS}  # no others are declared

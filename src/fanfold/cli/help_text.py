@@ -22,6 +22,7 @@ Look at runs:
   watch    Watch a run live, whichever process drives it
   logs     Print a run's log, or follow it with -f
   explain  Why a run or step waits, was skipped, retried, or ran then
+  whatif   What a run would have taken with another number of slots
   query    Search the outputs of steps, best match first
   replay   Fold a run's log again without running anything
   verify   Check that a run's log keeps every invariant

@@ -30,6 +30,7 @@ GROUPS = {
         "watch": "history.logs",
         "logs": "history.logs",
         "explain": "history.explain",
+        "whatif": "history.whatif",
         "query": "history.query",
         "replay": "history.verify",
         "verify": "history.verify",

@@ -37,7 +37,7 @@ class Conflicts(Struct, frozen=True):
 
 
 def find_conflicts(steps: Sequence[Node], order: Order) -> Conflicts:
-    """Of these steps, in plan order; those without a slot claim nothing."""
+    """Of these steps, in plan order; those that are never queued claim nothing."""
     claims = _Claims(steps)
     listed: list[Pair] = []
     twice = 0

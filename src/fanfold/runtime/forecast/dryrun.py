@@ -11,8 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from msgspec import Struct
-
 from fanfold.kernel.events import Settings
 from fanfold.kernel.lifecycle import FAILED
 from fanfold.kernel.nodes import Call, Composite, Map, Node
@@ -22,41 +20,9 @@ from fanfold.runtime.forecast.conflicts import MAX_OVERLAPS, Conflicts, find_con
 from fanfold.runtime.forecast.foresight import Foresight
 from fanfold.runtime.forecast.host import MAX_INSTANCES, ForecastHost
 from fanfold.runtime.forecast.order import Order
+from fanfold.runtime.views.forecasts import Agents, Conflict, Cost, DryRun
 
 MAX_FAILURES = 20
-
-
-class Conflict(Struct, frozen=True):
-    """Two steps that no edge orders but that may not run at once; `on` is a path both claim."""
-
-    a: str
-    b: str
-    on: str
-
-
-class Agents(Struct, frozen=True):
-    """Bounds of the sessions in the whole run tree, retries and iterations included."""
-
-    min: int
-    max: int
-
-
-class Cost(Struct, frozen=True):
-    usd_max: float | None
-    """None: no bound is known."""
-
-
-class DryRun(Struct, frozen=True):
-    """The facts, in the shape scripts rely on."""
-
-    waves: list[list[str]]
-    conflicts: list[Conflict]
-    conflicts_total: int
-    critical_path: list[str]
-    agents: Agents
-    cost: Cost
-    would_run: bool
-    warnings: list[str]
 
 
 def dry_run(

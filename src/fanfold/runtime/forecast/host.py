@@ -95,13 +95,23 @@ class Held(NamedTuple):
 class ForecastHost:
     """Drives one plan from its first event to its end; `state` is then what a run would have come to."""
 
-    def __init__(self, plan: Plan, settings: Settings, world: World, run_id: str = ROOT) -> None:
-        roomy = replace(settings, timeout_ms=None, max_steps=min(settings.max_steps, MAX_INSTANCES))
+    def __init__(
+        self,
+        plan: Plan,
+        settings: Settings,
+        world: World,
+        *,
+        run_id: str = ROOT,
+        largest: int = MAX_INSTANCES,
+    ) -> None:
+        roomy = replace(settings, timeout_ms=None, max_steps=min(settings.max_steps, largest))
         created = Created(plan=without_deadlines(plan), settings=roomy)
         self.state = create_state(Event(run_id, 0, created))
         self.now = 0
         self.begun: list[Begun] = []
         """In the order of their start."""
+        self.backed_off: dict[Node, int] = {}
+        """How long each step waited for another attempt."""
         self.held: list[Held] = []
         self.complete = True
         """False when not all of the run was looked into."""
@@ -140,7 +150,9 @@ class ForecastHost:
                 return Created(workflow=workflow, parent_run_id=parent)
             case Skip(step=step, reason=reason):
                 return StepEvent(step, SKIPPED, reason=reason)
-            case Retry(step=step, attempt=attempt, retry_at=due):
+            case Retry(run=run, step=step, attempt=attempt, retry_at=due):
+                node = self._node(run, step)
+                self.backed_off[node] = self.backed_off.get(node, 0) + due - self.now
                 return StepEvent(step, "retrying", attempt, retry_at=due)
             case Stop(step=step, attempt=attempt, execution=execution, reason=reason):
                 return StepEvent(step, "stopping", attempt, execution, reason=reason)

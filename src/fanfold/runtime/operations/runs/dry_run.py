@@ -12,10 +12,11 @@ from msgspec.structs import replace
 
 from fanfold.kernel.nodes import Node
 from fanfold.kernel.plan import JSON
-from fanfold.runtime.forecast.dryrun import DryRun, dry_run
+from fanfold.runtime.forecast.dryrun import dry_run
 from fanfold.runtime.operations.project import Project
 from fanfold.runtime.operations.recipes.checked import CheckedRecipe, role_warnings
 from fanfold.runtime.operations.runs.options import Options, settings_of
+from fanfold.runtime.views.forecasts import DryRun
 
 
 def foresee_run(

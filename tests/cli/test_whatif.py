@@ -1,0 +1,96 @@
+"""`fanfold whatif`: recorded durations with another number of slots, as scripts and people see it."""
+
+import pytest
+
+RECIPE = """\
+name: wide
+inputs: [{name: n, type: array, default: [1, 2, 3, 4]}]
+steps:
+  - {id: each, agent: explorer, for_each: inputs.n, prompt: "{{item}}"}
+  - {id: ok, approve: "Go?", depends_on: [each]}
+  - {id: flaky, agent: explorer, depends_on: [ok], retry: {attempts: 2, backoff: 10ms}, prompt: try}
+  - {id: never, agent: explorer, when: "size(inputs.n) > 9", prompt: no}
+  - {id: last, agent: explorer, depends_on: [flaky, never], prompt: end}
+"""
+SCRIPT = """\
+default: {output: ok, delay_ms: 40}
+steps:
+  flaky:
+    - {fail: {class: transport, message: reset}, delay_ms: 20}
+    - {output: fine, delay_ms: 20}
+"""
+KEYS = {
+    "run_id", "recipe", "version", "max_concurrency", "time_ms", "attempts", "critical_path",
+    "critical_path_ms", "notes",
+}  # fmt: skip
+
+
+@pytest.fixture
+def waiting(fanfold, project):
+    """A run that ran one step at a time and now waits for a person."""
+    (project / "wide.yaml").write_text(RECIPE)
+    (project / "script.yaml").write_text(SCRIPT)
+    assert fanfold("run", "wide.yaml", "--script", "script.yaml", "--max-concurrency", "1").status == 3
+
+
+@pytest.fixture
+def ran(fanfold, waiting):
+    fanfold("approve", "last", "ok")
+    fanfold("watch", "last")
+    assert fanfold("resume", "last").status == 0
+
+
+def test_more_slots_would_have_taken_less_time(fanfold, ran):
+    found = fanfold("whatif", "last", "--max-concurrency", "4", "--json").json()
+    assert set(found) == KEYS
+    assert found["max_concurrency"] == {"recorded": 1, "asked": 4}
+    time = found["time_ms"]
+    assert abs(time["replayed"] - time["recorded"]) < 100
+    assert 0 < found["critical_path_ms"] <= time["asked"] < time["replayed"] - 80
+    assert found["attempts"] == 4 + 1 + 2 + 1
+    assert found["critical_path"][1:] == ["ok", "flaky", "last"]
+    assert found["notes"] == ["waits for people are left out (1 question)"]
+
+
+def test_a_person_is_told_the_same(fanfold, ran):
+    status, out, _ = fanfold("whatif", "last", "--max-concurrency", "4")
+    assert status == 0
+    for words in (
+        "wide@1  run ",
+        "8 attempts replayed",
+        "With 4 at once",
+        "With 1, as it ran",
+        "(-",
+        "never",
+    ):
+        assert words.lower() in out.lower()
+    assert "ok → flaky → last" in out
+
+
+def test_of_a_run_that_is_not_over_only_what_has_ended_counts(fanfold, waiting):
+    found = fanfold("whatif", "last", "--max-concurrency", "2", "--json").json()
+    assert found["attempts"] == 4
+    assert found["notes"] == ["the run is not over: this is about the steps that have ended"]
+
+
+def test_it_writes_nothing(fanfold, project, ran):
+    before = {path: path.stat().st_mtime_ns for path in project.rglob("*") if path.is_file()}
+    assert fanfold("whatif", "last", "--max-concurrency", "2").status == 0
+    after = {path: path.stat().st_mtime_ns for path in project.rglob("*") if path.is_file()}
+    assert {path.name for path in after if path not in before or after[path] != before[path]} <= {
+        "fanfold.db-shm"
+    }
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "code"),
+    [
+        (["last", "--max-concurrency", "0"], 2, "usage.out_of_range"),
+        (["last", "--max-concurrency", "1025"], 2, "usage.out_of_range"),
+        (["last"], 2, "usage.missing_argument"),
+        (["nobody", "--max-concurrency", "2"], 6, "run.not_found"),
+    ],
+)
+def test_what_cannot_be_asked_is_a_clear_error(fanfold, waiting, arguments, status, code):
+    result = fanfold("whatif", *arguments, "--json")
+    assert (result.status, result.json()["error"]["code"]) == (status, code)
