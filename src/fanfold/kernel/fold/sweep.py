@@ -60,9 +60,9 @@ def _obsolete(state: State, command: Command, top: Node) -> bool:
 def _stop_leaf(state: State, leaf: Node) -> None:
     if leaf.status == RUNNING and not leaf.lost:
         if leaf.stopping in ("", "pause"):
-            leaf.stopping = CANCELLED
             command = Stop(leaf.run.id, leaf.path, leaf.attempt, leaf.execution, CANCELLED)
             state.agenda.append(command)
+        leaf.stopping = CANCELLED  # also where it was asked before for its time: it is not tried again
         return
     if leaf.status == READY and leaf.holding:
         unchoose(state, leaf)
