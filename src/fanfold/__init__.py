@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from fanfold.errors import AuthorError, FanfoldError, NotFoundError, WorldError
     from fanfold.kernel.plan import JSON
     from fanfold.recipe.builder import Recipe
+    from fanfold.runtime.handlers.registration import function
     from fanfold.runtime.operations.client import Client
     from fanfold.runtime.operations.runs.handle import RunHandle
     from fanfold.runtime.operations.runs.options import Options
-    from fanfold.runtime.steps.functions import function
     from fanfold.runtime.views.result import Result
     from fanfold.runtime.views.runs import StepResult
     from fanfold.runtime.views.subagents import Subagent
@@ -61,7 +61,7 @@ _HOMES = {
     "StepResult": "fanfold.runtime.views.runs",
     "Subagent": "fanfold.runtime.views.subagents",
     "WorldError": "fanfold.errors",
-    "function": "fanfold.runtime.steps.functions",
+    "function": "fanfold.runtime.handlers.registration",
 }
 
 

@@ -6,9 +6,9 @@ import pytest
 
 import fanfold
 from fanfold.errors import AuthorError
-from fanfold.runtime.steps import handler_search
-from fanfold.runtime.steps.functions import registered
-from fanfold.runtime.steps.handler_search import HandlerSearch
+from fanfold.runtime.handlers import search as handler_search
+from fanfold.runtime.handlers.registration import registered
+from fanfold.runtime.handlers.search import HandlerSearch
 
 BOOM = "raise SystemExit('imported!')\n"
 

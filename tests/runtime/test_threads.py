@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 
-from fanfold.runtime.steps.threads import Threads
+from fanfold.runtime.handlers.threads import Threads
 
 
 def test_as_many_functions_block_at_once_as_were_started() -> None:

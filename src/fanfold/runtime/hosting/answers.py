@@ -44,7 +44,7 @@ from fanfold.runtime.steps.decisions import (
 from fanfold.runtime.steps.registry import Unrenderable, prepare, type_of
 from fanfold.runtime.steps.rendering import value_of
 from fanfold.runtime.steps.step_type import Job, Question, Settled, Timer
-from fanfold.runtime.steps.workflow import CallJob
+from fanfold.runtime.steps.structure import CallJob
 from fanfold.store.blobs import Blobs
 from fanfold.text.excerpts import shorten
 from fanfold.text.template import UnresolvedPath

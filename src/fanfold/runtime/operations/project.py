@@ -26,10 +26,10 @@ if TYPE_CHECKING:
     from fanfold.kernel.events import Raised
     from fanfold.kernel.plan import Plan
     from fanfold.recipe.builder import Recipe
+    from fanfold.runtime.handlers.loading import Handlers
+    from fanfold.runtime.handlers.search import HandlerSearch
     from fanfold.runtime.hosting.run_tree import RunTree
     from fanfold.runtime.places.isolation import Isolation
-    from fanfold.runtime.steps.handler_search import HandlerSearch
-    from fanfold.runtime.steps.handlers import Handlers
     from fanfold.sessions.places import Places
     from fanfold.store.protocol import RunHead, Store, StoreAddress
 
@@ -108,7 +108,7 @@ class Project:
     @cached_property
     def _handler_search(self) -> HandlerSearch:
         # Reading a project's Python files is for recipes that name a handler; most do not.
-        from fanfold.runtime.steps.handler_search import HandlerSearch
+        from fanfold.runtime.handlers.search import HandlerSearch
 
         return HandlerSearch(self._named)
 
@@ -172,7 +172,7 @@ class Project:
 
     @cached_property
     def handlers(self) -> Handlers:
-        from fanfold.runtime.steps.handlers import Handlers
+        from fanfold.runtime.handlers.loading import Handlers
 
         return Handlers(self.folder)
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from fanfold.kernel.plan import JSON, Step
 from fanfold.recipe.types.function import FunctionBody
-from fanfold.runtime.steps import threads
+from fanfold.runtime.handlers import threads
 from fanfold.runtime.steps.step_type import (
     Execution,
     Job,

@@ -15,10 +15,9 @@ from fanfold.runtime.steps.agent import AgentSteps
 from fanfold.runtime.steps.approval import ApprovalSteps
 from fanfold.runtime.steps.command import CommandSteps
 from fanfold.runtime.steps.function import FunctionSteps
-from fanfold.runtime.steps.group import GroupSteps
 from fanfold.runtime.steps.rendering import value_of
 from fanfold.runtime.steps.step_type import Job, Outcome, Preparation, Reply, StepLabel, StepType
-from fanfold.runtime.steps.workflow import WorkflowSteps
+from fanfold.runtime.steps.structure import GroupSteps, WorkflowSteps
 from fanfold.text.template import UnresolvedPath
 
 STEP_TYPES: dict[str, StepType[Any, Any]] = {

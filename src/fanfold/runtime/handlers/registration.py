@@ -2,7 +2,7 @@
 
 A handler is registered by name with `@fanfold.function`, or named `package.module:callable`. This module
 is the register used while a run is going on. What a recipe may name is found without importing anything
-by `handler_search`: checking a recipe must never execute the project it belongs to.
+by `search`: checking a recipe must never execute the project it belongs to.
 """
 
 from __future__ import annotations

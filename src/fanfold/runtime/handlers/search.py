@@ -134,7 +134,7 @@ def _imported_names(tree: ast.Module) -> tuple[set[str], set[str]]:
             modules.update(a.asname or a.name for a in node.names if a.name == "fanfold")
         elif isinstance(node, ast.ImportFrom) and node.module in (
             "fanfold",
-            "fanfold.runtime.steps.functions",
+            "fanfold.runtime.handlers.registration",
         ):
             functions.update(a.asname or a.name for a in node.names if a.name == "function")
     return modules, functions

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from fanfold.errors import AuthorError
-from fanfold.runtime.steps.functions import is_module_name, registered
-from fanfold.runtime.steps.handler_search import HandlerSearch
+from fanfold.runtime.handlers.registration import is_module_name, registered
+from fanfold.runtime.handlers.search import HandlerSearch
 
 
 class Handlers:

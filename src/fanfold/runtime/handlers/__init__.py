@@ -1,0 +1,1 @@
+"""Python callables that `function` steps name: how they are registered, found, loaded and called."""

@@ -1,0 +1,49 @@
+"""Steps that exist for others: groups, which the kernel opens, and workflows, which become child runs."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from fanfold.kernel.plan import JSON, GroupAction, Step, WorkflowAction
+from fanfold.runtime.steps.step_type import Job, Preparation, StepLabel, StepType
+
+
+class GroupJob(Job, frozen=True):
+    """Nothing: the kernel runs what is inside."""
+
+    performed: ClassVar[bool] = False
+
+
+class GroupSteps(StepType[GroupAction, GroupJob]):
+    name = "group"
+
+    def read(self, step: Step) -> GroupAction:
+        assert isinstance(step.action, GroupAction)
+        return step.action
+
+    def label(self, step: Step, said: GroupAction) -> StepLabel:
+        return StepLabel("group", (said.goal or said.phase_kind) if said.phase else step.description)
+
+    def prepare(self, _step: Preparation, _said: GroupAction) -> GroupJob:
+        return GroupJob()
+
+
+class CallJob(Job, frozen=True):
+    """All that the child run will see."""
+
+    performed: ClassVar[bool] = False
+    inputs: dict[str, JSON]
+
+
+class WorkflowSteps(StepType[WorkflowAction, CallJob]):
+    name = "workflow"
+
+    def read(self, step: Step) -> WorkflowAction:
+        assert isinstance(step.action, WorkflowAction)
+        return step.action
+
+    def label(self, _step: Step, said: WorkflowAction) -> StepLabel:
+        return StepLabel("workflow", said.workflow)
+
+    def prepare(self, step: Preparation, _said: WorkflowAction) -> CallJob:
+        return CallJob(step.inputs)
