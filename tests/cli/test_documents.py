@@ -11,16 +11,17 @@ import msgspec
 import pytest
 
 from fanfold.kernel.events import Envelope
+from fanfold.recipe.library import ListedRecipe
 from fanfold.runtime import views
+from fanfold.runtime.operations.history.query import FoundOutputs
 from fanfold.runtime.views.audits import Audit, AuditedRun
 from fanfold.runtime.views.changes import Applied, RunChanges
 from fanfold.runtime.views.errors import ErrorDocument
 from fanfold.runtime.views.explanations import ExplainedRun, ExplainedStep
 from fanfold.runtime.views.forecasts import DryRun, WhatIf
-from fanfold.runtime.views.found_outputs import FoundOutputs
 from fanfold.runtime.views.installation import Examination, Initialised, Removed, SmokeReport
 from fanfold.runtime.views.models import ModelsDocument
-from fanfold.runtime.views.recipes import CheckReport, EditorSetUp, RecipeDocument, RecipeRow
+from fanfold.runtime.views.recipes import CheckReport, EditorSetUp, RecipeDocument
 from fanfold.runtime.views.roles import RoleDocument, RoleList
 from fanfold.runtime.views.runs import InspectDocument, RunDocument, RunRow
 
@@ -51,7 +52,9 @@ def structs() -> list[type[msgspec.Struct]]:
     return list(dict.fromkeys(one for one in kinds if one.__module__ in names))
 
 
-@pytest.mark.parametrize("document", [*structs(), Envelope], ids=lambda one: one.__name__)
+@pytest.mark.parametrize(
+    "document", [*structs(), Envelope, FoundOutputs, ListedRecipe], ids=lambda one: one.__name__
+)
 def test_every_document_has_a_json_schema(document: type[msgspec.Struct]) -> None:
     schema = msgspec.json.schema(document)
     assert schema["$ref"] == f"#/$defs/{document.__name__}"
@@ -95,7 +98,7 @@ COMMANDS: list[tuple[list[str], Any]] = [
     (["resume", "last"], RunDocument),
     (["gc", "--older-than", "0d", "--dry-run"], Removed),
     (["check", "team.yaml"], CheckReport),
-    (["list"], list[RecipeRow]),
+    (["list"], list[ListedRecipe]),
     (["show", "team.yaml", "--mermaid"], RecipeDocument),
     (["agents"], RoleList),
     (["agents", "worker"], RoleDocument),

@@ -60,8 +60,6 @@ class Hit(Struct, frozen=True):
     role: str
     score: float
     excerpt: str
-    blob: str = ""
-    status: str = ""
 
 
 class Search:
@@ -124,9 +122,8 @@ class Search:
         hits = []
         for score, address in found.hits:
             document = searcher.doc(address).to_dict()
-            run_id, path, role, status, blob = msgspec.json.decode(document["row"][0])
-            text = self._text(blob)
-            hits.append(Hit(run_id, path, role, float(score), excerpt(text, tokens), blob, status))
+            run_id, path, role, _, blob = msgspec.json.decode(document["row"][0])
+            hits.append(Hit(run_id, path, role, float(score), excerpt(self._text(blob), tokens)))
         return hits
 
     def _text(self, blob: str) -> str:

@@ -1,4 +1,4 @@
-"""Recipes as every surface shows them: in a list, as a graph of steps, with what is wrong with them."""
+"""Recipes as every surface shows them: what they take and do, and what is wrong with them."""
 
 from __future__ import annotations
 
@@ -7,24 +7,12 @@ from collections.abc import Sequence
 from msgspec import UNSET, Struct, UnsetType, field
 
 from fanfold.kernel.plan import JSON, GroupAction, Input, Limits, Plan, Step
-from fanfold.recipe.library import ListedRecipe
 from fanfold.recipe.types.agent import AgentBody
 from fanfold.recipe.types.body import find_body
 from fanfold.text.diagnostics import Diagnostic
 
 SCHEMA_FILE = ".fanfold/recipe.schema.json"
 SETTINGS_FILE = ".vscode/settings.json"
-
-
-class RecipeRow(Struct, frozen=True):
-    """A recipe in a list. `origin`: project, user or builtin."""
-
-    name: str
-    version: int
-    description: str
-    origin: str
-    file: str
-    warnings: tuple[str, ...]
 
 
 class RecipeInput(Struct, frozen=True):
@@ -80,12 +68,6 @@ class EditorSetUp(Struct, frozen=True, kw_only=True):
     schema: str = field(name=SCHEMA_FILE)
     settings: str = field(name=SETTINGS_FILE)
     note: str = ""
-
-
-def recipe_row(entry: ListedRecipe) -> RecipeRow:
-    return RecipeRow(
-        entry.name, entry.version, entry.description, entry.origin, entry.file, tuple(entry.warnings)
-    )
 
 
 def recipe_document(plan: Plan, file: str, graph: str | None = None) -> RecipeDocument:

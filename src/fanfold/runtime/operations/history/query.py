@@ -7,12 +7,20 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from msgspec import Struct
+
 from fanfold.errors import FanfoldError
 from fanfold.runtime.operations.project import Project
-from fanfold.runtime.views.found_outputs import FoundOutput, FoundOutputs
+from fanfold.store.search import Hit, Search
 
 MIN_PREFIX = 4
 """Shorter words are not taken for the beginning of a run's id."""
+
+
+class FoundOutputs(Struct, frozen=True):
+    """Best match first."""
+
+    hits: list[Hit]
 
 
 def query(project: Project, words: Sequence[str], *, most: int = 5) -> FoundOutputs:
@@ -22,15 +30,10 @@ def query(project: Project, words: Sequence[str], *, most: int = 5) -> FoundOutp
     """
     if not project.has_runs:
         return FoundOutputs([])
-    from fanfold.store.search import Search
-
     run = _run(project, words)
     text = " ".join(words if run is None else words[1:])
     with _index_folder(project) as folder:
-        found = Search(project.store, folder).query(text, run=run, k=most)
-    return FoundOutputs(
-        [FoundOutput(hit.run_id, hit.path, hit.role, hit.score, hit.excerpt) for hit in found]
-    )
+        return FoundOutputs(Search(project.store, folder).query(text, run=run, k=most))
 
 
 @contextmanager

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from typing import Literal, TypeAlias
 
+from fanfold.recipe.library import ListedRecipe
 from fanfold.runtime.operations.project import Project
 from fanfold.runtime.operations.recipes.checked import check_recipe
-from fanfold.runtime.views.recipes import RecipeDocument, RecipeRow, recipe_document, recipe_row
+from fanfold.runtime.views.recipes import RecipeDocument, recipe_document
 
 Picture: TypeAlias = Literal["mermaid", "svg"]
 
 
-def list_recipes(project: Project) -> list[RecipeRow]:
+def list_recipes(project: Project) -> list[ListedRecipe]:
     """Recipes by name: the project's, the user's, and those built in."""
-    return [recipe_row(entry) for entry in project.library.list()]
+    return project.library.list()
 
 
 def show_recipe(project: Project, ref: str, picture: Picture | None = None) -> RecipeDocument:

@@ -47,9 +47,11 @@ class Attendant(Protocol):
 
     def may_run(self, plan: Plan, lines: Sequence[str]) -> bool:
         """Whether a recipe may do what it declares."""
+        ...
 
     async def allow(self, action: Action) -> bool:
         """Whether an agent may do what it chose to do."""
+        ...
 
 
 def permit(
