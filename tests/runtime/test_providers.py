@@ -76,8 +76,9 @@ def test_its_settings_and_variables_follow_from_its_name(tmp_path: Path) -> None
 def test_its_key_makes_its_default_model_the_one_that_is_used(tmp_path: Path) -> None:
     choice = choose_model(config(tmp_path, ACME_API_KEY=SECRET), NOWHERE)
     assert (choice.model, choice.why) == ("acme:acme-large", "ACME_API_KEY is set")
-    assert choice.fast is not None
-    assert choice.fast.model == "acme:acme-small"
+    assert choice.fast_model == "acme:acme-small"
+    named = config(tmp_path, ACME_API_KEY=SECRET, FANFOLD_MODEL="acme:acme-large")
+    assert choose_model(named, NOWHERE).fast_model is None
     both = config(tmp_path, ACME_API_KEY=SECRET, ANTHROPIC_API_KEY="k")
     assert choose_model(both, NOWHERE).provider is ANTHROPIC, "the order is that of the table"
 

@@ -22,8 +22,6 @@ from fanfold.agents.role import Role
 from fanfold.errors import WorldError
 from fanfold.kernel.events import Failure, Usage
 from fanfold.kernel.plan import JSON
-from fanfold.text.excerpts import shorten
-from fanfold.text.json_value import as_text
 
 Progress: TypeAlias = Callable[[News], None]
 
@@ -83,11 +81,6 @@ class SessionResult(Struct, frozen=True, kw_only=True):
     """In the agent's own words, where it gives any."""
     usage: Usage = Usage()
     trace: dict[str, Any] = field(default_factory=dict)
-
-    @property
-    def brief(self) -> str:
-        """What those who depend on it are told: the summary, else how the output begins."""
-        return shorten(self.summary or as_text(self.output), SUMMARY_CHARS)
 
 
 class Backend(Protocol):

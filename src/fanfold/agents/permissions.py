@@ -60,7 +60,8 @@ def narrower(one: Posture, other: Posture) -> Posture:
 class Permissions:
     """The permission of one session.
 
-    `covered` names the kinds that the question at the start of the run already allowed.
+    `covered` names the kinds that the question at the start of the run already allowed. Whoever has the same
+    `turn` asks the same person, one question at a time.
     """
 
     def __init__(
@@ -68,17 +69,16 @@ class Permissions:
         posture: Posture = "ask",
         ask: Ask | None = None,
         covered: frozenset[Kind] = frozenset({"write", "network"}),
+        turn: asyncio.Lock | None = None,
     ) -> None:
         self.posture: Posture = posture
         self._ask = ask
         self._covered = covered
-        self._turn = asyncio.Lock()
+        self._turn = turn or asyncio.Lock()
 
     def narrowed(self, to: Posture) -> Permissions:
         """The same permission, no wider than `to`; questions still go to the same person, in turn."""
-        child = Permissions(narrower(self.posture, to), self._ask, self._covered)
-        child._turn = self._turn  # one person, one queue of questions
-        return child
+        return Permissions(narrower(self.posture, to), self._ask, self._covered, self._turn)
 
     async def check(self, action: Action) -> None:
         """Return when the action may go ahead; raise `PermissionDenied` when not."""

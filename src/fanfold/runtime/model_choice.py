@@ -43,14 +43,8 @@ class Choice(Struct, frozen=True):
     provider: Provider | None
     """None for models on this machine."""
     why: str
-
-    @property
-    def fast(self) -> Choice | None:
-        """For small work in place of a model that nobody asked for by name."""
-        row = self.provider
-        if row is None or self.model != row.default:
-            return None
-        return Choice(row.fast, row.fast_model, row, self.why)
+    fast_model: str | None = None
+    """For small work, where nobody named a model."""
 
 
 def choose_model(
@@ -82,7 +76,7 @@ def choose_model(
         row = next((row for row in usable if row.name in access.keys), usable[0])
         if row.imitated is not None and row.name in access.addresses:
             raise _which_model(config, row)
-        return Choice(row.default, row.default_model, row, f"{row.key_variable} is set")
+        return Choice(row.default, row.default_model, row, f"{row.key_variable} is set", row.fast)
     if local.ready:
         return Choice(LOCAL_MODEL, SMOLLM2, None, "no provider is configured, and the local model is here")
     if local.installed:

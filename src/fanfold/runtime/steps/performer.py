@@ -17,7 +17,6 @@ from typing import Any
 import msgspec
 
 from fanfold.agents.backend import SessionFailed
-from fanfold.agents.backend_registry import Backends
 from fanfold.agents.entries import paid_in
 from fanfold.errors import BugError, FanfoldError
 from fanfold.kernel.commands import Start
@@ -63,11 +62,6 @@ class Performer:
         self._ended: dict[str, Place] = {}
         """Where steps worked that have ended well, until the log says so."""
         self._closing: set[asyncio.Task[None]] = set()
-
-    @property
-    def backends(self) -> Backends:
-        """Who works for the roles of this tree."""
-        return self._supervisor.backends
 
     def reuse(self, node: Node, job: Job) -> str | None:
         """The output of an earlier run that may stand in for this step: a fork's, or a cached one."""

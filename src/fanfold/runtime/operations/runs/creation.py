@@ -33,6 +33,7 @@ class Lineage(Struct, frozen=True, kw_only=True):
     """Tree path to blob of the steps whose output is reused."""
     roles: dict[str, Role]
     default_model: str | None = None
+    default_fast_model: str | None = None
 
 
 def create(
@@ -148,6 +149,7 @@ def _freeze(project: Project, plan: Plan, options: Options, fork: Lineage | None
         backend=options.backend or (SCRIPTED if scripted else MODEL),
         model=options.model,
         default_model=fork.default_model if fork is not None else None,
+        default_fast_model=fork.default_fast_model if fork is not None else None,
         fast_model=project.config.text("workflows.model"),
         instructions="" if scripted else _instructions(project),
         script=options.script,

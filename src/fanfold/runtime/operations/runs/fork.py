@@ -92,7 +92,11 @@ def plan_fork(
         agents=agents,
         last_time=_spent(tree, again),
         lineage=Lineage(
-            run_id=tree.root.id, kept=kept, roles=frozen.roles, default_model=frozen.default_model
+            run_id=tree.root.id,
+            kept=kept,
+            roles=frozen.roles,
+            default_model=frozen.default_model,
+            default_fast_model=frozen.default_fast_model,
         ),
         options=_options(tree, frozen),
     )

@@ -64,15 +64,16 @@ def prepare(
 ) -> tuple[Frozen, Settings]:
     """What a new run of models is recorded with; raises what refuses it."""
     uses = list(models_of(plan, frozen, config))
-    report = look(uses, frozen, config, local_state(config.home))
+    local = local_state(config.home)
+    report = look(uses, frozen, config, local)
     if report.refusals:
         raise report.refusals[0]
     default = report.chosen.get(None)
-    fast = None if default is None else default.fast
+    fast = frozen.default_fast_model or (None if default is None else default.fast_model)
     frozen = structs.replace(
         frozen,
         default_model=frozen.default_model if default is None else default.model,
-        default_fast_model=None if fast is None else fast.model,
+        default_fast_model=fast,
         roles={name: _without(role, report.useless) for name, role in frozen.roles.items()},
     )
     if not _is_limited(plan, settings):
@@ -81,7 +82,7 @@ def prepare(
 
     if fast is not None:
         uses = list(models_of(plan, frozen, config))  # summaries have a model of their own now
-        report.chosen[fast.model] = fast
+        report.chosen[fast] = choose_model(config, local, asked=fast)
     prices = Prices(report.chosen, config)
     if frozen.forked_from is None:
         _check_prices(plan, frozen, settings, config, prices)
