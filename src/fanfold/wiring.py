@@ -154,7 +154,7 @@ def wire(
         wired.config,
         wired.library(),
         load_roles=lambda: wired.roles,
-        address=wired.store() if store is None else store,
+        load_address=wired.store if store is None else lambda: store,
         load_backends=wired.backends,
         resume_command=wired.resume_command,
         to_read=to_read,

@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from fanfold.agents.backend import Backend, SessionRequest
 from fanfold.agents.providers import Provider
 from fanfold.agents.role import Role
 from fanfold.errors import AuthorError, FanfoldError
 
 if TYPE_CHECKING:
+    from fanfold.agents.backend import Backend, SessionRequest
     from fanfold.agents.redaction import Redactor
     from fanfold.agents.toolbox.catalogue import Tools
 

@@ -16,21 +16,25 @@ environment alone.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 from msgspec import Struct
 
 from fanfold.agents.providers import PROVIDERS, Access, Provider
 from fanfold.errors import AuthorError
+from fanfold.text.notes import Notes, quoted
+from fanfold.text.trees import tree
+from fanfold.text.trees.yaml import TextFormat
 from fanfold.trust.project_files import read_beneath
 
 Kind: TypeAlias = Literal["switch", "integer", "text", "choice", "secret", "names"]
 Found: TypeAlias = dict[str, tuple[object, str]]
 
 MAX_FILE_BYTES = 256 * 1024
+FORMAT = TextFormat(name="config", max_bytes=MAX_FILE_BYTES, clean_text=False, clean_values=False)
 MAX_CONCURRENCY_CEILING = 1_024
 MAX_AGENTS_CEILING = 100_000
 _LARGEST = 2**53
@@ -199,15 +203,15 @@ def _read_file(top: Path, file: Path, whose: str, known: Mapping[str, Setting]) 
         return {}
     except OSError as error:
         raise AuthorError("config.unreadable", f"{file} cannot be read: {error.strerror}") from None
-    if len(data) > MAX_FILE_BYTES:
-        raise AuthorError("config.too_large", f"{file} is larger than {MAX_FILE_BYTES // 1024} KiB")
-    import tomllib
+    # Most projects have no such file, and start-up pays for every import.
+    from fanfold.text.refusal import FileRefused
+    from fanfold.text.trees.toml import parse_toml
 
-    try:
-        tables: dict[str, Any] = tomllib.loads(data.decode())
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError, ValueError) as error:
-        raise AuthorError("config.syntax", f"{file} is not valid TOML: {error}") from None
-    return {key: (value, f"{file} ({key})") for key, value in _flat(tables, file, whose, known)}
+    found, source, report = parse_toml(data, str(file), FORMAT)
+    settings = {} if found is None else _settings(found, Notes(report, source), whose, known)
+    if not report.ok:
+        raise FileRefused(report.diagnostics, {str(file): source})
+    return settings
 
 
 def _read_own(file: Path, max_bytes: int) -> bytes:
@@ -216,31 +220,22 @@ def _read_own(file: Path, max_bytes: int) -> bytes:
         return opened.read(max_bytes)
 
 
-def _flat(
-    tables: dict[str, Any], file: Path, whose: str, known: Mapping[str, Setting]
-) -> Iterator[tuple[str, object]]:
-    for section, table in tables.items():
-        entries = table.items() if isinstance(table, dict) else [("", table)]
-        for name, value in entries:
-            key = f"{section}.{name}" if name else section
+def _settings(top: tree.Mapping, notes: Notes, whose: str, known: Mapping[str, Setting]) -> Found:
+    found: Found = {}
+    for section, table in top.entries:
+        inside = isinstance(table, tree.Mapping)
+        for word, value in table.entries if isinstance(table, tree.Mapping) else [(section, table)]:
+            key = f"{section.text}.{word.text}" if inside else word.text
             setting = known.get(key)
             if setting is None:
-                raise AuthorError(
-                    "config.unknown_key", f'{file} sets "{key}", which is no setting', hint=_near(key, known)
-                )
-            if whose in setting.not_in:
+                near = notes.did_you_mean(key, known) or f"settings: {', '.join(known)}"
+                notes.error(".unknown_key", f"{quoted(key)} is no setting", word, near)
+            elif whose in setting.not_in:
                 instead = f"set {setting.env[0]} in the environment" if setting.env else "use your own file"
-                raise AuthorError(
-                    "config.not_here", f'"{key}" may not be set in {file}', hint=f"{instead} instead"
-                )
-            yield key, value
-
-
-def _near(key: str, known: Mapping[str, Setting]) -> str:
-    import difflib
-
-    near = difflib.get_close_matches(key, known, 1)
-    return f'did you mean "{near[0]}"?' if near else f"settings: {', '.join(known)}"
+                notes.error(".not_here", f'"{key}" may not be set in this file', word, f"{instead} instead")
+            else:
+                found[key] = (tree.plain(value), f"{notes.source.file} ({key})")
+    return found
 
 
 def _checked(

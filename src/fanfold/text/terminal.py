@@ -21,11 +21,13 @@ MAX_CACHED = 4_096
 """Of characters whose sign is remembered; a hostile text may use every one there is."""
 
 # Printable by Unicode's word, yet without a shape: fillers, joiners, selectors, blanks.
-_SHAPELESS = re.compile(
-    "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0d\uffa0\U0001d159\U000e0100-\U000e01ef]"
+_SHAPELESS = (
+    "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0d\uffa0"
+    "\U0001d159\U000e0100-\U000e01ef]"
 )
 _MARKS = "\u0300-\u036f\u1ab0-\u1aff\u1dc0-\u1dff\u20d0-\u20ff\ufe20-\ufe2f"
-_PILED_UP = re.compile(f"(?<=[{_MARKS}]{{4}})[{_MARKS}]+|(?<=[\ufe0e\ufe0f])[\ufe0e\ufe0f]+")
+_PILED_UP = f"(?<=[{_MARKS}]{{4}})[{_MARKS}]+|(?<=[\ufe0e\ufe0f])[\ufe0e\ufe0f]+"
+# Both are compiled when they are first needed, which most commands never do: it takes a millisecond.
 
 
 class _Signs(dict[int, str]):
@@ -55,7 +57,7 @@ def visible(text: str, *, keep: str = "", width: int | None = None) -> str:
     if not (text.isascii() and text.isprintable()):
         if "\r" in text and "\n" in keep:
             text = text.replace("\r\n", "\n")
-        text = _PILED_UP.sub("�", text).translate(_signs(_shown, keep))
+        text = re.sub(_PILED_UP, "�", text).translate(_signs(_shown, keep))
     return text if width is None else cut_end(text, width)
 
 
@@ -99,7 +101,7 @@ _signs = cache(_Signs)
 
 
 def _is_visible(char: str) -> bool:
-    return char.isprintable() and not _SHAPELESS.match(char)
+    return char.isprintable() and not re.match(_SHAPELESS, char)
 
 
 def _shown(char: str) -> str:

@@ -14,17 +14,13 @@ Rules
 
 from __future__ import annotations
 
-import hmac
 import json
 import os
-import secrets
-import shutil
 import stat
 from pathlib import Path
 from typing import Any
 
 from fanfold.errors import EXIT_PERMISSION, WorldError
-from fanfold.trust.git_index import UnreadableIndex, tracked_below
 from fanfold.trust.repository import find_repository
 
 OWN_FOLDER = ".fanfold"
@@ -122,6 +118,8 @@ def remove(project: Path) -> list[str]:
     if folder.is_symlink():
         os.unlink(folder)
         return [OWN_FOLDER]
+    import shutil
+
     gone = [name for name in sorted(os.listdir(folder)) if name not in BROUGHT]
     for name in gone:
         thing = folder / name
@@ -172,6 +170,8 @@ def _why_unsealed(handle: int, project: Path, home: Path) -> str:
         mac, path = str(said["mac"]), str(said["project"])
     except (ValueError, KeyError, TypeError, RecursionError):
         return "its seal cannot be read"
+    import hmac
+
     secret = _read_secret(home)
     expected = _sign(secret, os.path.realpath(project), os.fstat(handle).st_ino)
     if secret and hmac.compare_digest(mac, expected):
@@ -185,7 +185,7 @@ def _write_seal(handle: int, project: Path, home: Path) -> None:
     secret = _read_secret(home) or _make_secret(home)
     path = os.path.realpath(project)
     said = {"version": VERSION, "project": path, "mac": _sign(secret, path, os.fstat(handle).st_ino)}
-    beside = f".{SEAL}.{secrets.token_hex(4)}"
+    beside = f".{SEAL}.{os.urandom(4).hex()}"
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     with os.fdopen(os.open(beside, flags, 0o600, dir_fd=handle), "wb") as out:
         out.write(json.dumps(said).encode())
@@ -193,6 +193,8 @@ def _write_seal(handle: int, project: Path, home: Path) -> None:
 
 
 def _sign(secret: bytes, path: str, inode: int) -> str:
+    import hmac
+
     text = json.dumps([VERSION, path, inode], ensure_ascii=True)
     return hmac.new(secret, text.encode(), "sha256").hexdigest()
 
@@ -209,10 +211,10 @@ def _make_secret(home: Path) -> bytes:
     file = home / SECRET
     try:
         home.mkdir(mode=0o700, parents=True, exist_ok=True)
-        beside = home / f".{SECRET}.{secrets.token_hex(4)}"
+        beside = home / f".{SECRET}.{os.urandom(4).hex()}"
         handle = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         with os.fdopen(handle, "wb") as out:
-            out.write(secrets.token_bytes(32))
+            out.write(os.urandom(32))
         try:
             os.link(beside, file)
         except FileExistsError:
@@ -232,6 +234,8 @@ def _why_brought(project: Path) -> str:
     repository = find_repository(Path(os.path.realpath(project)))
     if repository is None:
         return ""
+    from fanfold.trust.git_index import UnreadableIndex, tracked_below
+
     below = os.path.relpath(os.path.realpath(project), repository.top)
     folder = OWN_FOLDER if below == "." else f"{below}/{OWN_FOLDER}"
     try:

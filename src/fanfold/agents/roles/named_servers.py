@@ -9,14 +9,16 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import msgspec
 from msgspec import structs
 
 from fanfold.agents.role import Notice, Role
+from fanfold.text.trees.tree import Mapping, plain
+from fanfold.text.trees.yaml import TextFormat, parse_yaml
 from fanfold.trust.project_files import read_beneath
 
 FILE = ".mcp.json"
 MAX_BYTES = 256 * 1024
+FORMAT = TextFormat(name="servers", max_bytes=MAX_BYTES, clean_text=False, clean_values=False)
 
 
 class NamedServers:
@@ -42,12 +44,18 @@ class NamedServers:
         from fanfold.agents.toolbox.mcp.servers import servers_of
 
         try:
-            data = read_beneath(self._project, self._file, MAX_BYTES)  # a longer one is cut, and so not JSON
-            listed = msgspec.json.decode(data, type=dict[str, Any]).get("mcpServers", {})
-            return servers_of(listed)
+            data = read_beneath(self._project, self._file, MAX_BYTES + 1)
         except FileNotFoundError:
             return {}
-        except (OSError, ValueError, RecursionError) as error:  # DecodeError is a ValueError
-            message = f"its MCP servers cannot be read: {error}"
+        except OSError as error:
+            message = f"its MCP servers cannot be read: {error.strerror}"
             self._notices.append(Notice("role.invalid", message, str(self._file)))
             return {}
+        found, _, report = parse_yaml(data, str(self._file), FORMAT)
+        for one in report.diagnostics[:1]:
+            message, at = f"its MCP servers cannot be read: {one.message}", one.range.start
+            self._notices.append(
+                Notice("role.invalid", message, one.file, at.line, column=at.column, help=one.help)
+            )
+        servers = found.get("mcpServers") if isinstance(found, Mapping) and report.ok else None
+        return {} if servers is None else servers_of(plain(servers))

@@ -46,7 +46,7 @@ class Project:
         library: Library,
         *,
         load_roles: Callable[[], Registry],
-        address: StoreAddress,
+        load_address: Callable[[], StoreAddress],
         load_backends: Callable[[], BackendRegistry],
         resume_command: ResumeCommand,
         to_read: bool = False,
@@ -60,9 +60,13 @@ class Project:
         """The program that goes on with a run in a process of its own."""
         self._load_roles = load_roles
         self._load_backends = load_backends
-        self.address = address
-        """Where the store is, or will be."""
+        self._load_address = load_address
         self._to_read = to_read
+
+    @cached_property
+    def address(self) -> StoreAddress:
+        """Where the store is, or will be."""
+        return self._load_address()
 
     @property
     def memory(self) -> Path:

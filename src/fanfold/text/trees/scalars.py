@@ -31,9 +31,9 @@ _WORDS: dict[str, Value] = {
 _NUMBER_STARTS = frozenset("+-.0123456789")
 _INT = re.compile(r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+")
 _FLOAT = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?")
-_NOT_FINITE = re.compile(r"[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)")
+_NOT_FINITE = r"[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)"
 
-_JOINED = re.compile(r"[ \t]*\r?\n[ \t\r\n]*")
+_JOINED = r"[ \t]*\r?\n[ \t\r\n]*"
 """What an escaped line break of TOML swallows."""
 _SIMPLE_ESCAPES = {
     "0": "\0", "a": "\a", "b": "\b", "t": "\t", "\t": "\t", "n": "\n", "v": "\v", "f": "\f", "r": "\r",
@@ -56,7 +56,7 @@ def resolve(text: str) -> Value:
         if number - number != 0:  # infinite
             raise ValueError("the number is too large for a 64-bit float")
         return number
-    if _NOT_FINITE.fullmatch(text):
+    if re.fullmatch(_NOT_FINITE, text):
         raise ValueError("infinity and NaN are not allowed: JSON has no such numbers")
     return text
 
@@ -117,7 +117,7 @@ def _lines_of_toml(source: str, at: int, end: int, *, escapes: bool) -> Pieces:
     while at < end:
         stop = at + 1
         if escapes and source[at] == "\\":
-            joined = _JOINED.match(source, stop, end)
+            joined = re.compile(_JOINED).match(source, stop, end)
             at = joined.end() if joined else _escape(source, at, pieces)
             continue
         stop = _after_break(source, at) if source[at] == "\r" else stop

@@ -39,10 +39,11 @@ MAX_SHOWN_CHARS = 60
 # Control characters but tab and line breaks, and what YAML 1.1 and 1.2 disagree about (line separators).
 FORBIDDEN = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]")
 _FORBIDDEN_VALUES = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
-_QUOTABLE = re.compile(r'[^"\\\r\n]*')
-_ENDS_VALUE = re.compile(r"[ \t]*(?:[\]}\r\n]|#|$)")
-_PAIR = re.compile(rb"((?<!\\)(?:\\\\)*)\\u([dD][89abAB][0-9a-fA-F]{2})\\u([dD][c-fC-F][0-9a-fA-F]{2})")
-_PROPERTY = re.compile(r"([&!])[^\s,\[\]{}]*(?:\s|#[^\r\n]*(?=[\r\n]))*")
+# What only a file with mistakes needs is compiled then.
+_QUOTABLE = r'[^"\\\r\n]*'
+_ENDS_VALUE = r"[ \t]*(?:[\]}\r\n]|#|$)"
+_PAIR = rb"((?<!\\)(?:\\\\)*)\\u([dD][89abAB][0-9a-fA-F]{2})\\u([dD][c-fC-F][0-9a-fA-F]{2})"
+_PROPERTY = r"([&!])[^\s,\[\]{}]*(?:\s|#[^\r\n]*(?=[\r\n]))*"
 
 
 class TextFormat(Struct, frozen=True, kw_only=True):
@@ -104,13 +105,13 @@ def parse_yaml(data: bytes, file: str, form: TextFormat = RECIPE) -> tuple[Node 
 
 def _with_joined_pairs(data: bytes) -> bytes:
     """JSON with its pairs of surrogate escapes written as one; any other text as it is."""
-    if not _PAIR.search(data) or data.lstrip()[:1] not in (b"{", b"["):
+    if not re.search(_PAIR, data) or data.lstrip()[:1] not in (b"{", b"["):
         return data
     try:
         msgspec.json.decode(data)  # then a backslash can only stand in quoted text
     except (msgspec.DecodeError, RecursionError):
         return data
-    return _PAIR.sub(lambda found: found[1] + b"\\U%08x" % _joined(found[2], found[3]), data)
+    return re.sub(_PAIR, lambda found: found[1] + b"\\U%08x" % _joined(found[2], found[3]), data)
 
 
 def _joined(high: bytes, low: bytes) -> int:
@@ -324,7 +325,7 @@ class _Composer:
         """`{{inputs.x}}` without quotes is a mapping to YAML; go on with the text that was meant."""
         text = self._text[start:end]
         fix = None
-        if _QUOTABLE.fullmatch(text) and _ENDS_VALUE.match(self._text, end):
+        if re.fullmatch(_QUOTABLE, text) and re.compile(_ENDS_VALUE).match(self._text, end):
             fix = Fix(self._source.range(start, end), f'"{text}"')
         self._error(".syntax", TEMPLATE_AT_START, (start, end), QUOTE_TEMPLATE, fix)
         self._template_at = start
@@ -332,7 +333,7 @@ class _Composer:
 
     def _refuse_properties(self, at: int) -> int:
         """Report the anchor and the tag before a node; returns where the node itself begins."""
-        while match := _PROPERTY.match(self._text, at):
+        while match := re.compile(_PROPERTY).match(self._text, at):
             span = (at, at + len(match.group().split()[0]))
             if match.group(1) == "&":
                 self._error(".alias", "anchors are not allowed", span, "repeat the value")
