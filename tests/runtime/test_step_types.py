@@ -13,19 +13,15 @@ import pytest
 from fanfold.errors import AuthorError, WorldError
 from fanfold.kernel.nodes import Node
 from fanfold.kernel.plan import JSON, Step, Traits
-from fanfold.recipe.checks.references import TextPlace
-from fanfold.recipe.checks.unit import Unit
-from fanfold.recipe.drafts.draft import Draft
 from fanfold.recipe.language.step_syntax import StepSyntax
 from fanfold.recipe.types.body import Body
-from fanfold.recipe.types.grammar import LeafGrammar
+from fanfold.recipe.types.grammar import LeafGrammar, Written
 from fanfold.recipe.types.table import STEPS
 from fanfold.runtime.operations.runs.options import Options
 from fanfold.runtime.steps.registry import STEP_TYPES, label_of, register
 from fanfold.runtime.steps.rendering import text_of
 from fanfold.runtime.steps.step_type import LeafType, Outcome, Preparation, Question, Reply, Settled, Timer
 from fanfold.text.tables.shapes import Key
-from fanfold.text.trees.tree import Scalar
 from tests.runtime.running import client, run
 
 
@@ -45,10 +41,8 @@ class NoteBody(Body, frozen=True, omit_defaults=True, gc=False):
 class NoteGrammar(LeafGrammar[NoteBody]):
     body = NoteBody
 
-    def read(self, draft: Draft, unit: Unit, place: TextPlace) -> NoteBody:
-        node = draft.entries.nodes["note"]
-        assert isinstance(node, Scalar)
-        return NoteBody(unit.references.template(node, place))
+    def read(self, step: Written) -> NoteBody:
+        return NoteBody(step.template("note") or "")
 
 
 class NoteSteps(LeafType[NoteBody, Settled]):
@@ -71,9 +65,8 @@ class NapBody(Body, frozen=True, omit_defaults=True, gc=False):
 class NapGrammar(LeafGrammar[NapBody]):
     body = NapBody
 
-    def read(self, draft: Draft, unit: Unit, place: TextPlace) -> NapBody:
-        del unit, place
-        return NapBody(draft.entries.milliseconds("nap") or 0)
+    def read(self, step: Written) -> NapBody:
+        return NapBody(step.entries.milliseconds("nap") or 0)
 
 
 class NapSteps(LeafType[NapBody, Timer]):
@@ -100,9 +93,8 @@ class QuizBody(Body, frozen=True, omit_defaults=True, gc=False):
 class QuizGrammar(LeafGrammar[QuizBody]):
     body = QuizBody
 
-    def read(self, draft: Draft, unit: Unit, place: TextPlace) -> QuizBody:
-        del unit, place
-        return QuizBody(draft.entries.text("quiz") or "")
+    def read(self, step: Written) -> QuizBody:
+        return QuizBody(step.entries.text("quiz") or "")
 
 
 class QuizSteps(LeafType[QuizBody, Question]):

@@ -23,6 +23,7 @@ from fanfold.recipe.language.keys import BUDGET, DEFAULTS, LIMITS, RECIPE
 from fanfold.recipe.phases import check_phase, survey_phases
 from fanfold.recipe.surroundings import Surroundings
 from fanfold.recipe.survey import survey_steps
+from fanfold.recipe.types.grammar import Written
 from fanfold.recipe.types.table import STEPS
 from fanfold.text.notes import Notes, quoted
 from fanfold.text.report import Report
@@ -161,7 +162,7 @@ def _check(unit: Unit) -> None:
             place = TextPlace(draft, draft.scope, draft.names())
             check_common(draft, unit, place)
             if draft.type is not None:
-                STEPS.grammars[draft.type].check(draft, unit, place)
+                STEPS.grammars[draft.type].check(Written(draft, unit, place))
             settle_posture(draft, unit)
     output = unit.entries.nodes.get("output")
     if output is not None:

@@ -7,14 +7,13 @@ from typing import ClassVar, Literal
 from msgspec.structs import replace
 
 from fanfold.kernel.plan import Traits
-from fanfold.recipe.checks.references import TextPlace
 from fanfold.recipe.checks.unit import Unit
 from fanfold.recipe.drafts.draft import Draft
 from fanfold.recipe.drafts.roles import NamedRole, find_role
 from fanfold.recipe.language.known_outputs import TEXT
 from fanfold.recipe.language.step_syntax import ATTEMPT_KEYS, StepSyntax
 from fanfold.recipe.types.body import Body
-from fanfold.recipe.types.grammar import LeafGrammar
+from fanfold.recipe.types.grammar import LeafGrammar, Written
 from fanfold.text.notes import Notes, quoted
 from fanfold.text.tables.entries import Entries
 from fanfold.text.tables.shapes import Key
@@ -76,15 +75,15 @@ class AgentBody(Body, frozen=True, omit_defaults=True, gc=False):
 class AgentGrammar(LeafGrammar[AgentBody]):
     body = AgentBody
 
-    def read(self, draft: Draft, unit: Unit, place: TextPlace) -> AgentBody:
-        entries = draft.entries
+    def read(self, step: Written) -> AgentBody:
+        entries, unit = step.entries, step.unit
         role = _role(entries, unit)
-        draft.facts.role = role
+        step.draft.facts.role = role
         _check_tools(entries, role.facts.tools, unit.notes)
         return AgentBody(
             agent=role.name,
             agent_version=role.version,
-            prompt=_prompt(draft, role, unit, place),
+            prompt=_prompt(step, role),
             model=entries.text("model") or unit.defaults.model,
             reasoning_effort=entries.text("reasoning_effort"),
             max_turns=entries.integer("max_turns"),
@@ -103,19 +102,19 @@ def _role(entries: Entries, unit: Unit) -> NamedRole:
     return find_role(unit.defaults.agent or "default", None, unit.around, unit.notes)
 
 
-def _prompt(draft: Draft, role: NamedRole, unit: Unit, place: TextPlace) -> str | None:
-    entries = draft.entries
-    prompt = entries.nodes.get("prompt")
-    if isinstance(prompt, Scalar):
-        if not prompt.text.strip():
-            unit.notes.error("recipe.bad_value", "the prompt is empty", prompt)
-        return unit.references.template(prompt, TextPlace(draft, draft.scope, place.names, placing=True))
-    if entries.lacks("prompt") and role.facts.prompt_template:
-        _check_prompt_template(draft, role.name, role.facts.prompt_template, unit.notes)
-    elif entries.lacks("prompt") and entries.lacks("inputs") and role.known:
-        message = f"step {quoted(draft.id)} has neither {quoted('prompt')} nor {quoted('inputs')}"
+def _prompt(step: Written, role: NamedRole) -> str | None:
+    entries, notes = step.entries, step.notes
+    prompt = step.template("prompt", placing=True)
+    if prompt is not None and not prompt.strip():
+        notes.error("recipe.bad_value", "the prompt is empty", entries.nodes["prompt"])
+    if not entries.lacks("prompt"):
+        return prompt
+    if role.facts.prompt_template:
+        _check_prompt_template(step.draft, role.name, role.facts.prompt_template, notes)
+    elif entries.lacks("inputs") and role.known:
+        message = f"step {quoted(step.draft.id)} has neither {quoted('prompt')} nor {quoted('inputs')}"
         hint = f"role {quoted(role.name)} has no prompt template of its own"
-        unit.notes.error("recipe.missing_key", message, entries.head(), hint)
+        notes.error("recipe.missing_key", message, entries.head(), hint)
     return None
 
 

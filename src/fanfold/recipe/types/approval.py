@@ -5,13 +5,10 @@ from __future__ import annotations
 from typing import ClassVar
 
 from fanfold.kernel.plan import Traits
-from fanfold.recipe.checks.references import TextPlace
-from fanfold.recipe.checks.unit import Unit
-from fanfold.recipe.drafts.draft import Draft
 from fanfold.recipe.language.known_outputs import ANYTHING, ObjectOf
 from fanfold.recipe.language.step_syntax import StepSyntax
 from fanfold.recipe.types.body import Body
-from fanfold.recipe.types.grammar import LeafGrammar
+from fanfold.recipe.types.grammar import LeafGrammar, Written
 from fanfold.text.notes import Notes, quoted
 from fanfold.text.tables.entries import Entries
 from fanfold.text.tables.shapes import Key
@@ -49,14 +46,15 @@ class ApprovalBody(Body, frozen=True, omit_defaults=True, gc=False):
 class ApprovalGrammar(LeafGrammar[ApprovalBody]):
     body = ApprovalBody
 
-    def read(self, draft: Draft, unit: Unit, place: TextPlace) -> ApprovalBody:
-        entries, references = draft.entries, unit.references
-        question, shown = entries.nodes.get("approve"), entries.nodes.get("show")
-        asked = references.template(question, place) if isinstance(question, Scalar) else ""
-        show = references.template(shown, place) if isinstance(shown, Scalar) else None
-        choices = tuple(item.text for item in entries.scalars("choices"))
-        _check_choices(entries, choices, unit.notes)
-        return ApprovalBody(approve=asked, show=show, choices=choices, default=entries.text("default"))
+    def read(self, step: Written) -> ApprovalBody:
+        choices = tuple(item.text for item in step.entries.scalars("choices"))
+        _check_choices(step.entries, choices, step.notes)
+        return ApprovalBody(
+            approve=step.template("approve") or "",
+            show=step.template("show"),
+            choices=choices,
+            default=step.entries.text("default"),
+        )
 
 
 def _check_choices(entries: Entries, choices: tuple[str, ...], notes: Notes) -> None:

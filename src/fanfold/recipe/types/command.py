@@ -7,13 +7,10 @@ from typing import ClassVar, Literal
 from msgspec import field
 
 from fanfold.recipe.checks.commands import read_arguments, read_environment
-from fanfold.recipe.checks.references import TextPlace
-from fanfold.recipe.checks.unit import Unit
-from fanfold.recipe.drafts.draft import Draft
 from fanfold.recipe.language.known_outputs import TEXT
 from fanfold.recipe.language.step_syntax import ATTEMPT_KEYS, StepSyntax
 from fanfold.recipe.types.body import Body
-from fanfold.recipe.types.grammar import LeafGrammar
+from fanfold.recipe.types.grammar import LeafGrammar, Written
 from fanfold.text.tables.shapes import Key
 
 SYNTAX = StepSyntax(
@@ -45,8 +42,8 @@ class CommandBody(Body, frozen=True, omit_defaults=True, gc=False):
 class CommandGrammar(LeafGrammar[CommandBody]):
     body = CommandBody
 
-    def read(self, draft: Draft, unit: Unit, place: TextPlace) -> CommandBody:
-        entries, references = draft.entries, unit.references
+    def read(self, step: Written) -> CommandBody:
+        entries, references, place = step.entries, step.unit.references, step.place
         return CommandBody(
             run=read_arguments(entries, references, place) if "run" in entries.nodes else (),
             env=read_environment(entries, references, place),

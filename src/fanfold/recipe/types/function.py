@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from fanfold.recipe.checks.references import TextPlace
-from fanfold.recipe.checks.unit import Unit
-from fanfold.recipe.drafts.draft import Draft
 from fanfold.recipe.language.step_syntax import ATTEMPT_KEYS, StepSyntax
 from fanfold.recipe.types.body import Body
-from fanfold.recipe.types.grammar import LeafGrammar
+from fanfold.recipe.types.grammar import LeafGrammar, Written
 from fanfold.text.notes import quoted
 from fanfold.text.tables.shapes import Key
 from fanfold.text.trees.tree import Scalar
@@ -31,12 +28,11 @@ class FunctionBody(Body, frozen=True, omit_defaults=True, gc=False):
 class FunctionGrammar(LeafGrammar[FunctionBody]):
     body = FunctionBody
 
-    def read(self, draft: Draft, unit: Unit, place: TextPlace) -> FunctionBody:
-        del place
-        node = draft.entries.nodes.get("handler")
+    def read(self, step: Written) -> FunctionBody:
+        unit, node = step.unit, step.entries.nodes.get("handler")
         if isinstance(node, Scalar) and not unit.around.is_handler(node.text):
             hint = unit.notes.did_you_mean(node.text, list(unit.around.handler_names()))
             message = f"there is no handler {quoted(node.text)}"
             hint = hint or "register it with @fanfold.function, or name it package.module:callable"
             unit.notes.error("recipe.unknown_handler", message, node, hint)
-        return FunctionBody(handler=draft.entries.text("handler") or "")
+        return FunctionBody(handler=step.entries.text("handler") or "")

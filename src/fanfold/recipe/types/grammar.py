@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Generic, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 from fanfold.kernel.plan import Action
 from fanfold.recipe.checks.references import TextPlace
@@ -10,8 +10,41 @@ from fanfold.recipe.checks.unit import Unit
 from fanfold.recipe.drafts.draft import Draft
 from fanfold.recipe.language.step_syntax import StepSyntax
 from fanfold.recipe.types.body import Body
+from fanfold.text.notes import Notes
+from fanfold.text.tables.entries import Entries
+from fanfold.text.trees.tree import Scalar
 
 B = TypeVar("B", bound=Body)
+
+
+class Written(NamedTuple):
+    """A step as its author wrote it, and where its texts stand."""
+
+    draft: Draft
+    unit: Unit
+    place: TextPlace
+
+    @property
+    def entries(self) -> Entries:
+        return self.draft.entries
+
+    @property
+    def notes(self) -> Notes:
+        """Where problems are reported."""
+        return self.unit.notes
+
+    def template(self, key: str, *, placing: bool = False) -> str | None:
+        """The template of a key, its references checked; None when there is none that could be read.
+
+        `placing`: what it names is given to an agent in full, so that it needs no summary of it.
+        """
+        node = self.entries.nodes.get(key)
+        if not isinstance(node, Scalar):
+            return None
+        place = self.place
+        if placing:
+            place = TextPlace(place.draft, place.scope, place.names, placing=True)
+        return self.unit.references.template(node, place)
 
 
 class StepGrammar:
@@ -19,7 +52,7 @@ class StepGrammar:
 
     syntax: StepSyntax
 
-    def check(self, draft: Draft, unit: Unit, place: TextPlace) -> None:
+    def check(self, step: Written) -> None:
         """Check what the step says with the keys of its type, and keep it in the draft's facts."""
         raise NotImplementedError
 
@@ -32,10 +65,10 @@ class LeafGrammar(StepGrammar, Generic[B]):
     def __init__(self) -> None:
         self.syntax = self.body.syntax
 
-    def check(self, draft: Draft, unit: Unit, place: TextPlace) -> None:
-        draft.facts.body = self.read(draft, unit, place)
+    def check(self, step: Written) -> None:
+        step.draft.facts.body = self.read(step)
 
-    def read(self, draft: Draft, unit: Unit, place: TextPlace) -> B:
+    def read(self, step: Written) -> B:
         """What the step says. Problems are reported; what could not be read may be left out."""
         raise NotImplementedError
 

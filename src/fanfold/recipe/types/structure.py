@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from fanfold.recipe.checks.references import TextPlace
-from fanfold.recipe.checks.unit import Unit
 from fanfold.recipe.checks.values import read_output
-from fanfold.recipe.drafts.draft import Draft
 from fanfold.recipe.language.step_syntax import StepSyntax
-from fanfold.recipe.types.grammar import StepGrammar
+from fanfold.recipe.types.grammar import StepGrammar, Written
 from fanfold.text.tables.shapes import Key
 
 _INSIDE = dict.fromkeys(("read_set", "write_set", "workspace_mode"), "put it on the steps inside")
@@ -22,11 +20,10 @@ class WorkflowGrammar(StepGrammar):
         instead=_INSIDE,
     )
 
-    def check(self, draft: Draft, unit: Unit, place: TextPlace) -> None:
+    def check(self, step: Written) -> None:
         """Note the call; what it names is compiled when this file is read."""
-        del place
-        if "workflow" in draft.entries.nodes:
-            unit.calls.append(draft)
+        if "workflow" in step.entries.nodes:
+            step.unit.calls.append(step.draft)
 
 
 class GroupGrammar(StepGrammar):
@@ -41,9 +38,9 @@ class GroupGrammar(StepGrammar):
         instead=_INSIDE,
     )
 
-    def check(self, draft: Draft, unit: Unit, place: TextPlace) -> None:
+    def check(self, step: Written) -> None:
         """Check the group's output; its steps are checked by themselves."""
-        del place
+        draft = step.draft
         if "output" in draft.entries.nodes and draft.inner is not None:
             inside = TextPlace(draft, draft.inner, draft.inner.names)
-            draft.facts.output = read_output(draft.entries.nodes["output"], unit.references, inside)
+            draft.facts.output = read_output(draft.entries.nodes["output"], step.unit.references, inside)
