@@ -41,11 +41,11 @@ class DyingStore(SqliteStore):
 
     kill_at = 0
     when = "after"
-    commits = 0
+    counted = 0
 
     def write(self, batches: Sequence[Batch]) -> None:
-        self.commits += 1
-        if self.commits != self.kill_at:
+        self.counted += 1
+        if self.counted != self.kill_at:
             super().write(batches)
             return
         if self.when == "after":

@@ -39,7 +39,7 @@ async def main(folder: Path, kill_at: int, when: str, root: str | None) -> None:
         leave(project, project.resolve(tree.root.id), AnswerRequest("release", "approve", "somebody", "go"))
         await owned.host().drive()
     owned.done()
-    say(f"{tree.root.status} {store.commits}")
+    say(f"{tree.root.status} {store.counted}")
 
 
 def say(line: str) -> None:

@@ -55,7 +55,7 @@ async def main(folder: Path, kill_at: int, when: str, root: str | None) -> None:
     host = owned.host()
     await (host.start() if root is None else host.resume())
     owned.done()
-    say(f"{tree.root.status} {store.commits}")
+    say(f"{tree.root.status} {store.counted}")
 
 
 def say(line: str) -> None:

@@ -25,7 +25,7 @@ Look at runs:
   whatif   What a run would have taken with another number of slots
   query    Search the outputs of steps, best match first
   replay   Fold a run's log again without running anything
-  verify   Check that a run's log keeps every invariant
+  verify   Check that what is stored is what was written, and keeps every invariant
 
 Write recipes:
   init     Set up a project: configuration, an example recipe and its script

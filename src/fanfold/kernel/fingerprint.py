@@ -1,10 +1,17 @@
-"""A hash of a state: two folds of one log must agree on it, on any machine and under any hash seed."""
+"""Hashes of a state: two folds of one log must agree on them, on any machine and under any hash seed."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from hashlib import blake2b
+from typing import Any
+
+import msgspec
 
 from fanfold.kernel.nodes import State
+
+TRACE_BYTES = 4
+_encode = msgspec.msgpack.Encoder().encode
 
 
 def fingerprint(state: State) -> str:
@@ -45,3 +52,27 @@ def fingerprint(state: State) -> str:
     )  # fmt: skip
     digest.update(repr(totals).encode())
     return digest.hexdigest()
+
+
+def trace(state: State, events: Iterable[tuple[str, Any]]) -> bytes:
+    """A hash of the sums of a state, and of the runs and steps that some events (run, data) were about.
+
+    It costs what the events touched and not what the plan weighs, so that each commit can carry one. What
+    goes into it is part of the log's format, like the events themselves.
+    """
+    ledger = state.ledger
+    rows: list[tuple[Any, ...]] = [
+        (
+            state.clock, state.epoch, state.live, state.agents, state.instances, ledger.spent_tokens,
+            ledger.spent_micro_usd, ledger.reserved_tokens, ledger.reserved_micro_usd,
+        )
+    ]  # fmt: skip
+    for name, data in events:
+        run, step = state.runs[name], getattr(data, "step", None)
+        node = run.nodes.get(step) if isinstance(step, str) else None
+        if node is None:
+            rows.append((name, run.status, run.output, run.completed, run.unsuccessful, run.agents))
+        else:
+            row = (step, node.status, node.attempt, node.execution, node.output, node.unmet, node.ready_seq)
+            rows.append(row)
+    return blake2b(_encode(rows), digest_size=TRACE_BYTES).digest()

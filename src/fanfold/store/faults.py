@@ -6,8 +6,8 @@ Rules
 * A failed transaction is rolled back before the error leaves the store.
 * When the disk fails in the middle of a commit, the write-ahead log may already hold the whole
   transaction, and a crash right afterwards would bring it back although the caller was told it failed.
-  `bury` overwrites it with a tiny transaction of our own, so that "it raised" means "it did not happen"
-  whenever the disk accepts anything at all.
+  `bury` overwrites it with a tiny transaction that changes nothing, so that "it raised" means "it did not
+  happen" whenever the disk accepts anything at all.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import apsw
+import msgspec
 
 from fanfold.errors import BugError, FanfoldError
 from fanfold.store.protocol import StoreFault
@@ -86,6 +87,13 @@ def translated(file: str) -> Iterator[None]:
         yield
     except apsw.Error as error:
         raise fault(error, file) from error
+    except (msgspec.MsgspecError, TypeError) as error:
+        raise StoreFault(
+            "store.corrupt",
+            f"something that is stored cannot be read: {file} ({error})",
+            hint="fanfold verify --all says what was changed since it was written",
+            details={"file": file},
+        ) from error
 
 
 def be_patient(db: apsw.Connection) -> None:
@@ -138,6 +146,6 @@ def undo(db: apsw.Connection) -> None:
 def bury(db: apsw.Connection) -> None:
     """Overwrite what a failed commit may have left behind in the write-ahead log."""
     try:
-        db.execute("BEGIN IMMEDIATE; UPDATE failed_writes SET count = count + 1; COMMIT")
+        db.execute(f"BEGIN IMMEDIATE; PRAGMA user_version = {db.pragma('user_version')}; COMMIT")
     except apsw.Error:
         undo(db)

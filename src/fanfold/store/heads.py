@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import apsw
@@ -10,6 +11,7 @@ import msgspec
 from fanfold.errors import AuthorError, NotFoundError
 from fanfold.kernel.events import Failure, Usage
 from fanfold.store.protocol import RunHead
+from fanfold.store.seals import reseal
 
 _FIXED = "run_id root_run_id parent_run_id nesting_depth execution_path recipe version created_at".split()
 _CHANGING = (
@@ -17,7 +19,7 @@ _CHANGING = (
 ).split()
 _COLUMNS = ", ".join([*_FIXED, *_CHANGING])
 
-UPSERT = (
+_UPSERT = (
     f"INSERT INTO runs ({_COLUMNS}) VALUES ({', '.join('?' * len(_FIXED + _CHANGING))})"  # noqa: S608 - constants only
     f" ON CONFLICT (run_id) DO UPDATE SET {', '.join(f'{name} = excluded.{name}' for name in _CHANGING)}"
 )
@@ -27,8 +29,8 @@ _encode = msgspec.json.Encoder().encode
 _failure = msgspec.json.Decoder(Failure).decode
 
 
-def row(head: RunHead) -> tuple[Any, ...]:
-    """What `UPSERT` binds."""
+def _row(head: RunHead) -> tuple[Any, ...]:
+    """What `_UPSERT` binds."""
     usage, error = head.usage, head.error
     return (
         head.run_id,
@@ -51,6 +53,13 @@ def row(head: RunHead) -> tuple[Any, ...]:
         head.agents,
         head.forked_from,
     )
+
+
+def write(db: apsw.Connection, heads: Sequence[RunHead]) -> None:
+    """Make or change the rows of runs, inside a write transaction."""
+    db.executemany(_UPSERT, [_row(head) for head in heads])
+    for head in heads:
+        reseal(db, "runs", "run_id = ?", head.run_id)
 
 
 def _head(row: tuple[Any, ...]) -> RunHead:

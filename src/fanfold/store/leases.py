@@ -22,6 +22,7 @@ from msgspec import Struct
 
 from fanfold.process_identity import ProcessIdentity
 from fanfold.store.protocol import Lease, LeaseHeld, LeaseLost
+from fanfold.store.seals import reseal
 
 EXPIRY_S = 15.0
 _CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
@@ -59,13 +60,14 @@ def take(db: apsw.Connection, root: str, owner: ProcessIdentity, expiry_ms: int)
         raise held(root, before)
     now = boot_clock_ms()
     epoch = db.execute(
-        "INSERT INTO leases VALUES (?, 1, ?, ?, ?, ?, ?, ?)"
+        "INSERT INTO leases VALUES (?, 1, ?, ?, ?, ?, ?, ?, '')"
         " ON CONFLICT (root) DO UPDATE SET epoch = epoch + 1, boot_id = excluded.boot_id,"
         " pid = excluded.pid, started = excluded.started,"
         " pid_namespace = excluded.pid_namespace, heartbeat_at = excluded.heartbeat_at,"
         " expires_at = excluded.expires_at RETURNING epoch",
         (root, owner.boot_id, owner.pid, owner.started, owner.namespace, now, now + expiry_ms),
     ).get
+    reseal(db, "leases", "root = ?", root)
     return Lease(root, owner, epoch)
 
 
@@ -78,7 +80,9 @@ def renew(db: apsw.Connection, leases: Sequence[Lease], expiry_ms: int) -> dict[
             " WHERE root = ? AND epoch = ? AND pid IS NOT NULL",
             (now, now + expiry_ms, lease.root, lease.epoch),
         )
-        if not db.changes():
+        if db.changes():
+            reseal(db, "leases", "root = ?", lease.root)
+        else:
             losses[lease] = lost(lease.root, lease.epoch, current_epoch(db, lease.root))
     return losses
 
@@ -90,6 +94,7 @@ def give_back(db: apsw.Connection, lease: Lease) -> None:
         " heartbeat_at = NULL, expires_at = NULL WHERE root = ? AND epoch = ?",
         (lease.root, lease.epoch),
     )
+    reseal(db, "leases", "root = ? AND epoch = ?", lease.root, lease.epoch)
 
 
 def current_epoch(db: apsw.Connection, root: str) -> int:

@@ -24,22 +24,29 @@ import msgspec
 
 from fanfold.errors import BugError
 from fanfold.kernel.events import Envelope
-from fanfold.store.protocol import Batch, Clean
+from fanfold.store.chain import Chain, state_of
+from fanfold.store.protocol import Batch, Clean, Commit
+from fanfold.store.seals import reseal
 
 CHUNK = 1_000
 MAX_REMEMBERED = 10_000
 ENTRY_BITS, EVENT_BITS = 19, 22
 """Of an event's id: entries of sessions since the last event of the tree, and that event's `tree_seq`. The
 bits above are the key of the tree's own log."""
+KEY_SHIFT = ENTRY_BITS + EVENT_BITS
 MAX_ENTRIES = (1 << ENTRY_BITS) - 1
 MAX_EVENTS = (1 << EVENT_BITS) - 1
 
-INSERT = (
-    "INSERT INTO events (id, log, session, seq, at, type, epoch, path, data)"
-    " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
+_COLUMNS = "id, log, session, seq, at, type, epoch, path, data"
+_INSERT = f"INSERT INTO events ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"  # noqa: S608 - constants only
+_INSERT_LAST = f"INSERT INTO events ({_COLUMNS}, chain) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"  # noqa: S608 - constants only
+_REACH = (
+    "UPDATE logs SET reaches = ?1, seal = seal(key, log, root_run_id, parent_run_id, depth, path, ?1)"
+    " WHERE key = ?2"
 )
 
 EventRow: TypeAlias = tuple[int, int | None, str | None, int, int, str, int, str | None, bytes]
+"""Without its link, which only the last row of a commit has."""
 
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder().decode
@@ -100,16 +107,31 @@ class Appender:
         self._logs: dict[str, _Log] = {}
         self._sessions: dict[str, int] = {}
         """The last number of each session."""
+        self._chain = Chain(db)
+        self._inserted = 0
+        """How many rows of the commit under way the database has already."""
 
     def forget(self) -> None:
         """Look everything up again: the database may know better."""
         self._logs.clear()
         self._sessions.clear()
+        self._chain.forget()
 
-    def rows(self, batch: Batch) -> list[EventRow]:
-        """What `INSERT` binds; registers logs that are new."""
+    def append(self, batch: Batch) -> None:
+        """Add the rows of one commit of one tree, chained to those before; registers logs that are new."""
         if len(self._logs) + len(self._sessions) > MAX_REMEMBERED:
             self.forget()
+        self._inserted = 0
+        rows = self._rows(batch)
+        tree = rows[-1][0] >> KEY_SHIFT
+        if rows[0][0] >> KEY_SHIFT != tree:
+            raise BugError("log.two_trees", "the events of one batch belong to two trees")
+        self._db.executemany(_INSERT, rows[self._inserted : -1])
+        self._db.execute(_INSERT_LAST, (*rows[-1], self._chain.follow(span(tree)[0], rows, batch.state)))
+        if not batch.outputs:  # it leaves no trace elsewhere; so the row of the log says that it is there
+            self._db.execute(_REACH, (rows[-1][0], tree))
+
+    def _rows(self, batch: Batch) -> list[EventRow]:
         logs, clean = self._logs, self._clean
         rows: list[EventRow] = []
         for envelope, known in zip(batch.envelopes, batch.data or repeat(None)):  # noqa: B905 - or none at all
@@ -129,11 +151,11 @@ class Appender:
             )
         return rows
 
-    def _entry(self, envelope: Envelope, data: bytes, pending: list[EventRow]) -> EventRow:
+    def _entry(self, envelope: Envelope, data: bytes, rows: list[EventRow]) -> EventRow:
         """The row of a session's entry. That its number was not used before, an index sees to."""
         name, seq = envelope.log, envelope.seq
         if seq > 1 and self._sessions.get(name) != seq - 1:
-            self._insert(pending)
+            self._insert(rows)
             last = self._db.execute("SELECT max(seq) FROM events WHERE session = ?", (name,)).get or 0
             if last != seq - 1:
                 raise BugError("log.gap", f"session {name} ends at {last}, but {seq} was to be appended")
@@ -149,12 +171,12 @@ class Appender:
         path = envelope.path if seq == 1 else None
         return tree.last, run, name, seq, envelope.at, envelope.type, envelope.epoch, path, data
 
-    def _look_up(self, envelope: Envelope, pending: list[EventRow]) -> _Log:
+    def _look_up(self, envelope: Envelope, rows: list[EventRow]) -> _Log:
         """The log that the event continues; whether it does is checked against the database."""
         place = envelope.tree_seq
         log = self._logs.get(envelope.log) or self._open(envelope)
         if log.seq + 1 != envelope.seq or tree_seq_of(log.tree.last) + 1 != place:
-            self._insert(pending)
+            self._insert(rows)
             log.tree.refresh(self._db)
             log.refresh(self._db)
         ends = tree_seq_of(log.tree.last)
@@ -166,10 +188,10 @@ class Appender:
             )
         return log
 
-    def _insert(self, pending: list[EventRow]) -> None:
+    def _insert(self, rows: list[EventRow]) -> None:
         """Let the database know what it is about to be asked for."""
-        self._db.executemany(INSERT, pending)
-        pending.clear()
+        self._db.executemany(_INSERT, rows[self._inserted :])
+        self._inserted = len(rows)
 
     def _open(self, envelope: Envelope) -> _Log:
         name, root = envelope.log, envelope.root_run_id
@@ -202,7 +224,9 @@ class Appender:
             "INSERT INTO logs (log, root_run_id, parent_run_id, depth, path) VALUES (?, ?, ?, ?, ?)",
             (log, root, parent, depth, path),
         )
-        return self._db.last_insert_rowid()
+        key = self._db.last_insert_rowid()
+        reseal(self._db, "logs", "key = ?", key)
+        return key
 
 
 class _Place(NamedTuple):
@@ -237,6 +261,40 @@ def read_tree(db: apsw.Connection, root: str, after: int) -> Iterator[Envelope]:
         last = rows[-1][0]
 
 
+def read_commits(db: apsw.Connection, root: str) -> Iterator[Commit]:
+    """The events of a tree as its owner committed them; commits of session entries alone are left out."""
+    key = _key(db, root)
+    if key is None:
+        return
+    places = _places(db, root, key)
+    events: list[Envelope] = []
+    for *row, session, chained in stored_rows(db, key, "id, log, seq, at, type, epoch, data, session, chain"):
+        if session is None:
+            place = places.get(row[1])
+            if place is None:
+                raise BugError("log.no_place", f"an event belongs to no run: row {row[0]}")
+            events.append(_envelope(tuple(row), place))
+        if chained is not None and events:
+            yield Commit(events, state_of(chained))
+            events = []
+    if events:
+        yield Commit(events, b"")
+
+
+def stored_rows(db: apsw.Connection, key: int, columns: str) -> Iterator[tuple[Any, ...]]:
+    """Every row of a tree in order, `id` first, in chunks."""
+    last, end = span(key)
+    while True:
+        rows: list[tuple[Any, ...]] = db.execute(
+            f"SELECT {columns} FROM events WHERE id > ? AND id <= ? ORDER BY id LIMIT {CHUNK}",  # noqa: S608 - constants only
+            (last, end),
+        ).fetchall()
+        yield from rows
+        if len(rows) < CHUNK:
+            return
+        last = rows[-1][0]
+
+
 def read_log(db: apsw.Connection, log: str, after: int) -> Iterator[Envelope]:
     """The events of one run's or session's log in order."""
     first = db.execute("SELECT id, log, path FROM events WHERE session = ? AND seq = 1", (log,)).fetchone()
@@ -266,7 +324,7 @@ def read_log(db: apsw.Connection, log: str, after: int) -> Iterator[Envelope]:
 def _read_session(
     db: apsw.Connection, session: str, after: int, first: int, run: int | None, path: str
 ) -> Iterator[Envelope]:
-    key = first >> ENTRY_BITS + EVENT_BITS
+    key = first >> KEY_SHIFT
     of_run = db.execute(f"{_PLACES} WHERE key = ?", (key if run is None else run,)).fetchone()
     if of_run is None:
         return  # deleted while it was read

@@ -17,6 +17,7 @@ Rules
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Any, Protocol, Self, TypeAlias
 
@@ -104,6 +105,23 @@ class Batch(Struct, frozen=True, kw_only=True):
     cache: Sequence[tuple[str, str, str]] = ()
     """(content key, blob, run id): completed cacheable steps."""
     requests_done: Sequence[int] = ()
+    state: bytes = b""
+    """A short hash of the kernel's state after these events; `Store.commits` gives it back."""
+
+
+class Commit(Struct, frozen=True):
+    """What one batch added to the logs of a tree's runs, and the hash of the state that this led to."""
+
+    envelopes: Sequence[Envelope]
+    state: bytes
+
+
+class Damage(Struct, frozen=True):
+    """Something stored that is not as it was written."""
+
+    root: str
+    """The tree it belongs to; empty when it belongs to none that is known."""
+    message: str
 
 
 class Lease(Struct, frozen=True):
@@ -171,6 +189,21 @@ class Store(Protocol):
         """The events of a run tree in order of replay, `data` as plain JSON values."""
         ...
 
+    def commits(self, root: str) -> Iterator[Commit]:
+        """The events of a run tree as they were committed, in order of replay."""
+        ...
+
+    def snapshot(self) -> AbstractContextManager[None]:
+        """Inside it, everything that this thread reads is as it was at one moment."""
+        ...
+
+    def check(self, root: str | None = None) -> list[Damage]:
+        """Find what is not as it was written, in one tree or anywhere: rows changed, removed, reordered.
+
+        Each commit carries the hash of all before it, so nothing in the middle of a log changes unseen.
+        """
+        ...
+
     def log(self, log: str, after: int = 0) -> Iterator[Envelope]:
         """The events of one run's or session's log."""
         ...
@@ -181,10 +214,14 @@ class Store(Protocol):
 
     def has_blob(self, hash: str) -> bool: ...
 
+    def roots(self) -> list[str]:
+        """Every tree that anything is stored of, readable or not, newest first."""
+        ...
+
     def head(self, run_id: str) -> RunHead | None: ...
 
     def heads(self, *, roots_only: bool = True, status: str | None = None, limit: int = 100) -> list[RunHead]:
-        """Newest first."""
+        """Newest first; a limit of -1 is none."""
         ...
 
     def children(self, run_id: str) -> list[RunHead]:
@@ -243,7 +280,9 @@ class Store(Protocol):
         """
         ...
 
-    def output_rows(self, after: int = 0, limit: int = 1_000) -> list[tuple[int, OutputRow]]:
+    def output_rows(
+        self, after: int = 0, limit: int = 1_000, root: str | None = None
+    ) -> list[tuple[int, OutputRow]]:
         """Outputs in order of arrival with their running number; what the search index catches up from."""
         ...
 

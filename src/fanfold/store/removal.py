@@ -19,7 +19,7 @@ from typing import Any
 import apsw
 
 from fanfold.store import values
-from fanfold.store.logs import ENTRY_BITS, EVENT_BITS, span
+from fanfold.store.logs import KEY_SHIFT, span
 
 _HASHES = re.compile(rb"(?<![0-9a-f])[0-9a-f]{32,128}(?![0-9a-f])")
 _HELD = (
@@ -49,7 +49,7 @@ class Removal:
         self._orphans = {hash for (hash,) in db.execute(_HELD_BY_TREE, (root,))}
         for key in self._trees:
             rows = db.execute("SELECT data FROM events WHERE id BETWEEN ? AND ?", span(key))
-            self._orphans |= _mentioned(rows)
+            self._orphans |= mentioned(rows)
         self._look(db)
 
     def carry_out(self, db: apsw.Connection) -> None:
@@ -77,7 +77,7 @@ class Removal:
             start = self._seen.get(tree, span(tree)[0])
             if last > start:
                 rows = db.execute("SELECT data FROM events WHERE id > ? AND id <= ?", (start, last))
-                self._orphans -= _mentioned(rows)
+                self._orphans -= mentioned(rows)
                 self._seen[tree] = last
 
 
@@ -90,12 +90,12 @@ def _trees(db: apsw.Connection) -> list[tuple[int, int]]:
         first: int | None = db.execute("SELECT min(id) FROM events WHERE id > ?", (end,)).get
         if first is None:
             return trees
-        key = first >> ENTRY_BITS + EVENT_BITS
+        key = first >> KEY_SHIFT
         end = span(key)[1]
         trees.append((key, db.execute("SELECT max(id) FROM events WHERE id <= ?", (end,)).get))
 
 
-def _mentioned(rows: Iterable[tuple[bytes]]) -> set[str]:
+def mentioned(rows: Iterable[tuple[bytes]]) -> set[str]:
     """Every hash that stands in the data of the given events."""
     found: set[bytes] = set()
     for (data,) in rows:

@@ -6,6 +6,7 @@ import apsw
 import msgspec
 
 from fanfold.store.protocol import Clean, Request
+from fanfold.store.seals import reseal
 
 
 def insert(db: apsw.Connection, request: Request, clean: Clean) -> int:
@@ -15,7 +16,9 @@ def insert(db: apsw.Connection, request: Request, clean: Clean) -> int:
         "INSERT INTO requests (root, run_id, kind, data, at) VALUES (?, ?, ?, ?, ?)",
         (request.root, request.run_id, request.kind, data, request.at),
     )
-    return db.last_insert_rowid()
+    number = db.last_insert_rowid()
+    reseal(db, "requests", "id = ?", number)
+    return number
 
 
 def select(db: apsw.Connection, root: str) -> list[Request]:

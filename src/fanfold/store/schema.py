@@ -16,6 +16,8 @@ Why the tables look as they do
   set on entries of sessions alone, and `path`, the step that a session serves, on its first entry.
 * `blobs` holds values and, in the same row, whose output a value is (see `values.py`). Content stands last,
   so that looking at outputs reads none of it.
+* An edit is found in every column: events carry the links of a chain (`chain.py`), values are named by their
+  hash, every row that is no event has a seal (`seals.py`).
 """
 
 from __future__ import annotations
@@ -38,7 +40,9 @@ CREATE TABLE logs (
   root_run_id TEXT NOT NULL,
   parent_run_id TEXT,
   depth INTEGER NOT NULL,
-  path TEXT NOT NULL
+  path TEXT NOT NULL,
+  reaches INTEGER,
+  seal BLOB
 );
 CREATE INDEX logs_by_root ON logs (root_run_id);
 
@@ -51,7 +55,8 @@ CREATE TABLE events (
   type TEXT NOT NULL,
   epoch INTEGER NOT NULL,
   path TEXT,
-  data BLOB NOT NULL
+  data BLOB NOT NULL,
+  chain BLOB
 );
 CREATE UNIQUE INDEX events_of_children ON events (log, seq) WHERE log IS NOT NULL AND session IS NULL;
 CREATE UNIQUE INDEX events_of_sessions ON events (session, seq) WHERE session IS NOT NULL;
@@ -66,6 +71,7 @@ CREATE TABLE blobs (
   role TEXT,
   status TEXT,
   at INTEGER,
+  seal BLOB NOT NULL,
   content BLOB
 );
 CREATE UNIQUE INDEX blobs_by_hash ON blobs (hash) WHERE hash IS NOT NULL;
@@ -90,7 +96,8 @@ CREATE TABLE runs (
   output_tokens INTEGER NOT NULL DEFAULT 0,
   micro_usd INTEGER,
   agents INTEGER NOT NULL DEFAULT 0,
-  forked_from TEXT
+  forked_from TEXT,
+  seal BLOB
 );
 CREATE INDEX runs_by_root ON runs (root_run_id);
 CREATE INDEX runs_by_parent ON runs (parent_run_id) WHERE parent_run_id IS NOT NULL;
@@ -103,7 +110,8 @@ CREATE TABLE leases (
   started TEXT,
   pid_namespace TEXT,
   heartbeat_at INTEGER,
-  expires_at INTEGER
+  expires_at INTEGER,
+  seal BLOB
 ) WITHOUT ROWID;
 
 CREATE TABLE requests (
@@ -112,7 +120,8 @@ CREATE TABLE requests (
   run_id TEXT NOT NULL,
   kind TEXT NOT NULL,
   data TEXT NOT NULL,
-  at INTEGER NOT NULL
+  at INTEGER NOT NULL,
+  seal BLOB
 );
 CREATE INDEX requests_by_root ON requests (root);
 
@@ -120,13 +129,11 @@ CREATE INDEX requests_by_root ON requests (root);
 CREATE TABLE cache (
   key TEXT PRIMARY KEY,
   blob TEXT NOT NULL,
-  run_id TEXT NOT NULL
+  run_id TEXT NOT NULL,
+  seal BLOB NOT NULL
 ) WITHOUT ROWID;
 CREATE INDEX cache_by_run ON cache (run_id);
 
--- Writes that failed; see `faults.py` for why one is counted.
-CREATE TABLE failed_writes (count INTEGER NOT NULL);
-INSERT INTO failed_writes VALUES (0);
 """
 
 

@@ -25,11 +25,13 @@ import apsw
 from fanfold.errors import BugError, NotFoundError
 from fanfold.kernel.events import Envelope
 from fanfold.process_identity import ProcessIdentity, this_process
-from fanfold.store import faults, folder, heads, leases, logs, requests, schema, values
+from fanfold.store import faults, folder, heads, integrity, leases, logs, requests, schema, seals, values
 from fanfold.store.presence import Presence
 from fanfold.store.protocol import (
     Batch,
     Clean,
+    Commit,
+    Damage,
     Lease,
     LeaseLost,
     OutputRow,
@@ -40,6 +42,7 @@ from fanfold.store.protocol import (
 )
 from fanfold.store.removal import Removal
 from fanfold.store.renewal import Renewal
+from fanfold.store.seals import seal
 from fanfold.store.signals import Signals
 
 CHECKPOINT_PAGES = 2_000
@@ -47,7 +50,7 @@ CHECKPOINT_PAGES = 2_000
 WAL_KEPT_BYTES = 16 * 1024 * 1024
 CACHE_KIB = 16 * 1024
 
-_INSERT_CACHE = "INSERT OR REPLACE INTO cache (key, blob, run_id) VALUES (?, ?, ?)"
+_INSERT_CACHE = "INSERT OR REPLACE INTO cache (key, blob, run_id, seal) VALUES (?, ?, ?, ?)"
 
 
 class SqliteStore:
@@ -110,11 +113,11 @@ class SqliteStore:
             self._check_blobs(batch.blobs)
             values.write(db, batch)
         if batch.envelopes:
-            db.executemany(logs.INSERT, self._appender.rows(batch))
+            self._appender.append(batch)
         if batch.heads:
-            db.executemany(heads.UPSERT, [heads.row(head) for head in batch.heads])
+            heads.write(db, batch.heads)
         if batch.cache:
-            db.executemany(_INSERT_CACHE, batch.cache)
+            db.executemany(_INSERT_CACHE, [(*row, seal(*row)) for row in batch.cache])
         if batch.requests_done:
             done = [(number, batch.root) for number in batch.requests_done]
             db.executemany("DELETE FROM requests WHERE id = ? AND root = ?", done)
@@ -164,6 +167,11 @@ class SqliteStore:
         with faults.translated(self._file):
             yield from logs.read_tree(self._reader(), root, after)
 
+    def commits(self, root: str) -> Iterator[Commit]:
+        """The events of a run tree as they were committed."""
+        with faults.translated(self._file):
+            yield from logs.read_commits(self._reader(), root)
+
     def log(self, log: str, after: int = 0) -> Iterator[Envelope]:
         """The events of one run's or session's log."""
         with faults.translated(self._file):
@@ -179,6 +187,11 @@ class SqliteStore:
 
     def has_blob(self, hash: str) -> bool:
         return self._one("SELECT 1 FROM blobs WHERE hash = ?", hash) is not None
+
+    def roots(self) -> list[str]:
+        """Every tree that anything is stored of, readable or not."""
+        with faults.translated(self._file):
+            return integrity.roots(self._reader())
 
     def head(self, run_id: str) -> RunHead | None:
         """The row of one run."""
@@ -212,10 +225,28 @@ class SqliteStore:
         blob = self._one("SELECT blob FROM cache WHERE key = ?", key)
         return None if blob is None else str(blob)
 
-    def output_rows(self, after: int = 0, limit: int = 1_000) -> list[tuple[int, OutputRow]]:
+    def output_rows(
+        self, after: int = 0, limit: int = 1_000, root: str | None = None
+    ) -> list[tuple[int, OutputRow]]:
         """Outputs in order of arrival with their running number."""
         with faults.translated(self._file):
-            return values.read_outputs(self._reader(), after, limit)
+            return values.read_outputs(self._reader(), root, after, limit)
+
+    @contextmanager
+    def snapshot(self) -> Iterator[None]:
+        """Inside it, everything that this thread reads is as it was at one moment."""
+        with faults.translated(self._file):
+            db = self._reader()
+            db.execute("BEGIN")
+            try:
+                yield
+            finally:
+                faults.undo(db)
+
+    def check(self, root: str | None = None) -> list[Damage]:
+        """What is not as it was written, in one tree or anywhere."""
+        with faults.translated(self._file):
+            return integrity.check(self._reader(), root)
 
     # ------------------------------------------------------------------- ownership and requests
 
@@ -342,6 +373,7 @@ class SqliteStore:
         db.pragma("journal_size_limit", WAL_KEPT_BYTES)
         # Replaces SQLite's own checkpoints, so that a failing one is never taken for a failing commit.
         db.set_wal_hook(self._committed)
+        seals.prepare(db)
         schema.create(db)
 
     def _connect(self) -> apsw.Connection:

@@ -15,48 +15,52 @@ from typing import Any
 import apsw
 
 from fanfold.store.protocol import DELETED, Batch, OutputRow
+from fanfold.store.seals import seal
 
-_OF_OUTPUT = "run_id, root_run_id, path, role, status, at"
-_INSERT = "INSERT OR IGNORE INTO blobs (hash, content) VALUES (?, ?)"
-_INSERT_NEW = f"INSERT OR IGNORE INTO blobs ({_OF_OUTPUT}, hash, content) VALUES (?, ?, ?, ?, ?, ?, ?, ?)"  # noqa: S608 - constants only
-_INSERT_KNOWN = f"INSERT INTO blobs ({_OF_OUTPUT}, output) VALUES (?, ?, ?, ?, ?, ?, ?)"  # noqa: S608 - constants only
+_INSERT = "INSERT OR IGNORE INTO blobs VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 _SELECT = (
     "SELECT id, run_id, root_run_id, path, role, status, coalesce(hash, output), at FROM blobs"
-    " WHERE id > ? AND status IS NOT NULL ORDER BY id LIMIT ?"
+    " WHERE id > ?1 AND status IS NOT NULL AND (?2 IS NULL OR root_run_id = ?2) ORDER BY id LIMIT ?3"
 )
 
 
 def write(db: apsw.Connection, batch: Batch) -> None:
     """Store the values of a batch and note its outputs; runs inside a write transaction."""
     fresh = dict(batch.blobs)
-    new: list[tuple[object, ...]] = []
-    known: list[tuple[object, ...]] = []
-    for row in batch.outputs:
-        content = fresh.pop(row.blob, None)
-        if content is None:
-            known.append((*_bound(row), row.blob))
-        else:
-            new.append((*_bound(row), row.blob, content))
-    if new:
+    number = db.execute("SELECT max(id) FROM blobs").get or 0
+    if batch.outputs:
+        rows = [_row(n, row, fresh.pop(row.blob, None)) for n, row in enumerate(batch.outputs, number + 1)]
+        number += len(rows)
         before = db.total_changes()
-        db.executemany(_INSERT_NEW, new)
-        if db.total_changes() - before < len(new):  # another run said the same
-            known += [row[:7] for row in new if not _is_there(db, row)]
-    if known:
-        db.executemany(_INSERT_KNOWN, known)
+        db.executemany(_INSERT, rows)
+        if db.total_changes() - before < len(rows):  # another run said the same
+            for made, row in zip(rows, batch.outputs, strict=True):
+                if not db.execute("SELECT 1 FROM blobs WHERE id = ?", (made[0],)).get:
+                    number += 1
+                    db.execute(_INSERT, _row(number, row, None))
     if fresh:
-        db.executemany(_INSERT, fresh.items())
+        db.executemany(_INSERT, [_value(n, *value) for n, value in enumerate(fresh.items(), number + 1)])
 
 
-def _is_there(db: apsw.Connection, row: tuple[object, ...]) -> bool:
-    query = "SELECT 1 FROM blobs WHERE hash = ? AND run_id = ? AND path = ? AND at = ?"
-    run_id, _, path, _, _, at, blob, _ = row
-    return db.execute(query, (blob, run_id, path, at)).get is not None
+def _row(number: int, row: OutputRow, content: bytes | None) -> tuple[Any, ...]:
+    """An output, with its value where nobody stored that before."""
+    known = content is None
+    of_output = row.run_id, row.root_run_id, row.path, row.role, row.status, row.at
+    sealed = number, None if known else row.blob, row.blob if known else None, *of_output
+    return *sealed, seal(*sealed), content
 
 
-def read_outputs(db: apsw.Connection, after: int, limit: int) -> list[tuple[int, OutputRow]]:
-    """Outputs in order of arrival with their running number."""
-    rows: Sequence[tuple[Any, ...]] = db.execute(_SELECT, (after, limit)).fetchall()
+def _value(number: int, hash: str, content: bytes) -> tuple[Any, ...]:
+    """A value that is nobody's output."""
+    sealed = number, hash, None, None, None, None, None, None, None
+    return *sealed, seal(*sealed), content
+
+
+def read_outputs(
+    db: apsw.Connection, root: str | None, after: int, limit: int
+) -> list[tuple[int, OutputRow]]:
+    """Outputs of one tree or of all, in order of arrival, with their running number."""
+    rows: Sequence[tuple[Any, ...]] = db.execute(_SELECT, (after, root, limit)).fetchall()
     return [
         (
             number,
@@ -77,16 +81,13 @@ def read_outputs(db: apsw.Connection, after: int, limit: int) -> list[tuple[int,
 def forget_outputs(db: apsw.Connection, root: str) -> None:
     """Note that the outputs of a tree are gone; their values stay, for whoever else refers to them."""
     if db.execute("SELECT 1 FROM blobs WHERE root_run_id = ? AND status <> ? LIMIT 1", (root, DELETED)).get:
+        last = db.execute("SELECT max(id) FROM blobs").get or 0
         deleted = OutputRow(run_id=root, root_run_id=root, path="", status=DELETED, blob="", at=0)
-        db.execute(_INSERT_KNOWN, (*_bound(deleted), ""))  # first: numbers that are free are used again
-        before = root, db.last_insert_rowid()
-        db.execute("DELETE FROM blobs WHERE root_run_id = ? AND id < ? AND hash IS NULL", before)
+        db.execute(_INSERT, _row(last + 1, deleted, None))  # first: numbers that are free are used again
+        db.execute("DELETE FROM blobs WHERE root_run_id = ? AND id <= ? AND hash IS NULL", (root, last))
         db.execute(
             "UPDATE blobs SET run_id = NULL, root_run_id = NULL, path = NULL, role = NULL, status = NULL,"
-            " at = NULL WHERE root_run_id = ? AND id < ?",
-            before,
+            " at = NULL, seal = seal(id, hash, output, NULL, NULL, NULL, NULL, NULL, NULL)"
+            " WHERE root_run_id = ? AND id <= ?",
+            (root, last),
         )
-
-
-def _bound(row: OutputRow) -> tuple[str, str, str, str, str, int]:
-    return row.run_id, row.root_run_id, row.path, row.role, row.status, row.at

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import click
 
@@ -11,7 +11,7 @@ from fanfold.cli.project import open_project
 from fanfold.cli.terminal.output import paint, plain, say, say_json
 from fanfold.errors import EXIT_FAILED, EXIT_OK, AuthorError
 from fanfold.runtime.operations.history.audits import replay_run, verify_all, verify_run
-from fanfold.runtime.views.audits import AuditedRun
+from fanfold.runtime.views.audits import BrokenInvariant
 
 
 @command("replay", summary="Fold a run's log again without running anything")
@@ -28,15 +28,19 @@ def replay_command(call: Invocation, run: str, checked: bool) -> int:
         say_json(audited)
     else:
         say(f"{audited.events} events, {audited.status}, state {audited.fingerprint}\n")
-        say("".join(_violations(audited, call.colour)))
+        say("".join(_violations(audited.violations, call.colour)))
     return EXIT_OK if audited.ok else EXIT_FAILED
 
 
-@command("verify", summary="Check that a run's log keeps every invariant")
+@command("verify", summary="Check that what is stored is what was written, and keeps every invariant")
 @click.argument("run", required=False)
-@click.option("--all", "everything", is_flag=True, help="Every run of the project.")
+@click.option("--all", "everything", is_flag=True, help="Everything that the project has stored.")
 def verify_command(call: Invocation, run: str | None, everything: bool) -> int:
-    """Check the log of RUN (default: `last`), or of every run, against every invariant."""
+    """Check RUN (default: `last`), or everything that is stored, against every invariant.
+
+    Whatever was changed, removed or put in another order since it was written is found: each commit of a log
+    carries the hash of all before it and of the state that it led to.
+    """
     if run is not None and everything:
         raise AuthorError("usage.conflicting_options", "name a run, or --all, not both")
     with open_project(call, to_read=True) as project:
@@ -47,12 +51,15 @@ def verify_command(call: Invocation, run: str | None, everything: bool) -> int:
     for one in audit.runs:
         word = paint("ok", "green", call.colour) if one.ok else paint("broken", "red", call.colour)
         say(f"{one.run_id}  {word}  {one.events} events, {one.status or 'unreadable'}\n")
-        say("".join(_violations(one, call.colour)))
+        say("".join(_violations(one.violations, call.colour)))
+    if audit.violations:
+        say(f"store  {paint('broken', 'red', call.colour)}\n")
+        say("".join(_violations(audit.violations, call.colour)))
     if not audit.runs:
         say("nothing has run here yet\n")
     return EXIT_OK if audit.ok else EXIT_FAILED
 
 
-def _violations(audited: AuditedRun, colour: bool) -> Iterator[str]:
-    for one in audited.violations:
+def _violations(found: Iterable[BrokenInvariant], colour: bool) -> Iterator[str]:
+    for one in found:
         yield f"  {paint(f'invariant {one.invariant}', 'red', colour)}: {plain(one.message)}\n"

@@ -9,7 +9,7 @@ Rules
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeAlias
 
 import msgspec
@@ -31,6 +31,7 @@ from fanfold.kernel.events import (
     event_of,
     type_name,
 )
+from fanfold.kernel.fingerprint import trace
 from fanfold.kernel.holding import budget_news
 from fanfold.kernel.lifecycle import EVENT_WORDS, READY, RUNNING, WAITING
 from fanfold.kernel.nodes import LEAF, Node, Run, State
@@ -105,8 +106,14 @@ class RunTree:
         tree = cls(store, event_of(first), journal, reuse, forked_from=forked_from)
         tree._count(first)
         tree._replay(envelopes)
-        for run in tree.state.runs.values():
-            tree._written[run.id] = run_status(tree.state, run)
+        tree._written = {head.run_id: head.status for head in store.tree_heads(root)}
+        return tree
+
+    @classmethod
+    def reading(cls, store: Store, first: Envelope) -> RunTree:
+        """A reader's copy of a stored tree as it was after its first event; `catch_up` goes on from there."""
+        tree = cls(store, event_of(first), None)
+        tree._count(first)
         return tree
 
     def _replay(self, envelopes: Iterable[Envelope]) -> None:
@@ -154,7 +161,9 @@ class RunTree:
         evolve(self.state, event)
         self.memory.observe(event)
         self._append(event, encoded)
-        self._note_output(event)
+        row = self.output_of(event)
+        if row is not None:
+            self._outputs.append(row)
         if isinstance(event.data, WorkflowEvent):
             news = budget_news(self.state, event.data)
             if news is not None:
@@ -171,21 +180,20 @@ class RunTree:
         self.pending.append(Envelope(run.id, seq, self.tree_seq, event.at, kind, _stored(event.data), *place))
         self._data.append(encoded)
 
-    def _note_output(self, event: Event) -> None:
+    def output_of(self, event: Event) -> OutputRow | None:
+        """The row of the output that an event records, after it was folded."""
         data = event.data
         if not isinstance(data, StepEvent | SubagentEvent) or data.output is None or data.late:
-            return
+            return None
         step = self.state.runs[event.run].nodes[data.step].step
-        self._outputs.append(
-            OutputRow(
-                run_id=event.run,
-                root_run_id=self.root.id,
-                path=data.step,
-                role=step.traits.role or "",
-                status=EVENT_WORDS.get(data.status, data.status),
-                blob=data.output,
-                at=event.at,
-            )
+        return OutputRow(
+            run_id=event.run,
+            root_run_id=self.root.id,
+            path=data.step,
+            role=step.traits.role or "",
+            status=EVENT_WORDS.get(data.status, data.status),
+            blob=data.output,
+            at=event.at,
         )
 
     def remember_cached(self, key: str, blob: str) -> None:
@@ -205,16 +213,17 @@ class RunTree:
                 epoch=self.journal.epoch,
                 envelopes=written,
                 data=data,
-                heads=self._changed_heads(written),
+                heads=self.changed_heads(written),
                 outputs=self._outputs,
                 cache=self._cache,
                 requests_done=self.requests_done,
+                state=trace(self.state, ((one.run_id, one.data) for one in written)),
             )
             self.journal.write(batch)
             self._outputs, self._cache, self.requests_done = [], [], []
         return written, jobs, stops
 
-    def _changed_heads(self, written: list[Envelope]) -> list[RunHead]:
+    def changed_heads(self, written: Sequence[Envelope]) -> list[RunHead]:
         """Rows of the runs whose status these events changed; most events change none."""
         heads = []
         for name in dict.fromkeys((self.root.id, *(envelope.run_id for envelope in written))):

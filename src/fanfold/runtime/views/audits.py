@@ -22,5 +22,8 @@ class AuditedRun(Struct, frozen=True):
 
 
 class Audit(Struct, frozen=True):
+    """Run by run; `violations` is what was found in rows that belong to no run."""
+
     ok: bool
     runs: list[AuditedRun]
+    violations: list[BrokenInvariant]

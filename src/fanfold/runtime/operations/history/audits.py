@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from fanfold.runtime.operations.history.runs import list_heads
-from fanfold.runtime.operations.history.verify import Verdict, replay, verify
+from collections.abc import Iterable
+
+from fanfold.kernel.invariants import Violation
+from fanfold.runtime.operations.history.verify import Verdict, replay, verify, verify_store
 from fanfold.runtime.operations.project import Project
 from fanfold.runtime.views.audits import Audit, AuditedRun, BrokenInvariant
 
@@ -17,15 +19,21 @@ def replay_run(project: Project, run: str, *, checked: bool = False) -> AuditedR
 def verify_run(project: Project, run: str) -> Audit:
     """Check one run."""
     audited = replay_run(project, run, checked=True)
-    return Audit(audited.ok, [audited])
+    return Audit(audited.ok, [audited], [])
 
 
 def verify_all(project: Project) -> Audit:
-    """Check every run of the project."""
-    runs = [_audited(verify(project.store, head.run_id)) for head in list_heads(project)]
-    return Audit(all(run.ok for run in runs), runs)
+    """Check everything that the project has stored."""
+    if not project.has_runs:
+        return Audit(True, [], [])
+    found = verify_store(project.store)
+    return Audit(found.ok, [_audited(verdict) for verdict in found.runs], _broken(found.violations))
 
 
 def _audited(verdict: Verdict) -> AuditedRun:
-    broken = [BrokenInvariant(one.number, one.message) for one in verdict.violations]
+    broken = _broken(verdict.violations)
     return AuditedRun(verdict.run_id, verdict.ok, verdict.events, verdict.status, verdict.fingerprint, broken)
+
+
+def _broken(violations: Iterable[Violation]) -> list[BrokenInvariant]:
+    return [BrokenInvariant(one.number, one.message) for one in violations]

@@ -1,27 +1,37 @@
-"""Reading a log again: `replay` folds it, `verify` checks every invariant on the way.
+"""Reading a log again: `replay` folds it, `verify` checks that everything stored is what was written.
 
-Neither executes anything. Folding refuses events that no decision led to, so a log that folds at all
-is one this kernel would have written; the auditor checks the rest with bookkeeping of its own.
+Neither executes anything. Folding refuses events that no decision led to, so a log that folds at all is one
+this kernel would have written. On the way `verify` holds against it: every invariant, with bookkeeping of its
+own; the hash of the state that each commit recorded; the rows of runs and outputs, which follow from the log;
+and what the store itself finds (chains of hashes, seals, content unlike its name).
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from hashlib import blake2b
+from typing import Any
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
-from fanfold.errors import BugError
-from fanfold.kernel.events import Envelope, Event, event_of
-from fanfold.kernel.fingerprint import fingerprint
+from fanfold.errors import BugError, FanfoldError, NotFoundError
+from fanfold.kernel.events import Event, SubagentEvent, event_of
+from fanfold.kernel.fingerprint import fingerprint, trace
 from fanfold.kernel.invariants import Auditor, Violation
 from fanfold.kernel.lifecycle import RUN_TERMINAL
 from fanfold.kernel.nodes import State
 from fanfold.kernel.state import create_state, evolve
-from fanfold.runtime.hosting.run_tree import run_status
-from fanfold.store.protocol import Store
+from fanfold.runtime.hosting.run_tree import RunTree, run_status
+from fanfold.runtime.records.frozen import from_json
+from fanfold.runtime.records.ids import session_id
+from fanfold.sessions.log import read_entries
+from fanfold.store.protocol import Commit, Damage, OutputRow, RunHead, Store
 
 MAX_VIOLATIONS = 100
+PRESENT, SAME_STATE, FOLLOWS = 2, 3, 10
+"""The invariants that are checked here rather than by the auditor: what was acknowledged is there, folding
+gives the same state again, and every event follows from those before."""
 
 
 class Verdict(Struct, frozen=True):
@@ -38,15 +48,36 @@ class Verdict(Struct, frozen=True):
         return not self.violations
 
 
+class StoreVerdict(Struct, frozen=True):
+    """What was found in a whole store: run by run, and in what belongs to no run that is listed."""
+
+    runs: tuple[Verdict, ...]
+    violations: tuple[Violation, ...]
+
+    @property
+    def ok(self) -> bool:
+        return not self.violations and all(verdict.ok for verdict in self.runs)
+
+
 def verify(store: Store, root: str) -> Verdict:
-    """Fold the stored log twice, checking every invariant and that both folds agree."""
-    first = _audit(store, root)
-    again = _fold(event for _, event in _events(store, root))
-    second = fingerprint(again) if again is not None else ""
-    if first.ok and first.fingerprint != second:
-        broken = Violation(3, "folding the log twice gives two different states")
-        return Verdict(root, first.events, first.status, first.fingerprint, (broken,))
-    return first
+    """Check everything that belongs to one run tree."""
+    with store.snapshot():
+        return _verify(store, root, store.check(root), store.output_rows(limit=-1, root=root))
+
+
+def verify_store(store: Store) -> StoreVerdict:
+    """Check everything that is stored."""
+    with store.snapshot():
+        roots = store.roots()
+        outputs: dict[str, list[tuple[int, OutputRow]]] = {root: [] for root in roots}
+        for number, row in store.output_rows(limit=-1):
+            outputs.setdefault(row.root_run_id, []).append((number, row))
+        damages: dict[str, list[Damage]] = {root: [] for root in roots}
+        for damage in store.check():
+            damages.setdefault(damage.root, []).append(damage)
+        verdicts = tuple(_verify(store, root, damages.pop(root), outputs[root]) for root in roots)
+    rest = [damage.message for found in damages.values() for damage in found]
+    return StoreVerdict(verdicts, tuple(Violation(PRESENT, text) for text in rest[:MAX_VIOLATIONS]))
 
 
 def replay(store: Store, root: str) -> Verdict:
@@ -54,37 +85,119 @@ def replay(store: Store, root: str) -> Verdict:
     count = 0
     state: State | None = None
     try:
-        for _, event in _events(store, root):
+        for envelope in store.tree(root):
             count += 1
+            event = event_of(envelope)
             state = create_state(event) if state is None else evolve(state, event)
-    except BugError as error:
-        broken = Violation(10, f"event {count} does not follow from the log: {error.message}")
-        return Verdict(root, count, "", "", (broken,))
+    except Exception as error:  # noqa: BLE001  # an edited log may hold anything
+        return Verdict(root, count, "", "", (_unreadable(count, error),))
     if state is None:
         return Verdict(root, count, "", "", (Violation(1, "the log is empty"),))
     return Verdict(root, count, run_status(state, state.root), fingerprint(state), ())
 
 
-def _audit(store: Store, root: str) -> Verdict:
-    auditor = Auditor()
-    state: State | None = None
-    violations: list[Violation] = []
-    count = 0
+class _Audit:
+    """One reading of a tree, commit by commit, as its owner wrote them."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self.auditor = Auditor()
+        self.tree: RunTree | None = None
+        self.heads: dict[str, RunHead] = {}
+        """The rows of runs as the log has them."""
+        self.outputs: list[OutputRow] = []
+        self.sessions: dict[str, str] = {}
+        """Sessions of the tree, with the step that each served."""
+        self.count = 0
+
+    def read(self, commit: Commit) -> Iterator[Violation]:
+        events = []
+        for envelope in commit.envelopes:
+            self.count += 1
+            event = event_of(envelope)
+            events.append((event.run, event.data))
+            if self.tree is None:
+                self.tree = RunTree.reading(self.store, envelope)
+            else:
+                self.tree.catch_up([envelope])
+            yield from self.auditor.observe(envelope, event, self.tree.state)
+            yield from _missing_blobs(self.store, event)
+            if isinstance(event.data, SubagentEvent):
+                step = event.data.step
+                self.sessions[session_id(event.run, step, event.data.attempt)] = step
+            output = self.tree.output_of(event)
+            self.outputs += [] if output is None else [output]
+        if self.tree is None:
+            return
+        self.heads |= {head.run_id: head for head in self.tree.changed_heads(commit.envelopes)}
+        if commit.state != trace(self.tree.state, events):
+            text = f"folding to event {self.count} gives another state than was recorded"
+            yield Violation(SAME_STATE, text)
+
+    def compare(self, root: str, outputs: Iterable[OutputRow]) -> Iterator[Violation]:
+        """What follows from the log, with what stands beside it."""
+        assert self.tree is not None
+        memory = self.tree.memory
+        if memory.frozen is not None:
+            forked_from = from_json(self.tree.blobs.get(memory.frozen)).forked_from
+            self.heads[root] = structs.replace(self.heads[root], forked_from=forked_from)
+        found = {head.run_id: head for head in self.store.tree_heads(root)}
+        for run in dict.fromkeys((*self.heads, *found)):
+            yield from _differences(run, self.heads.get(run), found.get(run))
+        for session, step in self.sessions.items():
+            try:
+                read_entries(self.store, session)
+            except NotFoundError as error:
+                yield Violation(PRESENT, f"what the session of {step} refers to is gone: {error.message}")
+        expected, stored = Counter(self.outputs), Counter(outputs)
+        for row in (expected - stored) + (stored - expected):
+            yield Violation(PRESENT, f"the row of the output of {row.path} is not what the log says")
+
+
+def _verify(store: Store, root: str, damages: list[Damage], outputs: list[tuple[int, OutputRow]]) -> Verdict:
+    violations = [Violation(PRESENT, damage.message) for damage in damages]
+    audit = _Audit(store)
+    status = state_hash = ""
     try:
-        for envelope, event in _events(store, root):
-            count += 1
-            state = create_state(event) if state is None else evolve(state, event)
-            violations += auditor.observe(envelope, event, state)
-            violations += _missing_blobs(store, event)
+        for commit in store.commits(root):
+            violations += audit.read(commit)
             if len(violations) >= MAX_VIOLATIONS:
                 break
-    except BugError as error:
-        violations.append(Violation(10, f"event {count} does not follow from the log: {error.message}"))
-    if state is None:
-        return Verdict(root, count, "", "", (*violations, Violation(1, "the log is empty")))
-    if state.root.status in RUN_TERMINAL and not violations:
-        violations += auditor.close(state)
-    return Verdict(root, count, run_status(state, state.root), fingerprint(state), tuple(violations))
+        if audit.tree is None:
+            if store.head(root) is not None:  # else it is a tree of sessions alone
+                violations.append(Violation(1, "the log is empty"))
+        else:
+            state = audit.tree.state
+            status, state_hash = run_status(state, state.root), fingerprint(state)
+            if state.root.status in RUN_TERMINAL and not violations:
+                violations += audit.auditor.close(state)
+            violations += audit.compare(root, [row for _, row in outputs])
+    except Exception as error:  # noqa: BLE001  # an edited log may hold anything
+        violations.append(_unreadable(audit.count, error))
+    return Verdict(root, audit.count, status, state_hash, tuple(violations))
+
+
+def _unreadable(count: int, error: Exception) -> Violation:
+    if isinstance(error, BugError):
+        return Violation(FOLLOWS, f"event {count} does not follow from the log: {error.message}")
+    said = error.message if isinstance(error, FanfoldError) else f"{type(error).__name__}: {error}"
+    return Violation(PRESENT, f"what is stored after event {count} cannot be read: {said}")
+
+
+def _differences(run: str, expected: RunHead | None, found: RunHead | None) -> Iterator[Violation]:
+    if expected is None or found is None:
+        gone = "gone" if found is None else "there, but the log knows no such run"
+        yield Violation(PRESENT, f"the row of run {run} is {gone}")
+        return
+    for name in expected.__struct_fields__:
+        says, said = getattr(found, name), getattr(expected, name)
+        if says != said:
+            text = f"the row of run {run} says {name} {_short(says)}, its log says {_short(said)}"
+            yield Violation(PRESENT, text)
+
+
+def _short(value: Any) -> str:
+    return repr(value)[:100]
 
 
 def _missing_blobs(store: Store, event: Event) -> Iterator[Violation]:
@@ -92,21 +205,6 @@ def _missing_blobs(store: Store, event: Event) -> Iterator[Violation]:
         blob = getattr(event.data, name, None)
         if isinstance(blob, str) and store.has_blob(blob):
             if blake2b(store.blob(blob), digest_size=16).hexdigest() != blob:
-                yield Violation(2, f"the {name} {blob} does not hold what it was stored with")
+                yield Violation(PRESENT, f"the {name} {blob} does not hold what it was stored with")
         elif isinstance(blob, str):
-            yield Violation(2, f"the {name} {blob} of {getattr(event.data, 'step', '')} is gone")
-
-
-def _events(store: Store, root: str) -> Iterator[tuple[Envelope, Event]]:
-    for envelope in store.tree(root):
-        yield envelope, event_of(envelope)
-
-
-def _fold(events: Iterable[Event]) -> State | None:
-    state: State | None = None
-    try:
-        for event in events:
-            state = create_state(event) if state is None else evolve(state, event)
-    except BugError:
-        return None
-    return state
+            yield Violation(PRESENT, f"the {name} {blob} of {getattr(event.data, 'step', '')} is gone")
