@@ -18,6 +18,7 @@ from fanfold.agents.backend_registry import Backends
 from fanfold.agents.backends.model import ModelBackend
 from fanfold.agents.toolbox.catalogue import SessionTools
 from fanfold.sessions.supervisor import Supervisor
+from fanfold.store.journal import Journal
 from fanfold.store.sqlite import SqliteStore
 from tests.models.sessions import access, request
 
@@ -38,9 +39,10 @@ async def main(folder: Path, url: str, execution: int, dies: bool) -> None:
 
     backend = ModelBackend(access(url), toolbox=lambda asked: SessionTools(asked, runner=runner))
     store = SqliteStore(folder / "store")
-    supervisor = Supervisor(store, Backends({"model": lambda: backend}))
+    supervisor = Supervisor(Backends({"model": lambda: backend}))
     try:
-        result = await supervisor.run_step(request(folder, execution=execution), backend="model")
+        asked, journal = request(folder, execution=execution), Journal(store, "r1")
+        result = await supervisor.run_step(asked, backend="model", journal=journal)
         sys.stdout.write(msgspec.json.encode([result.output, result.usage.input_tokens]).decode())
     finally:
         await supervisor.aclose()

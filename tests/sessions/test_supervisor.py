@@ -18,7 +18,7 @@ from fanfold.agents.entries import Response, UserInput
 from fanfold.errors import AuthorError, BugError, WorldError
 from fanfold.kernel.events import Failure
 from fanfold.process_identity import this_process
-from fanfold.sessions.log import MAX_INLINE_BYTES, Belonging, open_log, read_entries
+from fanfold.sessions.log import MAX_INLINE_BYTES, open_log, read_entries
 from fanfold.sessions.places import Places
 from fanfold.sessions.supervisor import Supervisor
 from fanfold.store.journal import Journal
@@ -33,9 +33,11 @@ def world(tmp_path: Path) -> World:
     return World(tmp_path)
 
 
-async def failure_of(supervisor: Supervisor, request: SessionRequest, backend: str, **given: Any) -> Failure:
+async def failure_of(
+    world: World, supervisor: Supervisor, request: SessionRequest, backend: str, **given: Any
+) -> Failure:
     with pytest.raises(SessionFailed) as caught:
-        await supervisor.run_step(request, backend=backend, **given)
+        await supervisor.run_step(request, backend=backend, journal=world.owner, **given)
     return caught.value.failure
 
 
@@ -74,7 +76,9 @@ class Misbehaving:
 
 def test_a_step_s_session_is_run_and_logged(world):
     async def story() -> None:
-        result = await world.supervisor().run_step(world.request("a"), backend="scripted")
+        result = await world.supervisor().run_step(
+            world.request("a"), backend="scripted", journal=world.owner, durable=True
+        )
         assert result.output == "OK from a"
 
     run_in(world, story)
@@ -90,9 +94,9 @@ def test_failures_have_the_class_that_says_whose_they_are(world):
     async def story() -> None:
         world.backends["misbehaving"] = Misbehaving()
         supervisor = world.supervisor(grace_s=0.1)
-        crashed = await failure_of(supervisor, world.request("crashes"), "misbehaving")
-        refused = await failure_of(supervisor, world.request("is_refused"), "misbehaving")
-        exited = await failure_of(supervisor, world.request("exits"), "misbehaving")
+        crashed = await failure_of(world, supervisor, world.request("crashes"), "misbehaving")
+        refused = await failure_of(world, supervisor, world.request("is_refused"), "misbehaving")
+        exited = await failure_of(world, supervisor, world.request("exits"), "misbehaving")
         assert (crashed.kind, crashed.code) == ("internal", "session.crashed")
         assert "ZeroDivisionError: by zero" in crashed.message
         assert (refused.kind, refused.code, refused.hint) == ("agent", "provider.down", "try later")
@@ -106,7 +110,7 @@ def test_a_refused_tool_says_which_step_and_attempt_it_was(tmp_path):
     world = World(tmp_path, "steps: {a: {output: x, writes: {f: t}}}")
 
     async def story() -> None:
-        failure = await failure_of(world.supervisor(), world.request("a", attempt=2), "scripted")
+        failure = await failure_of(world, world.supervisor(), world.request("a", attempt=2), "scripted")
         assert (failure.kind, failure.step, failure.attempt) == ("permission", "a", 2)
 
     run_in(world, story)
@@ -115,7 +119,7 @@ def test_a_refused_tool_says_which_step_and_attempt_it_was(tmp_path):
 def test_an_unknown_back_end_is_the_author_s_error(world):
     async def story() -> None:
         with pytest.raises(AuthorError, match="no agent back end") as caught:
-            await world.supervisor().run_step(world.request(), backend="modle")
+            await world.supervisor().run_step(world.request(), backend="modle", journal=world.owner)
         assert "gated, scripted" in caught.value.hint
 
     run_in(world, story)
@@ -124,10 +128,12 @@ def test_an_unknown_back_end_is_the_author_s_error(world):
 def test_a_session_is_never_run_twice_at_once(world):
     async def story() -> None:
         supervisor = world.supervisor()
-        first = asyncio.create_task(supervisor.run_step(world.request("a"), backend="gated"))
+        first = asyncio.create_task(
+            supervisor.run_step(world.request("a"), backend="gated", journal=world.owner)
+        )
         await until(lambda: world.gated.inside)
         with pytest.raises(BugError):
-            await supervisor.run_step(world.request("a"), backend="gated")
+            await supervisor.run_step(world.request("a"), backend="gated", journal=world.owner)
         world.gated.gate("a").set()
         await first
 
@@ -142,7 +148,9 @@ def test_sessions_over_the_limit_wait_in_the_order_they_came(world):
         for name in names:
             tasks.append(
                 asyncio.create_task(
-                    supervisor.run_step(world.request(name), backend="gated", timeout_ms=20_000)
+                    supervisor.run_step(
+                        world.request(name), backend="gated", journal=world.owner, timeout_ms=20_000
+                    )
                 )
             )
             await asyncio.sleep(0)
@@ -162,10 +170,12 @@ def test_sessions_over_the_limit_wait_in_the_order_they_came(world):
 def test_time_in_the_queue_does_not_count(world):
     async def story() -> None:
         supervisor = world.supervisor(places=Places(1))
-        first = asyncio.create_task(supervisor.run_step(world.request("a"), backend="gated"))
+        first = asyncio.create_task(
+            supervisor.run_step(world.request("a"), backend="gated", journal=world.owner)
+        )
         await until(lambda: world.gated.inside)
         second = asyncio.create_task(
-            supervisor.run_step(world.request("b"), backend="scripted", timeout_ms=5_000)
+            supervisor.run_step(world.request("b"), backend="scripted", journal=world.owner, timeout_ms=5_000)
         )
         await asyncio.sleep(0)
         assert not second.done()
@@ -178,7 +188,7 @@ def test_time_in_the_queue_does_not_count(world):
 
 def test_a_session_out_of_time_fails_as_such(world):
     async def story() -> None:
-        failure = await failure_of(world.supervisor(), world.request(), "gated", timeout_ms=50)
+        failure = await failure_of(world, world.supervisor(), world.request(), "gated", timeout_ms=50)
         assert (failure.kind, failure.code) == ("timeout", "session.timeout")
         assert "0.05 s" in failure.message
         assert world.gated.inside == []
@@ -196,7 +206,9 @@ def test_however_a_session_is_ended_none_of_its_processes_is_left(world, tree, h
         supervisor = world.supervisor(grace_s=0.2)
         request = world.request(session_id=session, prompt=TREES[tree].format(pids=pids))
         timeout_ms = 700 if how == "timeout" else None
-        work = asyncio.create_task(supervisor.run_step(request, backend="shell", timeout_ms=timeout_ms))
+        work = asyncio.create_task(
+            supervisor.run_step(request, backend="shell", journal=world.owner, timeout_ms=timeout_ms)
+        )
         await until(lambda: pids_in(pids))
         began = time.monotonic()
         if how == "caller cancelled":
@@ -223,7 +235,7 @@ def test_cancelling_twice_does_not_cut_the_ending_short(world, tmp_path):
     async def story() -> None:
         supervisor = world.supervisor(grace_s=0.3)
         request = world.request(session_id=session, prompt=TREES["ignores SIGTERM"].format(pids=pids))
-        work = asyncio.create_task(supervisor.run_step(request, backend="shell"))
+        work = asyncio.create_task(supervisor.run_step(request, backend="shell", journal=world.owner))
         await until(lambda: pids_in(pids))
         for _ in range(5):
             work.cancel()
@@ -239,7 +251,7 @@ def test_a_back_end_that_ignores_the_first_request_is_waited_for(world):
     async def story() -> None:
         world.backends["misbehaving"] = Misbehaving()
         supervisor = world.supervisor(grace_s=0.05)
-        failure = await failure_of(supervisor, world.request("ignores"), "misbehaving", timeout_ms=50)
+        failure = await failure_of(world, supervisor, world.request("ignores"), "misbehaving", timeout_ms=50)
         assert failure.code == "session.timeout"
 
     run_in(world, story)
@@ -249,7 +261,9 @@ def test_a_timeout_inside_a_back_end_is_its_own_business(world):
     async def story() -> None:
         world.backends["misbehaving"] = Misbehaving()
         supervisor = world.supervisor(grace_s=0.05)
-        result = await supervisor.run_step(world.request("times_out_inside"), backend="misbehaving")
+        result = await supervisor.run_step(
+            world.request("times_out_inside"), backend="misbehaving", journal=world.owner
+        )
         assert result.output == "in time"
 
     run_in(world, story)
@@ -264,7 +278,9 @@ def test_a_back_end_that_ignores_every_request_is_left_behind(world, how, monkey
         supervisor = world.supervisor(grace_s=0.05)
         request = world.request("is_deaf")
         timeout_ms = 20 if how == "timeout" else None
-        work = asyncio.create_task(supervisor.run_step(request, backend="misbehaving", timeout_ms=timeout_ms))
+        work = asyncio.create_task(
+            supervisor.run_step(request, backend="misbehaving", journal=world.owner, timeout_ms=timeout_ms)
+        )
         await until(lambda: supervisor.is_live("s-is_deaf-1"))
         if how == "caller cancelled":
             work.cancel()
@@ -286,7 +302,7 @@ def test_a_session_that_was_stopped_leaves_its_task_as_it_was(world):
         supervisor = world.supervisor()
 
         async def step() -> str:
-            failure = await failure_of(supervisor, world.request(), "gated")
+            failure = await failure_of(world, supervisor, world.request(), "gated")
             await asyncio.sleep(0.01)
             return failure.code
 
@@ -304,7 +320,7 @@ def test_a_paused_session_stops_behind_its_next_recorded_turn_and_goes_on_from_t
     async def story() -> None:
         supervisor = world.supervisor()
         request = world.request("a", read_only=False)
-        work = asyncio.create_task(supervisor.run_step(request, backend="scripted"))
+        work = asyncio.create_task(supervisor.run_step(request, backend="scripted", journal=world.owner))
         await until(lambda: supervisor.pause("s-a-1"))
         with pytest.raises(SessionFailed) as caught:
             await work
@@ -312,7 +328,7 @@ def test_a_paused_session_stops_behind_its_next_recorded_turn_and_goes_on_from_t
         kinds = world.kinds("s-a-1")
         assert kinds == ["input", "response"]
         again = world.request("a", read_only=False, execution=2)
-        assert (await supervisor.run_step(again, backend="scripted")).output == "ok"
+        assert (await supervisor.run_step(again, backend="scripted", journal=world.owner)).output == "ok"
         assert (tmp_path / "g").read_text() == "2x"
 
     run_in(world, story)
@@ -320,10 +336,13 @@ def test_a_paused_session_stops_behind_its_next_recorded_turn_and_goes_on_from_t
 
 def test_a_session_run_again_after_a_crash_is_handed_what_it_recorded(world):
     async def story() -> None:
-        log, _ = open_log(world.journal("s-a-1"), "s-a-1", Belonging(root="r1", run_id="r1"))
-        log.append(UserInput(text="go"))
-        log.append(Response(output="from before"))
-        result = await world.supervisor().run_step(world.request("a", execution=2), backend="scripted")
+        log, _ = open_log(world.owner, "s-a-1", "r1", "a")
+        log.hold(UserInput(text="go"))
+        log.hold(Response(output="from before"))
+        world.owner.write()
+        result = await world.supervisor().run_step(
+            world.request("a", execution=2), backend="scripted", journal=world.owner
+        )
         assert result.output == "from before"
         assert not (world.folder / "calls").exists()
 
@@ -333,8 +352,9 @@ def test_a_session_run_again_after_a_crash_is_handed_what_it_recorded(world):
 def test_a_large_entry_is_stored_beside_the_log_and_comes_back_whole(world):
     async def story() -> None:
         said = Response(text="long " * MAX_INLINE_BYTES)
-        log, _ = open_log(world.journal("big"), "big", Belonging(root="r1", run_id="r1"))
-        log.append(said)
+        log, _ = open_log(world.owner, "big", "r1", "a")
+        log.hold(said)
+        world.owner.write()
         (envelope,) = world.store.log("big")
         assert len(str(envelope.data)) < 200
         assert read_entries(world.store, "big") == [said]
@@ -344,7 +364,7 @@ def test_a_large_entry_is_stored_beside_the_log_and_comes_back_whole(world):
 
 def test_what_ends_a_session_waits_for_its_owner_s_next_commit(world):
     async def story() -> None:
-        journal = world.journal("r1")
+        journal = world.owner
         supervisor = world.supervisor()
         result = await supervisor.run_step(world.request("a"), backend="scripted", journal=journal)
         assert result.output == "OK from a"
@@ -378,7 +398,7 @@ def test_sessions_that_speak_at_once_share_a_commit_and_nobody_waits_for_more(wo
 
     async def story() -> None:
         world.backends["speaking"] = Speaking()
-        journal, write = world.journal("r1"), world.store.write
+        journal, write = world.owner, world.store.write
 
         def count(batches: Sequence[Batch]) -> None:
             write(batches)
@@ -437,7 +457,9 @@ def test_a_thousand_sessions_at_once_take_less_than_100_kb_each(world):
         tracemalloc.start()
         before, _ = tracemalloc.get_traced_memory()
         tasks = [
-            asyncio.create_task(supervisor.run_step(world.request(f"s{i}"), backend="gated"))
+            asyncio.create_task(
+                supervisor.run_step(world.request(f"s{i}"), backend="gated", journal=world.owner)
+            )
             for i in range(1_000)
         ]
         await until(lambda: len(world.gated.inside) == 1_000, 30)

@@ -76,6 +76,8 @@ class World:
     def __init__(self, folder: Path, script: str = "default: OK from {{step}}") -> None:
         self.folder = folder
         self.store = SqliteStore(folder / ".fanfold", durability="normal")
+        self.owner = Journal(self.store, "r1")
+        """Where whoever owns the run of these sessions writes."""
         self.gated = Gated()
         self.backends: dict[str, Backend] = {
             "scripted": ScriptedBackend(Script.load(script, "script.yaml"), folder / "calls"),
@@ -83,13 +85,9 @@ class World:
             "shell": Shell(),
         }
 
-    def journal(self, root: str) -> Journal:
-        """Where the owner of a tree writes, in a store without leases."""
-        return Journal(self.store, root)
-
     def supervisor(self, **given: Any) -> Supervisor:
         makers = {name: partial(_same, backend) for name, backend in self.backends.items()}
-        return Supervisor(self.store, Backends(makers), **given)
+        return Supervisor(Backends(makers), **given)
 
     def request(self, step: str = "a", **given: Any) -> SessionRequest:
         session = f"s-{step}-{given.get('attempt', 1)}"

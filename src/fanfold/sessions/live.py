@@ -88,7 +88,7 @@ class Live:
         try:
             self.log.hold(entry)
             if not may_wait:
-                await self.log.flush()
+                await self.log.journal.flush()
         except (LeaseLost, StoreFault, BugError) as fault:
             self.fault = fault
             raise

@@ -2,8 +2,8 @@
 
 Rules
 * An entry is numbered when it is held, and written with the next commit of the journal: the session's own,
-  when it waits in `flush`, or whoever's comes first. So one that ends a session and that nobody paid for goes
-  with the end of its step, and a crash before that loses both or neither.
+  when it waits for that (`flush`), or whoever's comes first. So one that ends a session and that nobody paid
+  for goes with the end of its step, and a crash before that loses both or neither.
 * One `SessionLog` per log and process: it alone knows the next number.
 * What a session put out is the value its step puts out, and is stored once, as that; a text that says the
   same is not stored beside it. An entry larger than `MAX_INLINE_BYTES` is stored as a blob too, so the size
@@ -46,90 +46,56 @@ _PACKED = set(_Packed.__struct_fields__)
 _decode_kind = msgspec.json.Decoder(_Kind).decode
 
 
-class Belonging(Struct, frozen=True, kw_only=True):
-    """Where a session stands: the run or session it serves, and the tree that belongs to."""
-
-    root: str
-    """The run tree or root session; also what removal goes by."""
-    run_id: str
-    parent_id: str | None = None
-    depth: int = 0
-    path: str = ""
-
-
 class SessionLog:
-    """Appends to one session's log."""
+    """Appends to one session's log. `path` is the step that it serves, in the tree of the run."""
 
-    __slots__ = ("_belonging", "_seq", "_store", "journal", "session_id")
+    __slots__ = ("_path", "_run_id", "_seq", "_session_id", "journal")
 
-    def __init__(self, journal: Journal, session_id: str, belonging: Belonging, last_seq: int) -> None:
+    def __init__(self, journal: Journal, session_id: str, run_id: str, path: str, last_seq: int = 0) -> None:
         self.journal = journal
-        self.session_id = session_id
-        self._store = journal.store
-        self._belonging = belonging
+        self._session_id = session_id
+        self._run_id = run_id
+        self._path = path
         self._seq = last_seq
-
-    def append(self, entry: Entry) -> None:
-        """Write one entry, and whatever is held, durably."""
-        before = self._seq
-        self.hold(entry)
-        self._write(before)
 
     def hold(self, entry: Entry) -> None:
         """Number an entry, to be written with the next commit."""
-        blobs = self.journal.blobs
+        journal, blobs = self.journal, self.journal.blobs
         if isinstance(entry, Ending) and entry.output is not UNSET:
             told = {"text": ""} if isinstance(entry, Response) and entry.text == entry.output else {}
             entry = structs.replace(entry, output=UNSET, output_blob=blobs.put(entry.output), **told)
-        encoded = self._store.clean(_encode(entry))
+        encoded = journal.store.clean(_encode(entry))
         if len(encoded) > MAX_INLINE_BYTES:
             kind = _decode_kind(encoded).kind
             encoded = _encode(_Packed(kind=kind, blob=blobs.put_encoded(encoded), bytes=len(encoded)))
-        self._put("session_event", msgspec.Raw(encoded), encoded)
+        self._seq += 1
+        envelope = Envelope(
+            self._session_id,
+            self._seq,
+            0,  # a session's log stands outside the order of its run tree
+            time.time_ns() // 1_000_000,
+            "session_event",
+            msgspec.Raw(encoded),
+            self._run_id,
+            journal.root,
+            None,
+            0,
+            self._path,
+            journal.epoch,
+        )
+        journal.hold(envelope, encoded)
 
     def cleaned(self, text: str) -> str:
         """A text without secrets, for what is told elsewhere than in this log."""
         encoded = _encode(text.encode("utf-8", "replace").decode())
-        return str(msgspec.json.decode(self._store.clean(encoded)))
-
-    async def flush(self) -> None:
-        """Return when everything said so far is durable."""
-        await self.journal.flush()
-
-    def _write(self, before: int) -> None:
-        try:
-            self.journal.write()
-        except BaseException:
-            self._seq = before  # nothing happened, so the numbers are free again
-            raise
-
-    def _put(self, type_name: str, data: Any, encoded: bytes | None = None) -> None:
-        place = self._belonging
-        self._seq += 1
-        self.journal.hold(
-            Envelope(
-                self.session_id,
-                self._seq,
-                0,  # a session's log stands outside the order of its run tree
-                time.time_ns() // 1_000_000,
-                type_name,
-                data,
-                place.run_id,
-                place.root,
-                place.parent_id,
-                place.depth,
-                place.path,
-                self.journal.epoch,
-            ),
-            encoded,
-        )
+        return str(msgspec.json.decode(self.journal.store.clean(encoded)))
 
 
-def open_log(journal: Journal, session_id: str, belonging: Belonging) -> tuple[SessionLog, list[Entry]]:
+def open_log(journal: Journal, session_id: str, run_id: str, path: str) -> tuple[SessionLog, list[Entry]]:
     """The log of a session, to be continued, with the entries that it already holds."""
     written = list(journal.store.log(session_id))
     entries = list(_entries(journal.store, written))
-    return SessionLog(journal, session_id, belonging, written[-1].seq if written else 0), entries
+    return SessionLog(journal, session_id, run_id, path, written[-1].seq if written else 0), entries
 
 
 def read_entries(store: Store, session_id: str) -> list[Entry]:

@@ -34,10 +34,10 @@ from fanfold.errors import BugError, FanfoldError
 from fanfold.kernel.events import Failure
 from fanfold.sessions.insist import insist
 from fanfold.sessions.live import Live, Stuck
-from fanfold.sessions.log import Belonging, SessionLog, open_log
+from fanfold.sessions.log import SessionLog, open_log
 from fanfold.sessions.places import Places
 from fanfold.store.journal import Journal
-from fanfold.store.protocol import LeaseLost, Store, StoreFault
+from fanfold.store.protocol import LeaseLost, StoreFault
 
 GRACE_S = 2.0
 MAX_SESSIONS = 256
@@ -45,18 +45,20 @@ MAX_SESSIONS = 256
 _log = logging.getLogger(__name__)
 
 
+def _ignore(_: News) -> None:
+    return None
+
+
 class Supervisor:
     """Starts sessions, keeps their limits, ends them."""
 
     def __init__(
         self,
-        store: Store,
         backends: Backends,
         *,
         places: Places | None = None,
         grace_s: float = GRACE_S,
     ) -> None:
-        self.store = store
         self.backends = backends
         self.grace_s = grace_s
         self._places = places or Places(MAX_SESSIONS)
@@ -67,16 +69,15 @@ class Supervisor:
         request: SessionRequest,
         *,
         backend: str,
+        journal: Journal,
         timeout_ms: int | None = None,
-        on_progress: Progress | None = None,
-        journal: Journal | None = None,
+        on_progress: Progress = _ignore,
         durable: bool = False,
     ) -> SessionResult:
         """Run one attempt of one step; raises `SessionFailed`.
 
         `journal` is where the owner of its run tree writes. What the session said last, if nobody paid for
-        it, is written with the next commit there; before this returns when it must be `durable`, or when
-        there is no journal.
+        it, is written with the next commit there, or before this returns when it must be `durable`.
         """
         if request.session_id in self._live:
             raise BugError("session.twice", f"session {request.session_id} is running already")
@@ -84,7 +85,7 @@ class Supervisor:
         await self._places.take()
         try:
             live = self._open(request, journal)
-            return await self._supervise(live, agent, timeout_ms, on_progress, durable or journal is None)
+            return await self._supervise(live, agent, timeout_ms, on_progress, durable)
         finally:
             self._places.give_back()
 
@@ -93,25 +94,25 @@ class Supervisor:
         live: Live,
         agent: Backend,
         timeout_ms: int | None,
-        on_progress: Progress | None,
+        on_progress: Progress,
         durable: bool,
     ) -> SessionResult:
-        request, log = live.request, live.log
+        request, journal = live.request, live.log.journal
         self._live[request.session_id] = live
-        log.journal.sessions += 1
+        journal.sessions += 1
         result: SessionResult | None = None
         error: BaseException | None = None
         try:
-            result = await live.run(agent.run(request, live.record, on_progress or _ignore), timeout_ms)
+            result = await live.run(agent.run(request, live.record, on_progress), timeout_ms)
         except BaseException as raised:  # noqa: BLE001 - told when nothing of the session is left
             error = raised
         try:
             if live.leaves_something:
                 await insist(live.end_processes())
             if durable and live.fault is None:
-                await log.flush()
+                await journal.flush()
         finally:
-            log.journal.sessions -= 1
+            journal.sessions -= 1
             del self._live[request.session_id]
         if live.is_called_away:
             raise asyncio.CancelledError
@@ -150,8 +151,13 @@ class Supervisor:
 
     # ------------------------------------------------------------------------------------ opening
 
-    def _open(self, request: SessionRequest, journal: Journal | None) -> Live:
-        log, entries = self._open_log(request, journal)
+    def _open(self, request: SessionRequest, journal: Journal) -> Live:
+        about = journal, request.session_id, request.run_id, request.step
+        entries: Sequence[Entry] = ()
+        if request.execution == 1:  # nobody can have been here
+            log = SessionLog(*about)
+        else:
+            log, entries = open_log(*about)
         if not entries:
             said = UserInput(text=request.prompt)
             log.hold(said)
@@ -159,25 +165,6 @@ class Supervisor:
         if entries:
             request = structs.replace(request, entries=[*request.earlier, *entries])
         return Live(request, log, self.grace_s)
-
-    def _open_log(
-        self, request: SessionRequest, journal: Journal | None
-    ) -> tuple[SessionLog, Sequence[Entry]]:
-        session = request.session_id
-        if journal is None:
-            head = self.store.head(request.run_id)
-            root = request.run_id if head is None else head.root_run_id
-            journal, is_new = Journal(self.store, session), False
-        else:
-            root, is_new = journal.root, request.execution == 1
-        place = Belonging(root=root, run_id=request.run_id, path=request.step)
-        if is_new:  # nobody can have been here
-            return SessionLog(journal, session, place, 0), ()
-        return open_log(journal, session, place)
-
-
-def _ignore(_: News) -> None:
-    return None
 
 
 def _tell(live: Live, error: BaseException | None, timeout_ms: int | None) -> NoReturn:

@@ -113,7 +113,6 @@ def supervise(project: Project, frozen: Frozen, programs: Programs, ask: Ask | N
         script_file=frozen.script_file,
     )
     return Supervisor(
-        project.store,
         project.backends.open(setup),
         places=project.session_places,
     )
