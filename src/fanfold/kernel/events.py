@@ -288,7 +288,8 @@ class Evidence(Struct, frozen=True, omit_defaults=True):
     """A stored fact that is not the kernel's business (session, budget, workspace events)."""
 
     type: str
-    data: dict[str, Any]
+    data: Any
+    """A struct of whoever records it, or the same as plain JSON when it is read again."""
 
 
 Data: TypeAlias = WorkflowEvent | StepEvent | SubagentEvent | Evidence

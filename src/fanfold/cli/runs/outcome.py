@@ -133,7 +133,7 @@ def _proposals(tree: RunTree) -> list[str]:
 def _left_behind(tree: RunTree) -> list[str]:
     """Steps that wrote files of which none came home: what looks like work that was lost."""
     home = {(run, row.step) for run, rows in tree.memory.changes.items() for row in rows}
-    bare = [(at, count) for at, (count, _) in tree.memory.left_out.items() if at not in home]
+    bare = [(at, left.count) for at, left in tree.memory.left_out.items() if at not in home]
     lines: list[str] = []
     for (run, step), count in bare[:MAX_FAILURES]:
         path = one_line(tree.state.runs[run].tree_path(step))

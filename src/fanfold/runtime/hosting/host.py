@@ -17,6 +17,8 @@ from collections.abc import Callable
 from time import time
 from typing import Any, TypeAlias
 
+from msgspec.structs import replace
+
 from fanfold.agents.entries import News
 from fanfold.kernel.commands import Start, Stop
 from fanfold.kernel.decide import is_waiting, next_timer
@@ -312,7 +314,7 @@ class Host:
 
     def _report_outcome(self, start: Start, node: Node, outcome: Outcome) -> None:
         for fact in outcome.evidence:
-            told = {**fact, "step": start.step, "attempt": start.attempt, "execution": start.execution}
+            told = replace(fact, step=start.step, attempt=start.attempt, execution=start.execution)
             self.post(start.run, Evidence("workspace_event", told))
         if outcome.unsettled:
             self._unsettled.append(outcome.unsettled)

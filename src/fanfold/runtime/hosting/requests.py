@@ -30,7 +30,7 @@ from fanfold.runtime.hosting.children import (
     act_on_child,
 )
 from fanfold.runtime.hosting.run_tree import RunTree
-from fanfold.runtime.records.memory import ChangedPath
+from fanfold.runtime.records.evidence import Apply, ChangedPath
 from fanfold.runtime.steps.registry import answer
 from fanfold.runtime.steps.step_type import Reply
 from fanfold.store.protocol import Request
@@ -185,8 +185,10 @@ def act_on(tree: RunTree, row: Request, at: int) -> None:
 def note_applied(tree: RunTree, run: str, applied: AppliedRequest, at: int) -> None:
     """Record once that a proposal of a step was applied; also in a run that has ended."""
     if not is_applied(tree, run, applied.proposal):
-        told = {key: value for key, value in msgspec.to_builtins(applied).items() if key != "kind"}
-        tree.report(run, at, Evidence("workspace_event", {"what": "apply", **told}))
+        fact = Apply(
+            step=applied.step, proposal=applied.proposal, changes=tuple(applied.changes), by=applied.by
+        )
+        tree.report(run, at, Evidence("workspace_event", fact))
 
 
 def _answer(tree: RunTree, request: AnswerRequest, at: int) -> None:

@@ -20,14 +20,26 @@ import logging
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from fanfold.errors import FanfoldError, WorldError
 from fanfold.kernel.events import Failure
 from fanfold.kernel.lifecycle import COMPLETED
 from fanfold.kernel.nodes import Node
-from fanfold.runtime.places.refusals import ignored_hint, refusal, root_of, told, violated
+from fanfold.runtime.places.refusals import ignored_hint, refusal, root_of, violated
 from fanfold.runtime.places.watching import Watching
+from fanfold.runtime.records.evidence import (
+    ChangedPath,
+    Merge,
+    Reopened,
+    Sandboxed,
+    Snapshot,
+    Unwatched,
+    WorkspaceFact,
+    conflict,
+    left_out,
+    violation,
+)
 from fanfold.runtime.records.subagents import home_of, turn_before
 from fanfold.sessions.insist import insist
 
@@ -51,7 +63,7 @@ class Place:
     def __init__(self, path: str, child: Child | None) -> None:
         self.path = path
         self.child = child
-        self.evidence: list[dict[str, Any]] = []
+        self.evidence: list[WorkspaceFact] = []
         self.is_new = True
         """Nothing of an earlier execution is in here."""
         self.said_in = SAID
@@ -66,7 +78,7 @@ class Place:
 
     def note_sandbox(self, level: str) -> None:
         """Programs run here at this level of the sandbox; the log says so once."""
-        fact = {"what": "sandbox", "level": level}
+        fact = Sandboxed(level=level)
         if fact not in self.evidence:
             self.evidence.append(fact)
 
@@ -114,7 +126,7 @@ class Isolation:
             self.leave(session, place)
             raise
         if unwatched:
-            place.evidence.append({"what": "unwatched", "why": unwatched})
+            place.evidence.append(Unwatched(why=unwatched))
         return place
 
     async def check_proposals(self, node: Node) -> None:
@@ -139,8 +151,8 @@ class Isolation:
     async def _open_snapshot(self, node: Node, session: str, execution: int, home: str) -> Place:
         place = await _in_thread(lambda: self._snapshot(node, session, execution, home), _detach)
         if place.child is not None:
-            what = "snapshot" if place.is_new else "reopened"
-            place.evidence.append({"what": what, "method": place.child.method, "session_id": session})
+            what = Snapshot if place.is_new else Reopened
+            place.evidence.append(what(method=place.child.method, session_id=session))
         return place
 
     def _snapshot(self, node: Node, session: str, execution: int, home: str) -> Place:
@@ -220,23 +232,18 @@ class Isolation:
     def tell(self, node: Node, place: Place, merged: Merged) -> Failure | None:
         """Put down what became of the changes; the failure when they were not merged."""
         if merged.violations:
-            place.evidence.append(told("violation", merged.violations))
+            place.evidence.append(violation(merged.violations))
             return violated(node, merged.violations)
         if merged.conflicts:
-            place.evidence.append(told("conflict", merged.conflicts))
+            place.evidence.append(conflict(merged.conflicts))
             paths = [row.path for row in merged.conflicts]
             return refusal(node, "conflict", paths, hint=ignored_hint(place.found, paths))
         if place.found is not None and place.found.left_out:
-            place.evidence.append(told("left_out", place.found.left_out))
+            place.evidence.append(left_out(place.found.left_out))
         if merged.changes:
-            place.evidence.append(
-                {
-                    "what": "merge",
-                    "mode": node.step.merge,
-                    "proposal": merged.proposal,
-                    "changes": [{"path": c.path, "kind": c.kind} for c in merged.changes],
-                }
-            )
+            changes = tuple(ChangedPath(change.path, change.kind) for change in merged.changes)
+            fact = Merge(mode=node.step.merge, proposal=merged.proposal, changes=changes)
+            place.evidence.append(fact)
         return None
 
     async def check_shared(self, node: Node, session: str, place: Place) -> Failure | None:
@@ -244,7 +251,7 @@ class Isolation:
         seen = await self._watching.end(session)
         if seen is None or not seen.strays:
             return None
-        place.evidence.append(told("violation" if seen.alone else "violation_warning", seen.strays))
+        place.evidence.append(violation(seen.strays, alone=seen.alone))
         if not seen.alone:
             return None
         return violated(node, seen.strays, seen.rest)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from fanfold.kernel.events import Failure
 from fanfold.kernel.nodes import Node
@@ -11,7 +11,6 @@ from fanfold.kernel.nodes import Node
 if TYPE_CHECKING:
     from fanfold.workspace.snapshots.changes import FoundChanges, WriteViolation
 
-MAX_NAMED = 20
 WHY = {
     "outside_write_set": (
         "outside write_set",
@@ -38,13 +37,6 @@ def root_of(node: Node) -> str:
     while run.parent is not None:
         run = run.parent
     return run.id
-
-
-def told(what: str, rows: Any) -> dict[str, Any]:
-    """Evidence that lists paths, the first of many."""
-    import msgspec
-
-    return {"what": what, "paths": [msgspec.to_builtins(row) for row in rows[:MAX_NAMED]], "count": len(rows)}
 
 
 def violated(node: Node, rows: Sequence[WriteViolation], rest: str = "nothing of it was merged") -> Failure:

@@ -6,7 +6,7 @@ each run, the items of each map, what sessions said and spent. Folding the log a
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
 
 from msgspec import Struct
 
@@ -28,15 +28,20 @@ from fanfold.kernel.events import (
     Usage,
     WorkflowEvent,
 )
+from fanfold.runtime.records.evidence import (
+    Apply,
+    Conflict,
+    ConflictPath,
+    LeftOut,
+    Merge,
+    Resolve,
+    ViolatedPath,
+    Violation,
+    WorkspaceFact,
+    workspace_fact,
+)
 
 Address = tuple[str, str]
-
-
-class ChangedPath(Struct, frozen=True):
-    """`kind`: added, modified or deleted."""
-
-    path: str
-    kind: str
 
 
 class FileChange(Struct):
@@ -73,10 +78,11 @@ class Memory:
         """What was asked by each approval, with its templates filled in, and what it shows below."""
         self.changes: dict[str, list[FileChange]] = {}
         """What each run's steps changed in the workspace, in order of merging."""
-        self.left_out: dict[Address, tuple[int, list[str]]] = {}
-        """How many new files of a step stayed behind because the project ignores them, and the first."""
-        self.unmerged: dict[Address, dict[str, list[Any]]] = {}
-        """Why what a step changed could not be merged: rows of `violation` and `conflict`."""
+        self.left_out: dict[Address, LeftOut] = {}
+        """New files of a step that stayed behind because the project ignores them."""
+        self.violations: dict[Address, Sequence[ViolatedPath]] = {}
+        self.conflicts: dict[Address, Sequence[ConflictPath]] = {}
+        """Why what a step changed could not be merged."""
         self.settlers: dict[str, int] = {}
         """Agents that settled conflicts of each run's steps, or tried to."""
         self.tasks: dict[Address, str] = {}
@@ -90,7 +96,7 @@ class Memory:
             self._observe_run(event, data)
         elif isinstance(data, Evidence):
             if data.type == "workspace_event":
-                self._observe_workspace(event.run, data.data)
+                self._observe_workspace(event.run, workspace_fact(data.data))
         elif isinstance(data, StepEvent | SubagentEvent):
             address = (event.run, data.step)
             if data.status == "waiting" and isinstance(data, StepEvent):
@@ -102,24 +108,26 @@ class Memory:
             if data.usage is not None:
                 self.usage[address] = self.usage.get(address, NOTHING_SPENT) + data.usage
 
-    def _observe_workspace(self, run: str, told: dict[str, Any]) -> None:
-        what = told.get("what")
-        if what == "merge":
-            kept = "discarded" if told["mode"] == "discard" else "merged"
-            state = "proposed" if told["proposal"] else kept
-            where = (told["step"], told["mode"], told["proposal"] or None, state)
-            rows = (FileChange(change["path"], change["kind"], *where) for change in told["changes"])
-            self.changes.setdefault(run, []).extend(rows)
-        elif what == "apply":
-            for row in self.changes.get(run, []):
-                if row.proposal == told["proposal"]:
-                    row.state = "applied"
-        elif what == "left_out":
-            self.left_out[run, told["step"]] = (told["count"], told["paths"])
-        elif what in ("violation", "conflict"):
-            self.unmerged.setdefault((run, told["step"]), {})[what] = told["paths"]
-        elif what == "resolve":
-            self.settlers[run] = self.settlers.get(run, 0) + 1
+    def _observe_workspace(self, run: str, fact: WorkspaceFact) -> None:
+        address = (run, fact.step)
+        match fact:
+            case Merge(mode=mode, proposal=proposal):
+                kept = "discarded" if mode == "discard" else "merged"
+                where = (fact.step, mode, proposal or None, "proposed" if proposal else kept)
+                rows = (FileChange(change.path, change.kind, *where) for change in fact.changes)
+                self.changes.setdefault(run, []).extend(rows)
+            case Apply(proposal=proposal):
+                for row in self.changes.get(run, []):
+                    if row.proposal == proposal:
+                        row.state = "applied"
+            case LeftOut():
+                self.left_out[address] = fact
+            case Violation():
+                self.violations[address] = fact.paths
+            case Conflict():
+                self.conflicts[address] = fact.paths
+            case Resolve():
+                self.settlers[run] = self.settlers.get(run, 0) + 1
 
     def _observe_run(self, event: Event, data: WorkflowEvent) -> None:
         if isinstance(data, Created):

@@ -24,7 +24,8 @@ from fanfold.errors import AuthorError, WorldError
 from fanfold.kernel.events import NOTHING_SPENT, Failure, Usage
 from fanfold.kernel.nodes import Node
 from fanfold.runtime.places.isolation import Isolation, Place
-from fanfold.runtime.places.refusals import refusal, told
+from fanfold.runtime.places.refusals import refusal
+from fanfold.runtime.records.evidence import Resolve, conflict
 from fanfold.runtime.records.frozen import RESOLVER, Frozen
 from fanfold.runtime.records.ids import session_id, settling_ids
 from fanfold.runtime.steps.step_type import Execution, Job, Services
@@ -79,7 +80,7 @@ class Settling:
                 return self._refused(merged, error)
             self._place.rounds.append(where)
             if dispute.conflicts:
-                self._place.evidence.append(told("conflict", dispute.conflicts))
+                self._place.evidence.append(conflict(dispute.conflicts))
                 failure = await self._settle(name, number, where, dispute)
                 if failure is not None:
                     return failure
@@ -103,14 +104,21 @@ class Settling:
         if failure is not None and self._holds_the_run(failure):
             return failure
         left = [] if failure is not None else await self._isolation.unsettled(where, dispute)
-        paths = [conflict.path for conflict in dispute.conflicts]
-        role = request.role.name
-        fact = {"what": "resolve", "session_id": name, "round": number, "role": role, "paths": paths}
-        if failure is None and not left:
-            self._place.evidence.append({**fact, "settled": True})
+        paths = [row.path for row in dispute.conflicts]
+        why = ""
+        if failure is not None or left:
+            why = failure.message if failure is not None else f"markers are left in {', '.join(left[:5])}"
+        fact = Resolve(
+            session_id=name,
+            round=number,
+            role=request.role.name,
+            paths=tuple(paths),
+            settled=not why,
+            why=why,
+        )
+        self._place.evidence.append(fact)
+        if not why:
             return None
-        why = failure.message if failure is not None else f"markers are left in {', '.join(left[:5])}"
-        self._place.evidence.append({**fact, "settled": False, "why": why})
         return refusal(self._node, "conflict", paths, f"the agent did not settle it: {why}")
 
     def _holds_the_run(self, failure: Failure) -> bool:

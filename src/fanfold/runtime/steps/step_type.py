@@ -25,6 +25,7 @@ from fanfold.kernel.nodes import Node
 from fanfold.kernel.plan import JSON, Step
 from fanfold.recipe.types.body import Body, read_body
 from fanfold.runtime.places.isolation import Place
+from fanfold.runtime.records.evidence import WorkspaceFact
 from fanfold.runtime.records.frozen import Frozen
 from fanfold.runtime.records.values import Values
 from fanfold.runtime.steps.programs import Programs
@@ -106,7 +107,7 @@ class Outcome(Struct, frozen=True):
     summary: str = ""
     """In the agent's own words, where it gives any."""
     usage: Usage | None = None
-    evidence: tuple[dict[str, Any], ...] = ()
+    evidence: tuple[WorkspaceFact, ...] = ()
     """What happened to the workspace, for the log."""
     unsettled: str = ""
     """The session whose workspace stays until the log has this outcome; then it must be settled."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from fanfold.runtime.records.memory import ChangedPath
+from fanfold.runtime.records.evidence import ChangedPath
 
 
 class StepChanges(Struct, frozen=True, kw_only=True):

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
 
 from msgspec import Struct
 
@@ -30,8 +29,8 @@ from fanfold.kernel.lifecycle import (
 from fanfold.kernel.nodes import Node
 from fanfold.runtime.hosting.children import is_interrupted, waiting_proposal
 from fanfold.runtime.hosting.run_tree import RunTree
+from fanfold.runtime.records.evidence import ChangedPath, ConflictPath, ViolatedPath
 from fanfold.runtime.records.frozen import Frozen, from_json
-from fanfold.runtime.records.memory import ChangedPath
 from fanfold.runtime.records.subagents import child_name, depth_of, home_of, is_agent, session_of
 from fanfold.runtime.views.runs import FailureDocument, StepUsage, failure_document, step_usage
 
@@ -60,10 +59,10 @@ class Subagent(Struct, frozen=True, kw_only=True):
     changes: list[ChangedPath] | None
     """What its last turn changed; None for one that shares the project, where nobody can tell."""
     proposal: str | None
-    violations: list[Any]
-    """At most 20, each with `path` and `why`."""
-    conflicts: list[Any]
-    """At most 20, each with `path` and its three sides."""
+    violations: Sequence[ViolatedPath]
+    """At most 20."""
+    conflicts: Sequence[ConflictPath]
+    """At most 20."""
 
     @property
     def left_something(self) -> bool:
@@ -103,7 +102,7 @@ def _subagent(tree: RunTree, project: Path, name: str, turns: Sequence[Node], ow
     spent = [
         usage for turn in turns if (usage := tree.memory.usage.get((turn.run.id, turn.path))) is not None
     ]
-    unmerged = tree.memory.unmerged.get((last.run.id, last.path), {})
+    address = (last.run.id, last.path)
     error = last.error if last.status in TERMINAL else None
     isolated = last.step.workspace_mode == "isolated"
     return Subagent(
@@ -122,8 +121,8 @@ def _subagent(tree: RunTree, project: Path, name: str, turns: Sequence[Node], ow
         workspace=_folder(project, last) if isolated else str(project),
         changes=_changes(tree, last) if isolated or last.step.posture == "read_only" else None,
         proposal=waiting_proposal(tree, last),
-        violations=unmerged.get("violation", []),
-        conflicts=unmerged.get("conflict", []),
+        violations=tree.memory.violations.get(address, ()),
+        conflicts=tree.memory.conflicts.get(address, ()),
     )
 
 

@@ -26,8 +26,8 @@ from fanfold.runtime.operations.addresses import find_run
 from fanfold.runtime.operations.project import Project
 from fanfold.runtime.operations.runs.control import PATIENCE_S, leave, until_taken
 from fanfold.runtime.operations.runs.ownership import own
+from fanfold.runtime.records.evidence import ChangedPath
 from fanfold.runtime.records.ids import session_id, settling_ids
-from fanfold.runtime.records.memory import ChangedPath
 from fanfold.runtime.records.subagents import home_of, turn_before
 from fanfold.runtime.views.changes import Applied, RunChanges, StepChanges
 from fanfold.store.protocol import LeaseHeld, RunHead
@@ -96,7 +96,8 @@ def _is_inside(node: Node, scope: Node) -> bool:
 def _of_node(spaces: Workspaces | None, tree: RunTree, run: Run, node: Node) -> Iterator[StepChanges]:
     path = _shown(run, node)
     rows = [row for row in tree.memory.changes.get(node.run.id, []) if row.step == node.path]
-    count, left = tree.memory.left_out.get((node.run.id, node.path), (0, []))
+    behind = tree.memory.left_out.get((node.run.id, node.path))
+    count, left = (behind.count, list(behind.paths)) if behind is not None else (0, [])
     if rows:
         changes = [ChangedPath(row.path, row.kind) for row in rows]
         state, proposal, patch = rows[0].state, rows[0].proposal, None
