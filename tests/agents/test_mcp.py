@@ -194,7 +194,7 @@ def test_a_call_that_changes_something_is_put_to_the_person_and_a_reading_one_is
         assert await here.call("mcp__shop__note", text="yes") == {"text": "noted"}
         assert (tmp_path / "notes.txt").read_text() == "yes\n"
         assert [(one.kind, one.session_id, one.step) for one in asked] == [("command", "s1", "work")] * 2
-        assert len(asked[0].what) < 500
+        assert "no" * 1_000 in asked[0].what, "a person sees all of what they allow"
         assert asked[1].what == 'mcp shop/note {"text":"yes"}'
 
     session(tmp_path, {"shop": real()}, scene, permissions=Permissions("ask", ask))
