@@ -19,6 +19,7 @@ from fanfold.errors import NotFoundError
 from fanfold.kernel.commands import Start, Stop
 from fanfold.kernel.decide import decide, is_waiting
 from fanfold.kernel.events import (
+    EVIDENCE_TYPES,
     NOTHING_SPENT,
     Data,
     Envelope,
@@ -217,7 +218,10 @@ class RunTree:
                 outputs=self._outputs,
                 cache=self._cache,
                 requests_done=self.requests_done,
-                state=trace(self.state, ((one.run_id, one.data) for one in written)),
+                # Evidence is not the kernel's: what it is about has not moved.
+                state=trace(
+                    self.state, ((one.run_id, one.data) for one in written if one.type not in EVIDENCE_TYPES)
+                ),
             )
             self.journal.write(batch)
             self._outputs, self._cache, self.requests_done = [], [], []

@@ -16,7 +16,7 @@ from typing import Any
 from msgspec import Struct, structs
 
 from fanfold.errors import BugError, FanfoldError, NotFoundError
-from fanfold.kernel.events import Event, SubagentEvent, event_of
+from fanfold.kernel.events import Event, Evidence, SubagentEvent, event_of
 from fanfold.kernel.fingerprint import fingerprint, trace
 from fanfold.kernel.invariants import Auditor, Violation
 from fanfold.kernel.lifecycle import RUN_TERMINAL
@@ -115,7 +115,8 @@ class _Audit:
         for envelope in commit.envelopes:
             self.count += 1
             event = event_of(envelope)
-            events.append((event.run, event.data))
+            if not isinstance(event.data, Evidence):
+                events.append((event.run, event.data))
             if self.tree is None:
                 self.tree = RunTree.reading(self.store, envelope)
             else:
