@@ -12,9 +12,9 @@ from fanfold.kernel.plan import GroupAction, Plan, Repeat, Step
 from fanfold.recipe.types.agent import AgentBody
 from fanfold.recipe.types.approval import ApprovalBody
 from fanfold.recipe.types.command import CommandBody
-from fanfold.runtime.views.drawing import Drawing, draw, mermaid
-from fanfold.runtime.views.drawing_svg import svg
-from fanfold.runtime.views.graph_layout import place
+from fanfold.runtime.views.graph.drawing import Drawing, draw, mermaid
+from fanfold.runtime.views.graph.layout import place
+from fanfold.runtime.views.graph.svg import svg
 
 SVG = "{http://www.w3.org/2000/svg}"
 

@@ -91,7 +91,7 @@ def _needed(one: Input) -> str:
 
 
 def _step_rows(steps: tuple[Step, ...], indent: str) -> Iterator[tuple[str, str, str, str]]:
-    from fanfold.runtime.views.drawing import label, shown
+    from fanfold.runtime.views.graph.drawing import label, shown
 
     for step in steps:
         text = label(step)

@@ -9,8 +9,8 @@ from fanfold.kernel.nodes import Node
 from fanfold.kernel.paths import overlaps
 from fanfold.kernel.plan import Plan
 from fanfold.runtime.forecast.conflicts import is_shared_writer
-from fanfold.runtime.views.drawing import label, shown
 from fanfold.runtime.views.forecasts import Conflict, DryRun
+from fanfold.runtime.views.graph.drawing import label, shown
 
 MAX_STEPS_PER_WAVE = 12
 MAX_WAVES = 40

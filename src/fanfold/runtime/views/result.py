@@ -57,7 +57,7 @@ def _html(result: Result) -> str:
 def _graph(result: Result) -> str:
     if result.plan is None or len(result.plan.steps) > MAX_DRAWN_STEPS:
         return ""
-    from fanfold.runtime.views.drawing_svg import svg
+    from fanfold.runtime.views.graph.svg import svg
 
     return f"<div style='overflow-x:auto'>{svg(result.plan)}</div>"
 

@@ -23,11 +23,11 @@ def show_recipe(project: Project, ref: str, picture: Picture | None = None) -> R
     plan = checked.runnable()
     graph = None
     if picture == "mermaid":
-        from fanfold.runtime.views.drawing import mermaid
+        from fanfold.runtime.views.graph.drawing import mermaid
 
         graph = mermaid(plan)
     elif picture == "svg":
-        from fanfold.runtime.views.drawing_svg import svg
+        from fanfold.runtime.views.graph.svg import svg
 
         graph = svg(plan)
     return recipe_document(plan, checked.found.file, graph)

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from html import escape
 
 from fanfold.kernel.plan import Plan
-from fanfold.runtime.views.drawing import Drawing, Edge, Node, draw, shown
+from fanfold.runtime.views.graph.drawing import Drawing, DrawnStep, Edge, draw, shown
 from fanfold.text.excerpts import shorten_line
 
 MARGIN = 24.0
@@ -74,7 +74,7 @@ def _spoken(plan: Plan, drawing: Drawing) -> str:
     )
 
 
-def _group(node: Node) -> str:
+def _group(node: DrawnStep) -> str:
     words = [shown(node.label.title), *node.label.marks]
     return (
         f'<g><title>{_text(node.label.spoken)}</title><rect class="box group" x="{node.x:g}" y="{node.y:g}" '
@@ -84,7 +84,7 @@ def _group(node: Node) -> str:
     )
 
 
-def _node(node: Node) -> str:
+def _node(node: DrawnStep) -> str:
     x, y = node.x, node.y
     lines = [f'<text class="title" x="{x + 17:g}" y="{y + 23:g}">{_text(shown(node.label.title))}</text>']
     lines.append(

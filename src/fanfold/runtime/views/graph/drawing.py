@@ -19,7 +19,7 @@ from fanfold.kernel.plan import (
     Step,
 )
 from fanfold.runtime.steps.registry import label_of
-from fanfold.runtime.views.graph_layout import place
+from fanfold.runtime.views.graph.layout import place
 from fanfold.text.excerpts import shorten_line
 
 NODE_HEIGHT = 52.0
@@ -42,7 +42,7 @@ class Label(Struct, frozen=True):
     """One sentence for a reader who cannot see the picture."""
 
 
-class Node(Struct, frozen=True):
+class DrawnStep(Struct, frozen=True):
     path: str
     label: Label
     x: float
@@ -60,7 +60,7 @@ class Edge(Struct, frozen=True):
 class Drawing(Struct, frozen=True):
     """Absolute positions; a group's box comes before the boxes it holds."""
 
-    nodes: tuple[Node, ...]
+    nodes: tuple[DrawnStep, ...]
     edges: tuple[Edge, ...]
     width: float
     height: float
@@ -114,11 +114,11 @@ def _scope(steps: Sequence[Step], prefix: str) -> Drawing:
     sizes = [_size(labels[i], inner.get(step.id)) for i, step in enumerate(steps)]
     edges = _edges(steps)
     placed = place(sizes, edges)
-    nodes: list[Node] = []
+    nodes: list[DrawnStep] = []
     links: list[Edge] = []
     for i, step in enumerate(steps):
         (x, y), (width, height) = placed.at[i], sizes[i]
-        nodes.append(Node(f"{prefix}{step.id}", labels[i], x, y, width, height))
+        nodes.append(DrawnStep(f"{prefix}{step.id}", labels[i], x, y, width, height))
         if step.id in inner:
             held = inner[step.id]
             left = x + max((width - held.width) / 2, GROUP_PADDING)
@@ -155,8 +155,10 @@ def shown(text: str) -> str:
     return shorten_line(text, int((MAX_NODE_WIDTH - 40) / CHARACTER_WIDTH))
 
 
-def _moved_node(node: Node, dx: float, dy: float) -> Node:
-    return Node(node.path, node.label, round(node.x + dx, 1), round(node.y + dy, 1), node.width, node.height)
+def _moved_node(node: DrawnStep, dx: float, dy: float) -> DrawnStep:
+    return DrawnStep(
+        node.path, node.label, round(node.x + dx, 1), round(node.y + dy, 1), node.width, node.height
+    )
 
 
 def _moved_edge(edge: Edge, dx: float, dy: float) -> Edge:
