@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from fanfold.kernel.decide import is_waiting, next_timer
+from fanfold.kernel.decide import is_waiting, needs_people, next_timer
 from fanfold.kernel.explain import explain
 from fanfold.kernel.plan import LeafAction, Plan, Step, Traits
 from tests.kernel.drive import Drive, agent, plan
@@ -87,6 +87,7 @@ def test_a_timer_ends_at_its_recorded_time_and_holds_no_slot() -> None:
     assert run.status("a") == "waiting"
     assert explain(run.state, run.node("a")).reason == "timer"
     assert is_waiting(run.state)
+    assert not needs_people(run.state)
     assert next_timer(run.state) == run.at + 50
     run.wake()
     assert run.status("a") == "completed"

@@ -21,6 +21,7 @@ from fanfold.runtime.operations.runs.options import Options
 from fanfold.runtime.steps.registry import STEP_TYPES, label_of, register
 from fanfold.runtime.steps.rendering import text_of
 from fanfold.runtime.steps.step_type import LeafType, Outcome, Preparation, Question, Reply, Settled, Timer
+from fanfold.runtime.views.result import Result
 from fanfold.text.tables.shapes import Key
 from tests.runtime.running import client, run
 
@@ -148,7 +149,14 @@ def test_what_is_known_at_once_is_held_against_the_schema_all_the_same(tmp_path:
 
 
 def test_a_step_that_waits_for_its_time_ends_by_itself(tmp_path: Path) -> None:
-    result = run(tmp_path, "name: n\nsteps: [{id: a, nap: 30ms}, {id: b, depends_on: [a], note: up}]")
+    """Also where nobody is there to answer, and the owner of a run that waits for people leaves it."""
+    recipe = "name: n\nsteps: [{id: a, nap: 30ms}, {id: b, depends_on: [a], note: up}]"
+
+    async def work() -> Result:
+        async with client(tmp_path) as opened:
+            return await asyncio.wait_for(opened.run(recipe, options=Options(permission="auto")), 30)
+
+    result = asyncio.run(work())
     assert result.status == "completed"
     assert result.steps["a"].output == "30 ms later"
 

@@ -67,12 +67,17 @@ def is_ticking(state: State) -> bool:
 
 
 def is_waiting(state: State) -> bool:
+    """Only people or the time can go on: nothing runs, and no step waits for its next attempt."""
+    return not state.in_flight and state.backoffs == 0 and not state.agenda and _awaits(state)
+
+
+def needs_people(state: State) -> bool:
     """Only people can go on: by an answer, by taking up what was interrupted, by adding to an open run."""
-    return not state.in_flight and state.backoffs == 0 and not state.agenda and _asks_people(state)
+    return is_waiting(state) and state.delays == 0
 
 
-def _asks_people(state: State) -> bool:
-    return state.approvals > 0 or state.interrupted > 0 or state.root.growing
+def _awaits(state: State) -> bool:
+    return state.approvals > 0 or state.delays > 0 or state.interrupted > 0 or state.root.growing
 
 
 def settle(state: State) -> None:
@@ -106,7 +111,7 @@ def _give_up_on_limits(state: State) -> None:
 
 
 def _has_something_to_wait_for(state: State) -> bool:
-    return bool(state.in_flight) or state.backoffs > 0 or _asks_people(state)
+    return bool(state.in_flight) or state.backoffs > 0 or _awaits(state)
 
 
 # Timers

@@ -269,7 +269,8 @@ def _check_end(books: Books, state: State) -> Iterator[tuple[int, str]]:
             yield 5, f"{run}:{path}: attempt {number} has {attempt.results} results"
     for run_state in state.runs.values():
         yield from _check_run_end(run_state)
-    if state.live or state.in_flight or state.claimants or state.approvals or state.backoffs:
+    waiting = state.approvals or state.delays or state.backoffs
+    if state.live or state.in_flight or state.claimants or waiting:
         yield 19, "the run ended with slots, sets or timers still held"
     if state.ledger.reserved_tokens or state.ledger.reserved_micro_usd:
         yield 12, "the run ended with reservations in flight"

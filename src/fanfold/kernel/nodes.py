@@ -249,8 +249,8 @@ class State:
     """Everything the kernel knows about one run tree."""
 
     __slots__ = (
-        "agenda", "agents", "approvals", "backoffs", "budgeted", "claimants", "clock", "dirty", "epoch",
-        "executing", "history", "in_flight", "instances", "interrupted", "late", "ledger", "live",
+        "agenda", "agents", "approvals", "backoffs", "budgeted", "claimants", "clock", "delays", "dirty",
+        "epoch", "executing", "history", "in_flight", "instances", "interrupted", "late", "ledger", "live",
         "live_claims", "max_agents", "max_steps", "now", "oversize", "parked_claims", "pausing", "plan",
         "promised", "quotas", "raised_agents", "ready", "ready_count", "ready_from", "root", "run_deadlines",
         "runs", "scope_deadlines", "settings", "shared_writers", "slotless", "slots", "starved",
@@ -320,9 +320,8 @@ class State:
         """Heap of (clock, run id)."""
         self.scope_deadlines: list[tuple[int, int, Composite]] = []
         """Heap of (clock, tie-break, group or call): their time, too, counts only while the run is live."""
-        self.backoffs = 0
-        self.approvals = 0
-        """Steps that wait for a person, or for their time."""
+        self.backoffs = self.approvals = self.delays = 0
+        """Steps that wait for their next attempt, for a person, for their time."""
         self.interrupted = 0
         """Steps of an open run that lost their process and wait for a person to take them up."""
         self.late = 0

@@ -46,7 +46,7 @@ def go_on(owner: Owner) -> bool:
     if _resume(owner) or (not owner.world.watch.told_to_end and (_add(owner) or _end(owner))):
         return True
     state = owner.state
-    if owner.world.watch.told_to_end and not (state.approvals or state.interrupted):
+    if owner.world.watch.told_to_end and not (state.approvals or state.delays or state.interrupted):
         raise InvariantError(19, "the run was told to end, has nothing left to do, and goes on")
     return False
 

@@ -359,7 +359,10 @@ def _reaches(node: Node) -> bool:
 
 
 def _leave_waiting(state: State, node: Node) -> None:
-    if node.step.traits.waits is not None:
+    waits = node.step.traits.waits
+    if waits == "timer":
+        state.delays -= 1
+    elif waits is not None:
         state.approvals -= 1
     elif node.reason == BACK_OFF:
         state.backoffs -= 1

@@ -100,7 +100,10 @@ def _waiting(state: State, node: Node, data: Report) -> None:
     take(state, Start, node.run.id, node.path)
     node.status = WAITING
     node.started_at = state.now
-    state.approvals += 1
+    if node.step.traits.waits == "timer":
+        state.delays += 1
+    else:
+        state.approvals += 1
     if isinstance(data, StepEvent) and data.due_at:
         _push_timer(state, data.due_at, "answer", node)
     else:

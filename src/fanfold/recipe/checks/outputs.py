@@ -7,6 +7,8 @@ anything, and a path into it is judged when the run gets there.
 
 from __future__ import annotations
 
+from typing import cast
+
 from fanfold.recipe.drafts.draft import Draft
 from fanfold.recipe.language.known_outputs import ANYTHING, TEXT, Anything, Known, ListOf, ObjectOf, Text
 from fanfold.text.notes import Notes, quoted
@@ -17,7 +19,7 @@ def declared_names(draft: Draft) -> dict[str, Known]:
     """The names of `outputs`, in order."""
     names = draft.facts.output_names
     if names is None:
-        names = {item.text: ANYTHING for item in draft.entries.scalars("outputs")}
+        names = {item.text: cast(Known, ANYTHING) for item in draft.entries.scalars("outputs")}
         draft.facts.output_names = names
     return names
 

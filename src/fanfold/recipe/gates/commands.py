@@ -23,7 +23,8 @@ class CommandGate(Gate[tuple[str, ...]]):
     until = "steps.verify.output.exit_code == 0"
 
     def __init__(self, name: Literal["command", "tests", "lint"]) -> None:
-        self.name = self._name = name
+        self.name = name
+        self._gate: Literal["command", "tests", "lint"] = name
 
     def check(self, verify: Entries, draft: Draft, unit: Unit) -> tuple[str, ...]:
         if self.name == "command" and verify.lacks("run"):
@@ -39,7 +40,7 @@ class CommandGate(Gate[tuple[str, ...]]):
         # Like every command without a write-set: in a snapshot that is thrown away.
         return phase.step(
             VERIFY,
-            CommandBody(run=kept, gate=self._name),
+            CommandBody(run=kept, gate=self._gate),
             outputs=SYNTAX.output_names,
             workspace_mode="isolated",
         )

@@ -8,7 +8,9 @@ from fanfold.recipe.language.step_syntax import StepSyntax
 from fanfold.recipe.types.grammar import StepGrammar, Written
 from fanfold.text.tables.shapes import Key
 
-_INSIDE = dict.fromkeys(("read_set", "write_set", "workspace_mode"), "put it on the steps inside")
+_INSIDE: dict[str, str] = dict.fromkeys(
+    ("read_set", "write_set", "workspace_mode"), "put it on the steps inside"
+)
 
 
 class WorkflowGrammar(StepGrammar):

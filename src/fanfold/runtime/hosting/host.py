@@ -21,7 +21,7 @@ from msgspec.structs import replace
 
 from fanfold.agents.entries import News
 from fanfold.kernel.commands import Start, Stop
-from fanfold.kernel.decide import is_waiting, next_timer
+from fanfold.kernel.decide import needs_people, next_timer
 from fanfold.kernel.events import (
     CancelRequested,
     Data,
@@ -242,7 +242,7 @@ class Host:
 
     def _rests(self) -> bool:
         """Whether only people can go on, and nobody here answers for them."""
-        return self._leave_when_waiting and is_waiting(self.tree.state) and not self._tasks
+        return self._leave_when_waiting and needs_people(self.tree.state) and not self._tasks
 
     def _take_requests(self) -> None:
         if self.tree.journal is not None:  # whoever took the run over says so in the same way

@@ -283,7 +283,7 @@ def run_status(state: State, run: Run) -> str:
         return run.status
     if run is state.root:
         return WAITING if is_waiting(state) else run.status
-    return WAITING if state.approvals and _only_asks(state, run) else run.status
+    return WAITING if (state.approvals or state.delays) and _only_asks(state, run) else run.status
 
 
 def _only_asks(state: State, top: Run) -> bool:

@@ -24,7 +24,8 @@ class GroupSteps(StepType[GroupAction, GroupJob]):
     def label(self, step: Step, said: GroupAction) -> StepLabel:
         return StepLabel("group", (said.goal or said.phase_kind) if said.phase else step.description)
 
-    def prepare(self, _step: Preparation, _said: GroupAction) -> GroupJob:
+    def prepare(self, step: Preparation, said: GroupAction) -> GroupJob:
+        del step, said
         return GroupJob()
 
 
@@ -45,5 +46,6 @@ class WorkflowSteps(StepType[WorkflowAction, CallJob]):
     def label(self, _step: Step, said: WorkflowAction) -> StepLabel:
         return StepLabel("workflow", said.workflow)
 
-    def prepare(self, step: Preparation, _said: WorkflowAction) -> CallJob:
+    def prepare(self, step: Preparation, said: WorkflowAction) -> CallJob:
+        del said
         return CallJob(step.inputs)
