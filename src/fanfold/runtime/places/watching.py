@@ -16,9 +16,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from fanfold.errors import WorldError
+from fanfold.kernel.nodes import Node
 from fanfold.kernel.paths import matches
 from fanfold.runtime.places.guarding import clear, guard_for, settled
 from fanfold.sessions.insist import insist
@@ -31,13 +32,6 @@ if TYPE_CHECKING:
 
 _THERE = "it works in the project itself, so these changes are there"
 _EVERYTHING = frozenset({"**", "**/*"})
-
-
-class Writer(Protocol):
-    """Who is about to work: a step, or a subagent by hand."""
-
-    @property
-    def write_set(self) -> tuple[str, ...]: ...
 
 
 class Seen:
@@ -67,7 +61,7 @@ class Watching:
         self._sharing: set[str] = set()
         self._watched: dict[str, _Watched] = {}
 
-    async def begin(self, session: str, node: Writer, *, shared: bool) -> str:
+    async def begin(self, session: str, node: Node, *, shared: bool) -> str:
         """A step is about to work; the code of what keeps it from being watched, usually none."""
         if not node.write_set:
             return ""
