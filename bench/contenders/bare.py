@@ -13,6 +13,7 @@ from time import time_ns
 
 import apsw
 
+from bench.contenders.counting import WRITES
 from bench.contenders.protocol import WARM_COMMITS, Clock, OutOfTime, contend, groups
 
 
@@ -31,6 +32,8 @@ def run(graph: list[list[int]], folder: Path, clock: Clock) -> dict[str, str]:
 
     async def drive() -> None:
         clock.start()
+        if WRITES is not None:
+            WRITES.reset()
         for group in order:
             results = await asyncio.gather(*(step() for _ in group))
             now = time_ns() // 1_000_000
@@ -47,6 +50,8 @@ def run(graph: list[list[int]], folder: Path, clock: Clock) -> dict[str, str]:
     except OutOfTime:
         pass
     clock.stop()
+    if WRITES is not None:
+        clock.writes, clock.written_bytes = WRITES.count, WRITES.bytes
     db.close()
     return {"apsw": apsw.apsw_version(), "sqlite": apsw.sqlite_lib_version(), "journal": "WAL, FULL"}
 

@@ -1,8 +1,9 @@
 """Fanfold, embedded: from plan to finished run as recipes go, SQLite on disk with `synchronous=FULL`.
 
 The step is a `function` step: an `async def`, or with BENCH_VARIANT=plain a plain `def`, which runs in a
-thread. The clock stops when the run's end is on the disk; the mirror of files
-for people, written behind the log, is not made here (section `sizes` times it).
+thread; or, with BENCH_VARIANT=agents, an agent step that a script answers. The run is recorded first and then
+driven, and both are counted. The clock stops when the run's end is on the disk; the mirror of files for
+people, written behind the log, is not made here (section `sizes` times it).
 """
 
 from __future__ import annotations
@@ -14,42 +15,64 @@ from pathlib import Path
 import apsw
 
 import fanfold
-from bench.contenders.protocol import CONCURRENCY, WARM_COMMITS, Clock, OutOfTime, contend
-from fanfold.kernel.plan import Limits, Plan, Step
+from bench.contenders.counting import WRITES
+from bench.contenders.protocol import CONCURRENCY, WARM_COMMITS, WORDS, Clock, OutOfTime, contend
+from fanfold.kernel.lifecycle import COMPLETED
+from fanfold.kernel.plan import LeafAction, Limits, Plan, Step
+from fanfold.recipe.types.agent import AgentBody
 from fanfold.recipe.types.function import FunctionBody
 from fanfold.runtime.operations.runs.creation import create
 from fanfold.runtime.operations.runs.options import Options
+from fanfold.runtime.operations.runs.ownership import Owned
 from fanfold.wiring import wire
+
+SCRIPT = f'default: "{{{{step}}}} {WORDS}"'
 
 
 def run(graph: list[list[int]], folder: Path, clock: Clock) -> dict[str, str]:
-    handler = os.environ.get("BENCH_VARIANT") or "async"
-    if handler == "async":
-
-        @fanfold.function("tick")
-        async def tick_async() -> str:
-            return _tick(clock)
-    else:
+    variant = os.environ.get("BENCH_VARIANT") or "async"
+    agents = variant == "agents"
+    if variant == "plain":
 
         @fanfold.function("tick")
         def tick() -> str:
             return _tick(clock)
+    else:
 
-    plan = _plan(graph, "tick")
+        @fanfold.function("tick")
+        async def tick_async() -> str:
+            return _tick(clock)
+
+    body = AgentBody(agent="explorer", prompt="Look into it.") if agents else FunctionBody(handler="tick")
+    plan = _plan(graph, body.action())
     project = wire(folder)
-    options = Options(max_concurrency=CONCURRENCY)
+    options = Options(max_concurrency=CONCURRENCY, script=SCRIPT if agents else None)
 
     async def drive() -> None:
         if WARM_COMMITS:
             chain = [[i - 1] if i else [] for i in range(WARM_COMMITS)]
-            await create(project, _plan(chain, "warm"), {}, options).host().start()
+            await (
+                create(project, _plan(chain, FunctionBody(handler="warm").action()), {}, options)
+                .host()
+                .start()
+            )
         clock.start()
         owned = create(project, plan, {}, options)
-        await owned.host().start()
+        if WRITES is not None:
+            WRITES.reset()
+        clock.drive()
+        try:
+            await asyncio.wait_for(owned.host().start(), clock.limit_s)
+        except TimeoutError:
+            clock.is_over = True
         clock.stop()
+        if WRITES is not None:
+            clock.writes, clock.written_bytes = WRITES.count, WRITES.bytes
+        if agents:  # a script does not tick
+            clock.steps = _completed(owned)
         owned.let_go()
 
-    facts = {"fanfold": fanfold.__version__, "sqlite": apsw.sqlite_lib_version(), "handler": handler}
+    facts = {"fanfold": fanfold.__version__, "sqlite": apsw.sqlite_lib_version(), "step": variant}
     asyncio.run(drive())
     project.close()
     return facts
@@ -60,16 +83,16 @@ async def warm() -> str:
     return "warm"
 
 
-def _plan(graph: list[list[int]], handler: str) -> Plan:
+def _plan(graph: list[list[int]], action: LeafAction) -> Plan:
     steps = tuple(
-        Step(
-            id=f"s{i}",
-            action=FunctionBody(handler=handler).action(),
-            depends_on=tuple(f"s{n}" for n in needs),
-        )
+        Step(id=f"s{i}", action=action, depends_on=tuple(f"s{n}" for n in needs))
         for i, needs in enumerate(graph)
     )
-    return Plan(name="bench", steps=steps, limits=Limits(max_steps=len(steps)))
+    return Plan(name="bench", steps=steps, limits=Limits(max_steps=len(steps), max_agents=len(steps)))
+
+
+def _completed(owned: Owned) -> int:
+    return sum(node.status == COMPLETED for node in owned.tree.root.nodes.values())
 
 
 def _tick(clock: Clock) -> str:

@@ -6,8 +6,8 @@ GRAPH is a JSON file: for each step the numbers of the steps it depends on. FOLD
 that is measured. BENCH_VARIANT, in the environment, chooses between ways to set a contender up. With
 BENCH_WARM the write-ahead log has its full size before the clock starts (`WARM_COMMITS`): until its first
 checkpoint every commit also makes the file longer, which here doubles what a commit costs. A step
-does nothing and answers a word, so what is measured is what it costs to run and remember it. The
-contender prints one line of JSON.
+does nothing and answers a kilobyte that nobody said before, so what is measured is what it costs to run and
+remember it. The contender prints one line of JSON.
 
 The clock starts when everything is loaded, opened and built, and stops when the last step's result is on
 the disk. A contender that would take longer than LIMIT_S gives up in the middle and says how far it came.
@@ -22,7 +22,7 @@ from collections.abc import Callable
 from pathlib import Path
 from time import perf_counter, process_time
 
-ANSWER = "done"
+WORDS = ("lorem ipsum dolor sit amet " * 40)[:1_000]
 CONCURRENCY = 16
 WARM_COMMITS = 3_000 if os.environ.get("BENCH_WARM") else 0
 """More than either of ours needs to reach its first checkpoint; peers are never asked to be warm."""
@@ -36,26 +36,36 @@ class Clock:
     """Counts steps and gives up when the time is over."""
 
     def __init__(self, limit_s: float) -> None:
-        self._limit_s = limit_s
+        self.limit_s = limit_s
         self.steps = 0
         self.is_over = False
-        self.begin = self.wall_s = perf_counter()
+        self.begin = self.drive_begin = perf_counter()
+        self.wall_s = self.driven_s = 0.0
+        self.writes = self.written_bytes = 0
+        """To the disk, where somebody counted."""
         self.cpu_begin = self.cpu_s = process_time()
 
     def start(self) -> None:
-        self.begin, self.cpu_begin = perf_counter(), process_time()
+        self.begin = self.drive_begin = perf_counter()
+        self.cpu_begin = process_time()
 
     def tick(self) -> str:
         """What every step does."""
         self.steps += 1
-        if perf_counter() - self.begin > self._limit_s:
+        if perf_counter() - self.begin > self.limit_s:
             self.is_over = True
             raise OutOfTime
-        return ANSWER
+        return f"{self.steps} {WORDS}"
+
+    def drive(self) -> None:
+        """The run is recorded; from here on its steps are driven."""
+        self.drive_begin = perf_counter()
 
     def stop(self) -> None:
         """The last step's result is on the disk."""
-        self.wall_s, self.cpu_s = perf_counter() - self.begin, process_time() - self.cpu_begin
+        now = perf_counter()
+        self.wall_s, self.driven_s = now - self.begin, now - self.drive_begin
+        self.cpu_s = process_time() - self.cpu_begin
 
 
 Contender = Callable[[list[list[int]], Path, Clock], dict[str, str]]
@@ -68,7 +78,13 @@ def contend(run: Contender) -> None:
     facts = run(graph, Path(sys.argv[2]), clock)
     if clock.steps < len(graph) and not clock.is_over:
         raise RuntimeError(f"only {clock.steps} of {len(graph)} steps ran")
-    line = {"steps": clock.steps, "wall_s": clock.wall_s, "cpu_s": clock.cpu_s, "facts": facts}
+    line: dict[str, object] = {
+        "steps": clock.steps,
+        "wall_s": clock.wall_s,
+        "driven_s": clock.driven_s,
+        "cpu_s": clock.cpu_s,
+    }
+    line |= {"writes": clock.writes, "written_bytes": clock.written_bytes, "facts": facts}
     print("\n" + json.dumps(line))
 
 
