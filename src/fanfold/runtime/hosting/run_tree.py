@@ -46,6 +46,8 @@ from fanfold.store.journal import Journal
 from fanfold.store.protocol import Batch, OutputRow, RunHead, Store
 
 Reuse: TypeAlias = Callable[[Node, Job], str | None]
+_Place: TypeAlias = tuple[str, str, str | None, int, str, int]
+"""What all envelopes of a run have in common."""
 _encode = msgspec.json.Encoder().encode
 
 
@@ -80,6 +82,7 @@ class RunTree:
         self.pending: list[Envelope] = []
         self._data: list[bytes | None] = []
         """Of each pending envelope, as it is written."""
+        self._places: dict[str, _Place] = {}
         self.requests_done: list[int] = []
         self._written: dict[str, str] = {}
         self._outputs: list[OutputRow] = []
@@ -171,15 +174,21 @@ class RunTree:
                 self._append(*self._without_secrets(Event(event.run, event.at, news)))
 
     def _append(self, event: Event, encoded: bytes) -> None:
-        run = self.state.runs[event.run]
-        seq = self.log_seq[run.id] = self.log_seq.get(run.id, 0) + 1
+        name, data = event.run, event.data
+        seq = self.log_seq[name] = self.log_seq.get(name, 0) + 1
         self.tree_seq += 1
+        place = self._places.get(name) or self._place_of(name)
+        self.pending.append(
+            Envelope(name, seq, self.tree_seq, event.at, type_name(data), _stored(data), *place)
+        )
+        self._data.append(encoded)
+
+    def _place_of(self, name: str) -> _Place:
+        run = self.state.runs[name]
         parent = run.parent.id if run.parent is not None else None
         epoch = self.journal.epoch if self.journal is not None else 0
-        place = (run.id, self.root.id, parent, run.depth, run.path, epoch)
-        kind = type_name(event.data)
-        self.pending.append(Envelope(run.id, seq, self.tree_seq, event.at, kind, _stored(event.data), *place))
-        self._data.append(encoded)
+        place = self._places[name] = (name, self.root.id, parent, run.depth, run.path, epoch)
+        return place
 
     def output_of(self, event: Event) -> OutputRow | None:
         """The row of the output that an event records, after it was folded."""
@@ -274,7 +283,7 @@ class RunTree:
 
 def _stored(data: Data) -> Any:
     """What of an event's data stands in its envelope."""
-    return data.data if isinstance(data, Evidence) else data
+    return data.data if type(data) is Evidence else data
 
 
 def run_status(state: State, run: Run) -> str:

@@ -17,7 +17,7 @@ from fanfold.agents.roles.session_role import for_step
 from fanfold.errors import BugError
 from fanfold.kernel.plan import JSON, GroupAction, Plan, Step
 from fanfold.recipe.types.agent import AgentBody
-from fanfold.recipe.types.body import find_body, read_body
+from fanfold.recipe.types.body import find_body
 from fanfold.recipe.types.table import roles_of
 
 RESOLVER = "worker"
@@ -66,15 +66,14 @@ class Frozen(Struct, frozen=True, omit_defaults=True, kw_only=True):
         """The back ends that the roles of this run need."""
         return {self.backend_of(role) for role in self.roles.values()}
 
-    def session_role(self, step: Step) -> Role:
+    def session_role(self, step: Step, said: AgentBody) -> Role:
         """The role of an agent step as its session has it, with all that the step and the run say."""
-        action = read_body(AgentBody, step)
         return for_step(
-            self.role_of(action),
-            model=self.model_of(action),
-            reasoning_effort=action.reasoning_effort,
-            max_turns=action.max_turns,
-            tools=action.tools,
+            self.role_of(said),
+            model=self.model_of(said),
+            reasoning_effort=said.reasoning_effort,
+            max_turns=said.max_turns,
+            tools=said.tools,
             read_only=step.posture == "read_only",
         )
 

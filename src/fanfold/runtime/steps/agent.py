@@ -40,6 +40,7 @@ MAX_ITEM_EXCERPT = 20_000
 
 
 class AgentJob(Job, frozen=True):
+    said: AgentBody
     prompt: str
     inputs: dict[str, JSON]
 
@@ -61,12 +62,12 @@ class AgentSteps(LeafType[AgentBody, AgentJob]):
         return (msgspec.to_builtins(stages), models, frozen.instructions, frozen.backend_of(own))
 
     def prepare(self, step: Preparation, said: AgentBody) -> AgentJob:
-        return AgentJob(_prompt(step, said), step.inputs)
+        return AgentJob(said, _prompt(step, said), step.inputs)
 
     async def perform(self, services: Services, execution: Execution[AgentJob]) -> Outcome:
-        start, node, _, place, progress = execution
+        start, node, job, place, progress = execution
         _check_place(services.store, start, node, place)
-        role = services.frozen.session_role(node.step)
+        role = services.frozen.session_role(node.step, job.said)
         try:
             result = await services.supervisor.run_step(
                 _request(role, execution, conversation(services.store, node)),
@@ -124,7 +125,7 @@ def _request(role: Role, execution: Execution[AgentJob], earlier: Sequence[Entry
         attempt=start.attempt,
         execution=start.execution,
         role=role,
-        prompt=_asked(role, read_body(AgentBody, node.step), job),
+        prompt=_asked(role, job),
         output_schema=node.step.output_schema,
         outputs=node.step.outputs,
         workspace=place.path,
@@ -133,9 +134,9 @@ def _request(role: Role, execution: Execution[AgentJob], earlier: Sequence[Entry
     )
 
 
-def _asked(role: Role, action: AgentBody, job: AgentJob) -> str:
+def _asked(role: Role, job: AgentJob) -> str:
     """The step's prompt; a step that has none of its own is told what its role says, about its inputs."""
-    if action.prompt is not None or role.prompt_template is None:
+    if job.said.prompt is not None or role.prompt_template is None:
         return job.prompt
     own = render(parse_template(role.prompt_template), {"inputs": job.inputs})
     return "\n\n".join(part for part in (own, job.prompt) if part)
