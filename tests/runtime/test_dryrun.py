@@ -147,6 +147,50 @@ def test_a_condition_on_inputs_alone_is_decided(value, waves):
     assert result.waves == waves
 
 
+@pytest.mark.parametrize(
+    ("when", "starts"),
+    [
+        ("inputs.deep && steps.a.output == 'x'", False),  # false whatever the step gives
+        ("inputs.deep || steps.a.output == 'x'", True),
+        ("has(inputs.missing)", True),
+        ("steps.skipped.output == null", True),
+        ("steps.skipped.output != null", False),
+    ],
+)
+def test_a_condition_is_decided_as_far_as_values_are_known(when, starts):
+    skipped = agent("skipped", when="false")
+    result = predict(
+        agent("a"), skipped, agent("b", "a", "skipped", when=when), inputs={"deep": False}, slots=9
+    )
+    assert result.waves == ([["a"], ["b"]] if starts else [["a"]])
+    assumed = "conditions that are known only during the run are taken as true: b"
+    assert (assumed in result.warnings) == (
+        when in ("has(inputs.missing)", "inputs.deep || steps.a.output == 'x'")
+    )
+
+
+def test_an_expression_that_fails_whatever_the_values_fails_its_step_and_skips_what_depends_on_it():
+    result = predict(agent("a", when="1 / 0 == 1"), agent("b", "a"), agent("c"))
+    assert result.waves == [["c"]]
+    assert (result.would_run, result.agents.min) == (False, 1)
+    assert result.warnings[0].startswith('"a" would fail: ')
+
+
+def test_a_child_run_that_would_refuse_its_inputs_fails_its_step():
+    child = Plan(name="c", steps=(agent("up"),), inputs=(Input("n", type="integer"),))
+    call = Step(id="kid", action=WorkflowAction(workflow="c"), inputs={"n": Constant("two")})
+    result = predict(call, workflows={"c": child})
+    assert (result.waves, result.would_run) == ([], False)
+    assert 'input "n" must be an integer' in result.warnings[0]
+
+
+def test_without_inputs_what_hangs_on_them_is_assumed():
+    steps = (agent("each", for_each="inputs.files"), agent("b", when="inputs.deep"))
+    result = predict(*steps)
+    assert result.waves == [["each[*]", "b"]]
+    assert (result.agents.min, result.agents.max) == (0, 202)
+
+
 def test_an_empty_list_leaves_nothing_and_holds_nobody_up():
     result = predict(agent("a", for_each="inputs.none"), agent("b", "a"), inputs={"none": []})
     assert (result.waves, result.critical_path) == ([["b"]], ["b"])
@@ -197,6 +241,13 @@ def test_path_sets_are_filled_in_per_item():
     result = predict(step, inputs={"dirs": ["p", "q", "p/sub"]})
     assert [(c.a, c.b) for c in result.conflicts] == [("a[0]", "a[2]")]
     assert result.waves == [["a[0]", "a[1]"], ["a[2]"]]
+
+
+def test_a_set_whose_item_is_not_known_may_be_any_path():
+    sets = ("src/{{item}}/**", "docs/{{item}}.md")
+    each = agent("each", "a", for_each="steps.a.output", write_set=sets, templated_sets=True)
+    others = (agent("s", "a", write_set=("src/x",)), agent("d", "a", write_set=("docs/x/y",)))
+    assert [(c.a, c.b) for c in predict(agent("a"), each, *others).conflicts] == [("each[*]", "s")]
 
 
 def test_an_item_that_leads_out_of_the_workspace_would_fail():
@@ -254,6 +305,27 @@ def test_limits_that_would_stop_the_run_are_said():
     could = predict(*(agent(f"s{i}") for i in range(40)))
     assert could.would_run
     assert "pause at max_agents (64)" in could.warnings[0]
+
+
+def test_where_a_limit_would_hold_the_run_is_said_and_what_follows_is_shown():
+    five = tuple(agent(f"s{i}") for i in range(5))
+    agents = predict(*five, slots=2, settings={"max_agents": 4})
+    assert agents.waves == [["s0", "s1"], ["s2", "s3"], ["s4"]]
+    assert agents.warnings == ["needs at least 5 agents, but max_agents is 4: it would pause after wave 2"]
+    assert not agents.would_run
+    unsure = predict(*five, agent("x", "s0", when="steps.s0.output == 'y'"), settings={"max_agents": 5})
+    assert unsure.warnings[0] == "may need more agents than max_agents (5): it would pause after wave 2"
+    assert unsure.would_run
+    tokens = predict(*five, slots=1, settings={"budget_tokens": 9_000})
+    assert "it would pause after wave 2 for its budget" in tokens.warnings[0]
+    assert tokens.would_run
+    steps = predict(group("g", *five), settings={"max_steps": 3})
+    assert steps.warnings[0].startswith(
+        "has more step instances than max_steps allows (3): it would pause before"
+    )
+    assert not steps.would_run
+    phase = Step(id="p", action=GroupAction(steps=five, max_agents=2))
+    assert "its own max_agents: it would pause after wave 1" in predict(phase).warnings[0]
 
 
 def test_a_list_longer_than_allowed_would_fail():
