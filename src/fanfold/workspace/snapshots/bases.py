@@ -88,13 +88,15 @@ class Bases:
                 self._known.pop(next(iter(self._known)))
 
     def _newest(self) -> Base | None:
+        name = self.newest_name()
+        if name is None:
+            return None
+        file = self._layout.bases / name / "manifest"
+        with self._guard:
+            known = self._known.get(name)
+        if known is not None and known.tree.exists():
+            return known
         try:
-            name = (self._layout.bases / "current").read_text()
-            file = self._layout.bases / name / "manifest"
-            with self._guard:
-                known = self._known.get(name)
-            if known is not None and known.tree.exists():
-                return known
             manifest, this_boot = decode(file.read_bytes(), file)
         except FileNotFoundError:
             return None
@@ -135,10 +137,12 @@ class Bases:
         ]
 
     def newest_name(self) -> str | None:
+        """The base that was made last; None when what is written there names none."""
         try:
-            return (self._layout.bases / "current").read_text()
+            name = os.fsdecode((self._layout.bases / "current").read_bytes())
         except FileNotFoundError:
             return None
+        return name if name in self.names() else None
 
 
 def _same_shape(one: Manifest, other: Manifest) -> bool:
