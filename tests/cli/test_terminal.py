@@ -1,5 +1,6 @@
 """What a person at a terminal sees and is asked, through a real one."""
 
+import json
 import os
 import pty
 import re
@@ -196,3 +197,21 @@ def test_a_command_that_an_agent_chooses_is_asked_for_each_time(project, answer,
     assert (project / "made.txt").exists() == made
     assert status == (0 if made else 1), shown
     assert ("permission_denied" in shown) == (not made)
+
+
+def test_what_an_agent_says_cannot_drive_the_terminal(project):
+    """Its answer, its failure and what it asks reach the screen as signs; a pipe gets the answer as it is."""
+    evil = "\x1b]0;owned\x07\x1b[2J\u202eabc\x9b31m"
+    (project / "r.yaml").write_text("name: r\nsteps: [{id: a, agent: explorer, prompt: x}]\n")
+    (project / "s.json").write_text(json.dumps({"steps": {"a": evil}}))
+    status, _ = (shown := Terminal("run", "r.yaml", "--script", "s.json")).end()
+    assert status == 0
+    assert "␛]0;owned␇␛[2J<U+202E>abc<U+009B>31m" in shown.screen
+    for sequence in ("\x1b]", "\x1b[2J", "\u202e", "\x9b", "\x07"):
+        assert sequence not in shown.screen
+    piped = subprocess.run(
+        [sys.executable, "-m", "fanfold.cli.main", "run", "r.yaml", "--script", "s.json"],
+        capture_output=True,
+        check=True,
+    )
+    assert piped.stdout.decode() == f"{evil}\n"

@@ -19,6 +19,7 @@ from typing import NamedTuple
 from fanfold.agents.toolbox.schemas import ALIASES, BY_NAME
 from fanfold.text.diagnostics import Span
 from fanfold.text.notes import Notes
+from fanfold.text.spelling import nearest
 from fanfold.text.trees import tree
 from fanfold.text.trees.tree import Node, Scalar
 
@@ -26,7 +27,6 @@ _SERVED = "mcp__"
 _WHOLE = ("", "*", "**")
 _UNSAFE = re.compile(r"[^A-Za-z0-9_-]")
 _NAME = re.compile(r"[^,(]+(?:\([^)]*\)?)?")
-_NEAR = 0.75
 MAX_WORD = 64
 
 # What Claude Code and Codex have and we do not: nobody mistyped these.
@@ -155,7 +155,7 @@ def _is_known(name: str) -> bool:
 def _tell_unknown(name: str, word: _Word, notes: Notes, *, ours: bool) -> None:
     """Typing mistakes are warnings; tools of other programs are as they should be, and only noted."""
     shown = name[:MAX_WORD]
-    near = None if name in _ELSEWHERE else _nearest(shown)
+    near = None if name in _ELSEWHERE else nearest(shown, (*ALIASES, *BY_NAME))
     if near is not None:
         message = f'there is no tool "{shown}"; did you mean "{near}"?'
         notes.warning("role.unknown_tool", message, word.span)
@@ -163,11 +163,3 @@ def _tell_unknown(name: str, word: _Word, notes: Notes, *, ours: bool) -> None:
         notes.warning("role.unknown_tool", f'there is no tool "{shown}"', word.span)
     else:
         notes.note("role.note", f'"{shown}" is a tool of another program, and not here', word.span)
-
-
-def _nearest(name: str) -> str | None:
-    from difflib import get_close_matches  # most role files have no mistakes in them
-
-    lowered = {known.lower(): known for known in (*ALIASES, *BY_NAME)}
-    found = get_close_matches(name.lower(), lowered, 1, _NEAR)
-    return lowered[found[0]] if found else None

@@ -9,7 +9,7 @@ import click
 
 from fanfold.cli.command import Invocation, command
 from fanfold.cli.project import open_project
-from fanfold.cli.terminal.output import one_line, paint, plain, say, say_json, to_json
+from fanfold.cli.terminal.output import hand_over, one_line, paint, plain, say, say_json, to_json
 from fanfold.errors import EXIT_OK, AuthorError
 from fanfold.kernel.plan import GroupAction, Input, Plan, Step
 from fanfold.runtime.operations.recipes.catalogue import Picture, list_recipes, show_recipe
@@ -57,7 +57,7 @@ def show_command(call: Invocation, recipe: str, mermaid: bool, svg: bool) -> int
     if call.as_json:
         say_json(shown)
     else:
-        say(shown.graph or "")
+        hand_over(shown.graph or "")
     return EXIT_OK
 
 

@@ -10,7 +10,7 @@ import sys
 
 from fanfold.cli.command import Invocation
 from fanfold.cli.failures import reader_left
-from fanfold.cli.terminal.output import one_line, paint, say, say_json, wants_colour
+from fanfold.cli.terminal.output import hand_over, one_line, paint, say, say_json, wants_colour
 from fanfold.cli.terminal.progress import tell
 from fanfold.cli.terminal.statuses import COLOURS
 from fanfold.errors import EXIT_OK
@@ -54,7 +54,7 @@ def _say_result(call: Invocation, tree: RunTree) -> None:
         say_json(document)
     elif document.output is not None:
         text = as_text(document.output)
-        say(text if text.endswith("\n") else f"{text}\n")
+        hand_over(text if text.endswith("\n") else f"{text}\n")
     sys.stdout.flush()
 
 

@@ -12,7 +12,7 @@ from msgspec import Struct
 from fanfold.cli.command import Invocation, command
 from fanfold.cli.inputs import bind_what_is_there, read_inputs, read_text_file
 from fanfold.cli.project import open_project
-from fanfold.cli.terminal.output import say, say_json
+from fanfold.cli.terminal.output import one_line, say, say_json
 from fanfold.errors import EXIT_OK
 from fanfold.kernel.plan import JSON, Plan
 from fanfold.runtime.operations.project import Project
@@ -91,7 +91,8 @@ def run_command(
             return EXIT_OK
         inputs = read_inputs(plan, pairs, file)
         for one in warnings_of_used_roles(project, plan):
-            sys.stderr.write(f"warning[{one.code}]: {one.message} ({one.file}:{one.range.start.line})\n")
+            place = f"{one.file}:{one.range.start.line}"
+            sys.stderr.write(f"warning[{one.code}]: {one_line(one.message)} ({one_line(place)})\n")
         return _run(call, project, plan, inputs, flags, detach)
 
 

@@ -33,6 +33,11 @@ def say(text: str) -> None:
         sys.stdout.write(text.encode(encoding, "backslashreplace").decode(encoding))
 
 
+def hand_over(text: str) -> None:
+    """Write what somebody may want to keep: exact in a file or a pipe, made visible on a terminal."""
+    say(plain(text) if sys.stdout.isatty() else text)
+
+
 def say_json(document: object) -> None:
     """Write one JSON document and a line break."""
     say(f"{to_json(document)}\n")
