@@ -237,3 +237,33 @@ def test_links_inside_code_are_not_links():
 def test_headings_answer_to_their_slugs():
     page = "# Where it's found\n## A `b`: c\n## A `b`: c\n```\n# not one\n```\n"
     assert markdown.anchors(page) == {"where-its-found", "a-b-c", "a-b-c-1"}
+
+
+# -- the code tour
+
+
+NAMED = re.compile(r"`([\w/]+\.py)(?::(\w+))?`")
+
+
+def test_every_place_on_the_code_tour_exists():
+    named = NAMED.findall((ROOT / "docs/code-tour.md").read_text())
+    assert len(named) > 50
+    for path, name in named:
+        file = ROOT / "src/fanfold" / path
+        assert file.is_file(), f"there is no {path}"
+        if name:
+            defined = rf"^(?:async )?(?:def|class) {name}\b"
+            assert re.search(defined, file.read_text(), re.MULTILINE), f"{path} defines no {name}"
+
+
+def test_a_place_that_does_not_exist_would_be_noticed():
+    assert NAMED.findall("`kernel/state.py:evolve` and `cli/main.py`") == [
+        ("kernel/state.py", "evolve"),
+        ("cli/main.py", ""),
+    ]
+
+
+def test_every_module_says_what_it_is_for_in_its_first_line():
+    for line in docs.module_index().splitlines():
+        cells = line.split(" | ")
+        assert not line.startswith("| [") or len(cells[1].strip(" |")) > 15, line

@@ -8,9 +8,11 @@ A page is generated as a whole, or between `<!-- generated: NAME -->` and `<!-- 
 
 from __future__ import annotations
 
+import ast
 import re
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 from tools.tidy import ROOT
 
@@ -43,7 +45,35 @@ def state_diagrams() -> str:
     return state_diagram()
 
 
+def module_index() -> str:
+    """Every module of the package with the first line of its docstring, by folder."""
+    package = ROOT / "src" / "fanfold"
+    folders: dict[Path, list[Path]] = {}
+    for file in sorted(package.rglob("*.py")):
+        folders.setdefault(file.parent, []).append(file)
+    parts = [
+        "# Modules",
+        "What each file says about itself. [The code tour](code-tour.md) says how they meet.",
+    ]
+    for folder, files in sorted(folders.items()):
+        name = folder.relative_to(package.parent).as_posix()
+        rows = [
+            f"| [`{file.name}`](../{file.relative_to(ROOT).as_posix()}) | {first_line(file)} |"
+            for file in files
+            if file.name != "__init__.py"
+        ]
+        parts.append(f"## `{name}/`\n\n{first_line(folder / '__init__.py')}")
+        parts += ["\n".join(["| module | |", "|---|---|", *rows])] if rows else []
+    return "\n\n".join(parts)
+
+
+def first_line(file: Path) -> str:
+    said = ast.get_docstring(ast.parse(file.read_text("utf-8")))
+    return (said or "").partition("\n")[0].replace("|", "\\|")
+
+
 PAGES: dict[str, Callable[[], str]] = {
+    "docs/modules.md": module_index,
     "docs/recipes.md": recipe_reference,
     "docs/cli.md": cli_reference,
 }
