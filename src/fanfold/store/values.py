@@ -9,7 +9,6 @@ Rules
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import apsw
@@ -60,7 +59,7 @@ def read_outputs(
     db: apsw.Connection, root: str | None, after: int, limit: int
 ) -> list[tuple[int, OutputRow]]:
     """Outputs of one tree or of all, in order of arrival, with their running number."""
-    rows: Sequence[tuple[Any, ...]] = db.execute(_SELECT, (after, root, limit)).fetchall()
+    rows: Any = db.execute(_SELECT, (after, root, limit)).fetchall()
     return [
         (
             number,

@@ -1,7 +1,8 @@
 """Cgroups for what limits of a process cannot do: how many processes and how much memory a whole tree has.
 
 Only root may make them, and only where the controllers are mounted; elsewhere `make` says so by an empty
-group. A group is removed when its last process is gone, by `remove` or by the next `sweep`.
+group. A group is removed when its last process is gone, by `remove` or by the next `sweep`. Its name says in
+which pid namespace its maker lives: seen from another, everybody seems dead.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ def make(max_processes: int, max_memory_bytes: int) -> Group:
     """A group with these limits, as far as this machine gives them."""
     made: list[Path] = []
     for parent, limits in _places(max_processes, max_memory_bytes):
-        folder = parent / f"{_PREFIX}{os.getpid()}-{os.urandom(4).hex()}"
+        folder = parent / f"{_prefix()}{os.getpid()}-{os.urandom(4).hex()}"
         try:
             folder.mkdir()
         except OSError:
@@ -67,10 +68,14 @@ def limits_processes() -> bool:
 def sweep() -> None:
     """Remove empty groups that dead processes left."""
     for parent, _ in _places(1, 1):
-        for folder in parent.glob(f"{_PREFIX}*"):
-            pid = folder.name.removeprefix(_PREFIX).partition("-")[0]
+        for folder in parent.glob(f"{_prefix()}*"):
+            pid = folder.name.removeprefix(_prefix()).partition("-")[0]
             if pid.isdigit() and not Path(f"/proc/{pid}").exists():
                 Group([folder]).remove()
+
+
+def _prefix() -> str:
+    return f"{_PREFIX}{os.stat('/proc/self/ns/pid').st_ino}-"
 
 
 def _places(max_processes: int, max_memory_bytes: int) -> list[tuple[Path, dict[str, int]]]:
