@@ -473,6 +473,7 @@ def test_permission_can_be_given_without_a_question(agents):
         (["explorer", "x", "--merge", "auto"], 2, "usage.conflict"),
         (["explorer", "x", "--shared"], 2, "usage.conflict"),
         (["worker", "x", "--yes", "--shared", "--merge", "auto"], 2, "usage.conflict"),
+        (["worker", "x", "--yes", "--shared", "--on-conflict", "resolve"], 2, "usage.conflict"),
         (["worker", "x", "--yes", "--write-set", "/etc/**"], 2, "usage.bad_value"),
         (["worker", "x", "--yes", "--permission", "read_only"], 4, "permission_denied"),
         (["worker", "x"], 4, "permission_denied"),

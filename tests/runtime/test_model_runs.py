@@ -47,6 +47,21 @@ def test_the_user_s_choice_for_a_run_leaves_folds_to_the_fast_model(place: Place
     assert [asked.model for asked in provider.asked] == ["claude-sonnet-4-6", "claude-haiku-4-5"]
 
 
+# -- conversations
+
+
+def test_what_is_said_to_a_subagent_goes_on_with_its_conversation(place: Place, provider: Provider) -> None:
+    given = {**provider.environment, "FANFOLD_MODEL": SONNET}
+    for words in (["spawn", "explorer", "Who is there?", "--name", "a"], ["wait", "a"]):
+        assert place.cli(*words, **given).returncode == 0
+    for words in (["send", "a", "And who else?"], ["wait", "a"]):
+        assert place.cli(*words, **given).returncode == 0
+    first, second = [asked.body["messages"] for asked in provider.asked]
+    assert second[: len(first)] == first
+    assert [message["role"] for message in second] == ["user", "assistant", "user"]
+    assert "And who else?" in str(second[-1])
+
+
 # -- what the project tells every agent
 
 

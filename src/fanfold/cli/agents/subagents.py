@@ -40,6 +40,7 @@ class Flags(Struct, frozen=True, kw_only=True):
     script: str | None
     write_set: tuple[str, ...]
     merge: Merge | None
+    on_conflict: Literal["fail", "resolve"]
     shared: bool
     permission: Literal["read_only", "ask", "auto"] | None
     yes: bool
@@ -68,6 +69,12 @@ class Flags(Struct, frozen=True, kw_only=True):
     type=click.Choice(["auto", "propose", "discard"]),
     help="What becomes of its changes when it succeeds; default: auto, they are merged.",
 )
+@click.option(
+    "--on-conflict",
+    type=click.Choice(["fail", "resolve"]),
+    default="fail",
+    help="What to do when its changes contradict the project's: fail, or let an agent settle it.",
+)
 @click.option("--shared", is_flag=True, help="Work in the project itself, not in a snapshot.")
 @click.option(
     "--permission",
@@ -92,6 +99,7 @@ def spawn_command(call: Invocation, role: str, task: str, waiting: bool, **given
         timeout_ms=round(flags.timeout * 1_000),
         write_set=flags.write_set,
         merge=flags.merge,
+        on_conflict=flags.on_conflict,
         shared=flags.shared,
     )
     with open_project(call) as project:

@@ -76,6 +76,7 @@ class Task(Struct, frozen=True, kw_only=True):
     timeout_ms: int = SPAWN_TIMEOUT_MS
     write_set: tuple[str, ...] = ()
     merge: Merge | None = None
+    on_conflict: Literal["fail", "resolve"] = "fail"
     shared: bool = False
     """A writer works in the project itself, not in a snapshot."""
     output_schema: JSON = None
@@ -143,20 +144,28 @@ async def send_input(
     process goes on first, and the text may be left out."""
     run, tree = _find_run(project, name)
     child = find_subagent(tree, project.folder, name, owned=project.has_owner(run))
-    if child.status == DETACHED and resume:
-        tree = await _ask(project, run, ResumeRequest(name))
+    if resume and (child.status == DETACHED or text is None):
+        child = await resume_agent(project, name)
     elif child.status == DETACHED:
         message = f"{name} is detached: nobody knows what it did last"
         raise SubagentRefused("subagent.detached", message, hint=f"fanfold send {name} --resume")
-    elif text is None:
-        raise SubagentRefused(
-            "subagent.not_detached", f"{name} is {child.status}", hint="say something to it"
-        )
     else:
         check_spoken_to(tree, name)
-    if text is not None:
-        key = key or secrets.token_hex(8)
-        tree = await _ask(project, run, InputRequest(child=name, text=text, key=key))
+    if text is None:
+        return child
+    key = key or secrets.token_hex(8)
+    tree = await _ask(project, run, InputRequest(child=name, text=text, key=key))
+    return find_subagent(tree, project.folder, name, owned=project.has_owner(run))
+
+
+async def resume_agent(project: Project, name: str) -> Subagent:
+    """Go on with a subagent that lost its process, behind the last thing it recorded."""
+    run, tree = _find_run(project, name)
+    child = find_subagent(tree, project.folder, name, owned=project.has_owner(run))
+    if child.status != DETACHED:
+        message = f"{name} is {child.status}; only a detached subagent is resumed"
+        raise SubagentRefused("subagent.not_detached", message, hint="say something to it")
+    tree = await _ask(project, run, ResumeRequest(name))
     return find_subagent(tree, project.folder, name, owned=project.has_owner(run))
 
 
@@ -279,6 +288,7 @@ def make_step(task: Task, role: Role, parent: RunTree | None = None) -> Step:
         write_set=() if read_only else task.write_set or EVERYTHING,
         workspace_mode="shared" if read_only or task.shared else "isolated",
         merge=task.merge or "auto",
+        on_conflict=task.on_conflict,
         output_schema=task.output_schema,
         timeout_ms=task.timeout_ms,
     )
@@ -289,8 +299,9 @@ def _check_writing(task: Task, read_only: bool) -> None:
         what = "write_set" if task.write_set else "merge" if task.merge else "shared"
         message = f"{what} is for roles that write; {task.role} only reads"
         raise AuthorError("usage.conflict", message, hint="fanfold agents tells which roles write")
-    if task.shared and task.merge:
-        message = "merge is for snapshots; one that shares the project has none"
+    apart = task.merge or ("on_conflict" if task.on_conflict != "fail" else "")
+    if (task.shared or read_only) and apart:
+        message = "merge and on_conflict are for snapshots; one that shares the project has none"
         raise AuthorError("usage.conflict", message, hint="leave one of them out")
     for pattern in task.write_set:
         try:

@@ -40,7 +40,7 @@ def explain_run(project: Project, run: str) -> ExplainedRun:
     tree, found = find_run(project, run)
     status = run_status(tree.state, found)
     reason, sentence, blockers = _reason(tree, found, status)
-    if found.status not in RUN_TERMINAL and not project.has_owner(tree.root.id):
+    if reason != "open" and found.status not in RUN_TERMINAL and not project.has_owner(tree.root.id):
         sentence += f"; no process drives it: fanfold resume {tree.root.id}"
     steps = [explained(explain_node(tree.state, node)) for node in _interesting(tree, found)]
     return ExplainedRun(
@@ -80,7 +80,8 @@ def _why_then(node: Node) -> str:
 
 def _dependencies(node: Node) -> list[Node]:
     prefix = node.path.rpartition("/")[0]
-    names = [f"{prefix}/{name}" if prefix else name for name in node.step.depends_on]
+    edges = node.step.depends_on + node.step.after
+    names = [f"{prefix}/{name}" if prefix else name for name in edges]
     return [node.run.nodes[name] for name in names if name in node.run.nodes]
 
 
@@ -95,6 +96,9 @@ def _reason(tree: RunTree, run: Run, status: str) -> tuple[str, str, list[Node]]
         error = run_error(tree, run)
         reason = "budget" if tree.state.pausing == "budget" else "paused"
         return reason, error.message if error is not None else "is paused", []
+    if status == WAITING and run.growing:
+        lost = [node for node in nodes if node.status == WAITING and node.lost]
+        return "open", "is open: it waits for somebody to ask for something", lost
     if status == WAITING:
         return "approval", SENTENCES["approval"], [node for node in nodes if is_open(node)]
     flying = [node for node in tree.state.in_flight.values() if node.run is run]
