@@ -120,7 +120,7 @@ class Replayed:
         nothing = 0 if isinstance(node, Map) else what == "until"
         return Decided(step=node.path, what=what, value=nothing)
 
-    def start(self, _state: State, node: Node, start: Start) -> StepEvent:
+    def start(self, state: State, node: Node, start: Start) -> StepEvent:  # noqa: ARG002 - the host's signature
         attempt = self._recording.attempt(node, start.attempt)
         if attempt is None or (node.kind == LEAF and not attempt.status):
             self.unknown += attempt is not None
@@ -131,7 +131,7 @@ class Replayed:
         child = self._recording.child_of(node)
         return StepEvent(node.path, word, start.attempt, start.execution, child_run_id=child)
 
-    def outcome(self, _state: State, node: Node, start: Start) -> tuple[int, StepEvent]:
+    def outcome(self, state: State, node: Node, start: Start) -> tuple[int, StepEvent]:  # noqa: ARG002 - see above
         attempt = self._recording.attempt(node, start.attempt)
         assert attempt is not None, "it was started because the log has it"
         end = StepEvent(node.path, attempt.status, start.attempt, start.execution, error=attempt.error)
