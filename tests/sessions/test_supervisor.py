@@ -23,9 +23,9 @@ from fanfold.sessions.places import Places
 from fanfold.sessions.supervisor import Supervisor
 from fanfold.store.journal import Journal
 from fanfold.store.protocol import Batch, LeaseLost
+from fanfold.testing.stores.trees import Tree
 from tests.sessions.trees import DEADLINE_S, TREES, alive, pids_in, until
 from tests.sessions.world import World, run_in
-from tests.store.trees import Tree
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ import pytest
 from fanfold.store.protocol import Batch, StoreFault
 from fanfold.store.sqlite import SqliteStore
 from fanfold.testing.disk import Disk, Fault, Platters
-from tests.store.trees import Tree
+from fanfold.testing.stores.trees import Tree
 
 LONG = bool(os.environ.get("FANFOLD_LONG"))
 STEPS = 40 if LONG else 5

@@ -14,7 +14,7 @@ import pytest
 from fanfold.process_identity import this_process
 from fanfold.store.protocol import LeaseHeld
 from fanfold.store.sqlite import SqliteStore
-from tests.store.trees import Tree
+from fanfold.testing.stores.trees import Tree
 
 ROOT = Path(__file__).resolve().parents[2]
 LONG = bool(os.environ.get("FANFOLD_LONG"))
@@ -28,7 +28,7 @@ from pathlib import Path
 from fanfold.process_identity import this_process
 from fanfold.store.protocol import Request
 from fanfold.store.sqlite import SqliteStore
-from tests.store.trees import Tree
+from fanfold.testing.stores.trees import Tree
 folder, name, count = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
 """
 

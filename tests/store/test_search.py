@@ -19,7 +19,7 @@ from fanfold.store.protocol import Batch, OutputRow
 from fanfold.store.search import Search, addresses, readable
 from fanfold.store.sqlite import SqliteStore
 from fanfold.testing.disk import Disk
-from tests.store.trees import stored
+from fanfold.testing.stores.trees import stored
 
 ROOT = Path(__file__).resolve().parents[2]
 

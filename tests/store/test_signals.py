@@ -13,10 +13,10 @@ import pytest
 
 from fanfold.store import signals
 from fanfold.store.follow import follow_tree
-from fanfold.store.protocol import RECHECK_S, Request
+from fanfold.store.protocol import RECHECK_S
 from fanfold.store.signals import Signals
 from fanfold.store.sqlite import SqliteStore
-from tests.store.trees import Tree
+from fanfold.testing.stores.trees import Tree
 
 SOON_S = RECHECK_S / 2
 """Sooner than looking again without being told."""
@@ -152,21 +152,6 @@ def test_followers_in_other_processes_see_each_commit_at_once(tmp_path: Path):
     assert time.monotonic() - started < RECHECK_S * 2
     assert [numbers[-20:] for numbers in seen] == [list(range(3, 23))] * 3
     store.close()
-
-
-def test_the_owner_is_woken_by_a_request_and_followers_by_a_change_of_owner(tmp_path: Path):
-    store, other = SqliteStore(tmp_path, durability="normal"), SqliteStore(tmp_path)
-    with store.listen("r1") as asked, other.follow("r1") as followed:
-        other.request(Request(root="r1", run_id="r1", kind="cancel", data={}, at=1))
-        assert asked.wait_blocking(SOON_S)
-        assert not followed.wait_blocking(0)
-        lease = store.acquire("r1")
-        assert followed.wait_blocking(SOON_S)
-        store.release(lease)
-        assert followed.wait_blocking(SOON_S)
-        assert asked.wait_blocking(SOON_S), "an owner whose lease was taken hears of it too"
-    store.close()
-    other.close()
 
 
 def test_following_says_when_it_is_time_to_ask_for_the_owner(tmp_path: Path):

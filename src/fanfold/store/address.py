@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from fanfold.errors import NotFoundError
 from fanfold.store.folder import DATABASE
-from fanfold.store.protocol import Clean, Health, Store, as_it_is
+from fanfold.store.protocol import LEASE_S, Clean, Health, Store, as_it_is
 
 
 class SqliteAddress(Struct, frozen=True, kw_only=True):
@@ -21,6 +21,8 @@ class SqliteAddress(Struct, frozen=True, kw_only=True):
     folder: Path
     durability: Literal["full", "normal"] = "full"
     clean: Clean = as_it_is
+    expiry_s: float = LEASE_S
+    """How long a lease lives that nobody renews."""
 
     def exists(self) -> bool:
         """Whether anything was ever stored there."""
@@ -30,7 +32,7 @@ class SqliteAddress(Struct, frozen=True, kw_only=True):
         """The store, made when it is missing."""
         from fanfold.store.sqlite import SqliteStore
 
-        return SqliteStore(self.folder, durability=self.durability, clean=self.clean)
+        return SqliteStore(self.folder, durability=self.durability, clean=self.clean, expiry_s=self.expiry_s)
 
     def open_to_read(self) -> Store:
         """The store as it is, for looking only."""

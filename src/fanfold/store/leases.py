@@ -24,7 +24,6 @@ from fanfold.process_identity import ProcessIdentity
 from fanfold.store.protocol import Lease, LeaseHeld, LeaseLost
 from fanfold.store.seals import reseal
 
-EXPIRY_S = 15.0
 _CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 """Where there is no such clock, the monotonic one counts suspended time too."""
 _OFFSETS = Path("/proc/self/timens_offsets")

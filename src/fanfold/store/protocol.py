@@ -36,6 +36,8 @@ def as_it_is(data: bytes) -> bytes:
     return data
 
 
+LEASE_S = 15.0
+"""How long a lease lives that its owner does not renew."""
 RECHECK_S = 2.0
 """Who waits for the store looks again after this long, whether woken or not."""
 

@@ -28,6 +28,7 @@ from fanfold.process_identity import ProcessIdentity, this_process
 from fanfold.store import faults, folder, heads, integrity, leases, logs, requests, schema, seals, values
 from fanfold.store.presence import Presence
 from fanfold.store.protocol import (
+    LEASE_S,
     Batch,
     Clean,
     Commit,
@@ -72,7 +73,7 @@ class SqliteStore:
         vfs: str = "",
         clean: Clean = as_it_is,
         read_only: bool = False,
-        expiry_s: float = leases.EXPIRY_S,
+        expiry_s: float = LEASE_S,
     ) -> None:
         self.path = path
         self.clean = clean

@@ -1,0 +1,1 @@
+"""What every store must do, as tests: one suite, run against each of them."""
