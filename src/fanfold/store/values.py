@@ -59,21 +59,12 @@ def read_outputs(
     db: apsw.Connection, root: str | None, after: int, limit: int
 ) -> list[tuple[int, OutputRow]]:
     """Outputs of one tree or of all, in order of arrival, with their running number."""
-    rows: Any = db.execute(_SELECT, (after, root, limit)).fetchall()
     return [
         (
             number,
-            OutputRow(
-                run_id=run_id,
-                root_run_id=root,
-                path=path,
-                role=role,
-                status=status,
-                blob=blob,
-                at=at,
-            ),
+            OutputRow(run_id=run, root_run_id=tree, path=path, role=role, status=status, blob=blob, at=at),
         )
-        for number, run_id, root, path, role, status, blob, at in rows
+        for number, run, tree, path, role, status, blob, at in db.execute(_SELECT, (after, root, limit))
     ]
 
 
