@@ -23,7 +23,7 @@ _encode = msgspec.msgpack.Encoder().encode
 
 
 def link(before: bytes, state: bytes, rows: Sequence[Sequence[Any]]) -> bytes:
-    """The hash that follows `before`; rows without their own link."""
+    """The hash that follows `before`; the rows have no link yet."""
     digest = blake2b(before, digest_size=LINK_BYTES)
     digest.update(state)
     digest.update(_encode(rows))
@@ -65,7 +65,7 @@ def breaks(rows: Iterable[Sequence[Any]], reaches: object) -> Iterator[str]:
     is_reached = reaches is None
     for *row, chained in rows:
         count += 1
-        since.append(row)
+        since.append((*row, None))
         if chained is None:
             continue
         if not isinstance(chained, bytes) or chained[:LINK_BYTES] != link(before, state_of(chained), since):

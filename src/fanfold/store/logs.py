@@ -37,16 +37,17 @@ KEY_SHIFT = ENTRY_BITS + EVENT_BITS
 MAX_ENTRIES = (1 << ENTRY_BITS) - 1
 MAX_EVENTS = (1 << EVENT_BITS) - 1
 
-_COLUMNS = "id, log, session, seq, at, type, epoch, path, data"
-_INSERT = f"INSERT INTO events ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"  # noqa: S608 - constants only
-_INSERT_LAST = f"INSERT INTO events ({_COLUMNS}, chain) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"  # noqa: S608 - constants only
+_INSERT = (
+    "INSERT INTO events (id, log, session, seq, at, type, epoch, path, data, chain)"
+    " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+)
 _REACH = (
     "UPDATE logs SET reaches = ?1, seal = seal(key, log, root_run_id, parent_run_id, depth, path, ?1)"
     " WHERE key = ?2"
 )
 
-EventRow: TypeAlias = tuple[int, int | None, str | None, int, int, str, int, str | None, bytes]
-"""Without its link, which only the last row of a commit has."""
+EventRow: TypeAlias = tuple[int, int | None, str | None, int, int, str, int, str | None, bytes, bytes | None]
+"""Its link is the last; only the last row of a commit has one."""
 
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder().decode
@@ -126,8 +127,8 @@ class Appender:
         tree = rows[-1][0] >> KEY_SHIFT
         if rows[0][0] >> KEY_SHIFT != tree:
             raise BugError("log.two_trees", "the events of one batch belong to two trees")
-        self._db.executemany(_INSERT, rows[self._inserted : -1])
-        self._db.execute(_INSERT_LAST, (*rows[-1], self._chain.follow(span(tree)[0], rows, batch.state)))
+        rows[-1] = (*rows[-1][:9], self._chain.follow(span(tree)[0], rows, batch.state))
+        self._insert(rows)
         if not batch.outputs:  # it leaves no trace elsewhere; so the row of the log says that it is there
             self._db.execute(_REACH, (rows[-1][0], tree))
 
@@ -147,7 +148,18 @@ class Appender:
             tree = log.tree
             tree.last = row_id(tree.key, place)
             rows.append(
-                (tree.last, log.child_key, None, seq, envelope.at, envelope.type, envelope.epoch, None, data)
+                (
+                    tree.last,
+                    log.child_key,
+                    None,
+                    seq,
+                    envelope.at,
+                    envelope.type,
+                    envelope.epoch,
+                    None,
+                    data,
+                    None,
+                )
             )
         return rows
 
@@ -169,7 +181,7 @@ class Appender:
             log = self._logs.get(envelope.run_id)
             run = log.child_key if log is not None else _key(self._db, envelope.run_id)
         path = envelope.path if seq == 1 else None
-        return tree.last, run, name, seq, envelope.at, envelope.type, envelope.epoch, path, data
+        return tree.last, run, name, seq, envelope.at, envelope.type, envelope.epoch, path, data, None
 
     def _look_up(self, envelope: Envelope, rows: list[EventRow]) -> _Log:
         """The log that the event continues; whether it does is checked against the database."""
