@@ -155,7 +155,7 @@ class Foresight:
         declared = tuple(one for one in plan.inputs if one.name not in unknown)
         return bind_inputs(replace(plan, inputs=declared), given)
 
-    def outcome(self, state: State, node: Node, start: Start) -> tuple[int, StepEvent]:  # noqa: ARG002 - the host's signature
+    def outcome(self, node: Node, start: Start) -> tuple[int, StepEvent]:
         usage = None
         if node.step.traits.role is not None:  # it spends what was reserved for it
             usage = Usage(input_tokens=start.reserved_tokens, micro_usd=start.reserved_micro_usd)

@@ -66,11 +66,11 @@ class World(Protocol):
         """What an expression of a step comes to."""
         ...
 
-    def start(self, state: State, node: Node, start: Start) -> StepEvent:
+    def start(self, state: State, node: Node, start: Start, /) -> StepEvent:
         """The answer to a `Start`."""
         ...
 
-    def outcome(self, state: State, node: Node, start: Start) -> tuple[int, StepEvent]:
+    def outcome(self, node: Node, start: Start) -> tuple[int, StepEvent]:
         """How long an attempt takes that was just started, and how it ends."""
         ...
 
@@ -171,7 +171,7 @@ class ForecastHost:
         node = self._node(start.run, start.step)
         if node.kind != LEAF or node.status not in (RUNNING, WAITING):
             return
-        takes, end = self._world.outcome(self.state, node, start)
+        takes, end = self._world.outcome(node, start)
         until = self.now + takes
         heappush(self._under_way, (until, len(self.begun), start.run, end))
         self.begun.append(Begun(self.now, until, node))

@@ -131,7 +131,7 @@ class Replayed:
         child = self._recording.child_of(node)
         return StepEvent(node.path, word, start.attempt, start.execution, child_run_id=child)
 
-    def outcome(self, state: State, node: Node, start: Start) -> tuple[int, StepEvent]:  # noqa: ARG002 - see above
+    def outcome(self, node: Node, start: Start) -> tuple[int, StepEvent]:
         attempt = self._recording.attempt(node, start.attempt)
         assert attempt is not None, "it was started because the log has it"
         end = StepEvent(node.path, attempt.status, start.attempt, start.execution, error=attempt.error)
