@@ -45,8 +45,8 @@ def test_more_slots_would_have_taken_less_time(fanfold, ran):
     assert set(found) == KEYS
     assert found["max_concurrency"] == {"recorded": 1, "asked": 4}
     time = found["time_ms"]
-    assert abs(time["replayed"] - time["recorded"]) < 100
-    assert 0 < found["critical_path_ms"] <= time["asked"] < time["replayed"] - 80
+    assert time["replayed"] <= time["recorded"]  # which has what lies between the steps too
+    assert 0 < found["critical_path_ms"] <= time["asked"] <= time["replayed"] - 3 * 35
     assert found["attempts"] == 4 + 1 + 2 + 1
     assert found["critical_path"][1:] == ["ok", "flaky", "last"]
     assert found["notes"] == ["waits for people are left out (1 question)"]
