@@ -27,6 +27,25 @@ def test_the_rules_see_this_repository():
     assert not any(path.startswith(".venv/") for path in paths)
 
 
+def class_names() -> list[tuple[str, str]]:
+    """Every class of the package at the top of a module, and the file that has it."""
+    files = [source for source in tidy.sources() if source.is_python and source.path.startswith("src/")]
+    return [
+        (node.name, source.path)
+        for source in files
+        for node in source.tree.body
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
+    ]
+
+
+def test_no_two_classes_of_the_package_have_one_name():
+    places: dict[str, list[str]] = {}
+    for name, path in class_names():
+        places.setdefault(name, []).append(path)
+    assert len(places) > 500
+    assert {name: paths for name, paths in places.items() if len(paths) > 1} == {}
+
+
 LONG_BODY = "    x = 1\n" * tidy.MAX_FUNCTION_LINES
 
 BAD = [

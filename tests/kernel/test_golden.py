@@ -14,7 +14,7 @@ import pytest
 
 from fanfold.kernel.events import CloseRequested, EndRequested, ResumeRequested, read_line
 from fanfold.kernel.invariants import Auditor
-from fanfold.kernel.plan import Plan, Retry
+from fanfold.kernel.plan import Plan, RetryPolicy
 from fanfold.kernel.state import create_state, evolve
 from tests.kernel.drive import Drive, agent, approval, call, function, group, plan, repeat
 
@@ -44,7 +44,7 @@ def make() -> Drive:
     """A run with a child, a map, a loop, an approval, a retry, a failure, a crash and a late result."""
     kid = plan(agent("x"), agent("y", "x", write_set=("a/**",)))
     steps = (
-        agent("first", retry=Retry(attempts=2, backoff_ms=10)),
+        agent("first", retry=RetryPolicy(attempts=2, backoff_ms=10)),
         agent("map", "first", for_each="list", write_set=("{{item}}",), templated_sets=True),
         group("loop", agent("try"), deps=("first",), repeat=repeat(max_iterations=3), fold=agent("fold")),
         call("child", "kid", "first"),

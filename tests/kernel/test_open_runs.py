@@ -10,7 +10,7 @@ from fanfold.errors import BugError
 from fanfold.kernel.decide import is_waiting, next_timer
 from fanfold.kernel.events import CloseRequested, EndRequested, ResumeRequested
 from fanfold.kernel.explain import explain
-from fanfold.kernel.plan import Plan, Retry
+from fanfold.kernel.plan import Plan, RetryPolicy
 from tests.kernel.drive import Drive, agent, function, group
 
 
@@ -181,7 +181,7 @@ def test_what_an_agent_asked_for_ends_with_it():
 
 def test_a_child_that_is_closed_while_its_time_is_up_is_not_tried_again():
     run = hand()
-    run.add(agent("a", timeout_ms=10, retry=Retry(attempts=3, on=("timeout",))))
+    run.add(agent("a", timeout_ms=10, retry=RetryPolicy(attempts=3, on=("timeout",))))
     run.wake()
     assert run.stops == [("a", "timed_out")]
     run.report_run(CloseRequested("a"))

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from fanfold.kernel.events import Failure, Raised, StepEvent, Usage
-from fanfold.kernel.plan import Budget, Limits, Retry, Step
+from fanfold.kernel.plan import Budget, Limits, RetryPolicy, Step
 from fanfold.recipe.types.agent import AgentBody
 from tests.kernel.drive import Drive, agent, call, function, group, plan, repeat
 
-TRIED_AGAIN = Retry(attempts=3, backoff_ms=100, on=("timeout", "transport"))
+TRIED_AGAIN = RetryPolicy(attempts=3, backoff_ms=100, on=("timeout", "transport"))
 
 
 def test_a_timed_out_attempt_lost_in_a_crash_is_tried_again_after_its_back_off():

@@ -8,7 +8,7 @@ from fanfold.errors import BugError
 from fanfold.kernel.decide import is_waiting, next_timer
 from fanfold.kernel.events import Event, Failure, Raised, Resumed, StepEvent, Usage
 from fanfold.kernel.explain import explain
-from fanfold.kernel.plan import Budget, Limits, Retry
+from fanfold.kernel.plan import Budget, Limits, RetryPolicy
 from fanfold.kernel.state import evolve
 from tests.kernel.drive import Drive, agent, approval, call, command, function, group, plan, repeat
 
@@ -208,7 +208,7 @@ def test_a_cached_step_completes_without_running() -> None:
 
 
 def test_a_retryable_failure_waits_a_recorded_back_off_and_tries_again() -> None:
-    run = Drive(plan(agent("a", retry=Retry(attempts=2, backoff_ms=1_000))))
+    run = Drive(plan(agent("a", retry=RetryPolicy(attempts=2, backoff_ms=1_000))))
     run.fail("a", "transport")
     assert run.status("a") == "waiting"
     due = next_timer(run.state)
@@ -222,7 +222,7 @@ def test_a_retryable_failure_waits_a_recorded_back_off_and_tries_again() -> None
 
 
 def test_a_failure_of_another_class_is_not_retried() -> None:
-    run = Drive(plan(agent("a", retry=Retry(attempts=5))))
+    run = Drive(plan(agent("a", retry=RetryPolicy(attempts=5))))
     run.fail("a", "agent")
     assert run.status("a") == "failed"
 

@@ -10,7 +10,7 @@ from fanfold.kernel.plan import (
     GroupAction,
     Plan,
     Ref,
-    Retry,
+    RetryPolicy,
     Step,
     Template,
 )
@@ -407,15 +407,19 @@ def test_defaults_reach_steps_that_do_not_say():
         steps["a"].action
         == AgentBody(agent="explorer", agent_version="1", prompt="x", model="small").action()
     )
-    assert (steps["a"].timeout_ms, steps["a"].retry, steps["a"].on_failure) == (9, Retry(attempts=5), "stop")
+    assert (steps["a"].timeout_ms, steps["a"].retry, steps["a"].on_failure) == (
+        9,
+        RetryPolicy(attempts=5),
+        "stop",
+    )
     assert read_body(AgentBody, steps["b"]) == AgentBody(agent="worker", prompt="x", model="large")
     assert (steps["b"].timeout_ms, steps["b"].retry, steps["b"].on_failure) == (
         1000,
-        Retry(attempts=1),
+        RetryPolicy(attempts=1),
         "skip",
     )
-    assert (steps["c"].timeout_ms, steps["c"].retry) == (None, Retry(attempts=1))
-    assert (steps["d"].timeout_ms, steps["d"].retry) == (9, Retry(attempts=5))
+    assert (steps["c"].timeout_ms, steps["c"].retry) == (None, RetryPolicy(attempts=1))
+    assert (steps["d"].timeout_ms, steps["d"].retry) == (9, RetryPolicy(attempts=5))
 
 
 @pytest.mark.parametrize(

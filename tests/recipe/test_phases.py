@@ -8,7 +8,7 @@ from fanfold.kernel.plan import (
     GroupAction,
     Plan,
     Repeat,
-    Retry,
+    RetryPolicy,
     Step,
 )
 from fanfold.recipe.types.agent import AgentBody
@@ -163,7 +163,7 @@ def test_a_gate_that_stops_does_not_iterate():
 
 def test_a_phase_takes_the_recipes_policy_and_has_no_attempts():
     step, inner = only("verify: {gate: tests}", top="on_failure: inline\n")
-    assert (step.on_failure, step.retry) == ("inline", Retry(attempts=1))
+    assert (step.on_failure, step.retry) == ("inline", RetryPolicy(attempts=1))
     assert inner["verify"].on_failure == "skip"
 
 

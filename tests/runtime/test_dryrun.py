@@ -18,7 +18,7 @@ from fanfold.kernel.plan import (
     Plan,
     Ref,
     Repeat,
-    Retry,
+    RetryPolicy,
     Step,
     WorkflowAction,
 )
@@ -26,7 +26,7 @@ from fanfold.recipe.types.agent import AgentBody
 from fanfold.recipe.types.approval import ApprovalBody
 from fanfold.recipe.types.command import CommandBody
 from fanfold.runtime.forecast.dryrun import dry_run
-from fanfold.runtime.views.forecasts import Conflict, DryRun
+from fanfold.runtime.views.forecasts import DryRun, ForeseenConflict
 
 
 def agent(id: str, *deps: str, **more: Any) -> Step:
@@ -260,7 +260,7 @@ def test_an_item_that_leads_out_of_the_workspace_would_fail():
 def test_all_conflicts_are_counted_and_a_thousand_listed():
     result = predict(*(agent(f"s{i}", write_set=("x",)) for i in range(60)))
     assert (len(result.conflicts), result.conflicts_total) == (1_000, 60 * 59 // 2)
-    assert result.conflicts[0] == Conflict("s0", "s1", "x")
+    assert result.conflicts[0] == ForeseenConflict("s0", "s1", "x")
 
 
 def test_an_older_step_that_waits_is_not_overtaken_for_ever():
@@ -281,8 +281,8 @@ def test_an_older_step_that_waits_is_not_overtaken_for_ever():
     ("step", "low", "high"),
     [
         (agent("a"), 1, 2),
-        (agent("a", retry=Retry(attempts=1)), 1, 1),
-        (agent("a", retry=Retry(attempts=5)), 1, 5),
+        (agent("a", retry=RetryPolicy(attempts=1)), 1, 1),
+        (agent("a", retry=RetryPolicy(attempts=5)), 1, 5),
         (agent("a", when="steps.x.output"), 0, 2),
         (agent("a", cache=True), 0, 2),
         (agent("a", for_each="[1, 2, 3]"), 3, 6),

@@ -20,7 +20,15 @@ from fanfold.recipe.types.table import STEPS
 from fanfold.runtime.operations.runs.options import Options
 from fanfold.runtime.steps.registry import STEP_TYPES, label_of, register
 from fanfold.runtime.steps.rendering import text_of
-from fanfold.runtime.steps.step_type import LeafType, Outcome, Preparation, Question, Reply, Settled, Timer
+from fanfold.runtime.steps.step_type import (
+    LeafType,
+    Outcome,
+    Preparation,
+    Question,
+    Settled,
+    StepReply,
+    Timer,
+)
 from fanfold.runtime.views.result import Result
 from fanfold.text.tables.shapes import Key
 from tests.runtime.running import client, run
@@ -106,7 +114,7 @@ class QuizSteps(LeafType[QuizBody, Question]):
         del step
         return Question(said.quiz)
 
-    def answer(self, node: Node, said: QuizBody, reply: Reply) -> Outcome:
+    def answer(self, node: Node, said: QuizBody, reply: StepReply) -> Outcome:
         del said
         if not reply.comment:
             raise AuthorError("quiz.silent", f"{node.path} wants to hear something")

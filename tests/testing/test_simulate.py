@@ -21,8 +21,8 @@ from fanfold.recipe.types.agent import AgentBody
 from fanfold.testing.checks import InvariantError, check_acknowledged
 from fanfold.testing.schedule import create_run, live, run_schedule
 from fanfold.testing.simulate import main, simulate
-from fanfold.testing.store import StaleEpochError, Store
-from fanfold.testing.world import World
+from fanfold.testing.store import SimulatedStore, StaleEpochError
+from fanfold.testing.world import SimulatedWorld
 from tests.testing.planted import plant
 
 DIGESTS = """
@@ -85,7 +85,7 @@ def run_of_nothing() -> Run:
 
 
 def test_a_crash_keeps_what_was_acknowledged_and_cuts_the_rest():
-    store, run = Store(), run_of_nothing()
+    store, run = SimulatedStore(), run_of_nothing()
     epoch = store.take_lease()
     store.append(started(), run, "r0", epoch)
     store.commit()
@@ -97,7 +97,7 @@ def test_a_crash_keeps_what_was_acknowledged_and_cuts_the_rest():
 
 
 def test_losing_an_acknowledged_line_is_noticed():
-    store = Store()
+    store = SimulatedStore()
     store.append(started(), run_of_nothing(), "r0", store.take_lease())
     store.commit()
     check_acknowledged(store)
@@ -107,7 +107,7 @@ def test_losing_an_acknowledged_line_is_noticed():
 
 
 def test_an_owner_whose_lease_was_taken_cannot_append():
-    store = Store()
+    store = SimulatedStore()
     stale = store.take_lease()
     store.take_lease()
     with pytest.raises(StaleEpochError):
@@ -116,7 +116,7 @@ def test_an_owner_whose_lease_was_taken_cannot_append():
 
 
 def drive(plan: Plan) -> None:
-    world = World(1)
+    world = SimulatedWorld(1)
     world.plan = plan
     world.faults.calm = True
     live(create_run(world))
@@ -149,7 +149,7 @@ def test_a_value_from_beyond_the_inputs_of_a_child_run_is_noticed(monkeypatch: p
     """An agent in the child got at an output of the parent by some other way."""
     call = Step(id="kid", action=WorkflowAction("child"), depends_on=("a",))
     child = Plan(name="child", steps=(reading("b", "inputs.topic"), reading("c", "steps.b.output", "b")))
-    world = World(1)
+    world = SimulatedWorld(1)
     world.plan = Plan(name="p", steps=(reading("a", "inputs.topic"), call), workflows={"child": child})
     world.faults.calm = True
     owner = create_run(world)

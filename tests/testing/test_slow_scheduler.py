@@ -8,12 +8,12 @@ from msgspec.structs import replace
 from fanfold.kernel.commands import Command, Pause, Start
 from fanfold.kernel.events import Data, Event
 from fanfold.kernel.nodes import LEAF
-from fanfold.kernel.plan import GroupAction, Limits, Plan, Retry, Step
+from fanfold.kernel.plan import GroupAction, Limits, Plan, RetryPolicy, Step
 from fanfold.recipe.types.approval import ApprovalBody
 from fanfold.recipe.types.body import find_body
 from fanfold.testing.owner import Owner
 from fanfold.testing.schedule import create_run, live
-from fanfold.testing.world import World
+from fanfold.testing.world import SimulatedWorld
 from tests.testing.planted import plant
 from tests.testing.slow_scheduler import Address, SlowScheduler
 from tests.testing.test_planted import LEFT_TO_THE_SLOW_SCHEDULER
@@ -35,7 +35,9 @@ def step_without_trouble(step: Step) -> Step:
         action = replace(asked, default=None).action()
     when = "true" if step.when == "error" else step.when
     items = "items:2" if step.for_each == "error" else step.for_each
-    return replace(step, action=action, timeout_ms=None, retry=Retry(attempts=1), when=when, for_each=items)
+    return replace(
+        step, action=action, timeout_ms=None, retry=RetryPolicy(attempts=1), when=when, for_each=items
+    )
 
 
 class Compared(Owner):
@@ -69,7 +71,7 @@ class Compared(Owner):
 
 def compare(seed: int) -> int:
     """Drive one random plan with both schedulers; the number of waves they agreed on."""
-    world = World(seed)
+    world = SimulatedWorld(seed)
     world.plan = without_trouble(world.plan)
     world.additions = tuple(step_without_trouble(step) for step in world.additions)
     world.settings = replace(world.settings, timeout_ms=None, budget_tokens=None, budget_micro_usd=None)

@@ -31,7 +31,7 @@ from fanfold.kernel.paths import overlaps
 from fanfold.kernel.plan import MAX_NESTING_DEPTH, GroupAction
 
 
-class Violation(Struct, frozen=True):
+class InvariantViolation(Struct, frozen=True):
     number: int
     message: str
 
@@ -42,27 +42,27 @@ class Auditor:
     def __init__(self) -> None:
         self.books = Books()
 
-    def observe(self, envelope: Envelope, event: Event, state: State) -> list[Violation]:
+    def observe(self, envelope: Envelope, event: Event, state: State) -> list[InvariantViolation]:
         """Every violation that this event, already folded into `state`, shows."""
         books = self.books
-        found = [Violation(1, message) for message in _check_sequence(books, envelope)]
-        found += [Violation(11, message) for message in _check_epoch(books, envelope)]
+        found = [InvariantViolation(1, message) for message in _check_sequence(books, envelope)]
+        found += [InvariantViolation(11, message) for message in _check_epoch(books, envelope)]
         data = event.data
         if isinstance(data, Evidence):
             return found
         books.last = None
         if isinstance(data, WorkflowEvent):
-            found += [Violation(n, m) for n, m in books.note_run(state.runs[event.run], data)]
+            found += [InvariantViolation(n, m) for n, m in books.note_run(state.runs[event.run], data)]
         else:
             books.last = state.runs[event.run].nodes[data.step]
-            found += [Violation(n, m) for n, m in books.note_step(event.run, books.last, data)]
+            found += [InvariantViolation(n, m) for n, m in books.note_step(event.run, books.last, data)]
         for number, check in CHECKS.items():
-            found += [Violation(number, message) for message in check(books, event, state)]
+            found += [InvariantViolation(number, message) for message in check(books, event, state)]
         return found
 
-    def close(self, state: State) -> list[Violation]:
+    def close(self, state: State) -> list[InvariantViolation]:
         """What must hold when the root run has ended."""
-        return [Violation(number, message) for number, message in _check_end(self.books, state)]
+        return [InvariantViolation(number, message) for number, message in _check_end(self.books, state)]
 
 
 # 1 and 11: the shape of the log

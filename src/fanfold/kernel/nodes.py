@@ -2,8 +2,8 @@
 
 Rules
 * Only the fold (`state.evolve` and what it calls) writes here. Everything is derived from events.
-* A `Node` is one instance of a step. Leaves do work; composites (`Scope`, `Map`, `Loop`, `Call`) exist
-  for their children and end when these have ended.
+* A `Node` is one instance of a step. Leaves do work; composites (`Scope`, `Map`, `Loop`, `WorkflowCall`)
+  exist for their children and end when these have ended.
 * Cost: whatever happens touches a node, its dependents and its parent, never the whole tree. Queues
   are heaps with stale entries that are dropped when they surface.
 
@@ -12,7 +12,7 @@ Rules
 | `Scope` | the top level of a run, or one instance of a group | one per declared step |
 | `Map` | a step with `for_each` | one per item, `id[0]`, `id[1]` … |
 | `Loop` | a step (or item) with `repeat` | one per iteration, `id#1`, `id#2` …, then `id/fold` |
-| `Call` | a `workflow` step | the `Scope` of its child run |
+| `WorkflowCall` | a `workflow` step | the `Scope` of its child run |
 """
 
 from __future__ import annotations
@@ -161,7 +161,7 @@ class Loop(Composite):
         """Its gate passed: only the fold is left."""
 
 
-class Call(Composite):
+class WorkflowCall(Composite):
     __slots__ = ("child",)
 
     def __init__(self, step: Step, run: Run, parent: Composite | None, path: str, order: Order) -> None:
@@ -179,7 +179,7 @@ class Run:
         "usage_micro_usd", "usage_output", "usage_unpriced",
     )  # fmt: skip
 
-    def __init__(self, run_id: str, plan: Plan, parent: Run | None, call: Call | None) -> None:
+    def __init__(self, run_id: str, plan: Plan, parent: Run | None, call: WorkflowCall | None) -> None:
         self.id = run_id
         self.plan = plan
         self.parent = parent

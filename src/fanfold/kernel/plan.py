@@ -62,7 +62,7 @@ class Fields(Struct, frozen=True, gc=False, tag="fields", tag_field="kind"):
 Output: TypeAlias = Ref | Template | Constant | Fields
 
 
-class Retry(Struct, frozen=True, omit_defaults=True, gc=False):
+class RetryPolicy(Struct, frozen=True, omit_defaults=True, gc=False):
     """`attempts` counts all tries; `on` lists the error classes that are tried again."""
 
     attempts: int = 2
@@ -71,7 +71,7 @@ class Retry(Struct, frozen=True, omit_defaults=True, gc=False):
     on: tuple[str, ...] = ("transport", "rate_limit")
 
 
-USUAL_RETRY = Retry()
+USUAL_RETRY = RetryPolicy()
 
 
 class Repeat(Struct, frozen=True, omit_defaults=True, gc=False):
@@ -172,7 +172,7 @@ class Step(Struct, frozen=True, omit_defaults=True, kw_only=True, gc=False):
     outputs: tuple[str, ...] = ()
     inputs: dict[str, Value] = {}
     timeout_ms: int | None = None
-    retry: Retry = USUAL_RETRY
+    retry: RetryPolicy = USUAL_RETRY
     on_failure: OnFailure = "skip"
     cache: bool = False
 

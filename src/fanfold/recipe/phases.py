@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from fanfold.kernel.plan import GroupAction, Repeat, Retry, Step
+from fanfold.kernel.plan import GroupAction, Repeat, RetryPolicy, Step
 from fanfold.recipe.checks.fields import check_conditions, check_edges
 from fanfold.recipe.checks.unit import Unit
 from fanfold.recipe.drafts.draft import Draft
@@ -36,7 +36,7 @@ MAX_PHASES = 16
 MAX_TASKS_PER_PHASE = 32
 MAX_TASKS = 200
 RESERVED_IDS = frozenset({"review", "verify", "fold"})
-ONCE = Retry(attempts=1)
+ONCE = RetryPolicy(attempts=1)
 LOOP_NAMES = frozenset({"iteration", "feedback", "digest"})
 
 

@@ -241,7 +241,7 @@ class Appender:
         return key
 
 
-class _Place(NamedTuple):
+class _LogPlace(NamedTuple):
     """What all events of a run have in common."""
 
     run_id: str
@@ -256,7 +256,7 @@ def read_tree(db: apsw.Connection, root: str, after: int) -> Iterator[Envelope]:
     key = _key(db, root)
     if key is None:
         return
-    places: dict[int | None, _Place] = {}
+    places: dict[int | None, _LogPlace] = {}
     last, end = row_id(key, after), span(key)[1]
     while True:
         rows = _chunk(db, "id > ? AND id <= ? AND session IS NULL", "id", last, end)
@@ -340,7 +340,7 @@ def _read_session(
     of_run = db.execute(f"{_PLACES} WHERE key = ?", (key if run is None else run,)).fetchone()
     if of_run is None:
         return  # deleted while it was read
-    place = _Place(*of_run[1:])._replace(path=path)
+    place = _LogPlace(*of_run[1:])._replace(path=path)
     while True:
         rows = _chunk(db, "session = ? AND seq > ?", "seq", session, after)
         for row in rows:
@@ -358,7 +358,7 @@ def _chunk(db: apsw.Connection, where: str, order: str, *values: int | str) -> l
     ).fetchall()
 
 
-def _envelope(row: tuple[Any, ...], place: _Place, session: str = "") -> Envelope:
+def _envelope(row: tuple[Any, ...], place: _LogPlace, session: str = "") -> Envelope:
     return Envelope(
         session or place.run_id,
         row[2],
@@ -383,7 +383,7 @@ def _key(db: apsw.Connection, log: str) -> int | None:
 _PLACES = "SELECT key, log, root_run_id, parent_run_id, depth, path FROM logs"
 
 
-def _places(db: apsw.Connection, root: str, key: int) -> dict[int | None, _Place]:
+def _places(db: apsw.Connection, root: str, key: int) -> dict[int | None, _LogPlace]:
     """The runs of a tree by what their events carry in `log`; NULL stands for the tree's own."""
     rows = db.execute(f"{_PLACES} WHERE log = ?1 OR root_run_id = ?1", (root,))
-    return {None if row[0] == key else row[0]: _Place(*row[1:]) for row in rows}
+    return {None if row[0] == key else row[0]: _LogPlace(*row[1:]) for row in rows}

@@ -23,13 +23,13 @@ from fanfold.kernel.nodes import LEAF, Composite, Loop, Node, State
 from fanfold.recipe.types.approval import ApprovalBody
 from fanfold.recipe.types.body import read_body
 from fanfold.testing.values import NOWHERE, fill_sets
-from fanfold.testing.world import World
+from fanfold.testing.world import SimulatedWorld
 
 _EXPRESSION_FAILED = Failure("agent", "expression.failed", "the expression cannot be evaluated")
 _NOT_RENDERED = Failure("agent", "template.unresolved", "the prompt cannot be rendered", retryable=False)
 
 
-def answer(world: World, state: State, command: Command) -> Data:
+def answer(world: SimulatedWorld, state: State, command: Command) -> Data:
     """The one event that answers a command."""
     match command:
         case Evaluate():
@@ -58,7 +58,7 @@ def _node(state: State, command: Evaluate | Queue | Start | Retry | Conclude) ->
     return state.runs[command.run].nodes[command.step]
 
 
-def _evaluate(world: World, state: State, command: Evaluate) -> Data:
+def _evaluate(world: SimulatedWorld, state: State, command: Evaluate) -> Data:
     node = _node(state, command)
     step = node.step
     decided = Decided(step=node.path, what=command.what)
@@ -77,14 +77,14 @@ def _evaluate(world: World, state: State, command: Evaluate) -> Data:
     return _with(decided, value=passed, read_set=reads, write_set=writes)
 
 
-def _decided_items(world: World, decided: Decided, expression: str) -> Data:
+def _decided_items(world: SimulatedWorld, decided: Decided, expression: str) -> Data:
     if expression == "error":
         return _with(decided, error=_EXPRESSION_FAILED)
     count = int(expression.removeprefix("items:"))
     return _with(decided, value=count, items=world.values.put(["items", count], NOWHERE))
 
 
-def _until(world: World, expression: str, iteration: int) -> bool:
+def _until(world: SimulatedWorld, expression: str, iteration: int) -> bool:
     if expression == "coin":
         return world.rng.random() < 0.5
     return expression.startswith("from:") and iteration >= int(expression[5:])
@@ -102,7 +102,7 @@ def _queue(node: Node) -> Data:
     return shape(node.path, word)
 
 
-def _start(world: World, state: State, command: Start) -> Data:
+def _start(world: SimulatedWorld, state: State, command: Start) -> Data:
     node = _node(state, command)
     path, attempt, execution = node.path, command.attempt, command.execution
     if execution == 1 and command.type != "group" and world.faults.hits("unrendered"):
@@ -131,7 +131,7 @@ def _start(world: World, state: State, command: Start) -> Data:
     )  # fmt: skip
 
 
-def _create(world: World, state: State, command: Create) -> Data:
+def _create(world: SimulatedWorld, state: State, command: Create) -> Data:
     call = state.runs[command.parent_run].nodes[command.step]
     inputs = world.values.inputs_of_child(call)
     return Created(workflow=command.workflow, inputs=inputs, parent_run_id=command.parent_run)
@@ -143,7 +143,7 @@ def _retry(state: State, command: Retry) -> Data:
     return shape(command.step, "retrying", node.attempt, node.execution, retry_at=command.retry_at)
 
 
-def _conclude(world: World, state: State, command: Conclude) -> Data:
+def _conclude(world: SimulatedWorld, state: State, command: Conclude) -> Data:
     node = _node(state, command)
     output = None
     if isinstance(node, Composite):
@@ -161,7 +161,7 @@ def _conclude(world: World, state: State, command: Conclude) -> Data:
     )
 
 
-def _finish(world: World, state: State, command: Finish) -> Data:
+def _finish(world: SimulatedWorld, state: State, command: Finish) -> Data:
     run = state.runs[command.run]
     output = world.values.run_output(run, run.plan) if run.scope.entered else None
     return Finished(status=command.status, output=output, error=command.error)

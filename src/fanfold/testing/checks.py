@@ -30,11 +30,11 @@ from fanfold.kernel.events import (
 )
 from fanfold.kernel.explain import explain
 from fanfold.kernel.fingerprint import fingerprint
-from fanfold.kernel.invariants import Violation, conflict
+from fanfold.kernel.invariants import InvariantViolation, conflict
 from fanfold.kernel.lifecycle import COMPLETED, EVENT_WORDS, FAILED, PARTIAL, SKIPPED, TERMINAL, UNSUCCESSFUL
 from fanfold.kernel.nodes import LEAF, Map, Node, Run, State
 from fanfold.kernel.state import create_state, evolve
-from fanfold.testing.store import Store
+from fanfold.testing.store import SimulatedStore
 
 
 class InvariantError(Exception):
@@ -42,16 +42,16 @@ class InvariantError(Exception):
 
     def __init__(self, number: int, message: str) -> None:
         super().__init__(f"invariant {number}: {message}")
-        self.violation = Violation(number, message)
+        self.violation = InvariantViolation(number, message)
 
 
-def check_acknowledged(store: Store) -> None:
+def check_acknowledged(store: SimulatedStore) -> None:
     if not store.kept_its_word():
         raise InvariantError(2, "an acknowledged event is gone after a crash")
 
 
 def check_replay(
-    store: Store, answered: Sequence[Command | None], sampled: dict[int, str], final: State
+    store: SimulatedStore, answered: Sequence[Command | None], sampled: dict[int, str], final: State
 ) -> None:
     """Fold the stored lines from scratch and compare with what happened live (3 and 17)."""
     events = [event for _, event in store.read()]

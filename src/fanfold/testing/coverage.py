@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from fanfold.kernel.nodes import Call, Loop, Map, Node, Scope, State
+from fanfold.kernel.nodes import Loop, Map, Node, Scope, State, WorkflowCall
 from fanfold.kernel.plan import MAX_NESTING_DEPTH, GroupAction, Plan
 from fanfold.testing.faults import FAILURES
 
@@ -78,7 +78,7 @@ def _count_node(node: Node, reached: Counter[str]) -> None:
 def _count_end(node: Node, reached: Counter[str]) -> None:
     step, status = node.step, node.status
     if status == "timed_out":
-        kind = "call" if isinstance(node, Call) else step.type
+        kind = "call" if isinstance(node, WorkflowCall) else step.type
         reached[f"{kind if kind in ('call', 'group', 'approval') else 'step'} timeout"] += 1
     if status in ("failed", "timed_out"):
         reached[f"on_failure {step.on_failure}"] += 1

@@ -32,7 +32,7 @@ from fanfold.testing.checks import InvariantError
 from fanfold.testing.owner import Owner
 from fanfold.testing.people import ask, go_on
 from fanfold.testing.values import NOWHERE
-from fanfold.testing.world import Execution
+from fanfold.testing.world import SimulatedExecution
 
 ENDS: dict[str, tuple[tuple[str, ...], tuple[int, ...]]] = {
     "cancelled": (("cancelled", "completed", "failed", "interrupted"), (80, 8, 6, 6)),
@@ -68,7 +68,7 @@ def next_report(owner: Owner) -> bool:
     return state.plan.open and go_on(owner)
 
 
-def _next_execution(owner: Owner) -> Execution | None:
+def _next_execution(owner: Owner) -> SimulatedExecution | None:
     reporting = [execution for execution in owner.running if execution.due is not None]
     if not reporting:
         return None
@@ -80,7 +80,7 @@ def _next_execution(owner: Owner) -> Execution | None:
 # Results
 
 
-def _report(owner: Owner, execution: Execution) -> None:
+def _report(owner: Owner, execution: SimulatedExecution) -> None:
     """The execution ends; its report is late if the run no longer waits for it."""
     world = owner.world
     owner.running.remove(execution)
@@ -100,7 +100,7 @@ def deliver(owner: Owner, run: str, data: StepEvent | SubagentEvent) -> None:
     owner.record(run, marked)
 
 
-def _answer_of_person(owner: Owner, execution: Execution) -> StepEvent:
+def _answer_of_person(owner: Owner, execution: SimulatedExecution) -> StepEvent:
     world = owner.world
     action = read_body(ApprovalBody, owner.state.runs[execution.run].nodes[execution.step].step)
     if not action.choices and world.faults.hits("rejection"):
@@ -113,7 +113,7 @@ def _answer_of_person(owner: Owner, execution: Execution) -> StepEvent:
     return StepEvent(execution.step, "completed", 1, 1, output)
 
 
-def _result(owner: Owner, execution: Execution) -> StepEvent | SubagentEvent:
+def _result(owner: Owner, execution: SimulatedExecution) -> StepEvent | SubagentEvent:
     word = _outcome(owner, execution)
     if word == "interrupted":
         return StepEvent(execution.step, word, execution.attempt, execution.execution)
@@ -134,7 +134,7 @@ def _result(owner: Owner, execution: Execution) -> StepEvent | SubagentEvent:
     )
 
 
-def _outcome(owner: Owner, execution: Execution) -> str:
+def _outcome(owner: Owner, execution: SimulatedExecution) -> str:
     faults, rng = owner.world.faults, owner.world.rng
     if execution.stop:
         if faults.calm:
@@ -150,7 +150,7 @@ def _outcome(owner: Owner, execution: Execution) -> str:
     return "completed"
 
 
-def _failure(owner: Owner, execution: Execution) -> Failure:
+def _failure(owner: Owner, execution: SimulatedExecution) -> Failure:
     rng = owner.world.rng
     kind = rng.choice(owner.world.faults.kinds)
     owner.world.reached[f"failure {kind}"] += 1
@@ -199,7 +199,7 @@ def _report_orphan(owner: Owner) -> None:
     report_late(owner, world.orphans.pop(world.rng.randrange(len(world.orphans))))
 
 
-def report_late(owner: Owner, orphan: Execution) -> None:
+def report_late(owner: Owner, orphan: SimulatedExecution) -> None:
     """An execution that was given up delivers its result after all; it must not be applied."""
     late = owner.state.late
     deliver(owner, orphan.run, _result(owner, orphan))

@@ -17,7 +17,7 @@ from fanfold.kernel.nodes import State
 from fanfold.kernel.state import evolve
 from fanfold.testing.answers import answer
 from fanfold.testing.checks import InvariantError, check_explained
-from fanfold.testing.world import Execution, World, transition
+from fanfold.testing.world import SimulatedExecution, SimulatedWorld, transition
 
 FOREVER_MS = 600_000
 """How long a hanging attempt takes: longer than any timeout of a plan."""
@@ -28,11 +28,11 @@ class Crash(BaseException):
 
 
 class Owner:
-    def __init__(self, world: World, state: State, epoch: int) -> None:
+    def __init__(self, world: SimulatedWorld, state: State, epoch: int) -> None:
         self.world = world
         self.state = state
         self.epoch = epoch
-        self.running: list[Execution] = []
+        self.running: list[SimulatedExecution] = []
         self.effects: list[tuple[Command, Data]] = []
         """Announced in the log, not yet begun."""
 
@@ -121,14 +121,16 @@ class Owner:
             due = world.now + FOREVER_MS
         seen = world.values.see(node)
         self.running.append(
-            Execution(command.run, command.step, command.type, command.attempt, command.execution, due, seen)
+            SimulatedExecution(
+                command.run, command.step, command.type, command.attempt, command.execution, due, seen
+            )
         )
 
     def ask(self, run: str, step: str) -> None:
         """Put an approval before a person."""
         world = self.world
         due = None if world.faults.hits("nobody answers") else world.now + world.rng.choice((5, 50, 500))
-        self.running.append(Execution(run, step, "approval", 1, 1, due, []))
+        self.running.append(SimulatedExecution(run, step, "approval", 1, 1, due, []))
 
     def _ask_to_stop(self, command: Stop) -> None:
         world = self.world

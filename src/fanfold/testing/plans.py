@@ -39,7 +39,7 @@ from fanfold.kernel.plan import (
     Plan,
     Ref,
     Repeat,
-    Retry,
+    RetryPolicy,
     Step,
     Template,
     Traits,
@@ -289,13 +289,13 @@ class _Maker:
             return rng.choice((100, 2_000)) if rng.random() < 0.5 else None
         return rng.choice((20, 80, 400)) if rng.random() < 0.15 else None
 
-    def _retry(self) -> Retry:
+    def _retry(self) -> RetryPolicy:
         rng = self.rng
         kinds = ("timeout", "transport", "rate_limit", "invalid_output", "agent")
         if rng.random() < 0.5:
-            return Retry(rng.choice((2, 3)), backoff_ms=50)
+            return RetryPolicy(rng.choice((2, 3)), backoff_ms=50)
         on = tuple(kind for kind in kinds if rng.random() < 0.7)
-        return Retry(rng.randint(1, 4), rng.choice((0, 10, 300)), rng.choice((10, 1_000)), on)
+        return RetryPolicy(rng.randint(1, 4), rng.choice((0, 10, 300)), rng.choice((10, 1_000)), on)
 
     def _with_sets(self, step: Step, in_map: bool) -> Step:
         """Posture, sets and workspace of a step that touches files."""

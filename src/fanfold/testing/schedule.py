@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from fanfold.errors import BugError
 from fanfold.kernel.events import CancelRequested, Created, Event, Forked, Resumed, Started, Woke
-from fanfold.kernel.invariants import Violation
+from fanfold.kernel.invariants import InvariantViolation
 from fanfold.kernel.lifecycle import PENDING, RUN_TERMINAL, RUNNING, WAITING
 from fanfold.kernel.nodes import Run, State
 from fanfold.kernel.state import create_state, evolve
@@ -21,13 +21,13 @@ from fanfold.testing.coverage import count_constructs
 from fanfold.testing.outside import next_report, report_late
 from fanfold.testing.owner import Crash, Owner
 from fanfold.testing.store import StaleEpochError
-from fanfold.testing.world import ROOT, World
+from fanfold.testing.world import ROOT, SimulatedWorld
 
 PATIENCE_S = 10.0
 """Processor time one schedule may take; the longest take a tenth of a second."""
 
 
-class Outcome(Struct):
+class SimulatedOutcome(Struct):
     """What became of a schedule."""
 
     seed: int
@@ -36,17 +36,17 @@ class Outcome(Struct):
     crashes: int
     digest: str
     reached: Counter[str]
-    violation: Violation | None = None
+    violation: InvariantViolation | None = None
     tail: list[str] = []
 
 
-def run_schedule(seed: int, tail: int = 12) -> Outcome:
+def run_schedule(seed: int, tail: int = 12) -> SimulatedOutcome:
     """Drive one seed to its end; never raises for a defect of the kernel, but reports it.
 
     The outcome holds the last `tail` lines of the log, so that a violation can be read.
     """
-    world = World(seed)
-    violation: Violation | None = None
+    world = SimulatedWorld(seed)
+    violation: InvariantViolation | None = None
     status = "broken"
     try:
         with _patience():
@@ -54,11 +54,11 @@ def run_schedule(seed: int, tail: int = 12) -> Outcome:
     except InvariantError as error:
         violation = error.violation
     except BugError as error:
-        violation = Violation(0, f"the kernel refused its own host: {error.code}: {error.message}")
+        violation = InvariantViolation(0, f"the kernel refused its own host: {error.code}: {error.message}")
     except (AssertionError, AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
-        violation = Violation(0, f"{type(error).__name__}: {error}")
+        violation = InvariantViolation(0, f"{type(error).__name__}: {error}")
     store = world.store
-    return Outcome(
+    return SimulatedOutcome(
         seed, status, world.events, world.faults.crashes, store.digest(), world.reached, violation,
         [line.decode() for line in store.lines[-tail:]],
     )  # fmt: skip
@@ -83,7 +83,7 @@ def _patience() -> Iterator[None]:
         signal.signal(signal.SIGVTALRM, before)
 
 
-def _drive(world: World) -> str:
+def _drive(world: SimulatedWorld) -> str:
     owner = create_run(world)
     while True:
         try:
@@ -94,7 +94,7 @@ def _drive(world: World) -> str:
     return _finish(world, owner)
 
 
-def create_run(world: World, shape: type[Owner] = Owner) -> Owner:
+def create_run(world: SimulatedWorld, shape: type[Owner] = Owner) -> Owner:
     """Take the lease and record the first event."""
     epoch = world.store.take_lease()
     inputs = world.values.put({"topic": "t"}, frozenset())
@@ -127,7 +127,7 @@ def live(owner: Owner) -> None:
             return
 
 
-def _take_over(world: World, dead: Owner) -> Owner:
+def _take_over(world: SimulatedWorld, dead: Owner) -> Owner:
     """Another process finds what the dead owner left behind."""
     rng, store, faults = world.rng, world.store, world.faults
     pending = len(store.lines) - store.acknowledged
@@ -149,7 +149,7 @@ def _take_over(world: World, dead: Owner) -> Owner:
     return owner
 
 
-def _append_stale(world: World, dead: Owner) -> None:
+def _append_stale(world: SimulatedWorld, dead: Owner) -> None:
     """The old owner was only slow: whatever it still writes must be refused (invariant 11)."""
     event = Event(ROOT, world.now, Woke())
     try:
@@ -159,7 +159,7 @@ def _append_stale(world: World, dead: Owner) -> None:
     raise InvariantError(11, "the store took an append of an owner whose lease was taken over")
 
 
-def _read_again(world: World) -> State:
+def _read_again(world: SimulatedWorld) -> State:
     """Fold the log as found, with every check on the way."""
     stored = world.store.read()
     state = create_state(stored[0][1])
@@ -171,7 +171,7 @@ def _read_again(world: World) -> State:
     return state
 
 
-def _finish(world: World, owner: Owner) -> str:
+def _finish(world: SimulatedWorld, owner: Owner) -> str:
     """After the end: late results change nothing, and the stored log tells the same story again."""
     state, status = owner.state, owner.state.root.status
     world.faults.calm = True

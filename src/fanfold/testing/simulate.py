@@ -22,7 +22,7 @@ from msgspec import Struct, field
 from fanfold.kernel.lifecycle import RUN_TRANSITIONS, STEP_TRANSITIONS
 from fanfold.testing.coverage import CONSTRUCTS, SITUATIONS
 from fanfold.testing.faults import FAULTS
-from fanfold.testing.schedule import Outcome, run_schedule
+from fanfold.testing.schedule import SimulatedOutcome, run_schedule
 
 CHUNK = 50
 
@@ -34,7 +34,7 @@ class Tally(Struct):
     events: int = 0
     crashes: int = 0
     reached: Counter[str] = field(default_factory=Counter)
-    broken: list[Outcome] = field(default_factory=list)
+    broken: list[SimulatedOutcome] = field(default_factory=list)
 
     def add(self, other: Tally) -> None:
         self.schedules += other.schedules
@@ -92,7 +92,7 @@ def simulate(seed: int, count: int, jobs: int, *, say: bool = False) -> Tally:
     return total
 
 
-def _report_broken(outcome: Outcome) -> None:
+def _report_broken(outcome: SimulatedOutcome) -> None:
     assert outcome.violation is not None
     number, message = outcome.violation.number, outcome.violation.message
     print(f"seed {outcome.seed}: " + (f"invariant {number}: {message}" if number else message))

@@ -19,7 +19,7 @@ class StaleEpochError(Exception):
     """An append by an owner whose lease was taken over."""
 
 
-class Store:
+class SimulatedStore:
     """The log of one run tree."""
 
     def __init__(self) -> None:

@@ -20,7 +20,7 @@ import msgspec
 
 from fanfold.kernel.events import Created, Event, Finished, StepEvent, SubagentEvent
 from fanfold.kernel.lifecycle import EVENT_WORDS, TERMINAL
-from fanfold.kernel.nodes import MAP, SCOPE, Call, Composite, Loop, Node, Run, Scope, State
+from fanfold.kernel.nodes import MAP, SCOPE, Composite, Loop, Node, Run, Scope, State, WorkflowCall
 from fanfold.kernel.plan import Fields, GroupAction, Output, Plan, Ref, Template, Value
 from fanfold.recipe.types.agent import AgentBody
 from fanfold.recipe.types.body import find_body
@@ -32,7 +32,7 @@ NOWHERE: Origin = frozenset()
 _HOLE = re.compile(r"\{\{([^}]+)\}\}")
 
 
-class Values:
+class SimulatedValues:
     """The blob store of one run tree, and what the log says has ended."""
 
     def __init__(self) -> None:
@@ -147,7 +147,7 @@ class Values:
     def folded(self, node: Node) -> str | None:
         """The output of a composite, folded from its children."""
         keys: list[str | None]
-        if isinstance(node, Call):
+        if isinstance(node, WorkflowCall):
             return None if node.child is None else self.ended.get((node.child.id, ""))
         if isinstance(node, Loop):
             return self._output(node.run, node.children[-1].path, node) if node.children else None

@@ -24,13 +24,13 @@ from fanfold.kernel.plan import Step
 from fanfold.testing.checks import InvariantError, Watch
 from fanfold.testing.faults import Faults
 from fanfold.testing.plans import random_additions, random_plan, random_settings
-from fanfold.testing.store import Store
-from fanfold.testing.values import Values
+from fanfold.testing.store import SimulatedStore
+from fanfold.testing.values import SimulatedValues
 
 ROOT = "r0"
 
 
-class Execution:
+class SimulatedExecution:
     """One execution of one attempt that is really under way, or a person who was asked."""
 
     __slots__ = ("attempt", "due", "execution", "run", "seen", "step", "stop", "type")
@@ -49,7 +49,7 @@ class Execution:
         self.stop = ""
 
 
-class World:
+class SimulatedWorld:
     """One seed's world."""
 
     def __init__(self, seed: int) -> None:
@@ -64,8 +64,8 @@ class World:
             self.plan = random_plan(self.rng)
         self.settings = random_settings(self.rng, self.plan)
         self.faults = Faults(self.rng, self.reached)
-        self.store = Store()
-        self.values = Values()
+        self.store = SimulatedStore()
+        self.values = SimulatedValues()
         self.watch = Watch()
         self.auditor = Auditor()
         self.now = 1_000_000
@@ -73,7 +73,7 @@ class World:
         """For each line, the command it answered."""
         self.sampled: dict[int, str] = {}
         """Fingerprints taken live, by line."""
-        self.orphans: list[Execution] = []
+        self.orphans: list[SimulatedExecution] = []
         """Executions whose owner died, or that were answered for already; they may still report."""
         self.events = 0
         self.calm_events = 0

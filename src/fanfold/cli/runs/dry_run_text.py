@@ -9,7 +9,7 @@ from fanfold.kernel.nodes import Node
 from fanfold.kernel.paths import overlaps
 from fanfold.kernel.plan import Plan
 from fanfold.runtime.forecast.conflicts import is_shared_writer
-from fanfold.runtime.views.forecasts import Conflict, DryRun
+from fanfold.runtime.views.forecasts import DryRun, ForeseenConflict
 from fanfold.runtime.views.graph.drawing import label, shown
 
 MAX_STEPS_PER_WAVE = 12
@@ -74,7 +74,7 @@ def _conflicts(result: DryRun, steps: Mapping[str, Node], colour: bool) -> Itera
         yield f"  … and {result.conflicts_total - MAX_CONFLICTS:,} more\n"
 
 
-def _explain(conflict: Conflict, steps: Mapping[str, Node]) -> str:
+def _explain(conflict: ForeseenConflict, steps: Mapping[str, Node]) -> str:
     a, b = steps[conflict.a], steps[conflict.b]
     on = plain(conflict.on)
     if overlaps(a.write_set, b.write_set):

@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from fanfold.cli.terminal.output import one_line
 from fanfold.kernel.lifecycle import COMPLETED, PENDING, READY, RUNNING, SKIPPED, TERMINAL, WAITING
-from fanfold.kernel.nodes import LEAF, MAP, Call, Composite, Node, Run
+from fanfold.kernel.nodes import LEAF, MAP, Composite, Node, Run, WorkflowCall
 from fanfold.runtime.hosting.run_tree import RunTree
 from fanfold.runtime.steps.registry import label_of
 from fanfold.runtime.views.transitions import duration
@@ -110,7 +110,7 @@ class _Walk:
     def _inside(self, node: Node) -> Sequence[Node]:
         if not isinstance(node, Composite):
             return ()
-        if isinstance(node, Call):
+        if isinstance(node, WorkflowCall):
             return node.child.scope.children if node.child is not None else ()
         return node.children
 
@@ -122,7 +122,7 @@ class _Walk:
         )
 
     def _who(self, node: Node) -> str:
-        if isinstance(node, Call):
+        if isinstance(node, WorkflowCall):
             child = node.child
             return f"{child.plan.name}@{child.plan.version}" if child is not None else "workflow"
         if node.kind != LEAF:
@@ -153,7 +153,7 @@ class _Walk:
         first_hand = not isinstance(node, Composite) or node.failed_child is None
         if node.error is not None and first_hand and node.status in TERMINAL - {COMPLETED, SKIPPED}:
             parts.append(one_line(node.error.message or node.error.code, MAX_NOTE_CHARS))
-        if isinstance(node, Call) and node.child is not None:
+        if isinstance(node, WorkflowCall) and node.child is not None:
             parts.append(f"run {node.child.id}")
         return " · ".join(parts)
 

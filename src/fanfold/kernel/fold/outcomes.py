@@ -12,7 +12,7 @@ from __future__ import annotations
 from fanfold.kernel.commands import Conclude, Finish
 from fanfold.kernel.events import Failure
 from fanfold.kernel.lifecycle import CANCELLED, COMPLETED, FAILED, PARTIAL, SKIPPED, TIMED_OUT
-from fanfold.kernel.nodes import Call, Composite, Node, Run, State
+from fanfold.kernel.nodes import Composite, Node, Run, State, WorkflowCall
 
 
 def wind_up(state: State, node: Composite) -> None:
@@ -66,7 +66,7 @@ def _run_outcome(run: Run) -> tuple[str, Failure | None]:
     return (PARTIAL if run.completed else FAILED), error
 
 
-def call_outcome(call: Call, child: Run) -> tuple[str, Failure | None]:
+def call_outcome(call: WorkflowCall, child: Run) -> tuple[str, Failure | None]:
     """What the end of a child run means for the step that called it."""
     if call.stopping == TIMED_OUT:
         return TIMED_OUT, _stop_failure(call)

@@ -37,7 +37,6 @@ from fanfold.kernel.nodes import (
     LOOP,
     MAP,
     SCOPE,
-    Call,
     Composite,
     Loop,
     Map,
@@ -47,6 +46,7 @@ from fanfold.kernel.nodes import (
     Run,
     Scope,
     State,
+    WorkflowCall,
 )
 from fanfold.kernel.plan import (
     MAX_NESTING_DEPTH,
@@ -78,7 +78,7 @@ def create(state: State, step: Step, parent: Composite, path: str, order: Order,
         if action is GroupAction:
             node = Scope(step, run, parent, path, order)
         elif action is WorkflowAction:
-            node = Call(step, run, parent, path, order)
+            node = WorkflowCall(step, run, parent, path, order)
         else:
             node = Node(step, run, parent, path, order)
     run.nodes[path] = node
@@ -224,7 +224,7 @@ def open_step(state: State, node: Node) -> None:
         node.status = RUNNING
         node.entered = True
         next_iteration(state, node)
-    elif isinstance(node, Call):
+    elif isinstance(node, WorkflowCall):
         action = node.step.action
         assert isinstance(action, WorkflowAction)
         if node.run.depth >= MAX_NESTING_DEPTH:

@@ -33,7 +33,7 @@ from fanfold.kernel.lifecycle import (
     TIMED_OUT,
     WAITING,
 )
-from fanfold.kernel.nodes import Call, Composite, Node, Run, Scope, State
+from fanfold.kernel.nodes import Composite, Node, Run, Scope, State, WorkflowCall
 from fanfold.kernel.plan import GroupAction, WorkflowAction
 
 Report: TypeAlias = StepEvent | SubagentEvent
@@ -73,7 +73,7 @@ def _started(state: State, node: Node, data: Report) -> None:
         _arm_scope(state, node)
         redeem(state, node)
         enter_scope(state, node, action.steps)
-    elif isinstance(node, Call):
+    elif isinstance(node, WorkflowCall):
         assert isinstance(data, StepEvent)
         _open_child(state, node, data.child_run_id)
     else:
@@ -83,7 +83,7 @@ def _started(state: State, node: Node, data: Report) -> None:
             _arm(state, node, "deadline", node.step.timeout_ms)
 
 
-def _open_child(state: State, node: Call, run_id: str) -> None:
+def _open_child(state: State, node: WorkflowCall, run_id: str) -> None:
     action = node.step.action
     assert isinstance(action, WorkflowAction)
     if not run_id or run_id in state.runs:

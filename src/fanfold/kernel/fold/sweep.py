@@ -10,7 +10,7 @@ from fanfold.kernel.commands import Command, Evaluate, Queue, Retry, Start, Stop
 from fanfold.kernel.fold.admission import unchoose
 from fanfold.kernel.fold.outcomes import conclude, wind_up
 from fanfold.kernel.lifecycle import CANCELLED, READY, RUNNING, TERMINAL
-from fanfold.kernel.nodes import CALL, Call, Composite, Node, Run, State
+from fanfold.kernel.nodes import CALL, Composite, Node, Run, State, WorkflowCall
 
 
 def end_run(state: State, run: Run, why: str) -> None:
@@ -34,7 +34,7 @@ def sweep(state: State, top: Node, reason: str) -> None:
         if isinstance(node, Composite):
             node.stopping = node.stopping or (reason if node is top else CANCELLED)
             composites.append(node)
-            if isinstance(node, Call) and node.child is not None and not node.child.ending:
+            if isinstance(node, WorkflowCall) and node.child is not None and not node.child.ending:
                 node.child.ending = CANCELLED
             stack.extend(reversed(node.children))
         else:

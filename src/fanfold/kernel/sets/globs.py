@@ -50,7 +50,7 @@ class GlobError(ValueError):
         self.message = message
 
 
-class _Place(IntEnum):
+class _GlobPlace(IntEnum):
     """What has been written of the current segment; decides what may follow."""
 
     START = 0  # nothing yet, and nothing before it that a path must have
@@ -63,9 +63,17 @@ class _Place(IntEnum):
     TEXT = 7
 
 
-_AFTER_DOT = {_Place.START: _Place.DOT, _Place.SLASH: _Place.DOT, _Place.DOT: _Place.DOTS}
-_AFTER_STAR = {_Place.START: _Place.STARS, _Place.SLASH: _Place.STARS, _Place.STARS: _Place.STARS}
-_Ends: TypeAlias = dict[_Place, tuple[int, int]]
+_AFTER_DOT = {
+    _GlobPlace.START: _GlobPlace.DOT,
+    _GlobPlace.SLASH: _GlobPlace.DOT,
+    _GlobPlace.DOT: _GlobPlace.DOTS,
+}
+_AFTER_STAR = {
+    _GlobPlace.START: _GlobPlace.STARS,
+    _GlobPlace.SLASH: _GlobPlace.STARS,
+    _GlobPlace.STARS: _GlobPlace.STARS,
+}
+_Ends: TypeAlias = dict[_GlobPlace, tuple[int, int]]
 """Where the expansions read so far have arrived: place -> (state, offset to report an error at)."""
 
 
@@ -84,15 +92,15 @@ class _Compiler:
         self.loop: list[bool] = []
         self.down: list[bool] = []
         self.jumps: dict[int, list[int]] = {}
-        self.ends: _Ends = {_Place.START: (self.new_state(), 0)}
+        self.ends: _Ends = {_GlobPlace.START: (self.new_state(), 0)}
 
     def compile(self) -> Automaton:
         self.read_sequence(0)
         self.at = len(self.pattern)
-        if _Place.LEAD in self.ends:  # `**` alone still needs a path to match: it is `**/*`
-            state = self.open_state([self.ends.pop(_Place.LEAD)[0]])
+        if _GlobPlace.LEAD in self.ends:  # `**` alone still needs a path to match: it is `**/*`
+            state = self.open_state([self.ends.pop(_GlobPlace.LEAD)[0]])
             self.loop[state] = True
-            self.ends[_Place.STARS] = (self.open_state([state, *self.states_at(_Place.STARS)]), 0)
+            self.ends[_GlobPlace.STARS] = (self.open_state([state, *self.states_at(_GlobPlace.STARS)]), 0)
         self.read_slash()
         ((accept, _),) = self.ends.values()
         return Automaton(self.up, self.loop, self.down, self.jumps, accept)
@@ -111,22 +119,22 @@ class _Compiler:
             return states[0]
         return self.new_state(*states)
 
-    def states_at(self, *places: _Place) -> list[int]:
+    def states_at(self, *places: _GlobPlace) -> list[int]:
         return [self.ends[place][0] for place in places if place in self.ends]
 
-    def read_one(self, become: dict[_Place, _Place], label: CharSet | None) -> None:
+    def read_one(self, become: dict[_GlobPlace, _GlobPlace], label: CharSet | None) -> None:
         """Move every end over one character of `label` (None: a star); places by the table, else TEXT."""
-        groups: dict[_Place, tuple[list[int], int]] = {}
+        groups: dict[_GlobPlace, tuple[list[int], int]] = {}
         for place, (state, offset) in self.ends.items():
-            states, _ = groups.setdefault(become.get(place, _Place.TEXT), ([], offset))
+            states, _ = groups.setdefault(become.get(place, _GlobPlace.TEXT), ([], offset))
             states.append(state)
-            if place in (_Place.LEAD, _Place.DEEP):
+            if place in (_GlobPlace.LEAD, _GlobPlace.DEEP):
                 raise GlobError(offset, "'**' must be a whole segment: put '/' around it, or use '*'")
         self.ends = {}
         for place, (states, offset) in groups.items():
             state = self.open_state(states)
             state = self.emit_star(state) if label is None else self.advance(state, label)
-            self.ends[place] = (state, self.at if place is _Place.DOT else offset)
+            self.ends[place] = (state, self.at if place is _GlobPlace.DOT else offset)
 
     def advance(self, state: int, label: CharSet) -> int:
         self.up[state] = label
@@ -164,7 +172,7 @@ class _Compiler:
         opened, before = self.at, self.ends
         if depth > MAX_BRACE_DEPTH:
             raise GlobError(opened, f"braces are nested more than {MAX_BRACE_DEPTH} deep")
-        arrived: dict[_Place, tuple[list[int], int]] = {}
+        arrived: dict[_GlobPlace, tuple[list[int], int]] = {}
         expansions = 0
         while self.pattern[self.at : self.at + 1] != "}" or self.at == opened:
             self.at += 1
@@ -183,12 +191,12 @@ class _Compiler:
             self.read_one(_AFTER_STAR if self.stars_match_nothing else {}, None)
             return
         for place, (state, offset) in list(self.ends.items()):
-            if place not in (_Place.START, _Place.SLASH):
-                at = offset if place in (_Place.LEAD, _Place.DEEP) else self.at
+            if place not in (_GlobPlace.START, _GlobPlace.SLASH):
+                at = offset if place in (_GlobPlace.LEAD, _GlobPlace.DEEP) else self.at
                 raise GlobError(at, "'**' must be a whole segment: put '/' around it, or use '*'")
             del self.ends[place]
             deep = state if self.is_deep(state) else self.emit_deep(state)  # `**/**` is `**`
-            self.ends[_Place.LEAD if place is _Place.START else _Place.DEEP] = (deep, self.at)
+            self.ends[_GlobPlace.LEAD if place is _GlobPlace.START else _GlobPlace.DEEP] = (deep, self.at)
         self.at += 1
 
     def is_deep(self, state: int) -> bool:
@@ -211,21 +219,21 @@ class _Compiler:
         """A '/', or the end of the pattern, which reads the '/' appended to the path."""
         for place, (_, offset) in self.ends.items():
             at_end = self.at == len(self.pattern)
-            if place is _Place.START and offset == 0 and not at_end:
+            if place is _GlobPlace.START and offset == 0 and not at_end:
                 raise GlobError(self.at, "the path is absolute: write it relative to the workspace")
-            if place in (_Place.START, _Place.SLASH):
+            if place in (_GlobPlace.START, _GlobPlace.SLASH):
                 at = offset if at_end else self.at
                 raise GlobError(at, "a segment is empty (write 'folder/**' for all that is in a folder)")
-            if place in (_Place.DOT, _Place.DOTS):
-                dots = "." if place is _Place.DOT else ".."
+            if place in (_GlobPlace.DOT, _GlobPlace.DOTS):
+                dots = "." if place is _GlobPlace.DOT else ".."
                 raise GlobError(offset, f"'{dots}' is not allowed: paths start at the workspace")
-        written = self.states_at(_Place.TEXT)
-        written += [self.advance(self.open_state([state]), ANY) for state in self.states_at(_Place.STARS)]
+        written = self.states_at(_GlobPlace.TEXT)
+        written += [self.advance(self.open_state([state]), ANY) for state in self.states_at(_GlobPlace.STARS)]
         after = [self.advance(self.open_state(written), SLASH)] if written else []
-        after += self.states_at(_Place.DEEP)
-        lead = self.states_at(_Place.LEAD)
+        after += self.states_at(_GlobPlace.DEEP)
+        lead = self.states_at(_GlobPlace.LEAD)
         self.ends = {}
-        for place, states in ((_Place.SLASH, after), (_Place.START, lead)):
+        for place, states in ((_GlobPlace.SLASH, after), (_GlobPlace.START, lead)):
             if states:
                 self.ends[place] = (states[0] if len(states) == 1 else self.open_state(states), self.at)
 

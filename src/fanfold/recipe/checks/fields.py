@@ -6,7 +6,7 @@ Every field is checked on its own, so that one mistake hides no other. What pass
 
 from __future__ import annotations
 
-from fanfold.kernel.plan import USUAL_RETRY, Retry
+from fanfold.kernel.plan import USUAL_RETRY, RetryPolicy
 from fanfold.recipe.checks.output_schemas import read_schema
 from fanfold.recipe.checks.references import References, TextPlace, hint_to_owner
 from fanfold.recipe.checks.sets import read_set
@@ -107,7 +107,7 @@ def _check_output_names(draft: Draft, notes: Notes) -> None:
             notes.error("recipe.bad_value", f"{what} has no output {quoted(item.text)}", item, hint)
 
 
-def read_retry(node: Node, notes: Notes) -> Retry:
+def read_retry(node: Node, notes: Notes) -> RetryPolicy:
     """A `retry` object; what was not said keeps its default."""
     entries = read_entries(node, RETRY, notes)
     if entries is None:
@@ -118,4 +118,4 @@ def read_retry(node: Node, notes: Notes) -> Retry:
         "max_backoff_ms": entries.milliseconds("max_backoff"),
         "on": tuple(item.text for item in entries.scalars("on")) if "on" in entries.nodes else None,
     }
-    return Retry(**{name: value for name, value in said.items() if value is not None})  # type: ignore[arg-type]  # checked words
+    return RetryPolicy(**{name: value for name, value in said.items() if value is not None})  # type: ignore[arg-type]  # checked words

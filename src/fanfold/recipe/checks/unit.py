@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from msgspec import Struct, field
 
-from fanfold.kernel.plan import Input, Limits, OnFailure, Output, Plan, Retry, WorkspaceMode
+from fanfold.kernel.plan import Input, Limits, OnFailure, Output, Plan, RetryPolicy, WorkspaceMode
 from fanfold.recipe.checks.references import References
 from fanfold.recipe.drafts.draft import Draft, DraftScope
 from fanfold.recipe.surroundings import Surroundings
@@ -22,7 +22,7 @@ class Defaults(Struct):
     agent: str | None = None
     model: str | None = None
     timeout_ms: int | None = None
-    retry: Retry | None = None
+    retry: RetryPolicy | None = None
     workspace_mode: WorkspaceMode | None = None
     on_failure: OnFailure = "skip"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct, field
 
-from fanfold.kernel.plan import EVERYTHING, JSON, Output, Posture, Retry, Value, WorkspaceMode
+from fanfold.kernel.plan import EVERYTHING, JSON, Output, Posture, RetryPolicy, Value, WorkspaceMode
 from fanfold.recipe.drafts.roles import NamedRole
 from fanfold.recipe.language.known_outputs import Known
 from fanfold.text.tables.entries import Entries
@@ -34,7 +34,7 @@ class Facts(Struct):
     inputs: dict[str, Value] = field(default_factory=dict)
     output: Output | None = None
     output_schema: JSON = None
-    retry: Retry | None = None
+    retry: RetryPolicy | None = None
     read_set: tuple[str, ...] = EVERYTHING
     write_set: tuple[str, ...] = ()
     templated_sets: bool = False

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fanfold.kernel.plan import Retry, Step
+from fanfold.kernel.plan import RetryPolicy, Step
 from fanfold.recipe.checks.unit import Unit
 from fanfold.recipe.drafts.draft import Draft
 from fanfold.recipe.gates.gate import VERIFY, Gate, Judged
@@ -25,4 +25,6 @@ class ApprovalGate(Gate[None]):
             show=phase.results(),
             choices=("approve", "reject"),
         )
-        return Step(id=VERIFY, action=question.action(), depends_on=phase.steps, retry=Retry(attempts=1))
+        return Step(
+            id=VERIFY, action=question.action(), depends_on=phase.steps, retry=RetryPolicy(attempts=1)
+        )

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from fanfold.kernel.lifecycle import TERMINAL
-from fanfold.kernel.nodes import Call, Composite, Loop, Map, Node, Scope
+from fanfold.kernel.nodes import Composite, Loop, Map, Node, Scope, WorkflowCall
 from fanfold.kernel.plan import GroupAction, Plan, Step, WorkflowAction
 from fanfold.runtime.forecast.assumptions import Assumptions
 
@@ -68,7 +68,7 @@ class AgentBounds:
             return self._of_item(node.step).times(0, node.count or 0)
         if isinstance(node, Loop):
             return self._of_loop(node.step).times(0, 1)
-        if isinstance(node, Scope | Call):
+        if isinstance(node, Scope | WorkflowCall):
             return self._of_body(node.step).times(0, 1)
         return NONE
 

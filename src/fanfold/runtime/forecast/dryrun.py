@@ -13,14 +13,14 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from fanfold.kernel.events import Settings
 from fanfold.kernel.lifecycle import FAILED
-from fanfold.kernel.nodes import Call, Composite, Map, Node
+from fanfold.kernel.nodes import Composite, Map, Node, WorkflowCall
 from fanfold.kernel.plan import JSON, Plan
 from fanfold.runtime.forecast.agent_bounds import AgentBounds
 from fanfold.runtime.forecast.conflicts import MAX_OVERLAPS, Conflicts, find_conflicts
 from fanfold.runtime.forecast.foresight import Foresight
 from fanfold.runtime.forecast.host import MAX_INSTANCES, ForecastHost
 from fanfold.runtime.forecast.order import Order
-from fanfold.runtime.views.forecasts import Agents, Conflict, Cost, DryRun
+from fanfold.runtime.views.forecasts import Agents, Cost, DryRun, ForeseenConflict
 
 MAX_FAILURES = 20
 
@@ -50,7 +50,7 @@ def dry_run(
     notes = list(_notes(host, settings, bounds.high, conflicts))
     result = DryRun(
         waves=waves,
-        conflicts=[Conflict(names[pair.a], names[pair.b], pair.on) for pair in conflicts.listed],
+        conflicts=[ForeseenConflict(names[pair.a], names[pair.b], pair.on) for pair in conflicts.listed],
         conflicts_total=conflicts.total,
         critical_path=[names[number] for number in order.critical_path(lambda _: 1)],
         agents=Agents(bounds.low, bounds.high),
@@ -105,7 +105,7 @@ def _failures(host: ForecastHost) -> Iterator[str]:
 
 def _inherits(node: Node) -> bool:
     """Whether a step fails only because something inside it does."""
-    if isinstance(node, Call):
+    if isinstance(node, WorkflowCall):
         return node.child is not None
     return isinstance(node, Composite) and node.failed_child is not None
 

@@ -33,7 +33,7 @@ Address = tuple[str, str]
 """Run id and path."""
 
 
-class Attempt(Struct):
+class RecordedAttempt(Struct):
     """One attempt as the log tells it."""
 
     took_ms: int = 0
@@ -55,7 +55,7 @@ class Recording:
         self.lost = 0
         """Executions whose end nobody recorded."""
         self._decided: dict[tuple[str, str, str], list[Decided]] = {}
-        self._attempts: dict[Address, dict[int, Attempt]] = {}
+        self._attempts: dict[Address, dict[int, RecordedAttempt]] = {}
         self._children: dict[Address, str] = {}
         for event in events:
             self._note(event)
@@ -76,7 +76,7 @@ class Recording:
             self._children[address] = data.child_run_id
         if word not in TERMINAL and word not in ("started", "waiting", "interrupted"):
             return
-        attempt = self._attempts.setdefault(address, {}).setdefault(data.attempt, Attempt())
+        attempt = self._attempts.setdefault(address, {}).setdefault(data.attempt, RecordedAttempt())
         if attempt.since is not None:
             if word == "started":
                 self.lost += 1
@@ -92,7 +92,7 @@ class Recording:
         found = self._decided.get((node.run.id, node.path, what), [])
         return found[time] if time < len(found) else None
 
-    def attempt(self, node: Node, number: int) -> Attempt | None:
+    def attempt(self, node: Node, number: int) -> RecordedAttempt | None:
         return self._attempts.get((node.run.id, node.path), {}).get(number)
 
     def child_of(self, node: Node) -> str:

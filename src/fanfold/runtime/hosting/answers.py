@@ -25,7 +25,7 @@ from fanfold.kernel.commands import (
 )
 from fanfold.kernel.events import Created, Data, Decided, Failure, Finished, Paused, StepEvent
 from fanfold.kernel.lifecycle import COMPLETED, FAILED, SKIPPED, UNSUCCESSFUL
-from fanfold.kernel.nodes import Call, Composite, Loop, Map, Node, Run, Scope, State
+from fanfold.kernel.nodes import Composite, Loop, Map, Node, Run, Scope, State, WorkflowCall
 from fanfold.kernel.plan import JSON, GroupAction, Output, WorkflowAction
 from fanfold.recipe.inputs import bind_inputs
 from fanfold.runtime.records.ids import new_run_id
@@ -193,7 +193,7 @@ class Answers:
         status, error, output = command.status, command.error, None
         if status == COMPLETED:
             value, failure = self._folded(node)
-            if failure is None and isinstance(node, Scope | Call):
+            if failure is None and isinstance(node, Scope | WorkflowCall):
                 failure = check_output(node, value)  # maps and loops: each instance was checked itself
             if failure is not None and isinstance(node, Composite):
                 status, error = FAILED, failure
@@ -214,7 +214,7 @@ class Answers:
             return [self._item_output(child) for child in node.children], None
         if isinstance(node, Loop):
             return self._loop_output(node), None
-        if isinstance(node, Call):
+        if isinstance(node, WorkflowCall):
             child = node.child
             assert child is not None
             return (self._blobs.get(child.output) if child.output is not None else None), None

@@ -32,7 +32,7 @@ from fanfold.runtime.hosting.children import (
 from fanfold.runtime.hosting.run_tree import RunTree
 from fanfold.runtime.records.evidence import Apply, ChangedPath
 from fanfold.runtime.steps.registry import answer
-from fanfold.runtime.steps.step_type import Reply
+from fanfold.runtime.steps.step_type import StepReply
 from fanfold.store.protocol import Request
 
 
@@ -122,8 +122,8 @@ def _find_asking(state: State, path: str) -> Node:
     return node
 
 
-def _reply(request: AnswerRequest) -> Reply:
-    return Reply(request.decision, request.by, request.comment, request.edited)
+def _reply(request: AnswerRequest) -> StepReply:
+    return StepReply(request.decision, request.by, request.comment, request.edited)
 
 
 def check_recorded(tree: RunTree, answer: AnswerRequest) -> None:

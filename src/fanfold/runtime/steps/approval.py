@@ -8,7 +8,7 @@ from fanfold.kernel.nodes import Node
 from fanfold.kernel.plan import JSON, Step
 from fanfold.recipe.types.approval import ApprovalBody
 from fanfold.runtime.steps.rendering import text_of
-from fanfold.runtime.steps.step_type import LeafType, Outcome, Preparation, Question, Reply, StepLabel
+from fanfold.runtime.steps.step_type import LeafType, Outcome, Preparation, Question, StepLabel, StepReply
 
 
 class ApprovalSteps(LeafType[ApprovalBody, Question]):
@@ -22,7 +22,7 @@ class ApprovalSteps(LeafType[ApprovalBody, Question]):
         show = text_of(said.show, step.names) if said.show is not None else ""
         return Question(text_of(said.approve, step.names), show, said.choices)
 
-    def answer(self, node: Node, said: ApprovalBody, reply: Reply) -> Outcome:
+    def answer(self, node: Node, said: ApprovalBody, reply: StepReply) -> Outcome:
         if said.choices and reply.decision not in said.choices:
             raise AuthorError(
                 "approval.bad_choice",
@@ -37,8 +37,8 @@ class ApprovalSteps(LeafType[ApprovalBody, Question]):
         return Outcome(output, failure)
 
     def at_timeout(self, said: ApprovalBody) -> JSON:
-        return _output(Reply(said.default or "", "default"))
+        return _output(StepReply(said.default or "", "default"))
 
 
-def _output(reply: Reply) -> JSON:
+def _output(reply: StepReply) -> JSON:
     return {"decision": reply.decision, "by": reply.by, "comment": reply.comment, "edited": reply.edited}

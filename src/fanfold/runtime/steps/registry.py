@@ -16,7 +16,7 @@ from fanfold.runtime.steps.approval import ApprovalSteps
 from fanfold.runtime.steps.command import CommandSteps
 from fanfold.runtime.steps.function import FunctionSteps
 from fanfold.runtime.steps.rendering import value_of
-from fanfold.runtime.steps.step_type import Job, Outcome, Preparation, Reply, StepLabel, StepType
+from fanfold.runtime.steps.step_type import Job, Outcome, Preparation, StepLabel, StepReply, StepType
 from fanfold.runtime.steps.structure import GroupSteps, WorkflowSteps
 from fanfold.text.template import UnresolvedPath
 
@@ -62,7 +62,7 @@ def declare(step: Step) -> str:
     return kind.declare(step, kind.read(step))
 
 
-def answer(node: Node, reply: Reply) -> Outcome:
+def answer(node: Node, reply: StepReply) -> Outcome:
     """What a person's reply makes of a step that waits; `AuthorError` when it is no answer to it."""
     kind = type_of(node.step)
     return kind.answer(node, kind.read(node.step), reply)

@@ -66,7 +66,7 @@ class Settled(Job, frozen=True):
     output: JSON
 
 
-class Reply(Struct, frozen=True):
+class StepReply(Struct, frozen=True):
     """What a person said to a question."""
 
     decision: str
@@ -182,7 +182,7 @@ class StepType(Generic[A, J]):
         """What the work is, in words for the log and for an agent that settles its conflicts."""
         return self.name
 
-    def answer(self, node: Node, _said: A, _reply: Reply) -> Outcome:
+    def answer(self, node: Node, _said: A, _reply: StepReply) -> Outcome:
         """What a person's reply makes of a step that waits; `AuthorError` when it is no answer to it."""
         raise AuthorError("approval.not_one", f"{node.path} is not an approval but a {self.name} step")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec import Struct
 
 
-class Conflict(Struct, frozen=True):
+class ForeseenConflict(Struct, frozen=True):
     """Two steps that no edge orders but that may not run at once; `on` is a path both claim."""
 
     a: str
@@ -29,7 +29,7 @@ class DryRun(Struct, frozen=True):
     """The facts, in the shape scripts rely on."""
 
     waves: list[list[str]]
-    conflicts: list[Conflict]
+    conflicts: list[ForeseenConflict]
     conflicts_total: int
     critical_path: list[str]
     agents: Agents

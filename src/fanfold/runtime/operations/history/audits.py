@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from fanfold.kernel.invariants import Violation
+from fanfold.kernel.invariants import InvariantViolation
 from fanfold.runtime.operations.history.verify import Verdict, replay, verify, verify_store
 from fanfold.runtime.operations.project import Project
 from fanfold.runtime.views.audits import Audit, AuditedRun, BrokenInvariant
@@ -35,5 +35,5 @@ def _audited(verdict: Verdict) -> AuditedRun:
     return AuditedRun(verdict.run_id, verdict.ok, verdict.events, verdict.status, verdict.fingerprint, broken)
 
 
-def _broken(violations: Iterable[Violation]) -> list[BrokenInvariant]:
+def _broken(violations: Iterable[InvariantViolation]) -> list[BrokenInvariant]:
     return [BrokenInvariant(one.number, one.message) for one in violations]

@@ -18,7 +18,7 @@ from msgspec import Struct, structs
 from fanfold.errors import BugError, FanfoldError, NotFoundError
 from fanfold.kernel.events import Event, Evidence, SubagentEvent, event_of
 from fanfold.kernel.fingerprint import fingerprint, trace
-from fanfold.kernel.invariants import Auditor, Violation
+from fanfold.kernel.invariants import Auditor, InvariantViolation
 from fanfold.kernel.lifecycle import RUN_TERMINAL
 from fanfold.kernel.nodes import State
 from fanfold.kernel.state import create_state, evolve
@@ -41,7 +41,7 @@ class Verdict(Struct, frozen=True):
     events: int
     status: str
     fingerprint: str
-    violations: tuple[Violation, ...]
+    violations: tuple[InvariantViolation, ...]
 
     @property
     def ok(self) -> bool:
@@ -52,7 +52,7 @@ class StoreVerdict(Struct, frozen=True):
     """What was found in a whole store: run by run, and in what belongs to no run that is listed."""
 
     runs: tuple[Verdict, ...]
-    violations: tuple[Violation, ...]
+    violations: tuple[InvariantViolation, ...]
 
     @property
     def ok(self) -> bool:
@@ -77,7 +77,7 @@ def verify_store(store: Store) -> StoreVerdict:
             damages.setdefault(damage.root, []).append(damage)
         verdicts = tuple(_verify(store, root, damages.pop(root), outputs[root]) for root in roots)
     rest = [damage.message for found in damages.values() for damage in found]
-    return StoreVerdict(verdicts, tuple(Violation(PRESENT, text) for text in rest[:MAX_VIOLATIONS]))
+    return StoreVerdict(verdicts, tuple(InvariantViolation(PRESENT, text) for text in rest[:MAX_VIOLATIONS]))
 
 
 def replay(store: Store, root: str) -> Verdict:
@@ -92,7 +92,7 @@ def replay(store: Store, root: str) -> Verdict:
     except Exception as error:  # noqa: BLE001  # an edited log may hold anything
         return Verdict(root, count, "", "", (_unreadable(count, error),))
     if state is None:
-        return Verdict(root, count, "", "", (Violation(1, "the log is empty"),))
+        return Verdict(root, count, "", "", (InvariantViolation(1, "the log is empty"),))
     return Verdict(root, count, run_status(state, state.root), fingerprint(state), ())
 
 
@@ -110,7 +110,7 @@ class _Audit:
         """Sessions of the tree, with the step that each served."""
         self.count = 0
 
-    def read(self, commit: Commit) -> Iterator[Violation]:
+    def read(self, commit: Commit) -> Iterator[InvariantViolation]:
         events = []
         for envelope in commit.envelopes:
             self.count += 1
@@ -133,9 +133,9 @@ class _Audit:
         self.heads |= {head.run_id: head for head in self.tree.changed_heads(commit.envelopes)}
         if commit.state != trace(self.tree.state, events):
             text = f"folding to event {self.count} gives another state than was recorded"
-            yield Violation(SAME_STATE, text)
+            yield InvariantViolation(SAME_STATE, text)
 
-    def compare(self, root: str, outputs: Iterable[OutputRow]) -> Iterator[Violation]:
+    def compare(self, root: str, outputs: Iterable[OutputRow]) -> Iterator[InvariantViolation]:
         """What follows from the log, with what stands beside it."""
         assert self.tree is not None
         memory = self.tree.memory
@@ -149,14 +149,16 @@ class _Audit:
             try:
                 read_entries(self.store, session)
             except NotFoundError as error:
-                yield Violation(PRESENT, f"what the session of {step} refers to is gone: {error.message}")
+                yield InvariantViolation(
+                    PRESENT, f"what the session of {step} refers to is gone: {error.message}"
+                )
         expected, stored = Counter(self.outputs), Counter(outputs)
         for row in (expected - stored) + (stored - expected):
-            yield Violation(PRESENT, f"the row of the output of {row.path} is not what the log says")
+            yield InvariantViolation(PRESENT, f"the row of the output of {row.path} is not what the log says")
 
 
 def _verify(store: Store, root: str, damages: list[Damage], outputs: list[tuple[int, OutputRow]]) -> Verdict:
-    violations = [Violation(PRESENT, damage.message) for damage in damages]
+    violations = [InvariantViolation(PRESENT, damage.message) for damage in damages]
     audit = _Audit(store)
     status = state_hash = ""
     try:
@@ -166,7 +168,7 @@ def _verify(store: Store, root: str, damages: list[Damage], outputs: list[tuple[
                 break
         if audit.tree is None:
             if store.head(root) is not None:  # else it is a tree of sessions alone
-                violations.append(Violation(1, "the log is empty"))
+                violations.append(InvariantViolation(1, "the log is empty"))
         else:
             state = audit.tree.state
             status, state_hash = run_status(state, state.root), fingerprint(state)
@@ -178,34 +180,36 @@ def _verify(store: Store, root: str, damages: list[Damage], outputs: list[tuple[
     return Verdict(root, audit.count, status, state_hash, tuple(violations))
 
 
-def _unreadable(count: int, error: Exception) -> Violation:
+def _unreadable(count: int, error: Exception) -> InvariantViolation:
     if isinstance(error, BugError):
-        return Violation(FOLLOWS, f"event {count} does not follow from the log: {error.message}")
+        return InvariantViolation(FOLLOWS, f"event {count} does not follow from the log: {error.message}")
     said = error.message if isinstance(error, FanfoldError) else f"{type(error).__name__}: {error}"
-    return Violation(PRESENT, f"what is stored after event {count} cannot be read: {said}")
+    return InvariantViolation(PRESENT, f"what is stored after event {count} cannot be read: {said}")
 
 
-def _differences(run: str, expected: RunHead | None, found: RunHead | None) -> Iterator[Violation]:
+def _differences(run: str, expected: RunHead | None, found: RunHead | None) -> Iterator[InvariantViolation]:
     if expected is None or found is None:
         gone = "gone" if found is None else "there, but the log knows no such run"
-        yield Violation(PRESENT, f"the row of run {run} is {gone}")
+        yield InvariantViolation(PRESENT, f"the row of run {run} is {gone}")
         return
     for name in expected.__struct_fields__:
         says, said = getattr(found, name), getattr(expected, name)
         if says != said:
             text = f"the row of run {run} says {name} {_short(says)}, its log says {_short(said)}"
-            yield Violation(PRESENT, text)
+            yield InvariantViolation(PRESENT, text)
 
 
 def _short(value: Any) -> str:
     return repr(value)[:100]
 
 
-def _missing_blobs(store: Store, event: Event) -> Iterator[Violation]:
+def _missing_blobs(store: Store, event: Event) -> Iterator[InvariantViolation]:
     for name in ("output", "inputs", "items", "frozen"):
         blob = getattr(event.data, name, None)
         if isinstance(blob, str) and store.has_blob(blob):
             if blake2b(store.blob(blob), digest_size=16).hexdigest() != blob:
-                yield Violation(PRESENT, f"the {name} {blob} does not hold what it was stored with")
+                yield InvariantViolation(PRESENT, f"the {name} {blob} does not hold what it was stored with")
         elif isinstance(blob, str):
-            yield Violation(PRESENT, f"the {name} {blob} of {getattr(event.data, 'step', '')} is gone")
+            yield InvariantViolation(
+                PRESENT, f"the {name} {blob} of {getattr(event.data, 'step', '')} is gone"
+            )
