@@ -11,7 +11,7 @@ TOPIC ?= solid-state batteries
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check static style lint mypy pyright imports sim agree fix docs coverage kill-test hostile local-test bench lock clean
+.PHONY: help demo test check static style lint mypy pyright imports sim agree fix docs coverage kill-test hostile local-test bench lock audit clean
 
 help: ## list these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -66,14 +66,17 @@ hostile: $(READY) ## every hostile tree, repository, link and attempt, at every 
 	HOSTILE_TREES=2000 $(BIN)/python -m pytest -q --numprocesses auto tests/hostile tests/workspace $(ARGS)
 
 local-test: $(READY) ## fetch the local model and test it for real: shared, idle, killed, measured
-	$(BIN)/python -m pip install -qq --disable-pip-version-check --no-build-isolation --editable ".[local]"
+	$(BIN)/python -m pip install -qq --disable-pip-version-check --require-hashes --requirement requirements/local.txt
 	LOCAL_TEST=all $(BIN)/python -m pytest -q -s tests/local $(ARGS)
 
 bench: $(READY) ## run the benchmarks (ARGS=--quick: those that need no other packages)
 	$(BIN)/python -m bench $(ARGS)
 
-lock: ## resolve requirements/dev.txt anew after a change of dependencies
-	tools/lock
+lock: ## resolve requirements/*.txt anew, with hashes, after a change of dependencies (ARGS=--upgrade)
+	tools/lock $(ARGS)
+
+audit: $(READY) ## look every pinned package up in the public advisories (needs the network; 3: could not)
+	$(BIN)/python -m tools.audit
 
 clean: ## remove .venv and caches
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage build dist

@@ -12,10 +12,12 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 import fanfold
+from tools.audit import SOUND, UNKNOWN, VULNERABLE, judge
 from tools.tidy import ROOT
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-PINS = dict(re.findall(r"^([\w.-]+)==(\S+)$", (ROOT / "requirements/dev.txt").read_text(), re.MULTILINE))
+LOCKED = sorted((ROOT / "requirements").glob("*.txt"))
+PINS = dict(re.findall(r"^([\w.-]+)==(\S+)", (ROOT / "requirements/dev.txt").read_text(), re.MULTILINE))
 
 
 @pytest.fixture(scope="module")
@@ -67,3 +69,40 @@ def test_continuous_integration_runs_exactly_the_parts_of_make_check():
 def test_importing_the_package_reads_no_metadata():
     code = "import sys, fanfold; sys.exit('importlib.metadata' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], cwd=Path("/"), check=True)
+
+
+@pytest.mark.parametrize("file", LOCKED, ids=lambda file: file.stem)
+def test_every_pin_is_exact_and_has_its_hashes(file: Path):
+    lines = file.read_text().replace("\\\n", " ").splitlines()
+    pins = [line for line in lines if line and not line.startswith("#")]
+    assert len(pins) > 10
+    wrong = [line for line in pins if not re.match(r"[\w.-]+==[^ ]+ .*--hash=sha256:[0-9a-f]{64}", line)]
+    assert wrong == []
+
+
+def test_nothing_is_installed_without_its_hash():
+    for name in ("tools/setup", "tools/demo", "tools/lock", "Makefile"):
+        text = (ROOT / name).read_text().replace("\\\n", " ")
+        for line in text.splitlines():
+            if re.search(r"(pip|pip\[@\]\}\")\b.* install\b", line) and "apt-get" not in line:
+                assert "--require-hashes" in line or "--no-deps" in line, f"{name}: {line}"
+
+
+def flaw(name: str, *ids: str) -> dict[str, object]:
+    vulnerabilities = [{"id": one, "fix_versions": ["2.0"]} for one in ids]
+    return {"name": name, "version": "1.0", "vulns": vulnerabilities}
+
+
+@pytest.mark.parametrize(
+    ("rows", "status", "said"),
+    [
+        ([flaw("a"), flaw("b")], SOUND, "2 packages looked up, 0 known vulnerabilities"),
+        ([flaw("a", "X-1"), flaw("a", "X-1")], VULNERABLE, "a 1.0: X-1, fixed in 2.0"),
+        ([flaw("a"), {"name": "b", "skip_reason": "not found"}], UNKNOWN, "not looked up: b"),
+        ([{"name": "b", "skip_reason": "not found"}], UNKNOWN, "the advisories could not be reached"),
+    ],
+)
+def test_an_audit_never_takes_silence_for_soundness(rows: list[dict[str, object]], status: int, said: str):
+    verdict = judge(rows)
+    assert verdict.status == status
+    assert said in "\n".join(verdict.lines)
