@@ -62,9 +62,13 @@ def _fixed(flaw: dict[str, Any]) -> str:
 
 def audit(program: Path, locked: Path) -> list[dict[str, Any]]:
     """The rows for one file of pins; none of its packages is installed for it."""
-    command = [program, "--disable-pip", "--require-hashes", "--progress-spinner", "off", "--format", "json"]
+    options = ("--disable-pip", "--require-hashes", "--progress-spinner", "off", "--format", "json")
     ended = subprocess.run(
-        [*command, "--requirement", locked], capture_output=True, text=True, check=False, timeout=600
+        [str(program), *options, "--requirement", str(locked)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=600,
     )
     try:
         rows: list[dict[str, Any]] = msgspec.json.decode(ended.stdout)["dependencies"]
@@ -80,7 +84,7 @@ def main() -> int:
         venv.create(scratch, with_pip=True)
         pip = [f"{scratch}/bin/python", "-m", "pip", "--disable-pip-version-check", "--no-input"]
         pins = ROOT / "requirements/audit.txt"
-        subprocess.run([*pip, "install", "-qq", "--require-hashes", "--requirement", pins], check=True)
+        subprocess.run([*pip, "install", "-qq", "--require-hashes", "--requirement", str(pins)], check=True)
         program = Path(scratch, "bin/pip-audit")
         rows = [row for name in LOCKED for row in audit(program, ROOT / "requirements" / name)]
     verdict = judge(rows)

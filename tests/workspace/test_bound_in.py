@@ -30,6 +30,13 @@ def replace_environment(project: Path, private: Path) -> None:
     (project / ".venv").symlink_to(private)
 
 
+def python_of_another_checkout(project: Path, private: Path) -> None:
+    """The link leads to what looks like Python, and that says that its home is there."""
+    other = private.parent / "other"
+    write(other, {"bin/python3": "", "lib/python3.11/os.py": "", "pyvenv.cfg": f"home = {private}\n"})
+    (project / ".venv/bin/python3").symlink_to(other / "bin/python3")
+
+
 def replace_folder_above(project: Path, private: Path) -> None:
     os.rename(project / "pkg", project / "old")
     (project / "pkg").symlink_to(private)
@@ -58,6 +65,7 @@ def git_file_that_names_another(project: Path, private: Path) -> None:
     [
         replace_dependencies,
         replace_environment,
+        python_of_another_checkout,
         replace_folder_above,
         roles_behind_a_link,
         git_folder_behind_a_link,

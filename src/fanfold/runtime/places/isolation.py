@@ -22,6 +22,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
+from msgspec import structs
+
 from fanfold.errors import FanfoldError, WorldError
 from fanfold.kernel.events import Failure
 from fanfold.kernel.lifecycle import COMPLETED
@@ -46,6 +48,7 @@ from fanfold.sessions.insist import insist
 if TYPE_CHECKING:
     from fanfold.workspace.merges.disputes import Dispute
     from fanfold.workspace.merges.results import Merged
+    from fanfold.workspace.sandbox.start import Launch
     from fanfold.workspace.snapshots.changes import FoundChanges
     from fanfold.workspace.snapshots.children import Child
     from fanfold.workspace.workspaces import Workspaces
@@ -76,9 +79,9 @@ class Place:
         self.rounds: list[Place] = []
         """Where its conflicts are settled."""
 
-    def note_sandbox(self, level: str) -> None:
-        """Programs run here at this level of the sandbox; the log says so once."""
-        fact = Sandboxed(level=level)
+    def note_sandbox(self, launch: Launch) -> None:
+        """A program runs here, at this level of the sandbox and seeing this; the log says so once."""
+        fact = Sandboxed(level=launch.level, **structs.asdict(launch.sight))
         if fact not in self.evidence:
             self.evidence.append(fact)
 

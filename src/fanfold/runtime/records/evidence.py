@@ -66,9 +66,17 @@ class Reopened(_Fact, frozen=True, tag="reopened"):
 
 
 class Sandboxed(_Fact, frozen=True, tag="sandbox"):
-    """Programs ran at this level of the sandbox."""
+    """Programs ran at this level of the sandbox, and saw and changed at most this; see `sandbox.sight`."""
 
     level: str
+    at: str
+    writes: bool
+    network: bool
+    variables: tuple[str, ...]
+    bound: tuple[str, ...]
+    programs: tuple[str, ...]
+    system: tuple[str, ...]
+    private: tuple[str, ...]
 
 
 class Unwatched(_Fact, frozen=True, tag="unwatched"):

@@ -113,13 +113,14 @@ class Programs:
 
         if self._level is None:
             self._level = choose_level(detect(), unsafe=self._unsafe)
-        place.note_sandbox(self._level)
         policy = self._isolation.spaces.policy(
             place.child, read_only=read_only, network=network, environment=environment
         )
         if self._level == "landlock" and place.child is not None:
             _check_needs(program, policy)
-        return plan_sandbox(self._level, policy)
+        launch = plan_sandbox(self._level, policy)
+        place.note_sandbox(launch)
+        return launch
 
 
 class RunningProgram:

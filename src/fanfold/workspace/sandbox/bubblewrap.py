@@ -72,7 +72,7 @@ def arguments(policy: Policy) -> list[Word]:
     if policy.network:
         found += _name_service(hidden)
     found.append(Bind(str(policy.project), str(policy.place), read_only=policy.read_only))
-    found += _bound_in(policy)
+    found += bound_in(policy)
     for folder in hidden:
         if not is_scratch(policy, folder):
             found += ["--remount-ro", str(folder)]
@@ -83,7 +83,7 @@ def _sized(policy: Policy) -> list[str]:
     return ["--size", str(policy.limits.max_scratch_bytes)] if "--size" in _options() else []
 
 
-def _bound_in(policy: Policy) -> list[Word]:
+def bound_in(policy: Policy) -> list[Word]:
     """What of the parent appears in the workspace, read-only."""
     found: list[Word] = []
     for path in sorted(policy.points):

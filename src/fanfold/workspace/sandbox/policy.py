@@ -149,27 +149,31 @@ def _programs(
         trusted = not entry.is_relative_to(project)
         for folder in dict.fromkeys((entry, Path(os.path.realpath(entry)))) if trusted else ():
             add(folder)
-            _add_prefix(folder.parent, add)
+            _add_prefix(folder.parent, add, trusted)
         for target in _targets(entry):
             if target in tried or not str(target).startswith(below) or target.is_relative_to(project):
                 continue
             if trusted or _is_python(target):
                 add(target if trusted else target.parent)  # there the link may lead through other links
-                _add_prefix(target.parent.parent, add)
+                _add_prefix(target.parent.parent, add, trusted)
     return tuple(found)
 
 
-def _add_prefix(prefix: Path, add: Callable[[Path], None]) -> None:
-    """The parts of an installation prefix that programs load from; not what else people keep beside them."""
+def _add_prefix(prefix: Path, add: Callable[[Path], None], trusted: bool) -> None:
+    """The parts of an installation prefix that programs load from; not what else people keep beside them.
+
+    Where the user's PATH led here, what its virtual environment calls home counts too. Where the project led
+    here it does not: the place may be another checkout of whoever wrote this one.
+    """
     for part in ("lib", "lib64", "libexec", "include", "pyvenv.cfg"):
         add(prefix / part)
     config = prefix / "pyvenv.cfg"
-    if config.is_file():
+    if trusted and config.is_file():
         for line in config.read_text(errors="replace").splitlines():
             key, _, value = line.partition("=")
             if key.strip() == "home":
                 add(Path(value.strip()))
-                _add_prefix(Path(value.strip()).parent, add)
+                _add_prefix(Path(value.strip()).parent, add, trusted)
     if prefix.name == ".cargo":
         add(prefix.parent / ".rustup" / "toolchains")
     if prefix.name == ".pyenv":

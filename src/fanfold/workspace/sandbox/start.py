@@ -32,6 +32,7 @@ from fanfold.workspace.files import trash
 from fanfold.workspace.sandbox import bubblewrap, cgroups, landlock, launcher, seccomp
 from fanfold.workspace.sandbox.levels import Levels, detect
 from fanfold.workspace.sandbox.policy import GIVEN, Policy
+from fanfold.workspace.sandbox.sight import sight
 
 __all__ = ["Launch", "LevelName", "Levels", "Policy", "choose_level", "detect", "plan_sandbox"]
 
@@ -60,6 +61,8 @@ class Launch:
         """Where the process that is started stands; the command itself stands in its workspace."""
         self.environment = {f"{GIVEN}{name}": value for name, value in policy.environment.items()}
         """To be added to what the caller passes on; nothing else gets through."""
+        self.sight = sight(level, policy)
+        """What the command can see and change at most; for the log."""
         self._prefix = prefix
         self._group = group
         self._scratch = scratch
