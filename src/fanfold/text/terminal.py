@@ -61,6 +61,11 @@ def visible(text: str, *, keep: str = "", width: int | None = None) -> str:
     return text if width is None else cut_end(text, width)
 
 
+def one_line(text: str, width: int | None = None) -> str:
+    """The same on one line, for where a second one would look like something else."""
+    return visible(" ".join(text.split()), width=width)
+
+
 def visible_json(text: str) -> str:
     """JSON that means the same, with every character escaped that a terminal would act on."""
     if text.isascii() and text.isprintable():

@@ -16,7 +16,7 @@ from msgspec import Struct
 from fanfold.cli.command import Invocation, command
 from fanfold.cli.inputs import read_text_file
 from fanfold.cli.project import open_project
-from fanfold.cli.terminal.output import on_terminal, one_line, paint, plain, say, say_json
+from fanfold.cli.terminal.output import on_terminal, paint, plain, say, say_json
 from fanfold.cli.terminal.progress import open_progress, tell
 from fanfold.cli.terminal.statuses import COLOURS
 from fanfold.errors import EXIT_FAILED, EXIT_OK, EXIT_WAITING, AuthorError, NotFoundError
@@ -25,6 +25,7 @@ from fanfold.runtime.operations.agents import subagents
 from fanfold.runtime.operations.agents.subagents import HAND, SPAWN_TIMEOUT_MS, WAIT_S, Merge, Task
 from fanfold.runtime.operations.runs.options import Options
 from fanfold.runtime.views.subagents import LIVE, OVER, Subagent
+from fanfold.text.terminal import one_line
 
 MAX_LINES = 20
 PATIENCE_S = 30.0

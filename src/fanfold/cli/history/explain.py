@@ -6,11 +6,12 @@ import click
 
 from fanfold.cli.command import Invocation, command
 from fanfold.cli.project import open_project
-from fanfold.cli.terminal.output import one_line, paint, plain, say, say_json
+from fanfold.cli.terminal.output import paint, plain, say, say_json
 from fanfold.cli.terminal.statuses import COLOURS, clock
 from fanfold.errors import EXIT_OK
 from fanfold.runtime.operations.history.explain import explain_run, explain_step
 from fanfold.runtime.views.explanations import Explained, ExplainedRun, ExplainedStep
+from fanfold.text.terminal import one_line
 
 MAX_SHOWN = 40
 

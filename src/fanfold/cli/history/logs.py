@@ -10,7 +10,7 @@ import click
 
 from fanfold.cli.command import Invocation, command
 from fanfold.cli.project import open_project
-from fanfold.cli.terminal.output import one_line, paint, say, say_json
+from fanfold.cli.terminal.output import paint, say, say_json
 from fanfold.cli.terminal.statuses import COLOURS, clock
 from fanfold.errors import EXIT_OK
 from fanfold.kernel.events import Envelope
@@ -21,6 +21,7 @@ from fanfold.runtime.operations.project import Project
 from fanfold.runtime.operations.runs.follow import follow
 from fanfold.runtime.views.transitions import Transitions, step_at
 from fanfold.store.protocol import RunHead
+from fanfold.text.terminal import one_line
 
 MAX_DETAIL_CHARS = 120
 

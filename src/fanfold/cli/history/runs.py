@@ -10,19 +10,16 @@ from msgspec import structs
 
 from fanfold.cli.command import Invocation, command
 from fanfold.cli.project import open_project
-from fanfold.cli.terminal.output import one_line, paint, plain, say, say_json, to_json
+from fanfold.cli.terminal.output import paint, plain, say, say_json, to_json
 from fanfold.cli.terminal.statuses import COLOURS
 from fanfold.errors import EXIT_OK
-from fanfold.kernel.events import Usage
 from fanfold.kernel.lifecycle import RUN_STATUSES, RUN_TERMINAL, RUNNING
-from fanfold.kernel.nodes import Run
-from fanfold.runtime.hosting.run_tree import RunTree, run_status
 from fanfold.runtime.operations.addresses import find_run
-from fanfold.runtime.operations.history.runs import inspect, list_heads, list_runs, owner_of
-from fanfold.runtime.operations.project import Project
-from fanfold.runtime.views.runs import as_text, run_error, state_document, when
+from fanfold.runtime.operations.history.runs import inspect_found, list_runs
+from fanfold.runtime.views.runs import InspectDocument, RunRow, RunUsage, as_text, elapsed_ms
+from fanfold.runtime.views.step_rows import Row, run_rows
 from fanfold.runtime.views.transitions import duration
-from fanfold.store.protocol import RunHead
+from fanfold.text.terminal import one_line
 
 MAX_OUTPUT_LINES = 20
 
@@ -38,27 +35,25 @@ def runs_command(call: Invocation, status: str | None, limit: int, everything: b
     """
     with open_project(call, to_read=True) as project:
         most = None if everything else limit
+        found = list_runs(project, status=status, limit=most, children=everything)
         if call.as_json:
-            say_json(list_runs(project, status=status, limit=most, children=everything))
-            return EXIT_OK
-        heads = list_heads(project, status=status, limit=most, children=everything)
-        if heads:
-            say("".join(_table(project, heads, call.colour)))
+            say_json(found)
+        elif found:
+            say("".join(_table(found, call.colour)))
         else:
             say("no run is in this status\n" if status and project.has_runs else "nothing has run here yet\n")
     return EXIT_OK
 
 
-def _table(project: Project, heads: list[RunHead], colour: bool) -> Iterator[str]:
-    now = int(time() * 1_000)
-    cells = [_cells(project, head, now) for head in heads]
+def _table(runs: list[RunRow], colour: bool) -> Iterator[str]:
+    cells = [_cells(run) for run in runs]
     widths = [max(len(row[i]) for row in cells) for i in range(5)]
-    for head, row in zip(heads, cells, strict=True):
+    for run, row in zip(runs, cells, strict=True):
         name, recipe, status, age, took, facts = row
         painted = [
             paint(name.ljust(widths[0]), "cyan", colour),
             recipe.ljust(widths[1]),
-            paint(status.ljust(widths[2]), COLOURS.get(head.status, "blue"), colour),
+            paint(status.ljust(widths[2]), COLOURS.get(run.status, "blue"), colour),
             paint(age.rjust(widths[3]), "dim", colour),
             took.rjust(widths[4]),
             paint(facts, "dim", colour),
@@ -66,17 +61,22 @@ def _table(project: Project, heads: list[RunHead], colour: bool) -> Iterator[str
         yield "  ".join(painted).rstrip() + "\n"
 
 
-def _cells(project: Project, head: RunHead, now: int) -> tuple[str, str, str, str, str, str]:
-    status = head.status
-    if status == RUNNING and not project.has_owner(head.root_run_id):
+def _cells(run: RunRow) -> tuple[str, str, str, str, str, str]:
+    status = run.status
+    if status == RUNNING and not (run.owner and run.owner.alive):
         status += " (no process)"
-    took = duration(head.ended_at - head.started_at) if head.started_at and head.ended_at else ""
-    facts = _facts(head.usage, head.agents)
-    if head.parent_run_id is not None:
-        facts = f"{head.execution_path} of {head.root_run_id}  {facts}".rstrip()
-    if head.forked_from is not None:
-        facts = f"forked from {head.forked_from}  {facts}".rstrip()
-    return head.run_id, f"{head.recipe}@{head.version}", status, _age(now - head.created_at), took, facts
+    facts = _facts(run.usage)
+    if run.parent_run_id is not None:
+        facts = f"{run.execution_path} of {run.root_run_id}  {facts}".rstrip()
+    if run.forked_from is not None:
+        facts = f"forked from {run.forked_from}  {facts}".rstrip()
+    age = _age(elapsed_ms(run.created_at) or 0)
+    return run.run_id, f"{run.recipe}@{run.version}", status, age, _took(run), facts
+
+
+def _took(run: RunRow | InspectDocument) -> str:
+    ms = elapsed_ms(run.started_at, run.ended_at) if run.ended_at else None
+    return "" if ms is None else duration(ms)
 
 
 def _age(ms: int) -> str:
@@ -86,12 +86,12 @@ def _age(ms: int) -> str:
     return f"{max(0, ms) // 1_000} s ago"
 
 
-def _facts(usage: Usage, agents: int) -> str:
-    parts = [f"{agents} agent{'' if agents == 1 else 's'}"] if agents else []
-    if usage.tokens:
-        parts.append(f"{usage.tokens:,} tokens")
-    if usage.micro_usd:
-        parts.append(f"${usage.micro_usd / 1_000_000:.4f}")
+def _facts(usage: RunUsage) -> str:
+    parts = [f"{usage.agents} agent{'' if usage.agents == 1 else 's'}"] if usage.agents else []
+    if tokens := usage.input_tokens + usage.output_tokens:
+        parts.append(f"{tokens:,} tokens")
+    if usage.cost_usd:
+        parts.append(f"${usage.cost_usd:.4f}")
     return ", ".join(parts)
 
 
@@ -104,55 +104,51 @@ def _facts(usage: Usage, agents: int) -> str:
 def inspect_command(call: Invocation, run: str, steps: bool, state: bool) -> int:
     """Show RUN as its log is now: an id, the beginning of one, or `last`."""
     with open_project(call, to_read=True) as project:
+        found = find_run(project, run)
+        document = inspect_found(project, found, with_state=state)
         if call.as_json:
-            say_json(inspect(project, run, with_state=state))
+            say_json(document)
         else:
-            found = find_run(project, run)
-            say("".join(_text(project, found.tree, found.run, steps, state, call.colour)))
+            rows = run_rows(found.tree, found.run, int(time() * 1_000), every=steps)
+            say("".join(_text(document, rows, steps, call.colour)))
     return EXIT_OK
 
 
-def _text(project: Project, tree: RunTree, run: Run, steps: bool, state: bool, colour: bool) -> Iterator[str]:
+def _text(run: InspectDocument, rows: list[Row], steps: bool, colour: bool) -> Iterator[str]:
     from fanfold.cli.terminal.step_text import step_lines
 
-    head = tree.head(run)
-    status = run_status(tree.state, run)
-    yield f"{paint(f'{head.recipe}@{head.version}', 'bold', colour)}  run {run.id}  "
-    yield paint(status, COLOURS.get(status, "blue"), colour)
-    if run.status not in RUN_TERMINAL and not project.has_owner(tree.root.id):
+    yield f"{paint(f'{run.recipe}@{run.version}', 'bold', colour)}  run {run.run_id}  "
+    yield paint(run.status, COLOURS.get(run.status, "blue"), colour)
+    if run.status not in RUN_TERMINAL and not (run.owner and run.owner.alive):
         yield paint("  no process drives it", "yellow", colour)
     yield "\n"
-    for name, value in _heading(tree, run, head):
+    for name, value in _heading(run):
         yield f"  {paint(name.ljust(9), 'dim', colour)} {value}\n"
     yield f"\n{paint('Steps', 'bold', colour)}\n"
-    yield from step_lines(tree, run, every=steps, colour=colour)
-    if state:
+    yield from step_lines(run, rows, every=steps, colour=colour)
+    if run.state:
         yield f"\n{paint('State', 'bold', colour)}\n"
-        known = structs.asdict(state_document(tree, owner_of(project, tree.root.id)))
+        known = structs.asdict(run.state)
         yield from (f"  {name}: {plain(to_json(value))}\n" for name, value in known.items())
-    output = tree.blobs.get(run.output) if run.output is not None else None
-    if output is not None:
+    if run.output is not None:
         yield f"\n{paint('Output', 'bold', colour)}\n"
-        lines = plain(as_text(output)).splitlines()
+        lines = plain(as_text(run.output)).splitlines()
         yield from (f"  {one}\n" for one in (lines if steps else lines[:MAX_OUTPUT_LINES]))
         if len(lines) > MAX_OUTPUT_LINES and not steps:
-            yield f"  … {len(lines) - MAX_OUTPUT_LINES} more lines: fanfold inspect {run.id} --steps\n"
+            yield f"  … {len(lines) - MAX_OUTPUT_LINES} more lines: fanfold inspect {run.run_id} --steps\n"
 
 
-def _heading(tree: RunTree, run: Run, head: RunHead) -> Iterator[tuple[str, str]]:
-    yield "created", when(head.created_at) or ""
-    if head.started_at and head.ended_at:
-        yield "took", duration(head.ended_at - head.started_at)
-    if head.parent_run_id is not None:
-        yield "called by", f"{head.execution_path} of run {head.parent_run_id}"
-    frozen_from = head.forked_from
-    if frozen_from is not None:
-        yield "forked", f"from run {frozen_from}"
-    for name, value in tree.values.inputs(run).items():
+def _heading(run: InspectDocument) -> Iterator[tuple[str, str]]:
+    yield "created", run.created_at or ""
+    if took := _took(run):
+        yield "took", took
+    if run.parent_run_id is not None:
+        yield "called by", f"{run.execution_path} of run {run.parent_run_id}"
+    if run.forked_from is not None:
+        yield "forked", f"from run {run.forked_from}"
+    for name, value in run.inputs.items():
         yield "input", f"{name} = {one_line(as_text(value), 80)}"
-    facts = _facts(head.usage, head.agents)
-    if facts:
+    if facts := _facts(run.usage):
         yield "used", facts
-    error = run_error(tree, run)
-    if error is not None:
-        yield "because", one_line(f"{error.message} [{error.code}]")
+    if run.error is not None:
+        yield "because", one_line(f"{run.error.message} [{run.error.code}]")

@@ -9,13 +9,14 @@ import click
 
 from fanfold.cli.command import Invocation, command
 from fanfold.cli.project import open_project
-from fanfold.cli.terminal.output import hand_over, one_line, paint, plain, say, say_json, to_json
+from fanfold.cli.terminal.output import hand_over, paint, plain, say, say_json, to_json
 from fanfold.errors import EXIT_OK, AuthorError
-from fanfold.kernel.plan import GroupAction, Input, Plan, Step
 from fanfold.runtime.operations.recipes.catalogue import Picture, list_recipes, show_recipe
-from fanfold.runtime.operations.recipes.checked import check_recipe
+from fanfold.runtime.views.recipes import RecipeDocument, RecipeInput, RecipeStep
+from fanfold.text.terminal import one_line
 
 MAX_VALUE_CHARS = 60
+MAX_LABEL_CHARS = 28
 _ORIGINS = {"project": "This project", "user": "Yours", "builtin": "Built in"}
 
 
@@ -50,30 +51,29 @@ def show_command(call: Invocation, recipe: str, mermaid: bool, svg: bool) -> int
         raise AuthorError("usage.conflicting_options", "--mermaid and --svg exclude each other")
     picture: Picture | None = "mermaid" if mermaid else "svg" if svg else None
     with open_project(call) as project:
-        if not call.as_json and picture is None:
-            say("".join(_plan_text(check_recipe(project, recipe).runnable(), call.colour)))
-            return EXIT_OK
-        shown = show_recipe(project, recipe, picture)
+        found = show_recipe(project, recipe, picture)
     if call.as_json:
-        say_json(shown)
+        say_json(found)
+    elif picture is not None:
+        hand_over(found.graph or "")
     else:
-        hand_over(shown.graph or "")
+        say("".join(_text(found, call.colour)))
     return EXIT_OK
 
 
-def _plan_text(plan: Plan, colour: bool) -> Iterator[str]:
-    yield paint(f"{plan.name}@{plan.version}", "bold", colour) + "\n"
-    if plan.description:
-        yield f"{plain(plan.description)}\n"
-    if plan.inputs:
+def _text(recipe: RecipeDocument, colour: bool) -> Iterator[str]:
+    yield paint(f"{recipe.name}@{recipe.version}", "bold", colour) + "\n"
+    if recipe.description:
+        yield f"{plain(recipe.description)}\n"
+    if recipe.inputs:
         yield f"\n{paint('Inputs', 'bold', colour)}\n"
-        names = max(len(one.name) for one in plan.inputs)
-        kinds = max(len(_needed(one)) for one in plan.inputs)
-        for one in plan.inputs:
+        names = max(len(one.name) for one in recipe.inputs)
+        kinds = max(len(_needed(one)) for one in recipe.inputs)
+        for one in recipe.inputs:
             row = f"  {paint(one.name.ljust(names), 'cyan', colour)}  {_needed(one).ljust(kinds)}  "
             yield f"{row}{plain(one.description)}".rstrip() + "\n"
     yield f"\n{paint('Steps', 'bold', colour)}\n"
-    rows = list(_step_rows(plan.steps, ""))
+    rows = list(_step_rows(recipe.steps, ""))
     widths = [max(len(row[column]) for row in rows) for column in (0, 1, 2)]
     for name, who, marks, after in rows:
         named = paint(name.ljust(widths[0]), "cyan", colour)
@@ -81,24 +81,18 @@ def _plan_text(plan: Plan, colour: bool) -> Iterator[str]:
         yield line.rstrip() + "\n"
 
 
-def _needed(one: Input) -> str:
+def _needed(one: RecipeInput) -> str:
     kind = one.type or "any"
     if one.required:
         return f"{kind}, required"
-    if not one.has_default:
-        return kind
-    return f"{kind} = {one_line(to_json(one.default), MAX_VALUE_CHARS)}"
+    return kind if one.default is None else f"{kind} = {one_line(to_json(one.default), MAX_VALUE_CHARS)}"
 
 
-def _step_rows(steps: tuple[Step, ...], indent: str) -> Iterator[tuple[str, str, str, str]]:
-    from fanfold.runtime.views.graph.drawing import label, shown
-
+def _step_rows(steps: list[RecipeStep], indent: str) -> Iterator[tuple[str, str, str, str]]:
     for step in steps:
-        text = label(step)
-        does = {"reader": "reads", "writer": "writes"}.get(text.kind, text.kind)
-        who = plain(shown(text.subtitle)) if text.kind != "group" else ""
-        marks = ", ".join([does, *text.marks]) if text.kind != "group" else ", ".join(text.marks) or "group"
+        does = step.type if step.role is None else "writes" if step.posture == "writer" else "reads"
+        who = one_line(step.label, MAX_LABEL_CHARS) if step.type != "group" else ""
+        marks = ", ".join(step.marks if step.type == "group" and step.marks else (does, *step.marks))
         after = f"after {', '.join(step.depends_on)}" if step.depends_on else ""
         yield f"{indent}{step.id}", who, marks, after
-        if isinstance(step.action, GroupAction):
-            yield from _step_rows(step.action.steps, indent + "  ")
+        yield from _step_rows(step.steps, indent + "  ")

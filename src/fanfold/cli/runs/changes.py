@@ -12,10 +12,11 @@ import click
 
 from fanfold.cli.command import Invocation, command
 from fanfold.cli.project import open_project
-from fanfold.cli.terminal.output import one_line, paint, plain, say, say_json
+from fanfold.cli.terminal.output import paint, plain, say, say_json
 from fanfold.errors import EXIT_OK, AuthorError
 from fanfold.runtime.operations.runs.changes import KEPT, LEFT_OUT, PROPOSED, apply, diff
 from fanfold.runtime.views.changes import Applied, RunChanges, StepChanges
+from fanfold.text.terminal import one_line
 
 MAX_FILES = 40
 _COLOURS = (

@@ -10,7 +10,7 @@ import sys
 
 from fanfold.cli.command import Invocation
 from fanfold.cli.failures import reader_left
-from fanfold.cli.terminal.output import hand_over, one_line, paint, say, say_json, wants_colour
+from fanfold.cli.terminal.output import hand_over, paint, say, say_json, wants_colour
 from fanfold.cli.terminal.progress import tell
 from fanfold.cli.terminal.statuses import COLOURS
 from fanfold.errors import EXIT_OK
@@ -23,6 +23,7 @@ from fanfold.runtime.operations.runs.limits import limits_to_raise
 from fanfold.runtime.views.approvals import open_approvals
 from fanfold.runtime.views.runs import as_text, exit_status, run_document, run_error, waiting_proposals
 from fanfold.runtime.views.transitions import duration
+from fanfold.text.terminal import one_line
 
 MAX_FAILURES = 5
 

@@ -12,7 +12,7 @@ from msgspec import Struct
 from fanfold.cli.command import Invocation, command
 from fanfold.cli.inputs import bind_what_is_there, read_inputs, read_text_file
 from fanfold.cli.project import open_project
-from fanfold.cli.terminal.output import one_line, say, say_json
+from fanfold.cli.terminal.output import say, say_json
 from fanfold.errors import EXIT_OK
 from fanfold.kernel.plan import JSON, Plan
 from fanfold.runtime.operations.project import Project
@@ -22,6 +22,7 @@ from fanfold.runtime.operations.recipes.checked import (
     warnings_of_used_roles,
 )
 from fanfold.runtime.operations.runs.limits import check_budget, check_concurrency, micro_usd
+from fanfold.text.terminal import one_line
 
 if TYPE_CHECKING:
     from fanfold.runtime.operations.runs.options import Options

@@ -8,10 +8,11 @@ import sys
 import click
 
 from fanfold.cli.command import Invocation, command
-from fanfold.cli.terminal.output import one_line, say, say_json
+from fanfold.cli.terminal.output import say, say_json
 from fanfold.errors import EXIT_OK, EXIT_PERMISSION, WorldError
 from fanfold.runtime.config import fanfold_home
 from fanfold.runtime.operations.system.state import StateView, adopt_state, remove_state, show_state
+from fanfold.text.terminal import one_line
 
 _KIB = 1024
 

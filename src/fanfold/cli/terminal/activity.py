@@ -12,8 +12,7 @@ from fanfold.agents.entries import (
     StageNews,
     TextDelta,
 )
-from fanfold.cli.terminal.output import one_line
-from fanfold.text.terminal import cut_start
+from fanfold.text.terminal import cut_start, one_line
 
 MAX_CHARS = 60
 KEPT_CHARS = 4 * MAX_CHARS

@@ -18,10 +18,10 @@ from rich.text import Text
 from fanfold.agents.entries import News
 from fanfold.cli.terminal.activity import Doing
 from fanfold.cli.terminal.statuses import COLOURS
-from fanfold.cli.terminal.step_rows import MARKS, Row, counts, rows, tallest
 from fanfold.kernel.events import Envelope
 from fanfold.kernel.lifecycle import PENDING, READY, RUN_TERMINAL, RUNNING, SKIPPED, TERMINAL
 from fanfold.runtime.hosting.run_tree import RunTree, run_status
+from fanfold.runtime.views.step_rows import MARKS, Row, counts, rows, tallest
 from fanfold.runtime.views.transitions import duration
 
 PERIOD_S = 0.1

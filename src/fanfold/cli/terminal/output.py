@@ -1,7 +1,7 @@
 """The one way in which commands speak: text or JSON on stdout, colour only where it helps.
 
-Text that came from outside (file names, recipe words, what agents and programs say) goes through `plain` or
-`one_line`, which are `text.terminal.visible`: nothing in it can drive the reader's terminal.
+Text that came from outside (file names, recipe words, what agents and programs say) goes through `plain`
+or `text.terminal.one_line`: nothing in it can drive the reader's terminal.
 """
 
 from __future__ import annotations
@@ -59,11 +59,6 @@ def to_json(document: object) -> str:
 def plain(text: str) -> str:
     """Text of several lines without anything a terminal would act on."""
     return visible(text, keep="\n\t")
-
-
-def one_line(text: str, width: int | None = None) -> str:
-    """The same on one line, for where a second one would look like something else."""
-    return visible(" ".join(text.split()), width=width)
 
 
 def paint(text: str, colour: str, on: bool) -> str:

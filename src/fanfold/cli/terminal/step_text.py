@@ -2,38 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from time import time
+from collections.abc import Iterator, Sequence
 
-from fanfold.cli.terminal.output import one_line, paint, plain
+from fanfold.cli.terminal.output import paint, plain
 from fanfold.cli.terminal.statuses import COLOURS
-from fanfold.cli.terminal.step_rows import MARKS, MAX_NOTE_CHARS, Row, run_rows
-from fanfold.kernel.lifecycle import COMPLETED
-from fanfold.kernel.nodes import LEAF, Run
-from fanfold.kernel.state import find_node
-from fanfold.runtime.hosting.run_tree import RunTree
-from fanfold.runtime.views.approvals import is_open
-from fanfold.runtime.views.runs import MAX_ASKED_CHARS, approval_document, as_text
+from fanfold.runtime.views.runs import (
+    MAX_ASKED_CHARS,
+    ApprovalDocument,
+    InspectDocument,
+    StepResult,
+    as_text,
+    steps_by_tree_path,
+)
+from fanfold.runtime.views.step_rows import MARKS, MAX_NOTE_CHARS, Row
+from fanfold.text.terminal import one_line
 
 MAX_STEP_LINES = 12
 
 
-def step_lines(tree: RunTree, run: Run, *, every: bool, colour: bool) -> Iterator[str]:
-    """One line per step; with `every`, nothing is left out and outputs follow."""
-    found = run_rows(tree, run, int(time() * 1_000), every=every)
+def step_lines(run: InspectDocument, rows: Sequence[Row], *, every: bool, colour: bool) -> Iterator[str]:
+    """One line per row; with `every`, outputs follow."""
+    steps = steps_by_tree_path(run)
     widths = [
         max((len(text) for text in column), default=0)
         for column in (
-            ["  " * row.depth + row.name for row in found],
-            [row.who for row in found],
-            [row.took for row in found],
+            ["  " * row.depth + row.name for row in rows],
+            [row.who for row in rows],
+            [row.took for row in rows],
         )
     ]
-    for row in found:
+    for row in rows:
         yield _line(row, widths, colour)
-        yield from _asked(tree, row, colour, every=every)
-        if every:
-            yield from _more(tree, row, colour)
+        step = steps[row.path]
+        indent = "  " * (row.depth + 3)
+        if step.approval is not None:
+            yield from _asked(step.approval, indent, colour, every=every)
+        if every and row.leaf:
+            yield from _more(step, indent, colour)
 
 
 def _line(row: Row, widths: list[int], colour: bool) -> str:
@@ -50,29 +55,20 @@ def _line(row: Row, widths: list[int], colour: bool) -> str:
     return "  ".join(parts).rstrip() + "\n"
 
 
-def _asked(tree: RunTree, row: Row, colour: bool, *, every: bool) -> Iterator[str]:
+def _asked(asked: ApprovalDocument, indent: str, colour: bool, *, every: bool) -> Iterator[str]:
     """What somebody must read before answering an approval; the row holds its question, if that is short."""
-    node = find_node(tree.state, row.path)
-    if node is not None and is_open(node):
-        asked = approval_document(tree, node)
-        long = len(" ".join(asked.question.split())) > MAX_NOTE_CHARS
-        text = "\n".join([asked.question] * long + [asked.show] * bool(asked.show))
-        indent = "  " * (row.depth + 3)
-        yield from _quoted(text, indent, colour, MAX_ASKED_CHARS if every else MAX_STEP_LINES)
-        if asked.choices:
-            yield f"{indent}{paint('choices', 'cyan', colour)}: {plain(', '.join(asked.choices))}\n"
+    long = len(" ".join(asked.question.split())) > MAX_NOTE_CHARS
+    text = "\n".join([asked.question] * long + [asked.show] * bool(asked.show))
+    yield from _quoted(text, indent, colour, MAX_ASKED_CHARS if every else MAX_STEP_LINES)
+    if asked.choices:
+        yield f"{indent}{paint('choices', 'cyan', colour)}: {plain(', '.join(asked.choices))}\n"
 
 
-def _more(tree: RunTree, row: Row, colour: bool) -> Iterator[str]:
-    node = find_node(tree.state, row.path)
-    if node is None or node.kind != LEAF:
-        return
-    indent = "  " * (row.depth + 3)
-    if node.error is not None and node.status != COMPLETED and node.error.hint:
-        yield f"{indent}{paint('hint', 'cyan', colour)}: {one_line(node.error.hint)}\n"
-    if node.output is None:
-        return
-    yield from _quoted(as_text(tree.blobs.get(node.output)), indent, colour, MAX_STEP_LINES)
+def _more(step: StepResult, indent: str, colour: bool) -> Iterator[str]:
+    if step.error is not None and step.error.hint:
+        yield f"{indent}{paint('hint', 'cyan', colour)}: {one_line(step.error.hint)}\n"
+    if step.output is not None:
+        yield from _quoted(as_text(step.output), indent, colour, MAX_STEP_LINES)
 
 
 def _quoted(text: str, indent: str, colour: bool, most: int) -> Iterator[str]:

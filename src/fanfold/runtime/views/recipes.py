@@ -29,6 +29,10 @@ class RecipeStep(Struct, frozen=True):
 
     id: str
     type: str
+    label: str
+    """Who or what does it."""
+    marks: tuple[str, ...]
+    """What is special about it, in words: `for each`, `conditional`."""
     description: str
     role: str | None
     posture: str
@@ -89,11 +93,16 @@ def _input(one: Input) -> RecipeInput:
 
 
 def _step(step: Step) -> RecipeStep:
+    from fanfold.runtime.views.graph.drawing import label
+
     inner = step.action.steps if isinstance(step.action, GroupAction) else ()
     said = find_body(AgentBody, step)
+    text = label(step)
     return RecipeStep(
         id=step.id,
         type=step.type,
+        label=text.subtitle,
+        marks=text.marks,
         description=step.description,
         role=None if said is None else said.agent,
         posture=step.posture,

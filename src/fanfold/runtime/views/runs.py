@@ -129,12 +129,15 @@ class StateDocument(Struct, frozen=True):
 class InspectDocument(RunDocument, frozen=True):
     """A run, where it stands in its tree, and its child runs. `owner` is that of the whole tree."""
 
+    root_run_id: str
     parent_run_id: str | None
     nesting_depth: int
     execution_path: str
     created_at: str | None
     started_at: str | None
     ended_at: str | None
+    forked_from: str | None
+    inputs: dict[str, JSON]
     runs: list[InspectDocument]
     owner: OwnerDocument | UnsetType | None = UNSET
     state: StateDocument | UnsetType = UNSET
@@ -147,12 +150,14 @@ class RunRow(Struct, frozen=True):
     recipe: str
     version: int
     status: str
+    root_run_id: str
     parent_run_id: str | None
     nesting_depth: int
     execution_path: str
     created_at: str | None
     started_at: str | None
     ended_at: str | None
+    forked_from: str | None
     error: FailureDocument | None
     usage: RunUsage
     owner: OwnerDocument | UnsetType | None = UNSET
@@ -179,17 +184,21 @@ def run_document(tree: RunTree, run: Run | None = None) -> RunDocument:
 
 def inspect_document(tree: RunTree, run: Run) -> InspectDocument:
     """The same with its place in the tree, and the runs below it."""
-    head = tree.head(run)
+    row = structs.asdict(run_row(tree.head(run)))
     return InspectDocument(
-        **structs.asdict(run_document(tree, run)),
-        parent_run_id=head.parent_run_id,
-        nesting_depth=head.nesting_depth,
-        execution_path=head.execution_path,
-        created_at=when(head.created_at),
-        started_at=when(head.started_at),
-        ended_at=when(head.ended_at),
+        **row | structs.asdict(run_document(tree, run)),
+        inputs=tree.values.inputs(run),
         runs=[inspect_document(tree, other) for other in tree.state.runs.values() if other.parent is run],
     )
+
+
+def steps_by_tree_path(run: InspectDocument) -> dict[str, StepResult]:
+    """The steps of a run and of the runs below it, by where they stand in the whole tree."""
+    prefix = f"{run.execution_path}/" if run.execution_path else ""
+    found = {f"{prefix}{path}": step for path, step in run.steps.items()}
+    for child in run.runs:
+        found |= steps_by_tree_path(child)
+    return found
 
 
 def step_document(tree: RunTree, node: Node) -> StepResult:
@@ -244,12 +253,14 @@ def run_row(head: RunHead, owner: OwnerDocument | UnsetType | None = UNSET) -> R
         recipe=head.recipe,
         version=head.version,
         status=head.status,
+        root_run_id=head.root_run_id,
         parent_run_id=head.parent_run_id,
         nesting_depth=head.nesting_depth,
         execution_path=head.execution_path,
         created_at=when(head.created_at),
         started_at=when(head.started_at),
         ended_at=when(head.ended_at),
+        forked_from=head.forked_from,
         error=failure_document(head.error),
         usage=_run_usage(head.usage, head.agents),
         owner=owner,
@@ -282,6 +293,14 @@ def when(at: int | None) -> str | None:
     if not at:
         return None
     return datetime.fromtimestamp(at / 1_000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def elapsed_ms(since: str | None, until: str | None = None) -> int | None:
+    """What lies between two times of a document, or one of them and now."""
+    if since is None:
+        return None
+    end = datetime.now(UTC) if until is None else datetime.fromisoformat(until)
+    return round((end - datetime.fromisoformat(since)).total_seconds() * 1_000)
 
 
 def as_text(value: JSON) -> str:

@@ -36,7 +36,7 @@ from fanfold.kernel.events import (
 from fanfold.kernel.plan import Step
 from fanfold.runtime.hosting.run_tree import RunTree
 from fanfold.runtime.steps.registry import type_of
-from fanfold.text.terminal import visible
+from fanfold.text.terminal import one_line
 
 FindStep: TypeAlias = Callable[[str, str], Step | None]
 """Run id and path to the step there, if known."""
@@ -82,7 +82,7 @@ class Transitions:
         if envelope.parent_run_id is not None:
             return None  # the step that called the child run says it all
         if isinstance(data, Added):
-            told = f"added: {_line(data.step.description, MAX_NOTE_CHARS)}".removesuffix(": ")
+            told = f"added: {one_line(data.step.description, MAX_NOTE_CHARS)}".removesuffix(": ")
             return Transition(envelope.at, _path(envelope, data.step.id), "added", told)
         if isinstance(data, CloseRequested | ResumeRequested):
             told = "was asked to end" if isinstance(data, CloseRequested) else "was asked to go on"
@@ -114,7 +114,7 @@ class Transitions:
             return _ended(word.replace("_", " "), took) + _why(data.error)
         if word == "waiting":
             self._started[key] = envelope.at
-            asked = _line(data.summary.partition(chr(10) * 2)[0], MAX_NOTE_CHARS)
+            asked = one_line(data.summary.partition(chr(10) * 2)[0], MAX_NOTE_CHARS)
             step = self._find_step(envelope.run_id, data.step)
             waits = "waits for approval" if step is None else type_of(step).waiting
             return f"{waits}: {asked}" if asked else waits
@@ -134,7 +134,7 @@ class Transitions:
     def _who(self, envelope: Envelope, data: StepEvent | SubagentEvent) -> str:
         names: list[str] = []
         if isinstance(data, SubagentEvent):
-            names.append(_line(data.role))
+            names.append(one_line(data.role))
         else:
             step = self._find_step(envelope.run_id, data.step)
             if step is not None and step.type != "group":
@@ -168,7 +168,7 @@ def _ended(word: str, took: str) -> str:
 
 
 def _why(error: Failure | None) -> str:
-    return f": {_line(error.message or error.code, MAX_NOTE_CHARS)}" if error is not None else ""
+    return f": {one_line(error.message or error.code, MAX_NOTE_CHARS)}" if error is not None else ""
 
 
 def step_at(tree: RunTree, run: str, path: str) -> Step | None:
@@ -176,10 +176,6 @@ def step_at(tree: RunTree, run: str, path: str) -> Step | None:
     found = tree.state.runs.get(run)
     node = found.nodes.get(path) if found is not None else None
     return None if node is None else node.step
-
-
-def _line(text: str, width: int | None = None) -> str:
-    return visible(" ".join(text.split()), width=width)
 
 
 def _path(envelope: Envelope, step: str) -> str:

@@ -11,12 +11,12 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from msgspec import Struct
 
-from fanfold.cli.terminal.output import one_line
 from fanfold.kernel.lifecycle import COMPLETED, PENDING, READY, RUNNING, SKIPPED, TERMINAL, WAITING
 from fanfold.kernel.nodes import LEAF, MAP, Composite, Node, Run, WorkflowCall
 from fanfold.runtime.hosting.run_tree import RunTree
 from fanfold.runtime.steps.registry import label_of
 from fanfold.runtime.views.transitions import duration
+from fanfold.text.terminal import one_line
 
 MAX_ITEMS = 12
 """Items of a fan-out that are all shown."""
@@ -44,10 +44,13 @@ class Row(Struct, frozen=True):
     depth: int
     name: str
     path: str
+    """As seen from the root of the tree."""
     status: str
     who: str
     took: str
     note: str
+    leaf: bool = False
+    """Whether it is work, and no group, map or child run around work."""
 
 
 def rows(tree: RunTree, now: int, *, every: bool = False, fold_finished: bool = False) -> list[Row]:
@@ -117,9 +120,8 @@ class _Walk:
     def _row(self, node: Node, depth: int, inside: Sequence[Node]) -> Row:
         name = node.path.rpartition("/")[2]
         path = node.run.tree_path(node.path)
-        return Row(
-            depth, name, path, node.status, self._who(node), self._took(node), self._note(node, inside)
-        )
+        who, took, note = self._who(node), self._took(node), self._note(node, inside)
+        return Row(depth, name, path, node.status, who, took, note, node.kind == LEAF)
 
     def _who(self, node: Node) -> str:
         if isinstance(node, WorkflowCall):
