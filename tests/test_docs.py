@@ -242,24 +242,27 @@ def test_headings_answer_to_their_slugs():
 # -- the code tour
 
 
-NAMED = re.compile(r"`([\w/]+\.py)(?::(\w+))?`")
+NAMED = re.compile(r"`([\w/]+\.py)(?::(\w+)(?:\.(\w+))?)?`")
 
 
 def test_every_place_on_the_code_tour_exists():
     named = NAMED.findall((ROOT / "docs/code-tour.md").read_text())
     assert len(named) > 50
-    for path, name in named:
+    for path, name, method in named:
         file = ROOT / "src/fanfold" / path
         assert file.is_file(), f"there is no {path}"
         if name:
             defined = rf"^(?:async )?(?:def|class) {name}\b"
-            assert re.search(defined, file.read_text(), re.MULTILINE), f"{path} defines no {name}"
+            found = re.search(rf"{defined}.*?(?=^\S|\Z)", file.read_text(), re.MULTILINE | re.DOTALL)
+            assert found, f"{path} defines no {name}"
+            assert re.search(rf"\bdef {method}\b", found[0]) or not method, f"{path}: {name} has no {method}"
 
 
 def test_a_place_that_does_not_exist_would_be_noticed():
-    assert NAMED.findall("`kernel/state.py:evolve` and `cli/main.py`") == [
-        ("kernel/state.py", "evolve"),
-        ("cli/main.py", ""),
+    assert NAMED.findall("`kernel/state.py:evolve`, `a/b.py:C.d` and `cli/main.py`") == [
+        ("kernel/state.py", "evolve", ""),
+        ("a/b.py", "C", "d"),
+        ("cli/main.py", "", ""),
     ]
 
 
