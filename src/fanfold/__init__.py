@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from fanfold.runtime.views.result import Result
     from fanfold.runtime.views.runs import StepResult
     from fanfold.runtime.views.subagents import Subagent
+    from fanfold.runtime.views.transcripts import Transcript, TranscriptEntry
 
 __version__ = "0.1.0"
 __all__ = [
@@ -41,6 +42,8 @@ __all__ = [
     "RunHandle",
     "StepResult",
     "Subagent",
+    "Transcript",
+    "TranscriptEntry",
     "WorldError",
     "__version__",
     "function",
@@ -60,6 +63,8 @@ _HOMES = {
     "RunHandle": "fanfold.runtime.operations.runs.handle",
     "StepResult": "fanfold.runtime.views.runs",
     "Subagent": "fanfold.runtime.views.subagents",
+    "Transcript": "fanfold.runtime.views.transcripts",
+    "TranscriptEntry": "fanfold.runtime.views.transcripts",
     "WorldError": "fanfold.errors",
     "function": "fanfold.runtime.handlers.registration",
 }

@@ -17,7 +17,6 @@ from fanfold.agents.providers import PROVIDERS
 from fanfold.agents.providers import Provider as ModelProvider
 from fanfold.errors import FanfoldError
 from fanfold.runtime.operations.runs.options import Options
-from fanfold.runtime.operations.runs.ownership import frozen_of
 from fanfold.runtime.records.frozen import Frozen
 from fanfold.runtime.views.result import Result
 from fanfold.testing.provider import Asked, Fault, Reply
@@ -99,7 +98,7 @@ class Place:
     def frozen(self, run: str) -> Frozen:
         opened = client(self.folder, self.environment)
         try:
-            return frozen_of(opened.project.view(run))
+            return opened.project.view(run).frozen()
         finally:
             opened.project.close()
 

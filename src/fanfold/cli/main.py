@@ -29,6 +29,7 @@ GROUPS = {
         "inspect": "history.runs",
         "watch": "history.logs",
         "logs": "history.logs",
+        "transcript": "history.transcript",
         "explain": "history.explain",
         "whatif": "history.whatif",
         "query": "history.query",

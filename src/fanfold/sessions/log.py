@@ -14,7 +14,7 @@ Rules
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import msgspec
@@ -93,25 +93,26 @@ class SessionLog:
 
 def open_log(journal: Journal, session_id: str, run_id: str, path: str) -> tuple[SessionLog, list[Entry]]:
     """The log of a session, to be continued, with the entries that it already holds."""
-    written = list(journal.store.log(session_id))
-    entries = list(_entries(journal.store, written))
-    return SessionLog(journal, session_id, run_id, path, written[-1].seq if written else 0), entries
+    recorded = list(read_recorded(journal.store, session_id))
+    last_seq = recorded[-1][0].seq if recorded else 0
+    return SessionLog(journal, session_id, run_id, path, last_seq), [entry for _, entry in recorded]
 
 
 def read_entries(store: Store, session_id: str) -> list[Entry]:
     """What a session recorded, oldest first: what a back end is given to go on from."""
-    return list(_entries(store, store.log(session_id)))
+    return [entry for _, entry in read_recorded(store, session_id)]
 
 
-def _entries(store: Store, envelopes: Iterable[Envelope]) -> Iterator[Entry]:
-    for envelope in envelopes:
+def read_recorded(store: Store, session_id: str, after: int = 0) -> Iterator[tuple[Envelope, Entry]]:
+    """The same, each with the envelope that says when it was recorded; those beyond a number of the log."""
+    for envelope in store.log(session_id, after):
         entry: Entry = msgspec.convert(_unpacked(store, envelope.data), Entry)
         if isinstance(entry, Ending) and entry.output_blob:
             output = msgspec.json.decode(store.blob(entry.output_blob))
             entry = structs.replace(entry, output=output, output_blob="")
             if isinstance(entry, Response) and not entry.text and isinstance(output, str):
                 entry = structs.replace(entry, text=output)
-        yield entry
+        yield envelope, entry
 
 
 def _unpacked(store: Store, data: dict[str, Any]) -> dict[str, Any]:

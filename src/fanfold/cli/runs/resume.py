@@ -12,7 +12,7 @@ from fanfold.kernel.events import Raised
 from fanfold.kernel.lifecycle import RUN_TERMINAL
 from fanfold.runtime.operations.runs.background import resume_detached
 from fanfold.runtime.operations.runs.limits import check_budget, check_raised, micro_usd
-from fanfold.runtime.operations.runs.ownership import take_over
+from fanfold.runtime.operations.runs.ownership import take_over, write_files
 
 
 @command("resume", summary="Go on with a run that paused, waits or was killed")
@@ -34,13 +34,15 @@ def resume_command(
     """Go on with RUN: an id, the beginning of one, or `last`.
 
     Needs no other flags: recipe, inputs, script and permission are those the run was started with.
-    Completed steps do not run again. A run that has ended is only shown, as `fanfold run` would have.
+    Completed steps do not run again. A run that has ended is only shown, as `fanfold run` would have, and
+    gets its files under `.fanfold/runs` back if they are gone.
     """
     check_budget(budget_usd, budget_tokens)
     with open_project(call) as project:
         root = project.resolve(run).root_run_id
         seen = project.view(root)
         if seen.root.status in RUN_TERMINAL:
+            write_files(project, seen, if_missing=True)
             return say_outcome(call, seen)
         raised = check_raised(
             project, seen, Raised(max_agents, max_steps, budget_tokens, micro_usd(budget_usd))

@@ -38,7 +38,9 @@ from fanfold.kernel.lifecycle import EVENT_WORDS, READY, RUNNING, WAITING
 from fanfold.kernel.nodes import LEAF, Node, Run, State
 from fanfold.kernel.state import create_state, evolve, mark_late
 from fanfold.runtime.hosting.answers import Answers
+from fanfold.runtime.records.frozen import Frozen, from_json
 from fanfold.runtime.records.memory import Memory
+from fanfold.runtime.records.subagents import child_of
 from fanfold.runtime.records.values import Values
 from fanfold.runtime.steps.step_type import Job
 from fanfold.store.blobs import Blobs
@@ -85,12 +87,24 @@ class RunTree:
         self._places: dict[str, _Place] = {}
         self.requests_done: list[int] = []
         self._written: dict[str, str] = {}
+        self._frozen: dict[str, Frozen] = {}
         self._outputs: list[OutputRow] = []
         self._cache: list[tuple[str, str, str]] = []
 
     @property
     def root(self) -> Run:
         return self.state.root
+
+    def frozen(self, node: Node | None = None) -> Frozen:
+        """What the run fixed for its whole life; for a step of an open run, what that was added with."""
+        facts = self.memory.frozen
+        if node is not None and self.memory.added:
+            facts = self.memory.added.get(child_of(node), facts)
+        if facts is None:
+            return Frozen()
+        if facts not in self._frozen:
+            self._frozen[facts] = from_json(self.blobs.get(facts))
+        return self._frozen[facts]
 
     @classmethod
     def load(

@@ -10,12 +10,14 @@ async with fanfold.open(".") as ff:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from types import TracebackType
 from typing import Any, Self
 
 from fanfold.kernel.plan import JSON, Plan
+from fanfold.runtime.operations.addresses import find_run
 from fanfold.runtime.operations.agents import subagents
+from fanfold.runtime.operations.history import transcripts
 from fanfold.runtime.operations.history.runs import list_runs
 from fanfold.runtime.operations.project import Project
 from fanfold.runtime.operations.runs.handle import RunHandle
@@ -25,6 +27,7 @@ from fanfold.runtime.operations.runs.start import start
 from fanfold.runtime.views.result import Result
 from fanfold.runtime.views.runs import RunRow
 from fanfold.runtime.views.subagents import Subagent
+from fanfold.runtime.views.transcripts import Transcript, TranscriptEntry
 
 
 class Client:
@@ -109,6 +112,19 @@ class Client:
     def list_agents(self) -> list[Subagent]:
         """All subagents of the project, oldest first."""
         return subagents.list_subagents(self.project)
+
+    def transcript(self, run: str, step: str, *, attempt: int | None = None) -> Transcript:
+        """What the agent of a step (or a subagent, or a session by its id) was told, said and did."""
+        return transcripts.transcript(self.project, run, step, attempt)
+
+    async def follow_transcript(
+        self, run: str, step: str, *, attempt: int | None = None
+    ) -> AsyncIterator[TranscriptEntry]:
+        """The entries of a transcript from the first, then live until the step is over."""
+        found = find_run(self.project, run)
+        async for entries in transcripts.follow_transcript(self.project, found, step, attempt):
+            for entry in entries:
+                yield entry
 
     def runs(self, limit: int = 100) -> list[RunRow]:
         """Root runs, newest first."""

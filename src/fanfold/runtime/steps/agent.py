@@ -125,7 +125,7 @@ def _request(role: Role, execution: Execution[AgentJob], earlier: Sequence[Entry
         attempt=start.attempt,
         execution=start.execution,
         role=role,
-        prompt=_asked(role, job),
+        prompt=asked_of(role, job),
         output_schema=node.step.output_schema,
         outputs=node.step.outputs,
         workspace=place.path,
@@ -134,7 +134,7 @@ def _request(role: Role, execution: Execution[AgentJob], earlier: Sequence[Entry
     )
 
 
-def _asked(role: Role, job: AgentJob) -> str:
+def asked_of(role: Role, job: AgentJob) -> str:
     """The step's prompt; a step that has none of its own is told what its role says, about its inputs."""
     if job.said.prompt is not None or role.prompt_template is None:
         return job.prompt

@@ -1,16 +1,6 @@
-"""The executive report and the mirror files under `.fanfold/runs/<run>/`.
-
-Files are written behind the log, for people and other tools; they are never read back and are made
-again whenever they are missing.
-"""
+"""The executive report: status, what was asked, the answer, who did what, what failed and what to do."""
 
 from __future__ import annotations
-
-import os
-import shutil
-from pathlib import Path
-
-import msgspec
 
 from fanfold.kernel.lifecycle import COMPLETED
 from fanfold.kernel.nodes import Node, Run
@@ -116,64 +106,3 @@ def _failure_line(node: Node) -> str:
 
 def _price(micro_usd: int | None) -> str:
     return "price unknown" if micro_usd is None else f"${micro_usd / 1_000_000:.4f}"
-
-
-def write_mirror(tree: RunTree, folder: Path) -> Path:
-    """Write report and outputs of every run of the tree; the root's report file."""
-    for run in tree.state.runs.values():
-        home = folder / run.id
-        folder.mkdir(mode=0o700, exist_ok=True)
-        home.mkdir(mode=0o700, exist_ok=True)
-        _replace(home / "report.md", report_markdown(tree, run))
-        _write_outputs(tree, run, home)
-    return folder / tree.root.id / "report.md"
-
-
-def _write_outputs(tree: RunTree, run: Run, home: Path) -> None:
-    """All outputs into a new folder, which then takes the place of the old one.
-
-    A reader never sees half a file, and a file costs one change of a folder instead of three.
-    """
-    fresh = home / f".outputs.{os.getpid()}"
-    shutil.rmtree(fresh, ignore_errors=True)
-    fresh.mkdir(mode=0o700)
-    made = {str(fresh)}
-    for path, node in run.nodes.items():
-        if node.output is None:
-            continue
-        value = tree.blobs.get(node.output)
-        target = f"{fresh}/{path}.{'md' if isinstance(value, str) else 'json'}"
-        parent = os.path.dirname(target)
-        _make_folder(parent, made)
-        with open(target, "wb", opener=_private) as file:
-            file.write(
-                value.encode("utf-8", "replace") if isinstance(value, str) else msgspec.json.encode(value)
-            )
-    old = home / f".outputs.{os.getpid()}.old"
-    try:
-        if (home / "outputs").exists():
-            (home / "outputs").rename(old)
-        fresh.rename(home / "outputs")
-    except OSError:  # the run's next owner is writing them too, and knows more
-        shutil.rmtree(fresh, ignore_errors=True)
-    shutil.rmtree(old, ignore_errors=True)
-
-
-def _make_folder(folder: str, made: set[str]) -> None:
-    """A folder and those above it, closed to others whatever the umask."""
-    if folder not in made:
-        _make_folder(os.path.dirname(folder), made)
-        os.mkdir(folder, 0o700)
-        made.add(folder)
-
-
-def _private(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)
-
-
-def _replace(target: Path, text: str) -> None:
-    """All or nothing: a reader never sees half a file."""
-    temporary = target.with_name(f".{target.name}.{os.getpid()}")
-    with open(temporary, "wb", opener=_private) as file:
-        file.write(text.encode("utf-8", "replace"))
-    temporary.replace(target)

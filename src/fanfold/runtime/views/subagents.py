@@ -30,7 +30,6 @@ from fanfold.kernel.nodes import Node
 from fanfold.runtime.hosting.children import is_interrupted, waiting_proposal
 from fanfold.runtime.hosting.run_tree import RunTree
 from fanfold.runtime.records.evidence import ChangedPath, ConflictPath, ViolatedPath
-from fanfold.runtime.records.frozen import Frozen, from_json
 from fanfold.runtime.records.subagents import child_name, depth_of, home_of, is_agent, session_of
 from fanfold.runtime.views.runs import FailureDocument, StepUsage, failure_document, step_usage
 
@@ -116,7 +115,7 @@ def _subagent(tree: RunTree, project: Path, name: str, turns: Sequence[Node], ow
         depth=depth_of(last),
         turns=sum(turn.attempt > 0 for turn in turns),
         session_id=session_of(last),
-        permission=facts_of(tree, name).permission,
+        permission=tree.frozen(turns[0]).permission,
         merge=last.step.merge,
         workspace=_folder(project, last) if isolated else str(project),
         changes=_changes(tree, last) if isolated or last.step.posture == "read_only" else None,
@@ -152,9 +151,3 @@ def _folder(project: Path, node: Node) -> str | None:
         return None  # thrown away, or about to be
     folder = project / ".fanfold" / "subagents" / home_of(node, max(1, node.attempt)) / "workspace"
     return str(folder) if folder.is_dir() else None
-
-
-def facts_of(tree: RunTree, child: str) -> Frozen:
-    """What a child of an open run was added with."""
-    facts = tree.memory.added.get((tree.root.id, child))
-    return from_json(tree.blobs.get(facts)) if facts is not None else Frozen()

@@ -51,7 +51,6 @@ from fanfold.runtime.views.subagents import (
     LIVE,
     Subagent,
     by_status,
-    facts_of,
     find_subagent,
     find_subagents,
 )
@@ -100,7 +99,7 @@ async def spawn(
     step = make_step(task, role, parent)
     plan = Plan(name=step.id, steps=(step,))
     if parent is not None:
-        above = cast(Posture, facts_of(parent, task.parent).permission)
+        above = cast(Posture, parent.frozen(turns_of(parent, task.parent)[0]).permission)
         permission = narrower(cast(Posture, options.permission), above)
         options = structs.replace(options, permission=permission)
     permit(plan, project.roles.find, options.permission, yes=yes, attendant=attendant)

@@ -22,7 +22,7 @@ _T = TypeVar("_T")
 
 async def follow(project: Project, root: str, after: int = 0) -> AsyncIterator[list[Envelope]]:
     """What is recorded beyond `after`, in pieces, until the run has ended or nobody drives it."""
-    ownerless = _Ownerless(project, root)
+    ownerless = Ownerless(project, root)
     async for fresh in follow_tree(project.store, root, after):
         if fresh:
             after = fresh[-1].tree_seq
@@ -36,7 +36,7 @@ async def follow(project: Project, root: str, after: int = 0) -> AsyncIterator[l
             return
 
 
-class _Ownerless:
+class Ownerless:
     """Tells when nobody drives a run any more, without being fooled by a change of owners."""
 
     def __init__(self, project: Project, root: str) -> None:

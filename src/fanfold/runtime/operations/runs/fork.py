@@ -26,7 +26,7 @@ from fanfold.runtime.hosting.run_tree import RunTree
 from fanfold.runtime.operations.project import Project
 from fanfold.runtime.operations.runs.creation import Lineage, create
 from fanfold.runtime.operations.runs.options import Options
-from fanfold.runtime.operations.runs.ownership import Owned, frozen_of
+from fanfold.runtime.operations.runs.ownership import Owned
 from fanfold.runtime.operations.runs.permission import Attendant, permit
 from fanfold.runtime.records.frozen import Frozen
 from fanfold.text.template import Hole, TemplateError, parse_template
@@ -82,7 +82,7 @@ def plan_fork(
             elif reached.holds(node) or node.reason != "condition":
                 again.append(path)
                 agents += node.step.traits.role is not None
-    frozen = frozen_of(tree)
+    frozen = tree.frozen()
     return Fork(
         source=tree.root.id,
         plan=_with_prompts(tree.state.plan, prompts),

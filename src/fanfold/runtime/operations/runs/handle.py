@@ -13,10 +13,13 @@ from fanfold.kernel.plan import JSON
 from fanfold.runtime.hosting.host import OnProgress, now_ms
 from fanfold.runtime.hosting.requests import AnswerRequest, to_row
 from fanfold.runtime.hosting.run_tree import RunTree, run_status
+from fanfold.runtime.operations.addresses import find_run
 from fanfold.runtime.operations.runs import control
 from fanfold.runtime.operations.runs.ownership import Owned
+from fanfold.runtime.operations.session_addresses import find_speaker
 from fanfold.runtime.views.result import Result, to_result
 from fanfold.runtime.views.shown import shown
+from fanfold.runtime.views.transcripts import Transcript, transcript_of
 
 API = "api"
 """Who answers, where a program does and not a person."""
@@ -99,6 +102,11 @@ class RunHandle:
     async def result(self) -> Result:
         """The same, as a result."""
         return to_result(await self.wait())
+
+    def transcript(self, step: str, *, attempt: int | None = None) -> Transcript:
+        """What the agent of a step was told, said and did so far."""
+        found = find_run(self._owned.project, self.id)
+        return transcript_of(found.tree, find_speaker(found, step, attempt), owned=not self._work.done())
 
     async def approve(
         self, step: str, *, choice: str | None = None, comment: str | None = None, edited: JSON = None

@@ -23,7 +23,7 @@ from fanfold.runtime.steps.performer import Performer
 from fanfold.runtime.steps.performers import Performers
 from fanfold.runtime.steps.programs import Programs
 from fanfold.runtime.steps.toolboxes import Toolboxes
-from fanfold.runtime.views.report import write_mirror
+from fanfold.runtime.views.mirror import has_mirror, write_mirror
 from fanfold.sessions.supervisor import Supervisor
 from fanfold.store.journal import Journal
 from fanfold.store.protocol import Lease, LeaseHeld
@@ -57,14 +57,21 @@ class Owned:
     def done(self) -> Path | None:
         """Give the lease back and write the files people read."""
         self.let_go()
-        try:
-            return write_mirror(self.tree, self.project.runs_folder)
-        except OSError:
-            return None  # the log has everything; the files are made again when somebody asks
+        return write_files(self.project, self.tree)
 
     def let_go(self) -> None:
         """Give the lease back without a word."""
         self.project.store.release(self._lease)
+
+
+def write_files(project: Project, tree: RunTree, *, if_missing: bool = False) -> Path | None:
+    """Write the files that people read about a run; None where that is not possible."""
+    try:
+        if if_missing and has_mirror(tree, project.runs_folder):
+            return None
+        return write_mirror(tree, project.runs_folder)
+    except OSError:
+        return None  # the log has everything; the files are made again when somebody asks
 
 
 def own(project: Project, root: str, ask: Ask | None = None) -> Owned:
@@ -146,13 +153,8 @@ def performers_of(project: Project, own: Performer, journal: Journal, ask: Ask |
     return Performers(own, make)
 
 
-def frozen_of(tree: RunTree) -> Frozen:
-    """What a run fixed for its whole life when it was created."""
-    return from_json(tree.blobs.get(tree.memory.frozen)) if tree.memory.frozen is not None else Frozen()
-
-
 def _frozen_at_first(project: Project, root: str) -> Frozen:
-    """The same, before the tree is folded: what carries out its steps is made from it."""
+    """What the run fixed, before its tree is folded: what carries out its steps is made from it."""
     first = next(project.store.tree(root), None)
     data = event_of(first).data if first is not None else None
     if not isinstance(data, Created) or data.frozen is None:

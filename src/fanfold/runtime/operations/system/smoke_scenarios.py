@@ -15,7 +15,6 @@ from fanfold.runtime.hosting.host import now_ms
 from fanfold.runtime.hosting.run_tree import RunTree
 from fanfold.runtime.operations.project import Project
 from fanfold.runtime.operations.runs.options import Options
-from fanfold.runtime.operations.runs.ownership import frozen_of
 from fanfold.runtime.operations.system.real_smoke import FOLDER, SCENARIOS, Left
 from fanfold.runtime.operations.system.smoke import Ran
 from fanfold.runtime.operations.system.smoke_runs import run_smoke
@@ -104,7 +103,7 @@ def _left(ran: Ran, tree: RunTree, folder: Path, own: str) -> Left:
     from fanfold.recipe.types.agent import AgentBody
     from fanfold.recipe.types.body import find_body
 
-    frozen = frozen_of(tree)
+    frozen = tree.frozen()
     bodies = [find_body(AgentBody, node.step) for node in tree.root.nodes.values()]
     models = {frozen.model_of(said) or frozen.default_model for said in bodies if said is not None}
     rows = tree.memory.changes.get(tree.root.id, [])

@@ -1,0 +1,75 @@
+"""`fanfold transcript`: what an agent was told, said and did."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Iterable
+
+import click
+
+from fanfold.cli.command import Invocation, command
+from fanfold.cli.project import open_project
+from fanfold.cli.terminal.output import paint, plain, say, say_json
+from fanfold.errors import EXIT_OK
+from fanfold.runtime.operations.addresses import find_run
+from fanfold.runtime.operations.history.transcripts import (
+    follow_transcript,
+    transcript,
+    transcript_found,
+)
+from fanfold.runtime.operations.project import Project
+from fanfold.runtime.operations.session_addresses import find_speaker
+from fanfold.runtime.views.transcript_text import closing, entry_text, heading
+from fanfold.runtime.views.transcripts import TranscriptEntry
+
+
+@command("transcript", summary="What an agent was told, said and did, with tokens and prices")
+@click.argument("run")
+@click.argument("name", metavar="STEP|SESSION")
+@click.option(
+    "--attempt", type=click.IntRange(1), metavar="N", help="Another attempt of the step than its latest."
+)
+@click.option("-f", "--follow", "following", is_flag=True, help="Go on until the step is over.")
+def transcript_command(call: Invocation, run: str, name: str, attempt: int | None, following: bool) -> int:
+    """Print the conversation of one agent of RUN: system prompt, turns, tool calls and their results.
+
+    STEP is a path as `fanfold inspect` shows it, or the name of a subagent, whose turns are then shown
+    together. With --follow and --json there is one line for each entry.
+    """
+    with open_project(call, to_read=True) as project:
+        if following:
+            asyncio.run(_follow(call, project, run, name, attempt))
+        elif call.as_json:
+            say_json(transcript(project, run, name, attempt))
+        else:
+            told = transcript(project, run, name, attempt)
+            _say(call, heading(told))
+            _say_entries(call, told.entries)
+            _say(call, closing(told))
+    return EXIT_OK
+
+
+async def _follow(call: Invocation, project: Project, run: str, name: str, attempt: int | None) -> None:
+    found = find_run(project, run)
+    if not call.as_json:
+        _say(call, heading(transcript_found(project, found, find_speaker(found, name, attempt))))
+    async for entries in follow_transcript(project, found, name, attempt):
+        _say_entries(call, entries)
+        sys.stdout.flush()
+    if not call.as_json:
+        _say(call, closing(transcript(project, run, name, attempt)))
+
+
+def _say_entries(call: Invocation, entries: Iterable[TranscriptEntry]) -> None:
+    for entry in entries:
+        if call.as_json:
+            say_json(entry)
+        else:
+            _say(call, entry_text(entry))
+
+
+def _say(call: Invocation, text: str) -> None:
+    """Text of ours and of others: what others said never begins a line as our headings do."""
+    for line in plain(text).splitlines():
+        say(paint(line, "bold", call.colour and line.startswith("#")) + "\n")

@@ -1,0 +1,60 @@
+"""Reading a session: what an agent was told, said and did, while it runs and afterwards."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+from fanfold.kernel.lifecycle import RUN_TERMINAL, TERMINAL
+from fanfold.runtime.operations.addresses import Addressed, find_run
+from fanfold.runtime.operations.project import Project
+from fanfold.runtime.operations.runs.follow import Ownerless
+from fanfold.runtime.operations.session_addresses import find_speaker
+from fanfold.runtime.views.transcripts import (
+    Speaker,
+    Told,
+    Transcript,
+    TranscriptEntry,
+    earlier,
+    speaker_of,
+    transcript_of,
+)
+from fanfold.store.follow import follow_tree
+
+
+def transcript(project: Project, run: str, name: str, attempt: int | None = None) -> Transcript:
+    """The transcript of a step's latest attempt, or of another one; of a subagent with all its turns; of a
+    session by its id.
+    """
+    found = find_run(project, run)
+    return transcript_found(project, found, find_speaker(found, name, attempt))
+
+
+def transcript_found(project: Project, found: Addressed, speaker: Speaker) -> Transcript:
+    """The same, for a session that was looked up already."""
+    return transcript_of(found.tree, speaker, owned=project.has_owner(found.root_id))
+
+
+async def follow_transcript(
+    project: Project, found: Addressed, name: str, attempt: int | None = None
+) -> AsyncIterator[list[TranscriptEntry]]:
+    """What is recorded now and from now on, in pieces, until the step is over or nobody drives the run.
+
+    Without `attempt` it goes on with the next attempt when one failed.
+    """
+    tree = found.tree
+    speaker = find_speaker(found, name, attempt)
+    told = Told(tree, speaker)
+    yield [*earlier(tree, speaker), *told.fresh()]
+    ownerless = Ownerless(project, tree.root.id)
+    async for written in follow_tree(project.store, tree.root.id, tree.tree_seq):
+        tree.catch_up(written)
+        over = tree.root.status in RUN_TERMINAL or speaker.node.status in TERMINAL or ownerless.for_a_while()
+        fresh = list(told.fresh())
+        while attempt is None and speaker.attempt < speaker.node.attempt:
+            speaker = speaker_of(tree, speaker.node, speaker.attempt + 1)
+            told = Told(tree, speaker)
+            fresh += told.fresh()
+        if fresh:
+            yield fresh
+        if over or (attempt is not None and attempt < speaker.node.attempt):
+            return

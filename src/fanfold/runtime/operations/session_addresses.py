@@ -1,0 +1,83 @@
+"""Which session of a run a person means: a step, a subagent, or the beginning of a session's id."""
+
+from __future__ import annotations
+
+from fanfold.errors import AuthorError, NotFoundError
+from fanfold.kernel.nodes import LEAF, Node
+from fanfold.runtime.operations.addresses import Addressed
+from fanfold.runtime.records.subagents import child_name, is_agent
+from fanfold.runtime.views.transcripts import Speaker, find_speakers, speaker_of
+
+MIN_PREFIX = 5
+"""Shorter words are not taken for the beginning of a session's id."""
+
+
+def find_speaker(found: Addressed, name: str, attempt: int | None) -> Speaker:
+    """The session that somebody means by a step, a subagent or an id."""
+    node = _find_step(found, name)
+    if node is None:
+        return _find_session(found, name, attempt)
+    if not is_agent(node) or node.kind != LEAF:
+        raise _not_an_agent(found, node)
+    wanted = max(1, node.attempt) if attempt is None else attempt
+    if wanted > max(1, node.attempt):
+        message = f"{node.path} has had {node.attempt} attempt{'' if node.attempt == 1 else 's'}"
+        raise NotFoundError("step.no_attempt", message, hint="leave --attempt out for the latest")
+    return speaker_of(found.tree, node, wanted)
+
+
+def _find_step(found: Addressed, name: str) -> Node | None:
+    """A step by its path; by the name of a subagent, its latest turn that began."""
+    run = found.run
+    if run.plan.open:
+        turns = [node for node in run.scope.children if is_agent(node) and child_name(node.path) == name]
+        begun = [node for node in turns if node.attempt]
+        if turns:
+            return (begun or turns)[-1]
+    try:
+        return found.step(name)
+    except NotFoundError:
+        if len(name) < MIN_PREFIX or not name.startswith("s"):
+            raise
+        return None
+
+
+def _find_session(found: Addressed, name: str, attempt: int | None) -> Speaker:
+    if attempt is not None:
+        raise AuthorError("usage.conflict", "a session is one attempt", hint="leave --attempt out")
+    speakers = list(find_speakers(found.tree, name))
+    if len(speakers) > 1:
+        ids = ", ".join(one.session_id for one in speakers[:5])
+        raise AuthorError("session.ambiguous", f"several sessions begin with {name}: {ids}")
+    if not speakers:
+        found.step(name)  # says what is near
+    return speakers[0]
+
+
+def _not_an_agent(found: Addressed, node: Node) -> AuthorError:
+    inside = [
+        other.run.tree_path(other.path)
+        for run in found.tree.state.runs.values()
+        for other in run.nodes.values()
+        if is_agent(other) and other.kind == LEAF and _is_inside(other, node)
+    ]
+    path = node.run.tree_path(node.path)
+    if not inside:
+        hint = f"fanfold explain {found.run.id} {path} tells what it did"
+        return AuthorError(
+            "step.no_session", f"{path} is a {node.step.type} step: no agent worked on it", hint=hint
+        )
+    few = ", ".join(inside[:5]) + (f" and {len(inside) - 5} more" if len(inside) > 5 else "")
+    return AuthorError(
+        "step.several_sessions", f"{path} holds several sessions", hint=f"name one of them: {few}"
+    )
+
+
+def _is_inside(node: Node, outer: Node) -> bool:
+    """Whether a step is below another one, in its own run or in a run that one called."""
+    above: Node | None = node
+    while above is not None:
+        if above is outer:
+            return True
+        above = above.parent or above.run.call
+    return False

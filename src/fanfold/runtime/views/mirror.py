@@ -1,0 +1,110 @@
+"""The mirror files under `.fanfold/runs/<run>/`: the report, the outputs of steps, what their agents said.
+
+Files are written behind the log, for people and other tools; they are never read back and are made
+again whenever they are missing.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+
+import msgspec
+
+from fanfold.kernel.nodes import LEAF, Run
+from fanfold.runtime.hosting.run_tree import RunTree
+from fanfold.runtime.records.subagents import is_agent
+from fanfold.runtime.views.report import report_markdown
+from fanfold.runtime.views.transcript_text import transcript_text
+from fanfold.runtime.views.transcripts import speaker_of, transcript_of
+
+MAX_TRANSCRIPTS = 200
+"""Of one run: to read a session takes as long as a step that does nothing. `fanfold transcript` shows any."""
+
+
+def write_mirror(tree: RunTree, folder: Path) -> Path:
+    """Write report, outputs and transcripts of every run of the tree; the root's report file."""
+    for run in tree.state.runs.values():
+        home = folder / run.id
+        folder.mkdir(mode=0o700, exist_ok=True)
+        home.mkdir(mode=0o700, exist_ok=True)
+        _replace(home / "report.md", report_markdown(tree, run))
+        _write_folder(home, "outputs", _outputs(tree, run))
+        _write_folder(home, "transcripts", _transcripts(tree, run))
+    return folder / tree.root.id / "report.md"
+
+
+def has_mirror(tree: RunTree, folder: Path) -> bool:
+    """Whether the files are there, as far as a glance tells."""
+    homes = [folder / run.id for run in tree.state.runs.values()]
+    return all((home / name).exists() for home in homes for name in ("report.md", "outputs", "transcripts"))
+
+
+def _outputs(tree: RunTree, run: Run) -> Iterator[tuple[str, bytes]]:
+    for path, node in run.nodes.items():
+        if node.output is not None:
+            value = tree.blobs.get(node.output)
+            if isinstance(value, str):
+                yield f"{path}.md", value.encode("utf-8", "replace")
+            else:
+                yield f"{path}.json", msgspec.json.encode(value)
+
+
+def _transcripts(tree: RunTree, run: Run) -> Iterator[tuple[str, bytes]]:
+    """One file for each agent step, with all its attempts."""
+    begun = (
+        (path, node)
+        for path, node in run.nodes.items()
+        if node.kind == LEAF and node.attempt and is_agent(node)
+    )
+    for path, node in islice(begun, MAX_TRANSCRIPTS):
+        speakers = (speaker_of(tree, node, attempt) for attempt in range(1, node.attempt + 1))
+        told = [transcript_text(transcript_of(tree, one, owned=False)) for one in speakers]
+        yield f"{path}.md", "\n".join(told).encode("utf-8", "replace")
+
+
+def _write_folder(home: Path, name: str, files: Iterator[tuple[str, bytes]]) -> None:
+    """All files into a new folder, which then takes the place of the old one.
+
+    A reader never sees half a file, and a file costs one change of a folder instead of three.
+    """
+    fresh = home / f".{name}.{os.getpid()}"
+    shutil.rmtree(fresh, ignore_errors=True)
+    fresh.mkdir(mode=0o700)
+    made = {str(fresh)}
+    for path, content in files:
+        target = f"{fresh}/{path}"
+        _make_folder(os.path.dirname(target), made)
+        with open(target, "wb", opener=_private) as file:
+            file.write(content)
+    old = home / f".{name}.{os.getpid()}.old"
+    try:
+        if (home / name).exists():
+            (home / name).rename(old)
+        fresh.rename(home / name)
+    except OSError:  # the run's next owner is writing them too, and knows more
+        shutil.rmtree(fresh, ignore_errors=True)
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def _make_folder(folder: str, made: set[str]) -> None:
+    """A folder and those above it, closed to others whatever the umask."""
+    if folder not in made:
+        _make_folder(os.path.dirname(folder), made)
+        os.mkdir(folder, 0o700)
+        made.add(folder)
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
+
+
+def _replace(target: Path, text: str) -> None:
+    """All or nothing: a reader never sees half a file."""
+    temporary = target.with_name(f".{target.name}.{os.getpid()}")
+    with open(temporary, "wb", opener=_private) as file:
+        file.write(text.encode("utf-8", "replace"))
+    temporary.replace(target)
