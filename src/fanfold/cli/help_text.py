@@ -6,48 +6,49 @@ Fan a job out to a team of AI agents and fold one answer back.
 Usage: fanfold COMMAND [OPTIONS] [ARGUMENTS]
 
 Run recipes:
-  run      Run a recipe, or predict the run with --dry-run
-  resume   Go on with a run that paused, waits or was killed
-  pause    Pause a run; everything is kept
-  cancel   Cancel a run and everything below it
-  approve  Answer an approval with yes, or with one of its choices
-  reject   Answer an approval with no
-  fork     Run again from a step on, reusing what the change does not reach
-  diff     Show what steps proposed, or changed before they failed
-  apply    Merge what a step proposed into the project
+  run         Run a recipe, or predict the run with --dry-run
+  resume      Go on with a run that paused, waits or was killed
+  pause       Pause a run; everything is kept
+  cancel      Cancel a run and everything below it
+  approve     Answer an approval with yes, or with one of its choices
+  reject      Answer an approval with no
+  fork        Run again from a step on, reusing what the change does not reach
+  diff        Show what steps proposed, or changed before they failed
+  apply       Merge what a step proposed into the project
 
 Look at runs:
-  runs     List runs, newest first
-  inspect  Show a run: its steps, child runs, result and cost
-  watch    Watch a run live, whichever process drives it
-  logs     Print a run's log, or follow it with -f
-  explain  Why a run or step waits, was skipped, retried, or ran then
-  whatif   What a run would have taken with another number of slots
-  query    Search the outputs of steps, best match first
-  replay   Fold a run's log again without running anything
-  verify   Check that what is stored is what was written, and keeps every invariant
+  runs        List runs, newest first
+  inspect     Show a run: its steps, child runs, result and cost
+  watch       Watch a run live, whichever process drives it
+  logs        Print a run's log, or follow it with -f
+  transcript  What an agent was told, said and did, with tokens and prices
+  explain     Why a run or step waits, was skipped, retried, or ran then
+  whatif      What a run would have taken with another number of slots
+  query       Search the outputs of steps, best match first
+  replay      Fold a run's log again without running anything
+  verify      Check that what is stored is what was written, and keeps every invariant
 
 Write recipes:
-  init     Set up a project: configuration, an example recipe and its script
-  list     List the recipes known here
-  show     Show a recipe's inputs and graph, as text, Mermaid or SVG
-  check    Check recipes and explain every problem, with its place and a hint
-  schema   Print the recipe format as JSON Schema, or set up editors with --install
+  init        Set up a project: configuration, an example recipe and its script
+  list        List the recipes known here
+  show        Show a recipe's inputs and graph, as text, Mermaid or SVG
+  check       Check recipes and explain every problem, with its place and a hint
+  schema      Print the recipe format as JSON Schema, or set up editors with --install
 
 Agents and models:
-  agents   List roles: what each is for, where it comes from, warnings
-  models   Show which models can be used here; fetch or serve the local one, which needs no key
-  spawn    Delegate one task to a subagent in the background
-  wait     Wait for subagents; never ends one
-  send     Say something to a subagent; one that is over runs again
-  close    Cancel a subagent that runs, or close one for good
-  ps       List subagents, newest last
+  agents      List roles: what each is for, where it comes from, warnings
+  models      Show which models can be used here; fetch or serve the local one, which needs no key
+  spawn       Delegate one task to a subagent in the background
+  wait        Wait for subagents; never ends one
+  send        Say something to a subagent; one that is over runs again
+  close       Cancel a subagent that runs, or close one for good
+  ps          List subagents, newest last
 
 This installation:
-  doctor   Show configuration with origins, and check store, tools and roles
-  smoke    Prove that the promises hold here
-  gc       Forget runs that ended long ago, with their files
-  state    Show, adopt or remove state that is not yours: a clone's, or of a copied project
+  doctor      Show configuration with origins, and check store, tools and roles
+  smoke       Prove that the promises hold here
+  gc          Forget runs that ended long ago, with their files
+  state       Show, adopt or remove state that is not yours: a clone's, or of a copied project
 
 Options of every command:
   --project DIR  The project's folder; default: the current one.
