@@ -116,7 +116,7 @@ def log(folder: Path, number: int) -> Figures:
     written, events = next(iter(db.execute(query)))
     begin = perf_counter()
     project.runs_folder.mkdir(exist_ok=True)
-    from fanfold.runtime.views.report import write_mirror
+    from fanfold.runtime.views.mirror import write_mirror
 
     write_mirror(tree, project.runs_folder)
     mirror_s = perf_counter() - begin

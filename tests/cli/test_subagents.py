@@ -1,5 +1,6 @@
 """Subagents: spawn, wait, send, close, ps, across processes."""
 
+import json
 import os
 import signal
 import time
@@ -101,6 +102,35 @@ def test_what_cannot_be_asked_is_refused(agents, arguments, status, code):
     spawn(agents, "quick")
     refused = agents(*arguments, "--json")
     assert (refused.status, refused.json()["error"]["code"]) == (status, code)
+
+
+def test_a_subagent_is_looked_at_like_any_step(agents):
+    spawn(agents, "quick", "--name", "scout")
+    agents("wait", "scout")
+    agents("send", "scout", "and now?")
+    agents("wait", "scout")
+    kinds = [json.loads(line)["type"] for line in agents("logs", "hand", "scout", "--json").out.splitlines()]
+    assert (kinds.count("session_event"), kinds.count("workflow_event")) == (4, 2)
+    assert "scout#2 response" in agents("logs", "hand", "scout").out
+    one = agents("inspect", "hand", "scout", "--json").json()
+    assert (one["path"], one["role"], one["output"]) == ("scout#2", "explorer", "I am scout#2")
+    assert "fanfold transcript hand 'scout#2'" in agents("inspect", "hand", "scout").out
+    assert "it could start when it was asked for" in agents("explain", "hand", "scout#2").out
+    assert [hit["path"] for hit in agents("query", "hand", "scout", "--json").json()["hits"]]
+
+
+def test_gc_forgets_subagents_when_everybody_is_over_and_nothing_waits(agents, project):
+    spawn(agents, "slow", "--name", "busy")
+    assert agents("gc", "--older-than", "0m", "--json").json()["runs"] == []
+    agents("close", "busy")
+    deadline = time.monotonic() + 20
+    while (gone := agents("gc", "--older-than", "0m", "--json").json()["runs"]) == []:
+        assert time.monotonic() < deadline  # its host is about to leave
+        time.sleep(0.05)
+    assert gone == ["hand"]
+    assert agents("ps", "--all", "--json").json() == []
+    assert not (project / ".fanfold/runs/hand").exists()
+    assert spawn(agents, "quick")["id"] == "explorer-1"
 
 
 def test_where_nothing_ran_there_are_no_subagents(fanfold, project):

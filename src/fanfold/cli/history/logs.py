@@ -12,11 +12,11 @@ from fanfold.cli.command import Invocation, command
 from fanfold.cli.project import open_project
 from fanfold.cli.terminal.output import paint, say, say_json
 from fanfold.cli.terminal.statuses import COLOURS, clock
-from fanfold.errors import EXIT_OK
+from fanfold.errors import EXIT_OK, AuthorError
 from fanfold.kernel.events import Envelope
 from fanfold.kernel.plan import Step
 from fanfold.runtime.hosting.run_tree import RunTree
-from fanfold.runtime.operations.history.logs import follow_log, read_log
+from fanfold.runtime.operations.history.logs import follow_log, read_log, read_step_log
 from fanfold.runtime.operations.project import Project
 from fanfold.runtime.operations.runs.follow import follow
 from fanfold.runtime.views.transitions import Transitions, step_at
@@ -28,14 +28,24 @@ MAX_DETAIL_CHARS = 120
 
 @command("logs", summary="Print a run's log, or follow it with -f")
 @click.argument("run")
+@click.argument("step", required=False)
 @click.option("-f", "--follow", "following", is_flag=True, help="Go on until the run ends or rests.")
 @click.option("--tree", is_flag=True, help="The logs of all child runs too, in the order things happened.")
-def logs_command(call: Invocation, run: str, following: bool, tree: bool) -> int:
-    """Print what was recorded about RUN, one line per event; with --json the events themselves."""
+def logs_command(call: Invocation, run: str, step: str | None, following: bool, tree: bool) -> int:
+    """Print what was recorded about RUN, one line per event; with --json the events themselves.
+
+    With STEP, a path or the name of a subagent: what its run and its own sessions recorded about it.
+    """
+    if step is not None and (following or tree):
+        option = "--follow" if following else "--tree"
+        hint = f"fanfold transcript {run} {step} --follow" if following else "leave --tree out"
+        raise AuthorError("usage.conflict", f"{option} is for the log of a run", hint=hint)
     with open_project(call, to_read=True) as project:
         head = project.resolve(run)
         show = _show_json if call.as_json else _Shown(project, head, tree, call.colour).show
-        if following:
+        if step is not None:
+            show(read_step_log(project, run, step))
+        elif following:
             asyncio.run(_follow(project, head, tree, show))
         else:
             show(read_log(project, head, whole_tree=tree))

@@ -15,8 +15,16 @@ from fanfold.cli.terminal.statuses import COLOURS
 from fanfold.errors import EXIT_OK
 from fanfold.kernel.lifecycle import RUN_STATUSES, RUN_TERMINAL, RUNNING
 from fanfold.runtime.operations.addresses import find_run
-from fanfold.runtime.operations.history.runs import inspect_found, list_runs
-from fanfold.runtime.views.runs import InspectDocument, RunRow, RunUsage, as_text, elapsed_ms
+from fanfold.runtime.operations.history.runs import inspect_found, inspect_step, list_runs
+from fanfold.runtime.views.runs import (
+    InspectDocument,
+    InspectStepDocument,
+    RunRow,
+    RunUsage,
+    StepUsage,
+    as_text,
+    elapsed_ms,
+)
 from fanfold.runtime.views.step_rows import Row, run_rows
 from fanfold.runtime.views.transitions import duration
 from fanfold.text.terminal import one_line
@@ -97,13 +105,21 @@ def _facts(usage: RunUsage) -> str:
 
 @command("inspect", summary="Show a run: its steps, child runs, result and cost")
 @click.argument("run")
+@click.argument("step", required=False)
 @click.option("--steps", is_flag=True, help="Every step, also of large fan-outs, with outputs and errors.")
 @click.option(
     "--state", is_flag=True, help="Also what the scheduler knows: limits, slots, what is held back."
 )
-def inspect_command(call: Invocation, run: str, steps: bool, state: bool) -> int:
-    """Show RUN as its log is now: an id, the beginning of one, or `last`."""
+def inspect_command(call: Invocation, run: str, step: str | None, steps: bool, state: bool) -> int:
+    """Show RUN as its log is now: an id, the beginning of one, or `last`; or one STEP of it, by its path."""
     with open_project(call, to_read=True) as project:
+        if step is not None:
+            one = inspect_step(project, run, step)
+            if call.as_json:
+                say_json(one)
+            else:
+                say("".join(_step_text(one, call.colour)))
+            return EXIT_OK
         found = find_run(project, run)
         document = inspect_found(project, found, with_state=state)
         if call.as_json:
@@ -136,6 +152,38 @@ def _text(run: InspectDocument, rows: list[Row], steps: bool, colour: bool) -> I
         yield from (f"  {one}\n" for one in (lines if steps else lines[:MAX_OUTPUT_LINES]))
         if len(lines) > MAX_OUTPUT_LINES and not steps:
             yield f"  … {len(lines) - MAX_OUTPUT_LINES} more lines: fanfold inspect {run.run_id} --steps\n"
+
+
+def _step_text(step: InspectStepDocument, colour: bool) -> Iterator[str]:
+    status = paint(step.status, COLOURS.get(step.status, "blue"), colour)
+    yield f"{paint(plain(step.path), 'bold', colour)}  {step.role or step.type}  {status}"
+    yield f" ({step.reason})\n" if step.reason else "\n"
+    facts = [
+        ("asked", one_line(step.task, 200)),
+        ("attempts", str(step.attempts) if step.attempts > 1 else ""),
+        ("started", step.started_at or ""),
+        ("ended", step.ended_at or ""),
+        ("reads", plain(", ".join(step.read_set))),
+        ("may write", plain(", ".join(step.write_set))),
+        ("used", _spent(step.usage)),
+        ("because", one_line(f"{step.error.message} [{step.error.code}]") if step.error else ""),
+    ]
+    yield from (f"  {paint(name.ljust(9), 'dim', colour)} {value}\n" for name, value in facts if value)
+    for row in step.changes:
+        yield f"  {paint(row.state.ljust(9), 'dim', colour)} {plain(row.path)} ({row.kind})\n"
+    if step.output is not None:
+        yield f"\n{paint('Output', 'bold', colour)}\n"
+        yield from (f"  {line}\n" for line in plain(as_text(step.output)).splitlines())
+    if step.session_id is not None:
+        said = f"what its agent said: fanfold transcript {step.run_id} '{plain(step.path)}'"
+        yield f"\n{paint(said, 'dim', colour)}\n"
+
+
+def _spent(usage: StepUsage | None) -> str:
+    if usage is None:
+        return ""
+    price = "price unknown" if usage.cost_usd is None else f"${usage.cost_usd:.4f}"
+    return f"{usage.input_tokens:,} tokens in, {usage.output_tokens:,} out, {price}"
 
 
 def _heading(run: InspectDocument) -> Iterator[tuple[str, str]]:

@@ -25,8 +25,9 @@ def gc_command(call: Invocation, older_than: str, dry_run: bool) -> int:
     """Remove runs that ended more than AGE ago: their logs, outputs, sessions, files and proposals.
 
     Workspaces that failed or interrupted steps left go too when they are that old, also those of runs that
-    stay. Runs that are not over are never touched, whatever their age, nor are their workspaces. What other
-    runs still refer to stays, and so does every proposal of a run that stays.
+    stay. Runs that are not over are never touched, whatever their age, nor are their workspaces; only the run
+    of subagents goes when everybody in it is over for that long and nothing waits. What other runs still
+    refer to stays, and so does every proposal of a run that stays.
     """
     age_ms = _age(older_than)
     with open_project(call) as project:

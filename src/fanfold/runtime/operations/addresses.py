@@ -9,6 +9,7 @@ from fanfold.kernel.nodes import Node, Run
 from fanfold.kernel.state import find_node
 from fanfold.runtime.hosting.run_tree import RunTree
 from fanfold.runtime.operations.project import Project
+from fanfold.runtime.records.subagents import child_name, is_agent
 
 
 class Addressed(NamedTuple):
@@ -20,6 +21,12 @@ class Addressed(NamedTuple):
     @property
     def root_id(self) -> str:
         return self.tree.root.id
+
+    def turns(self, name: str) -> list[Node]:
+        """The turns of a subagent, in order; empty where there is none of that name."""
+        if not self.run.plan.open:
+            return []
+        return [node for node in self.run.scope.children if is_agent(node) and child_name(node.path) == name]
 
     def step(self, path: str) -> Node:
         """The instance a person means: relative to the run, and on the root anywhere in the tree."""

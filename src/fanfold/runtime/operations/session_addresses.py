@@ -5,7 +5,7 @@ from __future__ import annotations
 from fanfold.errors import AuthorError, NotFoundError
 from fanfold.kernel.nodes import LEAF, Node
 from fanfold.runtime.operations.addresses import Addressed
-from fanfold.runtime.records.subagents import child_name, is_agent
+from fanfold.runtime.records.subagents import is_agent
 from fanfold.runtime.views.transcripts import Speaker, find_speakers, speaker_of
 
 MIN_PREFIX = 5
@@ -28,12 +28,9 @@ def find_speaker(found: Addressed, name: str, attempt: int | None) -> Speaker:
 
 def _find_step(found: Addressed, name: str) -> Node | None:
     """A step by its path; by the name of a subagent, its latest turn that began."""
-    run = found.run
-    if run.plan.open:
-        turns = [node for node in run.scope.children if is_agent(node) and child_name(node.path) == name]
-        begun = [node for node in turns if node.attempt]
-        if turns:
-            return (begun or turns)[-1]
+    turns = found.turns(name)
+    if turns:
+        return ([node for node in turns if node.attempt] or turns)[-1]
     try:
         return found.step(name)
     except NotFoundError:

@@ -18,6 +18,7 @@ from fanfold.kernel.nodes import Node, Run
 from fanfold.kernel.plan import JSON
 from fanfold.runtime.hosting.run_tree import RunTree, run_status
 from fanfold.runtime.records.memory import FileChange
+from fanfold.runtime.records.subagents import is_agent, session_of
 from fanfold.runtime.records.values import failure_value
 from fanfold.runtime.views.approvals import is_open, read_approval
 from fanfold.store.protocol import RunHead
@@ -72,6 +73,21 @@ class StepResult(Struct, frozen=True, omit_defaults=True):
     reason: str = ""
     approval: ApprovalDocument | None = None
     """What a person is asked now."""
+
+
+class InspectStepDocument(StepResult, frozen=True, kw_only=True):
+    """One step with everything that is known about it. `path` is its path in its run."""
+
+    run_id: str
+    path: str
+    role: str | None
+    task: str
+    """What its agent was asked, shortened."""
+    session_id: str | None
+    """Of its latest attempt: `fanfold transcript` shows it."""
+    read_set: list[str]
+    write_set: list[str]
+    changes: list[FileChange]
 
 
 class RunDocument(Struct, frozen=True):
@@ -215,6 +231,22 @@ def step_document(tree: RunTree, node: Node) -> StepResult:
         usage=step_usage(usage) if usage is not None else None,
         reason=node.reason,
         approval=approval_document(tree, node) if is_open(node) else None,
+    )
+
+
+def inspect_step_document(tree: RunTree, node: Node) -> InspectStepDocument:
+    """The same with what it was asked, may touch and changed."""
+    address = (node.run.id, node.path)
+    return InspectStepDocument(
+        **structs.asdict(step_document(tree, node)),
+        run_id=node.run.id,
+        path=node.path,
+        role=node.step.traits.role,
+        task=tree.memory.tasks.get(address, ""),
+        session_id=session_of(node) if node.attempt and is_agent(node) else None,
+        read_set=list(node.read_set),
+        write_set=list(node.write_set),
+        changes=[row for row in tree.memory.changes.get(node.run.id, []) if row.step == node.path],
     )
 
 

@@ -11,6 +11,7 @@ Rules
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from msgspec import UNSET, Struct, structs
 
@@ -107,7 +108,7 @@ class Transcript(Struct, frozen=True, kw_only=True):
     entries: list[TranscriptEntry]
 
 
-class Speaker(Struct, frozen=True):
+class Speaker(NamedTuple):
     """One session of one step: whose it is, and what tells its system prompt."""
 
     node: Node

@@ -204,6 +204,12 @@ def _named(project: Project, tree: RunTree, names: Sequence[str]) -> list[Subage
 # The run
 
 
+def is_hand(run: str) -> bool:
+    """Whether a run is, or was, the open run of subagents that people start themselves."""
+    name, _, number = run.partition("-")
+    return name == HAND and (not number or number.isdecimal())
+
+
 def _current(project: Project) -> str:
     """The open run of this project: the first that has not been ended, or the next name for one."""
     number, run = 1, HAND

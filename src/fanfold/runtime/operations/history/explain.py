@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from msgspec import UNSET, structs
 
+from fanfold.kernel.events import Added, event_of
 from fanfold.kernel.explain import SENTENCES
 from fanfold.kernel.explain import explain as explain_node
 from fanfold.kernel.lifecycle import COMPLETED, PAUSED, RUN_TERMINAL, WAITING
@@ -29,7 +30,7 @@ def explain_step(project: Project, run: str, step: str) -> ExplainedStep:
     node = found.step(step)
     return ExplainedStep(
         **structs.asdict(explained(explain_node(found.tree.state, node))),
-        ran_then=_why_then(node),
+        ran_then=_why_then(node, _added_at(project, node)),
         history=list(_history(project, found.tree, node)),
         approval=approval_document(found.tree, node) if is_open(node) else UNSET,
     )
@@ -63,11 +64,26 @@ def _history(project: Project, tree: RunTree, node: Node) -> Iterator[HistoryEnt
             yield HistoryEntry(when(one.at), one.text)
 
 
-def _why_then(node: Node) -> str:
+def _added_at(project: Project, node: Node) -> int:
+    """When a step was added to an open run; 0 for one of a recipe."""
+    if not node.run.plan.open:
+        return 0
+    for envelope in project.store.log(node.run.id):
+        event = event_of(envelope)
+        if isinstance(event.data, Added) and event.data.step.id == node.path:
+            return event.at
+    return 0
+
+
+def _why_then(node: Node, added_at: int) -> str:
     """What a step that started had waited for."""
     if not node.started_at or isinstance(node, Composite):
         return ""
     before = [one for one in _dependencies(node) if one.ended_at]
+    if added_at and all(one.ended_at <= added_at for one in before):
+        waited = node.started_at - added_at
+        late = f", and started {duration(waited)} later (slots, conflicts)" if waited >= SOON_MS else ""
+        return f"it could start when it was asked for{late}"
     if not before:
         return "it depends on no other step"
     last = max(before, key=lambda one: one.ended_at)

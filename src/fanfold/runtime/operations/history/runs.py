@@ -10,9 +10,11 @@ from fanfold.runtime.operations.addresses import Addressed, find_run
 from fanfold.runtime.operations.project import Project
 from fanfold.runtime.views.runs import (
     InspectDocument,
+    InspectStepDocument,
     OwnerDocument,
     RunRow,
     inspect_document,
+    inspect_step_document,
     run_row,
     state_document,
 )
@@ -47,6 +49,13 @@ def inspect_found(project: Project, found: Addressed, *, with_state: bool = Fals
     owner = owner_of(project, found.root_id)
     document = structs.replace(inspect_document(found.tree, found.run), owner=owner)
     return structs.replace(document, state=state_document(found.tree, owner)) if with_state else document
+
+
+def inspect_step(project: Project, run: str, step: str) -> InspectStepDocument:
+    """One step of a run, by its path; a subagent by its name, as its latest turn."""
+    found = find_run(project, run)
+    turns = found.turns(step)
+    return inspect_step_document(found.tree, turns[-1] if turns else found.step(step))
 
 
 def owner_of(project: Project, root: str) -> OwnerDocument | None:

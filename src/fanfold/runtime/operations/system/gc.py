@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import re
 import shutil
+from functools import partial
 from pathlib import Path
 from time import time
 from typing import TYPE_CHECKING
 
-from fanfold.kernel.lifecycle import RUN_TERMINAL
+from fanfold.kernel.lifecycle import RUN_TERMINAL, TERMINAL, WAITING
+from fanfold.runtime.operations.agents.subagents import is_hand
 from fanfold.runtime.operations.history.runs import list_heads
 from fanfold.runtime.operations.project import Project
 from fanfold.runtime.records.ids import RUN_ID_CHARS
 from fanfold.runtime.views.installation import Removed
+from fanfold.runtime.views.runs import waiting_proposals
 from fanfold.store.protocol import LeaseHeld, RunHead
 
 if TYPE_CHECKING:
@@ -25,17 +28,21 @@ def collect(project: Project, age_ms: int, *, dry_run: bool = False) -> Removed:
     """Remove runs that ended so long ago: their logs, outputs, sessions, files and proposals.
 
     Workspaces that failed or interrupted steps left go too when they are that old, also those of runs that
-    stay. Runs that are not over are never touched, whatever their age, nor are their workspaces. What other
-    runs still refer to stays, and so does every proposal of a run that stays.
+    stay. Runs that are not over are never touched, whatever their age, nor are their workspaces; only an open
+    run in which everybody is over for so long, and nothing waits, goes with its subagents. What other runs
+    still refer to stays, and so does every proposal of a run that stays.
     """
     if not project.has_runs:
         return Removed(dry_run, [], [], [], [])
     before = int(time() * 1_000) - age_ms
     gone: list[str] = []
     folders = _orphans(project)
-    for head in [head for head in list_heads(project) if _is_old(head, before)]:
+    for head in list_heads(project):
+        is_over = _is_old(head, before)
+        if not is_over and not _is_at_rest(project, head, before):
+            continue
         homes = [project.runs_folder / one.run_id for one in project.store.tree_heads(head.run_id)]
-        if not dry_run and not _forget(project, head):
+        if not dry_run and not (_forget if is_over else partial(_end, before=before))(project, head):
             continue
         gone.append(head.run_id)
         folders += [home for home in homes if home.is_dir()]
@@ -69,6 +76,33 @@ def _collect(project: Project, gone: set[str], age_s: float, dry_run: bool) -> C
 
 def _is_old(head: RunHead, before: int) -> bool:
     return head.status in RUN_TERMINAL and (head.ended_at or head.created_at) <= before
+
+
+def _is_at_rest(project: Project, head: RunHead, before: int) -> bool:
+    """Whether it is an open run whose subagents are all over, nothing of whom waits, since that long ago."""
+    if head.status != WAITING or not is_hand(head.run_id) or project.store.requests(head.run_id):
+        return False
+    tree = project.view(head.run_id)
+    nodes = tree.root.nodes.values()
+    last = max((node.ended_at for node in nodes), default=head.created_at)
+    return (
+        tree.state.plan.open
+        and last <= before
+        and all(node.status in TERMINAL for node in nodes)
+        and not waiting_proposals(tree)
+    )
+
+
+def _end(project: Project, head: RunHead, before: int) -> bool:
+    """Forget an open run, unless somebody has asked something of it meanwhile."""
+    try:
+        lease = project.store.acquire(head.run_id)
+    except LeaseHeld:
+        return False
+    try:
+        return _is_at_rest(project, head, before) and _forget(project, head)
+    finally:
+        project.store.release(lease)
 
 
 def _forget(project: Project, head: RunHead) -> bool:
