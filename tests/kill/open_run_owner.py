@@ -23,7 +23,7 @@ async def main(folder: Path, kill_at: int, when: str) -> None:
     owned = own(wire(folder, store=opened(store)), "hand")
     await owned.host().resume()
     owned.done()
-    sys.stdout.write(f"{store.commits}\n")
+    sys.stdout.write(f"{store.counted}\n")
 
 
 if __name__ == "__main__":

@@ -144,7 +144,7 @@ refuse_unless(ctypes.string_at(libc.shmat(identity, None, 0), 6) == b"CANARY")
     "fork without end": """
 children = []
 try:
-    while len(children) < 400:
+    while len(children) < 2_000:  # others of this user may be counted too, and end meanwhile
         pid = os.fork()
         if pid == 0:
             time.sleep(30); os._exit(0)
