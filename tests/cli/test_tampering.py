@@ -19,7 +19,7 @@ steps:
   - {id: first, agent: explorer, prompt: "Say yes", cache: true}
   - {id: each, for_each: '["a", "b"]', as: one, agent: explorer, prompt: "{{one}} {{steps.first.output}}"}
   - {id: below, workflow: ./child.yaml}
-  - {id: count, handler: "work:count", depends_on: [each]}
+  - {id: count, handler: "tour_work:count", depends_on: [each]}
   - {id: ask, approve: "Go on?", depends_on: [count]}
   - {id: last, agent: explorer, prompt: "Say good-bye", depends_on: [ask]}
 """
@@ -32,7 +32,7 @@ def told(fanfold, project: Path) -> Path:
     (project / "tour.yaml").write_text(RECIPE)
     (project / "child.yaml").write_text(CHILD)
     (project / "script.yaml").write_text(f"default: {'long ' * 20_000}\n")
-    (project / "work.py").write_text("def count():\n    return 3\n")
+    (project / "tour_work.py").write_text("def count():\n    return 3\n")
     for _ in range(2):
         fanfold("run", "tour.yaml", "--script", "script.yaml", "--yes")
     first = fanfold("runs", "--json").json()[-1]["run_id"]
