@@ -45,6 +45,13 @@ def state_diagrams() -> str:
     return state_diagram()
 
 
+def expression_functions() -> str:
+    from fanfold.recipe.expressions.functions import FUNCTIONS
+
+    rows = [f"| `{function.call}` | {function.doc} |" for function in FUNCTIONS]
+    return "\n".join(["| function | gives |", "|---|---|", *rows])
+
+
 def module_index() -> str:
     """Every module of the package with the first line of its docstring, by folder."""
     package = ROOT / "src" / "fanfold"
@@ -80,6 +87,7 @@ PAGES: dict[str, Callable[[], str]] = {
 MODULES: dict[str, Callable[[], str]] = {"src/fanfold/cli/help_text.py": static_help}
 SECTIONS: dict[tuple[str, str], Callable[[], str]] = {
     ("docs/architecture.md", "states"): state_diagrams,
+    ("docs/expressions.md", "functions"): expression_functions,
 }
 
 

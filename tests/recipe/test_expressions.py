@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from fanfold.kernel.plan import JSON
 from fanfold.recipe.expressions.evaluate import ExpressionError, Reference, check_expression, evaluate
+from fanfold.recipe.expressions.functions import FUNCTIONS
 
 VALUES: dict[str, JSON] = {
     "inputs": {
@@ -150,7 +151,8 @@ def test_a_reference_carries_the_path_behind_its_key() -> None:
         ("inputs.n +", "", "ends too early"),
         ("inputs.n == ) 3", ")", "not possible"),
         ("inputs.n == 'open", "'", "cannot be read"),
-        ("inputs.s.lowerAscii() == 'x'", "lowerAscii", "no function"),
+        ("inputs.s.lowerascii() == 'x'", "lowerascii", 'did you mean "lowerAscii"'),
+        ("inputs.s.frobnicate() == 'x'", "frobnicate", "there are all, bool"),
         ("foo(1)", "foo", "no function"),
         ("\n\n  foo.bar", "foo", "not known"),
         ("1 + 'a' == 2", "+", "int, string"),
@@ -293,3 +295,74 @@ def test_any_text_is_an_expression_or_an_error_with_a_place(text: str) -> None:
         if error is not None:
             assert 0 <= error.position < error.end <= len(text) + 1
             assert error.message
+
+
+PRINTED = "a.py\n\nb.txt\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("lines(item)", ["a.py", "", "b.txt"]),
+        ("lines(item).filter(l, l != '').map(l, l.replace('.', '_'))", ["a_py", "b_txt"]),
+        (r"item.split('\n').size()", 4),
+        ("json('{\"files\": [1, 2.5, null]}').files", [1, 2.5, None]),
+        ("json('12345678901234567890')", 12345678901234567890.0),
+        ("['a', 'b'].join(', ')", "a, b"),
+        ("'  x '.trim().upperAscii()", "X"),
+        ("'%s-%d'.format(['a', 3])", "a-3"),
+        ("strings.quote('a\"b')", '"a\\"b"'),
+        ("[3, 1, 2].sort().reverse()", [3, 2, 1]),
+        ("[{'n': 2}, {'n': 1}].sortBy('n').map(e, e.n)", [1, 2]),
+        ("[1, 1.0, 'a', 'a', [1], [1.0]].distinct()", [1, "a", [1]]),
+        ("[1, [2, [3]]].flatten()", [1, 2, [3]]),
+        ("[1, [2, [3]]].flatten(2)", [1, 2, 3]),
+        ("['a', 'b', 'c'].slice(1, 3)", ["b", "c"]),
+        ("lists.range(3)", [0, 1, 2]),
+        ("'abc'.reverse()", "cba"),
+        ("math.greatest(inputs.list)", 3),
+    ],
+)
+def test_functions_take_texts_lists_and_numbers_apart(text: str, value: JSON) -> None:
+    assert evaluate(text, VALUES | {"item": PRINTED}) == value
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("json('{')", "the text is not JSON"),
+        ("json('[NaN]')", "NaN is no number"),
+        ("json(item)", "nests more than"),
+        ("[1].slice(0, 2)", "outside a list of 1"),
+        ("[1, 'a'].sort()", "can be sorted"),
+        ("[{'a': 1}].sortBy('b')", "all have the field"),
+        ("lists.range(100000)", "10,000"),
+        ("[1].flatten(0)", "one level"),
+        ("item" + ".replace('[', '[[[[[[[[[[')" * 9, "too many values"),
+        ("lists.range(5000).map(i, item).map(i, i.replace('[', item))", "too many values"),
+        ("[item, item].join(item).replace('[', item)", "too many values"),
+    ],
+)
+def test_functions_refuse_what_they_cannot_or_may_not_do(text: str, says: str) -> None:
+    with pytest.raises(ExpressionError) as caught:
+        evaluate(text, {"item": "[" * 5_000})
+    assert says in caught.value.message
+
+
+def test_the_lines_of_what_a_program_printed_may_be_many() -> None:
+    printed = "\n".join(f"src/package/module_{i}.py" for i in range(3_000))
+    files = evaluate(
+        "lines(steps.a.output).map(f, f.replace('src/', ''))", {"steps": {"a": {"output": printed}}}
+    )
+    assert files == [f"package/module_{i}.py" for i in range(3_000)]
+
+
+def test_every_function_of_the_table_is_one_that_the_library_knows() -> None:
+    for function in FUNCTIONS:
+        head, _, arguments = function.call.partition("(")
+        named = [f"inputs.{word}" for word in arguments.strip("()").split(", ") if word]
+        if "x" in arguments.split(", "):
+            named[0] = "x"  # what a loop binds
+        applied = head if head == function.name else f"inputs.{head}"
+        text = f"[{applied}({', '.join(named)})]"
+        assert check_expression(text, inputs={}, steps=(), names=(), wants="list") is not None, text

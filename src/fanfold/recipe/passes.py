@@ -45,7 +45,7 @@ def read_unit(
     if entries is None:
         return None
     inputs, input_nodes, complete = read_inputs(entries, notes)
-    references = References(notes, {name: one.type for name, one in inputs.items()}, complete)
+    references = References(notes, inputs, complete)
     unit = Unit(
         source=source,
         notes=notes,

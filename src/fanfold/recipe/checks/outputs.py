@@ -10,7 +10,16 @@ from __future__ import annotations
 from typing import cast
 
 from fanfold.recipe.drafts.draft import Draft
-from fanfold.recipe.language.known_outputs import ANYTHING, TEXT, Anything, Known, ListOf, ObjectOf, Text
+from fanfold.recipe.language.known_outputs import (
+    ANYTHING,
+    TEXT,
+    Anything,
+    Known,
+    ListOf,
+    ObjectOf,
+    described,
+    known_from_schema,
+)
 from fanfold.text.notes import Notes, quoted
 from fanfold.text.trees import tree
 
@@ -43,10 +52,13 @@ def _single_output(draft: Draft) -> Known:
         tasks = draft.inner.drafts if draft.inner is not None else []
         return ObjectOf({"tasks": ObjectOf({task.id: output_of(task) for task in tasks}), "summary": TEXT})
     if not entries.lacks("output_schema") or draft.syntax is None:
-        return ANYTHING
+        schema = entries.nodes.get("output_schema")
+        return known_from_schema(tree.plain(schema)) if schema is not None else ANYTHING
     if not entries.lacks("outputs"):
         return ObjectOf(declared_names(draft)) if "outputs" in entries.nodes else ANYTHING
-    return _group_output(draft) if draft.inner is not None else draft.syntax.gives
+    if draft.inner is not None:
+        return _group_output(draft)
+    return draft.syntax.gives_by(entries) if draft.syntax.gives_by is not None else draft.syntax.gives
 
 
 def _group_output(draft: Draft) -> Known:
@@ -64,8 +76,9 @@ def why_not(known: Known, parts: tuple[str | int, ...], notes: Notes) -> tuple[s
     for part in parts:
         if isinstance(known, Anything):
             return None
-        if isinstance(known, Text):
-            return "its output is text and has no parts", "give the step an `output_schema` or `outputs`"
+        if not isinstance(known, ListOf | ObjectOf):
+            hint = "give the step an `output_schema` or `outputs`"
+            return f"its output is {described(known)} and has no parts", hint
         if isinstance(known, ListOf):
             if isinstance(part, str):
                 return f"its output is a list and has no field {quoted(part)}", "write [0] for the first item"
@@ -73,6 +86,8 @@ def why_not(known: Known, parts: tuple[str | int, ...], notes: Notes) -> tuple[s
             continue
         if not isinstance(part, str):
             return "its output is an object, not a list", "name a field"
+        if part not in known.fields and known.open:
+            return None
         if part not in known.fields:
             hint = notes.did_you_mean(part, known.fields) or "it has " + ", ".join(list(known.fields)[:20])
             return f"its output has no field {quoted(part)}", hint

@@ -17,8 +17,11 @@ from typing import TYPE_CHECKING, Literal
 
 from msgspec import Struct
 
+from fanfold.kernel.lifecycle import STEP_STATUSES, TERMINAL
+from fanfold.kernel.plan import Input
 from fanfold.recipe.checks.outputs import declared_names, output_of, why_not
 from fanfold.recipe.drafts.draft import Draft, DraftScope, Words
+from fanfold.recipe.language.known_outputs import ANYTHING, Known, Text, known_from_type, part_of
 from fanfold.text.notes import Notes, quoted
 from fanfold.text.template import Hole, Path, TemplateError, parse_template
 from fanfold.text.trees.tree import Scalar
@@ -52,7 +55,7 @@ class TextPlace(Struct, frozen=True):
 class References:
     """Looks names up for one file, and remembers what was used."""
 
-    def __init__(self, notes: Notes, inputs: Mapping[str, str | None], inputs_known: bool) -> None:
+    def __init__(self, notes: Notes, inputs: Mapping[str, Input], inputs_known: bool) -> None:
         self.notes = notes
         self.inputs = inputs
         self.inputs_known = inputs_known
@@ -135,7 +138,7 @@ class References:
 
     def expression(self, node: Scalar, place: TextPlace, wants: Literal["bool", "list"]) -> str:
         """Check a CEL expression and write short forms out."""
-        text = node.text
+        text = _without_braces(node.text)
         if isinstance(node.value, bool):
             return text
         # Many recipes have no expressions, and theirs is the costliest module to load.
@@ -144,14 +147,16 @@ class References:
         try:
             found = check_expression(
                 text,
-                inputs=self.inputs,
+                inputs={name: one.type for name, one in self.inputs.items()},
                 steps=_dashed_steps(text, place.scope),
                 names=place.names,
                 wants=wants,
             )
         except ExpressionError as error:
             self.notes.error("recipe.bad_expression", error.message, node.span(error.position, error.end))
-            return text
+            return text.strip()
+        if found:
+            self._refuse_impossible(text, node, place)
         inserts: list[int] = []
         for reference in found:
             at = Words(node, reference.start, reference.end)
@@ -159,7 +164,27 @@ class References:
                 self._use_input(self.input_words.get(reference.key, reference.key), at)
             elif reference.name == "steps" and reference.key:
                 inserts += self._step_in_expression(reference, at, place)
-        return _with_output(text, inserts)
+        return _with_output(text, inserts).strip()
+
+    def _refuse_impossible(self, text: str, node: Scalar, place: TextPlace) -> None:
+        from fanfold.recipe.checks.comparisons import impossible_comparisons
+
+        def look(name: str, parts: tuple[str | int, ...]) -> Known:
+            word = str(parts[0]) if parts else ""
+            if name == "inputs" and (declared := self.inputs.get(self.input_words.get(word, word))):
+                return part_of(known_from_type(declared.type, declared.enum), parts[1:])
+            target = place.scope.find_in_expression(word) if name == "steps" else None
+            if target is None or len(parts) < 2 or parts[1] == "error":
+                return ANYTHING
+            if parts[1] == "status":
+                return Text(tuple(status for status in STEP_STATUSES if status in TERMINAL))
+            if target.facts.inline:
+                return ANYTHING  # its output, or what it says of its failure
+            return part_of(output_of(target), parts[2:] if parts[1] == "output" else parts[1:])
+
+        for mistake in impossible_comparisons(text, look):
+            where = node.span(mistake.start, mistake.end)
+            self.notes.error("recipe.bad_expression", mistake.message, where, mistake.hint)
 
     def _step_in_expression(self, reference: Reference, at: Words, place: TextPlace) -> list[int]:
         target = place.scope.find_in_expression(reference.key)
@@ -240,6 +265,15 @@ def _dashed_steps(text: str, scope: DraftScope) -> list[str]:
     """Steps whose `-` an expression would take for a minus; all that its error message needs to know."""
     words = _AFTER_STEPS.findall(text) if "-" in text else []
     return [word for word in words if scope.find(word) is not None]
+
+
+def _without_braces(text: str) -> str:
+    """`{{expression}}` means the expression. Blanks in their place keep every position where it was."""
+    inside = text.strip()
+    if not (inside.startswith("{{") and inside.endswith("}}") and len(inside) > 4):
+        return text
+    opening, closing = text.index("{{"), text.rindex("}}")
+    return f"{text[:opening]}  {text[opening + 2 : closing]}  {text[closing + 2 :]}"
 
 
 def _end_of_name(text: str, end: int) -> int:

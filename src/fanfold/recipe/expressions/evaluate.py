@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn
 from msgspec import Struct
 
 from fanfold.kernel.plan import JSON
+from fanfold.recipe.expressions.functions import FUNCTIONS, declared_functions
 from fanfold.recipe.expressions.usage import Usage, Use, free_uses, read, tokens
 from fanfold.recipe.expressions.work import TooMuchWork, WorkBound, reach
 from fanfold.text.spelling import nearest
@@ -222,8 +223,14 @@ def _compile(text: str, names: tuple[str, ...]) -> _Program:
 @lru_cache(maxsize=64)
 def _environment(names: tuple[str, ...]) -> cel.Env:
     from cel_expr_python import cel
+    from cel_expr_python.ext import ext_math, ext_strings
 
-    return cel.NewEnv(variables=dict.fromkeys(names, cel.Type.DYN))
+    return cel.NewEnv(
+        variables=dict.fromkeys(names, cel.Type.DYN),
+        # Version 2 of the string functions: the third adds a `reverse` that could not be ours for lists too.
+        extensions=[ext_strings.ExtStrings(2), ext_math.ExtMath()],
+        functions=declared_functions(),
+    )
 
 
 def _check_type(text: str, program: _Program, inputs: Mapping[str, str | None], wants: str) -> None:
@@ -267,7 +274,10 @@ def _unknown_name(text: str, at: int, names: tuple[str, ...]) -> ExpressionError
             return ExpressionError(f'"{use.name}" is not known here; {hint}', *use.spans[0])
     called = [t for t in tokens(text) if t.kind == "name" and t.end <= at + 1]
     start, end = (called[-1].start, called[-1].end) if called else (at, at + 1)
-    return ExpressionError(f'there is no function "{text[start:end]}"', start, end)
+    known = sorted({function.name for function in FUNCTIONS})
+    meant = nearest(text[start:end], known)
+    hint = f'did you mean "{meant}"?' if meant else "there are " + ", ".join(known)
+    return ExpressionError(f'there is no function "{text[start:end]}"; {hint}', start, end)
 
 
 def _dashed_name(text: str, error: ExpressionError, names: Iterable[str]) -> ExpressionError | None:

@@ -20,12 +20,17 @@ from typing import TypeAlias
 
 from msgspec import Struct
 
+from fanfold.recipe.expressions.functions import NAMESPACES
+
 MAX_DEPTH = 100
 """Brackets inside one another. The library allows 32 levels, so this is only a net."""
 CHARS_PER_UNIT = 8
 
 LOOPS = frozenset({"all", "exists", "exists_one", "existsOne", "filter", "map"})
 _CONSTANTS = frozenset({"true", "false", "null"})
+_ESCAPED = {"n": "\n", "t": "\t", "r": "\r"}
+_ESCAPE = re.compile(r"\\(.)")
+_UNUSUAL_ESCAPE = re.compile(r"""(?<!\\)(?:\\\\)*\\[^ntr\\"'`]""")
 _LEXICON = r"""(?P<skip>\s+|//[^\n]*)
     |(?P<raw>(?:[rR][bB]?|[bB][rR])(?:\"\"\".*?\"\"\"|'''.*?'''|"[^"\n]*"|'[^'\n]*'))
     |(?P<string>[bB]?(?:\"\"\"(?:\\.|[^\\])*?\"\"\"|'''(?:\\.|[^\\])*?'''
@@ -56,6 +61,16 @@ class UsedConstant(Struct, frozen=True):
     units: int
 
 
+class UsedCall(Struct, frozen=True):
+    """A function: what it is applied to, and what it is given."""
+
+    name: str
+    of: tuple[Usage, ...]
+    given: tuple[Usage, ...]
+    literal: str | int | None = None
+    """The first argument, where it is written out: what a `split` looks for, how far a range goes."""
+
+
 class UsedLoop(Struct, frozen=True):
     """A macro: `over` is the receiver, `variable` is bound in `body`."""
 
@@ -71,7 +86,7 @@ class Selection(Struct, frozen=True):
     of: tuple[Usage, ...]
 
 
-Usage: TypeAlias = Use | UsedConstant | UsedLoop | Selection
+Usage: TypeAlias = Use | UsedConstant | UsedCall | UsedLoop | Selection
 
 
 class Token(Struct, frozen=True):
@@ -104,8 +119,19 @@ def free_uses(usages: Sequence[Usage], bound: frozenset[str] = frozenset()) -> I
         elif isinstance(usage, UsedLoop):
             yield from free_uses(usage.over, bound)
             yield from free_uses(usage.body, bound | {usage.variable})
+        elif isinstance(usage, UsedCall):
+            yield from free_uses(usage.of, bound)
+            yield from free_uses(usage.given, bound)
         elif isinstance(usage, Selection):
             yield from free_uses(usage.of, bound)
+
+
+def literal_text(quoted: str) -> str | None:
+    """What a text in single quotation marks stands for; None where only the library knows."""
+    inside = quoted[1:-1]
+    if _UNUSUAL_ESCAPE.search(inside):
+        return None
+    return _ESCAPE.sub(lambda found: _ESCAPED.get(found[1], found[1]), inside)
 
 
 class _UsageReader:
@@ -144,13 +170,22 @@ class _UsageReader:
                 return [UsedConstant(1)]
             if self._peek() == "(":
                 self._at += 1
-                return self._postfix(self.until_closed(depth + 1), depth)
+                return self._postfix([self._call(word.text, [], depth)], depth)
+            if word.text in NAMESPACES and self._peek() == "." and self._peek(2) == "(":
+                name = f"{word.text}.{self._peek(1)}"
+                self._at += 3
+                return self._postfix([self._call(name, [], depth)], depth)
             return self._path(word, depth)
         if word.kind in ("string", "raw", "number"):
             return self._postfix([UsedConstant(1 + len(word.text) // CHARS_PER_UNIT)], depth)
         if word.text in ("(", "[", "{"):
             return self._postfix(self.until_closed(depth + 1), depth)
         return []
+
+    def _call(self, name: str, of: list[Usage], depth: int) -> UsedCall:
+        """A call whose opening bracket was taken."""
+        literal = self._literal_key(0) if self._peek(1) in (")", ",") else None
+        return UsedCall(name, tuple(of), tuple(self.until_closed(depth + 1)), literal)
 
     def _kind(self, ahead: int = 0) -> str:
         i = self._at + ahead
@@ -180,8 +215,8 @@ class _UsageReader:
         kind, text = self._kind(ahead), self._peek(ahead)
         if kind == "number" and text.isdecimal() and len(text) < 10:
             return int(text)
-        if kind == "string" and text[0] in "\"'" and text[:3] not in ('"""', "'''") and "\\" not in text:
-            return text[1:-1]
+        if kind == "string" and text[0] in "\"'" and text[:3] not in ('"""', "'''"):
+            return literal_text(text)
         return None
 
     def _postfix(self, found: list[Usage], depth: int) -> list[Usage]:
@@ -197,7 +232,7 @@ class _UsageReader:
                     variable = self._take().text
                     found = [UsedLoop(macro, tuple(found), variable, tuple(self.until_closed(depth + 1)))]
                 else:
-                    found = found + self.until_closed(depth + 1)
+                    found = [self._call(macro, found, depth)]
             elif self._peek() == "." and self._kind(1) in ("name", "quoted"):
                 self._at += 2
                 found = [Selection(tuple(found))]

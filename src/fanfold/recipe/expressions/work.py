@@ -9,6 +9,8 @@ Rules
 * Work is counted in values visited; `CHARS_PER_UNIT` characters of text count as one.
 * `map` and `filter` copy their result in every round (the library appends by joining lists), so they
   cost half the square of their length: 10,000 rounds take seconds and a gigabyte.
+* A function costs what it is applied to and given; one that can make more of it (`replace`, `join`, `json` …)
+  costs what it could make at most, so that a chain of them cannot grow unseen.
 * A use costs what its value weighs, once for each time it is evaluated. A loop repeats all of its body,
   but its own variable adds up to what the loop runs over, however many rounds that takes. That keeps
   the bound close for what people write: `inputs.files.map(f, "src/" + f)`.
@@ -21,7 +23,16 @@ from collections.abc import Mapping, Sequence
 from msgspec import Struct
 
 from fanfold.kernel.plan import JSON
-from fanfold.recipe.expressions.usage import CHARS_PER_UNIT, Selection, Usage, Use, UsedConstant, UsedLoop
+from fanfold.recipe.expressions.functions import MAX_RANGE, MULTIPLYING, SPREADING
+from fanfold.recipe.expressions.usage import (
+    CHARS_PER_UNIT,
+    Selection,
+    Usage,
+    Use,
+    UsedCall,
+    UsedConstant,
+    UsedLoop,
+)
 
 MAX_ITERATIONS = 10_000
 """The library's own limit for one evaluation, over all loops."""
@@ -78,6 +89,8 @@ class WorkBound:
                 total += usage.units * place.times
             elif isinstance(usage, UsedLoop):
                 total += self._loop(usage, place)
+            elif isinstance(usage, UsedCall):
+                total += self._call(usage, place)
             elif isinstance(usage, Selection):
                 total += self._work(usage.of, place)
             else:
@@ -94,6 +107,19 @@ class WorkBound:
         if own:
             return sum(map(self._weigh, candidates))
         return place.times * max(map(self._weigh, candidates), default=1)
+
+    def _call(self, call: UsedCall, place: _InLoops) -> int:
+        of, given = self._work(call.of, place), self._work(call.given, place)
+        if call.name in MULTIPLYING:
+            once = self._work(call.given, _InLoops(place.scope, "", 1))
+            return of + given + of * once * CHARS_PER_UNIT
+        if call.name in SPREADING:
+            parts = self._part_counts(call, place.scope)
+            most = place.times * max(parts, default=1) if parts is not None else (of + given) * CHARS_PER_UNIT
+            return of + given + most
+        if call.name == "lists.range":
+            return given + place.times * (call.literal if isinstance(call.literal, int) else MAX_RANGE)
+        return of + given
 
     def _loop(self, loop: UsedLoop, place: _InLoops) -> int:
         units = self._work(loop.over, place)
@@ -120,7 +146,10 @@ class WorkBound:
             longest += one_run
         return total, longest
 
-    def _element_counts(self, usage: Use | Selection, place: _InLoops) -> tuple[int, int]:
+    def _element_counts(self, usage: Use | UsedCall | Selection, place: _InLoops) -> tuple[int, int]:
+        if isinstance(usage, UsedCall) and (parts := self._part_counts(usage, place.scope)) is not None:
+            longest = max(parts, default=1)
+            return longest * place.times, longest
         candidates = self._candidates(usage, place.scope) if isinstance(usage, Use) else None
         if candidates is None:
             most = self._work((usage,), place)  # every element weighs at least one unit
@@ -129,6 +158,27 @@ class WorkBound:
         longest = max(counts, default=1)
         own = isinstance(usage, Use) and usage.name == place.inner
         return (sum(counts) if own else longest * place.times), longest
+
+    def _part_counts(self, call: UsedCall, scope: dict[str, _Bound]) -> list[int] | None:
+        """Into how many elements a call takes each text apart that it may get, at most, where that is known.
+
+        Counted, not estimated: what a program printed has many characters and few lines.
+        """
+        if call.name == "lists.range" and isinstance(call.literal, int):
+            return [call.literal]
+        source = call.of or call.given
+        if call.name not in SPREADING or not source or not isinstance(source[0], Use):
+            return None
+        candidates = self._candidates(source[0], scope)
+        if candidates is None:
+            return None
+        texts = [value for value in candidates if isinstance(value, str)]
+        if call.name == "lines":
+            return [len(text.splitlines()) + 1 for text in texts]
+        separator = "," if call.name == "json" else call.literal
+        if not isinstance(separator, str) or not separator:
+            return None
+        return [text.count(separator) + 1 for text in texts]
 
     def _elements(self, over: Sequence[Usage], scope: dict[str, _Bound]) -> list[JSON] | None:
         """What a loop runs over, where it is a path or a filtered path; else None."""

@@ -9,13 +9,14 @@ Rules
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Literal
 
 from msgspec import Struct
 
 from fanfold.recipe.language.keys import STEP_KEYS, TAKEN_BY_SOME
 from fanfold.recipe.language.known_outputs import ANYTHING, Known
+from fanfold.text.tables.entries import Entries
 from fanfold.text.tables.shapes import Key, Shape, shape
 
 ATTEMPT_KEYS = TAKEN_BY_SOME - {"inputs"}
@@ -42,6 +43,8 @@ class StepSyntax(Struct, frozen=True, kw_only=True):
     """When it only reads it is there for its output: one that nobody uses is worth a warning."""
     gives: Known = ANYTHING
     """Its output, when it declares neither a schema nor names."""
+    gives_by: Callable[[Entries], Known] | None = None
+    """The same, where it depends on what the step says."""
     output_names: tuple[str, ...] = ()
     """All that `outputs` may name without a schema; empty: anything."""
 

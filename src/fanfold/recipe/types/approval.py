@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from fanfold.kernel.plan import Traits
-from fanfold.recipe.language.known_outputs import ANYTHING, ObjectOf
+from fanfold.recipe.language.known_outputs import ANYTHING, TEXT, Known, ObjectOf, Text
 from fanfold.recipe.language.step_syntax import StepSyntax
 from fanfold.recipe.types.body import Body
 from fanfold.recipe.types.grammar import LeafGrammar, Written
@@ -13,6 +13,15 @@ from fanfold.text.notes import Notes, quoted
 from fanfold.text.tables.entries import Entries
 from fanfold.text.tables.shapes import Key
 from fanfold.text.trees.tree import Scalar
+
+YES_OR_NO = ("approve", "reject")
+"""The answers where a step names none."""
+
+
+def _answer(entries: Entries) -> Known:
+    choices = tuple(item.text for item in entries.scalars("choices")) or YES_OR_NO
+    return ObjectOf({"decision": Text(choices), "by": TEXT, "comment": ANYTHING, "edited": ANYTHING})
+
 
 SYNTAX = StepSyntax(
     name="approval",
@@ -23,7 +32,7 @@ SYNTAX = StepSyntax(
         Key("choices", "texts", "Answers that complete the step.", "approve or reject"),
         Key("default", "text", "The answer when `timeout` passes."),
     ),
-    gives=ObjectOf(dict.fromkeys(("decision", "by", "comment", "edited"), ANYTHING)),
+    gives_by=_answer,
 )
 
 
@@ -62,7 +71,7 @@ def _check_choices(entries: Entries, choices: tuple[str, ...], notes: Notes) -> 
         message = "choices must be different from each other, and at least one"
         notes.error("recipe.bad_value", message, entries.nodes["choices"])
     default = entries.nodes.get("default")
-    allowed = choices or ("approve", "reject")
+    allowed = choices or YES_OR_NO
     readable = "choices" in entries.nodes or not entries.has("choices")
     if isinstance(default, Scalar) and default.text not in allowed and readable:
         hint = notes.did_you_mean(default.text, allowed) or "use one of " + ", ".join(allowed)
