@@ -123,3 +123,91 @@ def test_a_fork_has_the_permission_of_the_run_it_comes_from(fanfold, project):
     (project / "script.yaml").write_text("default: ok\n")
     assert fanfold("run", "r.yaml", "--script", "script.yaml", "--yes").status == 0
     assert fanfold("fork", "last", "--from", "a").status == 0
+
+
+# At a turn of a conversation
+
+LOOKS = """\
+name: looks
+steps:
+  - {id: look, agent: explorer, prompt: "Look"}
+  - {id: tell, agent: explorer, prompt: "Tell {{steps.look.output}}"}
+"""
+LOOKED = """\
+default: "OK from {{step}}"
+steps: {look: {output: seen, tool_calls: [{tool: list_files, args: {}}]}}
+"""
+
+
+@pytest.fixture
+def looked(fanfold, project):
+    (project / "looks.yaml").write_text(LOOKS)
+    (project / "looked.yaml").write_text(LOOKED)
+    return fanfold("run", "looks.yaml", "--script", "looked.yaml", "--json").json()["run_id"]
+
+
+def said(fanfold, run, step):
+    told = fanfold("transcript", run, step, "--json").json()
+    return [(entry["kind"], entry.get("text", "")) for entry in told["entries"]]
+
+
+def test_a_fork_at_a_turn_goes_on_with_what_was_said_up_to_it(fanfold, looked):
+    forked = fanfold("fork", looked, "--from", "look", "--turn", "1", "--say", "Only in src", "--json")
+    assert forked.status == 0
+    assert "goes on    look behind turn 1 of its conversation" in forked.err
+    run = forked.json()["run_id"]
+    assert said(fanfold, run, "look") == [
+        ("input", "Look"), ("response", ""), ("tool_result", ""),
+        ("input", "Only in src"), ("response", ""), ("tool_result", ""), ("response", "seen"),
+    ]  # fmt: skip
+    assert forked.json()["steps"]["tell"]["output"] == "OK from tell"
+    assert fanfold("verify", run).status == 0
+
+
+def test_it_keeps_its_conversation_when_its_source_is_forgotten_and_can_be_forked_again(
+    fanfold, project, looked
+):
+    from fanfold.wiring import wire
+
+    first = fanfold("fork", looked, "--from", "look", "--turn", "2", "--json").json()["run_id"]
+    opened = wire(project)
+    opened.store.delete_tree(looked)
+    opened.close()
+    again = fanfold("fork", first, "--from", "look", "--turn", "1", "--say", "x", "--json").json()["run_id"]
+    words = [text for kind, text in said(fanfold, again, "look") if kind == "input"]
+    assert words == ["Look", "Go on from here.", "x"]
+
+
+def test_without_words_the_agent_is_told_to_go_on_or_asked_what_the_new_prompt_says(fanfold, project, looked):
+    run = fanfold("fork", looked, "--from", "look", "--turn", "1", "--json").json()["run_id"]
+    assert said(fanfold, run, "look")[3] == ("input", "Go on from here.")
+    (project / "new.txt").write_text("Look again")
+    given = ["--turn", "1", "--prompt", "look=new.txt", "--json"]
+    run = fanfold("fork", looked, "--from", "look", *given).json()["run_id"]
+    assert said(fanfold, run, "look")[3] == ("input", "Look again")
+
+
+@pytest.mark.parametrize(
+    ("given", "status", "code"),
+    [
+        (["--from", "look", "--turn", "9"], 6, "session.no_turn"),
+        (["--from", "look", "--say", "x"], 2, "usage.conflict"),
+        (["--turn", "1"], 2, "usage.missing_option"),
+    ],
+)
+def test_a_turn_that_is_not_there_is_refused(fanfold, looked, given, status, code):
+    refused = fanfold("fork", looked, *given, "--json")
+    assert (refused.status, refused.json()["error"]["code"]) == (status, code)
+
+
+def test_a_subagent_is_forked_at_a_turn_into_a_new_one(fanfold, project):
+    (project / "s.yaml").write_text("default: I am {{step}}\n")
+    fanfold("spawn", "explorer", "look", "--name", "scout", "--script", "s.yaml", "--wait")
+    assert fanfold("fork", "hand", "--from", "scout", "--turn", "1", "--say", "and you?").out == "scout-2\n"
+    fanfold("wait", "scout-2")
+    fanfold("send", "scout-2", "more")
+    fanfold("wait", "scout-2")
+    words = [text for _, text in said(fanfold, "hand", "scout-2")]
+    assert words == ["look", "I am scout", "and you?", "I am scout-2", "more", "I am scout-2#2"]
+    for name in ("scout", "scout-2"):
+        fanfold("close", name)

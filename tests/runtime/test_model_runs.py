@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fanfold.testing.provider import Asked, Fault, Reply
+from fanfold.testing.provider import Asked, Call, Fault, Reply
 from tests.e2e.world import Provider
 from tests.runtime.test_preflight import CHAIN, PHASES, SONNET, STEP, Place
 
@@ -60,6 +60,22 @@ def test_what_is_said_to_a_subagent_goes_on_with_its_conversation(place: Place, 
     assert second[: len(first)] == first
     assert [message["role"] for message in second] == ["user", "assistant", "user"]
     assert "And who else?" in str(second[-1])
+
+
+def test_a_fork_at_a_turn_asks_the_model_behind_what_was_said_up_to_it(
+    place: Place, provider: Provider
+) -> None:
+    given = {**provider.environment, "FANFOLD_MODEL": SONNET}
+    (place.folder / "notes.txt").write_text("a note\n")
+    looks = Reply(calls=(Call("read_file", {"path": "notes.txt"}),))
+    provider.script = lambda asked: Reply(text="done") if len(asked.body["messages"]) > 1 else looks
+    run = place.run(STEP % ("explorer", ""), **given).run_id
+    forked = place.cli("fork", run, "--from", "a", "--turn", "1", "--say", "Now stop.", **given)
+    assert forked.returncode == 0, forked.stderr
+    _, second, third = [asked.body["messages"] for asked in provider.asked]
+    assert third[: len(second) - 1] == second[:-1]
+    assert "a note" in str(third[-1])
+    assert "Now stop." in str(third[-1])
 
 
 # -- what the project tells every agent

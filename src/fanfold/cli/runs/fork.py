@@ -13,13 +13,14 @@ from fanfold.cli.command import Invocation, command
 from fanfold.cli.inputs import given_inputs, read_text_file
 from fanfold.cli.project import open_project
 from fanfold.cli.runs.foreground import Foreground
-from fanfold.cli.terminal.output import paint, plain, wants_colour
+from fanfold.cli.terminal.output import paint, plain, say, say_json, wants_colour
 from fanfold.cli.terminal.progress import tell
 from fanfold.cli.terminal.questions import confirm
-from fanfold.errors import AuthorError
+from fanfold.errors import EXIT_OK, AuthorError
 from fanfold.kernel.events import Usage
 from fanfold.runtime.operations.addresses import find_run
-from fanfold.runtime.operations.runs.fork import Fork, plan_fork, start_fork
+from fanfold.runtime.operations.project import Project
+from fanfold.runtime.operations.runs.fork import AtTurn, Fork, plan_fork, start_fork
 
 MAX_PATHS = 12
 
@@ -35,34 +36,64 @@ MAX_PATHS = 12
 @click.option(
     "--prompt", "prompts", multiple=True, metavar="STEP=FILE", help="A changed prompt of a top-level step."
 )
+@click.option(
+    "--turn",
+    type=click.IntRange(1),
+    metavar="N",
+    help="Go on with the conversation of STEP as it was after this turn, instead of beginning it anew.",
+)
+@click.option(
+    "--say", "say_next", metavar="TEXT", help="With --turn: what its agent is told next; default: to go on."
+)
 @click.option("--yes", is_flag=True, help="Do not ask; never answers an approval step.")
 def fork_command(
-    call: Invocation, run: str, step: str | None, pairs: tuple[str, ...], prompts: tuple[str, ...], yes: bool
+    call: Invocation,
+    run: str,
+    step: str | None,
+    pairs: tuple[str, ...],
+    prompts: tuple[str, ...],
+    turn: int | None,
+    say_next: str | None,
+    yes: bool,
 ) -> int:
     """Make a new run out of RUN that keeps all results not reached by the change, then run it.
 
     Says first what is reused, what runs again and what that may cost; on a terminal it asks. The files of
-    the project stay as they are now.
+    the project stay as they are now. With --turn the agent of STEP keeps what was said up to that turn, as
+    `fanfold transcript` numbers them. A subagent is forked at a turn too: into a new one of its run.
     """
-    if step is None and not pairs and not prompts:
-        raise AuthorError(
-            "usage.missing_option",
-            "a fork needs a change",
-            hint="--from STEP, -i NAME=VALUE or --prompt STEP=FILE",
-        )
+    at = _at_turn(turn, say_next)
     with open_project(call) as project:
         source = find_run(project, run)
+        if source.run.plan.open and step is not None and at is not None:
+            return _fork_subagent(call, project, step, at, yes)
         path = None
         if step is not None:
             node = source.step(step)
             path = node.run.tree_path(node.path)
         changed = given_inputs(source.tree.state.plan, pairs, None)
-        fork = plan_fork(source.tree, path, changed, _prompts(prompts))
+        fork = plan_fork(source.tree, path, changed, _prompts(prompts), at)
         tell("".join(_foretell(fork, wants_colour(sys.stderr, call.no_color))))
         terminal = Foreground(call)
         confirmed = partial(confirm, "Fork and run?") if terminal.attendant is not None else None
         owned = start_fork(project, fork, yes=yes, confirm=confirmed, attendant=terminal.attendant)
         return terminal.drive(owned)
+
+
+def _at_turn(turn: int | None, say_next: str | None) -> AtTurn | None:
+    if turn is None and say_next is not None:
+        raise AuthorError("usage.conflict", "--say goes on with a conversation", hint="add --turn N")
+    return None if turn is None else AtTurn(turn, say_next)
+
+
+def _fork_subagent(call: Invocation, project: Project, step: str, at: AtTurn, yes: bool) -> int:
+    import asyncio
+
+    from fanfold.runtime.operations.agents.subagents import fork_subagent
+
+    child = asyncio.run(fork_subagent(project, step, at, yes=yes))
+    say_json(child) if call.as_json else say(f"{child.id}\n")
+    return EXIT_OK
 
 
 def _prompts(pairs: Sequence[str]) -> dict[str, str]:
@@ -85,6 +116,10 @@ def _foretell(fork: Fork, colour: bool) -> list[str]:
         f"{paint('fork of', 'bold', colour)} run {fork.source}\n",
         f"  reuses     {_listed(list(fork.kept))}\n",
         f"  runs again {_listed(list(fork.again))}\n",
+        *(
+            f"  goes on    {plain(path)} behind turn {taken.turn} of its conversation\n"
+            for path, taken in fork.lineage.taken_up.items()
+        ),
         f"  may cost   {agents}{_price(fork.last_time)}\n",
     ]
 

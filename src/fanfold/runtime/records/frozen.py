@@ -12,6 +12,7 @@ import msgspec
 from msgspec import Struct
 
 from fanfold.agents.backend_registry import MODEL, SCRIPTED
+from fanfold.agents.entries import Entry
 from fanfold.agents.role import Role
 from fanfold.agents.roles.session_role import for_step
 from fanfold.errors import BugError
@@ -22,6 +23,27 @@ from fanfold.recipe.types.table import roles_of
 
 RESOLVER = "worker"
 """The role that settles conflicts where a step says `on_conflict: resolve`."""
+
+
+class RecordedEntry(Struct, frozen=True):
+    """An entry of a session's log, and when it was recorded."""
+
+    at: int
+    entry: Entry
+
+
+class TakenUp(Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """A conversation of another session that a step goes on with, up to one of its turns."""
+
+    run_id: str
+    step: str
+    """Tree path of the step whose session it was."""
+    session_id: str
+    attempt: int
+    turn: int
+    say: str = ""
+    """What is said next; empty: what the step itself asks."""
+    entries: tuple[RecordedEntry, ...]
 
 
 class Frozen(Struct, frozen=True, omit_defaults=True, kw_only=True):
@@ -47,6 +69,8 @@ class Frozen(Struct, frozen=True, omit_defaults=True, kw_only=True):
     forked_from: str | None = None
     reused: dict[str, str] = {}
     """For a fork: tree path to blob, for the steps it keeps."""
+    taken_up: dict[str, TakenUp] = {}
+    """For a fork at a turn: tree path to the conversation that the step goes on with."""
 
     def role_of(self, action: AgentBody) -> Role:
         """The role of a step, as it was when the run began."""

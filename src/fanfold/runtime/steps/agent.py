@@ -70,7 +70,7 @@ class AgentSteps(LeafType[AgentBody, AgentJob]):
         role = services.frozen.session_role(node.step, job.said)
         try:
             result = await services.supervisor.run_step(
-                _request(role, execution, conversation(services.store, node)),
+                _request(role, execution, services),
                 backend=services.frozen.backend_of(role),
                 on_progress=progress,
                 journal=services.journal,
@@ -98,39 +98,45 @@ def _check_place(store: Store, start: Start, node: Node, place: Place) -> None:
         raise WorldError("workspace.lost", message, hint=hint)
 
 
-def conversation(store: Store, node: Node) -> list[Entry]:
-    """What was said before in the conversation that a step goes on with: all that the turns before it said,
-    as far as it is for the agent, and what was said to a turn that never began.
+def conversation(store: Store, frozen: Frozen, node: Node) -> list[Entry]:
+    """What was said before in the conversation that a step goes on with: what a fork took up, all that the
+    turns before it said, as far as it is for the agent, and what was said to a turn that never began.
     """
+    taken = frozen.taken_up.get(node.run.tree_path(node.path))
+    if taken is not None:
+        return [recorded.entry for recorded in taken.entries]
     before = turn_before(node)
     if before is None:
         return []
     if not before.attempt:
-        said: Sequence[Entry] = [UserInput(text=_words(before))]
+        said: Sequence[Entry] = [UserInput(text=words_of(before))]
     else:
         said = read_entries(store, session_of(before))
-    return [*conversation(store, before), *said]
+    return [*conversation(store, frozen, before), *said]
 
 
-def _words(node: Node) -> str:
+def words_of(node: Node) -> str:
+    """What a turn of a subagent was to be told."""
     return render(parse_template(read_body(AgentBody, node.step).prompt or ""), {})
 
 
-def _request(role: Role, execution: Execution[AgentJob], earlier: Sequence[Entry]) -> SessionRequest:
+def _request(role: Role, execution: Execution[AgentJob], services: Services) -> SessionRequest:
     start, node, job, place, _ = execution
+    path = node.run.tree_path(node.path)
+    taken = services.frozen.taken_up.get(path)
     return SessionRequest(
         session_id=session_id(start.run, start.step, start.attempt),
         run_id=start.run,
-        step=node.run.tree_path(node.path),
+        step=path,
         attempt=start.attempt,
         execution=start.execution,
         role=role,
-        prompt=asked_of(role, job),
+        prompt=(taken.say if taken is not None else "") or asked_of(role, job),
         output_schema=node.step.output_schema,
         outputs=node.step.outputs,
         workspace=place.path,
         write_set=node.write_set,
-        earlier=earlier,
+        earlier=conversation(services.store, services.frozen, node),
     )
 
 

@@ -65,8 +65,9 @@ class Performer:
 
     def reuse(self, node: Node, job: Job) -> str | None:
         """The output of an earlier run that may stand in for this step: a fork's, or a cached one."""
-        kept = self._frozen.reused.get(node.run.tree_path(node.path))
-        if kept is not None or not node.step.cache:
+        path = node.run.tree_path(node.path)
+        kept = self._frozen.reused.get(path)
+        if kept is not None or not node.step.cache or path in self._frozen.taken_up:
             return kept
         key = content_key(node, job, self._frozen, self._project)
         if key is None:

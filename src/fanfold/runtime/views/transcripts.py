@@ -154,9 +154,10 @@ def find_speakers(tree: RunTree, session: str) -> Iterator[Speaker]:
 class Told:
     """Makes the entries of a transcript out of what a session records; it counts turns and what was paid."""
 
-    def __init__(self, tree: RunTree, speaker: Speaker) -> None:
+    def __init__(self, tree: RunTree, speaker: Speaker, step: str = "") -> None:
         self._tree = tree
         self._speaker = speaker
+        self._step = step or speaker.step
         self._seq = 0
         self._foretold = False
         """The task was told before it was recorded."""
@@ -168,14 +169,15 @@ class Told:
         for envelope, entry in read_recorded(self._tree.store, self._speaker.session_id, self._seq):
             self._seq = envelope.seq
             if not (self._foretold and isinstance(entry, UserInput)):
-                yield self._tell(envelope.at, entry)
+                yield self.tell(envelope.at, entry)
         if not self._seq and not self._foretold:
             task = _task_under_way(self._tree, self._speaker)
             if task is not None:
                 self._foretold = True
-                yield self._tell(self._speaker.node.started_at, task)
+                yield self.tell(self._speaker.node.started_at, task)
 
-    def _tell(self, at: int, entry: Entry) -> TranscriptEntry:
+    def tell(self, at: int, entry: Entry) -> TranscriptEntry:
+        """One entry, behind those that were told before."""
         self.turn += isinstance(entry, Response)
         paid = paid_in(entry)
         if paid is not None:
@@ -184,7 +186,7 @@ class Told:
         bare = TranscriptEntry(
             kind=str(entry.__struct_config__.tag),
             at=when(at),
-            step=speaker.step,
+            step=self._step,
             session_id=speaker.session_id,
             attempt=speaker.attempt,
             turn=self.turn,
@@ -224,7 +226,10 @@ def _task_under_way(tree: RunTree, speaker: Speaker) -> UserInput | None:
         job = prepare(tree.values, node)
     except Unrenderable:
         return None
-    return UserInput(text=asked_of(speaker.role, job)) if isinstance(job, AgentJob) else None
+    if not isinstance(job, AgentJob):
+        return None
+    taken = speaker.frozen.taken_up.get(speaker.step)
+    return UserInput(text=(taken.say if taken is not None else "") or asked_of(speaker.role, job))
 
 
 def _usage(usage: Usage | None) -> StepUsage | None:
@@ -244,6 +249,10 @@ def system_of(speaker: Speaker, stage: int = 0) -> str:
 
 def earlier(tree: RunTree, speaker: Speaker) -> list[TranscriptEntry]:
     """The conversation that a session goes on with, oldest first."""
+    taken = speaker.frozen.taken_up.get(speaker.step) if is_agent(speaker.node) else None
+    if taken is not None:
+        told = Told(tree, speaker._replace(session_id=taken.session_id, attempt=taken.attempt), taken.step)
+        return [told.tell(recorded.at, recorded.entry) for recorded in taken.entries]
     before = turn_before(speaker.node) if is_agent(speaker.node) else None
     if before is None:
         return []

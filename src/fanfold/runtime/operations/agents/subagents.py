@@ -25,6 +25,7 @@ from fanfold.kernel.lifecycle import RUN_TERMINAL
 from fanfold.kernel.paths import GlobError, check_glob
 from fanfold.kernel.plan import EVERYTHING, JSON, Plan, Step
 from fanfold.recipe.types.agent import AgentBody
+from fanfold.recipe.types.body import read_body
 from fanfold.runtime.hosting.children import (
     TASK_CHARS,
     AddRequest,
@@ -37,13 +38,17 @@ from fanfold.runtime.hosting.children import (
     turns_of,
 )
 from fanfold.runtime.hosting.run_tree import RunTree
+from fanfold.runtime.operations.addresses import find_run
 from fanfold.runtime.operations.agents.roles import find_role
+from fanfold.runtime.operations.conversations import take_up
 from fanfold.runtime.operations.project import Project
 from fanfold.runtime.operations.runs.control import ask_owner
 from fanfold.runtime.operations.runs.creation import create_open, freeze
 from fanfold.runtime.operations.runs.follow import until
+from fanfold.runtime.operations.runs.fork import AtTurn
 from fanfold.runtime.operations.runs.options import Options
 from fanfold.runtime.operations.runs.permission import Attendant, permit
+from fanfold.runtime.operations.session_addresses import find_speaker
 from fanfold.runtime.records.frozen import to_json
 from fanfold.runtime.records.subagents import child_name, depth_of
 from fanfold.runtime.views.subagents import (
@@ -155,6 +160,46 @@ async def send_input(
     key = key or secrets.token_hex(8)
     tree = await _ask(project, run, InputRequest(child=name, text=text, key=key))
     return find_subagent(tree, project.folder, name, owned=project.has_owner(run))
+
+
+async def fork_subagent(
+    project: Project,
+    name: str,
+    at: AtTurn,
+    *,
+    new_name: str = "",
+    yes: bool = False,
+    attendant: Attendant | None = None,
+    key: str = "",
+) -> Subagent:
+    """A new subagent that goes on with what another one (or one turn of it) said up to a turn.
+
+    It may do what that one may, and is asked about as that one was.
+    """
+    run, _ = _find_run(project, child_name(name))
+    found = find_run(project, run)
+    speaker = find_speaker(found, name, None)
+    taken = take_up(found.tree, speaker, at.turn, at.say)
+    taken_names = {child_name(node.path) for node in found.run.scope.children}
+    new_name = new_name or next(
+        one
+        for number in range(2, len(taken_names) + 3)
+        if (one := f"{child_name(speaker.node.path)}-{number}") not in taken_names
+    )
+    said = read_body(AgentBody, speaker.node.step)
+    step = structs.replace(
+        speaker.node.step,
+        id=new_name,
+        action=structs.replace(said, prompt=literal(taken.say), continue_from=None).action(),
+        description=shorten(taken.say, TASK_CHARS),
+        after=(),
+    )
+    plan, frozen = Plan(name=new_name, steps=(step,)), speaker.frozen
+    permit(plan, frozen.roles.get, frozen.permission, yes=yes, attendant=attendant)
+    frozen = structs.replace(frozen, taken_up={new_name: taken})
+    key = key or secrets.token_hex(8)
+    tree = await _ask(project, run, AddRequest(step=step, frozen=to_json(frozen), key=key))
+    return find_subagent(tree, project.folder, new_name, owned=project.has_owner(run))
 
 
 async def resume_agent(project: Project, name: str) -> Subagent:

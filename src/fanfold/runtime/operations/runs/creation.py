@@ -18,7 +18,14 @@ from fanfold.runtime.hosting.run_tree import Reuse, RunTree, nothing_to_reuse
 from fanfold.runtime.operations.project import Project
 from fanfold.runtime.operations.runs.options import Options, settings_of
 from fanfold.runtime.operations.runs.ownership import Owned, performer_of, performers_of, supervise
-from fanfold.runtime.records.frozen import Frozen, all_steps_below, freeze_roles, to_json, with_stages
+from fanfold.runtime.records.frozen import (
+    Frozen,
+    TakenUp,
+    all_steps_below,
+    freeze_roles,
+    to_json,
+    with_stages,
+)
 from fanfold.runtime.records.ids import new_run_id
 from fanfold.runtime.steps.programs import Programs
 from fanfold.runtime.steps.registry import type_of
@@ -34,6 +41,8 @@ class Lineage(Struct, frozen=True, kw_only=True):
     roles: dict[str, Role]
     default_model: str | None = None
     default_fast_model: str | None = None
+    taken_up: dict[str, TakenUp] = {}
+    """Tree path to the conversation that a step goes on with."""
 
 
 def create(
@@ -158,6 +167,7 @@ def _freeze(project: Project, plan: Plan, options: Options, fork: Lineage | None
         unsafe=options.unsafe_no_sandbox,
         forked_from=fork.run_id if fork is not None else None,
         reused=fork.kept if fork is not None else {},
+        taken_up=fork.taken_up if fork is not None else {},
     )
 
 

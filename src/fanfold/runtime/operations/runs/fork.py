@@ -3,6 +3,9 @@
 A step is reached when it is the one forked from, when its text mentions a changed input, when its prompt
 was replaced, or when it depends on a step that is reached. What is kept is named before anything starts.
 A fork does not rewind the workspace.
+
+A fork at a turn does not begin the step anew: its agent goes on with the conversation of the run it comes
+from, as it was after that turn.
 """
 
 from __future__ import annotations
@@ -23,13 +26,23 @@ from fanfold.kernel.state import find_node
 from fanfold.recipe.types.agent import AgentBody
 from fanfold.recipe.types.body import read_body
 from fanfold.runtime.hosting.run_tree import RunTree
+from fanfold.runtime.operations.addresses import Addressed
+from fanfold.runtime.operations.conversations import take_up
 from fanfold.runtime.operations.project import Project
 from fanfold.runtime.operations.runs.creation import Lineage, create
 from fanfold.runtime.operations.runs.options import Options
 from fanfold.runtime.operations.runs.ownership import Owned
 from fanfold.runtime.operations.runs.permission import Attendant, permit
-from fanfold.runtime.records.frozen import Frozen
+from fanfold.runtime.operations.session_addresses import find_speaker
+from fanfold.runtime.records.frozen import Frozen, TakenUp
 from fanfold.text.template import Hole, TemplateError, parse_template
+
+
+class AtTurn(Struct, frozen=True):
+    """Where in a step's conversation to go on, and with which words; None: to go on."""
+
+    turn: int
+    say: str | None = None
 
 
 class Fork(Struct, frozen=True, kw_only=True):
@@ -50,9 +63,19 @@ class Fork(Struct, frozen=True, kw_only=True):
 
 
 def plan_fork(
-    tree: RunTree, step: str | None, changed: Mapping[str, JSON], prompts: Mapping[str, str]
+    tree: RunTree,
+    step: str | None,
+    changed: Mapping[str, JSON],
+    prompts: Mapping[str, str],
+    at: AtTurn | None = None,
 ) -> Fork:
-    """Work out what a fork of a run keeps and what it runs again."""
+    """Work out what a fork of a run keeps and what it runs again; `at` is a turn of the step."""
+    if step is None and not changed and not prompts:
+        raise AuthorError(
+            "usage.missing_option",
+            "a fork needs a change",
+            hint="--from STEP, -i NAME=VALUE or --prompt STEP=FILE",
+        )
     if tree.state.plan.open:
         message = f"run {tree.root.id} is open: there is no plan to run again"
         raise AuthorError("run.open", message, hint="fanfold send gives a subagent another turn")
@@ -62,6 +85,9 @@ def plan_fork(
         raise AuthorError("recipe.unknown_input", f"the run has no input {unknown[0]!r}")
     names = [name for name, value in changed.items() if inputs[name] != value]
     reached = _Reached(tree, names, prompts)
+    taken_up: dict[str, TakenUp] = {}
+    if at is not None:
+        taken_up = _taken_up(tree, step, prompts, at)
     if step is not None:
         node = find_node(tree.state, step)
         if node is None:
@@ -97,9 +123,19 @@ def plan_fork(
             roles=frozen.roles,
             default_model=frozen.default_model,
             default_fast_model=frozen.default_fast_model,
+            taken_up=taken_up,
         ),
         options=_options(tree, frozen),
     )
+
+
+def _taken_up(tree: RunTree, step: str | None, prompts: Mapping[str, str], at: AtTurn) -> dict[str, TakenUp]:
+    """The conversation that the step goes on with."""
+    if step is None:
+        raise AuthorError("usage.missing_option", "--turn is a turn of a step", hint="add --from STEP")
+    speaker = find_speaker(Addressed(tree, tree.root), step, None)
+    new_prompt = "" if speaker.node.step.id in prompts else None
+    return {speaker.step: take_up(tree, speaker, at.turn, new_prompt if at.say is None else at.say)}
 
 
 def start_fork(

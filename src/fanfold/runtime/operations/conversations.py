@@ -1,0 +1,70 @@
+"""Conversations that are taken up again in another session, from one of their turns on.
+
+A turn is one response of the model with what came of the calls it asked for, as `fanfold transcript` counts
+them. What was recorded up to it is copied: the new session does not need the old one any more.
+
+A conversation can be taken up, the files it changed cannot. Whoever goes on is told so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from fanfold.agents.entries import Response, ToolCall, UserInput
+from fanfold.errors import AuthorError, NotFoundError
+from fanfold.runtime.hosting.run_tree import RunTree
+from fanfold.runtime.records.frozen import RecordedEntry, TakenUp
+from fanfold.runtime.records.subagents import turn_before
+from fanfold.runtime.steps.agent import words_of
+from fanfold.runtime.views.transcripts import Speaker, speaker_of
+from fanfold.sessions.log import read_recorded
+
+GO_ON = "Go on from here."
+FILES_MOVED = "The files are as they are now, which may not be as you left them: look before you rely on it."
+
+
+def take_up(tree: RunTree, speaker: Speaker, turn: int, say: str | None) -> TakenUp:
+    """What a session said up to a turn, and what comes next: None to go on, empty for what the step asks."""
+    if speaker.role.pipeline:
+        message = f"{speaker.step} works in stages, which begin anew when somebody speaks"
+        raise AuthorError("fork.stages", message, hint="leave --turn out: the step runs again from its start")
+    own = _recorded(tree, speaker)
+    at = [number for number, recorded in enumerate(own) if isinstance(recorded.entry, Response)]
+    if turn > len(at):
+        turns = f"{len(at)} turn{'' if len(at) == 1 else 's'}"
+        hint = f"fanfold transcript {tree.root.id} {speaker.step}"
+        raise NotFoundError("session.no_turn", f"{speaker.step} has had {turns}", hint=hint)
+    kept = own if turn == len(at) else own[: at[turn]]
+    entries = [*_before(tree, speaker), *kept]
+    if say is None:
+        moved = any(isinstance(recorded.entry, ToolCall) for recorded in entries)
+        say = f"{GO_ON} {FILES_MOVED}" if moved else GO_ON
+    return TakenUp(
+        run_id=speaker.node.run.id,
+        step=speaker.step,
+        session_id=speaker.session_id,
+        attempt=speaker.attempt,
+        turn=turn,
+        say=say,
+        entries=tuple(entries),
+    )
+
+
+def _before(tree: RunTree, speaker: Speaker) -> Sequence[RecordedEntry]:
+    """What the session itself had taken up, or goes on with."""
+    taken = speaker.frozen.taken_up.get(speaker.step)
+    if taken is not None:
+        return taken.entries
+    before = turn_before(speaker.node)
+    if before is None:
+        return []
+    if not before.attempt:  # it was cancelled before it began; what was said to it counts all the same
+        return [RecordedEntry(before.ended_at, UserInput(text=words_of(before)))]
+    one = speaker_of(tree, before, before.attempt)
+    return [*_before(tree, one), *_recorded(tree, one)]
+
+
+def _recorded(tree: RunTree, speaker: Speaker) -> list[RecordedEntry]:
+    return [
+        RecordedEntry(envelope.at, entry) for envelope, entry in read_recorded(tree.store, speaker.session_id)
+    ]
