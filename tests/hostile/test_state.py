@@ -6,6 +6,7 @@ import shutil
 import stat
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -29,6 +30,7 @@ ARGUMENTS = {
     "apply": ["last", "a"],
     "approve": ["last", "a"],
     "reject": ["last", "a"],
+    "transcript": ["last", "a"],
     "whatif": ["last", "--max-concurrency", "2"],
     "smoke": ["--real", "--dry-run"],
 }
@@ -119,6 +121,27 @@ def test_every_command_refuses_foreign_state(world: World, name: str):
     assert "state.foreign" in refused.stderr, (name, refused.stdout, refused.stderr)
     assert refused.returncode == 4
     assert (own / "fanfold.db").read_bytes() == b"SQLite format 3\0"
+
+
+def test_files_that_go_while_state_is_judged_are_no_reason_to_refuse_it(world: World):
+    assert world.fanfold("run", "one.yaml", "--script", "script.yaml").returncode == 0
+    own, home = world.project / ".fanfold", world.home / ".fanfold"
+    over = threading.Event()
+
+    def come_and_go() -> None:  # as the files beside a database do when its last process closes it
+        while not over.is_set():
+            for name in ("fanfold.db-shm", "zz-wal"):
+                (own / name).touch()
+                (own / name).unlink()
+
+    other = threading.Thread(target=come_and_go)
+    other.start()
+    try:
+        found = {why_foreign(world.project, home) for _ in range(2_000)}
+    finally:
+        over.set()
+        other.join()
+    assert found == {""}
 
 
 def test_doctor_tells_of_foreign_state_and_how_to_get_out_of_it(world: World):

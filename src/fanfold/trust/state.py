@@ -65,7 +65,10 @@ def why_foreign(project: Path, home: Path) -> str:
         if not state:
             return ""
         for name in state:
-            found = os.stat(name, dir_fd=handle, follow_symlinks=False)
+            try:
+                found = os.stat(name, dir_fd=handle, follow_symlinks=False)
+            except FileNotFoundError:
+                continue  # another process has just closed its database
             if stat.S_ISLNK(found.st_mode):
                 return f'"{name}" is a link'
             if found.st_uid != os.geteuid():
