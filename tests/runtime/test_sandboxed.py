@@ -243,3 +243,36 @@ def test_a_step_that_needs_what_landlock_cannot_give_is_refused(project, request
     [told] = [one["details"] for one in checks if one["name"] == "sandbox"]
     assert any("git and dependency folders" in line for line in told)
     assert any("a pid namespace" in line for line in told)
+
+
+SCRIPT = """\
+name: script
+inputs: [{name: word, required: true}]
+steps:
+  - id: it
+    shell: 'echo "${#word}" && echo "$list"'
+    inputs: {word: inputs.word, list: {literal: [1, {a: null}]}}
+output: "{{steps.it.output}}"
+"""
+
+
+def test_values_reach_a_script_as_variables_and_never_as_text_of_it(project):
+    (project.folder / "script.yaml").write_text(SCRIPT)
+    word = '$(touch planted) "; touch planted; `touch planted`'
+    done = project.run("run", "script.yaml", "-i", f"word={word}", "--yes", "--json")
+    assert json.loads(done.stdout)["output"].split() == [str(len(word)), '[1,{"a":null}]']
+    assert not (project.folder / "planted").exists()
+
+
+@pytest.mark.parametrize(
+    ("word", "says"),
+    [("x" * (128 * 1024), "131,077 bytes"), ("a\\u0000b", "NUL")],
+    ids=["too long", "NUL"],
+)
+def test_a_value_that_no_program_can_be_given_fails_the_step_in_words(project, word: str, says: str):
+    (project.folder / "script.yaml").write_text(SCRIPT)
+    (project.folder / "inputs.json").write_text(f'{{"word": "{word}"}}')
+    done = project.run("run", "script.yaml", "--inputs", "inputs.json", "--yes", "--json")
+    error = json.loads(done.stdout)["steps"]["it"]["error"]
+    assert (error["class"], error["code"]) == ("agent", "command.not_startable")
+    assert says in error["message"]

@@ -131,6 +131,11 @@ def _tell_type(draft: Draft, notes: Notes) -> StepSyntax | None:
         return None
     first, *others = deciding
     for name in others:
+        if STEPS.deciding[name] == STEPS.deciding[first]:
+            one, other = (quoted(entries.keys[key].text) for key in (first, name))
+            message = f"a step has {one} or {other}, not both"
+            notes.error("recipe.conflicting_keys", message, entries.keys[name], "keep one of them")
+            continue
         message = f"{_makes(entries, name)}, {quoted(entries.keys[first].text)} "
         message += f"{with_article(STEPS.deciding[first])} step"
         notes.error("recipe.conflicting_keys", message, entries.keys[name], "make two steps of it")

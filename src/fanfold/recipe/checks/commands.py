@@ -1,7 +1,10 @@
-"""Commands: arguments and environment, with templates kept whole.
+"""Commands: arguments and environment, with templates kept whole; scripts, with none.
 
-A command is a list of arguments and never meets a shell. Text is split the way a shell splits words,
-for convenience; a `{{path}}` in it stays one piece, and its value stays part of one argument.
+Rules
+* `run` is a list of arguments and never meets a shell. Text is split the way a shell splits words, for
+  convenience; a `{{path}}` in it stays one piece, and its value stays part of one argument.
+* `shell` is a script for `sh -c`. No value becomes part of its text: what a model wrote would be run. Values
+  reach it as variables, and none of those may be one that the shell or the loader obeys.
 """
 
 from __future__ import annotations
@@ -15,6 +18,10 @@ from fanfold.text.template import Hole, TemplateError, parse_template
 from fanfold.text.trees.tree import Scalar
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
+_OBEYED = frozenset(
+    {"BASH_ENV", "BASH_FUNC", "ENV", "HOME", "IFS", "OPTIND", "PATH", "PS4", "PWD", "SHELL", "SHELLOPTS"}
+)
+"""Variables that change what a script does, beside all that begin with `LD_`."""
 _FIRST_STAND_IN = 0xF0000
 """Private characters that stand for holes while text is split; no recipe holds them by accident."""
 
@@ -23,13 +30,63 @@ def read_arguments(entries: Entries, references: References, place: TextPlace) -
     """The argument templates of `run`."""
     node = entries.nodes["run"]
     notes = references.notes
+    if "inputs" in entries.keys:
+        hint = "place values in `run` or `env` with {{…}}, or write a `shell` script"
+        message = '"inputs" are variables of a `shell` script, and this step has none'
+        notes.error("recipe.conflicting_keys", message, entries.keys["inputs"], hint)
     if isinstance(node, Scalar):
+        _warn_of_shell_syntax(node, notes)
         arguments = _split(node, references.template(node, place), notes)
     else:
         arguments = tuple(references.template(item, place) for item in entries.scalars("run"))
     if not arguments or not arguments[0].strip():
         notes.error("recipe.bad_value", "the command is empty", node)
     return arguments
+
+
+def read_script(entries: Entries, notes: Notes) -> str:
+    """The script of `shell`, or an empty text."""
+    node = entries.nodes.get("shell")
+    if not isinstance(node, Scalar):
+        return ""
+    if "{{" in node.text:
+        at = node.text.index("{{")
+        hint = 'give the value under `inputs` and write "$name" in the script'
+        message = "a script holds no {{…}}: the value would be run as part of it"
+        notes.error("recipe.bad_template", message, node.span(at, at + 2), hint)
+    if not node.text.strip():
+        notes.error("recipe.bad_value", "the script is empty", node)
+    given = {word.text for word, _ in entries.pairs("env")}
+    for word, _ in entries.pairs("inputs"):
+        if not _VARIABLE.fullmatch(word.text):
+            message = f"{quoted(word.text)} cannot be the name of a variable"
+            notes.error("recipe.bad_value", message, word, "use letters, digits and _")
+        elif word.text in _OBEYED or word.text.startswith(("LD_", "BASH_FUNC_")):
+            message = f"{word.text} would change what the script does"
+            notes.error("recipe.bad_value", message, word, "choose another name")
+        elif word.text in given:
+            notes.error(
+                "recipe.conflicting_keys", f"{quoted(word.text)} is in `env` too", word, "keep one of them"
+            )
+    return node.text
+
+
+def _warn_of_shell_syntax(node: Scalar, notes: Notes) -> None:
+    """Text for `run` that was written for a shell: the program would get the signs as arguments."""
+    import shlex
+
+    try:
+        words = shlex.split(node.text)
+    except ValueError:
+        return  # reported when it is split
+    signs = ("&&", "||", "|", ";", ">", ">>", "<", "2>", "2>&1", "&")
+    found = next((word for word in words if word in signs or word.endswith(";")), None)
+    bare = re.sub(r"'[^']*'|\"[^\"]*\"|\{\{.*?\}\}", "", node.text)
+    found = found or next((sign for sign in ("*", "$(", "`") if sign in bare), None)
+    if found is not None:
+        hint = "write `shell:` for a script, or quote what is meant as it stands"
+        message = f"no shell reads this: {quoted(found)} goes to {quoted(words[0])} as it is"
+        notes.warning("recipe.shell_syntax", message, node, hint)
 
 
 def _split(node: Scalar, text: str, notes: Notes) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""Command steps: a program and its arguments."""
+"""Command steps: a program and its arguments, or a script for the shell."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import ClassVar, Literal
 
 from msgspec import field
 
-from fanfold.recipe.checks.commands import read_arguments, read_environment
+from fanfold.recipe.checks.commands import read_arguments, read_environment, read_script
 from fanfold.recipe.language.known_outputs import TEXT
 from fanfold.recipe.language.step_syntax import ATTEMPT_KEYS, StepSyntax
 from fanfold.recipe.types.body import Body
@@ -15,14 +15,18 @@ from fanfold.text.tables.shapes import Key
 
 SYNTAX = StepSyntax(
     name="command",
-    decided_by=("run",),
+    decided_by=("run", "shell"),
     keys=(
         Key("run", "arguments", "Command as a list of arguments; text is split, never given to a shell."),
+        Key(
+            "shell",
+            "text",
+            "Script for `sh -c`; its `inputs` are variables of that name, never part of its text.",
+        ),
         Key("env", "variables", "Environment variables for the command."),
         Key("network", "boolean", "Allow the command to use the network.", "false"),
     ),
-    takes=ATTEMPT_KEYS,
-    instead={"inputs": "place values in `run` or `env` with {{…}}"},
+    takes=ATTEMPT_KEYS | {"inputs"},
     workspace="scratch",
     gives=TEXT,
     output_names=("exit_code", "stdout", "stderr"),
@@ -34,6 +38,8 @@ class CommandBody(Body, frozen=True, omit_defaults=True, gc=False):
     run: tuple[str, ...] = ()
     """Argument templates; one argument stays one argument. Empty for a `tests` or `lint` gate that
     leaves the choice of command to the host."""
+    shell: str = ""
+    """A script instead of arguments. The step's inputs are its variables."""
     env: dict[str, str] = field(default_factory=dict)
     network: bool = False
     gate: Literal["command", "tests", "lint"] | None = None
@@ -46,6 +52,7 @@ class CommandGrammar(LeafGrammar[CommandBody]):
         entries, references, place = step.entries, step.unit.references, step.place
         return CommandBody(
             run=read_arguments(entries, references, place) if "run" in entries.nodes else (),
+            shell=read_script(entries, references.notes),
             env=read_environment(entries, references, place),
             network=entries.flag("network"),
         )

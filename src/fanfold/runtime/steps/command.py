@@ -26,6 +26,12 @@ from fanfold.runtime.steps.step_type import (
 )
 from fanfold.sessions.processes import Ended
 from fanfold.text.excerpts import shorten
+from fanfold.text.json_value import as_text
+
+MAX_ARGUMENT_BYTES = 128 * 1024 - 1
+"""What Linux takes for one argument or variable, with its name and the byte that ends it."""
+MAX_GIVEN_BYTES = 1024 * 1024
+"""All arguments and variables together; the kernel's own limit depends on the user's settings."""
 
 
 class CommandJob(Job, frozen=True):
@@ -39,17 +45,20 @@ class CommandSteps(LeafType[CommandBody, CommandJob]):
     starts_programs = True
 
     def label(self, _step: Step, said: CommandBody) -> StepLabel:
-        return StepLabel("command", " ".join(said.run) or f"{said.gate} gate")
+        return StepLabel("command", " ".join(said.run) or said.shell.strip() or f"{said.gate} gate")
 
-    def declare(self, _step: Step, said: CommandBody) -> str:
-        shown = shlex.join(said.run) or f"the project's {said.gate}"
+    def declare(self, step: Step, said: CommandBody) -> str:
+        shown = shlex.join(_arguments(said, said.run)) or f"the project's {said.gate}"
+        if said.shell and step.inputs:
+            shown += f" (with the variables {', '.join(step.inputs)})"
         env = "".join(f"{name}={shlex.quote(value)} " for name, value in said.env.items())
         return f"runs{' with network' if said.network else ''}: {env}{shown}"
 
     def prepare(self, step: Preparation, said: CommandBody) -> CommandJob:
-        argv = tuple(text_of(part, step.names) for part in said.run)
+        argv = _arguments(said, tuple(text_of(part, step.names) for part in said.run))
         env = {name: text_of(value, step.names) for name, value in said.env.items()}
-        return CommandJob(argv, env, said.network)
+        variables = {name: as_text(value) for name, value in step.inputs.items()}
+        return CommandJob(argv, env | variables, said.network)
 
     async def perform(self, services: Services, execution: Execution[CommandJob]) -> Outcome:
         start, node, job, place, _ = execution
@@ -57,6 +66,10 @@ class CommandSteps(LeafType[CommandBody, CommandJob]):
             text = f"the {read_body(CommandBody, node.step).gate} gate names no command"
             hint = "write `run:` in the gate"
             return Outcome(error=failure(node, start, "agent", "gate.no_command", text, hint))
+        if problem := _too_much(job):
+            return Outcome(
+                error=failure(node, start, "agent", "command.not_startable", problem, retryable=False)
+            )
         try:
             ended = await services.programs.run(
                 job.argv,
@@ -74,6 +87,29 @@ class CommandSteps(LeafType[CommandBody, CommandJob]):
 
     def task(self, job: CommandJob) -> str:
         return f"Run the command: {' '.join(job.argv)}"
+
+
+def _too_much(job: CommandJob) -> str:
+    """Why the kernel would refuse to start the program, or nothing."""
+    named = {f"argument {i}": value for i, value in enumerate(job.argv)}
+    named |= {f"the variable {name}": f"{name}={value}" for name, value in job.env.items()}
+    total = 0
+    for what, value in named.items():
+        if "\0" in value:
+            return f"{what} holds a NUL character"
+        size = len(value.encode("utf-8", "surrogateescape"))
+        if size > MAX_ARGUMENT_BYTES:
+            return f"{what} has {size:,} bytes; a program can be given {MAX_ARGUMENT_BYTES:,} at most"
+        total += size
+    if total > MAX_GIVEN_BYTES:
+        return (
+            f"arguments and variables have {total:,} bytes together; at most {MAX_GIVEN_BYTES:,} can be given"
+        )
+    return ""
+
+
+def _arguments(said: CommandBody, run: tuple[str, ...]) -> tuple[str, ...]:
+    return ("sh", "-c", said.shell) if said.shell else run
 
 
 def _said(start: Start, node: Node, job: CommandJob, ended: Ended) -> Outcome:
