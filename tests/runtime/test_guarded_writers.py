@@ -15,6 +15,7 @@ from fanfold.runtime.operations.runs.options import Options
 from fanfold.runtime.views.result import Result
 from fanfold.workspace.sandbox.start import detect
 from tests.runtime.running import client, run
+from tools.tidy import ROOT
 
 EVIL = {
     ".git": "git init -q . && git config core.fsmonitor evil",
@@ -26,7 +27,7 @@ SETS = ["**/*", "src/**"]
 
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
-    if not detect().bubblewrap.available:
+    if not detect(ROOT).bubblewrap.available:
         pytest.skip("Landlock lets nobody make these")
     folder = tmp_path / "project"
     (folder / "src").mkdir(parents=True)

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from fanfold.workspace.sandbox.start import detect
+from tools.tidy import ROOT
 
 RECIPE = """\
 name: program
@@ -81,7 +82,7 @@ def without_bubblewrap(tmp_path: Path) -> str:
 
 @pytest.fixture(params=["bubblewrap", "landlock"])
 def project(request: pytest.FixtureRequest, tmp_path: Path) -> Project:
-    if not getattr(detect(), request.param).available:
+    if not getattr(detect(ROOT), request.param).available:
         pytest.skip(f"no {request.param} here")
     bubblewrap = request.param == "bubblewrap"
     everything = f"{Path(sys.executable).parent}:{os.environ['PATH']}"

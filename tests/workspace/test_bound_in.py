@@ -10,12 +10,13 @@ import pytest
 from fanfold.workspace.sandbox.start import LevelName, detect, plan_sandbox
 from fanfold.workspace.workspaces import Workspaces
 from tests.workspace.trees import git, repository, write
+from tools.tidy import ROOT
 
 
 @pytest.fixture(params=["bubblewrap", "landlock"])
 def level(request: pytest.FixtureRequest) -> LevelName:
     name: LevelName = request.param
-    if not getattr(detect(), name).available:
+    if not getattr(detect(ROOT), name).available:
         pytest.skip(f"no {name}")
     return name
 
@@ -111,7 +112,7 @@ def test_what_was_swapped_for_a_link_is_not_seen_inside(
 
 
 def test_git_works_inside_a_linked_work_tree(tmp_path: Path):
-    if not detect().bubblewrap.available:
+    if not detect(ROOT).bubblewrap.available:
         pytest.skip("no bubblewrap")
     main = repository(tmp_path / "main", {"a.txt": "a"})
     git(main, "worktree", "add", "-q", str(tmp_path / "linked"))

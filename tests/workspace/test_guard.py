@@ -11,6 +11,7 @@ from fanfold.workspace.guard import Guard, GuardFindings
 from fanfold.workspace.sandbox.start import LevelName, detect, plan_sandbox
 from fanfold.workspace.workspaces import Workspaces
 from tests.workspace.trees import repository, tree, write
+from tools.tidy import ROOT
 
 ATTEMPTS = {
     "a repository": ("git init -q . && git config core.fsmonitor evil", ".git"),
@@ -33,7 +34,7 @@ ATTEMPTS = {
 @pytest.fixture(params=["bubblewrap", "landlock"])
 def level(request: pytest.FixtureRequest) -> LevelName:
     name: LevelName = request.param
-    if not getattr(detect(), name).available:
+    if not getattr(detect(ROOT), name).available:
         pytest.skip(f"no {name}")
     return name
 
@@ -58,7 +59,7 @@ def confined(project: Path, level: LevelName, line: str) -> subprocess.Completed
 
 
 def settle(guard: Guard, *, is_confined: bool = True) -> GuardFindings:
-    return guard.settle(lambda: is_confined)
+    return guard.settle(lambda _project: is_confined)
 
 
 @pytest.mark.parametrize("what", ATTEMPTS)

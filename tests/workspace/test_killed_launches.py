@@ -12,12 +12,14 @@ from fanfold.workspace.sandbox import cgroups
 from fanfold.workspace.sandbox.start import Launch, LevelName, detect, plan_sandbox
 from fanfold.workspace.workspaces import Workspaces
 from tests.workspace.trees import write
+from tools.tidy import ROOT
 
 LAUNCHES = """
 import os, signal, sys
 from pathlib import Path
 from fanfold.workspace.sandbox.start import plan_sandbox
 from fanfold.workspace.workspaces import Workspaces
+from tools.tidy import ROOT
 launch = plan_sandbox(sys.argv[2], Workspaces(Path(sys.argv[1])).policy(None))
 print(*(Path(one).parent for one in launch._group.entrances), flush=True)
 os.kill(os.getpid(), signal.SIGKILL)
@@ -25,7 +27,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 
 def launched(spaces: Workspaces, level: LevelName) -> Launch:
-    if not getattr(detect(), level).available:
+    if not getattr(detect(ROOT), level).available:
         pytest.skip(f"no {level}")
     return plan_sandbox(level, spaces.policy(None))
 

@@ -26,6 +26,7 @@ from fanfold.workspace.snapshots.children import Child
 from fanfold.workspace.workspaces import Workspaces
 from tests.workspace.attempts import ATTEMPTS, NOT_UNDER_LANDLOCK, PRELUDE, READ_ONLY
 from tests.workspace.trees import METHODS, repository, tree, write
+from tools.tidy import ROOT
 
 LEVELS = ("bubblewrap", "landlock")
 LIMITS = policy.ProcessLimits(
@@ -40,7 +41,7 @@ LIMITS = policy.ProcessLimits(
 @pytest.fixture(params=LEVELS)
 def level(request: pytest.FixtureRequest) -> LevelName:
     name: LevelName = request.param
-    found = getattr(detect(), name)
+    found = getattr(detect(ROOT), name)
     if not found.available:
         pytest.skip(f"{name}: {found.why}")
     return name
@@ -313,7 +314,7 @@ def test_ordinary_work_is_possible(world: World, spaces: Workspaces, child: Chil
 
 
 def test_bubblewrap_shows_the_workspace_at_the_projects_path(world: World, spaces: Workspaces, child: Child):
-    if not detect().bubblewrap.available:
+    if not detect(ROOT).bubblewrap.available:
         pytest.skip("no bubblewrap")
     write(child.path, {"a.txt": "the child's"})
     script = "pwd; cat a.txt; git status --short; chmod 755 a.txt; ls .fanfold; cat node_modules/m.js"
@@ -352,7 +353,7 @@ def test_the_network_is_there_when_it_is_allowed(
 
 
 def test_what_was_started_inside_dies_with_its_start(world: World, spaces: Workspaces, child: Child):
-    if not detect().bubblewrap.available:
+    if not detect(ROOT).bubblewrap.available:
         pytest.skip("no bubblewrap")
     launch = plan(spaces, child, "bubblewrap", world)
     script = "setsid sh -c 'while :; do date +%s%N > beat; sleep 0.02; done' & sleep 60"

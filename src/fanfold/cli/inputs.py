@@ -10,23 +10,24 @@ import msgspec
 from fanfold.errors import AuthorError
 from fanfold.kernel.plan import JSON, Plan
 from fanfold.recipe.inputs import bind_inputs, parse_input_text
+from fanfold.trust.project_files import read_named
 
 MAX_FILE_BYTES = 16 * 1024 * 1024
 
 
-def read_inputs(plan: Plan, pairs: Sequence[str], file: str | None) -> dict[str, JSON]:
+def read_inputs(project: Path, plan: Plan, pairs: Sequence[str], file: str | None) -> dict[str, JSON]:
     """Every input of the plan with its value; what is wrong is said in the words the user typed."""
-    return bind_inputs(plan, given_inputs(plan, pairs, file))
+    return bind_inputs(plan, given_inputs(project, plan, pairs, file))
 
 
 def bind_what_is_there(
-    plan: Plan, pairs: Sequence[str], file: str | None
+    project: Path, plan: Plan, pairs: Sequence[str], file: str | None
 ) -> tuple[dict[str, JSON], list[str]]:
     """The inputs that have a value, and a sentence for each required one that has none.
 
     For predictions: what is missing is left out, so that nothing can rely on it; what is wrong is refused.
     """
-    given = given_inputs(plan, pairs, file)
+    given = given_inputs(project, plan, pairs, file)
     needed = [one.name for one in plan.inputs if one.required and given.get(one.name) is None]
     optional = tuple(
         msgspec.structs.replace(one, required=False) if one.name in needed else one for one in plan.inputs
@@ -36,9 +37,9 @@ def bind_what_is_there(
     return {name: value for name, value in bound.items() if name not in needed}, missing
 
 
-def given_inputs(plan: Plan, pairs: Sequence[str], file: str | None) -> dict[str, JSON]:
+def given_inputs(project: Path, plan: Plan, pairs: Sequence[str], file: str | None) -> dict[str, JSON]:
     """Only what the user gave, by name, not yet checked against the declarations."""
-    given: dict[str, JSON] = {} if file is None else _read_file(Path(file))
+    given: dict[str, JSON] = {} if file is None else _read_file(project, Path(file))
     declared = {one.name: one for one in plan.inputs}
     seen: set[str] = set()
     for pair in pairs:
@@ -63,11 +64,10 @@ def _is_unicode(text: str) -> bool:
     return not any("\ud800" <= char <= "\udfff" for char in text) if not text.isascii() else True
 
 
-def read_text_file(file: Path, flag: str, code: str = "usage.bad_file") -> bytes:
+def read_text_file(project: Path, file: Path, flag: str, code: str = "usage.bad_file") -> bytes:
     """The content of a file that a flag names; what is wrong is said with the flag's name."""
     try:
-        with file.open("rb") as opened:
-            data = opened.read(MAX_FILE_BYTES + 1)
+        data = read_named(project, file, MAX_FILE_BYTES + 1)
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not a file name"
         raise AuthorError(code, f"{flag} {file} cannot be read: {reason}") from None
@@ -76,17 +76,17 @@ def read_text_file(file: Path, flag: str, code: str = "usage.bad_file") -> bytes
     return data
 
 
-def read_value(file: Path, flag: str) -> JSON:
+def read_value(project: Path, file: Path, flag: str) -> JSON:
     """A value from a file: JSON from `.json`, text from any other."""
-    data = read_text_file(file, flag)
+    data = read_text_file(project, file, flag)
     try:
         return msgspec.json.decode(data) if file.suffix == ".json" else data.decode()
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
         raise AuthorError("usage.bad_file", f"{flag} {file} cannot be used: {error}") from None
 
 
-def _read_file(file: Path) -> dict[str, JSON]:
-    data = read_text_file(file, "--inputs", "usage.bad_inputs_file")
+def _read_file(project: Path, file: Path) -> dict[str, JSON]:
+    data = read_text_file(project, file, "--inputs", "usage.bad_inputs_file")
     value = _parse_json(data, file) if file.suffix == ".json" else _parse_yaml(data, file)
     if not isinstance(value, dict):
         raise AuthorError(

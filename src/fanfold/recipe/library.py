@@ -99,6 +99,8 @@ class Library:
         try:
             if relative_to is not None:
                 self._stay_inside(file, relative_to)
+            else:
+                self._refuse_link_out(file)
             return FoundRecipe(_read(Path(file)), file)
         except NotFoundError as error:
             if error.details.get("there"):
@@ -116,6 +118,16 @@ class Library:
         if not _is_below(file, top):
             message = f"{file} lies outside of {top}"
             hint = "a recipe calls recipes of its own project, or by name"
+            raise NotFoundError("recipe.unknown_workflow", message, hint=hint, details={"there": True})
+
+    def _refuse_link_out(self, file: str) -> None:
+        """What is named inside the project is the project's, and may be a link to what is not."""
+        top = self._top
+        if top is None or not Path(os.path.abspath(file)).is_relative_to(os.path.realpath(top)):
+            return
+        if not _is_below(file, top):
+            message = f"{file} is a link that leads out of the project"
+            hint = "name the file that it leads to, if you trust it"
             raise NotFoundError("recipe.unknown_workflow", message, hint=hint, details={"there": True})
 
     def _unknown(self, name: str, version: int | None) -> NotFoundError:

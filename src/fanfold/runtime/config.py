@@ -65,6 +65,8 @@ class Setting(Struct, frozen=True):
     """The ceiling that may lift `high`."""
     not_in: tuple[str, ...] = ()
     """Files that may not set it (`project`, `user`)."""
+    only_less: bool = False
+    """A project's file may make it smaller than the default, never larger."""
 
 
 def _both(name: str) -> tuple[str, ...]:
@@ -99,9 +101,9 @@ SETTINGS = (
     Setting("environment.allow", ("FANFOLD_ENVIRONMENT_ALLOW",), "names", "", not_in=("project",)),
     Setting("models.model", ("FANFOLD_MODEL",)),
     Setting("models.local_idle_s", ("FANFOLD_LOCAL_IDLE_S",), "integer", 300, 1, 86_400),
-    Setting("sessions.max_threads", ("FANFOLD_MAX_THREADS",), "integer", 6, 1, 1_024),
-    Setting("sessions.max_depth", ("FANFOLD_MAX_DEPTH",), "integer", 1, 0, 5),
-    Setting("sessions.max_sessions", ("FANFOLD_MAX_SESSIONS",), "integer", 256, 1, 100_000),
+    Setting("sessions.max_threads", ("FANFOLD_MAX_THREADS",), "integer", 6, 1, 1_024, only_less=True),
+    Setting("sessions.max_depth", ("FANFOLD_MAX_DEPTH",), "integer", 1, 0, 5, only_less=True),
+    Setting("sessions.max_sessions", ("FANFOLD_MAX_SESSIONS",), "integer", 256, 1, 100_000, only_less=True),
     Setting("store.durability", ("FANFOLD_DURABILITY",), "choice", "full", choices=("full", "normal")),
     Setting("store.url", ("FANFOLD_STORE",), not_in=("project",)),
     Setting("cluster.temporal", ("FANFOLD_TEMPORAL",), not_in=("project",)),
@@ -233,9 +235,16 @@ def _settings(top: tree.Mapping, notes: Notes, whose: str, known: Mapping[str, S
             elif whose in setting.not_in:
                 instead = f"set {setting.env[0]} in the environment" if setting.env else "use your own file"
                 notes.error(".not_here", f'"{key}" may not be set in this file', word, f"{instead} instead")
+            elif whose == "project" and setting.only_less and _is_more(tree.plain(value), setting.default):
+                hint = f"at most {setting.default} here; your own file and the environment may say more"
+                notes.error(".not_wider", f'"{key}" may not be raised in this file', word, hint)
             else:
                 found[key] = (tree.plain(value), f"{notes.source.file} ({key})")
     return found
+
+
+def _is_more(value: object, default: object) -> bool:
+    return isinstance(value, int) and isinstance(default, int) and value > default
 
 
 def _checked(

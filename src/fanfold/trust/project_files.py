@@ -49,6 +49,18 @@ def read_beneath(top: Path, file: Path, max_bytes: int) -> bytes:
         return opened.read(max_bytes)
 
 
+def read_named(top: Path, file: Path, max_bytes: int) -> bytes:
+    """At most `max_bytes` of a file that the user named; raises OSError.
+
+    Named inside the project it is the project's, and is read like all that is. Anything else, pipes and links
+    too, is the user's own.
+    """
+    if Path(os.path.abspath(file)).is_relative_to(os.path.realpath(top)):
+        return read_beneath(top, file, max_bytes)
+    with file.open("rb") as opened:
+        return opened.read(max_bytes)
+
+
 def list_beneath(top: Path, folder: Path) -> list[str]:
     """The names in a folder below `top`, sorted; raises OSError."""
     parent, name = _open_parent(top, folder)

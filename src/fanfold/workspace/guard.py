@@ -47,12 +47,12 @@ class Guard:
         self._project = project
         self._before = _look(project)
 
-    def settle(self, is_confined: Callable[[], bool]) -> GuardFindings:
+    def settle(self, is_confined: Callable[[Path], bool]) -> GuardFindings:
         """Take out of the project what appeared since, and name what else changed."""
         before, now = self._before, _look(self._project)
         if now == before:
             return GuardFindings()
-        confined = is_confined()
+        confined = is_confined(self._project)
         differ = [path for path in sorted(before | now) if before.get(path) != now.get(path)]
         folder = self._project / _OWN / "workspace" / REFUSED
         moved: list[str] = []

@@ -109,7 +109,9 @@ def spawn_command(call: Invocation, role: str, task: str, waiting: bool, **given
             from fanfold.cli.terminal.questions import Questions
 
             attendant = Questions(open_progress(call.no_color))
-        spawning = subagents.spawn(project, wanted, _options(flags), yes=flags.yes, attendant=attendant)
+        spawning = subagents.spawn(
+            project, wanted, _options(project.folder, flags), yes=flags.yes, attendant=attendant
+        )
         child = asyncio.run(spawning)
         if waiting:
             found = asyncio.run(subagents.wait(project, [child.id], flags.timeout + PATIENCE_S))
@@ -118,20 +120,21 @@ def spawn_command(call: Invocation, role: str, task: str, waiting: bool, **given
     return EXIT_OK
 
 
-def _options(flags: Flags) -> Options:
+def _options(project: Path, flags: Flags) -> Options:
     return Options(
         permission=flags.permission or "ask",
         unsafe_no_sandbox=flags.unsafe_no_sandbox,
         model=flags.model,
-        script=None if flags.script is None else _read_script(Path(flags.script)),
+        script=None if flags.script is None else _read_script(project, Path(flags.script)),
         script_file=flags.script or "",
     )
 
 
-def _read_script(file: Path) -> str:
+def _read_script(project: Path, file: Path) -> str:
     from fanfold.agents.scripts.script import Script
 
-    return Script.load(read_text_file(file, "--script", "usage.bad_script"), str(file)).source
+    data = read_text_file(project, file, "--script", "usage.bad_script")
+    return Script.load(data, str(file)).source
 
 
 @command("wait", summary="Wait for subagents; never ends one")

@@ -78,8 +78,8 @@ def reject_command(
 def _answer(
     call: Invocation, run: str, step: str, decision: str, comment: str | None, edit: str | None
 ) -> int:
-    edited = None if edit is None else read_value(Path(edit), "--edit")
     with open_project(call) as project:
+        edited = None if edit is None else read_value(project.folder, Path(edit), "--edit")
         done = asyncio.run(control.answer(project, run, step, decision, comment, edited))
         root = project.resolve(done.run_id).root_run_id
     if call.as_json:

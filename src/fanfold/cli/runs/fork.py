@@ -71,8 +71,8 @@ def fork_command(
         if step is not None:
             node = source.step(step)
             path = node.run.tree_path(node.path)
-        changed = given_inputs(source.tree.state.plan, pairs, None)
-        fork = plan_fork(source.tree, path, changed, _prompts(prompts), at)
+        changed = given_inputs(project.folder, source.tree.state.plan, pairs, None)
+        fork = plan_fork(source.tree, path, changed, _prompts(project.folder, prompts), at)
         tell("".join(_foretell(fork, wants_colour(sys.stderr, call.no_color))))
         terminal = Foreground(call)
         confirmed = partial(confirm, "Fork and run?") if terminal.attendant is not None else None
@@ -96,14 +96,14 @@ def _fork_subagent(call: Invocation, project: Project, step: str, at: AtTurn, ye
     return EXIT_OK
 
 
-def _prompts(pairs: Sequence[str]) -> dict[str, str]:
+def _prompts(project: Path, pairs: Sequence[str]) -> dict[str, str]:
     prompts: dict[str, str] = {}
     for pair in pairs:
         step, equals, file = pair.partition("=")
         if not equals or not step or not file:
             raise AuthorError("usage.bad_value", f"--prompt {pair} is not STEP=FILE")
         try:
-            prompts[step] = read_text_file(Path(file), "--prompt").decode()
+            prompts[step] = read_text_file(project, Path(file), "--prompt").decode()
         except UnicodeDecodeError:
             raise AuthorError("usage.bad_file", f"--prompt {file} is not UTF-8 text") from None
     return prompts

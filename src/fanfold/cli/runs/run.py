@@ -88,9 +88,9 @@ def run_command(
         check_concurrency(project, flags.max_concurrency)
         check_budget(flags.budget_usd, flags.budget_tokens)
         if dry_run:
-            _predict(call, project, checked, *bind_what_is_there(plan, pairs, file), flags)
+            _predict(call, project, checked, *bind_what_is_there(project.folder, plan, pairs, file), flags)
             return EXIT_OK
-        inputs = read_inputs(plan, pairs, file)
+        inputs = read_inputs(project.folder, plan, pairs, file)
         for one in warnings_of_used_roles(project, plan):
             place = f"{one.file}:{one.range.start.line}"
             sys.stderr.write(f"warning[{one.code}]: {one_line(one.message)} ({one_line(place)})\n")
@@ -106,7 +106,7 @@ def _run(
     from fanfold.runtime.operations.runs.background import hand_over
     from fanfold.runtime.operations.runs.start import start
 
-    options = _options(flags)
+    options = _options(project.folder, flags)
     terminal = Foreground(call)
     owned = start(project, plan, inputs, options, yes=flags.yes, attendant=terminal.attendant)
     if detach:
@@ -115,10 +115,10 @@ def _run(
     return terminal.drive(owned)
 
 
-def _options(flags: RunFlags) -> Options:
+def _options(project: Path, flags: RunFlags) -> Options:
     from fanfold.runtime.operations.runs.options import Options
 
-    script = None if flags.script is None else _read_script(Path(flags.script))
+    script = None if flags.script is None else _read_script(project, Path(flags.script))
     return Options(
         max_concurrency=flags.max_concurrency,
         budget_tokens=flags.budget_tokens,
@@ -132,11 +132,12 @@ def _options(flags: RunFlags) -> Options:
     )
 
 
-def _read_script(file: Path) -> str:
+def _read_script(project: Path, file: Path) -> str:
     """The text of a script that was checked: a mistake in it must not wait for the step it concerns."""
     from fanfold.agents.scripts.script import Script
 
-    return Script.load(read_text_file(file, "--script", "usage.bad_script"), str(file)).source
+    data = read_text_file(project, file, "--script", "usage.bad_script")
+    return Script.load(data, str(file)).source
 
 
 def _predict(

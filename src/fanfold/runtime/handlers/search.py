@@ -15,6 +15,8 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from fanfold.trust.project_files import read_named
+
 MAX_FILES = 2_000
 MAX_FILE_BYTES = 1_000_000
 SKIPPED_FOLDERS = frozenset(
@@ -49,7 +51,7 @@ class HandlerSearch:
                 if number == MAX_FILES:
                     self.complete = False
                     break
-                for name in _decorated_names(file):
+                for name in _decorated_names(self._project, file):
                     self._files.setdefault(name, file)
         return self._files
 
@@ -69,7 +71,7 @@ class HandlerSearch:
                 continue
             if file.suffix != ".py":  # compiled: it is there, and no more can be known
                 return True
-            tree = _parse(file)
+            tree = _parse(self._project, file)
             return tree is None or _defines(tree.body, attribute)
         return module[0] in sys.builtin_module_names
 
@@ -98,13 +100,10 @@ def _module_file(root: Path, module: list[str]) -> Path | None:
     return next((path for path in siblings if path.suffix in _EXTENSIONS), None)
 
 
-def _parse(file: Path, must_mention: bytes = b"") -> ast.Module | None:
+def _parse(project: Path, file: Path, must_mention: bytes = b"") -> ast.Module | None:
     """The syntax tree, or None when the file is too large, unreadable or not Python."""
     try:
-        if file.is_symlink() and not file.exists():
-            return None
-        with file.open("rb") as opened:
-            data = opened.read(MAX_FILE_BYTES + 1)
+        data = read_named(project, file, MAX_FILE_BYTES + 1)
         if len(data) > MAX_FILE_BYTES or must_mention not in data:
             return None
         return ast.parse(data)
@@ -112,8 +111,8 @@ def _parse(file: Path, must_mention: bytes = b"") -> ast.Module | None:
         return None
 
 
-def _decorated_names(file: Path) -> Iterator[str]:
-    tree = _parse(file, must_mention=b"fanfold")
+def _decorated_names(project: Path, file: Path) -> Iterator[str]:
+    tree = _parse(project, file, must_mention=b"fanfold")
     if tree is None:
         return
     modules, functions = _imported_names(tree)

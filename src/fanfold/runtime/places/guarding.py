@@ -13,6 +13,7 @@ from fanfold.kernel.nodes import Node
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from fanfold.workspace.guard import Guard, GuardFindings
     from fanfold.workspace.snapshots.changes import WriteViolation
@@ -55,9 +56,9 @@ def _where(found: GuardFindings) -> str:
     return f"{', '.join(found.moved)} did not stay in the project and is in {found.folder} now"
 
 
-def _is_confined() -> bool:
+def _is_confined(project: Path) -> bool:
     """Whether programs run in a sandbox here: the strongest level there is is always taken."""
     from fanfold.workspace.sandbox.levels import detect
 
-    levels = detect()
+    levels = detect(project)
     return levels.bubblewrap.available or levels.landlock.available

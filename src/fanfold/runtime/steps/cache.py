@@ -8,7 +8,8 @@ of it and the step runs again.
 from __future__ import annotations
 
 import os
-from hashlib import blake2b
+import stat
+from hashlib import blake2b, file_digest
 
 import msgspec
 
@@ -52,12 +53,25 @@ def _content_of(project: str, patterns: tuple[str, ...]) -> str | None:
         for name in sorted(files):
             path = os.path.join(folder, name)
             relative = os.path.relpath(path, project)
-            if not matches(patterns, relative) or not os.path.isfile(path):
+            if not matches(patterns, relative):
+                continue
+            content = _content(path)
+            if content is None:
                 continue
             count += 1
             if count > MAX_FILES:
                 return None
             digest.update(relative.encode("utf-8", "surrogateescape") + b"\0")
-            with open(path, "rb") as opened:
-                digest.update(blake2b(opened.read()).digest())
+            digest.update(content)
     return digest.hexdigest()
+
+
+def _content(path: str) -> bytes | None:
+    """What stands for a file: a hash of what is in it, or where a link leads. None for what is neither."""
+    if os.path.islink(path):
+        return b"-> " + os.fsencode(os.readlink(path))
+    handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    with os.fdopen(handle, "rb") as opened:
+        if not stat.S_ISREG(os.fstat(handle).st_mode):
+            return None
+        return file_digest(opened, blake2b).digest()

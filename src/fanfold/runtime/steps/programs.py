@@ -112,7 +112,7 @@ class Programs:
         from fanfold.workspace.sandbox.start import choose_level, detect, plan_sandbox
 
         if self._level is None:
-            self._level = choose_level(detect(), unsafe=self._unsafe)
+            self._level = choose_level(detect(self._isolation.spaces.project), unsafe=self._unsafe)
         policy = self._isolation.spaces.policy(
             place.child, read_only=read_only, network=network, environment=environment
         )

@@ -21,7 +21,14 @@ from contextlib import suppress
 import msgspec
 
 from fanfold.errors import WorldError
-from fanfold.workspace.files.beneath import PathProblem, open_folder, open_top, spot_beneath
+from fanfold.workspace.files.beneath import (
+    PathProblem,
+    open_folder,
+    open_regular,
+    open_top,
+    resolve,
+    spot_beneath,
+)
 from fanfold.workspace.files.copies import umask
 from fanfold.workspace.merges.merge import MergeConflict, gather, read_conflicts
 from fanfold.workspace.merges.objects import FileState, Objects
@@ -98,9 +105,12 @@ def unsettled(child: Child, dispute: Dispute, objects: Objects) -> list[str]:
             if side is not None:
                 had.update(_MARKER.findall(objects.get(side.rpartition(" ")[2])))
         try:
-            text = (child.path / conflict.path).read_bytes()
-        except OSError:
-            continue  # deleted: that settles it too
+            with resolve(str(child.path), conflict.path, follow_last=False) as spot:
+                handle = open_regular(spot, conflict.path)
+        except PathProblem:
+            continue  # deleted, or no file any more: that settles it too
+        with os.fdopen(handle, "rb") as opened:
+            text = opened.read()
         if set(_MARKER.findall(text)) - had:
             found.append(conflict.path)
     return found

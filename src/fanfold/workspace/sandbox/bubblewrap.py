@@ -27,38 +27,38 @@ _KERNEL = ("sys", "sysrq-trigger", "irq", "bus", "fs", "acpi", "scsi")
 
 
 @cache
-def program(project: Path = Path("/nonexistent")) -> str | None:
+def program(project: Path) -> str | None:
     """Where bubblewrap is; never in the project."""
     return find_program("bwrap", project)
 
 
 @cache
-def _options() -> str:
-    found = program()
+def _options(project: Path) -> str:
+    found = program(project)
     if found is None:
         return ""
     return subprocess.run([found, "--help"], capture_output=True, text=True, check=False).stdout
 
 
-def namespaces(network: bool) -> list[str]:
+def namespaces(project: Path, network: bool) -> list[str]:
     """What is unshared, and that nothing more can be from inside."""
     found = ["--unshare-user", "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try"]
     if not network:
         found.append("--unshare-net")
-    if "--disable-userns" in _options():
+    if "--disable-userns" in _options(project):
         found.append("--disable-userns")
     # Root would keep its capabilities inside, and stays the owner of the kernel's settings in any case.
     return [*found, "--cap-drop", "ALL", "--die-with-parent", "--new-session"]
 
 
-def takes_handles() -> bool:
+def takes_handles(project: Path) -> bool:
     """Whether this bubblewrap binds what is behind a handle; older ones are given the path of it."""
-    return "--ro-bind-fd" in _options()
+    return "--ro-bind-fd" in _options(project)
 
 
 def arguments(policy: Policy) -> list[Word]:
     """Everything up to the command; the program is told to start in the project."""
-    found: list[Word] = [program(policy.project) or "bwrap", *namespaces(policy.network)]
+    found: list[Word] = [program(policy.project) or "bwrap", *namespaces(policy.project, policy.network)]
     found += ["--ro-bind", "/", "/", "--dev", "/dev", "--proc", "/proc"]
     for name in _KERNEL:
         found += ["--ro-bind-try", f"/proc/{name}", f"/proc/{name}"]
@@ -80,7 +80,7 @@ def arguments(policy: Policy) -> list[Word]:
 
 
 def _sized(policy: Policy) -> list[str]:
-    return ["--size", str(policy.limits.max_scratch_bytes)] if "--size" in _options() else []
+    return ["--size", str(policy.limits.max_scratch_bytes)] if "--size" in _options(policy.project) else []
 
 
 def bound_in(policy: Policy) -> list[Word]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import subprocess
 from functools import cache
+from pathlib import Path
 
 import msgspec
 
@@ -33,9 +34,9 @@ class Levels(msgspec.Struct, frozen=True):
 
 
 @cache
-def detect() -> Levels:
-    """Try what there is; remembered for the life of this process."""
-    return Levels(_bubblewrap(), _landlock())
+def detect(project: Path) -> Levels:
+    """Try what there is for this project; remembered for the life of this process."""
+    return Levels(_bubblewrap(project), _landlock())
 
 
 def _limits() -> list[str]:
@@ -44,11 +45,12 @@ def _limits() -> list[str]:
     return ["a limit on processes (root needs the pids cgroup for that)"]
 
 
-def _bubblewrap() -> Level:
-    found = bubblewrap.program()
+def _bubblewrap(project: Path) -> Level:
+    found = bubblewrap.program(project)
     if found is None:
         return Level("bubblewrap", False, "bwrap is not installed")
-    trial = [found, *bubblewrap.namespaces(False), "--ro-bind", "/", "/", "--dev", "/dev", "--proc", "/proc"]
+    trial = [found, *bubblewrap.namespaces(project, False), "--ro-bind", "/", "/"]
+    trial += ["--dev", "/dev", "--proc", "/proc"]
     try:
         ended = subprocess.run(
             [*trial, "--", "/bin/sh", "-c", ":"], capture_output=True, text=True, timeout=10, check=False
@@ -62,7 +64,7 @@ def _bubblewrap() -> Level:
         "a limit on the bytes a workspace takes on disk, beyond that on each file",
         "closing sockets and pipes that lie below /usr, /etc, /opt or /var/lib",
     ]
-    if not bubblewrap.takes_handles():
+    if not bubblewrap.takes_handles(project):
         cannot.append("binding by handle: this version is given paths, checked right before")
     if not seccomp.is_available():
         cannot.append("a filter of system calls on this processor")

@@ -1,6 +1,6 @@
 """The sandbox: how a command is started so that it sees and changes only what its step may.
 
-    levels = detect()                              # what this machine can give; `doctor` prints it
+    levels = detect(project)                       # what this machine can give; `doctor` prints it
     level = choose_level(levels)                   # refuses when there is nothing, unless told `unsafe`
     launch = plan_sandbox(level, spaces.policy(child, ...))
     ... run launch.command([...]) with launch.environment in launch.cwd ...
@@ -109,7 +109,7 @@ def plan_sandbox(level: LevelName, policy: Policy) -> Launch:
         "limits": {},
         "filter": "",
         "wrapper": [],
-        "by_handle": bubblewrap.takes_handles(),
+        "by_handle": level == "bubblewrap" and bubblewrap.takes_handles(policy.project),
         "place": str(policy.place),
         "cwd": "",
         "drop": False,

@@ -119,7 +119,7 @@ def freeze(
     project: Project, plan: Plan, options: Options, fork: Lineage | None = None
 ) -> tuple[Frozen, Settings]:
     """Everything beside plan and inputs that must not be looked up again later; raises what cannot work."""
-    _check_sandbox(plan, options)
+    _check_sandbox(project, plan, options)
     frozen, settings = _freeze(project, plan, options, fork), settings_of(project.config, plan, options)
     needed = frozen.backends()
     if needed - {SCRIPTED}:  # scripted agents need no model, and no import of what knows them
@@ -178,9 +178,9 @@ def _instructions(project: Project) -> str:
     return project_instructions(str(project.folder)) if wanted else ""
 
 
-def _check_sandbox(plan: Plan, options: Options) -> None:
+def _check_sandbox(project: Project, plan: Plan, options: Options) -> None:
     """Commands that could not be confined are refused before anything began."""
     if any(type_of(step).starts_programs for step in all_steps_below(plan)):
         from fanfold.workspace.sandbox.start import choose_level, detect
 
-        choose_level(detect(), unsafe=options.unsafe_no_sandbox)
+        choose_level(detect(project.folder), unsafe=options.unsafe_no_sandbox)

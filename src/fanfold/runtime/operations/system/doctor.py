@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import platform
 import re
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -31,7 +30,7 @@ def examine(folder: Path, open_project: Callable[[], Project], version: str) -> 
         project = open_project()
     except FanfoldError as error:
         findings.append(_found("config", "error", error.message, error.hint))
-    findings += [_found("python", "ok", f"{platform.python_version()} at {sys.executable}"), *_tools()]
+    findings += [_found("python", "ok", f"{platform.python_version()} at {sys.executable}"), *_tools(folder)]
     if project is not None:
         findings += [_store(project.address), *_roles(project), *_recipes(project), *_runs(project)]
         project.close()
@@ -65,8 +64,8 @@ def _store(address: StoreAddress) -> Finding:
     return _found("store", "ok", f"{address.engine()}, {health.place}, {size}, version {health.version}")
 
 
-def _tools() -> Iterator[Finding]:
-    git = _version("git")
+def _tools(project: Path) -> Iterator[Finding]:
+    git = _version("git", project)
     if git is None:
         yield _found(
             "git", "error", "git was not found", "install git 2.38 or newer: merges are done with it"
@@ -75,14 +74,14 @@ def _tools() -> Iterator[Finding]:
         yield _found("git", "error", f"git {git[0]}.{git[1]} is too old", "install git 2.38 or newer")
     else:
         yield _found("git", "ok", f"{git[0]}.{git[1]}")
-    yield _sandbox()
+    yield _sandbox(project)
 
 
-def _sandbox() -> Finding:
+def _sandbox(project: Path) -> Finding:
     """The level commands run at here, and what it does not give."""
     from fanfold.workspace.sandbox.start import detect
 
-    levels = detect()
+    levels = detect(project)
     if levels.bubblewrap.available:
         return _found("sandbox", "ok", "bubblewrap", details=_without(levels.bubblewrap.cannot))
     why = f"bubblewrap: {levels.bubblewrap.why}"
@@ -97,8 +96,10 @@ def _without(cannot: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(f"does not give: {one}" for one in cannot)
 
 
-def _version(program: str) -> tuple[int, int] | None:
-    found = shutil.which(program)
+def _version(program: str, project: Path) -> tuple[int, int] | None:
+    from fanfold.workspace.files.programs import find_program
+
+    found = find_program(program, project)
     if found is None:
         return None
     try:
