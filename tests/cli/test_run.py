@@ -66,11 +66,17 @@ def test_a_dry_run_tells_a_person_what_would_happen(fanfold, recipe):
     assert "more" not in out
 
 
-def test_conflicts_are_explained(fanfold, recipe):
-    out = fanfold("run", recipe, "-i", "topic=x", "-i", 'files=["src/**", "src/a.py"]', "--dry-run").out
+def test_conflicts_are_explained(fanfold, project, recipe):
+    out = fanfold("run", recipe, "-i", "topic=x", "-i", 'files=["src/a.py", "src/a.py"]', "--dry-run").out
     assert "each[0] and each[1] may both write src/a.py" in out
-    out = fanfold("run", recipe, "-i", "topic=x", "-i", 'files=["**/*", "**"]', "--dry-run").out
-    assert "each[0] and each[1] may both write every file" in out
+    out = fanfold("run", recipe, "-i", "topic=x", "-i", 'files=["*", "a.py"]', "--dry-run").out
+    assert "may both write" not in out
+    (project / "wide.yaml").write_text(
+        "name: wide\nsteps:\n"
+        "  - {id: a, agent: worker, write_set: ['**/*'], prompt: x}\n"
+        "  - {id: b, agent: worker, write_set: ['**'], prompt: x}\n"
+    )
+    assert "a and b may both write every file" in fanfold("run", "wide.yaml", "--dry-run").out
 
 
 def test_inputs_are_taken_by_type_and_the_flag_wins_over_the_file(fanfold, project, recipe):

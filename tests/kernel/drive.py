@@ -232,8 +232,7 @@ class Drive:
                 self.stops.append((path, reason))
                 return StepEvent(step, "stopping", attempt, execution, reason=reason)
             case Conclude(step=step, status=status, error=error, reason=reason):
-                node = self.state.runs[command.run].nodes[step]
-                return StepEvent(step, status, node.attempt, node.execution, error=error, reason=reason)
+                return StepEvent(step, status, command.attempt, command.execution, error=error, reason=reason)
             case Finish(status=status, error=error):
                 return Finished(status=status, error=error)
             case Pause(reason=reason):

@@ -19,7 +19,7 @@ def step(id: str, *deps: str, traits: Traits, **more: Any) -> Step:
 
 
 def timer(id: str, *deps: str, **more: Any) -> Step:
-    traits = Traits(slot=False, workspace="none", waits="timer", at_timeout="complete")
+    traits = Traits(slot=False, workspace="none", waits="timer")
     return step(id, *deps, traits=traits, **more)
 
 
@@ -104,7 +104,7 @@ def test_a_timer_that_came_due_while_nobody_was_there_ends_when_the_run_is_taken
 
 def test_a_question_that_fails_at_its_time_out_fails_and_one_with_a_default_completes() -> None:
     asks = Traits(slot=False, workspace="none", waits="person")
-    falls_back = Traits(slot=False, workspace="none", waits="person", at_timeout="complete")
+    falls_back = Traits(slot=False, workspace="none", waits="person", default="yes")
     run = Drive(plan(step("a", traits=asks, timeout_ms=50), step("b", traits=falls_back, timeout_ms=50)))
     run.wake()
     assert (run.status("a"), run.status("b")) == ("timed_out", "completed")

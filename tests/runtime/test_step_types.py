@@ -68,7 +68,7 @@ class NapBody(Body, frozen=True, omit_defaults=True, gc=False):
     nap_ms: int
 
     def traits(self) -> Traits:
-        return Traits(slot=False, workspace="none", waits="timer", at_timeout="complete")
+        return Traits(slot=False, workspace="none", waits="timer")
 
 
 class NapGrammar(LeafGrammar[NapBody]):

@@ -87,3 +87,35 @@ def test_a_run_can_be_verified_while_it_runs(tmp_path: Path):
             return found
 
     assert asyncio.run(work()) == []
+
+
+BACKS_OFF = """\
+name: backs_off
+limits: {{timeout: {run_timeout}}}
+steps:
+  - {{id: g, timeout: {group_timeout}, steps: [{{id: a, agent: explorer, prompt: a,
+      retry: {{attempts: 3, backoff: 60s, on: [transport]}}}}]}}
+"""
+FAILS = "steps: {g/a: {fail: {class: transport, message: gone}}}"
+
+
+@pytest.mark.parametrize(
+    ("how", "status"), [("cancel", "cancelled"), ("run_timeout", "timed_out"), ("group_timeout", "failed")]
+)
+def test_a_run_that_ends_while_a_step_waits_for_its_next_attempt_is_sound(
+    tmp_path: Path, store: Store, how: str, status: str
+):
+    limits = {"run_timeout": "1h", "group_timeout": "1h"} | ({} if how == "cancel" else {how: "300ms"})
+
+    async def work() -> str:
+        async with client(tmp_path) as opened:
+            options = Options(permission="auto", script=FAILS)
+            handle = await opened.start(BACKS_OFF.format(**limits), options=options, inputs={})
+            async for event in handle.events():
+                if event.data.get("status") == "retrying" and how == "cancel":
+                    await handle.cancel()
+            result = await asyncio.wait_for(handle.result(), 30)
+            assert result.status == status
+            return result.run_id
+
+    assert messages(store, asyncio.run(work())) == []

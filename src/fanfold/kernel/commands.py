@@ -97,6 +97,9 @@ class Conclude(Struct, frozen=True, gc=False):
     run: str
     step: str
     status: str
+    attempt: int
+    """The attempt that was under way and ends so, with its execution; 0 when there was none."""
+    execution: int
     error: Failure | None = None
     reason: str = ""
 

@@ -33,6 +33,7 @@ from fanfold.kernel.fold.progress import BACK_OFF
 from fanfold.kernel.fold.sweep import end_run, sweep
 from fanfold.kernel.lifecycle import (
     COMPLETED,
+    FAILED,
     PAUSED,
     RUN_TERMINAL,
     RUNNING,
@@ -41,6 +42,7 @@ from fanfold.kernel.lifecycle import (
     WAITING,
 )
 from fanfold.kernel.nodes import Composite, Node, State
+from fanfold.kernel.replies import BY_DEFAULT, judge
 
 
 def decide(state: State) -> Sequence[Command]:
@@ -154,9 +156,12 @@ def _fire(state: State, kind: str, node: Node) -> None:
         node.reason = ""
         enqueue(state, node)
     elif node.step.traits.waits is not None:
-        if node.step.traits.at_timeout == "complete":
-            by_default = "default" if node.step.traits.waits == "person" else ""
-            conclude(state, node, COMPLETED, None, reason=by_default)
+        default = node.step.traits.default
+        if node.step.traits.waits == "timer":
+            conclude(state, node, COMPLETED, None)
+        elif default is not None:
+            failure = judge(node, default, BY_DEFAULT)
+            conclude(state, node, COMPLETED if failure is None else FAILED, failure, BY_DEFAULT)
         else:
             message = f"nobody answered {node.path} in time"
             conclude(state, node, TIMED_OUT, Failure("timeout", "approval.timeout", message, step=node.path))

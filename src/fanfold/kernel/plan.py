@@ -93,8 +93,10 @@ class Traits(Struct, frozen=True, omit_defaults=True, gc=False):
     into its snapshot, which is thrown away. `project`: in the project itself, as code of this process."""
     waits: Literal["person", "timer"] | None = None
     """Not None: its start is answered by `waiting`, and somebody or the time ends it."""
-    at_timeout: Literal["fail", "complete"] = "fail"
-    """What becomes of one that waits when its `timeout_ms` is over."""
+    default: str | None = None
+    """What counts as the person's answer when `timeout_ms` is over; without one the step times out."""
+    rejectable: bool = False
+    """The answer `reject` fails it (see `replies`)."""
     continues: str | None = None
     """The agent step of the same scope whose conversation goes on here; also in `depends_on` or `after`."""
 

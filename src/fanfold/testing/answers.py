@@ -20,6 +20,7 @@ from fanfold.kernel.commands import (
 from fanfold.kernel.events import Created, Data, Decided, Failure, Finished, Paused, StepEvent, SubagentEvent
 from fanfold.kernel.lifecycle import COMPLETED
 from fanfold.kernel.nodes import LEAF, Composite, Loop, Node, State
+from fanfold.kernel.replies import BY_DEFAULT
 from fanfold.recipe.types.approval import ApprovalBody
 from fanfold.recipe.types.body import read_body
 from fanfold.testing.values import NOWHERE, fill_sets
@@ -150,14 +151,12 @@ def _conclude(world: SimulatedWorld, state: State, command: Conclude) -> Data:
         converged = not (command.error is not None and command.error.code == "step.not_converged")
         if command.status == COMPLETED or not converged:
             output = world.values.folded(node)
-    elif command.reason == "default":
+    elif command.reason == BY_DEFAULT:
         world.reached["approval default"] += 1
         output = world.values.put({"decision": read_body(ApprovalBody, node.step).default}, NOWHERE)
-    # An end without an attempt's report belongs to an attempt only if one was under way.
-    begun = node.holding or node.lost or isinstance(node, Composite)
-    attempt, execution = (node.attempt, node.execution) if begun else (0, 0)
+    status, attempt, execution = command.status, command.attempt, command.execution
     return StepEvent(
-        command.step, command.status, attempt, execution, output, error=command.error, reason=command.reason
+        command.step, status, attempt, execution, output, error=command.error, reason=command.reason
     )
 
 

@@ -25,6 +25,7 @@ from fanfold.kernel.events import (
 )
 from fanfold.kernel.lifecycle import PAUSED, PENDING, READY, RUN_TERMINAL
 from fanfold.kernel.nodes import Quota, State
+from fanfold.kernel.replies import REJECT, judge
 from fanfold.kernel.state import mark_late
 from fanfold.recipe.types.approval import ApprovalBody
 from fanfold.recipe.types.body import read_body
@@ -102,15 +103,15 @@ def deliver(owner: Owner, run: str, data: StepEvent | SubagentEvent) -> None:
 
 def _answer_of_person(owner: Owner, execution: SimulatedExecution) -> StepEvent:
     world = owner.world
-    action = read_body(ApprovalBody, owner.state.runs[execution.run].nodes[execution.step].step)
-    if not action.choices and world.faults.hits("rejection"):
-        error = Failure("permission", "approval.rejected", "no", retryable=False)
-        return StepEvent(execution.step, "failed", 1, 1, error=error)
+    node = owner.state.runs[execution.run].nodes[execution.step]
+    action = read_body(ApprovalBody, node.step)
     if action.choices:
         world.reached["approval by choice"] += 1
-    decision = world.rng.choice(action.choices or ("approve",))
+    refused = not action.choices and world.faults.hits("rejection")
+    decision = REJECT if refused else world.rng.choice(action.choices or ("approve",))
     output = world.values.put({"decision": decision}, NOWHERE)
-    return StepEvent(execution.step, "completed", 1, 1, output)
+    error = judge(node, decision, "somebody")
+    return StepEvent(execution.step, "completed" if error is None else "failed", 1, 1, output, error=error)
 
 
 def _result(owner: Owner, execution: SimulatedExecution) -> StepEvent | SubagentEvent:

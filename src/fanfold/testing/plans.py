@@ -59,7 +59,7 @@ ON_FAILURE: tuple[OnFailure, ...] = (
 )  # fmt: skip
 WHEN = (*("true", "coin") * 4, "false", "error")
 UNTIL = (*("from:1", "from:2", "from:3", "coin") * 2, "never", "error")
-TIMER = LeafAction("timer", traits=Traits(slot=False, workspace="none", waits="timer", at_timeout="complete"))
+TIMER = LeafAction("timer", traits=Traits(slot=False, workspace="none", waits="timer"))
 NOTE = LeafAction("note", traits=Traits(slot=False, workspace="none"))
 LEAD = replace(AgentBody(prompt="lead").action(), traits=Traits(slot=False, role="default"))
 """Work without a slot: what waits for its time, what touches nothing, and an agent that does."""
@@ -237,7 +237,7 @@ class _Maker:
             return WorkflowAction(name), self.costs[name]
         if roll < 0.39:
             choices = ("ship", "hold") if rng.random() < 0.4 else ()
-            default = rng.choice((choices or ("approve",))[0:1]) if rng.random() < 0.4 else None
+            default = rng.choice(choices or ("approve", "reject")) if rng.random() < 0.4 else None
             return ApprovalBody("go?", choices=choices, default=default).action(), 1
         if roll < 0.41:
             return rng.choice((TIMER, NOTE, LEAD)), 1

@@ -65,8 +65,7 @@ def _summary(call: Invocation, tree: RunTree, colour: bool) -> list[str]:
     lines += _proposals(tree)
     lines += _left_behind(tree)
     if status in RUN_TERMINAL:
-        lines += _failures(call, tree, colour)
-        return lines
+        return lines + _failures(call, tree, colour) + _warnings(tree, colour)
     held = run_error(tree, tree.root)
     if status == WAITING:
         lines += _how_to_answer(tree)
@@ -158,6 +157,21 @@ def _failures(call: Invocation, tree: RunTree, colour: bool) -> list[str]:
     if not failed and error is not None:
         lines.append(f"  {one_line(error.message or error.code)}\n")
     return lines
+
+
+def _warnings(tree: RunTree, colour: bool) -> list[str]:
+    """What went wrong in steps that completed all the same."""
+    told = [node for run in tree.state.runs.values() for node in run.nodes.values() if _is_warned(node)]
+    return [
+        f"  {paint(node.run.tree_path(node.path), 'cyan', colour)} {paint('warning', 'yellow', colour)}:"
+        f" {one_line(node.error.message)}\n"
+        for node in told[:MAX_FAILURES]
+        if node.error is not None
+    ]
+
+
+def _is_warned(node: Node) -> bool:
+    return node.error is not None and node.status == "completed"
 
 
 def _failed(node: Node) -> bool:

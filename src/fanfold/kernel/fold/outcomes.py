@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from fanfold.kernel.commands import Conclude, Finish
 from fanfold.kernel.events import Failure
-from fanfold.kernel.lifecycle import CANCELLED, COMPLETED, FAILED, PARTIAL, SKIPPED, TIMED_OUT
+from fanfold.kernel.lifecycle import CANCELLED, COMPLETED, FAILED, PARTIAL, SKIPPED, TIMED_OUT, WAITING
 from fanfold.kernel.nodes import Composite, Node, Run, State, WorkflowCall
 
 
@@ -33,7 +33,14 @@ def wind_up(state: State, node: Composite) -> None:
 
 def conclude(state: State, node: Node, status: str, error: Failure | None, reason: str = "") -> None:
     node.closing = True
-    state.agenda.append(Conclude(node.run.id, node.path, status, error, reason))
+    attempt, execution = (node.attempt, node.execution) if _is_under_way(node) else (0, 0)
+    state.agenda.append(Conclude(node.run.id, node.path, status, attempt, execution, error, reason))
+
+
+def _is_under_way(node: Node) -> bool:
+    """Whether an attempt ends with the step: one that waits for its next has had the result of its last."""
+    asks = node.status == WAITING and node.step.traits.waits is not None
+    return node.holding or node.lost or asks or isinstance(node, Composite)
 
 
 def failure_of(node: Node) -> Failure:

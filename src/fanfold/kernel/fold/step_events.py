@@ -130,7 +130,7 @@ def _ended(state: State, node: Node, data: Report) -> None:
         error = Failure(
             "timeout", "step.timeout", f"{node.path} timed out", step=node.path, attempt=node.attempt
         )
-    if node.status == RUNNING and node.holding and error is not None and _tries_again(node, word, error):
+    if node.status == RUNNING and node.holding and error is not None and tries_again(node, word, error):
         _back_off(state, node, error)
         return
     node.error = error
@@ -138,7 +138,8 @@ def _ended(state: State, node: Node, data: Report) -> None:
     finish(state, node, word)
 
 
-def _tries_again(node: Node, word: str, error: Failure) -> bool:
+def tries_again(node: Node, word: str, error: Failure) -> bool:
+    """Whether an attempt that ends like this is followed by another."""
     retry = node.step.retry
     if word not in (FAILED, TIMED_OUT) or node.attempt >= retry.attempts or not error.retryable:
         return False

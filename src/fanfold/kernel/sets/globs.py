@@ -39,6 +39,7 @@ MAX_ALTERNATIVES = 1_000
 MAX_BRACE_DEPTH = 16
 
 _SPECIAL = frozenset("*?[{\\\0")
+_ESCAPED = frozenset("*?[{,}")
 
 
 class GlobError(ValueError):
@@ -319,6 +320,28 @@ def read_glob(pattern: str) -> Glob:
 def check_glob(pattern: str) -> None:
     """Raise GlobError, with the position, when `pattern` is not a glob."""
     read_glob(pattern)
+
+
+def escape(text: str) -> str:
+    """The pattern that matches this text and nothing else, wherever in a pattern it is put but a class.
+
+    >>> escape("[id]/{a,b}*.py")
+    '[[]id]/[{]a[,]b[}][*].py'
+    """
+    return "".join(f"[{char}]" if char in _ESCAPED else char for char in text)
+
+
+def is_in_class(pattern: str, position: int) -> bool:
+    """Whether the character at `position` stands inside `[…]`, where it could not be escaped."""
+    at = 0
+    while at < position:
+        if pattern[at] == "[":
+            _, end = _read_class(pattern, at)
+            if position <= end:
+                return True
+            at = end
+        at += 1
+    return False
 
 
 def overlap(a: str, b: str) -> bool:

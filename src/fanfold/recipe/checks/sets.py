@@ -3,7 +3,7 @@
 A set may hold templates of `inputs`, the item and its index, because these are known before the step is
 admitted; outputs of other steps are not. A pattern with holes is checked with a harmless word in each
 hole, which finds `..` and unbalanced brackets in what the author wrote; the resolved pattern is checked
-again when the instance is created.
+again when the instance is created. What is put in stands for itself there, so no hole may be inside `[…]`.
 
 A pattern for what no step may change (files of git, of Fanfold, of roles) could never be used and is refused
 here, not when the step has done its work.
@@ -11,7 +11,7 @@ here, not when the step has done its work.
 
 from __future__ import annotations
 
-from fanfold.kernel.sets.globs import GlobError, check_glob, read_glob
+from fanfold.kernel.sets.globs import GlobError, check_glob, is_in_class, read_glob
 from fanfold.kernel.sets.protected import owner_of
 from fanfold.recipe.checks.references import References, TextPlace
 from fanfold.recipe.drafts.draft import Draft
@@ -68,10 +68,12 @@ def _check_templated(node: Scalar, draft: Draft, references: References) -> None
     except TemplateError:
         return  # reported by the check above
     text = ""
+    holes: list[int] = []
     origins: list[int] = []
     at = 0
     for part in parts:
         if isinstance(part, Hole):
+            holes.append(len(text))
             text += _STAND_IN
             origins.append(part.start)
             at = node.text.index("}}", part.end) + 2
@@ -84,3 +86,11 @@ def _check_templated(node: Scalar, draft: Draft, references: References) -> None
     except GlobError as error:
         origin = origins[error.position] if error.position < len(origins) else len(node.text)
         references.notes.error("recipe.bad_glob", error.message, node.span(origin, origin + 1))
+        return
+    for hole in holes:
+        if is_in_class(text, hole):
+            message = "a value cannot stand in a character class"
+            at = origins[hole]
+            references.notes.error(
+                "recipe.bad_glob", message, node.span(at, at + 1), "write {a,b} with a value for each"
+            )

@@ -48,7 +48,8 @@ class ApprovalBody(Body, frozen=True, omit_defaults=True, gc=False):
             slot=False,
             workspace="none",
             waits="person",
-            at_timeout="fail" if self.default is None else "complete",
+            default=self.default,
+            rejectable=not self.choices,
         )
 
 

@@ -156,9 +156,8 @@ class ForecastHost:
                 return StepEvent(step, "retrying", attempt, retry_at=due)
             case Stop(step=step, attempt=attempt, execution=execution, reason=reason):
                 return StepEvent(step, "stopping", attempt, execution, reason=reason)
-            case Conclude(run=run, step=step, status=status, error=error, reason=reason):
-                node = self._node(run, step)
-                return StepEvent(step, status, node.attempt, node.execution, error=error, reason=reason)
+            case Conclude(step=step, status=status, attempt=attempt, execution=execution, error=error):
+                return StepEvent(step, status, attempt, execution, error=error, reason=command.reason)
             case Finish(status=status, error=error):
                 return Finished(status=status, error=error)
             case Pause(reason=reason):

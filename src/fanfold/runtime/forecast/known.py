@@ -13,6 +13,7 @@ from functools import lru_cache
 from fanfold.kernel.lifecycle import SKIPPED
 from fanfold.kernel.nodes import MAP, SCOPE, Composite, Loop, Node, Scope
 from fanfold.kernel.plan import JSON, Constant, Ref, Value
+from fanfold.kernel.sets.globs import escape
 from fanfold.recipe.expressions.usage import Use, free_uses, read
 from fanfold.runtime.forecast.host import ROOT
 from fanfold.text.template import Hole, UnresolvedPath, parse_path, parse_template, render
@@ -134,7 +135,7 @@ def widest(pattern: str, names: Mapping[str, JSON]) -> str:
             filled.append(part)
             continue
         try:
-            filled.append(render((part,), names))
+            filled.append(escape(render((part,), names)))
         except UnresolvedPath:
             before, after = parts[place - 1] if place else "/", parts[place + 1 : place + 2]
             alone = isinstance(before, str) and before.endswith("/")

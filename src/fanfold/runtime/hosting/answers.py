@@ -27,6 +27,7 @@ from fanfold.kernel.events import Created, Data, Decided, Failure, Finished, Pau
 from fanfold.kernel.lifecycle import COMPLETED, FAILED, SKIPPED, UNSUCCESSFUL
 from fanfold.kernel.nodes import Composite, Loop, Map, Node, Run, Scope, State, WorkflowCall
 from fanfold.kernel.plan import JSON, GroupAction, Output, WorkflowAction
+from fanfold.kernel.replies import BY_DEFAULT
 from fanfold.recipe.inputs import bind_inputs
 from fanfold.runtime.records.ids import new_run_id
 from fanfold.runtime.records.memory import Memory
@@ -201,11 +202,19 @@ class Answers:
                 output = self._blobs.put(value)
         elif error is not None and error.code == "step.not_converged" and isinstance(node, Loop):
             output = last_iteration(node).output
+        elif command.reason == BY_DEFAULT:
+            output = self._blobs.put(_at_timeout(node))
         if self._state.plan.open and is_agent(node) and not isinstance(node, Composite):
             task = self._memory.tasks.get((command.run, command.step), node.step.description)
-            return subagent_event(node, status, node.attempt, node.execution, task, error=error)
+            return subagent_event(node, status, command.attempt, command.execution, task, error=error)
         return StepEvent(
-            command.step, status, node.attempt, node.execution, output, error=error, reason=command.reason
+            command.step,
+            status,
+            command.attempt,
+            command.execution,
+            output,
+            error=error,
+            reason=command.reason,
         )
 
     def _folded(self, node: Node) -> tuple[JSON, Failure | None]:
@@ -220,8 +229,7 @@ class Answers:
             return (self._blobs.get(child.output) if child.output is not None else None), None
         if isinstance(node, Scope):
             return self._scope_output(node)
-        kind = type_of(node.step)
-        return kind.at_timeout(kind.read(node.step)), None
+        return _at_timeout(node), None
 
     def _item_output(self, child: Node) -> JSON:
         if child.status in UNSUCCESSFUL:
@@ -265,3 +273,9 @@ class Answers:
         if output is not None:
             return value_of(output, names)
         return self._values.output(scope.children[-1])
+
+
+def _at_timeout(node: Node) -> JSON:
+    """The output of a step that waited until its time was over."""
+    kind = type_of(node.step)
+    return kind.at_timeout(kind.read(node.step))

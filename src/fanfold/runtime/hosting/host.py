@@ -340,7 +340,7 @@ class Host:
                 self.tree.remember_cached(key, output)
             data = _report(
                 self._task(node), node, COMPLETED, start.attempt, start.execution,
-                output=output, summary=outcome.summary, usage=outcome.usage,
+                output=output, summary=outcome.summary, usage=outcome.usage, error=outcome.warning,
             )  # fmt: skip
         if self._held_by is not None:  # first: a step interrupted in a run that goes on would start again
             self.pause(f"provider: {self._held_by.message}", self._held_by)

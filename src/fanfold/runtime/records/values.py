@@ -15,7 +15,7 @@ from typing import Any
 
 from fanfold.agents.backend import SUMMARY_CHARS
 from fanfold.kernel.events import Failure
-from fanfold.kernel.lifecycle import COMPLETED, UNSUCCESSFUL
+from fanfold.kernel.lifecycle import COMPLETED, SKIPPED, UNSUCCESSFUL
 from fanfold.kernel.nodes import MAP, SCOPE, Composite, Loop, Node, Run, Scope, State
 from fanfold.kernel.plan import JSON, GroupAction
 from fanfold.runtime.records.memory import Memory
@@ -98,22 +98,22 @@ class Values:
         return "\n\n".join(text for text in said if text)
 
     def digest(self, node: Node) -> str:
-        """The summaries of the phases that this one follows, oldest first, within a fixed size."""
+        """The summaries of all phases that this one depends on, the first first, within a fixed size.
+
+        Made of nothing else: what happens to have ended, or stands further up in the file, is not in it.
+        """
         phase = node
         while phase.parent is not None and phase.parent is not node.run.scope:
             phase = phase.parent
-        before = [
-            other for other in node.run.scope.children
-            if other.order < phase.order and other.status == COMPLETED and _is_phase(other)
-        ]  # fmt: skip
+        before = [other for other in _depended_on(phase) if other.status != SKIPPED]
         if not before:
             return ""
         share = DIGEST_CHARS // len(before)
         parts = []
         for other in before:
             output = self.output(other)
-            text = output.get("summary") if isinstance(output, dict) else None
-            parts.append(shorten(f"{other.step.id}: {_plainly(text)}", share - 1))
+            told = output.get("summary") if isinstance(output, dict) and "summary" in output else output
+            parts.append(shorten(f"{other.step.id}: {_plainly(told)}", share - 1))
         return "\n".join(parts)
 
     def summary(self, node: Node) -> str:
@@ -194,6 +194,25 @@ def _visible(node: Node) -> Iterator[tuple[Composite, tuple[str, ...]]]:
         if parent.kind == SCOPE:
             yield parent, current.step.depends_on
         current = parent
+
+
+def _depended_on(node: Node) -> list[Node]:
+    """Every step of the same scope that must end before this one; who is depended on stands first.
+
+    The order follows from the edges and the names, not from where in the file a step stands.
+    """
+    ranks: dict[str, int] = {}
+    prefix = node.path.removesuffix(node.step.id)
+
+    def rank(current: Node) -> int:
+        if current.step.id not in ranks:
+            before = [rank(node.run.nodes[prefix + name]) for name in current.step.depends_on]
+            ranks[current.step.id] = 1 + max(before, default=0)
+        return ranks[current.step.id]
+
+    rank(node)
+    names = sorted((place, name) for name, place in ranks.items() if name != node.step.id)
+    return [node.run.nodes[prefix + name] for _, name in names]
 
 
 def _is_phase(node: Node) -> bool:

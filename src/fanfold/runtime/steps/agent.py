@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import msgspec
+from msgspec.structs import replace
 
 from fanfold.agents.backend import SessionFailed, SessionRequest
 from fanfold.agents.entries import Entry, ToolCall, UserInput
 from fanfold.agents.role import Role
 from fanfold.errors import WorldError
 from fanfold.kernel.commands import Start
-from fanfold.kernel.nodes import Node
+from fanfold.kernel.fold.step_events import tries_again
+from fanfold.kernel.lifecycle import FAILED
+from fanfold.kernel.nodes import Loop, Node, Scope
 from fanfold.kernel.plan import JSON, Step
 from fanfold.recipe.types.agent import AgentBody
 from fanfold.recipe.types.body import read_body
@@ -37,12 +40,15 @@ from fanfold.text.json_value import as_text
 from fanfold.text.template import parse_template, render
 
 MAX_ITEM_EXCERPT = 20_000
+MAX_EXTRACT = 1_600
 
 
 class AgentJob(Job, frozen=True):
     said: AgentBody
     prompt: str
     inputs: dict[str, JSON]
+    extract: str = ""
+    """Of a fold: what stands in for the summary when none can be made."""
 
 
 class AgentSteps(LeafType[AgentBody, AgentJob]):
@@ -62,7 +68,8 @@ class AgentSteps(LeafType[AgentBody, AgentJob]):
         return (msgspec.to_builtins(stages), models, frozen.instructions, frozen.backend_of(own))
 
     def prepare(self, step: Preparation, said: AgentBody) -> AgentJob:
-        return AgentJob(said, _prompt(step, said), step.inputs)
+        extract = _extract(step.values, step.node) if said.purpose == "fold" else ""
+        return AgentJob(said, _prompt(step, said), step.inputs, extract)
 
     async def perform(self, services: Services, execution: Execution[AgentJob]) -> Outcome:
         start, node, job, place, progress = execution
@@ -81,6 +88,18 @@ class AgentSteps(LeafType[AgentBody, AgentJob]):
         except SessionFailed as error:
             return Outcome(error=error.failure, usage=error.usage)
         return Outcome(result.output, None, result.summary, result.usage)
+
+    def rescue(self, node: Node, job: AgentJob, outcome: Outcome) -> Outcome:
+        """The work of a phase is done when it is summed up: it is not lost because nobody could."""
+        failure = outcome.error
+        if job.said.purpose != "fold" or failure is None or failure.code == "session.paused":
+            return outcome
+        if tries_again(node, FAILED, failure):
+            return outcome
+        message = f"no summary was made of it: {failure.message or failure.code}"
+        warning = replace(failure, code="fold.extract", message=message, hint="")
+        output = f"(Extract of the outputs; nobody could sum them up.)\n{job.extract}"
+        return Outcome(output, None, output, outcome.usage, warning)
 
     def task(self, job: AgentJob) -> str:
         return job.prompt
@@ -168,14 +187,24 @@ def _prompt(step: Preparation, action: AgentBody) -> str:
 
 def _fold_material(values: Values, node: Node) -> list[str]:
     """The outputs of the phase's last iteration, bounded, for the summary that folds it."""
-    loop = node.parent
-    if loop is None:
-        return []
-    body = loop.children[-2] if loop.children[-1] is node else loop.children[-1]
-    children = getattr(body, "children", [])
     return [
-        f"{child.step.id}:\n{shorten(as_text(values.output(child)), MAX_ITEM_EXCERPT)}" for child in children
+        f"{child.step.id}:\n{shorten(as_text(values.output(child)), MAX_ITEM_EXCERPT)}"
+        for child in _folded(node)
     ]
+
+
+def _extract(values: Values, node: Node) -> str:
+    """The beginning of each of those outputs, together no longer than what other phases are given."""
+    folded = _folded(node)
+    share = MAX_EXTRACT // max(1, len(folded))
+    return "\n".join(shorten(f"{child.step.id}: {values.summary(child)}", share) for child in folded)
+
+
+def _folded(node: Node) -> list[Node]:
+    """The steps that a fold sums up."""
+    loop = node.parent
+    body = loop.children[-2] if isinstance(loop, Loop) else None
+    return body.children if isinstance(body, Scope) else []
 
 
 def _sibling(node: Node, name: str) -> Node | None:

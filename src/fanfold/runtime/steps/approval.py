@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from fanfold.errors import AuthorError
-from fanfold.kernel.events import Failure
 from fanfold.kernel.nodes import Node
 from fanfold.kernel.plan import JSON, Step
+from fanfold.kernel.replies import BY_DEFAULT, judge
 from fanfold.recipe.types.approval import ApprovalBody
 from fanfold.runtime.steps.rendering import text_of
 from fanfold.runtime.steps.step_type import LeafType, Outcome, Preparation, Question, StepLabel, StepReply
@@ -29,15 +29,10 @@ class ApprovalSteps(LeafType[ApprovalBody, Question]):
                 f"{node.path} cannot be answered with {reply.decision!r}",
                 hint=f"choose one of: {', '.join(said.choices)}",
             )
-        output = _output(reply)
-        if reply.decision != "reject" or said.choices:
-            return Outcome(output)
-        message = reply.comment or f"{reply.by} rejected {node.path}"
-        failure = Failure("permission", "approval.rejected", message, "", False, node.path, node.attempt)
-        return Outcome(output, failure)
+        return Outcome(_output(reply), judge(node, reply.decision, reply.by, reply.comment))
 
     def at_timeout(self, said: ApprovalBody) -> JSON:
-        return _output(StepReply(said.default or "", "default"))
+        return _output(StepReply(said.default or "", BY_DEFAULT))
 
 
 def _output(reply: StepReply) -> JSON:

@@ -124,6 +124,10 @@ class Performer:
 
     async def perform(self, start: Start, node: Node, job: Job, progress: Tell) -> Outcome:
         """Do the work of one execution. Raises only `CancelledError`."""
+        outcome = await self._perform(start, node, job, progress)
+        return outcome if outcome.error is None else type_of(node.step).rescue(node, job, outcome)
+
+    async def _perform(self, start: Start, node: Node, job: Job, progress: Tell) -> Outcome:
         try:
             if not _needs_place(node):
                 return _checked(

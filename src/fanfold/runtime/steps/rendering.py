@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from fanfold.kernel.nodes import Node
 from fanfold.kernel.plan import JSON, Constant, Fields, Output, Ref, Template
+from fanfold.kernel.sets.globs import escape
 from fanfold.text.template import parse_path, parse_template, render, resolve
 
 
@@ -25,5 +28,12 @@ def text_of(template: str, names: dict[str, JSON]) -> str:
 
 def render_sets(node: Node, names: dict[str, JSON]) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """The read-set and write-set of an instance, with item and inputs put in."""
-    read = tuple(text_of(pattern, names) for pattern in node.step.read_set)
-    return read, tuple(text_of(pattern, names) for pattern in node.step.write_set)
+    read = tuple(pattern_of(pattern, names) for pattern in node.step.read_set)
+    return read, tuple(pattern_of(pattern, names) for pattern in node.step.write_set)
+
+
+def pattern_of(template: str, names: Mapping[str, JSON]) -> str:
+    """A pattern of a set. Its wildcards are the author's alone: what is put in stands for itself."""
+    return "".join(
+        part if isinstance(part, str) else escape(render((part,), names)) for part in parse_template(template)
+    )

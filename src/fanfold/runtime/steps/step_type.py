@@ -107,6 +107,8 @@ class Outcome(Struct, frozen=True):
     summary: str = ""
     """In the agent's own words, where it gives any."""
     usage: Usage | None = None
+    warning: Failure | None = None
+    """What went wrong without keeping the step from an output."""
     evidence: tuple[WorkspaceFact, ...] = ()
     """What happened to the workspace, for the log."""
     unsettled: str = ""
@@ -177,6 +179,10 @@ class StepType(Generic[A, J]):
     async def perform(self, services: Services, execution: Execution[J]) -> Outcome:
         """Do the work. Being cancelled means: end everything this job started, and only then raise."""
         raise NotImplementedError
+
+    def rescue(self, _node: Node, _job: J, outcome: Outcome) -> Outcome:
+        """What becomes of an execution that failed: usually just that."""
+        return outcome
 
     def task(self, _job: J) -> str:
         """What the work is, in words for the log and for an agent that settles its conflicts."""

@@ -48,6 +48,9 @@ def report_markdown(tree: RunTree, run: Run | None = None) -> str:
         if error is not None and not failures:
             lines.append(f"- {error.message} ({error.code})")
         lines.append("")
+    warnings = [node for node in nodes if node.error is not None and node.status == COMPLETED]
+    if warnings:
+        lines += ["## Warnings", "", *(_failure_line(node) for node in warnings[:MAX_ROWS]), ""]
     children = [other for other in tree.state.runs.values() if other.parent is run]
     if children:
         lines += ["## Child runs", ""]

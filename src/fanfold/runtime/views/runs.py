@@ -60,7 +60,7 @@ class ApprovalDocument(Struct, frozen=True):
 
 
 class StepResult(Struct, frozen=True, omit_defaults=True):
-    """One step instance. `reason` and `approval` only where there is one."""
+    """One step instance. `reason`, `approval` and `warning` only where there is one."""
 
     status: str
     type: str
@@ -73,6 +73,8 @@ class StepResult(Struct, frozen=True, omit_defaults=True):
     reason: str = ""
     approval: ApprovalDocument | None = None
     """What a person is asked now."""
+    warning: FailureDocument | None = None
+    """What went wrong without keeping the step from an output."""
 
 
 class InspectStepDocument(StepResult, frozen=True, kw_only=True):
@@ -225,6 +227,7 @@ def step_document(tree: RunTree, node: Node) -> StepResult:
         type=node.step.type,
         output=tree.blobs.get(node.output) if node.output is not None else None,
         error=failure_document(node.error, node) if node.status != COMPLETED else None,
+        warning=failure_document(node.error, node) if node.status == COMPLETED else None,
         attempts=node.attempt,
         started_at=when(node.started_at),
         ended_at=when(node.ended_at),

@@ -109,7 +109,9 @@ class Transitions:
         took = self._took(key, envelope.at)
         if word == "completed":
             reused = isinstance(data, StepEvent) and data.cached
-            return "completed (reused)" if reused else _ended("completed", took)
+            return (
+                "completed (reused)" if reused else _ended("completed", took) + _why(data.error, "warning: ")
+            )
         if word in ("failed", "timed_out", "cancelled", "interrupted"):
             return _ended(word.replace("_", " "), took) + _why(data.error)
         if word == "waiting":
@@ -167,8 +169,8 @@ def _ended(word: str, took: str) -> str:
     return f"{word} {took}".rstrip()
 
 
-def _why(error: Failure | None) -> str:
-    return f": {one_line(error.message or error.code, MAX_NOTE_CHARS)}" if error is not None else ""
+def _why(error: Failure | None, kind: str = "") -> str:
+    return f": {kind}{one_line(error.message or error.code, MAX_NOTE_CHARS)}" if error is not None else ""
 
 
 def step_at(tree: RunTree, run: str, path: str) -> Step | None:
