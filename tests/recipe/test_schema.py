@@ -44,7 +44,7 @@ def test_the_schema_is_a_schema():
         step(timeout_ms="5"),
         step(on_failure="skipp"),
         step(retry={"on": ["everything"]}),
-        step(depends_on="a"),
+        step(depends_on={"a": 1}),
         step(id="bad id"),
     ],
 )

@@ -41,7 +41,8 @@ def read_unit(
     tree, source, problems = yaml.parse_yaml(data, file, form)
     report.extend(problems)
     notes = Notes(report, source)
-    entries = read_entries(tree, RECIPE, notes) if tree is not None else None
+    highs = {"max_concurrency": around.ceilings.concurrency}
+    entries = read_entries(tree, RECIPE, notes, highs) if tree is not None else None
     if entries is None:
         return None
     inputs, input_nodes, complete = read_inputs(entries, notes)
@@ -78,10 +79,15 @@ def _read_limits(unit: Unit) -> Limits:
     ceilings = unit.around.ceilings
     highs = {"max_concurrency": ceilings.concurrency, "max_agents": ceilings.agents}
     entries = read_entries(node, LIMITS, unit.notes, highs) if node is not None else None
+    if entries is not None and entries.has("max_concurrency") and unit.entries.has("max_concurrency"):
+        message = '"max_concurrency" is in `limits` too'
+        at = unit.entries.keys["max_concurrency"]
+        unit.notes.error("recipe.conflicting_keys", message, at, "keep one of them")
+    short = unit.entries.integer("max_concurrency")
     if entries is None:
-        return Limits()
+        return Limits(max_concurrency=short)
     return Limits(
-        max_concurrency=entries.integer("max_concurrency"),
+        max_concurrency=entries.integer("max_concurrency") or short,
         max_agents=entries.integer("max_agents"),
         max_steps=entries.integer("max_steps"),
         timeout_ms=entries.milliseconds("timeout"),

@@ -92,6 +92,10 @@ def _form(key: Key, roles: list[str], highs: dict[str, int]) -> dict[str, Any]:
         return {"$ref": f"#/$defs/{key.of}"}
     if key.kind == "objects":
         return {"type": "array", "items": {"$ref": f"#/$defs/{key.of}"}}
+    if key.kind == "named_objects":
+        one = {"$ref": f"#/$defs/{key.of}"}
+        by_name = {"type": "object", "additionalProperties": {"type": ["object", "null"]}}
+        return {"anyOf": [{"type": "array", "items": one}, by_name]}
     return dict(_FORMS[key.kind])
 
 
@@ -106,8 +110,8 @@ _FORMS: dict[str, dict[str, Any]] = {
     "template": {"type": "string"},
     "expression": {"type": ["string", "boolean"]},
     "boolean": {"type": "boolean"},
-    "duration": {"type": "string", "pattern": _DURATION},
-    "ids": {"type": "array", "items": _A_ID},
+    "duration": {"anyOf": [{"type": "string", "pattern": _DURATION}, {"type": "number"}]},
+    "ids": {"anyOf": [{"type": "array", "items": _A_ID}, _A_ID]},
     "texts": _TEXTS,
     "identifiers": {"type": "array", "items": _A_NAME},
     "globs": _TEXTS,
@@ -169,9 +173,10 @@ def _value(key: Key) -> str:
         return "list of " + ", ".join(f"`{word}`" for word in key.words)
     if key.kind == "integer":
         return f"integer from {key.low:,} to {key.high:,}"
-    if key.kind in {"object", "objects"}:
+    if key.kind in {"object", "objects", "named_objects"}:
         link = f"[{key.of}](#{_anchor(key.of)})"
-        return link if key.kind == "object" else f"list of {link}"
+        form = {"object": "", "objects": "list of ", "named_objects": "list, or map by name, of "}
+        return form[key.kind] + link
     return _VALUES[key.kind]
 
 
@@ -188,9 +193,9 @@ _VALUES: dict[str, str] = {
     "expression": "expression (CEL)",
     "number": "number above 0",
     "boolean": "`true` or `false`",
-    "duration": "duration (`500ms`, `90s`, `5m`, `2h`)",
+    "duration": "duration (`500ms`, `90s`, `5m`, `2h`), or seconds",
     "milliseconds": "integer",
-    "ids": "list of ids",
+    "ids": "list of ids, or one",
     "texts": "list of text",
     "identifiers": "list of names",
     "globs": "list of globs",

@@ -70,6 +70,8 @@ def _write_edges(draft: Draft, names: list[str], notes: Notes) -> Fix | None:
     node = draft.entries.nodes.get("depends_on")
     if isinstance(node, tree.Sequence):
         return _extend_list(node, names, notes)
+    if isinstance(node, Scalar):
+        return notes.fix(node.start, node.end, f"[{', '.join([node.text, *names])}]")
     identifier = draft.entries.nodes.get("id")
     word = draft.entries.keys.get("id")
     if not isinstance(identifier, Scalar) or word is None:

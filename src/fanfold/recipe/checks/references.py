@@ -153,7 +153,9 @@ class References:
                 wants=wants,
             )
         except ExpressionError as error:
-            self.notes.error("recipe.bad_expression", error.message, node.span(error.position, error.end))
+            where = node.span(error.position, error.end)
+            fix = self.notes.fix(*where, error.meant) if error.meant else None
+            self.notes.error("recipe.bad_expression", error.message, where, fix=fix)
             return text.strip()
         if found:
             self._refuse_impossible(text, node, place)

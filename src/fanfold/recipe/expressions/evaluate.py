@@ -44,6 +44,8 @@ _STEP_FIELDS = frozenset({"output", "status", "error"})
 _TYPE_NAMES = frozenset(
     {"bool", "bytes", "double", "dyn", "int", "list", "map", "null_type", "string", "type", "uint"}
 )
+_OTHER_SIGNS = {"=": "==", "and": "&&", "or": "||", "not": "!", "AND": "&&", "OR": "||", "NOT": "!"}
+"""Signs of other languages, and what CEL writes."""
 _ERROR = re.compile(r"ERROR: <input>:(-?\d+):(-?\d+): (.*)")
 _KINDS = {
     "INT": "a whole number", "UINT": "a whole number", "DOUBLE": "a number", "STRING": "text",
@@ -56,9 +58,11 @@ _KINDS = {
 class ExpressionError(ValueError):
     """The expression cannot be used; `position` to `end` is the part that is wrong."""
 
-    def __init__(self, message: str, position: int, end: int) -> None:
+    def __init__(self, message: str, position: int, end: int, meant: str = "") -> None:
         super().__init__(message)
         self.message = message
+        self.meant = meant
+        """What was probably meant in place of the wrong part."""
         self.position = position
         self.end = max(end, position + 1)
 
@@ -263,6 +267,9 @@ def _translated(text: str, error: str, names: tuple[str, ...]) -> ExpressionErro
         return _unknown_name(text, at, names)
     word = next((t for t in tokens(text) if t.start <= at < t.end), None)
     end = word.end if word is not None else at + 1
+    meant = _OTHER_SIGNS.get(word.text) if word is not None else None
+    if meant is not None:
+        return ExpressionError(f'write "{meant}" instead of "{text[at:end]}"', at, end, meant)
     return ExpressionError(_compile_message(message), at, end)
 
 

@@ -18,11 +18,12 @@ RECIPE = shape(
     Key("name", "slug", "Name of the recipe; others refer to it as `name@version`.", required=True),
     Key("description", "text", "What the recipe is for, in a sentence."),
     Key("version", "integer", "Version of the recipe.", default="1", low=1, high=2**31 - 1),
-    Key("inputs", "objects", "What the recipe takes, in order.", of="input"),
+    Key("inputs", "named_objects", "What the recipe takes, in order: a list, or a map by name.", of="input"),
     Key("steps", "objects", "The graph of steps. Either this or `phases`.", of="step"),
     Key("phases", "objects", "The same in the shape of phases. Either this or `steps`.", of="phase"),
     Key("output", "output", "What the run returns.", default="the last declared step's output"),
     Key("limits", "object", "Bounds on the whole run.", of="limits"),
+    Key("max_concurrency", "integer", "Short for the limit of that name.", "configuration, 4", 1, 16),
     Key("defaults", "object", "Values for steps that do not say.", of="defaults"),
     Key(
         "on_failure",
@@ -45,6 +46,18 @@ INPUT = shape(
         "word",
         "Type of the value. Without one, text given on the command line stays text.",
         words=("string", "integer", "number", "boolean", "array", "object"),
+        meant=(
+            ("str", "string"),
+            ("text", "string"),
+            ("int", "integer"),
+            ("float", "number"),
+            ("bool", "boolean"),
+            ("list", "array"),
+            ("sequence", "array"),
+            ("dict", "object"),
+            ("map", "object"),
+            ("json", "object"),
+        ),
     ),
     Key("enum", "jsons", "The allowed values."),
     Key("description", "text", "What to give, in a sentence."),
@@ -104,6 +117,7 @@ RETRY = shape(
     Key("backoff", "duration", "Wait before the second try; doubles with each.", "1s", 0, MAX_DURATION_MS),
     Key("max_backoff", "duration", "The longest wait.", "60s", 0, MAX_DURATION_MS),
     Key("on", "words", "Error classes that are tried again.", "[transport, rate_limit]", words=RETRY_CLASSES),
+    short="attempts",
 )
 
 REPEAT = shape(

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 
 from fanfold.text.diagnostics import Span
 from fanfold.text.notes import MAX_SHOWN_CHARS, Notes, kind_of, quoted, span_of, with_article
-from fanfold.text.tables.durations import parse_duration
+from fanfold.text.tables.durations import duration_ms
 from fanfold.text.tables.forms import has_form
 from fanfold.text.tables.shapes import Key, Shape
 from fanfold.text.trees import tree
@@ -59,17 +59,24 @@ class Entries:
         node = self.nodes.get(name)
         if not isinstance(node, Scalar):
             return None
-        return node.value if isinstance(node.value, int) else parse_duration(node.text)
+        # `timeout_ms: 500` is kept under `timeout`; only the word tells which of the two was written.
+        in_milliseconds = self.keys[name].text.endswith("_ms") and type(node.value) is int
+        return node.value if in_milliseconds else duration_ms(node.value)  # type: ignore[return-value]  # an int
 
     def scalars(self, name: str) -> list[Scalar]:
-        """The items of a list of scalars; empty when there is none."""
+        """The items of a list of scalars, or the one that stands alone; empty when there is none."""
         node = self.nodes.get(name)
+        if isinstance(node, Scalar) and self.shape.keys[name].kind == "ids":
+            return [node]
         if not isinstance(node, tree.Sequence):
             return []
         return [item for item in node.items if isinstance(item, Scalar)]
 
     def items(self, name: str) -> list[Node]:
+        """The items of a list; of a map by name the values, each with its name."""
         node = self.nodes.get(name)
+        if isinstance(node, tree.Mapping) and self.shape.keys[name].kind == "named_objects":
+            return [_named(word, value) for word, value in node.entries]
         return node.items if isinstance(node, tree.Sequence) else []
 
     def pairs(self, name: str) -> list[tuple[Scalar, Node]]:
@@ -83,6 +90,16 @@ class Entries:
         return (self.mapping.start, self.mapping.end)
 
 
+def _named(word: Scalar, value: Node) -> Node:
+    """`name: {…}` as `{name: name, …}`; nothing after the name stands for an object without keys."""
+    if isinstance(value, Scalar) and value.value is None:
+        value = tree.Mapping([], word.start, word.end)
+    if not isinstance(value, tree.Mapping):
+        return value
+    key = Scalar("name", "name", word.start, word.end, word.style, "")
+    return tree.Mapping([(key, word), *value.entries], word.start, value.end)
+
+
 def read_entries(
     node: Node, shape: Shape, notes: Notes, highs: Mapping[str, int] | None = None
 ) -> Entries | None:
@@ -93,7 +110,11 @@ def read_entries(
     if not isinstance(node, tree.Mapping):
         message = f"{with_article(shape.name)} must be a map of keys, not {kind_of(node)}"
         if not notes.is_alias(node):
-            notes.error(".bad_type", message, node, shape.hint)
+            fix, hint = None, shape.hint
+            if shape.short and isinstance(node, Scalar) and node.value is not None:
+                meant = f"{{{shape.short}: {node.text}}}"
+                fix, hint = notes.fix(node.start, node.end, meant), f"write {meant}"
+            notes.error(".bad_type", message, node, hint, fix)
         return None
     entries = Entries(node, shape)
     for word, value in node.entries:
@@ -134,7 +155,7 @@ def _read_entry(entries: Entries, word: Scalar, value: Node, notes: Notes, highs
 def _in_range(value: Node, key: Key, notes: Notes, highs: Mapping[str, int]) -> bool:
     if key.low is None or not isinstance(value, Scalar):
         return True
-    number = parse_duration(value.text) if key.kind == "duration" else value.value
+    number = duration_ms(value.value) if key.kind == "duration" else value.value
     assert isinstance(number, (int, float))
     high = max(key.high or 0, highs.get(key.name, 0))
     # Money has no smallest unit worth naming: any positive amount will do.

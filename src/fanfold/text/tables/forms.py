@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from fanfold.text.diagnostics import Fix
 from fanfold.text.notes import Notes, kind_of, quoted
-from fanfold.text.tables.durations import parse_duration
+from fanfold.text.tables.durations import duration_ms
 from fanfold.text.tables.shapes import Key, Kind
 from fanfold.text.trees import tree
 from fanfold.text.trees.tree import Node, Scalar, plain
@@ -20,6 +20,10 @@ from fanfold.text.trees.tree import Node, Scalar, plain
 SLUG = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}", re.ASCII)
 ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,127}", re.ASCII)
 IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,127}", re.ASCII)
+
+
+_TRUTHS = {"yes": "true", "on": "true", "y": "true", "no": "false", "off": "false", "n": "false"}
+"""What older YAML takes for a truth value, and what people mean by it."""
 
 
 def has_form(node: Node, key: Key, notes: Notes) -> bool:
@@ -102,8 +106,11 @@ def _word(node: Node, key: Key, notes: Notes) -> bool:
     assert isinstance(node, Scalar)
     if node.text in key.words:
         return True
-    hint = notes.did_you_mean(node.text, key.words) or "use one of " + ", ".join(key.words)
-    notes.error(".bad_value", f"{quoted(key.name)} cannot be {quoted(node.text)}", node, hint)
+    meant = dict(key.meant).get(node.text.lower())
+    fix = notes.fix(node.start, node.end, meant) if meant is not None else None
+    hint = f"write {meant}" if meant is not None else notes.did_you_mean(node.text, key.words)
+    hint = hint or "use one of " + ", ".join(key.words)
+    notes.error(".bad_value", f"{quoted(key.name)} cannot be {quoted(node.text)}", node, hint, fix)
     return False
 
 
@@ -119,16 +126,20 @@ def _number(node: Node, key: Key, notes: Notes) -> bool:
 
 
 def _boolean(node: Node, key: Key, notes: Notes) -> bool:
-    good = isinstance(node, Scalar) and isinstance(node.value, bool)
-    return good or _refuse(node, key, notes, "true or false")
+    if isinstance(node, Scalar) and isinstance(node.value, bool):
+        return True
+    meant = _TRUTHS.get(node.text.lower()) if isinstance(node, Scalar) else None
+    if meant is None:
+        return _refuse(node, key, notes, "true or false")
+    return _refuse(
+        node, key, notes, "true or false", f"write {meant}", notes.fix(node.start, node.end, meant)
+    )
 
 
 def _duration(node: Node, key: Key, notes: Notes) -> bool:
-    if isinstance(node, Scalar) and isinstance(node.value, str) and parse_duration(node.text) is not None:
+    if isinstance(node, Scalar) and duration_ms(node.value) is not None:
         return True
-    hint = "write it as 500ms, 90s, 5m or 2h"
-    if isinstance(node, Scalar) and type(node.value) is int:
-        hint += f"; milliseconds go to {key.name}_ms"
+    hint = "write it as 500ms, 90s, 5m or 2h, or as a number of seconds"
     if isinstance(node, Scalar) and node.value is not None:
         notes.error(".bad_duration", f"{quoted(node.text)} is not a duration", node, hint)
         return False
@@ -145,6 +156,8 @@ def _list_of(item: Callable[[Node, Key, Notes], bool], wanted: str) -> Callable[
     """A list of which every item has the form; one bad item spoils the list, all are reported."""
 
     def check(node: Node, key: Key, notes: Notes) -> bool:
+        if key.kind == "ids" and isinstance(node, Scalar):
+            return item(node, key, notes)
         if isinstance(node, tree.Sequence):
             return _each(item, node.items, key, notes)
         if isinstance(node, Scalar) and isinstance(node.value, str):
@@ -195,6 +208,10 @@ def _list(node: Node, key: Key, notes: Notes) -> bool:
     return isinstance(node, tree.Sequence) or _refuse(node, key, notes, "a list")
 
 
+def _list_or_map(node: Node, key: Key, notes: Notes) -> bool:
+    return isinstance(node, tree.Sequence | tree.Mapping) or _refuse(node, key, notes, "a list")
+
+
 def _anything(node: Node, key: Key, notes: Notes) -> bool:  # noqa: ARG001 (one signature for all forms)
     return True
 
@@ -227,4 +244,5 @@ _FORMS: dict[Kind, Callable[[Node, Key, Notes], bool]] = {
     "free": _map,
     "object": _anything,  # read by its own table
     "objects": _list,
+    "named_objects": _list_or_map,
 }

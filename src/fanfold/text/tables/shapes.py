@@ -29,9 +29,9 @@ Kind: TypeAlias = Literal[
     "integer",
     "number",
     "boolean",
-    "duration",  # 500ms 90s 5m 2h
+    "duration",  # 500ms 90s 5m 2h, or a number of seconds
     "milliseconds",
-    "ids",
+    "ids",  # a list of them, or one
     "words",
     "texts",
     "identifiers",
@@ -46,6 +46,7 @@ Kind: TypeAlias = Literal[
     "free",  # a map nobody looks into
     "object",  # another object of this table, named by `of`
     "objects",  # a list of them
+    "named_objects",  # a list of them, or a map by their names
 ]
 
 
@@ -63,6 +64,8 @@ class Key(Struct, frozen=True):
     required: bool = False
     only: tuple[str, ...] = ()
     alias: str = ""
+    meant: tuple[tuple[str, str], ...] = ()
+    """Words that people write instead of one of `words`, and which they mean."""
 
 
 class Shape(Struct, frozen=True):
@@ -75,9 +78,11 @@ class Shape(Struct, frozen=True):
     """What to do about an unknown word that resembles no known one."""
     open: bool = False
     """Others may have keys of their own in it: an unknown one is noted, not refused."""
+    short: str = ""
+    """The key that a bare value in the place of the whole object is meant for."""
 
 
-def shape(name: str, doc: str, *keys: Key, hint: str = "", open: bool = False) -> Shape:
+def shape(name: str, doc: str, *keys: Key, hint: str = "", open: bool = False, short: str = "") -> Shape:
     """Collect the keys; each duration key brings its `_ms` twin."""
     table: dict[str, Key] = {}
     for key in keys:
@@ -88,4 +93,4 @@ def shape(name: str, doc: str, *keys: Key, hint: str = "", open: bool = False) -
             table[twin] = Key(
                 twin, "milliseconds", doc_of_twin, low=key.low, high=key.high, only=key.only, alias=key.name
             )
-    return Shape(name, doc, table, hint, open)
+    return Shape(name, doc, table, hint, open, short)
