@@ -43,20 +43,26 @@ def test_an_error_keeps_its_type() -> None:
         asyncio.run(Threads().run(lambda: 1 // 0))
 
 
-def test_a_cancelled_function_holds_nobody_up() -> None:
-    go_on = threading.Event()
+def test_a_cancelled_function_is_over_when_it_has_ended_and_holds_nobody_up_until_then() -> None:
+    began, go_on = threading.Event(), threading.Event()
+
+    def stuck() -> None:
+        began.set()
+        go_on.wait(20)
 
     async def leave() -> object:
         threads = Threads()
-        stuck = asyncio.create_task(threads.run(go_on.wait))
-        await asyncio.sleep(0)
-        stuck.cancel()
+        running = asyncio.create_task(threads.run(stuck))
+        await threads.run(partial(began.wait, 20))
+        running.cancel()
+        other = await threads.run(lambda: "next")
+        assert not running.done()
+        go_on.set()
         with pytest.raises(asyncio.CancelledError):
-            await stuck
-        return await threads.run(lambda: "next")
+            await running
+        return other
 
-    assert asyncio.run(leave()) == "next"  # and the loop closes while the first still waits
-    go_on.set()
+    assert asyncio.run(leave()) == "next"
 
 
 def test_idle_threads_keep_nothing_alive() -> None:

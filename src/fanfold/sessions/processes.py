@@ -122,8 +122,9 @@ class Process:
     async def wait(self) -> int:
         """Wait until the command and all it started are gone; the command's exit code."""
         await asyncio.shield(self._news.over)
-        sinks = [sink.closed for sink in (self._out, self._err) if not sink.closed.done()]
-        if sinks and self.stdout is None:
+        kept = (self._out, self._err) if self.stdout is None else (self._err,)
+        sinks = [sink.closed for sink in kept if not sink.closed.done()]
+        if sinks:
             await asyncio.wait(sinks, timeout=DRAIN_S)
         for transport in self._transports:
             transport.close()

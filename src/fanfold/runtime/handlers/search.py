@@ -22,7 +22,8 @@ MAX_FILE_BYTES = 1_000_000
 SKIPPED_FOLDERS = frozenset(
     {"node_modules", "venv", "env", "site-packages", "__pycache__", "build", "dist", "target", "vendor"}
 )
-_EXTENSIONS = (".so", ".pyd")
+SOURCE = ".py"
+COMPILED = (".so", ".pyd")
 
 
 class HandlerSearch:
@@ -32,35 +33,30 @@ class HandlerSearch:
         self._project = project
         entries = sys.path if path is None else path
         self._roots = [project, project / "src", *(Path(entry) for entry in entries if entry)]
-        self._files: dict[str, Path] | None = None
+        self._names: set[str] | None = None
         self.complete = True
         """False when the project has more files than are read, so a name may have been missed."""
 
     def names(self) -> tuple[str, ...]:
         """Names given with `@fanfold.function` anywhere in the project, sorted."""
-        return tuple(sorted(self._by_name()))
+        return tuple(sorted(self._registered()))
 
-    def file_of(self, name: str) -> Path | None:
-        """The file that registers a name; the first one found when several do."""
-        return self._by_name().get(name)
-
-    def _by_name(self) -> dict[str, Path]:
-        if self._files is None:
-            self._files = {}
-            for number, file in enumerate(_python_files(self._project)):
+    def _registered(self) -> set[str]:
+        if self._names is None:
+            self._names = set()
+            for number, file in enumerate(walk(self._project, (SOURCE,))):
                 if number == MAX_FILES:
                     self.complete = False
                     break
-                for name in _decorated_names(self._project, file):
-                    self._files.setdefault(name, file)
-        return self._files
+                self._names.update(decorated_names(read(self._project, file)))
+        return self._names
 
     def knows(self, handler: str) -> bool:
         """True when a step may name this handler."""
         module, colon, attribute = handler.partition(":")
         if colon:
             return self._has_attribute(module.split("."), attribute.split("."))
-        return handler in self._by_name()
+        return handler in self._registered()
 
     def _has_attribute(self, module: list[str], attribute: list[str]) -> bool:
         if not all(part.isidentifier() for part in [*module, *attribute]):
@@ -69,14 +65,15 @@ class HandlerSearch:
             file = _module_file(root, module)
             if file is None:
                 continue
-            if file.suffix != ".py":  # compiled: it is there, and no more can be known
+            if file.suffix != SOURCE:  # compiled: it is there, and no more can be known
                 return True
-            tree = _parse(self._project, file)
+            tree = _parse(read(self._project, file))
             return tree is None or _defines(tree.body, attribute)
         return module[0] in sys.builtin_module_names
 
 
-def _python_files(folder: Path) -> Iterator[Path]:
+def walk(folder: Path, endings: tuple[str, ...]) -> Iterator[Path]:
+    """The files of a project that end so and are its own, in one order everywhere."""
     for parent, folders, files in os.walk(folder):
         folders[:] = sorted(name for name in folders if name[0] != "." and name not in SKIPPED_FOLDERS)
         # Any environment has this file at its root, whatever the folder is called.
@@ -84,7 +81,8 @@ def _python_files(folder: Path) -> Iterator[Path]:
             name for name in folders if not os.path.exists(os.path.join(parent, name, "pyvenv.cfg"))
         ]
         for name in sorted(files):
-            if name.endswith(".py"):
+            # A pipe of that name would be waited for.
+            if name.endswith(endings) and os.path.isfile(os.path.join(parent, name)):
                 yield Path(parent, name)
 
 
@@ -97,22 +95,31 @@ def _module_file(root: Path, module: list[str]) -> Path | None:
         siblings = sorted(base.parent.glob(f"{base.name}.*"))
     except OSError:
         return None
-    return next((path for path in siblings if path.suffix in _EXTENSIONS), None)
+    return next((path for path in siblings if path.suffix in COMPILED), None)
 
 
-def _parse(project: Path, file: Path, must_mention: bytes = b"") -> ast.Module | None:
-    """The syntax tree, or None when the file is too large, unreadable or not Python."""
+def read(project: Path, file: Path, limit: int = MAX_FILE_BYTES) -> bytes | None:
+    """What a file holds, or None when it cannot be read or is too large."""
     try:
-        data = read_named(project, file, MAX_FILE_BYTES + 1)
-        if len(data) > MAX_FILE_BYTES or must_mention not in data:
-            return None
+        data = read_named(project, file, limit + 1)
+    except OSError:
+        return None
+    return data if len(data) <= limit else None
+
+
+def _parse(data: bytes | None, must_mention: bytes = b"") -> ast.Module | None:
+    """The syntax tree, or None when there is too much, or no Python."""
+    if data is None or len(data) > MAX_FILE_BYTES or must_mention not in data:
+        return None
+    try:
         return ast.parse(data)
-    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None
 
 
-def _decorated_names(project: Path, file: Path) -> Iterator[str]:
-    tree = _parse(project, file, must_mention=b"fanfold")
+def decorated_names(data: bytes | None) -> Iterator[str]:
+    """The names that a source registers with `@fanfold.function`."""
+    tree = _parse(data, must_mention=b"fanfold")
     if tree is None:
         return
     modules, functions = _imported_names(tree)

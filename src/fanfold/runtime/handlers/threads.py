@@ -4,8 +4,8 @@ Why not the event loop's own executor
 * It has four threads more than there are processors. Sixteen functions that wait for a socket would take
   turns, whatever the run's concurrency; and one that hangs, or goes on after it was cancelled, would keep
   its thread from everybody else.
-* It waits at the end of the program until every function has returned. These threads are daemons: nobody
-  waits for a result that was thrown away.
+* It waits at the end of the program until every function has returned. These threads are daemons: a program
+  that ends ends them.
 * It costs more: here one queue that all threads share and one callback make the way there and back.
 """
 
@@ -30,7 +30,10 @@ class Threads:
         """Jobs that are queued or under way; never more than there are threads."""
 
     async def run(self, call: Callable[[], object]) -> object:
-        """What `call` returns or raises, from a thread. Cancelling gives up the result, not the thread.
+        """What `call` returns or raises, from a thread.
+
+        A thread cannot be ended from outside. Cancelling gives up the result, and is over when `call` is:
+        until then it does whatever it does, and nobody may believe otherwise.
 
         >>> main = threading.main_thread()
         >>> asyncio.run(Threads().run(lambda: threading.current_thread() is main))
@@ -45,7 +48,7 @@ class Threads:
         if more:
             threading.Thread(target=self._work, name="fanfold function", daemon=True).start()
         self._jobs.put((loop, future, copy_context(), call))
-        return await future
+        return await _settled(future)
 
     def _work(self) -> None:
         while True:
@@ -65,6 +68,21 @@ class Threads:
             del loop, future, context, call, value, error  # an idle thread keeps nothing alive
 
 
+async def _settled(future: asyncio.Future[object]) -> object:
+    interrupted: asyncio.CancelledError | None = None
+    while not future.done():
+        try:
+            await asyncio.shield(future)
+        except asyncio.CancelledError as error:
+            interrupted = error
+        except Exception:  # noqa: BLE001 - it is raised below, from the future itself
+            break
+    if interrupted is not None:
+        future.exception()  # looked at, so that nobody warns about it
+        raise interrupted
+    return future.result()
+
+
 def _as_exception(raised: BaseException) -> Exception:
     """What may go into a future; it refuses StopIteration, and a loop dies of what is no Exception."""
     if isinstance(raised, Exception) and not isinstance(raised, StopIteration):
@@ -74,7 +92,7 @@ def _as_exception(raised: BaseException) -> Exception:
 
 def _settle(future: asyncio.Future[object], value: object, error: Exception | None) -> None:
     if future.done():
-        return  # cancelled
+        return  # the loop is ending, and has cancelled everything
     if error is None:
         future.set_result(value)
     else:

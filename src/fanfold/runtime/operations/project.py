@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from fanfold.kernel.events import Raised
     from fanfold.kernel.plan import Plan
     from fanfold.recipe.builder import Recipe
-    from fanfold.runtime.handlers.loading import Handlers
     from fanfold.runtime.handlers.search import HandlerSearch
     from fanfold.runtime.hosting.run_tree import RunTree
     from fanfold.runtime.places.isolation import Isolation
@@ -117,10 +116,14 @@ class Project:
         return HandlerSearch(self._named)
 
     def _is_handler(self, name: str) -> bool:
-        return self._handler_search.knows(name)
+        from fanfold.runtime.handlers.registration import registered
+
+        return name in registered() or self._handler_search.knows(name)
 
     def _handler_names(self) -> Sequence[str]:
-        return self._handler_search.names()
+        from fanfold.runtime.handlers.registration import registered
+
+        return sorted({*registered(), *self._handler_search.names()})
 
     def find_recipe(self, ref: str) -> FoundRecipe:
         """A recipe by name or file; a file is looked for in the current folder, then in the project."""
@@ -173,12 +176,6 @@ class Project:
         from fanfold.sessions.places import Places
 
         return Places(self.config.integer("sessions.max_sessions"))
-
-    @cached_property
-    def handlers(self) -> Handlers:
-        from fanfold.runtime.handlers.loading import Handlers
-
-        return Handlers(self.folder)
 
     def resolve(self, run: str) -> RunHead:
         """A run by id, unique prefix, or `last`."""

@@ -20,6 +20,7 @@ from fanfold.kernel.plan import JSON, GroupAction, Plan, Step
 from fanfold.recipe.types.agent import AgentBody
 from fanfold.recipe.types.body import find_body
 from fanfold.recipe.types.table import roles_of
+from fanfold.runtime.handlers.sources import Sources
 
 RESOLVER = "worker"
 """The role that settles conflicts where a step says `on_conflict: resolve`."""
@@ -63,6 +64,8 @@ class Frozen(Struct, frozen=True, omit_defaults=True, kw_only=True):
     script: str | None = None
     """Text of the script, for scripted agents."""
     script_file: str = ""
+    sources: Sources = Sources()
+    """What the functions of a run are made of."""
     permission: str = "ask"
     unsafe: bool = False
     """Whether programs may run without a sandbox where there is none."""

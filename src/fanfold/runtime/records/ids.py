@@ -37,3 +37,8 @@ def settling_ids(session: str) -> list[str]:
     ['s1-r1', 's1-r2']
     """
     return [f"{session}-r{number}" for number in range(1, MAX_ROUNDS + 1)]
+
+
+def functions_id(root: str) -> str:
+    """The mark of the processes that call a run's functions: they serve one attempt after another."""
+    return f"{root}-functions"

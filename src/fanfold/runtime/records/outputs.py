@@ -5,22 +5,15 @@ An output that does not fit fails the step with class `invalid_output`; it is ne
 
 from __future__ import annotations
 
-from math import isfinite
-
-import msgspec
-
 from fanfold.kernel.events import Failure
 from fanfold.kernel.nodes import Node
 from fanfold.kernel.plan import JSON
 from fanfold.text.json_schema import misfits
+from fanfold.text.json_value import TooLarge
 
-MAX_OUTPUT_BYTES = 16 * 1024 * 1024
-MAX_DEPTH = 100
-_LARGEST = 2**63
-
-
-class TooLarge(ValueError):
-    """An output that is JSON, but more of it than a log can hold."""
+TOO_LARGE_HINT = (
+    "have the step write it to a file in the workspace (write_set), and give its name as the output"
+)
 
 
 def unfit(node: Node, error: ValueError) -> Failure:
@@ -28,9 +21,7 @@ def unfit(node: Node, error: ValueError) -> Failure:
     code, hint = "output.not_json", ""
     if isinstance(error, TooLarge):
         code = "output.too_large"
-        hint = (
-            "have the step write it to a file in the workspace (write_set), and give its name as the output"
-        )
+        hint = TOO_LARGE_HINT
     return Failure("invalid_output", code, f"{node.path}: {error}", hint, step=node.path)
 
 
@@ -47,44 +38,6 @@ def check_output(node: Node, value: JSON) -> Failure | None:
     return Failure(
         "invalid_output", "output.invalid", f"{node.path}: {message}", step=node.path, attempt=node.attempt
     )
-
-
-def strict(value: object) -> JSON:
-    """A value that JSON can hold and give back unchanged; `ValueError` says what is wrong with any other.
-
-    >>> strict({"a": (1, 2.5, "x", None)})
-    {'a': [1, 2.5, 'x', None]}
-    """
-    plain = _strict(value, 0)
-    if isinstance(plain, str) and len(plain) <= MAX_OUTPUT_BYTES // 6:  # however it is escaped
-        return plain
-    size = len(msgspec.json.encode(plain))
-    if size > MAX_OUTPUT_BYTES:
-        raise TooLarge(f"the output has {size:,} bytes, {MAX_OUTPUT_BYTES:,} are allowed")
-    return plain
-
-
-def _strict(value: object, depth: int) -> JSON:
-    if depth > MAX_DEPTH:
-        raise ValueError(f"the output is nested more than {MAX_DEPTH} deep")
-    if value is None or isinstance(value, bool):
-        return value
-    if isinstance(value, str):
-        try:
-            value.encode()
-        except UnicodeEncodeError:
-            raise ValueError("the output holds text that is not Unicode") from None
-        return value
-    if isinstance(value, int) and -_LARGEST <= value < _LARGEST:
-        return value
-    if isinstance(value, float) and isfinite(value):
-        return value
-    if isinstance(value, list | tuple):
-        return [_strict(item, depth + 1) for item in value]
-    if isinstance(value, dict) and all(isinstance(key, str) for key in value):
-        return {key: _strict(item, depth + 1) for key, item in value.items()}
-    shown = value if isinstance(value, int | float) else type(value).__name__
-    raise ValueError(f"the output is not JSON: {shown}")
 
 
 def _against_names(names: tuple[str, ...], value: JSON, closed: bool) -> str:

@@ -1,15 +1,20 @@
-"""Function steps: a Python callable, registered by name, in this process."""
+"""Function steps: a Python callable, registered by name.
+
+What the running program registered is called in this process; a project's own files are imported and called
+in processes of their own (`handlers/pool`), from the source as it was when the run was permitted.
+"""
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable
-from functools import partial
-from typing import Any
+import msgspec
 
 from fanfold.kernel.plan import JSON, Step
 from fanfold.recipe.types.function import FunctionBody
-from fanfold.runtime.handlers import threads
+from fanfold.runtime.handlers.frames import CallFailure
+from fanfold.runtime.handlers.in_process import call_here
+from fanfold.runtime.handlers.registration import registered
+from fanfold.runtime.records.frozen import Frozen
+from fanfold.runtime.records.outputs import TOO_LARGE_HINT
 from fanfold.runtime.steps.step_type import (
     Execution,
     Job,
@@ -18,6 +23,7 @@ from fanfold.runtime.steps.step_type import (
     Preparation,
     Services,
     StepLabel,
+    failure,
 )
 
 
@@ -38,20 +44,28 @@ class FunctionSteps(LeafType[FunctionBody, FunctionJob]):
     def prepare(self, step: Preparation, said: FunctionBody) -> FunctionJob:
         return FunctionJob(said.handler, step.inputs)
 
+    def circumstances(self, frozen: Frozen, _said: FunctionBody) -> JSON:
+        return msgspec.to_builtins(frozen.sources)  # what a handler imports is not known
+
     async def perform(self, services: Services, execution: Execution[FunctionJob]) -> Outcome:
-        job = execution.job
-        handler = services.find_handler(job.handler)
-        if inspect.iscoroutinefunction(handler):
-            return Outcome(await handler(**job.inputs))
-        # A thread cannot be ended from outside: a cancelled function's result is thrown away.
-        result = await threads.shared.run(partial(_call, services, handler, job.inputs))
-        return Outcome(await result if inspect.isawaitable(result) else result)
+        job, begin = execution.job, services.journal.confirm
+        handler = registered().get(job.handler)
+        if handler is not None:
+            return Outcome(await call_here(handler, job.inputs, begin))
+        reply = await services.functions.call(job.handler, job.inputs, begin)
+        return Outcome(reply.output) if reply.error is None else _failed(execution, reply.error)
 
     def task(self, job: FunctionJob) -> str:
         return f"Call the function: {job.handler}"
 
 
-def _call(services: Services, handler: Callable[..., Any], inputs: dict[str, JSON]) -> object:
-    """In a thread: the way there took time, so the lease is looked at again."""
-    services.journal.confirm()
-    return handler(**inputs)
+def _failed(execution: Execution[FunctionJob], error: CallFailure) -> Outcome:
+    start, node = execution.start, execution.node
+    message, hint = error.message, error.hint
+    if error.kind == "permission":
+        hint = f"fanfold fork {start.run} --from {start.step} runs it with the source as it is now"
+    elif error.kind == "invalid_output":
+        message = f"{node.path}: {message}"
+        hint = TOO_LARGE_HINT if error.code == "output.too_large" else ""
+    retryable = error.kind != "permission"
+    return Outcome(error=failure(node, start, error.kind, error.code, message, hint, retryable))

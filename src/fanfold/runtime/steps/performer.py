@@ -11,7 +11,7 @@ Rules
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Coroutine, Sequence
 from typing import Any
 
 import msgspec
@@ -24,10 +24,11 @@ from fanfold.kernel.events import NOTHING_SPENT, Failure, Usage
 from fanfold.kernel.lifecycle import COMPLETED
 from fanfold.kernel.nodes import Node, State
 from fanfold.kernel.plan import JSON
+from fanfold.runtime.handlers.pool import FunctionProcesses
 from fanfold.runtime.places.isolation import Isolation, Place
 from fanfold.runtime.records.frozen import Frozen
 from fanfold.runtime.records.ids import session_id, settling_ids
-from fanfold.runtime.records.outputs import check_output, strict, unfit
+from fanfold.runtime.records.outputs import check_output, unfit
 from fanfold.runtime.records.subagents import home_of
 from fanfold.runtime.steps.cache import content_key
 from fanfold.runtime.steps.programs import Programs
@@ -38,6 +39,7 @@ from fanfold.sessions.log import read_entries
 from fanfold.sessions.supervisor import Supervisor
 from fanfold.store.journal import Journal
 from fanfold.store.protocol import LeaseLost, Store, StoreFault
+from fanfold.text.json_value import strict
 
 
 class Performer:
@@ -47,12 +49,12 @@ class Performer:
         supervisor: Supervisor,
         frozen: Frozen,
         project: str,
-        find_handler: Callable[[str], Callable[..., Any]],
+        functions: FunctionProcesses,
         isolation: Isolation,
         programs: Programs,
         journal: Journal,
     ) -> None:
-        self._services = Services(store, supervisor, frozen, find_handler, programs, journal)
+        self._services = Services(store, supervisor, frozen, functions, programs, journal)
         self._isolation = isolation
         self._store = store
         self._supervisor = supervisor
@@ -81,6 +83,7 @@ class Performer:
 
     async def aclose(self) -> None:
         """The tree's host leaves: end what still runs and close connections. Both are made anew if needed."""
+        await self._services.functions.aclose()
         await self._supervisor.aclose()
         await asyncio.gather(*self._closing)
         while self._ended:  # the log does not have their end; whoever takes over finds them as they are

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING
 from fanfold.agents.backend import SessionRequest
 from fanfold.errors import WorldError
 from fanfold.runtime.places.isolation import Isolation, Place
-from fanfold.runtime.records.outputs import MAX_OUTPUT_BYTES
 from fanfold.sessions.processes import Ended, Process, end_tree, run_process, start_process
+from fanfold.text.json_value import MAX_VALUE_BYTES
 
 if TYPE_CHECKING:
     from fanfold.workspace.sandbox.policy import Policy
@@ -58,7 +58,7 @@ class Programs:
                 env=launch.environment,
                 session_id=session_id,
                 timeout_s=timeout_s,
-                max_output_bytes=MAX_OUTPUT_BYTES,
+                max_output_bytes=MAX_VALUE_BYTES,
             )
         finally:
             await asyncio.to_thread(launch.close)

@@ -13,7 +13,7 @@ Rules
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
+from typing import ClassVar, Generic, NamedTuple, TypeVar
 
 from msgspec import Struct
 
@@ -24,6 +24,7 @@ from fanfold.kernel.events import Failure, Usage
 from fanfold.kernel.nodes import Node
 from fanfold.kernel.plan import JSON, Step
 from fanfold.recipe.types.body import Body, read_body
+from fanfold.runtime.handlers.pool import FunctionProcesses
 from fanfold.runtime.places.isolation import Place
 from fanfold.runtime.records.evidence import WorkspaceFact
 from fanfold.runtime.records.frozen import Frozen
@@ -123,14 +124,14 @@ class Services:
         store: Store,
         supervisor: Supervisor,
         frozen: Frozen,
-        find_handler: Callable[[str], Callable[..., Any]],
+        functions: FunctionProcesses,
         programs: Programs,
         journal: Journal,
     ) -> None:
         self.store = store
         self.supervisor = supervisor
         self.frozen = frozen
-        self.find_handler = find_handler
+        self.functions = functions
         self.programs = programs
         self.journal = journal
         """Where the owner of the tree writes, and so its sessions."""

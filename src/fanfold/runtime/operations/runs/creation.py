@@ -13,6 +13,9 @@ from fanfold.errors import AuthorError
 from fanfold.kernel.events import Created, Event, Forked, Settings
 from fanfold.kernel.plan import JSON, Plan
 from fanfold.recipe.inputs import bind_inputs
+from fanfold.recipe.types.body import find_body
+from fanfold.recipe.types.function import FunctionBody
+from fanfold.runtime.handlers.sources import Sources, read_sources
 from fanfold.runtime.hosting.host import now_ms
 from fanfold.runtime.hosting.run_tree import Reuse, RunTree, nothing_to_reuse
 from fanfold.runtime.operations.project import Project
@@ -163,12 +166,19 @@ def _freeze(project: Project, plan: Plan, options: Options, fork: Lineage | None
         instructions="" if scripted else _instructions(project),
         script=options.script,
         script_file=options.script_file,
+        sources=_sources(project, plan),
         permission=options.permission,
         unsafe=options.unsafe_no_sandbox,
         forked_from=fork.run_id if fork is not None else None,
         reused=fork.kept if fork is not None else {},
         taken_up=fork.taken_up if fork is not None else {},
     )
+
+
+def _sources(project: Project, plan: Plan) -> Sources:
+    """The Python files as they are now, if the run calls functions: what was permitted is what is called."""
+    said = [find_body(FunctionBody, step) for step in all_steps_below(plan)]
+    return read_sources(project.folder, {one.handler for one in said if one is not None})
 
 
 def _instructions(project: Project) -> str:

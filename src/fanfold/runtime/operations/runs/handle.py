@@ -95,8 +95,11 @@ class RunHandle:
                 yield envelope
 
     async def wait(self) -> RunTree:
-        """Wait until the run ended, paused, or waits for people only; the tree as it is then."""
-        await self._work
+        """Wait until the run ended, paused, or waits for people only; the tree as it is then.
+
+        Giving up waiting (`asyncio.wait_for`) does not touch the run.
+        """
+        await self._over()
         return self.tree
 
     async def result(self) -> Result:
@@ -150,17 +153,21 @@ class RunHandle:
             return
         self._check_driven()
         self._host.cancel()
-        await self._work
+        await self._over()
 
     async def pause(self) -> None:
         self._host.pause()
-        await self._work
+        await self._over()
 
     async def leave(self) -> None:
         """Let go of the run: what still runs is paused and can be resumed by anybody."""
         if self.status not in RUN_TERMINAL and not self._work.done():
             self._host.pause()
-        await self._work
+        await self._over()
+
+    async def _over(self) -> None:
+        """Wait until nobody drives the run here. Who stops waiting stops nothing else."""
+        await asyncio.shield(self._work)
 
 
 class _Follower:

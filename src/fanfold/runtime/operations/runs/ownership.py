@@ -14,11 +14,12 @@ from fanfold.agents.backend_registry import BackendSetup
 from fanfold.agents.permissions import Ask
 from fanfold.kernel.events import Created, event_of
 from fanfold.kernel.lifecycle import RUN_TERMINAL
+from fanfold.runtime.handlers.pool import FunctionProcesses
 from fanfold.runtime.hosting.host import Host, OnCommit, OnProgress
 from fanfold.runtime.hosting.run_tree import RunTree
 from fanfold.runtime.operations.project import Project
 from fanfold.runtime.records.frozen import Frozen, from_json
-from fanfold.runtime.records.ids import session_id, settling_ids
+from fanfold.runtime.records.ids import functions_id, session_id, settling_ids
 from fanfold.runtime.steps.performer import Performer
 from fanfold.runtime.steps.performers import Performers
 from fanfold.runtime.steps.programs import Programs
@@ -129,12 +130,18 @@ def performer_of(
     project: Project, frozen: Frozen, programs: Programs, supervisor: Supervisor, journal: Journal
 ) -> Performer:
     """What carries out the steps of one run."""
+    functions = FunctionProcesses(
+        str(project.folder),
+        frozen.sources,
+        functions_id(journal.root),
+        project.config.names("environment.allow"),
+    )
     return Performer(
         project.store,
         supervisor,
         frozen,
         str(project.folder),
-        project.handlers.find,
+        functions,
         project.isolation,
         programs,
         journal,
@@ -167,5 +174,6 @@ def _clear_up(project: Project, tree: RunTree) -> None:
     from fanfold.sessions.processes import sweep_stragglers
 
     found = [session_id(n.run.id, n.path, n.attempt) for n in tree.state.in_flight.values()]
-    sweep_stragglers([one for session in found for one in (session, *settling_ids(session))])
+    sessions = [one for session in found for one in (session, *settling_ids(session))]
+    sweep_stragglers([functions_id(tree.root.id), *sessions])
     project.isolation.recover()
