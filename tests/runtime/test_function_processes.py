@@ -354,10 +354,10 @@ def test_a_function_that_cannot_be_stopped_keeps_its_slot_and_its_files_until_it
 name: stubborn
 limits: {{max_concurrency: 2}}
 steps:
-  - {{id: a, handler: {name}, timeout: 1s, write_set: [x], inputs: {{me: {{literal: first}}}},
+  - {{id: a, handler: {name}, timeout: 1s, write_set: [x], read_set: [x], inputs: {{me: {{literal: first}}}},
      retry: {{attempts: 2, backoff: 1ms, on: [timeout]}}}}
-  - {{id: b, handler: {name}, write_set: [x], inputs: {{me: {{literal: other}}}}}}
-  - {{id: c, handler: next-{tmp_path.name}, write_set: [y]}}
+  - {{id: b, handler: {name}, write_set: [x], read_set: [x], inputs: {{me: {{literal: other}}}}}}
+  - {{id: c, handler: next-{tmp_path.name}, write_set: [y], read_set: [y]}}
 """
     result = run(tmp_path, recipe)
     assert result.status == "completed", result.error
