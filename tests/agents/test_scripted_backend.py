@@ -8,8 +8,9 @@ import msgspec
 import pytest
 
 from fanfold.agents.backend import SessionFailed, SessionResult
-from fanfold.agents.backends.scripted import CALLS_VARIABLE, Script, ScriptedBackend
+from fanfold.agents.backends.scripted import CALLS_VARIABLE, ScriptedBackend
 from fanfold.agents.entries import E, Entry, ToolResult
+from fanfold.agents.scripts.script import Script
 from tests.session_requests import session_request
 
 

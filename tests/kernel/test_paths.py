@@ -11,8 +11,10 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from fanfold.kernel.paths import ClaimIndex, GlobError, check_glob, matches, overlaps, witness
+from fanfold.kernel.paths import matches, overlaps, witness
 from fanfold.kernel.sets import claims
+from fanfold.kernel.sets.claims import ClaimIndex
+from fanfold.kernel.sets.globs import GlobError, check_glob
 
 # The slow version: multiply braces out, split at '/', match by trying everything.
 

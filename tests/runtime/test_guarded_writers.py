@@ -13,7 +13,7 @@ import pytest
 
 from fanfold.runtime.operations.runs.options import Options
 from fanfold.runtime.views.result import Result
-from fanfold.workspace.sandbox.start import detect
+from fanfold.workspace.sandbox.levels import detect
 from tests.runtime.running import client, run
 from tools.tidy import ROOT
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from fanfold.workspace.sandbox.start import detect
+from fanfold.workspace.sandbox.levels import detect
 from tools.tidy import ROOT
 
 RECIPE = """\

@@ -19,9 +19,8 @@ from fanfold.sessions.processes import (
     end_tree,
     run_process,
     start_process,
-    sweep_stragglers,
 )
-from fanfold.sessions.stragglers import find_stragglers
+from fanfold.sessions.stragglers import find_stragglers, sweep_stragglers
 from tests.sessions.trees import DEADLINE_S, HOPPER, TREES, alive, is_alive, pids_in, until, wait_until
 
 MINE = f"test-{os.getpid()}"

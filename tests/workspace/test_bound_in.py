@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from fanfold.workspace.sandbox.start import LevelName, detect, plan_sandbox
+from fanfold.workspace.sandbox.levels import detect
+from fanfold.workspace.sandbox.start import LevelName, plan_sandbox
 from fanfold.workspace.workspaces import Workspaces
 from tests.workspace.trees import git, repository, write
 from tools.tidy import ROOT

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from fanfold.workspace.sandbox import cgroups
-from fanfold.workspace.sandbox.start import Launch, LevelName, detect, plan_sandbox
+from fanfold.workspace.sandbox.levels import detect
+from fanfold.workspace.sandbox.start import Launch, LevelName, plan_sandbox
 from fanfold.workspace.workspaces import Workspaces
 from tests.workspace.trees import write
 from tools.tidy import ROOT

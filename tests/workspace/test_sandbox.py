@@ -19,8 +19,8 @@ import pytest
 
 from fanfold.errors import WorldError
 from fanfold.workspace.sandbox import cgroups, policy
-from fanfold.workspace.sandbox.levels import Level, Levels
-from fanfold.workspace.sandbox.start import Launch, LevelName, choose_level, detect, plan_sandbox
+from fanfold.workspace.sandbox.levels import Level, Levels, detect
+from fanfold.workspace.sandbox.start import Launch, LevelName, choose_level, plan_sandbox
 from fanfold.workspace.snapshots import children
 from fanfold.workspace.snapshots.children import Child
 from fanfold.workspace.workspaces import Workspaces

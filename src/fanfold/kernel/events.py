@@ -344,7 +344,6 @@ _TYPES: dict[str, Any] = {
     "subagent_event": SubagentEvent,
 }
 EVIDENCE_TYPES = ("session_event", "budget_event", "workspace_event")
-EVENT_TYPES = (*_TYPES, *EVIDENCE_TYPES)
 
 _encoder = msgspec.json.Encoder()
 _envelope_decoder = msgspec.json.Decoder(Envelope)

@@ -24,8 +24,8 @@ from fanfold.kernel.budget import NOTHING, Ledger
 from fanfold.kernel.commands import Command
 from fanfold.kernel.events import Failure, Settings, Usage
 from fanfold.kernel.lifecycle import PENDING
-from fanfold.kernel.paths import ClaimIndex
 from fanfold.kernel.plan import Plan, Step
+from fanfold.kernel.sets.claims import ClaimIndex
 
 Order = tuple[int, ...]
 

@@ -14,10 +14,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 
 from fanfold.kernel.sets.automata import find_common
-from fanfold.kernel.sets.claims import ClaimIndex
-from fanfold.kernel.sets.globs import Glob, GlobError, check_glob, overlap, read_glob
-
-__all__ = ["ClaimIndex", "GlobError", "check_glob", "matches", "overlaps", "witness"]
+from fanfold.kernel.sets.globs import Glob, overlap, read_glob
 
 
 def matches(patterns: Sequence[str], path: str) -> bool:

@@ -27,9 +27,6 @@ from fanfold.sessions.environment import child_environment
 from fanfold.sessions.insist import insist
 from fanfold.sessions.stragglers import sweep_stragglers
 
-__all__ = ["Ended", "Process", "ProcessTimeout", "end_session", "end_tree", "run_process", "start_process",
-           "sweep_stragglers"]  # fmt: skip
-
 GRACE_S = 2.0
 STUBBORN_S = 10.0
 """How long to wait for the kernel to carry out SIGKILL before giving up on a tree."""

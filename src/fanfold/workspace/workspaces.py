@@ -41,6 +41,7 @@ from fanfold.workspace.merges.merge import (
     MergeConflict,
     MergeOutcome,
     content_of,
+    gather,
     is_in_place,
     merge_fully,
     merge_simply,
@@ -307,13 +308,13 @@ class Workspaces:
             if base is None:  # the store has both sides of every path, which is all that is left to go by
                 ours = {file.path: (file.before, state_at(parent, file.path)) for file in revision.files}
                 stored = StoredContent(self._objects)
-                return merge_fully(revision, content, ours, self._objects, stored, TreeContent(parent))
+                sides = gather(revision, content, ours, self._objects, stored, TreeContent(parent))
+                return merge_fully(*sides, self._objects)
             tree = open_top(base.tree)
             try:
                 ours = self._parent_changes(base, tree, parent, revision)
-                return merge_fully(
-                    revision, content, ours, self._objects, TreeContent(tree), TreeContent(parent)
-                )
+                known, now = TreeContent(tree), TreeContent(parent)
+                return merge_fully(*gather(revision, content, ours, self._objects, known, now), self._objects)
             finally:
                 os.close(tree)
         finally:

@@ -41,8 +41,6 @@ from fanfold.errors import AuthorError
 from fanfold.kernel.events import Failure, Usage
 from fanfold.kernel.plan import JSON
 
-__all__ = ["CALLS_VARIABLE", "Script", "ScriptedBackend"]
-
 CALLS_VARIABLE = "FANFOLD_SCRIPT_CALLS"
 
 

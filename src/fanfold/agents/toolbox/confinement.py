@@ -12,8 +12,6 @@ from fanfold.agents.toolbox import ToolFailed
 from fanfold.workspace.files import beneath
 from fanfold.workspace.files.beneath import PathProblem, Spot
 
-__all__ = ["Spot", "as_failed", "missing", "open_regular", "refuse", "resolve"]
-
 _CODES = {"missing": "not_found", "gone": "no_workspace"}
 _HINTS = {"missing": "list_files shows what does", "is_a_folder": "list_files shows what is in it"}
 

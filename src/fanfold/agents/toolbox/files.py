@@ -21,10 +21,11 @@ from typing import Any
 
 from fanfold.agents.backend import SessionRequest
 from fanfold.agents.toolbox import ToolFailed
-from fanfold.agents.toolbox.confinement import Spot, missing, open_regular, refuse, resolve
+from fanfold.agents.toolbox.confinement import missing, open_regular, refuse, resolve
 from fanfold.kernel.paths import matches
 from fanfold.kernel.plan import EVERYTHING, JSON
 from fanfold.kernel.sets.protected import owner_of
+from fanfold.workspace.files.beneath import Spot
 
 MAX_READ_BYTES = 256 * 1024
 MAX_WRITE_BYTES = 16 * 1024 * 1024

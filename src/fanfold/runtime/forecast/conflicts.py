@@ -12,7 +12,8 @@ from itertools import product
 from msgspec import Struct
 
 from fanfold.kernel.nodes import Node
-from fanfold.kernel.paths import ClaimIndex, overlaps, witness
+from fanfold.kernel.paths import overlaps, witness
+from fanfold.kernel.sets.claims import ClaimIndex
 from fanfold.runtime.forecast.order import Order
 
 MAX_LISTED = 1_000

@@ -12,8 +12,8 @@ from fanfold.kernel.commands import Start
 from fanfold.kernel.events import Decided, Failure, StepEvent, Usage
 from fanfold.kernel.lifecycle import COMPLETED, FAILED
 from fanfold.kernel.nodes import Loop, Map, Node, State
-from fanfold.kernel.paths import check_glob
 from fanfold.kernel.plan import JSON, WorkflowAction
+from fanfold.kernel.sets.globs import check_glob
 from fanfold.recipe.expressions.evaluate import ExpressionError, evaluate
 from fanfold.recipe.inputs import bind_inputs
 from fanfold.runtime.forecast.assumptions import Assumptions

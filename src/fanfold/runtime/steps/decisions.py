@@ -10,8 +10,8 @@ from collections.abc import Mapping
 
 from fanfold.kernel.events import Failure
 from fanfold.kernel.nodes import Node
-from fanfold.kernel.paths import GlobError, check_glob
 from fanfold.kernel.plan import JSON, Repeat, Step
+from fanfold.kernel.sets.globs import GlobError, check_glob
 from fanfold.recipe.expressions.evaluate import ExpressionError, evaluate
 from fanfold.runtime.steps.rendering import render_sets
 from fanfold.text.template import UnresolvedPath

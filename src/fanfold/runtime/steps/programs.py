@@ -109,7 +109,8 @@ class Programs:
     def _plan_now(
         self, program: str, place: Place, read_only: bool, network: bool, environment: dict[str, str]
     ) -> Launch:
-        from fanfold.workspace.sandbox.start import choose_level, detect, plan_sandbox
+        from fanfold.workspace.sandbox.levels import detect
+        from fanfold.workspace.sandbox.start import choose_level, plan_sandbox
 
         if self._level is None:
             self._level = choose_level(detect(self._isolation.spaces.project), unsafe=self._unsafe)

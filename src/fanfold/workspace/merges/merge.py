@@ -119,18 +119,6 @@ def _occupied(parent: int, path: str) -> bool:
         return True
 
 
-def merge_fully(
-    revision: Revision,
-    content: Content,
-    ours: Mapping[str, tuple[FileState | None, FileState | None]],
-    objects: Objects,
-    in_base: Content,
-    in_parent: Content,
-) -> MergeOutcome:
-    """The outcome as git sees it; `ours` is what the parent changed since the base, as (before, now)."""
-    return _merge(*gather(revision, content, ours, objects, in_base, in_parent), objects)
-
-
 def gather(
     revision: Revision,
     content: Content,
@@ -139,7 +127,10 @@ def gather(
     in_base: Content,
     in_parent: Content,
 ) -> tuple[dict[str, FileState], dict[str, FileState], dict[str, FileState]]:
-    """Base, parent and revision as three trees of what either side changed; the store has their content."""
+    """Base, parent and revision as three trees of what either side changed; the store has their content.
+
+    `ours` is what the parent changed since the base, as (before, now).
+    """
     base: dict[str, FileState] = {}
     mine: dict[str, FileState] = {}
     theirs: dict[str, FileState] = {}
@@ -161,12 +152,13 @@ def gather(
     return base, mine, theirs
 
 
-def _merge(
+def merge_fully(
     base: Mapping[str, FileState],
     ours: Mapping[str, FileState],
     theirs: Mapping[str, FileState],
     objects: Objects,
 ) -> MergeOutcome:
+    """The outcome as git sees it."""
     root = objects.put_commit(objects.put_tree(base))
     sides = [objects.put_commit(objects.put_tree(side), (root,)) for side in (ours, theirs)]
     arguments = ["merge-tree", "--write-tree", "-z", "--messages", *sides]

@@ -30,11 +30,9 @@ from msgspec import to_builtins
 from fanfold.errors import EXIT_PERMISSION, WorldError
 from fanfold.workspace.files import trash
 from fanfold.workspace.sandbox import bubblewrap, cgroups, landlock, launcher, seccomp
-from fanfold.workspace.sandbox.levels import Levels, detect
+from fanfold.workspace.sandbox.levels import Levels
 from fanfold.workspace.sandbox.policy import GIVEN, Policy
 from fanfold.workspace.sandbox.sight import sight
-
-__all__ = ["Launch", "LevelName", "Levels", "Policy", "choose_level", "detect", "plan_sandbox"]
 
 LevelName: TypeAlias = Literal["bubblewrap", "landlock", "unsafe"]
 _ENVIRONMENT = [

@@ -129,16 +129,24 @@ class Touched:
         """Whether a folder is a tool's: whatever is inside is no change."""
         return (name in DEPENDENCIES or name in CACHES) and path not in self.known.folders
 
-    def layer(self, handle: int, path: str = "", depth: int = 0) -> None:
-        """Take in an open folder of an overlay's upper layer."""
+    def layer(self, upper: int) -> None:
+        """Take in an open upper layer of an overlay: everything in it was touched."""
+        self._walk(upper, None, "", 0)
+
+    def compare(self, handle: int, was: dict[str, FileEntry], path: str = "", depth: int = 0) -> None:
+        """Take in an open folder of a copied child, whose files were `was` when it was made."""
+        self._walk(handle, was, path, depth)
+
+    def _walk(self, handle: int, was: dict[str, FileEntry] | None, path: str, depth: int) -> None:
         prefix = path + "/" if path else ""
         with os.scandir(handle) as listing:
             entries = list(listing)
         for entry in entries:
             where = prefix + entry.name
             if not entry.is_dir(follow_symlinks=False):
-                self.paths.add(where)
-                if where in self.known.folders:
+                if was is None or FileEntry.of(entry.stat(follow_symlinks=False)) != was.get(where):
+                    self.paths.add(where)
+                if was is None and where in self.known.folders:
                     self.trees.add(where)  # deleted, or a file by now
                 continue
             if self.own(entry.name, where):
@@ -152,37 +160,10 @@ class Touched:
                 if where not in self.known.folders:
                     self.folders.add(where)
                     self.paths.add(where)  # a file of the base may have become this folder
-                if is_rewritten(below):
+                if was is None and is_rewritten(below):
                     self.trees.add(where)
                 elif depth < MAX_DEPTH:
-                    self.layer(below, where, depth + 1)
-            finally:
-                os.close(below)
-
-    def compare(self, handle: int, was: dict[str, FileEntry], path: str = "", depth: int = 0) -> None:
-        """Take in an open folder of a copied child, whose files were `was` when it was made."""
-        prefix = path + "/" if path else ""
-        with os.scandir(handle) as listing:
-            entries = list(listing)
-        for entry in entries:
-            where = prefix + entry.name
-            if not entry.is_dir(follow_symlinks=False):
-                if FileEntry.of(entry.stat(follow_symlinks=False)) != was.get(where):
-                    self.paths.add(where)
-                continue
-            if self.own(entry.name, where):
-                continue
-            below = os.open(entry.name, _FOLDER, dir_fd=handle)
-            try:
-                if _is_closed(where):
-                    if os.listdir(below):
-                        self.paths.add(where)
-                    continue
-                if where not in self.known.folders:
-                    self.folders.add(where)
-                    self.paths.add(where)
-                if depth < MAX_DEPTH:
-                    self.compare(below, was, where, depth + 1)
+                    self._walk(below, was, where, depth + 1)
             finally:
                 os.close(below)
 

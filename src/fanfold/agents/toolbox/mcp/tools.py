@@ -23,7 +23,7 @@ from fanfold.agents.toolbox import ToolFailed
 from fanfold.agents.toolbox.mcp.connection import Connection
 from fanfold.agents.toolbox.mcp.offers import Offer, choose_offers, told
 from fanfold.agents.toolbox.mcp.servers import MAX_SERVERS, Server, read_server, servers_of, unavailable
-from fanfold.agents.toolbox.mcp.wire import StartServer, TalkingProgram
+from fanfold.agents.toolbox.mcp.wire import StartServer
 from fanfold.agents.toolbox.names import is_wanted
 from fanfold.agents.toolbox.schemas import ToolSpec
 from fanfold.kernel.plan import JSON
@@ -31,8 +31,6 @@ from fanfold.text.excerpts import shorten_middle
 
 if TYPE_CHECKING:
     from fanfold.agents.toolbox.catalogue import Tools
-
-__all__ = ["ServedTools", "StartServer", "TalkingProgram"]
 
 MAX_ERROR_CHARS = 2_000
 

@@ -22,8 +22,8 @@ from fanfold.agents.permissions import Posture, narrower
 from fanfold.agents.role import Role
 from fanfold.errors import AuthorError
 from fanfold.kernel.lifecycle import RUN_TERMINAL
-from fanfold.kernel.paths import GlobError, check_glob
 from fanfold.kernel.plan import EVERYTHING, JSON, Plan, Step
+from fanfold.kernel.sets.globs import GlobError, check_glob
 from fanfold.recipe.types.agent import AgentBody
 from fanfold.recipe.types.body import read_body
 from fanfold.runtime.hosting.children import (

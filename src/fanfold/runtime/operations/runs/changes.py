@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 MAX_SAID = 5
 
-MERGED, PROPOSED, APPLIED, GONE, KEPT = "merged", "proposed", "applied", "gone", "kept"
+MERGED, PROPOSED, GONE, KEPT = "merged", "proposed", "gone", "kept"
 LEFT_OUT = "left_out"
 
 

@@ -191,6 +191,7 @@ def _instructions(project: Project) -> str:
 def _check_sandbox(project: Project, plan: Plan, options: Options) -> None:
     """Commands that could not be confined are refused before anything began."""
     if any(type_of(step).starts_programs for step in all_steps_below(plan)):
-        from fanfold.workspace.sandbox.start import choose_level, detect
+        from fanfold.workspace.sandbox.levels import detect
+        from fanfold.workspace.sandbox.start import choose_level
 
         choose_level(detect(project.folder), unsafe=options.unsafe_no_sandbox)

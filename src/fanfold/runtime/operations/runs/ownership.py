@@ -171,7 +171,7 @@ def _frozen_at_first(project: Project, root: str) -> Frozen:
 
 def _clear_up(project: Project, tree: RunTree) -> None:
     """End what an owner that died left running, and finish or undo what it was merging."""
-    from fanfold.sessions.processes import sweep_stragglers
+    from fanfold.sessions.stragglers import sweep_stragglers
 
     found = [session_id(n.run.id, n.path, n.attempt) for n in tree.state.in_flight.values()]
     sessions = [one for session in found for one in (session, *settling_ids(session))]

@@ -79,7 +79,7 @@ def _tools(project: Path) -> Iterator[Finding]:
 
 def _sandbox(project: Path) -> Finding:
     """The level commands run at here, and what it does not give."""
-    from fanfold.workspace.sandbox.start import detect
+    from fanfold.workspace.sandbox.levels import detect
 
     levels = detect(project)
     if levels.bubblewrap.available:
