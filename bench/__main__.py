@@ -3,7 +3,9 @@
     python -m bench [SECTION…] [--quick] [--rounds N] [--out FILE]
 
 Everything is measured in one run on one machine, and bars are ratios wherever they can be. `--quick` leaves
-out what needs other packages or long measurements, and takes less than two minutes.
+out what needs other packages or long measurements, and takes less than two minutes. The figures of a whole
+run are kept in `results/latest.json`, from which `make fix` writes those in the README; a run of some
+sections writes beside it, to a file that is not kept.
 """
 
 from __future__ import annotations
@@ -13,18 +15,22 @@ import importlib
 import json
 import os
 import platform
+import re
 import sys
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Protocol, cast
 
 from fanfold import __version__
+from fanfold.store.presence import file_system
 
 Table = dict[str, dict[str, float]]
-SECTIONS = ("kernel", "startup", "sizes", "search", "durable", "workspace")
+SECTIONS = ("kernel", "startup", "sizes", "search", "workspace", "durable")
 QUICK = ("kernel", "startup", "sizes")
 QUICK_ROUNDS = 5
 RESULTS = Path(__file__).parent / "results"
+KEPT, PASSING = RESULTS / "latest.json", RESULTS / "some.json"
 
 
 class Section(Protocol):
@@ -42,14 +48,16 @@ def main(argv: Sequence[str] | None = None) -> int:
                         help=", ".join(SECTIONS))  # fmt: skip
     parser.add_argument("--quick", action="store_true", help=f"only {', '.join(QUICK)}, few rounds")
     parser.add_argument("--rounds", type=int, help="turns of each contender; the best counts (7)")
-    parser.add_argument("--out", type=Path, default=RESULTS / "latest.json", help="where the figures go")
+    parser.add_argument("--out", type=Path, help="where the figures go")
     options = parser.parse_args(argv)
     sections = options.sections or (QUICK if options.quick else SECTIONS)
+    out = options.out or (KEPT if set(sections) == set(SECTIONS) else PASSING)
     rounds = options.rounds or (QUICK_ROUNDS if options.quick else 7)
     results: dict[str, object] = {
         "command": " ".join(["python -m bench", *sections, f"--rounds {rounds}"]),
         "versions": {"fanfold": __version__, "python": platform.python_version()},
-        "machine": {"cpus": os.cpu_count(), "kind": platform.machine(), "system": platform.system()},
+        "machine": machine(),
+        "began": datetime.now(UTC).isoformat(timespec="seconds"),
     }
     missed: list[str] = []
     for name in sections:
@@ -64,12 +72,27 @@ def main(argv: Sequence[str] | None = None) -> int:
             print(f"{who}: {', '.join(f'{key} {value}' for key, value in known.items())}")
         missed += [f"{name}: {problem}" for problem in problems]
         # After each section: a long run that is cut short keeps what it found.
-        options.out.parent.mkdir(parents=True, exist_ok=True)
-        options.out.write_text(json.dumps(results, indent=1) + "\n")
+        out.parent.mkdir(parents=True, exist_ok=True)
+        out.write_text(json.dumps(results, indent=1) + "\n")
     for problem in missed:
         print(f"missed: {problem}", file=sys.stderr)
-    print(f"\nwritten to {options.out}")
+    print(f"\nwritten to {out}")
     return 1 if missed else 0
+
+
+def machine() -> dict[str, object]:
+    """What the figures were measured on, and how busy others kept it."""
+    found = re.search(r"^model name\s*: (.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    return {
+        "cpus": os.cpu_count(),
+        "kind": platform.machine(),
+        "processor": found[1] if found else "unknown",
+        "memory_gb": round(memory),
+        "system": f"{platform.system()} {platform.release().partition('-')[0]}",
+        "file_system": file_system(Path(__file__).parent) or "unknown",
+        "load_before": os.getloadavg()[0],
+    }
 
 
 def _print_table(table: Table) -> None:

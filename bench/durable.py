@@ -5,7 +5,8 @@ process of its own that counts from the first step to the last result on disk. W
 told at the head of its file in `bench/contenders`. They take turns, the disk is whatever is left of a shared
 one, and the best of each is kept: noise only ever adds. A slow contender is not repeated once it had its
 share of time, and one that does not finish in the time allowed is reported with the steps it did, whose
-average is then in its favour. `cpu` columns tell what is the contender and what is the disk.
+average is then in its favour. `cpu` columns tell what is the contender and what is the disk; what others do
+on a shared machine changes them least.
 
 Ours are counted twice: as a whole (`us`), and while they are driven (`driven`), which leaves out that the run
 itself is recorded first. How often SQLite writes and how much (`writes` and `kb` a step) is counted in a turn
@@ -216,7 +217,8 @@ def _table(best: dict[Key, Best], counts: dict[tuple[str, str], Turn]) -> dict[s
             if small.steps:
                 row |= {"us_1000": small.us, "of_fanfold": small.us / ours.us}
                 row |= {"driven_1000": small.driven_us, "driven_of_bare": small.driven_us / bare.driven_us}
-                row |= {"cpu_us_1000": small.cpu_us, "reached_1000": small.steps}
+                row |= {"cpu_us_1000": small.cpu_us, "cpu_of_bare": small.cpu_us / bare.cpu_us}
+                row["reached_1000"] = small.steps
             if large.steps:
                 row |= {"us_10000": large.us, "cpu_us_10000": large.cpu_us, "reached_10000": large.steps}
             if name in GROWTH_OF:
