@@ -10,7 +10,7 @@ from zlib import crc32
 
 import pytest
 
-from fanfold.workspace.sandbox.start import detect
+from fanfold.workspace.sandbox.levels import detect
 from tests.hostile.attempt import Attempt, carry_out
 from tests.hostile.attempts.repository import ATTEMPTS as REPOSITORY
 from tests.hostile.worlds import NOBODY, Setting, World, installation, matches
