@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fanfold.kernel.paths import check_glob, matches
-from fanfold.kernel.sets.globs import GlobError, escape
+from fanfold.kernel.paths import matches
+from fanfold.kernel.sets.globs import GlobError, check_glob, escape
 from tests.recipe.known import codes, compile_text
 from tests.runtime.running import run
 
