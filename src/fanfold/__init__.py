@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from fanfold.runtime.operations.client import Client
     from fanfold.runtime.operations.runs.handle import RunHandle
     from fanfold.runtime.operations.runs.options import Options
+    from fanfold.runtime.operations.sync_client import SyncClient, SyncRun
     from fanfold.runtime.views.result import Result
     from fanfold.runtime.views.runs import StepResult
     from fanfold.runtime.views.subagents import Subagent
@@ -42,12 +43,15 @@ __all__ = [
     "RunHandle",
     "StepResult",
     "Subagent",
+    "SyncClient",
+    "SyncRun",
     "Transcript",
     "TranscriptEntry",
     "WorldError",
     "__version__",
     "function",
     "open",
+    "open_sync",
     "run",
     "run_sync",
 ]
@@ -63,6 +67,8 @@ _HOMES = {
     "RunHandle": "fanfold.runtime.operations.runs.handle",
     "StepResult": "fanfold.runtime.views.runs",
     "Subagent": "fanfold.runtime.views.subagents",
+    "SyncClient": "fanfold.runtime.operations.sync_client",
+    "SyncRun": "fanfold.runtime.operations.sync_client",
     "Transcript": "fanfold.runtime.views.transcripts",
     "TranscriptEntry": "fanfold.runtime.views.transcripts",
     "WorldError": "fanfold.errors",
@@ -78,6 +84,13 @@ def open(path: str | os.PathLike[str] = ".") -> Client:
     from fanfold.wiring import wire
 
     return Client(wire(Path(path)))
+
+
+def open_sync(path: str | os.PathLike[str] = ".") -> SyncClient:
+    """The same for code that is not async, to be used in `with`."""
+    from fanfold.runtime.operations.sync_client import SyncClient
+
+    return SyncClient(lambda: open(path))
 
 
 async def run(

@@ -86,6 +86,36 @@ def test_a_notebook_shows_status_graph_and_steps_and_no_markup_of_agents(project
     assert "&lt;script&gt;" in shown
 
 
+def test_code_without_a_loop_can_do_whatever_code_with_one_can():
+    def public(kind):
+        return {name for name in vars(kind) if not name.startswith("_")}
+
+    assert public(fanfold.Client) - {"plan_of"} <= public(fanfold.SyncClient)
+    driving = {"follow", "wait", "answer", "interrupt", "abort", "leave_when_waiting", "leave"}
+    assert public(fanfold.RunHandle) - driving <= public(fanfold.SyncRun)
+
+
+def test_a_project_is_used_without_a_loop_and_inside_of_one(project):
+    def work():
+        with fanfold.open_sync(project) as ff:
+            run = ff.start("greet.yaml", options=OPTIONS, who="me")
+            words = [event.data.get("status") or event.data.get("kind") for event in run.events()]
+            assert (words[0], words[-1], run.result().output) == ("created", "completed", "OK from say")
+            assert ff.inspect(run.id).steps["think"].output == ff.inspect_step(run.id, "think").output
+            assert ff.explain(run.id).status == ff.explain(run.id, "say").status == "completed"
+            assert [entry.kind for entry in ff.follow_transcript(run.id, "say")] == ["input", "response"]
+            assert ff.logs(run.id)[0].type == "workflow_event"
+            with pytest.raises(fanfold.NotFoundError):
+                ff.transcript(run.id, "nobody")
+            return ff.fork(run.id, "say").result()
+
+    async def cell():
+        return work()
+
+    assert work().ok
+    assert asyncio.run(cell()).usage.agents == 1
+
+
 def test_names_are_loaded_when_they_are_used():
     code = (
         "import sys, fanfold\n"

@@ -8,7 +8,7 @@ from fanfold.cli.command import Invocation, command
 from fanfold.cli.project import open_project
 from fanfold.cli.terminal.output import paint, plain, say, say_json
 from fanfold.errors import EXIT_OK
-from fanfold.runtime.operations.history.query import query
+from fanfold.runtime.operations.history.query import named_run, query
 
 
 @command("query", summary="Search the outputs of steps, best match first")
@@ -20,7 +20,8 @@ def query_command(call: Invocation, words: tuple[str, ...], most: int) -> int:
     RUN is `last`, an id, or at least four characters that begin exactly one.
     """
     with open_project(call, to_read=True) as project:
-        found = query(project, words, most=most)
+        run = named_run(project, words)
+        found = query(project, words if run is None else words[1:], run=run, most=most)
         nothing = "no output matches\n" if project.has_runs else "nothing has run here yet\n"
     if call.as_json:
         say_json(found)

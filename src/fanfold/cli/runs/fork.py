@@ -67,10 +67,7 @@ def fork_command(
         source = find_run(project, run)
         if source.run.plan.open and step is not None and at is not None:
             return _fork_subagent(call, project, step, at, yes)
-        path = None
-        if step is not None:
-            node = source.step(step)
-            path = node.run.tree_path(node.path)
+        path = None if step is None else source.tree_path(step)
         changed = given_inputs(project.folder, source.tree.state.plan, pairs, None)
         fork = plan_fork(source.tree, path, changed, _prompts(project.folder, prompts), at)
         tell("".join(_foretell(fork, wants_colour(sys.stderr, call.no_color))))

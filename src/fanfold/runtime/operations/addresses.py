@@ -28,6 +28,11 @@ class Addressed(NamedTuple):
             return []
         return [node for node in self.run.scope.children if is_agent(node) and child_name(node.path) == name]
 
+    def tree_path(self, path: str) -> str:
+        """The path, seen from the root, of the instance a person means."""
+        node = self.step(path)
+        return node.run.tree_path(node.path)
+
     def step(self, path: str) -> Node:
         """The instance a person means: relative to the run, and on the root anywhere in the tree."""
         run = self.run

@@ -10,24 +10,49 @@ async with fanfold.open(".") as ff:
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncIterator, Mapping
 from types import TracebackType
-from typing import Any, Self
+from typing import Literal, Self, TypeAlias, TypedDict, Unpack
 
+from fanfold.kernel.events import Envelope
 from fanfold.kernel.plan import JSON, Plan
+from fanfold.recipe.builder import Recipe
 from fanfold.runtime.operations.addresses import find_run
 from fanfold.runtime.operations.agents import subagents
 from fanfold.runtime.operations.history import transcripts
-from fanfold.runtime.operations.history.runs import list_runs
+from fanfold.runtime.operations.history.explain import explain_run, explain_step
+from fanfold.runtime.operations.history.logs import read_log
+from fanfold.runtime.operations.history.query import query
+from fanfold.runtime.operations.history.runs import inspect, inspect_step, list_runs
 from fanfold.runtime.operations.project import Project
+from fanfold.runtime.operations.runs.fork import AtTurn, plan_fork, start_fork
 from fanfold.runtime.operations.runs.handle import RunHandle
 from fanfold.runtime.operations.runs.options import Options
 from fanfold.runtime.operations.runs.ownership import Owned, own
 from fanfold.runtime.operations.runs.start import start
+from fanfold.runtime.views.explanations import ExplainedRun, ExplainedStep
 from fanfold.runtime.views.result import Result
-from fanfold.runtime.views.runs import RunRow
+from fanfold.runtime.views.runs import InspectDocument, InspectStepDocument, RunRow
 from fanfold.runtime.views.subagents import Subagent
 from fanfold.runtime.views.transcripts import Transcript, TranscriptEntry
+from fanfold.store.search import Hit
+
+AnyRecipe: TypeAlias = str | os.PathLike[str] | Recipe
+"""A recipe by name, by file, or built in code."""
+
+
+class TaskOptions(TypedDict, total=False):
+    """What may be said about a subagent besides its role and its task; see `Task`."""
+
+    name: str
+    timeout_ms: int
+    write_set: tuple[str, ...]
+    merge: subagents.Merge | None
+    on_conflict: Literal["fail", "resolve"]
+    shared: bool
+    output_schema: JSON
+    parent: str
 
 
 class Client:
@@ -48,7 +73,7 @@ class Client:
 
     async def start(
         self,
-        recipe: Any,
+        recipe: AnyRecipe,
         /,
         *,
         inputs: Mapping[str, JSON] | None = None,
@@ -60,7 +85,7 @@ class Client:
 
     async def run(
         self,
-        recipe: Any,
+        recipe: AnyRecipe,
         /,
         *,
         inputs: Mapping[str, JSON] | None = None,
@@ -71,12 +96,12 @@ class Client:
         owned = self._record(recipe, {**(inputs or {}), **named}, options)
         return await self._drive(owned, leave_when_waiting=True).result()
 
-    def _record(self, recipe: Any, inputs: Mapping[str, JSON], options: Options | None) -> Owned:
+    def _record(self, recipe: AnyRecipe, inputs: Mapping[str, JSON], options: Options | None) -> Owned:
         options = options or Options()
         plan = self.plan_of(recipe, scripted=options.script is not None)
         return start(self.project, plan, inputs, options)
 
-    def plan_of(self, recipe: Any, *, scripted: bool = False) -> Plan:
+    def plan_of(self, recipe: AnyRecipe, *, scripted: bool = False) -> Plan:
         """The plan of a recipe by name, by file or built in code; raises `Refused`."""
         return self.project.plan_of(recipe, scripted=scripted)
 
@@ -90,12 +115,47 @@ class Client:
         self._runs.append(handle)
         return handle
 
+    async def fork(
+        self,
+        run: str,
+        step: str | None = None,
+        *,
+        inputs: Mapping[str, JSON] | None = None,
+        prompts: Mapping[str, str] | None = None,
+        turn: int | None = None,
+        say: str | None = None,
+        yes: bool = False,
+    ) -> RunHandle:
+        """A new run out of another one that keeps every result the change does not reach.
+
+        With `turn` the agent of the step goes on with its conversation as it was after that turn, and is told
+        what to `say` next. `yes` allows what the recipe declares, where the run was to ask for it.
+        """
+        found = find_run(self.project, run)
+        path = None if step is None else found.tree_path(step)
+        at = None if turn is None else AtTurn(turn, say)
+        return self._drive(
+            start_fork(self.project, plan_fork(found.tree, path, inputs or {}, prompts or {}, at), yes=yes)
+        )
+
+    # Subagents
+
     async def spawn_agent(
-        self, role: str, task: str, *, options: Options | None = None, key: str = "", **more: Any
+        self,
+        role: str,
+        task: str,
+        *,
+        options: Options | None = None,
+        key: str = "",
+        **more: Unpack[TaskOptions],
     ) -> Subagent:
-        """Delegate a task to a subagent in the background; `more` as `Task` names it: `name` …"""
+        """Delegate a task to a subagent in the background. With the same `key` it is not started again."""
         wanted = subagents.Task(role=role, task=task, **more)
         return await subagents.spawn(self.project, wanted, options or Options(), key=key)
+
+    async def fork_agent(self, name: str, turn: int, say: str | None = None) -> Subagent:
+        """A new subagent that goes on with what another one said up to a turn."""
+        return await subagents.fork_subagent(self.project, name, AtTurn(turn, say))
 
     async def wait_agent(self, *names: str, timeout_s: float = subagents.WAIT_S) -> dict[str, list[Subagent]]:
         """How subagents (all that run, when none is named) stand when they are over or the time is."""
@@ -112,6 +172,28 @@ class Client:
     def list_agents(self) -> list[Subagent]:
         """All subagents of the project, oldest first."""
         return subagents.list_subagents(self.project)
+
+    # Looking
+
+    def inspect(self, run: str) -> InspectDocument:
+        """A run with its steps and its child runs, as its log is now."""
+        return inspect(self.project, run)
+
+    def inspect_step(self, run: str, step: str) -> InspectStepDocument:
+        """One step of a run, or a subagent of one."""
+        return inspect_step(self.project, run, step)
+
+    def explain(self, run: str, step: str | None = None) -> ExplainedRun | ExplainedStep:
+        """Why a run, or one step of it, is where it is."""
+        return explain_run(self.project, run) if step is None else explain_step(self.project, run, step)
+
+    def query(self, *words: str, run: str | None = None, most: int = 5) -> list[Hit]:
+        """Outputs with any of the words, best match first; of one run and those below it, or of all."""
+        return query(self.project, words, run=run, most=most).hits
+
+    def logs(self, run: str, *, tree: bool = False) -> list[Envelope]:
+        """What was recorded about a run, or about its whole tree."""
+        return list(read_log(self.project, self.project.resolve(run), whole_tree=tree))
 
     def transcript(self, run: str, step: str, *, attempt: int | None = None) -> Transcript:
         """What the agent of a step (or a subagent, or a session by its id) was told, said and did."""

@@ -23,15 +23,13 @@ class FoundOutputs(Struct, frozen=True):
     hits: list[Hit]
 
 
-def query(project: Project, words: Sequence[str], *, most: int = 5) -> FoundOutputs:
-    """Outputs with any of the words; only those of a run and the runs below it when the first word names one.
-
-    A run is named by `last`, its id, or at least four characters that begin exactly one.
-    """
+def query(project: Project, words: Sequence[str], *, run: str | None = None, most: int = 5) -> FoundOutputs:
+    """Outputs with any of the words, of all runs or of one and the runs below it."""
     if not project.has_runs:
         return FoundOutputs([])
-    run = _run(project, words)
-    text = " ".join(words if run is None else words[1:])
+    text = " ".join(words)
+    if run is not None:
+        run = project.resolve(run).run_id
     with _index_folder(project) as folder:
         return FoundOutputs(Search(project.store, folder).query(text, run=run, k=most))
 
@@ -48,9 +46,11 @@ def _index_folder(project: Project) -> Iterator[Path]:
         yield Path(temporary)
 
 
-def _run(project: Project, words: Sequence[str]) -> str | None:
-    """The run that the first word names, if more words follow it."""
-    if len(words) < 2 or (len(words[0]) < MIN_PREFIX):
+def named_run(project: Project, words: Sequence[str]) -> str | None:
+    """The run that the first of some words names, if more words follow it: by `last`, its id, or at least
+    four characters that begin exactly one.
+    """
+    if not project.has_runs or len(words) < 2 or (len(words[0]) < MIN_PREFIX):
         return None
     try:
         return project.store.resolve(words[0])

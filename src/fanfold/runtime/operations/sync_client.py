@@ -1,0 +1,181 @@
+"""Fanfold from Python code that is not async: the same project and the same runs, every call waited for.
+
+    with fanfold.open_sync(".") as ff:
+        run = ff.start("audit.yaml", packages=["a", "b"])
+        for event in run.events():
+            ...
+        result = run.result()
+
+Everything happens in one thread of its own, with an event loop: a run goes on between two calls, and this
+works in a notebook too, where a loop runs already. Each method is the one of `Client` or `RunHandle`, so both
+have the same parameters by construction.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
+from functools import wraps
+from types import TracebackType
+from typing import Any, Concatenate, ParamSpec, Protocol, Self, TypeVar
+
+from fanfold.kernel.events import Envelope
+from fanfold.runtime.operations.client import Client
+from fanfold.runtime.operations.runs.handle import RunHandle
+from fanfold.runtime.views.transcripts import TranscriptEntry
+
+P = ParamSpec("P")
+T = TypeVar("T")
+S = TypeVar("S")
+
+
+class Loop:
+    """An event loop in a thread of its own."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="fanfold", daemon=True)
+        self._thread.start()
+
+    def wait(self, work: Coroutine[Any, Any, T]) -> T:
+        """Have it done there. An interrupt ends the waiting, and the work with it."""
+        done = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return done.result()
+        except BaseException:
+            done.cancel()
+            raise
+
+    def walk(self, items: AsyncIterator[T]) -> Iterator[T]:
+        """The items of an asynchronous iterator, each waited for."""
+
+        async def step() -> tuple[T, ...]:
+            async for item in items:
+                return (item,)
+            return ()
+
+        while found := self.wait(step()):
+            yield found[0]
+
+    def close(self) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+
+class _Twin(Protocol[S]):
+    """What waits for an asynchronous object `S`."""
+
+    loop: Loop
+    other: S
+
+
+def _awaited(
+    method: Callable[Concatenate[S, P], Awaitable[T]],
+) -> Callable[Concatenate[_Twin[S], P], T]:
+    @wraps(method)
+    def call(twin: _Twin[S], /, *args: P.args, **named: P.kwargs) -> T:
+        async def work() -> T:
+            return await method(twin.other, *args, **named)
+
+        return twin.loop.wait(work())
+
+    return call
+
+
+def _called(method: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[_Twin[S], P], T]:
+    @wraps(method)
+    def call(twin: _Twin[S], /, *args: P.args, **named: P.kwargs) -> T:
+        async def work() -> T:
+            return method(twin.other, *args, **named)
+
+        return twin.loop.wait(work())
+
+    return call
+
+
+def _driving(
+    method: Callable[Concatenate[Client, P], Awaitable[RunHandle]],
+) -> Callable[Concatenate[_Twin[Client], P], SyncRun]:
+    @wraps(method)
+    def call(twin: _Twin[Client], /, *args: P.args, **named: P.kwargs) -> SyncRun:
+        async def work() -> RunHandle:
+            return await method(twin.other, *args, **named)
+
+        return SyncRun(twin.loop, twin.loop.wait(work()))
+
+    return call
+
+
+class SyncRun:
+    """A run that this process drives, beside whatever else it does."""
+
+    def __init__(self, loop: Loop, run: RunHandle) -> None:
+        self.loop = loop
+        self.other = run
+        self.id = run.id
+
+    @property
+    def status(self) -> str:
+        return self.other.status
+
+    def events(self) -> Iterator[Envelope]:
+        """Every event of the tree in order, from the first, then live until the run stops."""
+        return self.loop.walk(self.other.events())
+
+    result = _awaited(RunHandle.result)
+    approve = _awaited(RunHandle.approve)
+    reject = _awaited(RunHandle.reject)
+    cancel = _awaited(RunHandle.cancel)
+    pause = _awaited(RunHandle.pause)
+    transcript = _called(RunHandle.transcript)
+
+
+class SyncClient:
+    """An open project, to be used in `with`; leaving it pauses what still runs."""
+
+    def __init__(self, make: Callable[[], Client]) -> None:
+        self.loop = Loop()
+
+        async def work() -> Client:
+            return make()  # in the thread that will use it
+
+        try:
+            self.other = self.loop.wait(work())
+        except BaseException:
+            self.loop.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.loop.wait(self.other.__aexit__(kind, error, trace))
+        self.loop.close()
+
+    start = _driving(Client.start)
+    resume = _driving(Client.resume)
+    fork = _driving(Client.fork)
+    run = _awaited(Client.run)
+    runs = _called(Client.runs)
+    inspect = _called(Client.inspect)
+    inspect_step = _called(Client.inspect_step)
+    explain = _called(Client.explain)
+    logs = _called(Client.logs)
+    query = _called(Client.query)
+    transcript = _called(Client.transcript)
+    spawn_agent = _awaited(Client.spawn_agent)
+    wait_agent = _awaited(Client.wait_agent)
+    send_input = _awaited(Client.send_input)
+    close_agent = _awaited(Client.close_agent)
+    fork_agent = _awaited(Client.fork_agent)
+    list_agents = _called(Client.list_agents)
+
+    def follow_transcript(
+        self, run: str, step: str, *, attempt: int | None = None
+    ) -> Iterator[TranscriptEntry]:
+        """The entries of a transcript from the first, then live until the step is over."""
+        return self.loop.walk(self.other.follow_transcript(run, step, attempt=attempt))
