@@ -6,14 +6,16 @@ import click
 
 from fanfold.cli.command import Invocation, command
 from fanfold.cli.project import open_project
-from fanfold.cli.terminal.output import paint, plain, say, say_json
+from fanfold.cli.terminal.output import paint, plain, say, say_json, to_json
 from fanfold.cli.terminal.statuses import COLOURS, clock
 from fanfold.errors import EXIT_OK
 from fanfold.runtime.operations.history.explain import explain_run, explain_step
 from fanfold.runtime.views.explanations import Explained, ExplainedRun, ExplainedStep
+from fanfold.runtime.views.used_sets import SuggestedSet, UsedSets
 from fanfold.text.terminal import one_line
 
 MAX_SHOWN = 40
+MAX_PATHS = 8
 
 
 @command("explain", summary="Why a run or step waits, was skipped, retried, or ran then")
@@ -45,8 +47,22 @@ def _say_step(found: ExplainedStep, colour: bool) -> None:
     asked = f"{found.approval.question}\n{found.approval.show}" if found.approval else ""
     for line in asked.splitlines():
         say(f"  {paint('│', 'dim', colour)} {plain(line)}\n")
+    if found.used:
+        _say_used(found.used, found.suggested or [], colour)
     for one in found.history:
         say(f"  {paint(clock(one.at or 0), 'dim', colour)} {one.text}\n")
+
+
+def _say_used(used: UsedSets, suggested: list[SuggestedSet], colour: bool) -> None:
+    rows = (("read", used.reads, used.unseen_reads), ("changed", used.writes, used.unseen_writes))
+    for word, paths, unseen in rows:
+        if paths:
+            more = f" and {len(paths) - MAX_PATHS} more" if len(paths) > MAX_PATHS else ""
+            known = plain(", ".join(paths[:MAX_PATHS])) + more
+            say(f"  {paint(word, 'dim', colour)} {known}{f'; perhaps more: {unseen}' if unseen else ''}\n")
+    for one in suggested:
+        what = one.note or f"{one.key}: {to_json(one.proposed)}"
+        say(f"  {paint('suggest', 'dim', colour)} {plain(what)}\n")
 
 
 def _say_steps(found: ExplainedRun) -> None:

@@ -5,13 +5,16 @@ from __future__ import annotations
 import sys
 
 import click
+from msgspec import UNSET
 
 from fanfold.cli.command import Invocation, command
 from fanfold.cli.project import open_project
-from fanfold.cli.terminal.output import paint, plain, say, say_json
+from fanfold.cli.terminal.output import paint, plain, say, say_json, to_json
 from fanfold.errors import EXIT_NOT_FOUND, EXIT_OK, EXIT_USAGE
+from fanfold.runtime.operations.project import Project
 from fanfold.runtime.operations.recipes.checked import MISSING, CheckedRecipe, check_recipes, role_warnings
 from fanfold.runtime.views.recipes import CheckReport
+from fanfold.runtime.views.used_sets import SuggestedSet
 from fanfold.text.diagnostics import Diagnostic
 from fanfold.text.renderings import render_text
 
@@ -25,7 +28,12 @@ from fanfold.text.renderings import render_text
     help="How to report; github makes annotations in pull requests. --json is --format json.",
 )
 @click.option("--fix", is_flag=True, help="Repair in place what is mechanical, then check again.")
-def check_command(call: Invocation, recipes: tuple[str, ...], form: str | None, fix: bool) -> int:
+@click.option(
+    "--suggest", is_flag=True, help="Propose read- and write-sets, by what the latest runs really used."
+)
+def check_command(
+    call: Invocation, recipes: tuple[str, ...], form: str | None, fix: bool, suggest: bool
+) -> int:
     """Compile recipes without running anything.
 
     RECIPE is a file or the name of a recipe (fanfold list). All problems are reported together. The exit
@@ -38,11 +46,14 @@ def check_command(call: Invocation, recipes: tuple[str, ...], form: str | None, 
 
             checked = [fixes.fix(project, one) for one, _ in checked]
         about_roles = role_warnings(project)
+        suggested = _suggested(project, [one for one, _ in checked]) if suggest else None
     found = [one for one, _ in checked]
     chosen = "json" if call.as_json and form is None else form or "text"
     if chosen == "json":
         diagnostics = [*about_roles, *(diagnostic for one in found for diagnostic in one.diagnostics)]
-        say_json(CheckReport(all(one.ok for one in found), diagnostics))
+        say_json(
+            CheckReport(all(one.ok for one in found), diagnostics, UNSET if suggested is None else suggested)
+        )
     elif chosen == "github":
         from fanfold.text.renderings import render_github
 
@@ -50,10 +61,28 @@ def check_command(call: Invocation, recipes: tuple[str, ...], form: str | None, 
         say("".join(render_github(one.diagnostics) for one in found))
     else:
         _say_text(about_roles, checked, call.colour)
+        if suggested is not None:
+            _say_suggestions(suggested)
     if all(one.ok for one in found):
         return EXIT_OK
     missing = all(one.ok or one.found.origin == MISSING for one in found)
     return EXIT_NOT_FOUND if missing else EXIT_USAGE
+
+
+def _suggested(project: Project, checked: list[CheckedRecipe]) -> list[SuggestedSet]:
+    from fanfold.runtime.operations.recipes.suggestions import suggest_sets
+
+    return [found for one in checked if one.plan is not None for found in suggest_sets(project, one.plan)]
+
+
+def _say_suggestions(suggested: list[SuggestedSet]) -> None:
+    for one in suggested:
+        runs = f"{one.runs} run{'' if one.runs == 1 else 's'}"
+        what = one.note or f"{one.key}: {to_json(one.proposed)}"
+        declared = ", ".join(one.declared) or "nothing"
+        say(f"suggest  {plain(f'{one.recipe} {one.step}  {what}  (declared: {declared}; by {runs})')}\n")
+    if not suggested:
+        say("suggest  nothing: no run tells more than the recipe says\n")
 
 
 def _say_text(about_roles: list[Diagnostic], checked: list[tuple[CheckedRecipe, int]], colour: bool) -> None:

@@ -30,7 +30,7 @@ T = TypeVar("T")
 S = TypeVar("S")
 
 
-class Loop:
+class LoopThread:
     """An event loop in a thread of its own."""
 
     def __init__(self) -> None:
@@ -67,7 +67,7 @@ class Loop:
 class _Twin(Protocol[S]):
     """What waits for an asynchronous object `S`."""
 
-    loop: Loop
+    loop: LoopThread
     other: S
 
 
@@ -111,7 +111,7 @@ def _driving(
 class SyncRun:
     """A run that this process drives, beside whatever else it does."""
 
-    def __init__(self, loop: Loop, run: RunHandle) -> None:
+    def __init__(self, loop: LoopThread, run: RunHandle) -> None:
         self.loop = loop
         self.other = run
         self.id = run.id
@@ -136,7 +136,7 @@ class SyncClient:
     """An open project, to be used in `with`; leaving it pauses what still runs."""
 
     def __init__(self, make: Callable[[], Client]) -> None:
-        self.loop = Loop()
+        self.loop = LoopThread()
 
         async def work() -> Client:
             return make()  # in the thread that will use it

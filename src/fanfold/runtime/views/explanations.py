@@ -6,6 +6,7 @@ from msgspec import UNSET, Struct, UnsetType
 
 from fanfold.kernel.explain import Explanation
 from fanfold.runtime.views.runs import ApprovalDocument
+from fanfold.runtime.views.used_sets import SuggestedSet, UsedSets
 
 
 class Explained(Struct, frozen=True):
@@ -30,6 +31,10 @@ class ExplainedStep(Explained, frozen=True):
     """Why it started when it did; empty where it did not start."""
     history: list[HistoryEntry]
     approval: ApprovalDocument | UnsetType = UNSET
+    used: UsedSets | UnsetType = UNSET
+    """What it really read and changed, as far as that was seen."""
+    suggested: list[SuggestedSet] | UnsetType = UNSET
+    """Sets that its step could declare, by this run."""
 
 
 class ExplainedRun(Explained, frozen=True):

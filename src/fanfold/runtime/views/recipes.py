@@ -9,6 +9,7 @@ from msgspec import UNSET, Struct, UnsetType, field
 from fanfold.kernel.plan import JSON, GroupAction, Input, Limits, Plan, Step
 from fanfold.recipe.types.agent import AgentBody
 from fanfold.recipe.types.body import find_body
+from fanfold.runtime.views.used_sets import SuggestedSet
 from fanfold.text.diagnostics import Diagnostic
 
 SCHEMA_FILE = ".fanfold/recipe.schema.json"
@@ -63,6 +64,8 @@ class CheckReport(Struct, frozen=True):
 
     ok: bool
     diagnostics: Sequence[Diagnostic]
+    suggestions: Sequence[SuggestedSet] | UnsetType = UNSET
+    """Only where they were asked for."""
 
 
 class EditorSetUp(Struct, frozen=True, kw_only=True):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 from msgspec import UNSET, structs
 
@@ -10,7 +11,7 @@ from fanfold.kernel.events import Added, event_of
 from fanfold.kernel.explain import SENTENCES
 from fanfold.kernel.explain import explain as explain_node
 from fanfold.kernel.lifecycle import COMPLETED, PAUSED, RUN_TERMINAL, WAITING
-from fanfold.kernel.nodes import Composite, Node, Run
+from fanfold.kernel.nodes import LEAF, Composite, Node, Run
 from fanfold.runtime.hosting.run_tree import RunTree, run_status
 from fanfold.runtime.operations.addresses import find_run
 from fanfold.runtime.operations.project import Project
@@ -18,6 +19,7 @@ from fanfold.runtime.views.approvals import is_open
 from fanfold.runtime.views.explanations import ExplainedRun, ExplainedStep, HistoryEntry, explained
 from fanfold.runtime.views.runs import approval_document, run_error, when
 from fanfold.runtime.views.transitions import Transitions, duration, step_at
+from fanfold.runtime.views.used_sets import Touched, recipe_path, suggest, touched_by
 
 MAX_STEPS = 1_000
 SOON_MS = 50
@@ -33,7 +35,21 @@ def explain_step(project: Project, run: str, step: str) -> ExplainedStep:
         ran_then=_why_then(node, _added_at(project, node)),
         history=list(_history(project, found.tree, node)),
         approval=approval_document(found.tree, node) if is_open(node) else UNSET,
+        **_used(found.tree, node),
     )
+
+
+def _used(tree: RunTree, node: Node) -> dict[str, Any]:
+    """What a step that ran read and changed, and the sets which all instances of its step suggest."""
+    if node.kind != LEAF or not node.attempt:
+        return {}
+    alone = Touched()
+    alone.look_at(tree, node)
+    seen: dict[str, Touched] = {}
+    touched_by(tree, node.run, seen)
+    path = recipe_path(node)
+    suggested = suggest(node.run.plan.name, [(path, node.step)], seen)
+    return {"used": alone.used(), "suggested": suggested}
 
 
 def explain_run(project: Project, run: str) -> ExplainedRun:
