@@ -58,7 +58,7 @@ class SuggestedSet(Struct, frozen=True, kw_only=True):
     note: str = ""
 
 
-class Touched:
+class StepTouch:
     """What was seen of one step, over its instances, attempts and runs."""
 
     def __init__(self) -> None:
@@ -125,11 +125,11 @@ class Touched:
         return fold_paths(patterns)
 
 
-def touched_by(tree: RunTree, run: Run, seen: dict[str, Touched]) -> None:
+def touched_by(tree: RunTree, run: Run, seen: dict[str, StepTouch]) -> None:
     """Take in what the steps of a run touched, by their path in the recipe."""
     for node in run.nodes.values():
         if node.kind == LEAF and node.attempt:
-            seen.setdefault(recipe_path(node), Touched()).look_at(tree, node)
+            seen.setdefault(recipe_path(node), StepTouch()).look_at(tree, node)
 
 
 def recipe_path(node: Node) -> str:
@@ -137,7 +137,7 @@ def recipe_path(node: Node) -> str:
     return _INSTANCE.sub("", node.path)
 
 
-def suggest(recipe: str, steps: Iterable[tuple[str, Step]], seen: dict[str, Touched]) -> list[SuggestedSet]:
+def suggest(recipe: str, steps: Iterable[tuple[str, Step]], seen: dict[str, StepTouch]) -> list[SuggestedSet]:
     """Sets that steps could declare, where what they declare is not what they used."""
     found: list[SuggestedSet] = []
     for path, step in steps:
@@ -147,7 +147,7 @@ def suggest(recipe: str, steps: Iterable[tuple[str, Step]], seen: dict[str, Touc
     return found
 
 
-def _suggest(recipe: str, path: str, step: Step, touched: Touched) -> Iterator[SuggestedSet]:
+def _suggest(recipe: str, path: str, step: Step, touched: StepTouch) -> Iterator[SuggestedSet]:
     runs = len(touched.runs)
     if step.posture == "writer" and not touched.unseen_writes:
         proposed = touched.proposed("writes")

@@ -19,7 +19,7 @@ from fanfold.runtime.views.approvals import is_open
 from fanfold.runtime.views.explanations import ExplainedRun, ExplainedStep, HistoryEntry, explained
 from fanfold.runtime.views.runs import approval_document, run_error, when
 from fanfold.runtime.views.transitions import Transitions, duration, step_at
-from fanfold.runtime.views.used_sets import Touched, recipe_path, suggest, touched_by
+from fanfold.runtime.views.used_sets import StepTouch, recipe_path, suggest, touched_by
 
 MAX_STEPS = 1_000
 SOON_MS = 50
@@ -43,9 +43,9 @@ def _used(tree: RunTree, node: Node) -> dict[str, Any]:
     """What a step that ran read and changed, and the sets which all instances of its step suggest."""
     if node.kind != LEAF or not node.attempt:
         return {}
-    alone = Touched()
+    alone = StepTouch()
     alone.look_at(tree, node)
-    seen: dict[str, Touched] = {}
+    seen: dict[str, StepTouch] = {}
     touched_by(tree, node.run, seen)
     path = recipe_path(node)
     suggested = suggest(node.run.plan.name, [(path, node.step)], seen)

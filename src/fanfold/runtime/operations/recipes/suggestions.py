@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fanfold.kernel.plan import Plan
 from fanfold.runtime.operations.project import Project
-from fanfold.runtime.views.used_sets import SuggestedSet, Touched, plan_steps, suggest, touched_by
+from fanfold.runtime.views.used_sets import StepTouch, SuggestedSet, plan_steps, suggest, touched_by
 
 MAX_RUNS = 20
 """The latest of them are looked at."""
@@ -15,7 +15,7 @@ def suggest_sets(project: Project, plan: Plan) -> list[SuggestedSet]:
     if not project.has_runs:
         return []
     heads = [head for head in project.store.heads(roots_only=False, limit=-1) if head.recipe == plan.name]
-    seen: dict[str, Touched] = {}
+    seen: dict[str, StepTouch] = {}
     for head in heads[:MAX_RUNS]:
         tree = project.view(head.root_run_id)
         run = tree.state.runs.get(head.run_id)
