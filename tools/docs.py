@@ -14,35 +14,16 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+from tools import cli_reference, recipe_reference, state_diagrams
 from tools.tidy import ROOT
 
 NOTICE = "<!-- Generated from the code by `make fix`. Changes made here are lost. -->\n\n"
 
 
-def recipe_reference() -> str:
-    from fanfold.recipe.schema import reference_markdown
-
-    return reference_markdown()
-
-
-def cli_reference() -> str:
-    from fanfold.cli.reference import reference_markdown
-
-    return reference_markdown()
-
-
 def static_help() -> str:
     """`fanfold --help` as a constant: the commands themselves would cost too much to import for it."""
-    from fanfold.cli.reference import help_text
-
     head = '"""What `fanfold --help` prints. Written by `make fix` from the commands."""\n\n'
-    return f'{head}HELP = """\\\n{help_text()}"""\n'
-
-
-def state_diagrams() -> str:
-    from fanfold.kernel.diagram import state_diagram
-
-    return state_diagram()
+    return f'{head}HELP = """\\\n{cli_reference.help_text()}"""\n'
 
 
 def expression_functions() -> str:
@@ -81,12 +62,12 @@ def first_line(file: Path) -> str:
 
 PAGES: dict[str, Callable[[], str]] = {
     "docs/modules.md": module_index,
-    "docs/recipes.md": recipe_reference,
-    "docs/cli.md": cli_reference,
+    "docs/recipes.md": recipe_reference.reference_markdown,
+    "docs/cli.md": cli_reference.reference_markdown,
 }
 MODULES: dict[str, Callable[[], str]] = {"src/fanfold/cli/help_text.py": static_help}
 SECTIONS: dict[tuple[str, str], Callable[[], str]] = {
-    ("docs/architecture.md", "states"): state_diagrams,
+    ("docs/architecture.md", "states"): state_diagrams.state_diagrams,
     ("docs/expressions.md", "functions"): expression_functions,
 }
 

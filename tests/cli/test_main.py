@@ -7,10 +7,11 @@ import sys
 import pytest
 
 import fanfold as package
-from fanfold.cli import main, reference
+from fanfold.cli import main
 from fanfold.cli.help_text import HELP
 from fanfold.cli.recipes import check
 from fanfold.errors import BugError, NotFoundError
+from tools import cli_reference
 
 
 @pytest.mark.parametrize("arguments", [[], ["--help"], ["-h"], ["help"], ["--json", "--help"]])
@@ -22,7 +23,7 @@ def test_help_lists_every_command(fanfold, arguments):
 
 
 def test_the_static_help_is_what_the_commands_say():
-    assert reference.help_text() == HELP
+    assert cli_reference.help_text() == HELP
 
 
 def test_help_imports_neither_click_nor_msgspec(shell):
@@ -186,8 +187,8 @@ def test_control_characters_of_a_file_name_do_not_reach_the_terminal(fanfold, pr
 
 
 def test_the_reference_page_has_every_command_and_option():
-    page = reference.reference_markdown()
-    for name, command in reference.load_commands().items():
+    page = cli_reference.reference_markdown()
+    for name, command in cli_reference.load_commands().items():
         assert f"## fanfold {name}\n" in page
         for param in command.params:
             for option in param.opts:

@@ -7,8 +7,9 @@ from typing import Any
 import jsonschema_rs
 import pytest
 
-from fanfold.recipe.schema import json_schema, reference_markdown, shapes
+from fanfold.recipe.schema import json_schema, shapes
 from fanfold.recipe.surroundings import Ceilings
+from tools.recipe_reference import reference_markdown
 
 MINIMAL: dict[str, Any] = {"name": "t", "steps": [{"id": "a", "prompt": "x"}]}
 

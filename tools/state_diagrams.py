@@ -13,7 +13,7 @@ from fanfold.kernel.lifecycle import (
 )
 
 
-def state_diagram() -> str:
+def state_diagrams() -> str:
     """Two Mermaid state diagrams, as the architecture page shows them."""
     return "\n\n".join(
         (
