@@ -240,3 +240,23 @@ def test_a_file_that_is_there_and_cannot_be_used_is_not_called_a_typing_error(fa
     (project / "folder.yaml").mkdir()
     result = fanfold("check", "folder.yaml", "--json").json()["error"]
     assert ("is not a file" in result["message"], result["hint"]) == (True, "")
+
+
+def test_without_a_name_every_recipe_of_the_project_is_checked(fanfold, project):
+    assert fanfold("check").status == 6
+    (project / "good.yaml").write_text("name: good\nsteps: [{id: a, agent: explorer, prompt: x}]\n")
+    (project / "bad.yaml").write_text("name: bad\nsteps:\n  - {id: a, promt: x}\n")
+    (project / "script.yaml").write_text("default: x\nsteps:\n  a: y\n")
+    os.mkfifo(project / "pipe.yaml")
+    kept = project / ".fanfold" / "workflows"
+    kept.mkdir(parents=True)
+    (kept / "kept.yaml").write_text("name: kept\nsteps: [{id: a, agent: explorer, prompt: x}]\n")
+    for arguments in ((), (".",)):
+        result = fanfold("check", *arguments)
+        assert result.status == 2
+        verdicts = [line.split()[:2] for line in result.out.splitlines()]
+        assert [(word, name.rsplit("/", 1)[-1].strip(":")) for word, name in verdicts] == [
+            ("ok", "kept@1"),
+            ("error", "bad.yaml"),
+            ("ok", "good@1"),
+        ]

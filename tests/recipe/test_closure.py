@@ -199,3 +199,36 @@ def test_the_number_of_sub_workflows_is_limited(tmp_path: Path):
         write(tmp_path, **{name: LEAF})
     write(tmp_path, root=calling("root", *(f"./{name}.yaml" for name in names)))
     assert set(codes(compile_in(tmp_path))) == {"recipe.limit"}
+
+
+TITLED = LEAF + 'output: {title: "{{steps.a.output}}"}\n'
+
+
+def test_what_is_taken_from_a_sub_workflow_must_be_in_its_output(tmp_path: Path):
+    root = """\
+name: root
+steps:
+  - {id: one, workflow: ./titled.yaml}
+  - {id: many, workflow: ./titled.yaml, for_each: '[1, 2]'}
+  - {id: named, workflow: ./titled.yaml, outputs: [titel]}
+  - {id: text, workflow: ./text.yaml}
+  - id: use
+    depends_on: [one, many, text]
+    agent: explorer
+    prompt: "{{steps.one.output.titel}} {{steps.many.output[0].titel}} {{steps.text.output.x}}"
+    when: steps.one.output.titel == "x"
+  - id: right
+    depends_on: [one, many]
+    agent: explorer
+    prompt: "{{steps.one.output.title}} {{steps.many.output[1].title}}"
+"""
+    write(tmp_path, root=root, titled=TITLED, text=LEAF + 'output: "- {{steps.a.output}}"\n')
+    found = compile_in(tmp_path)
+    lines = [(d.code, d.range.start.line) for d in found.report.diagnostics if d.severity == "error"]
+    assert sorted(lines) == [
+        ("recipe.bad_expression", 11),
+        ("recipe.bad_template", 10),
+        ("recipe.bad_template", 10),
+        ("recipe.bad_template", 10),
+        ("recipe.bad_value", 5),
+    ]

@@ -16,15 +16,18 @@ from typing import cast
 from msgspec import Struct, field
 
 from fanfold.errors import FanfoldError
-from fanfold.kernel.plan import MAX_NESTING_DEPTH, Plan
+from fanfold.kernel.plan import MAX_NESTING_DEPTH, Plan, Template
 from fanfold.recipe.assembly import assemble_plan
+from fanfold.recipe.checks.outputs import output_of, why_not
 from fanfold.recipe.checks.unit import Unit
 from fanfold.recipe.drafts.draft import Draft
 from fanfold.recipe.inputs import literal_problem
+from fanfold.recipe.language.known_outputs import ANYTHING, TEXT, Known, ListOf, ObjectOf
 from fanfold.recipe.passes import read_unit, warn_unused
 from fanfold.recipe.surroundings import FoundRecipe, Surroundings
 from fanfold.text.notes import quoted
 from fanfold.text.report import Report
+from fanfold.text.trees import tree
 from fanfold.text.trees.tree import Scalar
 from fanfold.text.trees.yaml import RECIPE, TextFormat
 
@@ -174,6 +177,7 @@ def _errors(report: Report) -> int:
 def _check_call(call: Draft, child: Unit, unit: Unit) -> None:
     """What a step gives must be what its sub-workflow takes, and it may not be read-only if that writes."""
     _check_given(call, child, unit)
+    _check_taken(call, child, unit)
     narrowed = call.narrowed or call.entries.text("posture") == "read_only"
     if narrowed and child.claims:
         at = call.entries.nodes.get("posture") or call.entries.nodes["workflow"]
@@ -204,6 +208,37 @@ def _check_given(call: Draft, child: Unit, unit: Unit) -> None:
         at = entries.keys.get("inputs") or entries.nodes["workflow"]
         listed = ", ".join(quoted(name) for name in missing)
         unit.notes.error("recipe.missing_input", f"workflow {quoted(child.name)} also needs {listed}", at)
+
+
+def _output_of(unit: Unit) -> Known:
+    """What is known about the output of a whole recipe, seen from a step that calls it."""
+    written = unit.entries.nodes.get("output")
+    if isinstance(written, tree.Mapping):
+        return ObjectOf({word.text: ANYTHING for word, _ in written.entries})
+    last = unit.scope.last
+    if unit.entries.has("output"):
+        return TEXT if isinstance(unit.output, Template) else ANYTHING
+    return output_of(last) if last is not None else ANYTHING
+
+
+def _check_taken(call: Draft, child: Unit, unit: Unit) -> None:
+    """What others take from a sub-workflow's output must be able to be there."""
+    known = _output_of(child)
+    names = call.entries.scalars("outputs")
+    for item in names:
+        problem = why_not(known, (item.text,), unit.notes)
+        if problem is not None:
+            unit.notes.error(
+                "recipe.bad_value", f"workflow {quoted(child.name)}: {problem[0]}", item, problem[1]
+            )
+    for path in unit.references.into_calls:
+        if path.call is not call or names:
+            continue
+        in_map = call.item_name is not None
+        problem = why_not(ListOf(known) if in_map else known, path.parts, unit.notes)
+        if problem is not None and not call.facts.inline:
+            message = f"steps.{call.id} is workflow {quoted(child.name)}: {problem[0]}"
+            unit.notes.error(path.code, message, path.at, problem[1])
 
 
 def _first_claim(unit: Unit) -> str:

@@ -12,7 +12,13 @@ from fanfold.cli.project import open_project
 from fanfold.cli.terminal.output import paint, plain, say, say_json, to_json
 from fanfold.errors import EXIT_NOT_FOUND, EXIT_OK, EXIT_USAGE
 from fanfold.runtime.operations.project import Project
-from fanfold.runtime.operations.recipes.checked import MISSING, CheckedRecipe, check_recipes, role_warnings
+from fanfold.runtime.operations.recipes.checked import (
+    MISSING,
+    CheckedRecipe,
+    check_recipes,
+    recipes_meant,
+    role_warnings,
+)
 from fanfold.runtime.views.recipes import CheckReport
 from fanfold.runtime.views.used_sets import SuggestedSet
 from fanfold.text.diagnostics import Diagnostic
@@ -20,7 +26,7 @@ from fanfold.text.renderings import render_text
 
 
 @command("check", summary="Check recipes and explain every problem, with its place and a hint")
-@click.argument("recipes", nargs=-1, required=True, metavar="RECIPE…")
+@click.argument("recipes", nargs=-1, metavar="[RECIPE…]")
 @click.option(
     "--format",
     "form",
@@ -36,11 +42,12 @@ def check_command(
 ) -> int:
     """Compile recipes without running anything.
 
-    RECIPE is a file or the name of a recipe (fanfold list). All problems are reported together. The exit
+    RECIPE is a file, the name of a recipe (fanfold list), or a folder of recipes; without one, every recipe
+    of the project is checked. All problems are reported together. The exit
     status is 2 when any recipe has an error, 6 when one is not there; warnings alone leave it 0.
     """
     with open_project(call) as project:
-        checked = [(one, 0) for one in check_recipes(project, recipes)]
+        checked = [(one, 0) for one in check_recipes(project, recipes_meant(project, recipes))]
         if fix:
             from fanfold.runtime.operations.recipes import fixes
 

@@ -22,6 +22,7 @@ from fanfold.kernel.plan import Input
 from fanfold.recipe.checks.outputs import declared_names, output_of, why_not
 from fanfold.recipe.drafts.draft import Draft, DraftScope, Words
 from fanfold.recipe.language.known_outputs import ANYTHING, Known, Text, known_from_type, part_of
+from fanfold.text.diagnostics import Span
 from fanfold.text.notes import Notes, quoted
 from fanfold.text.template import Hole, Path, TemplateError, parse_template
 from fanfold.text.trees.tree import Scalar
@@ -52,6 +53,15 @@ class TextPlace(Struct, frozen=True):
     """What is named here is given to an agent in full, so that it needs no summary of it."""
 
 
+class IntoCall(Struct, frozen=True):
+    """A path into the output of a sub-workflow, which is known only when that was read."""
+
+    call: Draft
+    parts: tuple[str | int, ...]
+    at: Span
+    code: str
+
+
 class References:
     """Looks names up for one file, and remembers what was used."""
 
@@ -65,6 +75,7 @@ class References:
         self.used_inputs: set[str] = set()
         self.elsewhere: dict[str, Draft] = {}
         """Steps inside groups, by id, for the hint to those who cannot see them."""
+        self.into_calls: list[IntoCall] = []
 
     # -- templates -----------------------------------------------------------------------------------
 
@@ -132,6 +143,7 @@ class References:
             where = node.span(after + 1, start + len(path.text))
             self.notes.error("recipe.bad_template", f"steps.{target.id}: {problem[0]}", where, problem[1])
             return []
+        self._note_into_call(target, rest, node.span(at, start + len(path.text)), "recipe.bad_template")
         return [after] if _is_short(rest) else []
 
     # -- expressions ---------------------------------------------------------------------------------
@@ -199,7 +211,13 @@ class References:
             message = f"steps.{target.id}: {problem[0]}"
             self.notes.error("recipe.bad_expression", message, at.span(), problem[1])
             return []
+        self._note_into_call(target, reference.parts, at.span(), "recipe.bad_expression")
         return [_end_of_name(at.node.text, reference.end)] if _is_short(reference.parts) else []
+
+    def _note_into_call(self, target: Draft, parts: tuple[str | int, ...], at: Span, code: str) -> None:
+        if target.type == "workflow" and parts and parts[0] not in ("status", "error"):
+            inside = parts[1:] if parts[0] == "output" else parts
+            self.into_calls.append(IntoCall(target, inside, at, code))
 
     # -- steps ---------------------------------------------------------------------------------------
 

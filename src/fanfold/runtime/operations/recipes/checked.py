@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,7 @@ from fanfold.text.renderings import render_text
 if TYPE_CHECKING:
     from fanfold.kernel.plan import Plan
 
+_MAX_LOOKED_AT_BYTES = 256 * 1024
 MISSING = "missing"
 """Where a recipe was found that is not there."""
 
@@ -82,6 +84,42 @@ def check_recipes(project: Project, refs: Sequence[str]) -> list[CheckedRecipe]:
             problem = Diagnostic(error.code, "error", error.message, ref, start, error.hint)
             checked.append(CheckedRecipe(ref, FoundRecipe(b"", ref, MISSING), None, [problem], {}))
     return checked
+
+
+def recipes_meant(project: Project, refs: Sequence[str]) -> list[str]:
+    """References as somebody gave them, with a folder standing for the recipes in it, and none for all of
+    the project: those in its library, and files in its top folder that look like recipes.
+    """
+    meant: list[str] = []
+    for ref in refs or (os.path.relpath(project.folder),):
+        if ref.endswith((".yaml", ".yml")) or not os.path.isdir(ref):
+            meant.append(ref)
+            continue
+        files = [
+            os.path.join(ref, name) for name in sorted(os.listdir(ref)) if name.endswith((".yaml", ".yml"))
+        ]
+        found = [path for path in files if _looks_like_recipe(path)]
+        if os.path.realpath(ref) == os.fspath(project.folder):
+            kept = [one for one in project.library.list() if one.origin == "project"]
+            found = [f"{one.name}@{one.version}" for one in kept] + found
+        if not found:
+            message = f"there is no recipe in {os.path.abspath(ref)}"
+            raise NotFoundError("recipe.unknown_workflow", message, hint="fanfold init makes a first one")
+        meant += found
+    return meant
+
+
+def _looks_like_recipe(file: str) -> bool:
+    """A YAML file with a name, and steps or phases: scripts and files of other tools lie beside recipes."""
+    try:
+        if not stat.S_ISREG(os.lstat(file).st_mode):
+            return False  # a link may lead anywhere, and a pipe would wait for its other end
+        with open(file, "rb") as opened:
+            lines = opened.read(_MAX_LOOKED_AT_BYTES).splitlines()
+    except OSError:
+        return False
+    named = any(line.startswith(b"name:") for line in lines)
+    return named and any(line.startswith((b"steps:", b"phases:")) for line in lines)
 
 
 def role_warnings(project: Project) -> list[Diagnostic]:
