@@ -188,7 +188,7 @@ def test_without_inputs_what_hangs_on_them_is_assumed():
     steps = (agent("each", for_each="inputs.files"), agent("b", when="inputs.deep"))
     result = predict(*steps)
     assert result.waves == [["each[*]", "b"]]
-    assert (result.agents.min, result.agents.max) == (0, 202)
+    assert (result.agents.min, result.agents.max) == (0, 2002)
 
 
 def test_an_empty_list_leaves_nothing_and_holds_nobody_up():

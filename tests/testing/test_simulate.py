@@ -43,7 +43,7 @@ def test_the_same_seed_gives_the_same_log_byte_for_byte_whatever_the_hash_seed()
 
 
 def test_five_hundred_schedules_meet_every_construct_fault_and_transition():
-    tally = simulate(1, 500, jobs=1)
+    tally = simulate(501, 500, jobs=1)
     assert tally.broken == []
     assert tally.schedules == 500
     assert tally.missing() == []

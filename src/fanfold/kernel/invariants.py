@@ -16,6 +16,7 @@ from msgspec import Struct
 
 from fanfold.kernel.books import Address, Books
 from fanfold.kernel.events import Envelope, Event, Evidence, Failure, Finished, WorkflowEvent
+from fanfold.kernel.fold.tolerance import untolerated
 from fanfold.kernel.lifecycle import (
     COMPLETED,
     FAILED,
@@ -277,11 +278,7 @@ def _check_end(books: Books, state: State) -> Iterator[tuple[int, str]]:
 
 
 def _check_run_end(run: Run) -> Iterator[tuple[int, str]]:
-    lost = [
-        node.path
-        for node in run.nodes.values()
-        if node.status in UNSUCCESSFUL or (node.status == SKIPPED and node.reason == "failure")
-    ]
+    lost = [node.path for node in untolerated(run)]
     for node in run.nodes.values():
         if node.status not in TERMINAL:
             yield 9, f"run {run.id} ended while {node.path} is {node.status}"

@@ -151,7 +151,7 @@ class Map(Composite):
 
 
 class Loop(Composite):
-    __slots__ = ("converged", "iteration")
+    __slots__ = ("converged", "exhausted", "iteration")
 
     def __init__(self, step: Step, run: Run, parent: Composite | None, path: str, order: Order) -> None:
         super().__init__(step, run, parent, path, order)
@@ -159,6 +159,8 @@ class Loop(Composite):
         self.iteration = 0
         self.converged = False
         """Its gate passed: only the fold is left."""
+        self.exhausted = False
+        """Its gate never passed, and it goes on all the same."""
 
 
 class WorkflowCall(Composite):

@@ -30,6 +30,8 @@ JSON: TypeAlias = Any
 
 EVERYTHING = ("**/*",)
 MAX_NESTING_DEPTH = 5
+USUAL_MAX_ITEMS = 1_000
+"""Everybody uses this one: what *is* the default is not written."""
 
 
 class Ref(Struct, frozen=True, gc=False, tag="ref", tag_field="kind"):
@@ -79,6 +81,8 @@ class Repeat(Struct, frozen=True, omit_defaults=True, gc=False):
 
     until: str
     max_iterations: int = 2
+    on_exhausted: Literal["fail", "continue"] = "fail"
+    """What becomes of a step whose last iteration was false, too."""
 
 
 class Traits(Struct, frozen=True, omit_defaults=True, gc=False):
@@ -158,7 +162,7 @@ class Step(Struct, frozen=True, omit_defaults=True, kw_only=True, gc=False):
     when: str | None = None
     for_each: str | None = None
     item_name: str = "item"
-    max_items: int = 100
+    max_items: int = USUAL_MAX_ITEMS
     repeat: Repeat | None = None
     fold: Step | None = None
     """Runs once after the last iteration, addressed `<id>/fold`; its end is the end of the step."""
@@ -176,6 +180,9 @@ class Step(Struct, frozen=True, omit_defaults=True, kw_only=True, gc=False):
     timeout_ms: int | None = None
     retry: RetryPolicy = USUAL_RETRY
     on_failure: OnFailure = "skip"
+    read_by: tuple[str, ...] = ()
+    """Of an `inline` step: the steps of its scope that refer to it; "" is the output, or the gate, of what is
+    around it. Whose failure is read by somebody is tolerated (see `tolerance`)."""
     cache: bool = False
 
     @property

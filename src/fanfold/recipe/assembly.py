@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fanfold.kernel.plan import (
+    USUAL_MAX_ITEMS,
     USUAL_RETRY,
     Action,
     GroupAction,
@@ -61,7 +62,7 @@ def _assemble_step(draft: Draft, unit: Unit) -> Step:
         when=facts.when,
         for_each=facts.for_each,
         item_name=draft.item_name or "item",
-        max_items=entries.integer("max_items") or 100,
+        max_items=entries.integer("max_items") or USUAL_MAX_ITEMS,
         repeat=_repeat(draft),
         posture=_posture(draft, action),
         read_set=facts.read_set,
@@ -77,14 +78,30 @@ def _assemble_step(draft: Draft, unit: Unit) -> Step:
         # Groups, workflows and approvals have no attempts of their own.
         retry=facts.retry or defaults.retry or USUAL_RETRY if attempting else phases.ONCE,
         on_failure=entries.text("on_failure") or defaults.on_failure,  # type: ignore[arg-type]  # checked words
+        read_by=_read_by(draft) if facts.inline else (),
         cache=entries.flag("cache"),
     )
+
+
+def _read_by(draft: Draft) -> tuple[str, ...]:
+    """Who is told what the step leaves: by a reference, by the summary an agent gets, by its phase's fold."""
+    owner = draft.scope.owner
+    told = [
+        other.id
+        for other in draft.scope.drafts
+        if other.id in draft.readers or (other.type == "agent" and draft.id in other.facts.depends_on)
+    ]
+    return (*told, "") if "" in draft.readers or (owner is not None and owner.phase) else tuple(told)
 
 
 def _repeat(draft: Draft) -> Repeat | None:
     if draft.repeat is None:
         return None
-    return Repeat(until=draft.facts.until, max_iterations=draft.repeat.integer("max_iterations") or 2)
+    return Repeat(
+        until=draft.facts.until,
+        max_iterations=draft.repeat.integer("max_iterations") or 2,
+        on_exhausted=draft.repeat.text("on_exhausted") or "fail",  # type: ignore[arg-type]  # checked words
+    )
 
 
 def _posture(draft: Draft, action: Action) -> Posture:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from fanfold.kernel.plan import GroupAction, Repeat, RetryPolicy, Step
+from fanfold.kernel.plan import USUAL_MAX_ITEMS, GroupAction, Repeat, RetryPolicy, Step
 from fanfold.recipe.checks.fields import check_conditions, check_edges
 from fanfold.recipe.checks.unit import Unit
 from fanfold.recipe.drafts.draft import Draft
@@ -203,7 +203,7 @@ def _mapped(task: Step, for_each: str | None, draft: Draft) -> Step:
         task,
         for_each=for_each,
         item_name=draft.item_name or "item",
-        max_items=draft.entries.integer("max_items") or 100,
+        max_items=draft.entries.integer("max_items") or USUAL_MAX_ITEMS,
     )
 
 

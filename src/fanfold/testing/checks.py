@@ -30,6 +30,7 @@ from fanfold.kernel.events import (
 )
 from fanfold.kernel.explain import explain
 from fanfold.kernel.fingerprint import fingerprint
+from fanfold.kernel.fold.tolerance import is_tolerated
 from fanfold.kernel.invariants import InvariantViolation, conflict
 from fanfold.kernel.lifecycle import COMPLETED, EVENT_WORDS, FAILED, PARTIAL, SKIPPED, TERMINAL, UNSUCCESSFUL
 from fanfold.kernel.nodes import LEAF, Map, Node, Run, State
@@ -209,7 +210,7 @@ class Watch:
         lost = [(path, end) for path, end, reason in ends if end in UNSUCCESSFUL or reason == "failure"]
         stops = any(run.nodes[path].step.on_failure == "stop" for path, _ in lost)
         right = {
-            COMPLETED: not lost,
+            COMPLETED: not lost or (done > 0 and all(is_tolerated(run.nodes[path]) for path, _ in lost)),
             PARTIAL: bool(lost) and done > 0,
             FAILED: bool(lost) and (done == 0 or stops),
         }

@@ -193,7 +193,9 @@ class _Maker:
         # References from inside a group are edges of the group.
         visible = (*outer, *edges)
         action, cost = self._action(share, nesting, inner_map, visible)
-        repeat = Repeat(rng.choice(UNTIL), iterations) if iterations > 1 or rng.random() < 0.03 else None
+        repeat = None
+        if iterations > 1 or rng.random() < 0.03:
+            repeat = Repeat(rng.choice(UNTIL), iterations, rng.choice(("fail", "fail", "continue")))
         fold = None
         if repeat is not None and rng.random() < 0.35:
             fold = self._with_sets(

@@ -5,8 +5,9 @@ Rules
   can check by reading it; what needs computing belongs in a CEL expression or a step.
 * One pass. A value that contains `{{` goes in as text and is never rendered again, so what an agent
   wrote cannot reach for other values.
-* Text goes in as it is, anything else as compact JSON. Through null a path is null; everything else that
-  does not resolve is an error, because a prompt with a silent gap costs more than a failed step.
+* Text goes in as it is, anything else as compact JSON, but for `feedback`, which leaves nothing behind where
+  there is none yet. Through null a path is null; everything else that does not resolve is an error, because a
+  prompt with a silent gap costs more than a failed step.
 * `\\{{` is a literal `{{`.
 * Positions count characters of the text that was parsed; the compiler maps them into the file.
 """
@@ -304,6 +305,8 @@ def render(parts: Iterable[str | Hole], lookup: Mapping[str, JSON]) -> str:
 def _text(value: JSON, path: Path) -> str:
     if isinstance(value, str):
         return value
+    if value is None and path.root == "feedback":
+        return ""  # nobody has said anything yet
     try:
         return msgspec.json.encode(value).decode()
     except (TypeError, ValueError, OverflowError, RecursionError) as error:

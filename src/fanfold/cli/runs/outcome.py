@@ -187,6 +187,7 @@ def _failure_line(node: Node, colour: bool) -> str:
     assert error is not None
     path = node.run.tree_path(node.path)
     attempts = f" after {node.attempt} attempts" if node.attempt > 1 else ""
-    how = f"{node.status.replace('_', ' ')}{attempts}"
+    tolerated = " and was tolerated" if node.run.status == "completed" else ""
+    how = f"{node.status.replace('_', ' ')}{attempts}{tolerated}"
     text = f"  {paint(path, 'cyan', colour)} {how}: {one_line(error.message)}"
     return f"{text} [{error.code}]\n" + (f"    {one_line(error.hint)}\n" if error.hint else "")

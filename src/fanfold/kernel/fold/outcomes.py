@@ -3,16 +3,24 @@
 Rules
 * A composite that was told to stop ended so; else its failure is that of its first failed child in plan
   order; else it completed.
+* An iteration that failed is false, unless its failure is of a class that another try would not change, or
+  a `stop`: then it is the failure of its loop.
 * A run is `completed` only if nothing in it failed, timed out, was cancelled, or was skipped for a
-  failure; it `failed` if a `stop` fired or nothing completed; anything between is `partial`.
+  failure that was not tolerated; it `failed` if a `stop` fired or nothing completed; anything between is
+  `partial`.
 """
 
 from __future__ import annotations
 
 from fanfold.kernel.commands import Conclude, Finish
 from fanfold.kernel.events import Failure
+from fanfold.kernel.fold.tolerance import untolerated
 from fanfold.kernel.lifecycle import CANCELLED, COMPLETED, FAILED, PARTIAL, SKIPPED, TIMED_OUT, WAITING
-from fanfold.kernel.nodes import Composite, Node, Run, State, WorkflowCall
+from fanfold.kernel.nodes import Composite, Loop, Node, Run, State, WorkflowCall
+from fanfold.kernel.plan import GroupAction
+
+REPEATED = frozenset(("agent", "tool", "timeout", "invalid_output"))
+"""Classes of failures that make an iteration false; any other ends the loop."""
 
 
 def wind_up(state: State, node: Composite) -> None:
@@ -29,6 +37,17 @@ def wind_up(state: State, node: Composite) -> None:
         conclude(state, node, FAILED, failure_of(node.failed_child))
     else:
         conclude(state, node, COMPLETED, None)
+
+
+def can_be_repeated(loop: Loop, body: Node) -> bool:
+    """Whether an iteration that failed leaves its loop to the next one."""
+    repeat, action = loop.step.repeat, loop.step.action
+    assert repeat is not None
+    if isinstance(action, GroupAction) and action.phase and repeat.max_iterations == 1:
+        return False  # a phase that does not iterate is no loop to whoever wrote it
+    if body.status not in (FAILED, TIMED_OUT) or body.step.on_failure == "stop":
+        return False
+    return failure_of(body).kind in REPEATED
 
 
 def conclude(state: State, node: Node, status: str, error: Failure | None, reason: str = "") -> None:
@@ -68,7 +87,7 @@ def _run_outcome(run: Run) -> tuple[str, Failure | None]:
         return TIMED_OUT, Failure("timeout", "run.timeout", "the run took longer than its limit")
     if run.ending == "stop":
         return FAILED, failure_of(run.stopped_by) if run.stopped_by is not None else error
-    if run.unsuccessful == 0:
+    if run.unsuccessful == 0 or (run.completed and next(untolerated(run), None) is None):
         return COMPLETED, None
     return (PARTIAL if run.completed else FAILED), error
 

@@ -17,8 +17,9 @@ from fanfold.kernel.budget import Ledger
 from fanfold.kernel.commands import Evaluate, Skip, Start
 from fanfold.kernel.events import Failure
 from fanfold.kernel.fold.admission import enqueue, release, withdraw
-from fanfold.kernel.fold.outcomes import conclude, wind_up
+from fanfold.kernel.fold.outcomes import can_be_repeated, conclude, wind_up
 from fanfold.kernel.fold.sweep import end_run, sweep
+from fanfold.kernel.fold.tolerance import is_unsuccessful
 from fanfold.kernel.lifecycle import (
     CANCELLED,
     COMPLETED,
@@ -28,7 +29,6 @@ from fanfold.kernel.lifecycle import (
     RUNNING,
     SKIPPED,
     TERMINAL,
-    UNSUCCESSFUL,
     WAITING,
 )
 from fanfold.kernel.nodes import (
@@ -314,7 +314,7 @@ def finish(state: State, node: Node, status: str, reason: str = "") -> None:
     node.reason = reason
     node.ended_at = state.now
     run = node.run
-    unsuccessful = _is_unsuccessful(node)
+    unsuccessful = is_unsuccessful(node)
     if status == COMPLETED:
         run.completed += 1
     elif unsuccessful:
@@ -348,14 +348,10 @@ def _tell_dependents(state: State, node: Node, reaches: bool) -> None:
             admit(state, dependent)
 
 
-def _is_unsuccessful(node: Node) -> bool:
-    return node.status in UNSUCCESSFUL or (node.status == SKIPPED and node.reason == "failure")
-
-
 def _reaches(node: Node) -> bool:
     """Whether the end of a step skips those that depend on it."""
     inline = node.step.on_failure == "inline" and node.status != SKIPPED
-    return _is_unsuccessful(node) and not inline
+    return is_unsuccessful(node) and not inline
 
 
 def _leave_waiting(state: State, node: Node) -> None:
@@ -372,26 +368,19 @@ def _leave_waiting(state: State, node: Node) -> None:
 
 def _child_ended(state: State, parent: Composite, child: Node, failed: bool) -> None:
     parent.open -= 1
+    if isinstance(parent, Loop) and _turns(parent, child, failed):
+        state.agenda.append(Evaluate(parent.run.id, parent.path, "until"))
+        return
     if failed and not (parent.kind == MAP and parent.step.on_failure == "inline"):
         first = parent.failed_child
         if first is None or child.order < first.order:
             parent.failed_child = child
-    if parent.open > 0:
-        return
-    if (
-        isinstance(parent, Loop)
-        and not parent.failed_child
-        and not parent.stopping
-        and _turns(state, parent, child)
-    ):
-        return
-    if parent.kind != CALL:
+    if parent.open == 0 and parent.kind != CALL:
         wind_up(state, parent)
 
 
-def _turns(state: State, loop: Loop, child: Node) -> bool:
-    """Whether the loop goes on: it asks its gate after each iteration, and ends after its fold."""
-    if child.step is loop.step.fold:
+def _turns(loop: Loop, child: Node, failed: bool) -> bool:
+    """Whether the loop asks its gate now: not after a failure that ends it, nor after its fold."""
+    if loop.stopping or child.step is loop.step.fold:
         return False
-    state.agenda.append(Evaluate(loop.run.id, loop.path, "until"))
-    return True
+    return not failed or can_be_repeated(loop, child)

@@ -31,7 +31,7 @@ from fanfold.kernel.events import (
 from fanfold.kernel.fold.admission import requeue_starved
 from fanfold.kernel.fold.agenda import require_idle, take, unexpected
 from fanfold.kernel.fold.open_runs import add, close, end, resume_child
-from fanfold.kernel.fold.outcomes import call_outcome, conclude
+from fanfold.kernel.fold.outcomes import call_outcome, conclude, failure_of
 from fanfold.kernel.fold.progress import (
     enter_scope,
     expand_map,
@@ -43,6 +43,7 @@ from fanfold.kernel.fold.progress import (
 )
 from fanfold.kernel.fold.step_events import lose
 from fanfold.kernel.fold.sweep import end_run
+from fanfold.kernel.fold.tolerance import is_unsuccessful
 from fanfold.kernel.lifecycle import CANCELLED, COMPLETED, FAILED, PAUSED, PENDING, RUNNING, STEP_TRANSITIONS
 from fanfold.kernel.nodes import Loop, Map, Node, Quota, Run, State
 
@@ -98,16 +99,26 @@ def _apply(state: State, node: Node, data: Decided) -> None:
 
 
 def _decided_until(state: State, loop: Loop, passed: bool) -> None:
-    repeat = loop.step.repeat
+    repeat, body = loop.step.repeat, loop.children[loop.iteration - 1]
     assert repeat is not None
+    failed = is_unsuccessful(body)
+    passed = passed and not failed
     if passed and loop.step.fold is not None:
         start_fold(state, loop)
     elif passed:
         conclude(state, loop, COMPLETED, None)
     elif loop.iteration < repeat.max_iterations:
         next_iteration(state, loop)
+    elif repeat.on_exhausted == "continue":
+        loop.exhausted = True
+        conclude(state, loop, COMPLETED, None)
     else:
-        message = f"{loop.path} did not pass its gate in {loop.iteration} iterations"
+        times = "1 iteration" if loop.iteration == 1 else f"{loop.iteration} iterations"
+        message = f"{loop.path} did not pass its gate in {times}"
+        if failed:
+            message += (
+                f"; in the last, {body.path} {body.status.replace('_', ' ')}: {failure_of(body).message}"
+            )
         failure = Failure("agent", "step.not_converged", message, retryable=False, step=loop.path)
         conclude(state, loop, FAILED, failure)
 

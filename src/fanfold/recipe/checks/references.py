@@ -235,11 +235,10 @@ class References:
     def _connect(self, place: TextPlace, target: Draft, at: Words, parts: tuple[str | int, ...]) -> None:
         """Note that a step is looked at, and who therefore comes after it."""
         target.used = True
-        if place.draft is None:
-            return
-        dependent = place.draft.climb(target.scope)
-        if dependent is None:
-            return  # a group's output or `until` looks at its own steps
+        dependent = place.draft.climb(target.scope) if place.draft is not None else None
+        target.readers[dependent.id if dependent is not None else ""] = None
+        if dependent is None or place.draft is None:
+            return  # the output of the recipe or of a group, or `until`, looks at its own steps
         dependent.implied.setdefault(target.id, (at, place.draft))
         if place.placing and dependent is place.draft and (not parts or parts[0] not in {"status", "error"}):
             dependent.placed.add(target.id)

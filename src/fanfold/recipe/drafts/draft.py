@@ -84,7 +84,7 @@ class Draft:
 
     __slots__ = (
         "dependents", "entries", "facts", "id", "implied", "inner", "item_name", "narrowed", "order", "path",
-        "phase", "placed", "reads", "repeat", "scope", "syntax", "used", "written",
+        "phase", "placed", "readers", "reads", "repeat", "scope", "syntax", "used", "written",
     )  # fmt: skip
 
     def __init__(self, step_id: str, entries: Entries, scope: DraftScope, path: str) -> None:
@@ -108,6 +108,8 @@ class Draft:
         """Edges of references: where the first one stands, and in which step."""
         self.placed: set[str] = set()
         """Steps whose output the prompt or the inputs of an agent step place themselves."""
+        self.readers: dict[str, None] = {}
+        """Steps of its scope that refer to it; "" is the output or the gate of what is around it."""
         self.used = False
         """Some other step, an expression or an output looks at it."""
         self.facts = Facts()

@@ -126,7 +126,14 @@ REPEAT = shape(
     Key(
         "until", "expression", "Sees `output` of this iteration and, in a group, its `steps`.", required=True
     ),
-    Key("max_iterations", "integer", "Iterations at most.", "2", 1, 5),
+    Key("max_iterations", "integer", "Iterations at most.", "2", 1, 50),
+    Key(
+        "on_exhausted",
+        "word",
+        "Still false after the last iteration: fail, or continue with its output.",
+        "fail",
+        words=("fail", "continue"),
+    ),
 )
 
 STEP_KEYS = (
@@ -137,7 +144,7 @@ STEP_KEYS = (
     Key("when", "expression", "False skips the step; its dependents run and see null."),
     Key("for_each", "expression", "A list; one instance per item, addressed `id[0]`, `id[1]` …."),
     Key("as", "identifier", "Name of the item.", default="item"),
-    Key("max_items", "integer", "The longest list `for_each` may give.", "100", 1, 10_000),
+    Key("max_items", "integer", "The longest list `for_each` may give.", "1,000", 1, 10_000),
     Key("repeat", "object", "Run again until an expression holds, addressed `id#1`, `id#2` ….", of="repeat"),
     Key("read_set", "globs", "Files the step reads.", default="`**/*`"),
     Key("write_set", "globs", "Files the step may change.", "`**/*` for writers"),
@@ -225,7 +232,7 @@ PHASE = shape(
     Key("depends_on", "ids", "Phases that come first.", default="the phase before"),
     Key("for_each", "expression", "A list; each task runs once per item."),
     Key("as", "identifier", "Name of the item.", default="item"),
-    Key("max_items", "integer", "The longest list `for_each` may give.", "100", 1, 10_000),
+    Key("max_items", "integer", "The longest list `for_each` may give.", "1,000", 1, 10_000),
     Key("when", "expression", "False skips the phase."),
     Key("max_concurrency", "integer", "Attempts of this phase at the same time.", "the run's", 1, 16),
     Key("max_agents", "integer", "Sessions of this phase.", "the run's", 1, 500),

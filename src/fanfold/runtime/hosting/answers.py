@@ -24,6 +24,7 @@ from fanfold.kernel.commands import (
     Stop,
 )
 from fanfold.kernel.events import Created, Data, Decided, Failure, Finished, Paused, StepEvent
+from fanfold.kernel.fold.tolerance import is_unsuccessful
 from fanfold.kernel.lifecycle import COMPLETED, FAILED, SKIPPED, UNSUCCESSFUL
 from fanfold.kernel.nodes import Composite, Loop, Map, Node, Run, Scope, State, WorkflowCall
 from fanfold.kernel.plan import JSON, GroupAction, Output, WorkflowAction
@@ -115,7 +116,8 @@ class Answers:
                 return Decided(step=step, what=what, value=len(items), items=self._blobs.put(items))
             if isinstance(node, Loop) and what == "until":
                 assert node.step.repeat is not None
-                passed = has_converged(node.step.repeat, self._values.gate(node))
+                failed = is_unsuccessful(last_iteration(node))  # then it is false whatever its gate says
+                passed = not failed and has_converged(node.step.repeat, self._values.gate(node))
                 return Decided(step=step, what=what, value=passed)
             return self._admission(node, step)
         except UNDECIDABLE as error:
@@ -238,7 +240,8 @@ class Answers:
         return self._values.output(child)
 
     def _loop_output(self, loop: Loop) -> JSON:
-        body = self._values.output(last_iteration(loop))
+        last = last_iteration(loop)
+        body = self._values.output(last) if last.status == COMPLETED else None
         if loop.step.fold is None:
             return body
         tasks = body.get("tasks", {}) if isinstance(body, dict) else {}

@@ -15,7 +15,8 @@ from typing import Any
 
 from fanfold.agents.backend import SUMMARY_CHARS
 from fanfold.kernel.events import Failure
-from fanfold.kernel.lifecycle import COMPLETED, SKIPPED, UNSUCCESSFUL
+from fanfold.kernel.fold.tolerance import is_unsuccessful
+from fanfold.kernel.lifecycle import COMPLETED, FAILED, SKIPPED, TIMED_OUT, UNSUCCESSFUL
 from fanfold.kernel.nodes import MAP, SCOPE, Composite, Loop, Node, Run, Scope, State
 from fanfold.kernel.plan import JSON, GroupAction
 from fanfold.runtime.records.memory import Memory
@@ -87,15 +88,16 @@ class Values:
         return names
 
     def _feedback(self, loop: Loop, iteration: int) -> JSON:
-        """What the gate said about the iteration before; nothing in the first."""
+        """What failed in the iteration before, or what its gate said of it; null in the first."""
         if iteration <= 1:
-            return ""
+            return None
         body = loop.children[iteration - 2]
+        failed = [error_text(node) for node in _failed_within(body)]
         if not isinstance(body, Scope) or not _is_phase(body):
-            return self.output(body)
+            return "\n".join(failed) if failed and is_unsuccessful(body) else self.output(body)
         judges = (child for child in body.children if child.step.id in ("verify", "review"))
-        said = [_plainly(self.output(child)) for child in judges]
-        return "\n\n".join(text for text in said if text)
+        said = [_plainly(self.output(child)) for child in judges if child.status == COMPLETED]
+        return "\n\n".join(text for text in (*said, *failed) if text)
 
     def digest(self, node: Node) -> str:
         """The summaries of all phases that this one depends on, the first first, within a fixed size.
@@ -213,6 +215,16 @@ def _depended_on(node: Node) -> list[Node]:
     rank(node)
     names = sorted((place, name) for name, place in ranks.items() if name != node.step.id)
     return [node.run.nodes[prefix + name] for _, name in names]
+
+
+def _failed_within(top: Node) -> Iterator[Node]:
+    """The steps at or below a node that failed first hand, in plan order."""
+    below = [child for child in top.children if child.run is top.run] if isinstance(top, Composite) else []
+    deeper = [node for child in below for node in _failed_within(child)]
+    if deeper:
+        yield from deeper
+    elif top.status in (FAILED, TIMED_OUT):
+        yield top
 
 
 def _is_phase(node: Node) -> bool:

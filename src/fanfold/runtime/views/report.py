@@ -43,7 +43,8 @@ def report_markdown(tree: RunTree, run: Run | None = None) -> str:
     failures = [node for node in nodes if node.error is not None and node.status != COMPLETED]
     error = run_error(tree, run)
     if failures or error is not None:
-        lines += ["## What went wrong", ""]
+        tolerated = run.status == COMPLETED
+        lines += ["## What went wrong" + (", and was tolerated" if tolerated else ""), ""]
         lines += [_failure_line(node) for node in failures[:MAX_ROWS]]
         if error is not None and not failures:
             lines.append(f"- {error.message} ({error.code})")
