@@ -15,8 +15,8 @@ from fanfold.recipe.compile import compile_recipe
 from fanfold.runtime.operations.runs.creation import create
 from fanfold.runtime.operations.runs.options import Options
 from fanfold.store.sqlite import SqliteStore
-from fanfold.testing.disk import Disk
 from fanfold.wiring import wire
+from tests.disk import Disk
 from tests.dying_store import claimed, opened
 
 STEPS = 500

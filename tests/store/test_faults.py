@@ -14,8 +14,8 @@ import pytest
 
 from fanfold.store.protocol import Batch, StoreFault
 from fanfold.store.sqlite import SqliteStore
-from fanfold.testing.disk import Disk, Fault, Platters
 from fanfold.testing.stores.trees import Tree
+from tests.disk import Disk, Fault, Platters
 
 LONG = bool(os.environ.get("FANFOLD_LONG"))
 STEPS = 40 if LONG else 5

@@ -18,8 +18,8 @@ from fanfold.store.excerpts import excerpt
 from fanfold.store.protocol import Batch, OutputRow
 from fanfold.store.search import Search, addresses, readable
 from fanfold.store.sqlite import SqliteStore
-from fanfold.testing.disk import Disk
 from fanfold.testing.stores.trees import stored
+from tests.disk import Disk
 
 ROOT = Path(__file__).resolve().parents[2]
 

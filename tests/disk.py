@@ -56,10 +56,10 @@ class Disk(apsw.VFS):
         """Nothing fails any more."""
         self._at = 0
 
-    def xOpen(self, name: apsw.URIFilename | str | None, flags: list[int]) -> apsw.VFSFile:  # noqa: N802 - named by SQLite
+    def xOpen(self, name: apsw.URIFilename | str | None, flags: list[int]) -> apsw.VFSFile:
         return _File(self, name, flags)
 
-    def xDelete(self, filename: str, syncdir: bool) -> None:  # noqa: N802 - named by SQLite
+    def xDelete(self, filename: str, syncdir: bool) -> None:
         self.strike("delete", filename)
         super().xDelete(filename, syncdir)
         self.record(Operation("delete", Path(filename).name))
@@ -105,11 +105,11 @@ class _File(apsw.VFSFile):
         self._name = name.filename() if isinstance(name, apsw.URIFilename) else name or "temporary"
         super().__init__("", name, flags)
 
-    def xRead(self, amount: int, offset: int) -> bytes:  # noqa: N802 - named by SQLite
+    def xRead(self, amount: int, offset: int) -> bytes:
         self._disk.strike("read", self._name)
         return super().xRead(amount, offset)
 
-    def xWrite(self, data: bytes, offset: int) -> None:  # noqa: N802 - named by SQLite
+    def xWrite(self, data: bytes, offset: int) -> None:
         cut = self._disk.strike("write", self._name)
         done = data[: len(data) // 2] if cut else data
         super().xWrite(done, offset)
@@ -117,12 +117,12 @@ class _File(apsw.VFSFile):
         if cut:
             raise self._disk.error("write")
 
-    def xTruncate(self, newsize: int) -> None:  # noqa: N802 - named by SQLite
+    def xTruncate(self, newsize: int) -> None:
         self._disk.strike("truncate", self._name)
         super().xTruncate(newsize)
         self._disk.record(Operation("truncate", Path(self._name).name, newsize))
 
-    def xSync(self, flags: int) -> None:  # noqa: ARG002, N802 - named by SQLite
+    def xSync(self, flags: int) -> None:
         self._disk.strike("sync", self._name)
         self._disk.record(Operation("sync", Path(self._name).name))
 
