@@ -10,12 +10,7 @@ on a shared machine changes them least.
 
 Ours are counted twice: as a whole (`us`), and while they are driven (`driven`), which leaves out that the run
 itself is recorded first. How often SQLite writes and how much (`writes` and `kb` a step) is counted in a turn
-of its own, which is not timed.
-
-Growth of ours is measured apart (`warm` columns), on a write-ahead log that has its size already. A new log
-is extended by every commit until its first checkpoint, which doubles what a commit costs, so a short
-run would look dear and growth would hide behind it. Ten runs of 1,000 steps are compared with one of 10,000.
-The bare loop goes through the same: what it shows as growth is the disk's. All else begins with a new log.
+of its own, which is not timed. Section `growth` does the same with ten times as many steps.
 """
 
 from __future__ import annotations
@@ -27,7 +22,8 @@ import subprocess
 import sys
 import tempfile
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeAlias
 
@@ -41,12 +37,11 @@ from fanfold.kernel.plan import Plan
 HERE = Path(__file__).parent
 WORK = HERE / ".work"
 SHAPES: dict[str, Callable[[int], Plan]] = {"chain": chain, "fan-out": fan_out, "layered": layered}
-SMALL, LARGE = 1_000, 10_000
+STEPS = 1_000
 LIMIT_S = 25.0
 """What one attempt of one contender may take."""
-SHARE_S = {SMALL: 40.0, LARGE: 20.0}
+SHARE_S = 40.0
 """After so much time a contender is not repeated."""
-LARGE_ROUNDS = 3
 
 
 class Contender(Struct, frozen=True, kw_only=True):
@@ -75,13 +70,10 @@ COUNTED = ("fanfold", "fanfold, agents", "bare loop")
 MIN_FASTER = {"chain": 3.0, "fan-out": 8.0, "layered": 8.0}
 """Than each peer as it is shipped."""
 COMPARED = ("dbos", "langgraph", "restate", "temporal, local")
-GROWTH_OF = ("fanfold", "fanfold, agents", "bare loop")
-MAX_GROWTH = 1.2
-STEADY = 1.25
-"""The bare loop has nothing that could grow. Where it changes by more, either way, the disk did, and what
-was measured beside it says nothing about growth: that counts as missed, not as passed."""
 
-facts: dict[str, dict[str, str]] = {}
+Facts: TypeAlias = dict[str, dict[str, str]]
+
+facts: Facts = {}
 """Versions and settings, as each contender told them."""
 
 
@@ -116,53 +108,51 @@ class Best:
             self.cpu_us = min(self.cpu_us, sum(run.cpu_s for run in runs) * 1e6 / steps)
             self.steps = max(self.steps, runs[0].steps)
 
-    def has_had_its_share(self, size: int) -> bool:
-        return self.spent_s > SHARE_S[size]
+    @property
+    def has_had_its_share(self) -> bool:
+        return self.spent_s > SHARE_S
 
 
-Key: TypeAlias = tuple[str, str, str]
-"""Shape, contender, and `small`, `large`, or the same on a warm log, where ten small runs are one turn."""
+Key: TypeAlias = tuple[str, str]
+"""Shape and contender."""
 
 
 def measure(rounds: int) -> dict[str, dict[str, float]]:
     """A row for each shape and contender."""
-    pythons = {name: _python(contender) for name, contender in CONTENDERS.items()}
-    facts.update({name: {"missing": "cannot be installed"} for name, python in pythons.items() if not python})
+    best: dict[Key, Best] = defaultdict(Best)
+    with graphs(STEPS) as drawn:
+        pythons = interpreters(facts)
+        # Rounds are the outer loop: a disk that is busy for minutes is then busy for everybody.
+        for _ in range(rounds):
+            for shape, graph in drawn.items():
+                for name, python in pythons.items():
+                    if not best[shape, name].has_had_its_share:
+                        best[shape, name].keep(run(name, python, graph, facts))
+        counts = {
+            (shape, name): run(name, sys.executable, graph, facts, counted=True)
+            for shape, graph in drawn.items()
+            for name in COUNTED
+        }
+    return _table(best, counts)
+
+
+@contextmanager
+def graphs(steps: int) -> Iterator[dict[str, Path]]:
+    """A file for each shape, in a folder that is gone afterwards with all that was measured there."""
     shutil.rmtree(WORK, ignore_errors=True)
     WORK.mkdir()
-    graphs: dict[tuple[str, int], Path] = {}
-    for shape, make in SHAPES.items():
-        for size in (SMALL, LARGE):
-            graphs[shape, size] = WORK / f"{shape}-{size}.json"
-            graphs[shape, size].write_text(json.dumps(plain_graph(make(size))))
-    best: dict[Key, Best] = defaultdict(Best)
-    # Rounds are the outer loop: a disk that is busy for minutes is then busy for everybody, and not always.
-    for number in range(rounds):
-        for shape in SHAPES:
-            for name, python in pythons.items():
-                if python and not best[shape, name, "small"].has_had_its_share(SMALL):
-                    best[shape, name, "small"].keep(_run(name, python, graphs[shape, SMALL]))
-            for name, python in pythons.items():
-                if (
-                    not python
-                    or number >= LARGE_ROUNDS
-                    or best[shape, name, "large"].has_had_its_share(LARGE)
-                ):
-                    continue
-                best[shape, name, "large"].keep(_run(name, python, graphs[shape, LARGE]))
-                if name in GROWTH_OF:
-                    small = [
-                        _run(name, python, graphs[shape, SMALL], warm=True) for _ in range(LARGE // SMALL)
-                    ]
-                    best[shape, name, "warm small"].keep(*small)
-                    best[shape, name, "warm large"].keep(_run(name, python, graphs[shape, LARGE], warm=True))
-    counts = {
-        (shape, name): _run(name, sys.executable, graphs[shape, SMALL], counted=True)
-        for shape in SHAPES
-        for name in COUNTED
-    }
+    drawn = {shape: WORK / f"{shape}-{steps}.json" for shape in SHAPES}
+    for shape, file in drawn.items():
+        file.write_text(json.dumps(plain_graph(SHAPES[shape](steps))))
+    yield drawn
     shutil.rmtree(WORK, ignore_errors=True)
-    return _table(best, counts)
+
+
+def interpreters(told: Facts) -> dict[str, str]:
+    """What runs each contender; one that cannot be installed is left out, and told of."""
+    found = {name: interpreter(one.peer) if one.peer else sys.executable for name, one in CONTENDERS.items()}
+    told |= {name: {"missing": "cannot be installed"} for name, python in found.items() if not python}
+    return {name: python for name, python in found.items() if python}
 
 
 def plain_graph(plan: Plan) -> list[list[int]]:
@@ -170,18 +160,16 @@ def plain_graph(plan: Plan) -> list[list[int]]:
     return [[numbers[name] for name in step.depends_on] for step in plan.steps]
 
 
-def _python(contender: Contender) -> str | None:
-    return interpreter(contender.peer) if contender.peer else sys.executable
-
-
-def _run(name: str, python: str, graph: Path, *, warm: bool = False, counted: bool = False) -> Turn:
+def run(
+    name: str, python: str, graph: Path, told: Facts, *, warm: bool = False, counted: bool = False
+) -> Turn:
     """Let a contender run once. One that fails, or does not do one step in time, is not asked again."""
     contender = CONTENDERS[name]
     folder = tempfile.mkdtemp(dir=WORK)
     command = [python, "-m", f"bench.contenders.{contender.module}", str(graph), folder, str(LIMIT_S)]
     environment = {**os.environ, "BENCH_VARIANT": contender.variant, "BENCH_WARM": "1" if warm else ""}
     environment["BENCH_COUNTED"] = "1" if counted else ""
-    noted = facts.setdefault(name, {})
+    noted = told.setdefault(name, {})
     nothing = Turn(steps=0, wall_s=float("inf"), driven_s=float("inf"), cpu_s=0.0)
     try:
         done = subprocess.run(
@@ -207,25 +195,17 @@ def _run(name: str, python: str, graph: Path, *, warm: bool = False, counted: bo
     return turn
 
 
-def _table(best: dict[Key, Best], counts: dict[tuple[str, str], Turn]) -> dict[str, dict[str, float]]:
+def _table(best: dict[Key, Best], counts: dict[Key, Turn]) -> dict[str, dict[str, float]]:
     table: dict[str, dict[str, float]] = {}
     for shape in SHAPES:
-        ours, bare = best[shape, "fanfold", "small"], best[shape, "bare loop", "small"]
+        ours, bare = best[shape, "fanfold"], best[shape, "bare loop"]
         for name in CONTENDERS:
-            small, large = best[shape, name, "small"], best[shape, name, "large"]
+            own = best[shape, name]
             row: dict[str, float] = {}
-            if small.steps:
-                row |= {"us_1000": small.us, "of_fanfold": small.us / ours.us}
-                row |= {"driven_1000": small.driven_us, "driven_of_bare": small.driven_us / bare.driven_us}
-                row |= {"cpu_us_1000": small.cpu_us, "cpu_of_bare": small.cpu_us / bare.cpu_us}
-                row["reached_1000"] = small.steps
-            if large.steps:
-                row |= {"us_10000": large.us, "cpu_us_10000": large.cpu_us, "reached_10000": large.steps}
-            if name in GROWTH_OF:
-                small, large = best[shape, name, "warm small"], best[shape, name, "warm large"]
-                row |= {"warm_1000": small.us, "warm_10000": large.us}
-            if small.steps and large.steps:
-                row |= {"growth": large.us / small.us, "cpu_growth": large.cpu_us / small.cpu_us}
+            if own.steps:
+                row |= {"us": own.us, "of_fanfold": own.us / ours.us}
+                row |= {"driven": own.driven_us, "driven_of_bare": own.driven_us / bare.driven_us}
+                row |= {"cpu_us": own.cpu_us, "cpu_of_bare": own.cpu_us / bare.cpu_us, "reached": own.steps}
             counted = counts.get((shape, name))
             if counted is not None and counted.steps:
                 row["writes"] = counted.writes / counted.steps
@@ -254,13 +234,8 @@ def _failures_of(table: dict[str, dict[str, float]], shape: str, name: str) -> l
         times = f"{ours['driven_of_bare']:.2f} times the bare loop"
         missed.append(f"{shape}: {name}: {times} while driving, allowed {MAX_OF_BARE[shape]}")
     for peer in COMPARED:
-        theirs = table[f"{shape}: {peer}"].get("driven_1000")
-        if theirs is not None and theirs / ours["driven_1000"] < MIN_FASTER[shape]:
-            times = f"{theirs / ours['driven_1000']:.2f} times faster than {peer}"
+        theirs = table[f"{shape}: {peer}"].get("driven")
+        if theirs is not None and theirs / ours["driven"] < MIN_FASTER[shape]:
+            times = f"{theirs / ours['driven']:.2f} times faster than {peer}"
             missed.append(f"{shape}: {name}: {times} while driving, asked {MIN_FASTER[shape]}")
-    disk = table[f"{shape}: bare loop"]["growth"]
-    if not 1 / STEADY <= disk <= STEADY:
-        missed.append(f"{shape}: growth cannot be told, the bare loop itself changed by {disk:.2f}")
-    elif ours["growth"] > MAX_GROWTH:
-        missed.append(f"{shape}: {name}: growth {ours['growth']:.2f}, allowed {MAX_GROWTH}")
     return missed
