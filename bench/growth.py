@@ -14,7 +14,7 @@ from collections import defaultdict
 from bench.durable import SHAPES, Best, Facts, graphs, interpreters, run
 
 SMALL, LARGE = 1_000, 10_000
-ROUNDS = 3
+ROUNDS = 2
 OURS = ("fanfold", "fanfold, agents", "bare loop")
 MAX_GROWTH = 1.2
 STEADY = 1.25
