@@ -55,10 +55,11 @@ def peak_kb() -> float:
 
 def open_project(folder: Path, durability: str = "normal") -> Project:
     """A project with raised ceilings. Where no time is measured, nobody need wait for the disk."""
-    home = folder / ".fanfold"
+    home = folder / "home"  # a project cannot raise what its user allows
     home.mkdir(exist_ok=True)
     (home / "config.toml").write_text(CEILINGS)
-    return wire(folder, {**os.environ, **ROOMY, "FANFOLD_DURABILITY": durability})
+    more = {**ROOMY, "FANFOLD_HOME": str(home), "FANFOLD_DURABILITY": durability}
+    return wire(folder, {**os.environ, **more})
 
 
 def drive(project: Project, plan: Plan, options: Options | None = None) -> RunTree:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from time import time
 
 import click
 from msgspec import structs
@@ -15,7 +14,7 @@ from fanfold.cli.terminal.statuses import COLOURS
 from fanfold.errors import EXIT_OK
 from fanfold.kernel.lifecycle import RUN_STATUSES, RUN_TERMINAL, RUNNING
 from fanfold.runtime.operations.addresses import find_run
-from fanfold.runtime.operations.history.runs import inspect_found, inspect_step, list_runs
+from fanfold.runtime.operations.history.runs import inspect_found, inspect_step, list_runs, step_rows
 from fanfold.runtime.views.runs import (
     InspectDocument,
     InspectStepDocument,
@@ -25,7 +24,7 @@ from fanfold.runtime.views.runs import (
     as_text,
     elapsed_ms,
 )
-from fanfold.runtime.views.step_rows import Row, run_rows
+from fanfold.runtime.views.step_rows import Row
 from fanfold.runtime.views.transitions import duration
 from fanfold.text.terminal import one_line
 
@@ -125,8 +124,7 @@ def inspect_command(call: Invocation, run: str, step: str | None, steps: bool, s
         if call.as_json:
             say_json(document)
         else:
-            rows = run_rows(found.tree, found.run, int(time() * 1_000), every=steps)
-            say("".join(_text(document, rows, steps, call.colour)))
+            say("".join(_text(document, step_rows(found, every=steps), steps, call.colour)))
     return EXIT_OK
 
 

@@ -19,8 +19,7 @@ from fanfold.runtime.operations.recipes.checked import (
     recipes_meant,
     role_warnings,
 )
-from fanfold.runtime.views.recipes import CheckReport
-from fanfold.runtime.views.used_sets import SuggestedSet
+from fanfold.runtime.views.recipes import CheckReport, SuggestedSet
 from fanfold.text.diagnostics import Diagnostic
 from fanfold.text.renderings import render_text
 

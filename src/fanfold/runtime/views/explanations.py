@@ -5,8 +5,17 @@ from __future__ import annotations
 from msgspec import UNSET, Struct, UnsetType
 
 from fanfold.kernel.explain import Explanation
+from fanfold.runtime.views.recipes import SuggestedSet
 from fanfold.runtime.views.runs import ApprovalDocument
-from fanfold.runtime.views.used_sets import SuggestedSet, UsedSets
+
+
+class UsedSets(Struct, frozen=True):
+    """What a step read and changed; why there may be more of either is said where there may."""
+
+    reads: list[str]
+    writes: list[str]
+    unseen_reads: str = ""
+    unseen_writes: str = ""
 
 
 class Explained(Struct, frozen=True):

@@ -9,7 +9,6 @@ from msgspec import UNSET, Struct, UnsetType, field
 from fanfold.kernel.plan import JSON, GroupAction, Input, Limits, Plan, Step
 from fanfold.recipe.types.agent import AgentBody
 from fanfold.recipe.types.body import find_body
-from fanfold.runtime.views.used_sets import SuggestedSet
 from fanfold.text.diagnostics import Diagnostic
 
 SCHEMA_FILE = ".fanfold/recipe.schema.json"
@@ -57,6 +56,18 @@ class RecipeDocument(Struct, frozen=True):
     steps: list[RecipeStep]
     limits: Limits
     graph: str | UnsetType = UNSET
+
+
+class SuggestedSet(Struct, frozen=True, kw_only=True):
+    """A set that a step could declare. `step` is its path in the recipe, `runs` how many were looked at."""
+
+    recipe: str
+    step: str
+    key: str
+    declared: list[str]
+    proposed: list[str]
+    runs: int
+    note: str = ""
 
 
 class CheckReport(Struct, frozen=True):

@@ -14,8 +14,6 @@ import posixpath
 import re
 from collections.abc import Iterable, Iterator
 
-from msgspec import Struct
-
 from fanfold.agents.entries import Response, ToolCall
 from fanfold.agents.toolbox import patches
 from fanfold.kernel.nodes import LEAF, MAP, Node, Run
@@ -24,6 +22,8 @@ from fanfold.kernel.sets.globs import escape
 from fanfold.runtime.hosting.run_tree import RunTree
 from fanfold.runtime.records.ids import session_id
 from fanfold.runtime.records.subagents import is_agent
+from fanfold.runtime.views.explanations import UsedSets
+from fanfold.runtime.views.recipes import SuggestedSet
 from fanfold.sessions.log import read_entries
 
 MAX_LISTED = 6
@@ -35,27 +35,6 @@ _READING = frozenset({"list_files", "search_files"})
 _WRITING = frozenset({"write_file", "edit_file", "delete_file"})
 _ELSEWHERE = frozenset({"read_output", "fetch_url", "query_workflow", "final_output"})
 """Tools that touch no file of the project."""
-
-
-class UsedSets(Struct, frozen=True):
-    """What a step read and changed; why there may be more of either is said where there may."""
-
-    reads: list[str]
-    writes: list[str]
-    unseen_reads: str = ""
-    unseen_writes: str = ""
-
-
-class SuggestedSet(Struct, frozen=True, kw_only=True):
-    """A set that a step could declare. `step` is its path in the recipe, `runs` how many were looked at."""
-
-    recipe: str
-    step: str
-    key: str
-    declared: list[str]
-    proposed: list[str]
-    runs: int
-    note: str = ""
 
 
 class StepTouch:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from time import time
 
 from msgspec import structs
 
@@ -18,6 +19,7 @@ from fanfold.runtime.views.runs import (
     run_row,
     state_document,
 )
+from fanfold.runtime.views.step_rows import Row, run_rows
 from fanfold.store.protocol import RunHead
 
 
@@ -49,6 +51,11 @@ def inspect_found(project: Project, found: Addressed, *, with_state: bool = Fals
     owner = owner_of(project, found.root_id)
     document = structs.replace(inspect_document(found.tree, found.run), owner=owner)
     return structs.replace(document, state=state_document(found.tree, owner)) if with_state else document
+
+
+def step_rows(found: Addressed, *, every: bool = False) -> list[Row]:
+    """Its steps in plan order, as lines say them; large fan-outs by what needs attention, unless `every`."""
+    return run_rows(found.tree, found.run, int(time() * 1_000), every=every)
 
 
 def inspect_step(project: Project, run: str, step: str) -> InspectStepDocument:
