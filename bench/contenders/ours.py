@@ -102,4 +102,5 @@ def _tick(clock: Clock) -> str:
         raise RuntimeError("out of time") from None  # fails the step, and with it what depends on it
 
 
-contend(run)
+if __name__ == "__main__":
+    contend(run)
