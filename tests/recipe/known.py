@@ -11,7 +11,7 @@ from fanfold.agents.role import Role
 from fanfold.agents.roles.registry import Registry
 from fanfold.recipe.compile import Compiled, compile_recipe
 from fanfold.recipe.library import Library
-from fanfold.recipe.surroundings import Surroundings
+from fanfold.recipe.surroundings import OwnCommand, Surroundings
 
 HERE = Path(__file__).parent
 WORKFLOWS = HERE / "workflows"
@@ -46,7 +46,12 @@ HANDLERS = ("prepare_data", "count_words")
 def surroundings(project: Path = WORKFLOWS) -> Surroundings:
     library = Library(project, None, HERE / "no-such-folder", top=project.parent)
     return Surroundings(
-        ROLES, HANDLERS.__contains__, lambda: HANDLERS, library, backend_problem=BACKENDS.problem
+        ROLES,
+        HANDLERS.__contains__,
+        lambda: HANDLERS,
+        library,
+        backend_problem=BACKENDS.problem,
+        own_command=lambda gate: OwnCommand((f"run-{gate}",), "somewhere"),
     )
 
 

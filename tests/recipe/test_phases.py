@@ -122,7 +122,7 @@ def test_a_command_gate_asks_for_its_exit_status(gate: str):
         f"review: {{}}\nverify: {{gate: {gate}, run: pytest -q}}\nconverge: {{max_iterations: 4}}"
     )
     verify = inner["verify"]
-    assert verify.action == CommandBody(run=("pytest", "-q"), gate=gate).action()  # type: ignore[arg-type]  # known to be one
+    assert verify.action == CommandBody(run=("pytest", "-q")).action()
     assert verify.outputs == ("exit_code", "stdout", "stderr")
     assert verify.depends_on == ("a", "b", "review")
     assert (verify.posture, verify.workspace_mode) == ("read_only", "isolated")
@@ -132,7 +132,8 @@ def test_a_command_gate_asks_for_its_exit_status(gate: str):
 @pytest.mark.parametrize("gate", ["tests", "lint"])
 def test_the_project_chooses_the_command_of_a_gate_that_names_none(gate: str):
     step, inner = only(f"verify: {{gate: {gate}}}")
-    assert inner["verify"].action == CommandBody(gate=gate).action()  # type: ignore[arg-type]  # known to be one
+    assert inner["verify"].action == CommandBody(run=(f"run-{gate}",)).action()
+    assert inner["verify"].description == f"the project's own {gate}, by somewhere"
     assert step.repeat is not None
     assert step.repeat.max_iterations == 2
 

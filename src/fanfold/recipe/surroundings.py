@@ -69,6 +69,13 @@ class Recipes(Protocol):
         ...
 
 
+class OwnCommand(Struct, frozen=True):
+    """How a project is tested or linted, and the file that says so."""
+
+    run: tuple[str, ...]
+    file: str
+
+
 class Surroundings(Struct, frozen=True):
     """Everything outside the file that decides whether the file is right."""
 
@@ -79,3 +86,5 @@ class Surroundings(Struct, frozen=True):
     ceilings: Ceilings = field(default_factory=Ceilings)
     backend_problem: Callable[[str], FanfoldError | None] = field(default=lambda _: None)
     """Why the agent back end of that name cannot be used here; None when it can."""
+    own_command: Callable[[str], OwnCommand | None] = field(default=lambda _: None)
+    """The project's own command for a gate (`tests`, `lint`); None when nothing here says one."""

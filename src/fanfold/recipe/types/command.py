@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 from msgspec import field
 
@@ -36,13 +36,11 @@ SYNTAX = StepSyntax(
 class CommandBody(Body, frozen=True, omit_defaults=True, gc=False):
     syntax: ClassVar[StepSyntax] = SYNTAX
     run: tuple[str, ...] = ()
-    """Argument templates; one argument stays one argument. Empty for a `tests` or `lint` gate that
-    leaves the choice of command to the host."""
+    """Argument templates; one argument stays one argument. Empty where there is a script instead."""
     shell: str = ""
     """A script instead of arguments. The step's inputs are its variables."""
     env: dict[str, str] = field(default_factory=dict)
     network: bool = False
-    gate: Literal["command", "tests", "lint"] | None = None
 
 
 class CommandGrammar(LeafGrammar[CommandBody]):

@@ -16,7 +16,7 @@ import msgspec
 
 from fanfold.errors import FanfoldError, NotFoundError
 from fanfold.recipe.library import Library, is_path
-from fanfold.recipe.surroundings import Ceilings, FoundRecipe, Surroundings
+from fanfold.recipe.surroundings import Ceilings, FoundRecipe, OwnCommand, Surroundings
 from fanfold.runtime.config import Config
 from fanfold.trust.state import claim
 
@@ -94,6 +94,7 @@ class Project:
             self.library,
             Ceilings(config.integer("ceilings.concurrency"), config.integer("ceilings.agents")),
             self._backend_problem,
+            self._own_command,
         )
 
     def surroundings(self, *, scripted: bool) -> Surroundings:
@@ -107,6 +108,12 @@ class Project:
 
     def _backend_problem(self, name: str) -> FanfoldError | None:
         return self.backends.problem(name)
+
+    def _own_command(self, gate: str) -> OwnCommand | None:
+        # Looking for them is for recipes that leave a gate's command to the project; most do not.
+        from fanfold.recipe.own_commands import find_own_command
+
+        return find_own_command(self.folder, gate)
 
     @cached_property
     def _handler_search(self) -> HandlerSearch:

@@ -10,7 +10,6 @@ from fanfold.agents.backend import SUMMARY_CHARS
 from fanfold.kernel.commands import Start
 from fanfold.kernel.nodes import Node
 from fanfold.kernel.plan import JSON, Step
-from fanfold.recipe.types.body import read_body
 from fanfold.recipe.types.command import CommandBody
 from fanfold.runtime.records.ids import session_id
 from fanfold.runtime.steps.rendering import text_of
@@ -45,10 +44,10 @@ class CommandSteps(LeafType[CommandBody, CommandJob]):
     starts_programs = True
 
     def label(self, _step: Step, said: CommandBody) -> StepLabel:
-        return StepLabel("command", " ".join(said.run) or said.shell.strip() or f"{said.gate} gate")
+        return StepLabel("command", " ".join(said.run) or said.shell.strip())
 
     def declare(self, step: Step, said: CommandBody) -> str:
-        shown = shlex.join(_arguments(said, said.run)) or f"the project's {said.gate}"
+        shown = shlex.join(_arguments(said, said.run))
         if said.shell and step.inputs:
             shown += f" (with the variables {', '.join(step.inputs)})"
         env = "".join(f"{name}={shlex.quote(value)} " for name, value in said.env.items())
@@ -62,10 +61,6 @@ class CommandSteps(LeafType[CommandBody, CommandJob]):
 
     async def perform(self, services: Services, execution: Execution[CommandJob]) -> Outcome:
         start, node, job, place, _ = execution
-        if not job.argv:
-            text = f"the {read_body(CommandBody, node.step).gate} gate names no command"
-            hint = "write `run:` in the gate"
-            return Outcome(error=failure(node, start, "agent", "gate.no_command", text, hint))
         if problem := _too_much(job):
             return Outcome(
                 error=failure(node, start, "agent", "command.not_startable", problem, retryable=False)
