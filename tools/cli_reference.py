@@ -55,7 +55,7 @@ def _describe(name: str, command: click.Command) -> list[str]:
     paragraphs = [" ".join(block.split()) for block in (command.help or "").split("\n\n")]
     parts += [f"{paragraph}\n\n" for paragraph in paragraphs if paragraph]
     own = (p for p in command.params if isinstance(p, click.Option) and p.name not in _COMMON)
-    rows = [_row(option, context) for option in own]
+    rows = [_row(option, context) for option in own if not option.hidden]
     if rows:
         parts += ["| option | meaning |\n|---|---|\n", *rows]
     return parts
@@ -92,7 +92,8 @@ First steps:
 _INTRODUCTION = """\
 # Command line
 
-Every command takes `--json` (one document on stdout), `--project DIR` (default: the current folder),
+Every command takes `--json` (one document on stdout), `--project DIR` (default: the
+nearest folder upward with a `.fanfold`, up to the top of the git repository, which else is the project),
 `--no-color` and `--help`. Errors go to stderr as `error[code]: message` with a hint; with `--json` they are a
 document `{"ok": false, "error": {"code", "message", "hint", "details"}}` on stdout. Colour is used only on a
 terminal and never when `NO_COLOR` is set.

@@ -215,6 +215,7 @@ def test_state_that_a_commit_brought_is_foreign_also_where_ours_was(world: World
 
 def test_a_project_below_the_top_of_a_repository_is_looked_up_there(world: World):
     world.git("init", "-q", "-b", "main", project=world.top)
+    (world.project / ".fanfold").mkdir(exist_ok=True)  # else the top of the repository is the project
     assert world.run().returncode == 0
     world.git("add", "-f", "project/.fanfold/runs", project=world.top)
     assert "came with a commit" in world.run().stderr

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Any, NamedTuple
 
 import click
 
-from fanfold.cli.terminal.output import wants_colour
+from fanfold.cli.terminal.output import plain, wants_colour
 from fanfold.errors import AuthorError
 
 
@@ -31,8 +32,9 @@ def command(name: str, *, summary: str, epilog: str = "") -> Callable[[Callable[
     """
 
     def declare(function: Callable[..., Any]) -> click.Command:
-        def invoke(project: str, as_json: bool, no_color: bool, **rest: Any) -> Any:
-            call = Invocation(_project_folder(project), as_json, wants_colour(sys.stdout, no_color), no_color)
+        def invoke(project: str | None, as_json: bool, no_color: bool, **rest: Any) -> Any:
+            folder = _project_here(as_json) if project is None else _project_folder(project)
+            call = Invocation(folder, as_json, wants_colour(sys.stdout, no_color), no_color)
             return function(call, **rest)
 
         invoke.__doc__ = function.__doc__
@@ -43,7 +45,7 @@ def command(name: str, *, summary: str, epilog: str = "") -> Callable[[Callable[
             wrapped
         )
         wrapped = click.option(
-            "--project", default=".", metavar="DIR", help="The project's folder; default: the current one."
+            "--project", metavar="DIR", help="The project's folder; default: looked for from here upward."
         )(wrapped)
         settings = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
         return click.command(name, short_help=summary, epilog=epilog or None, context_settings=settings)(
@@ -51,6 +53,20 @@ def command(name: str, *, summary: str, epilog: str = "") -> Callable[[Callable[
         )
 
     return declare
+
+
+def _project_here(as_json: bool) -> Path:
+    """The project around the current folder; told, where it is another one."""
+    from fanfold.runtime.config import fanfold_home, user_home
+    from fanfold.trust.location import find_project
+
+    own_folder, home = fanfold_home(os.environ), user_home(os.environ)
+    folder = find_project(Path(), home=home, own_folder=own_folder)
+    if folder == Path(os.path.realpath(".")):
+        return Path()
+    if not as_json:
+        sys.stderr.write(f"project {plain(str(folder))}\n")
+    return folder
 
 
 def _project_folder(given: str) -> Path:

@@ -49,6 +49,7 @@ This installation:
   smoke       Prove that the promises hold here
   gc          Forget runs that ended long ago, with their files
   state       Show, adopt or remove state that is not yours: a clone's, or of a copied project
+  completion  Print the completion script of a shell
 
 Options of every command:
   --project DIR  The project's folder; default: the current one.

@@ -57,6 +57,7 @@ GROUPS = {
         "smoke": "system.smoke",
         "gc": "system.gc",
         "state": "system.state",
+        "completion": "system.completion",
     },
 }
 """What people do → command → the module in this package that holds it. The order is that of the help text."""
