@@ -1,11 +1,12 @@
 """Run the benchmarks, print their tables, keep the figures as JSON, fail when a bar is missed.
 
-    python -m bench [SECTION…] [--quick] [--rounds N] [--out FILE]
+    python -m bench [SECTION…] [--quick] [--rounds N] [--keep] [--out FILE]
 
-Everything is measured in one run on one machine, and bars are ratios wherever they can be. `--quick` leaves
-out what needs other packages or long measurements, and takes less than two minutes. The figures of a whole
-run are kept in `results/latest.json`, from which `make fix` writes those in the README; a run of some
-sections writes beside it, to a file that is not kept.
+Whatever is compared is measured in one run on one machine, and bars are ratios wherever they can be. With
+`--quick` what needs other packages or long measurements is left out, and it takes less than two minutes. The
+figures of a whole run are kept in `results/latest.json`, from which `make fix` writes those in the README. A
+run of some sections writes beside it, to a file that is not kept, or with `--keep` replaces these sections
+there; each says when it was measured, and how busy others kept the machine.
 """
 
 from __future__ import annotations
@@ -48,28 +49,35 @@ def main(argv: Sequence[str] | None = None) -> int:
                         help=", ".join(SECTIONS))  # fmt: skip
     parser.add_argument("--quick", action="store_true", help=f"only {', '.join(QUICK)}, few rounds")
     parser.add_argument("--rounds", type=int, help="turns of each contender; the best counts (7)")
+    parser.add_argument("--keep", action="store_true", help="replace these sections in the kept figures")
     parser.add_argument("--out", type=Path, help="where the figures go")
     options = parser.parse_args(argv)
     sections = options.sections or (QUICK if options.quick else SECTIONS)
-    out = options.out or (KEPT if set(sections) == set(SECTIONS) else PASSING)
+    whole = set(sections) == set(SECTIONS)
+    out = options.out or (KEPT if whole or options.keep else PASSING)
     rounds = options.rounds or (QUICK_ROUNDS if options.quick else 7)
-    results: dict[str, object] = {
-        "command": " ".join(["python -m bench", *sections, f"--rounds {rounds}"]),
+    known: dict[str, object] = json.loads(out.read_text()) if options.keep and out.exists() else {}
+    results = {name: figures for name, figures in known.items() if name in SECTIONS} | {
         "versions": {"fanfold": __version__, "python": platform.python_version()},
         "machine": machine(),
-        "began": datetime.now(UTC).isoformat(timespec="seconds"),
     }
     missed: list[str] = []
     for name in sections:
         section = cast(Section, importlib.import_module(f"bench.{name}"))
+        how: dict[str, object] = {
+            "command": f"python -m bench {name} --rounds {rounds}",
+            "began": datetime.now(UTC).isoformat(timespec="seconds"),
+            "load_before": round(os.getloadavg()[0], 1),
+        }
         table = section.measure(rounds)
         told: dict[str, dict[str, str]] = getattr(section, "facts", {})
         problems = section.failures(table)
-        results[name] = {"table": table, "missed": problems} | ({"facts": told} if told else {})
+        how["load_after"] = round(os.getloadavg()[0], 1)
+        results[name] = how | {"table": table, "missed": problems} | ({"facts": told} if told else {})
         print(f"\n{section.__doc__.splitlines()[0]}\n")
         _print_table(table)
-        for who, known in told.items():
-            print(f"{who}: {', '.join(f'{key} {value}' for key, value in known.items())}")
+        for who, said in told.items():
+            print(f"{who}: {', '.join(f'{key} {value}' for key, value in said.items())}")
         missed += [f"{name}: {problem}" for problem in problems]
         # After each section: a long run that is cut short keeps what it found.
         out.parent.mkdir(parents=True, exist_ok=True)
@@ -81,7 +89,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def machine() -> dict[str, object]:
-    """What the figures were measured on, and how busy others kept it."""
+    """What the figures were measured on."""
     found = re.search(r"^model name\s*: (.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     return {
@@ -91,7 +99,6 @@ def machine() -> dict[str, object]:
         "memory_gb": round(memory),
         "system": f"{platform.system()} {platform.release().partition('-')[0]}",
         "file_system": file_system(Path(__file__).parent) or "unknown",
-        "load_before": os.getloadavg()[0],
     }
 
 
