@@ -63,7 +63,7 @@ kill-test: $(READY) ## kill runs at every commit, merges at every system call, w
 	KILL_TEST=all $(BIN)/python -m pytest -q tests/kill tests/runtime/test_workspaces.py tests/runtime/test_resolving.py tests/workspace/test_journal.py $(ARGS)
 
 hostile: $(READY) ## every hostile tree, repository, link and attempt, at every level, also without root
-	HOSTILE_TREES=2000 $(BIN)/python -m pytest -q --numprocesses auto tests/hostile tests/workspace $(ARGS)
+	HOSTILE=all HOSTILE_TREES=2000 $(BIN)/python -m pytest -q --numprocesses auto tests/hostile tests/workspace $(ARGS)
 
 local-test: $(READY) ## fetch the local model and test it for real: shared, idle, killed, measured
 	$(BIN)/python -m pip install -qq --disable-pip-version-check --require-hashes --requirement requirements/local.txt

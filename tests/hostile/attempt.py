@@ -23,6 +23,8 @@ class Attempt:
     after: Callable[[World], None] | None = None
     """What must hold besides, or what the attacker does when the victim is done."""
     environment: Mapping[str, str] = field(default_factory=dict)
+    behind: tuple[str, ...] = ()
+    """A program that starts the victim's commands."""
     confined: bool = False
     """A program runs in the sandbox, so that both levels are tried."""
     only_as_root: bool = False
@@ -38,7 +40,7 @@ def carry_out(attempt: Attempt, world: World) -> None:
     world.own()
     for arguments in attempt.commands:
         given = {name: world.filled(value) for name, value in attempt.environment.items()}
-        world.fanfold(*arguments, **given)
+        world.fanfold(*arguments, behind=attempt.behind, **given)
     if attempt.after is not None:
         attempt.after(world)
     world.check()

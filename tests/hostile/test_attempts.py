@@ -1,7 +1,8 @@
 """Attempts of every attacker, through the command line: none gets what it wants, and each is noticed.
 
-Here each is tried for one victim at one level of the sandbox, chosen by its name; `make hostile` tries all of
-them for root and for an ordinary user, at both levels.
+Here every fourth is tried, for one victim at one level of the sandbox, chosen by its name. `make hostile`
+tries all of them, for root and for an ordinary user, and at both levels what a sandbox decides.
+HOSTILE_SEED=1 chooses others; HOSTILE=all with words of a name after `-k` tries one for everybody.
 """
 
 import os
@@ -12,22 +13,43 @@ import pytest
 
 from fanfold.workspace.sandbox.levels import detect
 from tests.hostile.attempt import Attempt, carry_out
+from tests.hostile.attempts.local_user import ATTEMPTS as LOCAL_USER
+from tests.hostile.attempts.model import ATTEMPTS as MODEL
+from tests.hostile.attempts.recipe import ATTEMPTS as RECIPE
 from tests.hostile.attempts.repository import ATTEMPTS as REPOSITORY
+from tests.hostile.attempts.role import ATTEMPTS as ROLE
+from tests.hostile.attempts.server import ATTEMPTS as SERVER
 from tests.hostile.worlds import NOBODY, Setting, World, installation, matches
 from tools.tidy import ROOT
 
-ATTACKERS: dict[str, tuple[Attempt, ...]] = {"repository": REPOSITORY}
+ATTACKERS: dict[str, tuple[Attempt, ...]] = {
+    "repository": REPOSITORY,
+    "recipe": RECIPE,
+    "role file": ROLE,
+    "model": MODEL,
+    "server or page": SERVER,
+    "local user": LOCAL_USER,
+}
 USERS = ("root", "ordinary") if os.geteuid() == 0 else ("ordinary",)
 LEVELS = ("bubblewrap", "landlock")
+SAMPLED = 4
+
+
+def every_setting(attempt: Attempt) -> list[Setting]:
+    """In whose hands and at which levels something is tried."""
+    levels = LEVELS if attempt.confined else LEVELS[:1]
+    return [Setting(user, level) for user in USERS for level in levels]
 
 
 def settings(attempt: Attempt) -> list[Setting]:
-    """In whose hands and at which levels something is tried."""
-    levels = LEVELS if attempt.confined else LEVELS[:1]
-    every = [Setting(user, level) for user in USERS for level in levels]
+    """Those that are tried this time."""
+    every = every_setting(attempt)
     if os.environ.get("HOSTILE") == "all":
         return every
-    return [every[crc32(attempt.name.encode()) % len(every)]]
+    number = crc32(attempt.name.encode())
+    if number % SAMPLED != int(os.environ.get("HOSTILE_SEED", "0")) % SAMPLED:
+        return []
+    return [every[number // SAMPLED % len(every)]]
 
 
 ROWS = [
@@ -54,3 +76,28 @@ def test_it_comes_to_nothing(attempt: Attempt, setting: Setting):
         assert matches(attempt.says, world.said), world.said
     finally:
         world.close()
+
+
+def table() -> str:
+    """How many attempts there are, as SECURITY.md says it."""
+    lines = [
+        "| attacker | attempts | of which at both levels | tries, with both users |",
+        "|---|---|---|---|",
+    ]
+    totals = [0, 0, 0]
+    for attacker, attempts in ATTACKERS.items():
+        tries = sum((2 if one.confined else 1) * 2 for one in attempts)
+        counts = [len(attempts), sum(one.confined for one in attempts), tries]
+        totals = [total + count for total, count in zip(totals, counts, strict=True)]
+        lines.append(f"| {attacker} | {' | '.join(map(str, counts))} |")
+    lines.append(f"| together | {' | '.join(map(str, totals))} |")
+    return "\n".join(lines)
+
+
+def test_the_threat_model_counts_them():
+    assert table() in (ROOT / "SECURITY.md").read_text(), f"SECURITY.md must hold:\n{table()}"
+
+
+def test_no_two_attempts_have_one_name():
+    names = [(attacker, one.name) for attacker, attempts in ATTACKERS.items() for one in attempts]
+    assert len(names) == len(set(names))

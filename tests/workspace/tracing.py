@@ -15,7 +15,7 @@ import signal
 import stat
 import struct
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import cache
 from typing import NamedTuple
 
@@ -82,11 +82,11 @@ Judge = Callable[[Callable[[], Call]], bool]
 
 def begin() -> None:
     """Called by what is traced: look at what I do from here on."""
-    _ptrace(_TRACEME)
+    ptrace(_TRACEME)
     os.kill(os.getpid(), signal.SIGSTOP)
-    numbers = _NUMBERS[platform.machine()]
-    (opening,) = (number for number, name in numbers.items() if name == "openat")
-    rest = sorted(number for number in numbers if number != opening)
+    known = numbers()
+    (opening,) = (number for number, name in known.items() if name == "openat")
+    rest = sorted(number for number in known if number != opening)
     last = len(rest)
     code = [
         (_LOAD, 0, 0, 0),
@@ -97,11 +97,33 @@ def begin() -> None:
         (_ANSWER, 0, 0, 0x7FFF0000),  # let it
         (_ANSWER, 0, 0, 0x7FF00000),  # stop
     ]
+    _install(code)
+
+
+def stop_at(watched: Iterable[int]) -> None:
+    """Called by what is traced: stop me at each of these calls, whatever its arguments."""
+    listed = sorted(watched)
+    last = len(listed)
+    code = [
+        (_LOAD, 0, 0, 0),
+        *((_EQUAL, last - at, 0, number) for at, number in enumerate(listed)),
+        (_ANSWER, 0, 0, 0x7FFF0000),  # let it
+        (_ANSWER, 0, 0, 0x7FF00000),  # stop
+    ]
+    _install(code)
+
+
+def numbers() -> dict[int, str]:
+    """The calls that change files, by their numbers on this processor."""
+    return _NUMBERS[platform.machine()]
+
+
+def _install(code: list[tuple[int, int, int, int]]) -> None:
     packed = b"".join(struct.pack("=HBBI", *line) for line in code)
     kept = ctypes.create_string_buffer(packed)
     program = ctypes.create_string_buffer(struct.pack("@HP", len(code), ctypes.addressof(kept)))
-    _checked(_libc().prctl(*_NO_NEW_PRIVILEGES, 0, 0, 0))
-    _checked(_libc().prctl(*_SET_FILTER, ctypes.c_void_p(ctypes.addressof(program)), 0, 0))
+    checked(libc().prctl(*_NO_NEW_PRIVILEGES, 0, 0, 0))
+    checked(libc().prctl(*_SET_FILTER, ctypes.c_void_p(ctypes.addressof(program)), 0, 0))
 
 
 def trace(work: Callable[[], object], judge: Judge) -> bool:
@@ -116,8 +138,8 @@ def trace(work: Callable[[], object], judge: Judge) -> bool:
             os._exit(1)
     _, status = os.waitpid(pid, 0)
     assert os.WIFSTOPPED(status), "what was to be traced never began"
-    _ptrace(_SETOPTIONS, pid, 0, _OPTIONS)
-    _ptrace(_CONT, pid)
+    ptrace(_SETOPTIONS, pid, 0, _OPTIONS)
+    ptrace(_CONT, pid)
     known = {pid}
     while True:
         who, status = os.waitpid(-1, _ALL)
@@ -138,7 +160,7 @@ def trace(work: Callable[[], object], judge: Judge) -> bool:
                 while known:
                     known.discard(os.waitpid(-1, _ALL)[0])
                 return True
-        _ptrace(_CONT, who, 0, deliver)
+        ptrace(_CONT, who, 0, deliver)
     assert os.WIFEXITED(status), f"ended by signal {os.WTERMSIG(status)}"
     assert os.WEXITSTATUS(status) == 0, "what was to be traced failed"
     return False
@@ -176,37 +198,39 @@ def calls_of(work: Callable[[], object]) -> list[Call]:
 def _call_of(pid: int) -> Callable[[], Call] | None:
     """A look at the call a stopped process is about to make, if it really changes files."""
     told = ctypes.create_string_buffer(88)
-    _ptrace(_GET_SYSCALL_INFO, pid, 88, ctypes.addressof(told))
+    ptrace(_GET_SYSCALL_INFO, pid, 88, ctypes.addressof(told))
     number, *arguments = struct.unpack_from("=24xQ6Q", told.raw)
     name = _NUMBERS[platform.machine()][number]
     if name == "open" and not arguments[1] & _MAKING:
         return None
-    if name == "openat2" and not struct.unpack("=Q", _read(pid, arguments[2], 8))[0] & _MAKING:
+    if name == "openat2" and not struct.unpack("=Q", read_memory(pid, arguments[2], 8))[0] & _MAKING:
         return None
     if name == "write" and not _is_file(pid, arguments[0]):
         return None
     if name == "ioctl" and arguments[1] not in _CLONING:
         return None
-    return lambda: Call(name, tuple(_paths(pid, _CHANGING[name], arguments)))
+    return lambda: Call(name, tuple(paths(pid, name, arguments)))
 
 
-def _paths(pid: int, kinds: str, arguments: list[int]) -> list[str]:
+def paths(pid: int, name: str, arguments: list[int]) -> list[str]:
+    """The paths that a call names."""
+    kinds = _CHANGING[name]
     found: list[str] = []
     at = 0
     for kind in kinds:
         if kind == "f":
-            found.append(_opened(pid, arguments[at]))
+            found.append(where(pid, arguments[at]))
         elif kind == "p":
-            found.append(_text(pid, arguments[at]))
+            found.append(text_at(pid, arguments[at]))
         elif kind == "d":
-            name = _text(pid, arguments[at + 1])
-            found.append(name if name.startswith("/") else f"{_opened(pid, arguments[at])}/{name}")
+            name = text_at(pid, arguments[at + 1])
+            found.append(name if name.startswith("/") else f"{where(pid, arguments[at])}/{name}")
             at += 1
         at += 1
     return found
 
 
-def _opened(pid: int, handle: int) -> str:
+def where(pid: int, handle: int) -> str:
     handle &= 0xFFFFFFFF
     link = f"/proc/{pid}/cwd" if handle == 0xFFFFFF9C else f"/proc/{pid}/fd/{handle}"
     try:
@@ -222,33 +246,33 @@ def _is_file(pid: int, handle: int) -> bool:
         return True  # not to be told: better counted than overlooked
 
 
-def _text(pid: int, address: int) -> str:
+def text_at(pid: int, address: int) -> str:
     text = b""
     while address and b"\0" not in text and len(text) < 8_192:
         page = 4_096 - (address + len(text)) % 4_096  # the next one may not be there
-        text += _read(pid, address + len(text), page)
+        text += read_memory(pid, address + len(text), page)
     return os.fsdecode(text.partition(b"\0")[0])
 
 
-def _read(pid: int, address: int, count: int) -> bytes:
+def read_memory(pid: int, address: int, count: int) -> bytes:
     with open(f"/proc/{pid}/mem", "rb", buffering=0) as memory:
         memory.seek(address)
         return memory.read(count)
 
 
 @cache
-def _libc() -> ctypes.CDLL:
+def libc() -> ctypes.CDLL:
     libc = ctypes.CDLL(None, use_errno=True)
     libc.ptrace.restype = ctypes.c_long
     libc.ptrace.argtypes = [ctypes.c_long, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p]
     return libc
 
 
-def _ptrace(request: int, pid: int = 0, address: int = 0, data: int = 0) -> None:
-    _checked(_libc().ptrace(request, pid, address, data))
+def ptrace(request: int, pid: int = 0, address: int = 0, data: int = 0) -> None:
+    checked(libc().ptrace(request, pid, address, data))
 
 
-def _checked(result: int) -> None:
+def checked(result: int) -> None:
     if result < 0:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))

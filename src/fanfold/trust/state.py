@@ -30,16 +30,18 @@ SEAL = "state.seal"
 SECRET = "secret"  # noqa: S105 - the name of the file that holds it
 VERSION = 1
 MAX_SEAL_BYTES = 16 * 1024
+THEIRS = "the folder belongs to another user, who could replace whatever is in it"
+MAKE_YOURS = "make the folder yours (chown), or work in a copy of the project"
 HINT = "fanfold state show says what it holds, fanfold state adopt keeps it, fanfold state remove deletes it"
 
 
 class StateForeign(WorldError):
     """There is state that is not ours; nothing of it was read."""
 
-    def __init__(self, folder: Path, why: str) -> None:
+    def __init__(self, folder: Path, why: str, hint: str = HINT) -> None:
         message = f"the state in {folder} is not from this user's Fanfold: {why}"
         details = {"folder": str(folder), "why": why}
-        super().__init__("state.foreign", message, hint=HINT, details=details, exit_status=EXIT_PERMISSION)
+        super().__init__("state.foreign", message, hint=hint, details=details, exit_status=EXIT_PERMISSION)
         self.why = why
 
 
@@ -64,6 +66,8 @@ def why_foreign(project: Path, home: Path) -> str:
         state = [name for name in sorted(os.listdir(handle)) if name not in BROUGHT]
         if not state:
             return ""
+        if os.fstat(handle).st_uid != os.geteuid():
+            return THEIRS
         for name in state:
             try:
                 found = os.stat(name, dir_fd=handle, follow_symlinks=False)
@@ -91,7 +95,9 @@ def claim(project: Path, home: Path) -> None:
         raise WorldError("store.cannot_open", message, hint=hint) from error
     try:
         status = os.fstat(handle)
-        if status.st_uid == os.geteuid() and stat.S_IMODE(status.st_mode) != 0o700:
+        if status.st_uid != os.geteuid():
+            raise StateForeign(folder, THEIRS, MAKE_YOURS)
+        if stat.S_IMODE(status.st_mode) != 0o700:
             os.fchmod(handle, 0o700)  # whoever made it: what we keep in it is nobody else's to read
         if _why_unsealed(handle, project, home):
             _write_seal(handle, project, home)
@@ -108,6 +114,8 @@ def adopt(project: Path, home: Path) -> None:
             raise WorldError(
                 "state.none", f"there is no state in {folder}", hint="nothing needs to be adopted"
             )
+        if os.fstat(handle).st_uid != os.geteuid():
+            raise StateForeign(folder, THEIRS, MAKE_YOURS)
         os.fchmod(handle, 0o700)
         _write_seal(handle, project, home)
     finally:

@@ -63,7 +63,9 @@ class Questions:
     def _ask(self, handle: RunHandle, approval: OpenApproval) -> None:
         self._asked = approval
         self._progress.suspend()
-        tell(f"\n{approval.path}: {plain(approval.question)}\n")
+        # Lines of the question are set off, so that none of them can pass for a question of ours.
+        question = plain(approval.question).replace("\n", "\n  │ ")
+        tell(f"\n{approval.path}: {question}\n")
         if approval.show:
             tell("".join(f"  │ {one}\n" for one in plain(approval.show).splitlines()))
         tell(_prompt(approval))

@@ -12,6 +12,7 @@ from fanfold.kernel.nodes import Node
 from fanfold.kernel.plan import JSON, Step
 from fanfold.recipe.types.command import CommandBody
 from fanfold.runtime.records.ids import session_id
+from fanfold.runtime.steps.programs import why_not_startable
 from fanfold.runtime.steps.rendering import text_of
 from fanfold.runtime.steps.step_type import (
     Execution,
@@ -26,11 +27,6 @@ from fanfold.runtime.steps.step_type import (
 from fanfold.sessions.processes import Ended
 from fanfold.text.excerpts import shorten
 from fanfold.text.json_value import as_text
-
-MAX_ARGUMENT_BYTES = 128 * 1024 - 1
-"""What Linux takes for one argument or variable, with its name and the byte that ends it."""
-MAX_GIVEN_BYTES = 1024 * 1024
-"""All arguments and variables together; the kernel's own limit depends on the user's settings."""
 
 
 class CommandJob(Job, frozen=True):
@@ -61,7 +57,7 @@ class CommandSteps(LeafType[CommandBody, CommandJob]):
 
     async def perform(self, services: Services, execution: Execution[CommandJob]) -> Outcome:
         start, node, job, place, _ = execution
-        if problem := _too_much(job):
+        if problem := why_not_startable(job.argv, job.env):
             return Outcome(
                 error=failure(node, start, "agent", "command.not_startable", problem, retryable=False)
             )
@@ -82,25 +78,6 @@ class CommandSteps(LeafType[CommandBody, CommandJob]):
 
     def task(self, job: CommandJob) -> str:
         return f"Run the command: {' '.join(job.argv)}"
-
-
-def _too_much(job: CommandJob) -> str:
-    """Why the kernel would refuse to start the program, or nothing."""
-    named = {f"argument {i}": value for i, value in enumerate(job.argv)}
-    named |= {f"the variable {name}": f"{name}={value}" for name, value in job.env.items()}
-    total = 0
-    for what, value in named.items():
-        if "\0" in value:
-            return f"{what} holds a NUL character"
-        size = len(value.encode("utf-8", "surrogateescape"))
-        if size > MAX_ARGUMENT_BYTES:
-            return f"{what} has {size:,} bytes; a program can be given {MAX_ARGUMENT_BYTES:,} at most"
-        total += size
-    if total > MAX_GIVEN_BYTES:
-        return (
-            f"arguments and variables have {total:,} bytes together; at most {MAX_GIVEN_BYTES:,} can be given"
-        )
-    return ""
 
 
 def _arguments(said: CommandBody, run: tuple[str, ...]) -> tuple[str, ...]:

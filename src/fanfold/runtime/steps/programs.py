@@ -27,6 +27,10 @@ if TYPE_CHECKING:
     from fanfold.workspace.sandbox.start import Launch, LevelName
 
 REFUSED = 126
+MAX_ARGUMENT_BYTES = 128 * 1024 - 1
+"""What Linux takes for one argument or variable, with its name and the byte that ends it."""
+MAX_GIVEN_BYTES = 1024 * 1024
+"""All arguments and variables together; the kernel's own limit depends on the user's settings."""
 _NO_PROGRAM = re.compile(r"(?:bwrap: execvp|sandbox:) (?P<program>.*?): No such file or directory\Z")
 
 
@@ -50,7 +54,7 @@ class Programs:
         timeout_s: float | None = None,
     ) -> Ended:
         """Run a program to its end. Raises `FileNotFoundError` when there is none of that name."""
-        launch = await self._plan(argv[0], place, read_only, network, environment)
+        launch = await self._plan(argv, place, read_only, network, environment)
         try:
             ended = await run_process(
                 launch.command(argv),
@@ -81,7 +85,7 @@ class Programs:
     ) -> RunningProgram:
         """Start a program that an agent's tools talk to; it lives until it is ended."""
         place = self._isolation.place_of(request.session_id)
-        launch = await self._plan(argv[0], place, request.role.read_only, request.role.network, environment)
+        launch = await self._plan(argv, place, request.role.read_only, request.role.network, environment)
         try:
             process = await start_process(
                 launch.command(argv),
@@ -97,13 +101,17 @@ class Programs:
 
     async def _plan(
         self,
-        program: str,
+        argv: Sequence[str],
         place: Place,
         read_only: bool,
         network: bool,
         environment: Mapping[str, str] | None,
     ) -> Launch:
         given = dict(environment or {})
+        if problem := why_not_startable(argv, given):
+            hint = "put what is long into a file of the workspace"
+            raise WorldError("command.not_startable", problem, hint=hint)
+        program = argv[0]
         return await asyncio.to_thread(self._plan_now, program, place, read_only, network, given)
 
     def _plan_now(
@@ -122,6 +130,25 @@ class Programs:
         launch = plan_sandbox(self._level, policy)
         place.note_sandbox(launch)
         return launch
+
+
+def why_not_startable(argv: Sequence[str], environment: Mapping[str, str]) -> str:
+    """Why the kernel would refuse to start a program, or nothing."""
+    named = {f"argument {i}": value for i, value in enumerate(argv)}
+    named |= {f"the variable {name}": f"{name}={value}" for name, value in environment.items()}
+    total = 0
+    for what, value in named.items():
+        if "\0" in value:
+            return f"{what} holds a NUL character"
+        size = len(value.encode("utf-8", "surrogatepass"))
+        if size > MAX_ARGUMENT_BYTES:
+            return f"{what} has {size:,} bytes; a program can be given {MAX_ARGUMENT_BYTES:,} at most"
+        total += size
+    if total > MAX_GIVEN_BYTES:
+        return (
+            f"arguments and variables have {total:,} bytes together; at most {MAX_GIVEN_BYTES:,} can be given"
+        )
+    return ""
 
 
 class RunningProgram:

@@ -15,6 +15,7 @@ from fanfold.errors import EXIT_PERMISSION, WorldError
 from fanfold.kernel.plan import Plan
 from fanfold.runtime.records.frozen import all_steps, freeze_roles, with_stages
 from fanfold.runtime.steps.registry import declare
+from fanfold.text.terminal import visible
 
 MAX_NAMED = 5
 POSTURES = ("read_only", "ask", "auto")
@@ -75,8 +76,8 @@ def _denied(plan: Plan, lines: list[str], posture: str) -> WorldError:
     """Nobody may answer, or somebody said no."""
     return WorldError(
         "permission_denied",
-        f"{plan.name} needs permission: {'; '.join(lines[:MAX_NAMED])}"
-        + (f"; and {len(lines) - MAX_NAMED} more" if len(lines) > MAX_NAMED else ""),
+        f"{plan.name} needs permission: {'; '.join(visible(one) for one in lines[:MAX_NAMED])}"
+        + (f"; and {len(lines) - MAX_NAMED} more, which --json lists" if len(lines) > MAX_NAMED else ""),
         hint="--permission read_only allows reading alone; leave it out to be asked, or use --permission auto"
         if posture == "read_only"
         else "run it with --yes, or with --permission auto",

@@ -103,7 +103,9 @@ def _version(program: str, project: Path) -> tuple[int, int] | None:
     if found is None:
         return None
     try:
-        done = subprocess.run([found, "--version"], capture_output=True, text=True, timeout=10, check=False)
+        done = subprocess.run(
+            [found, "--version"], cwd="/", env={}, capture_output=True, text=True, timeout=10, check=False
+        )
     except (OSError, subprocess.TimeoutExpired):
         return None
     number = re.search(r"(\d+)\.(\d+)", done.stdout)

@@ -1,0 +1,196 @@
+"""After `git clone` of a hostile repository every command is traced: what it reads, writes, runs and connects
+to is the user's, the system's or the clone's.
+
+Here every fourth command is traced, in `make hostile` all of them.
+"""
+
+import os
+import re
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from zlib import crc32
+
+import pytest
+
+from fanfold.cli.main import COMMANDS
+from tests.hostile.clone import clone_hostile
+from tests.hostile.test_state import ARGUMENTS
+from tests.hostile.test_trees import STATUSES
+from tests.hostile.witness import Seen, Watched, watch
+from tests.hostile.worlds import CANARY, Setting, World, installation
+from tests.workspace.tracing import why_not
+from tools.tidy import ROOT
+
+MORE = {
+    "spawn": ["explorer", "look", "--script", "script.yaml", "--wait"],
+    "check": [],
+    "smoke": ["--dry-run"],
+    "models": [],
+    "wait": ["--timeout", "0"],
+    "transcript": ["last", "a"],
+}
+WITHOUT = ("runs", "list", "agents", "ps", "doctor", "gc", "init", "schema", "state", "completion", "verify")
+LASTING = ("serve", "mcp", "worker", "chat")
+"""What does not end by itself."""
+VARIANTS = {
+    "run": [
+        ["one.yaml", "--script", "script.yaml", "--yes"],
+        ["writes.yaml", "--script", "writes.script.yaml", "--yes"],
+        ["runs"],
+        ["runs", "--yes"],
+        ["runs", "--dry-run"],
+        ["asks"],
+        ["linked.yaml"],
+    ],
+    "state": [["show"], ["remove", "--yes"]],
+    "schema": [["--install"]],
+    "check": [["--fix"], ["linked.yaml"]],
+    "show": [["runs"], ["linked.yaml"]],
+    "agents": [["scout"]],
+    "gc": [["--dry-run"]],
+    "verify": [["--all"]],
+}
+"""Further ways to call them."""
+
+
+def ways(name: str) -> list[list[str]]:
+    usual = MORE.get(name, ARGUMENTS.get(name, [] if name in WITHOUT else ["last"]))
+    return [[name, *rest] for rest in (usual, *VARIANTS.get(name, []))]
+
+
+def chosen() -> list[str]:
+    names = sorted(set(COMMANDS) - set(LASTING))
+    if os.environ.get("HOSTILE") == "all":
+        return names
+    return [name for name in names if crc32(name.encode()) % 4 == 0 or name == "run"]
+
+
+@pytest.fixture(scope="module")
+def world() -> Iterator[World]:
+    if why := why_not():
+        pytest.skip(why)
+    made = World(Setting("root" if os.geteuid() == 0 else "ordinary", "bubblewrap"))
+    made.uid = os.geteuid()
+    clone_hostile(made)
+    made.own()
+    (made.top / "free/tmp").mkdir()
+    (made.top / "free/said").mkdir()
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize("name", chosen())
+def test_nothing_outside_is_touched(world: World, name: str):
+    """First as it was cloned, state and all; then without the state, so that commands do their work."""
+    project, kept = world.project, world.top / "free/kept"
+    shutil.copytree(project, kept, symlinks=True)
+    try:
+        for arguments in ways(name):
+            judge(world, arguments, trace(world, arguments))
+        assert trace(world, ["state", "remove", "--yes"]).status == 0
+        judge(world, ["run"], trace(world, ["run", "one.yaml", "--script", "script.yaml", "--yes"]))
+        for arguments in ways(name):
+            judge(world, arguments, trace(world, arguments))
+    finally:
+        shutil.rmtree(project)
+        shutil.move(kept, project)
+
+
+def trace(world: World, arguments: list[str]) -> Watched:
+    script = installation(os.geteuid())
+    assert script is not None
+    environment = {
+        **world.environment,
+        "PATH": f"{world.project}/bin:.:{world.environment['PATH']}",
+        "TMPDIR": str(world.top / "free/tmp"),
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
+    python = str(Path(script).parent / "python")
+    return watch([python, script, *arguments], world.project, environment, world.top / "free/said")
+
+
+def judge(world: World, arguments: list[str], watched: Watched) -> None:
+    told = f"fanfold {' '.join(arguments)} ended with {watched.status}\n{watched.out}{watched.err}"
+    assert watched.status in STATUSES, told
+    assert CANARY not in told, told
+    assert len(watched.seen) > 20, f"too little was seen: {told}"
+    wrong = sorted({one for one in watched.seen if not is_allowed(one, world)})
+    assert not wrong, "\n".join([told, *map(str, wrong)])
+    assert not (world.outside / "ran").exists(), told
+    assert not world.reached, told
+
+
+def is_allowed(one: Seen, world: World) -> bool:
+    """Whether the user's own files, the system's, or the clone's explain something."""
+    project, own, temporary = str(world.project), f"{world.home}/.fanfold", f"{world.top}/free/tmp"
+    ours = (project, own, temporary)
+    path = one.what
+    if one.deed in ("connect", "bind"):
+        return path.startswith((f"unix:{project}/.fanfold/", "unix:/var/run/nscd", "unix:/run/nscd"))
+    if one.deed == "run":
+        return os.path.realpath(path) in allowed_programs() or "/git-core/" in path
+    if one.deed == "write":
+        if _is_below(path, f"{project}/.git", f"{project}/inner"):
+            return False
+        kernel = re.match(r"/(proc/(self|thread-self|\d+)/|dev/(null|tty|pts)|sys/fs/cgroup/)", path)
+        return _is_below(path, *ours) or kernel is not None
+    if any(one.startswith(f"{path.rstrip('/')}/") for one in ours):
+        return True  # a folder on the way, held open while the rest of the path is walked
+    roles = (f"{world.home}/{name}" for name in (".codex/agents", ".claude/agents"))
+    if _is_below(path, *ours, *roles):
+        return True
+    return not _is_below(path, str(world.top)) and path.startswith(system())
+
+
+def _is_below(path: str, *tops: str) -> bool:
+    return any(path == top or path.startswith(f"{top}/") for top in tops)
+
+
+def system() -> tuple[str, ...]:
+    """What programs are made of, and what the kernel tells."""
+    ours = (str(ROOT / "src"), sys.prefix, sys.base_prefix, str(ROOT / "pyproject.toml"))
+    named = (
+        "/usr",
+        "/lib",
+        "/bin",
+        "/sbin",
+        "/etc",
+        "/proc",
+        "/sys",
+        "/dev",
+        "/var/lib",
+        "/opt",
+        "pipe:",
+        "socket:",
+    )
+    return (*ours, *named, "anon_inode", "/memfd:")
+
+
+def allowed_programs() -> set[str]:
+    found = {os.path.realpath(sys.executable)}
+    for name in ("git", "bwrap", "sh"):
+        if program := shutil.which(name, path="/usr/local/bin:/usr/bin:/bin"):
+            found.add(os.path.realpath(program))
+    return found
+
+
+def test_the_witness_sees_what_is_to_be_seen(world: World):
+    """What is hidden behind a link, in a child, or goes elsewhere."""
+    code = (
+        "import os, socket, subprocess\n"
+        "open('key').read()\n"
+        "open('out/new', 'w').close(); os.rename('out/new', 'out/newer'); os.unlink('out/newer')\n"
+        "socket.socket().connect_ex(('127.0.0.1', 9))\n"
+        "subprocess.run(['./bin/git'], env={}, check=False)\n"
+    )
+    argv = [os.path.realpath(sys.executable), "-I", "-c", code]
+    watched = watch(argv, world.project, {"PATH": "/usr/bin:/bin"}, world.top / "free/said")
+    assert watched.status == 0, watched.err
+    wrong = {(one.deed, one.what) for one in watched.seen if not is_allowed(one, world)}
+    assert ("read", f"{world.home}/.ssh/id") in wrong
+    assert {("write", f"{world.outside}/{name}") for name in ("new", "newer", "ran")} <= wrong
+    assert ("run", f"{world.project}/./bin/git") in wrong or ("run", f"{world.project}/bin/git") in wrong
+    assert any(deed == "connect" for deed, _ in wrong)
+    (world.outside / "ran").unlink()

@@ -1,0 +1,240 @@
+"""Sees what a command and all it starts opens, changes, connects to and executes: no call is overlooked.
+
+A filter of system calls, inherited by every process, stops each of them at each call that names a file, an
+address or a program; the kernel then says what the call really reached (`/proc/PID/fd`), through whatever
+links. What runs inside a sandbox is seen no further: `tests/workspace/test_sandbox.py` is about that.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import platform
+import signal
+import socket
+import struct
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from tests.workspace import tracing
+from tests.workspace.tracing import checked, libc, ptrace, read_memory, text_at, where
+
+_TRACEME, _CONT, _SYSCALL, _SETOPTIONS, _GET_SYSCALL_INFO = 0, 7, 24, 0x4200, 0x420E
+_OPTIONS = 0x01 | 0x02 | 0x04 | 0x08 | 0x10 | 0x80 | 0x100000
+"""Calls told apart from signals; forks, clones, programs, filters; killed when we end."""
+_FILTERED = 7
+_ALL = 0x40000000
+_NUMBERS = {
+    "x86_64": {
+        59: "execve", 322: "execveat", 42: "connect", 44: "sendto", 46: "sendmsg", 49: "bind",
+        307: "sendmmsg",
+    },
+    "aarch64": {
+        221: "execve", 281: "execveat", 203: "connect", 206: "sendto", 211: "sendmsg", 200: "bind",
+        269: "sendmmsg",
+    },
+}  # fmt: skip
+_FILES = frozenset(
+    "open openat openat2 creat truncate rename renameat renameat2 link linkat symlink symlinkat unlink"
+    " unlinkat rmdir mkdir mkdirat mknod mknodat chmod fchmodat fchmodat2 chown lchown fchownat utime utimes"
+    " utimensat futimesat setxattr lsetxattr removexattr lremovexattr mount umount2".split()
+)
+_OPENING = ("open", "openat", "openat2", "creat")
+_WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
+
+
+class Seen(NamedTuple):
+    """`deed`: read, write, run, connect or bind; `what`: a path, a program, an address."""
+
+    deed: str
+    what: str
+    call: str
+
+
+class Watched(NamedTuple):
+    status: int
+    out: str
+    err: str
+    seen: list[Seen]
+
+
+def calls() -> dict[int, str]:
+    """The calls that are looked at, by number."""
+    found = {number: name for number, name in tracing.numbers().items() if name in _FILES}
+    return found | _NUMBERS[platform.machine()]
+
+
+def watch(argv: Sequence[str], cwd: Path, environment: Mapping[str, str], said: Path) -> Watched:
+    """Run a command to the end of everything it starts; `said` is a folder for what it prints."""
+    pid = os.fork()
+    if pid == 0:
+        try:
+            _become(argv, cwd, environment, said)
+        finally:
+            os._exit(127)
+    os.waitpid(pid, 0)
+    ptrace(_SETOPTIONS, pid, 0, _OPTIONS)
+    ptrace(_CONT, pid)
+    witness = _Witness(pid)
+    status = witness.follow()
+    out, err = ((said / name).read_text(errors="replace") for name in ("out", "err"))
+    return Watched(os.waitstatus_to_exitcode(status), out, err, witness.seen)
+
+
+def _become(argv: Sequence[str], cwd: Path, environment: Mapping[str, str], said: Path) -> None:
+    for number, name in ((1, "out"), (2, "err")):
+        os.dup2(os.open(said / name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), number)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    os.closerange(3, 256)
+    os.chdir(cwd)
+    ptrace(_TRACEME)
+    os.kill(os.getpid(), signal.SIGSTOP)
+    tracing.stop_at(calls())
+    os.execve(argv[0], list(argv), dict(environment))
+
+
+class _Witness:
+    """The loop over everything that happens to the processes."""
+
+    def __init__(self, first: int) -> None:
+        self._first = first
+        self._known = {first}
+        self._confined: set[int] = set()
+        self._opening: dict[int, tuple[str, str, bool]] = {}
+        self.seen: list[Seen] = []
+
+    def follow(self) -> int:
+        ended = 0
+        while self._known:
+            who, status = os.waitpid(-1, _ALL)
+            if not os.WIFSTOPPED(status):
+                self._known.discard(who)
+                self._opening.pop(who, None)
+                if who == self._first:
+                    ended = status
+                continue
+            ptrace(*self._next(who, status))
+        return ended
+
+    def _next(self, who: int, status: int) -> tuple[int, int, int, int]:
+        """How a stopped process goes on."""
+        event, signalled = status >> 16, os.WSTOPSIG(status)
+        if who not in self._known:  # the first stop of what another one started
+            self._known.add(who)
+            if _parent(who) in self._confined:
+                self._confined.add(who)
+            return _CONT, who, 0, 0
+        if signalled == signal.SIGTRAP | 0x80:  # a call ended
+            self._end_opening(who)
+            return _CONT, who, 0, 0
+        if event == _FILTERED and self._note(who):
+            return _SYSCALL, who, 0, 0
+        if event in (1, 2, 3) and who in self._confined:
+            self._confined.add(_message(who))
+        return _CONT, who, 0, 0 if event else signalled
+
+    def _note(self, who: int) -> bool:
+        """Look at a call about to be made; whether its end is of interest."""
+        if who in self._confined:
+            return False
+        number, arguments = _call(who)
+        name = calls()[number]
+        if name in _OPENING:
+            wants, path = _opening(who, name, arguments)
+            self._opening[who] = (name, path, wants)
+            return True
+        if name in ("execve", "execveat"):
+            program = text_at(who, arguments[0 if name == "execve" else 1])
+            self.seen.append(Seen("run", _absolute(who, program), name))
+            words = _words(who, arguments[1 if name == "execve" else 2])
+            if os.path.basename(program) == "bwrap" or any(map(_is_launcher, words)):
+                self._confined.add(who)
+        elif name in _NUMBERS[platform.machine()].values():
+            address = _address(who, name, arguments)
+            if address:
+                self.seen.append(Seen("bind" if name == "bind" else "connect", address, name))
+        else:
+            for path in tracing.paths(who, name, arguments):
+                self.seen.append(Seen("write", _settled(_absolute(who, path)), name))
+        return False
+
+    def _end_opening(self, who: int) -> None:
+        name, path, writes = self._opening.pop(who, ("", "", False))
+        told = ctypes.create_string_buffer(88)
+        ptrace(_GET_SYSCALL_INFO, who, 88, ctypes.addressof(told))
+        (result,) = struct.unpack_from("=24xq", told.raw)
+        if result >= 0:
+            self.seen.append(Seen("write" if writes else "read", where(who, result), name))
+        elif writes:
+            self.seen.append(Seen("write", _settled(_absolute(who, path)), f"{name}, refused"))
+
+
+def _is_launcher(word: str) -> bool:
+    return word.endswith("/sandbox/launcher.py")
+
+
+def _call(pid: int) -> tuple[int, list[int]]:
+    told = ctypes.create_string_buffer(88)
+    ptrace(_GET_SYSCALL_INFO, pid, 88, ctypes.addressof(told))
+    number, *arguments = struct.unpack_from("=24xQ6Q", told.raw)
+    return number, arguments
+
+
+def _parent(pid: int) -> int:
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("PPid:"))
+
+
+def _message(pid: int) -> int:
+    told = ctypes.c_ulong()
+    checked(libc().ptrace(0x4201, pid, None, ctypes.addressof(told)))
+    return int(told.value)
+
+
+def _opening(pid: int, name: str, arguments: list[int]) -> tuple[bool, str]:
+    """Whether a file is opened to be changed, and which path was given."""
+    if name == "creat":
+        return True, text_at(pid, arguments[0])
+    if name == "open":
+        return bool(arguments[1] & _WRITING), text_at(pid, arguments[0])
+    given = text_at(pid, arguments[1])
+    flags = arguments[2] if name == "openat" else struct.unpack("=Q", read_memory(pid, arguments[2], 8))[0]
+    path = given if given.startswith("/") else f"{where(pid, arguments[0])}/{given}"
+    return bool(flags & _WRITING) and not flags & os.O_PATH, path
+
+
+def _words(pid: int, address: int) -> list[str]:
+    found = []
+    for i in range(64):
+        (at,) = struct.unpack("=Q", read_memory(pid, address + 8 * i, 8))
+        if not at:
+            break
+        found.append(text_at(pid, at))
+    return found
+
+
+def _address(pid: int, name: str, arguments: list[int]) -> str:
+    """Where a call connects or sends to; nothing for what is connected already."""
+    at, size = (arguments[4], arguments[5]) if name == "sendto" else (arguments[1], arguments[2])
+    if name in ("sendmsg", "sendmmsg"):
+        at, size = struct.unpack("=QI", read_memory(pid, arguments[1], 12))
+    if not at or size < 2:
+        return ""
+    data = read_memory(pid, at, min(size, 128))
+    (family,) = struct.unpack_from("=H", data)
+    if family == socket.AF_UNIX:
+        path = data[2:].split(b"\0", 1)[0]
+        return f"unix:{_settled(_absolute(pid, os.fsdecode(path)))}" if path else f"abstract:{data[3:]!r}"
+    return f"family {family}: {data[2:].hex()}" if family not in (0, socket.AF_NETLINK) else ""
+
+
+def _absolute(pid: int, path: str) -> str:
+    return path if path.startswith("/") else f"{where(pid, 0xFFFFFF9C)}/{path}"
+
+
+def _settled(path: str) -> str:
+    """Where a name really is: its folder with every link resolved. The last part is not followed."""
+    path = path.replace("/proc/self/fd/", "/proc/thread-self/fd/") if path.startswith("/proc/") else path
+    folder, name = os.path.split(path.rstrip("/"))
+    return os.path.join(os.path.realpath(folder), name)
