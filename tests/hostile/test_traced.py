@@ -16,48 +16,12 @@ import pytest
 
 from fanfold.cli.main import COMMANDS
 from tests.hostile.clone import clone_hostile
-from tests.hostile.test_state import ARGUMENTS
 from tests.hostile.test_trees import STATUSES
+from tests.hostile.ways import LASTING, VARIANTS, ways
 from tests.hostile.witness import Seen, Watched, watch
 from tests.hostile.worlds import CANARY, Setting, World, installation
 from tests.workspace.tracing import why_not
 from tools.tidy import ROOT
-
-MORE = {
-    "spawn": ["explorer", "look", "--script", "script.yaml", "--wait"],
-    "check": [],
-    "smoke": ["--dry-run"],
-    "models": [],
-    "wait": ["--timeout", "0"],
-    "transcript": ["last", "a"],
-}
-WITHOUT = ("runs", "list", "agents", "ps", "doctor", "gc", "init", "schema", "state", "completion", "verify")
-LASTING = ("serve", "mcp", "worker", "chat")
-"""What does not end by itself."""
-VARIANTS = {
-    "run": [
-        ["one.yaml", "--script", "script.yaml", "--yes"],
-        ["writes.yaml", "--script", "writes.script.yaml", "--yes"],
-        ["runs"],
-        ["runs", "--yes"],
-        ["runs", "--dry-run"],
-        ["asks"],
-        ["linked.yaml"],
-    ],
-    "state": [["show"], ["remove", "--yes"]],
-    "schema": [["--install"]],
-    "check": [["--fix"], ["linked.yaml"]],
-    "show": [["runs"], ["linked.yaml"]],
-    "agents": [["scout"]],
-    "gc": [["--dry-run"]],
-    "verify": [["--all"]],
-}
-"""Further ways to call them."""
-
-
-def ways(name: str) -> list[list[str]]:
-    usual = MORE.get(name, ARGUMENTS.get(name, [] if name in WITHOUT else ["last"]))
-    return [[name, *rest] for rest in (usual, *VARIANTS.get(name, []))]
 
 
 def chosen() -> list[str]:
@@ -87,11 +51,11 @@ def test_nothing_outside_is_touched(world: World, name: str):
     project, kept = world.project, world.top / "free/kept"
     shutil.copytree(project, kept, symlinks=True)
     try:
-        for arguments in ways(name):
+        for arguments in ways(name, VARIANTS):
             judge(world, arguments, trace(world, arguments))
         assert trace(world, ["state", "remove", "--yes"]).status == 0
         judge(world, ["run"], trace(world, ["run", "one.yaml", "--script", "script.yaml", "--yes"]))
-        for arguments in ways(name):
+        for arguments in ways(name, VARIANTS):
             judge(world, arguments, trace(world, arguments))
     finally:
         shutil.rmtree(project)
