@@ -25,6 +25,7 @@ from fanfold.agents.backend_registry import (
 )
 from fanfold.agents.providers import ANTHROPIC, PROVIDERS, Provider, guard_keys
 from fanfold.agents.roles.registry import Registry, load_roles, role_roots
+from fanfold.errors import AuthorError
 from fanfold.recipe.library import Library
 from fanfold.runtime.config import Config, fanfold_home, user_home
 from fanfold.runtime.operations.project import Project
@@ -82,6 +83,7 @@ class Wired:
         providers: Sequence[Provider] = PROVIDERS,
     ) -> None:
         self.folder = folder
+        _check_text(folder)
         guard_keys(providers)
         require_ours(folder, fanfold_home(environment))
         self._backend_kinds = backends
@@ -133,6 +135,15 @@ class Wired:
         from fanfold.agents.redaction import Redactor
 
         return Redactor.of(self._environment)
+
+
+def _check_text(folder: Path) -> None:
+    """What a log says of a project is text, and so is its path."""
+    try:
+        str(folder.resolve()).encode()
+    except UnicodeEncodeError:
+        message = f"the path of the project is not UTF-8 text: {folder}"
+        raise AuthorError("usage.bad_project", message, hint="rename the folder") from None
 
 
 def wire(

@@ -68,7 +68,7 @@ def test_null_is_as_good_as_not_given():
 )
 def test_types_are_those_of_json(kind: str, good: JSON, bad: JSON):
     plan = Plan(name="p", steps=(), inputs=(Input("x", type=kind),))  # type: ignore[arg-type]  # any value
-    assert bind_inputs(plan, {"x": good}) == {"x": good}
+    assert bind_inputs(plan, {"x": good}) == {"x": list(good) if isinstance(good, tuple) else good}
     with pytest.raises(AuthorError) as caught:
         bind_inputs(plan, {"x": bad})
     assert caught.value.code == "recipe.bad_type"
@@ -126,8 +126,38 @@ def test_such_a_number_is_refused_from_python_too_however_deep_it_is(value: JSON
     assert caught.value.code == "recipe.bad_value"
 
 
-def test_the_largest_numbers_and_a_list_that_holds_itself_are_not_the_business_of_that_check():
+def test_the_largest_numbers_are_kept_as_they_are():
     plan = Plan(name="p", steps=(), inputs=(Input("x"),))
-    ring: list[JSON] = [2**63 - 1, -(2**63), 1e308]
+    largest: list[JSON] = [2**63 - 1, -(2**63), 1e308]
+    assert bind_inputs(plan, {"x": largest}) == {"x": largest}
+
+
+def _nested(depth: int) -> list[JSON]:
+    value: list[JSON] = []
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
+def _ring() -> list[JSON]:
+    ring: list[JSON] = []
     ring.append(ring)
-    assert bind_inputs(plan, {"x": ring})["x"] is ring
+    return ring
+
+
+@pytest.mark.parametrize(
+    "value", [_nested(5_000), _ring(), "\ud800", {"\udcff": 1}, {1: 2}, {"a": {1, 2}}, b"x", "x" * 2**25]
+)
+def test_what_no_log_could_hold_is_refused_before_anything_begins(value: JSON):
+    plan = Plan(name="p", steps=(), inputs=(Input("x"),))
+    with pytest.raises(AuthorError) as caught:
+        bind_inputs(plan, {"x": value})
+    assert caught.value.code == "recipe.bad_value"
+
+
+def test_a_value_that_the_caller_changes_later_is_not_changed_in_the_run():
+    given: list[JSON] = [[1]]
+    plan = Plan(name="p", steps=(), inputs=(Input("x"),))
+    bound = bind_inputs(plan, {"x": given})
+    given[0].append(2)
+    assert bound == {"x": [[1]]}

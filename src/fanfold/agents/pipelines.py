@@ -48,10 +48,9 @@ from fanfold.agents.role import DEFAULT_MODEL, Role, Stage
 from fanfold.agents.roles.session_role import for_stage, inside
 from fanfold.agents.roles.stages import fill
 from fanfold.agents.toolbox import ToolFailed
-from fanfold.agents.toolbox.catalogue import Tools, use
+from fanfold.agents.toolbox.catalogue import Tools, use, wrong_call
 from fanfold.kernel.events import NOTHING_SPENT, Failure, Usage
 from fanfold.kernel.plan import JSON
-from fanfold.text.json_schema import misfits
 from fanfold.text.json_value import as_text
 from fanfold.text.template import UnresolvedPath
 
@@ -220,7 +219,7 @@ class _ToolStage:
         if begun and mutates:
             return await self._note(ToolResult(id=self._name, tool=self._tool, outcome="unknown"))
         args = self._session.filled(self._args)
-        problem = _problem(tools, self._tool, args)
+        problem = wrong_call(tools, self._tool, args)
         if problem:
             return await self._failed(ToolError("invalid_args", problem))
         if mutates:
@@ -252,10 +251,3 @@ class _ToolStage:
             failure = Failure(said.kind or "tool", said.code, said.message, said.hint, retryable=False)
             raise SessionFailed(failure)
         return entry.result
-
-
-def _problem(tools: Tools, name: str, args: JSON) -> str:
-    offered = {one.name: one for one in tools.offered()}
-    if name not in offered:
-        return f'there is no tool "{name}" here; there are {", ".join(offered) or "none"}'
-    return misfits(offered[name].schema, args)

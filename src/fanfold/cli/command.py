@@ -65,7 +65,7 @@ def _project_here(as_json: bool) -> Path:
     if folder == Path(os.path.realpath(".")):
         return Path()
     if not as_json:
-        sys.stderr.write(f"project {plain(str(folder))}\n")
+        tell(f"project {plain(str(folder))}\n")
     return folder
 
 

@@ -33,7 +33,9 @@ def report(error: BaseException, arguments: list[str]) -> int:
 
         traceback.print_exception(error)
     if isinstance(error, KeyboardInterrupt) or type(error).__name__ == "Abort":
-        sys.stderr.write("interrupted\n")
+        from fanfold.cli.terminal.output import tell
+
+        tell("interrupted\n")
         return EXIT_INTERRUPTED
     failure = _as_failure(error)
     try:
@@ -44,8 +46,11 @@ def report(error: BaseException, arguments: list[str]) -> int:
             say_json(error_document(failure))
         else:
             _say_error(failure, refuse_colour="--no-color" in arguments)
-    except BrokenPipeError:
+        sys.stdout.flush()
+    except OSError as unheard:  # nobody reads it, or there is no room for it
         reader_left()
+        if not isinstance(unheard, BrokenPipeError):
+            _say_error(failure, refuse_colour="--no-color" in arguments)
     return failure.exit_status
 
 
@@ -125,23 +130,22 @@ def _usage_code(error: object) -> str:
 
 
 def _say_error(failure: FanfoldError, refuse_colour: bool) -> None:
-    from fanfold.cli.terminal.output import paint, plain, wants_colour
+    from fanfold.cli.terminal.output import paint, plain, tell, wants_colour
 
     colour = wants_colour(sys.stderr, refuse_colour)
     rendered = getattr(failure, "rendered", None)
     if rendered is not None:  # a refused recipe: its diagnostics say it all
-        sys.stderr.write(rendered(colour))
+        tell(rendered(colour))
         return
     head = paint(f"error[{failure.code}]", "red", colour)
-    sys.stderr.write(f"{head}: {plain(failure.message)}\n")
+    tell(f"{head}: {plain(failure.message)}\n")
     if failure.hint:
-        sys.stderr.write(f"{paint('hint', 'cyan', colour)}: {plain(failure.hint)}\n")
+        tell(f"{paint('hint', 'cyan', colour)}: {plain(failure.hint)}\n")
 
 
 def reader_left() -> int:
     """`fanfold list | head -1`: the reader has what it wanted, so this is no failure."""
-    try:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    except (OSError, ValueError):
-        pass  # stdout is not a real file; there is nothing left to flush into it
+    from fanfold.cli.terminal.output import write_nowhere
+
+    write_nowhere(sys.stdout)
     return EXIT_OK

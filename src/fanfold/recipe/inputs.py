@@ -10,7 +10,6 @@ Rules
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import cast
 
@@ -18,13 +17,11 @@ from fanfold.errors import AuthorError
 from fanfold.kernel.plan import JSON, Constant, Input, Plan, Value
 from fanfold.recipe.language.keys import INPUT
 from fanfold.text.excerpts import shorten
+from fanfold.text.json_value import strict
 from fanfold.text.notes import Notes, json_type, quoted
 from fanfold.text.spelling import nearest
 from fanfold.text.tables.entries import Entries, read_entries
 from fanfold.text.trees.tree import Scalar, plain
-
-MIN_INTEGER, MAX_INTEGER = -(2**63), 2**63 - 1
-"""What expressions compute with."""
 
 
 def read_inputs(entries: Entries, notes: Notes) -> tuple[dict[str, Input], dict[str, Scalar], bool]:
@@ -86,30 +83,15 @@ def _read_input(name: str, entries: Entries, notes: Notes) -> Input:
 def problem_with(declared: Input, value: JSON) -> tuple[str, str] | None:
     """The code and message of what is wrong with a value for an input, or None."""
     name = quoted(declared.name)
-    if (number := _unkeepable(value)) is not None:
-        return "recipe.bad_value", f"input {name} cannot hold {number}"
+    try:
+        strict(value, f"input {name}")
+    except ValueError as error:
+        return "recipe.bad_value", str(error)
     if not _has_type(value, declared.type):
         return "recipe.bad_type", f"input {name} must be {_named(declared.type)}, not {_shown(value)}"
     if declared.enum is not None and not any(_same(value, allowed) for allowed in declared.enum):
         allowed = ", ".join(_shown(one) for one in declared.enum[:20])
         return "recipe.bad_value", f"input {name} cannot be {_shown(value)}; use one of {allowed}"
-    return None
-
-
-def _unkeepable(value: object) -> str | None:
-    """The first number within a value that neither the log nor an expression could hold as it is, and why."""
-    rest, seen = [value], set[int]()
-    while rest:
-        one = rest.pop()
-        if isinstance(one, Mapping | list | tuple):
-            if id(one) in seen:
-                continue  # the same list twice, or one that holds itself
-            seen.add(id(one))
-            rest += one.values() if isinstance(one, Mapping) else one
-        if isinstance(one, float) and not math.isfinite(one):
-            return f"{one}: JSON has no such number"
-        if isinstance(one, int) and not MIN_INTEGER <= one <= MAX_INTEGER:
-            return "an integer of more than 64 bits"
     return None
 
 
@@ -147,7 +129,8 @@ def bind_inputs(plan: Plan, given: Mapping[str, JSON]) -> dict[str, JSON]:
         ]
         message = "; ".join(text for _, _, text, _ in problems)
         raise AuthorError(problems[0][1], message, hint=problems[0][3], details={"problems": listed})
-    return {one.name: given.get(one.name, one.default) for one in plan.inputs}
+    # A copy: what the caller does with its values from now on is its own business.
+    return {one.name: strict(given.get(one.name, one.default)) for one in plan.inputs}
 
 
 def parse_input_text(declared: Input, text: str) -> JSON:

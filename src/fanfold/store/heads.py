@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import apsw
@@ -76,8 +76,11 @@ def select(db: apsw.Connection, rest: str, *values: Any) -> list[RunHead]:
 
 def resolve(db: apsw.Connection, prefix: str) -> str:
     """The run that people mean by the first letters of its id, or by `last`."""
+    found: Iterator[tuple[str]]
     if prefix == "last":
         found = db.execute("SELECT run_id FROM runs WHERE run_id = root_run_id ORDER BY id DESC LIMIT 1")
+    elif not prefix.isascii():  # no id is anything else, and what came from a shell may not even be text
+        found = iter(())
     else:
         found = db.execute(
             "SELECT run_id FROM runs WHERE run_id >= ? AND run_id < ? ORDER BY run_id LIMIT 6",

@@ -30,6 +30,30 @@ def as_text(value: JSON) -> str:
     return value if isinstance(value, str) else msgspec.json.encode(value).decode()
 
 
+def with_text_only(value: JSON) -> JSON:
+    """The same value, but for texts that are no Unicode: names of files may hold any byte, logs may not.
+
+    >>> with_text_only(["a", {"b": "\\udcff.txt"}])
+    ['a', {'b': '\\\\xff.txt'}]
+    """
+    if isinstance(value, str):
+        return _escaped(value)
+    if isinstance(value, list | tuple):
+        return [with_text_only(item) for item in value]
+    if isinstance(value, dict):
+        return {_escaped(key): with_text_only(item) for key, item in value.items()}
+    return value
+
+
+def _escaped(text: str) -> str:
+    if text.isascii():
+        return text
+    try:
+        return text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+    except UnicodeEncodeError:  # not from a file name
+        return text.encode("utf-8", "backslashreplace").decode()
+
+
 def strict(value: object, what: str = "the output") -> JSON:
     """A copy of a value that JSON can hold and give back unchanged; `ValueError` says what is wrong with any
     other.

@@ -35,8 +35,8 @@ from fanfold.agents.entries import (
 )
 from fanfold.agents.scripts.answer import ScriptedCall
 from fanfold.agents.scripts.script import Script
-from fanfold.agents.toolbox import Toolbox, ToolFailed
-from fanfold.agents.toolbox.catalogue import SessionTools, Tools
+from fanfold.agents.toolbox import ToolFailed
+from fanfold.agents.toolbox.catalogue import SessionTools, Tools, use, wrong_call
 from fanfold.errors import AuthorError
 from fanfold.kernel.events import Failure, Usage
 from fanfold.kernel.plan import JSON
@@ -113,7 +113,7 @@ def make(setup: BackendSetup) -> ScriptedBackend:
 class _Calls:
     """The tool calls of one answer, some of which may have been made before a crash."""
 
-    def __init__(self, toolbox: Toolbox, turn: Sequence[Entry], record: Record, progress: Progress) -> None:
+    def __init__(self, toolbox: Tools, turn: Sequence[Entry], record: Record, progress: Progress) -> None:
         self._toolbox = toolbox
         self._record = record
         self._progress = progress
@@ -139,11 +139,15 @@ class _Calls:
     async def _call(self, name: str, call: ScriptedCall) -> None:
         if name in self._ended:
             return
+        if (problem := self._wrong_arguments(call)) and name not in self._begun:
+            error = ToolError("invalid_args", problem)
+            await self._record(ToolResult(id=name, tool=call.tool, error=error))
+            return
         if self._toolbox.mutates(call.tool) and name not in self._begun:
             await self._record(ToolCall(id=name, tool=call.tool, args=call.args))
         self._progress(Calling(call.tool))
         try:
-            result = await self._toolbox.call(call.tool, call.args)
+            result = await use(self._toolbox, call.tool, call.args)
         except ToolFailed as failed:
             error = ToolError(failed.code, failed.message, failed.hint)
             await self._record(ToolResult(id=name, tool=call.tool, error=error))
@@ -151,6 +155,11 @@ class _Calls:
                 raise
             return
         await self._record(ToolResult(id=name, tool=call.tool, result=result))
+
+    def _wrong_arguments(self, call: ScriptedCall) -> str:
+        """As a model is told; a script that names a tool which its role does not have is refused instead."""
+        offered = any(one.name == call.tool for one in self._toolbox.offered())
+        return wrong_call(self._toolbox, call.tool, call.args) if offered else ""
 
     async def _is_done(self, call: ScriptedCall) -> bool:
         """Whether a write or delete that may have happened did; other calls are left at `unknown`."""

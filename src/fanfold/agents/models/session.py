@@ -49,10 +49,9 @@ from fanfold.agents.models.prices import usage_of
 from fanfold.agents.models.questions import Asker, TooLong, check_effort
 from fanfold.agents.redaction import Redactor
 from fanfold.agents.toolbox import ToolFailed
-from fanfold.agents.toolbox.catalogue import Tools, use
+from fanfold.agents.toolbox.catalogue import Tools, use, wrong_call
 from fanfold.kernel.events import Failure
 from fanfold.kernel.plan import JSON
-from fanfold.text.json_schema import misfits
 
 if TYPE_CHECKING:
     from pydantic_ai.messages import ToolCallPart
@@ -229,7 +228,7 @@ class ModelSession:
         if name in self._talk.withheld:
             return ToolResult(id=name, tool=tool, error=ToolError("tool.withheld", WITHHELD))
         args = readable(call)
-        problem = self._problem(tool, args)
+        problem = wrong_call(self._tools, tool, args)
         if problem:
             return ToolResult(id=name, tool=tool, error=ToolError("invalid_args", problem))
         if mutates:
@@ -242,14 +241,6 @@ class ModelSession:
             error = ToolError(known(failed.code), known(failed.message), known(failed.hint))
             return ToolResult(id=name, tool=tool, error=error)
         return ToolResult(id=name, tool=tool, result=self._redactor.json(result, shapes=False))
-
-    def _problem(self, tool: str, args: JSON) -> str:
-        offered = {one.name: one for one in self._tools.offered()}
-        if tool not in offered:
-            return f'there is no tool "{tool}" here; there are {", ".join(offered) or "none"}'
-        if not isinstance(args, dict):
-            return "the arguments are not a JSON object"
-        return misfits(offered[tool].schema, args)
 
     async def _note(self, entry: ToolResult) -> None:
         """Record what came of a call, then tell the model."""

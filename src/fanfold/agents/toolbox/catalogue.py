@@ -28,6 +28,8 @@ from fanfold.agents.toolbox.schemas import ALIASES, BY_NAME, OFFERED_WITH, SPECS
 from fanfold.agents.toolbox.search import SearchTools
 from fanfold.errors import FanfoldError
 from fanfold.kernel.plan import JSON
+from fanfold.text.json_schema import misfits
+from fanfold.text.json_value import with_text_only
 
 READ_BYTES = 32 * 1024
 """How much of a file a model gets unless it asks for more: it pays for every byte, each turn again."""
@@ -56,10 +58,20 @@ class Tools(Toolbox, Protocol):
         ...
 
 
+def wrong_call(tools: Tools, name: str, args: JSON) -> str:
+    """What is wrong with a call before it is made: there is no such tool, or it takes other arguments."""
+    offered = {one.name: one for one in tools.offered()}
+    if name not in offered:
+        return f'there is no tool "{name}" here; there are {", ".join(offered) or "none"}'
+    if not isinstance(args, dict):
+        return "the arguments are not a JSON object"
+    return misfits(offered[name].schema, args)
+
+
 async def use(tools: Toolbox, name: str, args: Mapping[str, Any]) -> JSON:
     """Call a tool for an agent; whatever breaks in it is a `ToolFailed`."""
     try:
-        return await tools.call(name, args)
+        return with_text_only(await tools.call(name, args))  # it may name files
     except FanfoldError:
         raise
     except Exception as error:

@@ -12,7 +12,7 @@ import click
 
 from fanfold.agents.local.weights import INSTALL_HINT, PROVIDER, PULL_HINT, SMOLLM2, local_state
 from fanfold.cli.command import Invocation, command
-from fanfold.cli.terminal.output import paint, plain, say, say_json
+from fanfold.cli.terminal.output import paint, plain, say, say_json, tell
 from fanfold.errors import EXIT_OK, AuthorError
 from fanfold.runtime.config import Config
 from fanfold.runtime.operations.agents.models import list_models, pull_model, serve_model
@@ -113,17 +113,16 @@ class _Bar:
             self.end()
             self._stage = stage
             if not self._live:
-                sys.stderr.write(f"{stage}: {total // MIB} MiB\n")
+                tell(f"{stage}: {total // MIB} MiB\n")
         elif now < self._next and done < total:
             return
         self._next = now + SHOW_EVERY_S
         if self._live:
-            sys.stderr.write(f"\r{stage}: {done // MIB} of {total // MIB} MiB ({done * 100 // total} %) ")
-            sys.stderr.flush()
+            tell(f"\r{stage}: {done // MIB} of {total // MIB} MiB ({done * 100 // total} %) ")
 
     def end(self) -> None:
         if self._live and self._stage:
-            sys.stderr.write("\n")
+            tell("\n")
 
 
 def _serve(call: Invocation, config: Config, model: str, idle_s: int | None) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable
 
 import click
@@ -10,7 +9,7 @@ from msgspec import structs
 
 from fanfold.cli.command import Invocation, command
 from fanfold.cli.project import open_project
-from fanfold.cli.terminal.output import paint, plain, say, say_json
+from fanfold.cli.terminal.output import paint, plain, say, say_json, tell
 from fanfold.errors import EXIT_OK
 from fanfold.runtime.operations.agents.roles import list_roles, show_role
 from fanfold.runtime.views.roles import RoleDocument, RoleList, RoleNotice
@@ -45,7 +44,7 @@ def _say_list(found: RoleList, colour: bool) -> None:
 def _say_notices(notices: Iterable[RoleNotice]) -> None:
     for notice in notices:
         place = f"{plain(notice.file)}:{notice.line}:{notice.column}"
-        sys.stderr.write(f"{notice.severity or 'warning'}: {place}: {plain(notice.message)}\n")
+        tell(f"{notice.severity or 'warning'}: {place}: {plain(notice.message)}\n")
 
 
 def _text(role: RoleDocument, colour: bool) -> str:

@@ -16,8 +16,8 @@ from msgspec import Struct
 from fanfold.cli.command import Invocation, command
 from fanfold.cli.inputs import read_text_file
 from fanfold.cli.project import open_project
-from fanfold.cli.terminal.output import on_terminal, paint, plain, say, say_json
-from fanfold.cli.terminal.progress import open_progress, tell
+from fanfold.cli.terminal.output import on_terminal, paint, plain, say, say_json, tell
+from fanfold.cli.terminal.progress import open_progress
 from fanfold.cli.terminal.statuses import COLOURS
 from fanfold.errors import EXIT_FAILED, EXIT_OK, EXIT_WAITING, AuthorError, NotFoundError
 from fanfold.kernel.lifecycle import COMPLETED

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 
 import click
 
 from fanfold.cli.command import Invocation, command
 from fanfold.cli.project import open_project
-from fanfold.cli.terminal.output import hand_over, paint, plain, say, say_json, to_json
+from fanfold.cli.terminal.output import hand_over, paint, plain, say, say_json, tell, to_json
 from fanfold.errors import EXIT_OK, AuthorError
 from fanfold.runtime.operations.recipes.catalogue import Picture, list_recipes, show_recipe
 from fanfold.runtime.views.recipes import RecipeDocument, RecipeInput, RecipeStep
@@ -37,7 +36,7 @@ def list_command(call: Invocation) -> int:
             name = f"{entry.name}@{entry.version}".ljust(width)
             say(f"  {paint(name, 'cyan', call.colour)}  {plain(entry.description)}\n")
             for warning in entry.warnings:
-                sys.stderr.write(f"warning: {plain(warning)}\n")
+                tell(f"warning: {plain(warning)}\n")
     return EXIT_OK
 
 

@@ -9,7 +9,7 @@ from msgspec import UNSET
 
 from fanfold.cli.command import Invocation, command
 from fanfold.cli.project import open_project
-from fanfold.cli.terminal.output import paint, plain, say, say_json, to_json
+from fanfold.cli.terminal.output import paint, plain, say, say_json, tell, to_json
 from fanfold.errors import EXIT_NOT_FOUND, EXIT_OK, EXIT_USAGE
 from fanfold.runtime.operations.project import Project
 from fanfold.runtime.operations.recipes.checked import (
@@ -94,11 +94,10 @@ def _say_suggestions(suggested: list[SuggestedSet]) -> None:
 def _say_text(about_roles: list[Diagnostic], checked: list[tuple[CheckedRecipe, int]], colour: bool) -> None:
     both = colour and sys.stderr.isatty()
     if about_roles:
-        sys.stderr.write(render_text(about_roles, {}, both) + "\n")
+        tell(render_text(about_roles, {}, both) + "\n")
     for one, fixed in checked:
         if one.diagnostics:
-            sys.stderr.write(one.rendered(both) + "\n")
-        sys.stderr.flush()  # a verdict stands below its diagnostics, also when both go to one pipe
+            tell(one.rendered(both) + "\n")
         say(f"{_verdict(one, fixed, colour)}\n")
 
 

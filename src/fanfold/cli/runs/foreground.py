@@ -15,8 +15,8 @@ import signal
 
 from fanfold.cli.command import Invocation
 from fanfold.cli.runs.outcome import say_outcome
-from fanfold.cli.terminal.output import on_terminal
-from fanfold.cli.terminal.progress import open_progress, tell
+from fanfold.cli.terminal.output import on_terminal, tell
+from fanfold.cli.terminal.progress import open_progress
 from fanfold.cli.terminal.questions import Questions
 from fanfold.errors import EXIT_INTERRUPTED
 from fanfold.kernel.events import Raised

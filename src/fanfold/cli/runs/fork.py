@@ -13,8 +13,7 @@ from fanfold.cli.command import Invocation, command
 from fanfold.cli.inputs import given_inputs, read_text_file
 from fanfold.cli.project import open_project
 from fanfold.cli.runs.foreground import Foreground
-from fanfold.cli.terminal.output import paint, plain, say, say_json, wants_colour
-from fanfold.cli.terminal.progress import tell
+from fanfold.cli.terminal.output import paint, plain, say, say_json, tell, wants_colour
 from fanfold.cli.terminal.questions import confirm
 from fanfold.errors import EXIT_OK, AuthorError
 from fanfold.kernel.events import Usage

@@ -10,8 +10,7 @@ import sys
 
 from fanfold.cli.command import Invocation
 from fanfold.cli.failures import reader_left
-from fanfold.cli.terminal.output import hand_over, paint, say, say_json, wants_colour
-from fanfold.cli.terminal.progress import tell
+from fanfold.cli.terminal.output import hand_over, paint, say, say_json, tell, wants_colour
 from fanfold.cli.terminal.statuses import COLOURS
 from fanfold.errors import EXIT_OK
 from fanfold.kernel.events import Raised

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,7 +11,7 @@ from msgspec import Struct
 from fanfold.cli.command import Invocation, command
 from fanfold.cli.inputs import bind_what_is_there, read_inputs, read_text_file
 from fanfold.cli.project import open_project
-from fanfold.cli.terminal.output import say, say_json
+from fanfold.cli.terminal.output import say, say_json, tell
 from fanfold.errors import EXIT_OK
 from fanfold.kernel.plan import JSON, Plan
 from fanfold.runtime.operations.project import Project
@@ -93,7 +92,7 @@ def run_command(
         inputs = read_inputs(project.folder, plan, pairs, file)
         for one in warnings_of_used_roles(project, plan):
             place = f"{one.file}:{one.range.start.line}"
-            sys.stderr.write(f"warning[{one.code}]: {one_line(one.message)} ({one_line(place)})\n")
+            tell(f"warning[{one.code}]: {one_line(one.message)} ({one_line(place)})\n")
         return _run(call, project, plan, inputs, flags, detach)
 
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import sys
-
 import click
 
 from fanfold.cli.command import Invocation, command
-from fanfold.cli.terminal.output import paint, say, say_json, to_json
+from fanfold.cli.terminal.output import paint, say, say_json, tell, to_json
 from fanfold.errors import EXIT_FAILED, EXIT_OK, AuthorError
 from fanfold.runtime.operations.system.real_smoke import SCENARIOS
 from fanfold.runtime.operations.system.smoke_runs import CLAIMS, run_scripted, would_run
@@ -58,5 +56,5 @@ def _say(report: SmokeReport, colour: bool) -> None:
         shown = check.evidence if isinstance(check.evidence, str) else to_json(check.evidence)
         say(f"{word:8} {check.name}  {one_line(shown, 160)}\n")
     if report.error is not None:
-        sys.stderr.write(f"error[{report.error.code}]: {one_line(report.error.message)}\n")
-        sys.stderr.write(f"hint: {one_line(report.error.hint)}\n")
+        tell(f"error[{report.error.code}]: {one_line(report.error.message)}\n")
+        tell(f"hint: {one_line(report.error.hint)}\n")

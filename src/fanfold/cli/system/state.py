@@ -8,7 +8,7 @@ import sys
 import click
 
 from fanfold.cli.command import Invocation, command
-from fanfold.cli.terminal.output import say, say_json
+from fanfold.cli.terminal.output import say, say_json, tell
 from fanfold.errors import EXIT_OK, EXIT_PERMISSION, WorldError
 from fanfold.runtime.config import fanfold_home
 from fanfold.runtime.operations.system.state import StateView, adopt_state, remove_state, show_state
@@ -42,7 +42,7 @@ def _ask(call: Invocation, seen: StateView, action: str) -> None:
     if call.as_json or not (sys.stdin.isatty() and sys.stderr.isatty()):
         message = f"nobody is here to confirm: {action} {seen.folder}"
         raise WorldError("state.unconfirmed", message, hint="add --yes", exit_status=EXIT_PERMISSION)
-    sys.stderr.write(_text(seen))
+    tell(_text(seen))
     question = "Take it over as it is?" if action == "adopt" else "Delete it?"
     if not click.confirm(question, err=True):
         raise WorldError("state.unconfirmed", "nothing was changed", exit_status=EXIT_PERMISSION)

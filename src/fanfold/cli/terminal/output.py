@@ -29,8 +29,42 @@ def say(text: str) -> None:
     try:
         sys.stdout.write(text)
     except UnicodeEncodeError:
-        encoding = sys.stdout.encoding or "ascii"
-        sys.stdout.write(text.encode(encoding, "backslashreplace").decode(encoding))
+        sys.stdout.write(_shown_in(_encoding_of(sys.stdout), text))
+
+
+def tell(text: str, stream: TextIO | None = None) -> None:
+    """Write what a person should know to stderr.
+
+    Nobody waits for it: a reader that left and a disk that is full are no reason to stop anything. Then it is
+    not written, here and later.
+    """
+    out: TextIO = sys.stderr if stream is None else stream
+    try:
+        out.write(_shown_in(_encoding_of(out), text))
+        out.flush()
+    except OSError:
+        write_nowhere(out)
+    except ValueError:
+        pass  # it is closed
+
+
+def _encoding_of(stream: TextIO) -> str:
+    encoding: str | None = stream.encoding  # none at all where it is not a file
+    return encoding or "utf-8"
+
+
+def _shown_in(encoding: str, text: str) -> str:
+    return text.encode(encoding, "backslashreplace").decode(encoding)
+
+
+def write_nowhere(stream: TextIO) -> None:
+    """Have what is, and was, written to a stream go nowhere."""
+    try:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, stream.fileno())
+        os.close(nowhere)
+    except (OSError, ValueError):
+        pass  # it is not a real file; there is nothing left to flush into it
 
 
 def hand_over(text: str) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Protocol, TextIO
 
 from fanfold.agents.entries import News
-from fanfold.cli.terminal.output import paint, wants_colour
+from fanfold.cli.terminal.output import paint, tell, wants_colour
 from fanfold.cli.terminal.statuses import COLOURS, clock
 from fanfold.kernel.events import Envelope
 from fanfold.kernel.plan import Step
@@ -78,19 +78,6 @@ def line(one: Transition, root: str, colour: bool) -> str:
     name = one.path or f"run {root}"
     text = paint(one.text, COLOURS.get(one.word, "dim"), colour and one.word != "started")
     return f"{paint(clock(one.at), 'dim', colour)} {paint(name, 'cyan', colour)} {text}\n"
-
-
-def tell(text: str, stream: TextIO | None = None) -> None:
-    """Say something on stderr; a reader that left is no reason to stop a run."""
-    out: TextIO = sys.stderr if stream is None else stream
-    try:
-        out.write(text)
-        out.flush()
-    except UnicodeEncodeError:
-        encoding = out.encoding or "ascii"
-        out.write(text.encode(encoding, "backslashreplace").decode(encoding))
-    except (BrokenPipeError, ValueError):
-        pass
 
 
 def open_progress(no_color: bool) -> Progress:

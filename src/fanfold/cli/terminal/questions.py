@@ -12,8 +12,8 @@ import termios
 from collections.abc import Sequence
 
 from fanfold.agents.permissions import Action
-from fanfold.cli.terminal.output import plain
-from fanfold.cli.terminal.progress import Progress, tell
+from fanfold.cli.terminal.output import plain, tell
+from fanfold.cli.terminal.progress import Progress
 from fanfold.kernel.decide import is_waiting
 from fanfold.kernel.lifecycle import RUNNING
 from fanfold.kernel.plan import Plan

@@ -34,6 +34,7 @@ from fanfold.runtime.records.evidence import Apply, ChangedPath
 from fanfold.runtime.steps.registry import answer
 from fanfold.runtime.steps.step_type import StepReply
 from fanfold.store.protocol import Request
+from fanfold.text.json_value import strict
 
 
 class PauseRequest(Struct, frozen=True, tag_field="kind", tag="pause"):
@@ -80,8 +81,11 @@ RunRequest: TypeAlias = (
 
 
 def to_row(root: str, run: str, request: RunRequest, at: int) -> Request:
-    """A request as the store keeps it."""
-    data = msgspec.to_builtins(request)
+    """A request as the store keeps it; `AuthorError` when it holds what no log could."""
+    try:
+        data = strict(msgspec.to_builtins(request), "what is asked of the run")
+    except ValueError as error:
+        raise AuthorError("request.not_json", str(error)) from None
     return Request(root=root, run_id=run, kind=data.pop("kind"), data=data, at=at)
 
 

@@ -46,6 +46,7 @@ from fanfold.runtime.steps.step_type import Job
 from fanfold.store.blobs import Blobs
 from fanfold.store.journal import Journal
 from fanfold.store.protocol import Batch, OutputRow, RunHead, Store
+from fanfold.text.json_value import with_text_only
 
 Reuse: TypeAlias = Callable[[Node, Job], str | None]
 _Place: TypeAlias = tuple[str, str, str | None, int, str, int]
@@ -153,7 +154,11 @@ class RunTree:
 
     def _without_secrets(self, event: Event) -> tuple[Event, bytes]:
         """The event as it is written, and what of it is."""
-        encoded = _encode(_stored(event.data))
+        try:
+            encoded = _encode(_stored(event.data))
+        except UnicodeEncodeError:  # a name of a file is any bytes
+            event = replace(event, data=_with_text_only(event.data))
+            encoded = _encode(_stored(event.data))
         clean = self.store.clean(encoded)
         if clean is encoded:
             return event, encoded
@@ -298,6 +303,12 @@ class RunTree:
 def _stored(data: Data) -> Any:
     """What of an event's data stands in its envelope."""
     return data.data if type(data) is Evidence else data
+
+
+def _with_text_only(data: Any) -> Any:
+    if isinstance(data, Evidence):
+        return replace(data, data=with_text_only(msgspec.to_builtins(data.data)))
+    return msgspec.convert(with_text_only(msgspec.to_builtins(data)), type(data))
 
 
 def run_status(state: State, run: Run) -> str:

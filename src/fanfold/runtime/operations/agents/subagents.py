@@ -61,6 +61,7 @@ from fanfold.runtime.views.subagents import (
 )
 from fanfold.store.protocol import LeaseHeld
 from fanfold.text.excerpts import shorten
+from fanfold.text.json_value import strict
 from fanfold.text.template import literal
 
 HAND = "hand"
@@ -327,6 +328,10 @@ def make_step(task: Task, role: Role, parent: RunTree | None = None) -> Step:
     above = turns_of(parent, task.parent)[-1] if parent is not None else None
     read_only = role.read_only or (above is not None and above.step.posture == "read_only")
     _check_writing(task, read_only)
+    try:
+        strict(structs.asdict(task), "the task")
+    except ValueError as error:
+        raise AuthorError("usage.bad_value", str(error)) from None
     name, _, version = task.role.partition("@")
     body = AgentBody(agent=name, agent_version=version or None, prompt=literal(task.task))
     return Step(

@@ -27,7 +27,7 @@ def query(project: Project, words: Sequence[str], *, run: str | None = None, mos
     """Outputs with any of the words, of all runs or of one and the runs below it."""
     if not project.has_runs:
         return FoundOutputs([])
-    text = " ".join(words)
+    text = " ".join(words).encode("utf-8", "replace").decode()  # a shell may hand over what is no text
     if run is not None:
         run = project.resolve(run).run_id
     with _index_folder(project) as folder:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from fanfold.agents.backend_registry import MODEL, SCRIPTED
 from fanfold.agents.permissions import Ask
@@ -33,6 +33,7 @@ from fanfold.runtime.records.ids import new_run_id
 from fanfold.runtime.steps.programs import Programs
 from fanfold.runtime.steps.registry import type_of
 from fanfold.store.journal import Journal
+from fanfold.text.json_value import strict
 
 
 class Lineage(Struct, frozen=True, kw_only=True):
@@ -122,6 +123,7 @@ def freeze(
     project: Project, plan: Plan, options: Options, fork: Lineage | None = None
 ) -> tuple[Frozen, Settings]:
     """Everything beside plan and inputs that must not be looked up again later; raises what cannot work."""
+    _check_text(options)
     _check_sandbox(project, plan, options)
     frozen, settings = _freeze(project, plan, options, fork), settings_of(project.config, plan, options)
     needed = frozen.backends()
@@ -186,6 +188,14 @@ def _instructions(project: Project) -> str:
 
     wanted = project.config.switch("agents.project_instructions")
     return project_instructions(str(project.folder)) if wanted else ""
+
+
+def _check_text(options: Options) -> None:
+    """What a shell hands over may be any bytes; what a run remembers is text."""
+    try:
+        strict(structs.asdict(options), "what was asked for")
+    except ValueError as error:
+        raise AuthorError("usage.bad_value", str(error)) from None
 
 
 def _check_sandbox(project: Project, plan: Plan, options: Options) -> None:
