@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import click
 
-from fanfold.cli.terminal.output import plain, wants_colour
+from fanfold.cli.terminal.output import plain, tell, wants_colour
 from fanfold.errors import AuthorError
 
 
