@@ -22,7 +22,6 @@ from fanfold.agents.permissions import Action, Permissions
 from fanfold.agents.toolbox import ToolFailed
 from fanfold.errors import FanfoldError
 from fanfold.kernel.plan import JSON
-from fanfold.text.arguments import why_not_startable
 from fanfold.text.excerpts import shorten_middle
 
 TIMEOUT_S = 120
@@ -68,8 +67,6 @@ class CommandTools:
 
     async def run_command(self, args: Mapping[str, Any]) -> JSON:
         argv: list[str] = args["argv"]
-        if problem := why_not_startable(argv):
-            raise ToolFailed("tool", "command.not_startable", problem)
         request = self._request
         await self._permissions.check(Action("command", shlex.join(argv), request.session_id, request.step))
         timeout_s = float(args.get("timeout_s", TIMEOUT_S))

@@ -25,7 +25,6 @@ from fanfold.runtime.steps.step_type import (
     failure,
 )
 from fanfold.sessions.processes import Ended
-from fanfold.text.arguments import why_not_startable
 from fanfold.text.excerpts import shorten
 from fanfold.text.json_value import as_text
 
