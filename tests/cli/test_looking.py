@@ -396,3 +396,20 @@ def test_asking_for_more_than_a_look_there_says_why_it_cannot_be(fanfold, projec
     refused = reading("approve", "last", "ok")
     assert refused.returncode == 1
     assert "error[store.read_only]" in refused.stderr
+
+
+def test_items_are_called_by_their_value_or_by_what_key_says(fanfold, project):
+    (project / "files.yaml").write_text(
+        "name: files\nsteps:\n"
+        "  - {id: file, for_each: '[\"src/a.py\", \"src/b.py\"]', run: [echo, '{{item}}']}\n"
+        '  - {id: shop, for_each: \'[{"n": 7, "name": "x"}]\', as: one, key: one.n, run: [echo, y]}\n'
+        '  - {id: told, for_each: \'[{"n": 7, "name": "Anna\\\\u001b[31m"}]\', run: [echo, y]}\n'
+    )
+    ran = fanfold("run", "files.yaml", "--yes")
+    names = {"file[0] src/a.py", "file[1] src/b.py", "shop[0] 7", "told[0] Anna"}
+    assert all(f"{name} started" in ran.err for name in names - {"told[0] Anna"})
+    for command in ("inspect", "logs"):
+        shown = fanfold(command, "last").out
+        assert all(name in shown for name in names), shown
+        assert "\x1b[31m" not in shown
+    assert set(fanfold("inspect", "last", "--json").json()["steps"]) >= {"file[0]", "shop[0]"}

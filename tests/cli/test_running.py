@@ -186,7 +186,8 @@ def test_a_recipe_without_agents_needs_no_model(fanfold, project):
     assert fanfold("run", "recipe.yaml", "--yes").out == "hello\n"
 
 
-def test_missing_inputs_do_not_run_but_are_predicted(fanfold):
+def test_missing_inputs_do_not_run_but_are_predicted(fanfold, project):
+    (project / "pytest.ini").write_text("[pytest]\n")  # what its gate finds
     refused = fanfold("run", "audit-fix-verify", "--json")
     assert (refused.status, refused.json()["error"]["code"]) == (2, "recipe.missing_input")
     predicted = fanfold("run", "audit-fix-verify", "--dry-run", "--json")

@@ -162,6 +162,8 @@ class Step(Struct, frozen=True, omit_defaults=True, kw_only=True, gc=False):
     when: str | None = None
     for_each: str | None = None
     item_name: str = "item"
+    key: str = ""
+    """The path in an item that readers call it by; empty: its value."""
     max_items: int = USUAL_MAX_ITEMS
     repeat: Repeat | None = None
     fold: Step | None = None

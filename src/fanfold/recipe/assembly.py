@@ -17,6 +17,7 @@ from fanfold.recipe import phases
 from fanfold.recipe.checks.outputs import declared_names
 from fanfold.recipe.checks.unit import Unit
 from fanfold.recipe.drafts.draft import Draft, DraftScope
+from fanfold.recipe.survey import key_path
 from fanfold.recipe.types.grammar import LeafGrammar
 from fanfold.recipe.types.table import STEPS
 from fanfold.text.trees.tree import plain
@@ -62,6 +63,7 @@ def _assemble_step(draft: Draft, unit: Unit) -> Step:
         when=facts.when,
         for_each=facts.for_each,
         item_name=draft.item_name or "item",
+        key=key_path(entries) if entries.has("key") else "",
         max_items=entries.integer("max_items") or USUAL_MAX_ITEMS,
         repeat=_repeat(draft),
         posture=_posture(draft, action),

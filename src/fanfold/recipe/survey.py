@@ -19,6 +19,7 @@ from fanfold.recipe.types.table import STEPS
 from fanfold.text.notes import Notes, listed, quoted, with_article
 from fanfold.text.tables.entries import Entries, read_entries
 from fanfold.text.tables.shapes import Key
+from fanfold.text.template import TemplateError, parse_path
 from fanfold.text.trees.tree import Node, Scalar
 
 RESERVED_NAMES = frozenset({"inputs", "steps", "index", "iteration", "feedback", "digest", "output"})
@@ -69,11 +70,30 @@ def survey_map(draft: Draft, notes: Notes) -> None:
     entries = draft.entries
     if not entries.lacks("for_each"):
         draft.item_name = _item_name(entries, notes)
+        _check_key(entries, draft.item_name, notes)
         return
-    for name in ("as", "max_items"):
+    for name in ("as", "key", "max_items"):
         if entries.has(name):
             message = f"{quoted(name)} belongs to {quoted('for_each')}, which is not here"
             notes.error("recipe.conflicting_keys", message, entries.keys[name])
+
+
+def _check_key(entries: Entries, item_name: str, notes: Notes) -> None:
+    """`key` is a path that begins with the item."""
+    node = entries.nodes.get("key")
+    if isinstance(node, Scalar) and key_path(entries).partition(".")[0].partition("[")[0] != item_name:
+        hint = f"write {item_name}, or a field of it such as {item_name}.name"
+        notes.error("recipe.bad_value", f"{quoted(node.text)} is no path in the item", node, hint)
+
+
+def key_path(entries: Entries) -> str:
+    """What `key` says, with or without braces; empty when it is not a path."""
+    text = (entries.text("key") or "").strip()
+    text = text[2:-2].strip() if text.startswith("{{") and text.endswith("}}") else text
+    try:
+        return parse_path(text).text if text else ""
+    except TemplateError:
+        return ""
 
 
 def _item_name(entries: Entries, notes: Notes) -> str:

@@ -19,6 +19,7 @@ from fanfold.runtime.hosting.run_tree import RunTree
 from fanfold.runtime.operations.history.logs import follow_log, read_log, read_step_log
 from fanfold.runtime.operations.project import Project
 from fanfold.runtime.operations.runs.follow import follow
+from fanfold.runtime.views.items import item_name_at
 from fanfold.runtime.views.transitions import Transitions, step_at
 from fanfold.store.protocol import RunHead
 from fanfold.text.terminal import one_line
@@ -73,7 +74,9 @@ class _Shown:
         self._tree = tree
         self._project = project
         self._view = project.view(head.root_run_id)
-        self._transitions = Transitions(self._find_step)
+        self._transitions = Transitions(
+            self._find_step, lambda run, path: item_name_at(self._view, run, path)
+        )
 
     def show(self, envelopes: Iterable[Envelope]) -> None:
         for envelope in envelopes:
@@ -82,6 +85,7 @@ class _Shown:
                 name, text, shade = _raw(envelope)
             else:
                 name, text, shade = said.path or "run", said.text, COLOURS.get(said.word, "bold")
+                name = f"{name} {said.item}" if said.item else name
             when = paint(clock(envelope.at), "dim", self._colour)
             place = envelope.tree_seq if self._tree else envelope.seq
             number = paint(f"{place:>5}", "dim", self._colour)

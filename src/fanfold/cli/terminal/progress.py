@@ -17,6 +17,7 @@ from fanfold.cli.terminal.statuses import COLOURS, clock
 from fanfold.kernel.events import Envelope
 from fanfold.kernel.plan import Step
 from fanfold.runtime.hosting.run_tree import RunTree
+from fanfold.runtime.views.items import item_name_at
 from fanfold.runtime.views.transitions import Transition, Transitions, step_at
 
 
@@ -45,7 +46,9 @@ class Lines:
         self._stream = stream
         self._colour = colour
         self._tree: RunTree | None = None
-        self._transitions = Transitions(self._find_step)
+        self._transitions = Transitions(
+            self._find_step, lambda run, path: item_name_at(self._tree, run, path)
+        )
 
     def update(self, written: Sequence[Envelope], tree: RunTree) -> None:
         self._tree = tree
@@ -77,7 +80,8 @@ def line(one: Transition, root: str, colour: bool) -> str:
     """A transition as one line of text."""
     name = one.path or f"run {root}"
     text = paint(one.text, COLOURS.get(one.word, "dim"), colour and one.word != "started")
-    return f"{paint(clock(one.at), 'dim', colour)} {paint(name, 'cyan', colour)} {text}\n"
+    item = f" {paint(one.item, 'dim', colour)}" if one.item else ""
+    return f"{paint(clock(one.at), 'dim', colour)} {paint(name, 'cyan', colour)}{item} {text}\n"
 
 
 def open_progress(no_color: bool) -> Progress:

@@ -144,6 +144,7 @@ STEP_KEYS = (
     Key("when", "expression", "False skips the step; its dependents run and see null."),
     Key("for_each", "expression", "A list; one instance per item, addressed `id[0]`, `id[1]` …."),
     Key("as", "identifier", "Name of the item.", default="item"),
+    Key("key", "text", "What an item is called in every view: a path such as `item.name`.", "its value"),
     Key("max_items", "integer", "The longest list `for_each` may give.", "1,000", 1, 10_000),
     Key("repeat", "object", "Run again until an expression holds, addressed `id#1`, `id#2` ….", of="repeat"),
     Key("read_set", "globs", "Files the step reads.", default="`**/*`"),

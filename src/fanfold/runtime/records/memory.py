@@ -73,6 +73,8 @@ class Memory:
         self.run_ended: dict[str, int] = {}
         self.items: dict[Address, str] = {}
         """Blob of each map's list."""
+        self.item_names: dict[Address, tuple[str, ...]] = {}
+        """What readers call the items of each map that they looked at."""
         self.summaries: dict[Address, str] = {}
         self.questions: dict[Address, str] = {}
         """What was asked by each approval, with its templates filled in, and what it shows below."""

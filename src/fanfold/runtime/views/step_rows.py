@@ -7,7 +7,7 @@ failed. Where rows are scarce, what is finished is folded away first.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 from msgspec import Struct
 
@@ -15,6 +15,7 @@ from fanfold.kernel.lifecycle import COMPLETED, PENDING, READY, RUNNING, SKIPPED
 from fanfold.kernel.nodes import LEAF, MAP, Composite, Node, Run, WorkflowCall
 from fanfold.runtime.hosting.run_tree import RunTree
 from fanfold.runtime.steps.registry import label_of
+from fanfold.runtime.views.items import item_name
 from fanfold.runtime.views.transitions import duration
 from fanfold.text.terminal import one_line
 
@@ -23,6 +24,7 @@ MAX_ITEMS = 12
 MAX_BUSY_ITEMS = 6
 MAX_NOTE_CHARS = 100
 MAX_WHO_CHARS = 30
+MAX_ITEM_CHARS = 32
 
 MARKS = {
     PENDING: ("·", "."),
@@ -62,7 +64,7 @@ def run_rows(
     tree: RunTree, run: Run, now: int, *, every: bool = False, fold_finished: bool = False
 ) -> list[Row]:
     """The rows of one run and of the runs below it."""
-    return list(_Walk(tree.memory.questions, now, every, fold_finished).children(run.scope.children, 0))
+    return list(_Walk(tree, now, every, fold_finished).children(run.scope.children, 0))
 
 
 def tallest(tree: RunTree, now: int, height: int) -> list[Row]:
@@ -87,10 +89,9 @@ def counts(tree: RunTree) -> Counter[str]:
 
 
 class _Walk:
-    def __init__(
-        self, questions: Mapping[tuple[str, str], str], now: int, every: bool, fold_finished: bool
-    ) -> None:
-        self._questions = questions
+    def __init__(self, tree: RunTree, now: int, every: bool, fold_finished: bool) -> None:
+        self._tree = tree
+        self._questions = tree.memory.questions
         self._now = now
         self._every = every
         self._fold_finished = fold_finished
@@ -119,6 +120,8 @@ class _Walk:
 
     def _row(self, node: Node, depth: int, inside: Sequence[Node]) -> Row:
         name = node.path.rpartition("/")[2]
+        if item := item_name(self._tree, node):
+            name = f"{name} {one_line(item, MAX_ITEM_CHARS)}"
         path = node.run.tree_path(node.path)
         who, took, note = self._who(node), self._took(node), self._note(node, inside)
         return Row(depth, name, path, node.status, who, took, note, node.kind == LEAF)

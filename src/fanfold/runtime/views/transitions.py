@@ -38,6 +38,8 @@ from fanfold.runtime.hosting.run_tree import RunTree
 from fanfold.runtime.steps.registry import type_of
 from fanfold.text.terminal import one_line
 
+NameItem: TypeAlias = Callable[[str, str], str]
+"""Run id and path to the name of the item there, if it is one of a map."""
 FindStep: TypeAlias = Callable[[str, str], Step | None]
 """Run id and path to the step there, if known."""
 MAX_NOTE_CHARS = 160
@@ -50,13 +52,16 @@ class Transition(Struct, frozen=True):
     path: str
     word: str
     text: str
+    item: str = ""
+    """What the item of a map is called."""
 
 
 class Transitions:
     """Reads events in order; remembers when each thing started, to say how long it took."""
 
-    def __init__(self, find_step: FindStep) -> None:
+    def __init__(self, find_step: FindStep, name_item: NameItem = lambda _run, _path: "") -> None:
         self._find_step = find_step
+        self._name_item = name_item
         self._started: dict[tuple[str, str], int] = {}
 
     def read(self, envelope: Envelope) -> Transition | None:
@@ -70,7 +75,10 @@ class Transitions:
         if isinstance(data, StepEvent | SubagentEvent) and not data.late:
             word = "completed" if data.status == "finished" else data.status
             text = self._of_step(envelope, data, word)
-            return None if text is None else Transition(envelope.at, _path(envelope, data.step), word, text)
+            if text is None:
+                return None
+            item = self._name_item(envelope.run_id, data.step)
+            return Transition(envelope.at, _path(envelope, data.step), word, text, item)
         return None
 
     def _of_run(self, envelope: Envelope, data: WorkflowEvent) -> Transition | None:

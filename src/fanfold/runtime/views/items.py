@@ -1,0 +1,58 @@
+"""What the items of maps are called: by what a step's `key` leads to, else by their value.
+
+A number in brackets says nothing to a reader: `per_file[7]` is `src/shop/m08.py`. The names are read from the
+list that the log keeps of each map, once for a tree, and are never part of an address.
+"""
+
+from __future__ import annotations
+
+from fanfold.kernel.nodes import MAP, Map, Node
+from fanfold.kernel.plan import JSON, Step
+from fanfold.runtime.hosting.run_tree import RunTree
+from fanfold.text.json_value import as_text
+from fanfold.text.template import UnresolvedPath, parse_path, resolve
+from fanfold.text.terminal import one_line
+
+MAX_NAME_CHARS = 60
+_TELLING = ("name", "id", "key", "path", "file", "title")
+"""Fields that people name things by, for objects of steps that have no `key`."""
+
+
+def item_name(tree: RunTree, node: Node) -> str:
+    """The name of the item that an instance of a map works on; empty for anything else."""
+    if node.parent is None or node.parent.kind != MAP:
+        return ""
+    assert isinstance(node.parent, Map)
+    names = _names(tree, node.parent)
+    index = node.order[-1]
+    return names[index] if index < len(names) else ""
+
+
+def item_name_at(tree: RunTree | None, run: str, path: str) -> str:
+    """The same for an address."""
+    found = tree.state.runs.get(run) if tree is not None else None
+    node = found.nodes.get(path) if found is not None else None
+    return item_name(tree, node) if tree is not None and node is not None else ""
+
+
+def _names(tree: RunTree, mapped: Map) -> tuple[str, ...]:
+    address = (mapped.run.id, mapped.path)
+    names = tree.memory.item_names.get(address)
+    if names is None:
+        kept = tree.memory.items.get(address)
+        items = tree.blobs.get(kept) if kept is not None else []
+        names = tuple(_called(mapped.step, item) for item in items)
+        tree.memory.item_names[address] = names
+    return names
+
+
+def _called(step: Step, item: JSON) -> str:
+    value = item
+    if step.key:
+        try:
+            value = resolve(parse_path(step.key), {step.item_name: item})
+        except UnresolvedPath:
+            value = None
+    if isinstance(value, dict):
+        value = next((value[field] for field in _TELLING if isinstance(value.get(field), str)), value)
+    return one_line(as_text(value), MAX_NAME_CHARS) if value is not None else ""
