@@ -130,6 +130,10 @@ class World:
             "LC_ALL": "C.UTF-8",
             "GITHUB_TOKEN": f"token-{CANARY}",
             "AWS_SECRET_ACCESS_KEY": f"key-{CANARY}",
+            "API_KEY_2": f"key-{CANARY}",
+            "MYSQL_PWD": CANARY,
+            "DATABASE_URL": f"postgres://me:{CANARY}@host/db",
+            "SSH_AUTH_SOCK": f"/tmp/{CANARY}/agent",
         }
         self._before: list[tuple[str, int, int, int, bytes]] = []
 

@@ -33,7 +33,11 @@ MIN_SECRET_CHARS = 8
 MIN_OTHER_CHARS = 16
 MIN_CUT_CHARS = 12
 
-_NAMES = re.compile(r"(?:KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIALS?|_PAT|COOKIE|_AUTH)$")
+# Anywhere in the name, as a word of its own or at the end of one: AUTHTOKEN, API_KEY_2, but not KEYBOARD.
+_NAMES = re.compile(
+    r"(?:KEY|TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIAL|COOKIE|WEBHOOK|(?:^|_)(?:AUTH|PAT|PASS|DSN))S?"
+    r"(?=_|\d|$)|_PWD(?=_|$)|CONNECTION_STRING"
+)
 # What stands before a shape must not be part of a longer word: signatures and hashes of providers are long
 # runs of the same characters and have to survive.
 _SHAPES = re.compile(
@@ -61,10 +65,19 @@ _T = TypeVar("_T", bound=JSON)
 def looks_secret(name: str) -> bool:
     """Whether the name of a variable says that its value is nobody's business.
 
-    >>> [looks_secret(name) for name in ("GITHUB_TOKEN", "DB_PASSWORD", "LANG")]
-    [True, True, False]
+    >>> [looks_secret(name) for name in ("GITHUB_TOKEN", "API_KEY_2", "SENTRY_DSN", "LANG", "PWD")]
+    [True, True, True, False, False]
     """
     return name in key_variables() or _NAMES.search(name.upper()) is not None
+
+
+def holds_secret(text: str) -> bool:
+    """Whether a value gives itself away: the key of a well-known service, a password in an address.
+
+    >>> holds_secret("postgres://me:pass@host/db"), holds_secret("https://host/db")
+    (True, False)
+    """
+    return _SHAPES.search(text) is not None
 
 
 def secrets_of(environment: Mapping[str, str]) -> list[str]:

@@ -27,7 +27,7 @@ from msgspec import Struct
 
 from fanfold.agents.backend import SessionFailed
 from fanfold.agents.providers import key_variables
-from fanfold.agents.redaction import Redactor, looks_secret
+from fanfold.agents.redaction import Redactor, holds_secret, looks_secret
 from fanfold.kernel.events import Failure
 
 STARTUP_TIMEOUT_S = 10.0
@@ -147,7 +147,11 @@ class LentEnvironment(dict[str, str]):
     """Our environment for what a project brought: without what looks like a secret and was not allowed."""
 
     def __init__(self, environment: Mapping[str, str], allowed: frozenset[str]) -> None:
-        kept = {name: text for name, text in environment.items() if not looks_secret(name) or name in allowed}
+        kept = {
+            name: text
+            for name, text in environment.items()
+            if name in allowed or not (looks_secret(name) or holds_secret(text))
+        }
         super().__init__(kept)
         self.withheld = environment.keys() - kept.keys()
 
