@@ -74,7 +74,7 @@ def list_beneath(top: Path, folder: Path) -> list[str]:
         os.close(handle)
 
 
-def write_beneath(top: Path, path: str, data: bytes, *, replace: bool = True) -> bool:
+def write_beneath(top: Path, path: str, data: bytes, *, replace: bool = True, mode: int = 0o644) -> bool:
     """Put a file at a path below `top`, as a whole or not at all; whether it was put there.
 
     Missing folders are made. Without `replace`, whatever is there stays. Raises OSError, for links too.
@@ -92,7 +92,7 @@ def write_beneath(top: Path, path: str, data: bytes, *, replace: bool = True) ->
             return False
         beside = f".{name}.{os.urandom(4).hex()}.tmp"
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-        with os.fdopen(os.open(beside, flags, 0o644, dir_fd=handle), "wb") as out:
+        with os.fdopen(os.open(beside, flags, mode, dir_fd=handle), "wb") as out:
             out.write(data)
         os.replace(beside, name, src_dir_fd=handle, dst_dir_fd=handle)
     finally:

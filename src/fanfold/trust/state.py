@@ -27,6 +27,8 @@ OWN_FOLDER = ".fanfold"
 BROUGHT = frozenset(("workflows", "agents", "config.toml", "recipe.schema.json", ".gitignore"))
 """What may come with a checkout; everything else in the folder is state."""
 SEAL = "state.seal"
+ADOPTED = "adopted.json"
+"""The runs that were there when state was adopted; see `trust.adopted`."""
 SECRET = "secret"  # noqa: S105 - the name of the file that holds it
 VERSION = 1
 MAX_SEAL_BYTES = 16 * 1024

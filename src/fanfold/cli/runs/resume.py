@@ -10,6 +10,7 @@ from fanfold.cli.runs.foreground import Foreground
 from fanfold.cli.runs.outcome import say_detached, say_outcome
 from fanfold.kernel.events import Raised
 from fanfold.kernel.lifecycle import RUN_TERMINAL
+from fanfold.runtime.operations.runs.adoption import permit_adopted
 from fanfold.runtime.operations.runs.background import resume_detached
 from fanfold.runtime.operations.runs.limits import check_budget, check_raised, micro_usd
 from fanfold.runtime.operations.runs.ownership import take_over, write_files
@@ -22,6 +23,7 @@ from fanfold.runtime.operations.runs.ownership import take_over, write_files
 @click.option("--max-agents", type=int, metavar="N", help="Raise how many agents the whole run may start.")
 @click.option("--max-steps", type=int, metavar="N", help="Raise how many steps the whole run may have.")
 @click.option("--detach", is_flag=True, help="Return at once and go on in the background.")
+@click.option("--yes", is_flag=True, help="Permit what an adopted run does; no other asks.")
 def resume_command(
     call: Invocation,
     run: str,
@@ -30,12 +32,14 @@ def resume_command(
     max_agents: int | None,
     max_steps: int | None,
     detach: bool,
+    yes: bool,
 ) -> int:
     """Go on with RUN: an id, the beginning of one, or `last`.
 
     Needs no other flags: recipe, inputs, script and permission are those the run was started with.
     Completed steps do not run again. A run that has ended is only shown, as `fanfold run` would have, and
-    gets its files under `.fanfold/runs` back if they are gone.
+    gets its files under `.fanfold/runs` back if they are gone. One that was in the folder when its state was
+    adopted (fanfold state) shows what it does and asks first.
     """
     check_budget(budget_usd, budget_tokens)
     with open_project(call) as project:
@@ -47,9 +51,10 @@ def resume_command(
         raised = check_raised(
             project, seen, Raised(max_agents, max_steps, budget_tokens, micro_usd(budget_usd))
         )
+        terminal = Foreground(call)
+        permit_adopted(project, seen, yes=yes, attendant=terminal.attendant)
         if detach:
             resume_detached(project, root, raised)
             return say_detached(call, seen)
-        terminal = Foreground(call)
         ask = None if terminal.attendant is None else terminal.attendant.allow
         return terminal.drive(take_over(project, root, ask), resumed=True, raised=raised)

@@ -8,9 +8,11 @@ import sys
 import click
 
 from fanfold.cli.command import Invocation, command
+from fanfold.cli.project import open_project
 from fanfold.cli.terminal.output import say, say_json, tell
 from fanfold.errors import EXIT_OK, EXIT_PERMISSION, WorldError
 from fanfold.runtime.config import fanfold_home
+from fanfold.runtime.operations.history.runs import list_heads
 from fanfold.runtime.operations.system.state import StateView, adopt_state, remove_state, show_state
 from fanfold.text.terminal import one_line
 
@@ -25,8 +27,9 @@ def state_command(call: Invocation, action: str, yes: bool) -> int:
 
     State (runs, snapshots, merges under way) counts only if your own Fanfold made it for this very folder;
     any other is refused by every command. show says what there is and why it is refused; nothing in it is
-    opened. adopt takes it over as it is: for a project of your own that was moved, copied or restored. remove
-    deletes it; recipes, roles and configuration stay.
+    opened. adopt takes it over as it is: for a project of your own that was moved, copied or restored. A
+    run in it that is not over goes on only after you permitted it again (fanfold resume). remove deletes it;
+    recipes, roles and configuration stay.
     """
     home = fanfold_home(os.environ)
     if action == "show":
@@ -35,7 +38,14 @@ def state_command(call: Invocation, action: str, yes: bool) -> int:
     wanted = seen.standing == "foreign" if action == "adopt" else seen.standing != "none"
     if wanted and not yes:
         _ask(call, seen, action)
-    return _tell(call, (adopt_state if action == "adopt" else remove_state)(call.project, home))
+    if action == "remove":
+        return _tell(call, remove_state(call.project, home))
+    return _tell(call, adopt_state(call.project, home, lambda: _roots(call)))
+
+
+def _roots(call: Invocation) -> list[str]:
+    with open_project(call, to_read=True) as project:
+        return [head.run_id for head in list_heads(project) if head.parent_run_id is None]
 
 
 def _ask(call: Invocation, seen: StateView, action: str) -> None:

@@ -11,6 +11,7 @@ from fanfold.kernel.events import Raised
 from fanfold.runtime.operations.project import Project
 from fanfold.runtime.operations.runs.ownership import Owned, take_over
 from fanfold.store.folder import private_folder
+from fanfold.trust.adopted import require_permitted
 
 LOG = "detached.log"
 
@@ -56,6 +57,7 @@ def go_on_detached(project: Project, root: str, raised: Raised | None = None) ->
 
     What it says goes to a file beside the run's report, since no terminal is there to hear it.
     """
+    require_permitted(project.folder, root)
     log = private_folder(project.runs_folder / root) / LOG
     with log.open("ab") as opened:
         process = subprocess.Popen(

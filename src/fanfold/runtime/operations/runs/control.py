@@ -148,7 +148,7 @@ async def _carry_out(project: Project, head: RunHead) -> None:
         # Only a part of the run was meant; the rest rests as it did, and does not go on in here.
         leave(project, project.resolve(root), PauseRequest(this_person()))
     try:
-        owned = own(project, root)
+        owned = own(project, root, to_end=True)
     except LeaseHeld:
         return  # somebody else took it over meanwhile and will act
     try:

@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from fanfold.errors import EXIT_PERMISSION, AuthorError, NotFoundError, WorldError
 from fanfold.kernel.events import NOTHING_SPENT, Usage
@@ -29,6 +30,7 @@ from fanfold.runtime.hosting.run_tree import RunTree
 from fanfold.runtime.operations.addresses import Addressed
 from fanfold.runtime.operations.conversations import take_up
 from fanfold.runtime.operations.project import Project
+from fanfold.runtime.operations.runs.adoption import KEPT_FROM_LOG
 from fanfold.runtime.operations.runs.creation import Lineage, create
 from fanfold.runtime.operations.runs.options import Options
 from fanfold.runtime.operations.runs.ownership import Owned
@@ -36,6 +38,7 @@ from fanfold.runtime.operations.runs.permission import Attendant, permit
 from fanfold.runtime.operations.session_addresses import find_speaker
 from fanfold.runtime.records.frozen import Frozen, TakenUp
 from fanfold.text.template import Hole, TemplateError, parse_template
+from fanfold.trust.adopted import is_adopted
 
 
 class AtTurn(Struct, frozen=True):
@@ -148,11 +151,21 @@ def start_fork(
 ) -> Owned:
     """Record the run that a fork makes. `confirm` asks a person who has seen what the fork would do."""
     known = fork.lineage.roles.get
+    if is_adopted(project.folder, fork.lineage.run_id):
+        fork = _as_a_stranger_s(fork)
+        permit(fork.plan, known, "ask", yes=yes, attendant=attendant, also=[KEPT_FROM_LOG])
     permit(fork.plan, known, fork.options.permission, yes=yes or confirm is not None)
     if not yes and confirm is not None and not confirm():
         raise WorldError("permission_denied", "the fork was not started", exit_status=EXIT_PERMISSION)
     ask = None if attendant is None else attendant.allow
     return create(project, fork.plan, fork.inputs, fork.options, fork=fork.lineage, ask=ask)
+
+
+def _as_a_stranger_s(fork: Fork) -> Fork:
+    """Without what somebody else may have chosen for it: permission, back end, model, script."""
+    options = replace(fork.options, permission="ask", backend=None, model=None, script=None, script_file="")
+    lineage = replace(fork.lineage, default_model=None, default_fast_model=None)
+    return replace(fork, options=options, lineage=lineage)
 
 
 def _options(source: RunTree, frozen: Frozen) -> Options:

@@ -28,6 +28,7 @@ from fanfold.runtime.views.mirror import has_mirror, write_mirror
 from fanfold.sessions.supervisor import Supervisor
 from fanfold.store.journal import Journal
 from fanfold.store.protocol import Lease, LeaseHeld
+from fanfold.trust.adopted import require_permitted
 
 
 class Owned:
@@ -75,10 +76,11 @@ def write_files(project: Project, tree: RunTree, *, if_missing: bool = False) ->
         return None  # the log has everything; the files are made again when somebody asks
 
 
-def own(project: Project, root: str, ask: Ask | None = None) -> Owned:
+def own(project: Project, root: str, ask: Ask | None = None, *, to_end: bool = False) -> Owned:
     """Take a run tree over; `ask` puts what agents want to do to a person.
 
-    Raises `LeaseHeld` while its owner lives.
+    Raises `LeaseHeld` while its owner lives, and `RunAdopted` for what nobody here permitted, unless it is
+    `to_end`: cancelled or paused, or over already.
     """
     lease = project.store.acquire(root)
     try:
@@ -89,6 +91,8 @@ def own(project: Project, root: str, ask: Ask | None = None) -> Owned:
         performer = performer_of(project, frozen, programs, supervisor, journal)
         tree = RunTree.load(project.store, root, journal, performer.reuse, forked_from=frozen.forked_from)
         if tree.root.status not in RUN_TERMINAL:
+            if not to_end:
+                require_permitted(project.folder, root)
             _clear_up(project, tree)
     except BaseException:
         project.store.release(lease)

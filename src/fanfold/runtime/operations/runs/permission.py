@@ -62,9 +62,10 @@ def permit(
     *,
     yes: bool = False,
     attendant: Attendant | None = None,
+    also: Sequence[str] = (),
 ) -> None:
-    """Return when the recipe may do what it declares; raise `permission_denied` otherwise."""
-    lines = needs_permission(plan, find_role)
+    """Return when the recipe may do what it declares, and `also` this; else raise `permission_denied`."""
+    lines = [*needs_permission(plan, find_role), *also]
     if not lines or posture == "auto":
         return
     if posture == "ask" and (yes or (attendant is not None and attendant.may_run(plan, lines))):

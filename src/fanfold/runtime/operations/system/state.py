@@ -5,12 +5,15 @@ Whose state is whose is decided in `trust.state`; here a person decides about on
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Literal
 
 from msgspec import Struct
 
+from fanfold.errors import FanfoldError
 from fanfold.trust import state
+from fanfold.trust.adopted import adopt_with_runs, note_adopted
 
 Standing = Literal["none", "ours", "foreign"]
 
@@ -42,10 +45,14 @@ def show_state(project: Path, home: Path) -> StateView:
     return StateView(str(project / state.OWN_FOLDER), standing, why, parts)
 
 
-def adopt_state(project: Path, home: Path) -> StateView:
-    """Make state of this folder ours as it is."""
+def adopt_state(project: Path, home: Path, list_runs: Callable[[], Iterable[str]]) -> StateView:
+    """Make state of this folder ours as it is. Its runs go on only when they were permitted again."""
     if show_state(project, home).standing == "foreign":
-        state.adopt(project, home)
+        adopt_with_runs(project, home)
+        try:
+            note_adopted(project, list_runs())
+        except FanfoldError:
+            pass  # what cannot be opened cannot be listed either: every run stays on the list
     return show_state(project, home)
 
 
