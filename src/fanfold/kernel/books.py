@@ -117,6 +117,8 @@ class Books:
             yield from self._note_start(address, data, attempt, node)
         elif word == "interrupted" and self.open:
             self.interrupted[address] = self.live.pop(address)
+        elif word == "held":  # nobody is at it, also where it had begun before
+            self.live.pop(address, None)
         elif word in TERMINAL:
             self._note_end(address, data, attempt, word, node)
             if attempt.results > 1:

@@ -15,8 +15,8 @@ Rules
 * Time is what the events say. A timer is due when an event with that time arrives; the host sends
   `woke` when nothing else does.
 * Total: a run that is not over has a command on the agenda, an attempt running, a timer, an open
-  approval, an interrupted child, is open for more steps, or is paused with a reason. If a limit is all
-  that holds it, it pauses and names it.
+  approval, a step that waits for files of another run, an interrupted child, is open for more steps, or
+  is paused with a reason. If a limit is all that holds it, it pauses and names it.
 """
 
 from __future__ import annotations
@@ -69,8 +69,11 @@ def is_ticking(state: State) -> bool:
 
 
 def is_waiting(state: State) -> bool:
-    """Only people or the time can go on: nothing runs, and no step waits for its next attempt."""
-    return not state.in_flight and state.backoffs == 0 and not state.agenda and _awaits(state)
+    """Only people or the time can go on: nothing runs, and no step waits for its next attempt, or for files
+    that another run works on.
+    """
+    busy = state.in_flight or state.backoffs or state.held or state.agenda
+    return not busy and _awaits(state)
 
 
 def needs_people(state: State) -> bool:
@@ -108,12 +111,13 @@ def _give_up_on_limits(state: State) -> None:
     state.oversize = [
         held for held in state.oversize if not held[1].closing and held[1].status not in TERMINAL
     ]
-    if not state.in_flight and state.backoffs == 0 and (state.starved or state.oversize):
+    waits = state.in_flight or state.backoffs or state.held
+    if not waits and (state.starved or state.oversize):
         state.agenda.append(Pause(state.root.id, "budget"))
 
 
 def _has_something_to_wait_for(state: State) -> bool:
-    return bool(state.in_flight) or state.backoffs > 0 or _awaits(state)
+    return bool(state.in_flight or state.held) or state.backoffs > 0 or _awaits(state)
 
 
 # Timers

@@ -11,7 +11,7 @@ from __future__ import annotations
 from msgspec import Struct
 
 from fanfold.kernel.fold.admission import find_blocker
-from fanfold.kernel.fold.progress import BACK_OFF, INTERRUPTED
+from fanfold.kernel.fold.progress import BACK_OFF, HELD, INTERRUPTED
 from fanfold.kernel.lifecycle import COMPLETED, PENDING, READY, RUNNING, SKIPPED, TERMINAL, WAITING
 from fanfold.kernel.nodes import CALL, LOOP, MAP, Composite, Node, State
 
@@ -22,6 +22,7 @@ SENTENCES = {
     "slots": "is ready; every slot is taken",
     "scope_slots": "is ready; the concurrency cap of its phase or run is reached",
     "conflict": "is ready; it would touch files of a step that goes first",
+    "held": "is ready; a run of another process works on files it would change",
     "max_agents": "is held back: no agents are left under the limit",
     "budget": "is held back: its reservation does not fit the budget",
     "max_steps": "is held back: expanding it would exceed the number of steps allowed",
@@ -80,6 +81,8 @@ def _reason(state: State, node: Node) -> tuple[str, list[Node]]:
         waits = node.step.traits.waits
         if waits is not None:
             return WAITING_FOR[waits], []
+        if node.reason == HELD:
+            return HELD, []
         return (INTERRUPTED if node.lost else BACK_OFF), []
     if isinstance(node, Composite):
         if _is_oversize(state, node):

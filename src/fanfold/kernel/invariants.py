@@ -254,7 +254,8 @@ def has_something_to_do(books: Books, _event: Event, state: State) -> Iterator[s
     """A run that is not over does something, waits for something named, or is paused."""
     if state.root.status in RUN_TERMINAL or state.root.status == PAUSED or state.agenda:
         return
-    waits = books.live or state.timers or state.approvals or books.interrupted or books.growing
+    waits = books.live or state.timers or state.approvals or state.held
+    waits = waits or books.interrupted or books.growing
     if not waits and state.root.status != "pending":
         yield "nothing runs, nothing is due and nobody is asked"
 
@@ -270,7 +271,7 @@ def _check_end(books: Books, state: State) -> Iterator[tuple[int, str]]:
             yield 5, f"{run}:{path}: attempt {number} has {attempt.results} results"
     for run_state in state.runs.values():
         yield from _check_run_end(run_state)
-    waiting = state.approvals or state.delays or state.backoffs
+    waiting = state.approvals or state.delays or state.backoffs or state.held
     if state.live or state.in_flight or state.claimants or waiting:
         yield 19, "the run ended with slots, sets or timers still held"
     if state.ledger.reserved_tokens or state.ledger.reserved_micro_usd:

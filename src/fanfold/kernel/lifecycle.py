@@ -46,11 +46,13 @@ STEP_TRANSITIONS: Final[dict[tuple[str, str], tuple[str, ...]]] = {
     (READY, "waiting"): (WAITING,),
     (READY, "completed"): (COMPLETED,),
     (READY, "failed"): (FAILED,),
+    (READY, "held"): (WAITING,),  # a run of another process works on the same files
     (READY, "cancelled"): (CANCELLED,),
     # Under way. A second `started` is a new execution after a crash. In an open run who lost its process
     # gives its place back and waits for a person, who may not want to pay for it again.
     (RUNNING, "started"): (RUNNING,),
     (RUNNING, "stopping"): (RUNNING,),
+    (RUNNING, "held"): (WAITING,),  # while nobody drove it, another run came to these files
     (RUNNING, "interrupted"): (RUNNING, WAITING),
     (RUNNING, "resumed"): (RUNNING, WAITING),
     (RUNNING, "completed"): (COMPLETED,),
@@ -58,10 +60,11 @@ STEP_TRANSITIONS: Final[dict[tuple[str, str], tuple[str, ...]]] = {
     (RUNNING, "timed_out"): (TIMED_OUT, WAITING),
     (RUNNING, "cancelled"): (CANCELLED,),
     (RUNNING, "decided"): (RUNNING,),
-    # Waiting for a person, or for the end of a back-off.
+    # Waiting for a person, for the end of a back-off, or for files that another run works on.
     (WAITING, "resume_requested"): (READY,),
     (WAITING, "retrying"): (WAITING,),
     (WAITING, "woke"): (READY,),
+    (WAITING, "freed"): (READY,),
     (WAITING, "completed"): (COMPLETED,),
     (WAITING, "failed"): (FAILED,),
     (WAITING, "timed_out"): (TIMED_OUT,),

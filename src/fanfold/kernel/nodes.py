@@ -113,6 +113,12 @@ class Node:
         return f"<{type(self).__name__} {self.run.id}:{self.path} {self.status}>"
 
 
+def is_shared_writer(node: Node) -> bool:
+    """Whether a step changes files of the project itself, under the eyes of everybody who works in it."""
+    step = node.step
+    return step.posture == "writer" and step.workspace_mode == "shared" and bool(node.write_set)
+
+
 class Composite(Node):
     """A node that exists for its children."""
 
@@ -252,8 +258,9 @@ class State:
 
     __slots__ = (
         "agenda", "agents", "approvals", "backoffs", "budgeted", "claimants", "clock", "delays", "dirty",
-        "epoch", "executing", "history", "in_flight", "instances", "interrupted", "late", "ledger", "live",
-        "live_claims", "max_agents", "max_steps", "now", "oversize", "parked_claims", "pausing", "plan",
+        "epoch", "executing", "held", "history", "in_flight", "instances", "interrupted", "late", "ledger",
+        "live", "live_claims", "max_agents", "max_steps", "now", "oversize", "parked_claims", "pausing",
+        "plan",
         "promised", "quotas", "raised_agents", "ready", "ready_count", "ready_from", "root", "run_deadlines",
         "runs", "scope_deadlines", "settings", "shared_writers", "slotless", "slots", "starved",
         "timer_count", "timers",
@@ -324,6 +331,8 @@ class State:
         """Heap of (clock, tie-break, group or call): their time, too, counts only while the run is live."""
         self.backoffs = self.approvals = self.delays = 0
         """Steps that wait for their next attempt, for a person, for their time."""
+        self.held: dict[tuple[str, str], Node] = {}
+        """Steps that wait for files which runs of other processes work on, by run and path."""
         self.interrupted = 0
         """Steps of an open run that lost their process and wait for a person to take them up."""
         self.late = 0

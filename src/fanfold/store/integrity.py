@@ -19,6 +19,7 @@ _OF_TREE = {
     "blobs": "root_run_id = ?1",
     "leases": "root = ?1",
     "requests": "root = ?1",
+    "claims": "root = ?1",
     "cache": "run_id = ?1 OR run_id IN (SELECT run_id FROM runs WHERE root_run_id = ?1)",
 }
 

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from fanfold.kernel.events import Envelope
 from fanfold.store.blobs import Blobs
-from fanfold.store.protocol import Batch, Lease, Store
+from fanfold.store.protocol import Batch, Claim, Lease, Store
 
 
 class Journal:
@@ -41,6 +41,10 @@ class Journal:
         """Right before an effect, from any thread: raises `LeaseLost` when this process may not act."""
         if self._lease is not None:
             self.store.confirm(self._lease)
+
+    def claim(self, claim: Claim) -> Claim | None:
+        """Claim files for a step, or stand in line and learn what is in the way."""
+        return None if self._lease is None else self.store.claim(self._lease, claim)
 
     def hold(self, envelope: Envelope, data: bytes | None = None) -> None:
         """Have an entry written with the next commit; see `Batch.data`."""

@@ -86,14 +86,16 @@ def renew(db: apsw.Connection, leases: Sequence[Lease], expiry_ms: int) -> dict[
     return losses
 
 
-def give_back(db: apsw.Connection, lease: Lease) -> None:
-    """Forget the owner, keep the epoch; a lease that was lost meanwhile is left alone."""
+def give_back(db: apsw.Connection, lease: Lease) -> bool:
+    """Forget the owner, keep the epoch; a lease that was lost meanwhile is left alone, which is told."""
     db.execute(
         "UPDATE leases SET boot_id = NULL, pid = NULL, started = NULL, pid_namespace = NULL,"
         " heartbeat_at = NULL, expires_at = NULL WHERE root = ? AND epoch = ?",
         (lease.root, lease.epoch),
     )
+    was_ours = bool(db.changes())
     reseal(db, "leases", "root = ? AND epoch = ?", lease.root, lease.epoch)
+    return was_ours
 
 
 def current_epoch(db: apsw.Connection, root: str) -> int:

@@ -10,6 +10,8 @@ Rules
 * Any process may insert a request without holding the lease; only the owner acts on it, and is woken for it.
 * Whoever waits for something in the store is woken by a commit, not by looking again and again. A wake-up may
   come for nothing, and none is needed: a `Signal` says "look" after `RECHECK_S` at the latest.
+* What steps change in the project itself they claim first, all of it or nothing. Claims live as long as the
+  lease they were made under, and whoever waits for one is woken as an owner is for a request.
 * Secrets are never stored. A store is given `clean` and passes everything through it; who names content by
   its hash, or goes on working with what it wrote, asks `clean` first.
 """
@@ -107,6 +109,8 @@ class Batch(Struct, frozen=True, kw_only=True):
     cache: Sequence[tuple[str, str, str]] = ()
     """(content key, blob, run id): completed cacheable steps."""
     requests_done: Sequence[int] = ()
+    unclaimed: Sequence[tuple[str, str]] = ()
+    """(run id, path) of steps that give back what they claimed."""
     state: bytes = b""
     """A short hash of the kernel's state after these events; `Store.commits` gives it back."""
 
@@ -141,6 +145,16 @@ class Request(Struct, frozen=True, kw_only=True):
     data: dict[str, Any]
     at: int
     id: int = 0
+
+
+class Claim(Struct, frozen=True):
+    """Files of the project itself that a step changes."""
+
+    root: str
+    run_id: str
+    step: str
+    """Its path in that run."""
+    patterns: tuple[str, ...]
 
 
 class Health(Struct, frozen=True):
@@ -263,6 +277,18 @@ class Store(Protocol):
 
     def release(self, lease: Lease) -> None: ...
 
+    def claim(self, lease: Lease, claim: Claim) -> Claim | None:
+        """Claim all of it for a step, or stand in line and learn which other tree's claim is in the way.
+
+        Raises `LeaseLost`. A claim that somebody stands in line for is asked for again when the owner is
+        woken (`listen`); it ends with `Batch.unclaimed`, or with the lease.
+        """
+        ...
+
+    def blocker(self, claim: Claim) -> Claim | None:
+        """The claim of another tree with a live owner that is in the way of this one. Changes nothing."""
+        ...
+
     def request(self, request: Request) -> int:
         """Insert a request durably and wake the owner of the tree; its id."""
         ...
@@ -272,7 +298,7 @@ class Store(Protocol):
         ...
 
     def listen(self, root: str) -> Signal:
-        """For the owner of a tree: woken by requests to it."""
+        """For the owner of a tree: woken by requests to it, and when others gave back what they claimed."""
         ...
 
     def follow(self, root: str) -> Signal:

@@ -65,6 +65,7 @@ class Removal:
         db.execute("DELETE FROM runs WHERE root_run_id = ?", (root,))
         db.execute("DELETE FROM leases WHERE root = ?", (root,))
         db.execute("DELETE FROM requests WHERE root = ?", (root,))
+        db.execute("DELETE FROM claims WHERE root = ?", (root,))
         self._look(db)
         self._orphans.difference_update(hash for (hash,) in db.execute(_HELD))
         db.executemany("DELETE FROM blobs WHERE hash = ?", [(hash,) for hash in sorted(self._orphans)])

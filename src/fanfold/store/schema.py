@@ -125,6 +125,18 @@ CREATE TABLE requests (
 );
 CREATE INDEX requests_by_root ON requests (root);
 
+-- Files of the project itself that steps change; `held` is 0 while another tree's claim is in the way.
+CREATE TABLE claims (
+  id INTEGER PRIMARY KEY AUTOINCREMENT,
+  root TEXT NOT NULL,
+  run_id TEXT NOT NULL,
+  step TEXT NOT NULL,
+  patterns TEXT NOT NULL,
+  held INTEGER NOT NULL,
+  seal BLOB,
+  UNIQUE (root, run_id, step)
+);
+
 -- Completed steps whose result may be taken again.
 CREATE TABLE cache (
   key TEXT PRIMARY KEY,

@@ -24,6 +24,7 @@ SEALED = {
     "blobs": "id hash output run_id root_run_id path role status at",
     "leases": "root epoch boot_id pid started pid_namespace heartbeat_at expires_at",
     "requests": "id root run_id kind data at",
+    "claims": "id root run_id step patterns held",
     "cache": "key blob run_id",
 }
 """The columns of each table in the order in which they are hashed; the first one names the row."""

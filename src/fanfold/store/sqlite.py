@@ -18,18 +18,19 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal
-from urllib.parse import quote
 
 import apsw
 
 from fanfold.errors import BugError, NotFoundError
 from fanfold.kernel.events import Envelope
 from fanfold.process_identity import ProcessIdentity, this_process
-from fanfold.store import faults, folder, heads, integrity, leases, logs, requests, schema, seals, values
+from fanfold.store import claims, faults, folder, heads, integrity, leases, logs, requests, values
+from fanfold.store.connections import Connections
 from fanfold.store.presence import Presence
 from fanfold.store.protocol import (
     LEASE_S,
     Batch,
+    Claim,
     Clean,
     Commit,
     Damage,
@@ -48,8 +49,6 @@ from fanfold.store.signals import Signals
 
 CHECKPOINT_PAGES = 2_000
 """Pages in the write-ahead log after which they are written back: bounds it at 8 MB, stalls of 2-3 ms."""
-WAL_KEPT_BYTES = 16 * 1024 * 1024
-CACHE_KIB = 16 * 1024
 
 _INSERT_CACHE = "INSERT OR REPLACE INTO cache (key, blob, run_id, seal) VALUES (?, ?, ?, ?)"
 
@@ -77,22 +76,21 @@ class SqliteStore:
     ) -> None:
         self.path = path
         self.clean = clean
-        self._is_protected = folder.is_protected(path)
-        self.read_only = read_only or self._is_protected
+        protected = folder.is_protected(path)
+        self.read_only = read_only or protected
         database = path / folder.DATABASE if self.read_only else folder.prepare(path)
         self._file = str(database.absolute())
-        self._vfs = vfs or None
-        self._synchronous = durability.upper()
         self._lock = threading.Lock()
-        self._local = threading.local()
-        self._readers: list[apsw.Connection] = []
         self._signals = Signals(path, make=not self.read_only)
         self._expiry_ms = int(expiry_s * 1_000)
         self._renewal = Renewal(self._renew, self._tell_owners, expiry_s)
         self._pages = 0
         """In the write-ahead log after the last commit."""
+        self._connections = Connections(
+            self._file, vfs, durability, protected=protected, read_only=self.read_only
+        )
         with faults.translated(self._file):
-            self._db = self._open_writer()
+            self._db = self._connections.open_writer(self._committed)
         self._presence = Presence(self._file)
         self._appender = logs.Appender(self._db, clean)
 
@@ -103,8 +101,10 @@ class SqliteStore:
         with self._transaction() as db:
             for batch in batches:
                 self._write_batch(db, batch)
+            freed = [other for b in batches if b.unclaimed for other in claims.waiting(db, b.root)]
         for batch in batches:
             self._signals.give("commits", batch.root)
+        self._wake(freed)
 
     def _write_batch(self, db: apsw.Connection, batch: Batch) -> None:
         current = leases.current_epoch(db, batch.root)
@@ -122,6 +122,8 @@ class SqliteStore:
         if batch.requests_done:
             done = [(number, batch.root) for number in batch.requests_done]
             db.executemany("DELETE FROM requests WHERE id = ? AND root = ?", done)
+        if batch.unclaimed:
+            claims.drop(db, batch.root, list(batch.unclaimed))
 
     def _check_blobs(self, blobs: Sequence[tuple[str, bytes]]) -> None:
         """Content is named by its hash, so it cannot be changed here any more."""
@@ -130,9 +132,9 @@ class SqliteStore:
                 raise BugError("store.secret", f"the content of {name} was to be stored with a secret in it")
 
     @contextmanager
-    def _transaction(self) -> Iterator[apsw.Connection]:
+    def _transaction(self, *, durable: bool = True) -> Iterator[apsw.Connection]:
         """A write transaction: all of the block or, when anything raises, nothing of it."""
-        with self._lock:
+        with self._lock, self._connections.synchronizing(durable):
             db = self._db
             try:
                 faults.begin(db)
@@ -256,10 +258,12 @@ class SqliteStore:
         now, myself = leases.boot_clock_ms(), this_process()
         with self._transaction() as db:
             lease = leases.take(db, root, owner or myself, self._expiry_ms)
+            freed = claims.waiting(db, root) if claims.drop_tree(db, root) else []
         self._appender.forget()  # the last owner may have been another process
         if lease.owner == myself:
             self._renewal.keep(lease, now)
         self._tell_owners(lease)
+        self._wake(freed)
         return lease
 
     def confirm(self, lease: Lease) -> None:
@@ -276,8 +280,11 @@ class SqliteStore:
         """Give the tree back; the next owner gets a higher epoch."""
         self._renewal.drop(lease)
         with self._transaction() as db:
-            leases.give_back(db, lease)
+            freed = []
+            if leases.give_back(db, lease) and claims.drop_tree(db, lease.root):
+                freed = claims.waiting(db, lease.root)
         self._tell_owners(lease)
+        self._wake(freed)
 
     def _renew(self, held: Sequence[Lease]) -> dict[Lease, LeaseLost]:
         with self._transaction() as db:
@@ -287,6 +294,21 @@ class SqliteStore:
         """A tree changed hands: followers look who drives it, and who did whether it still does."""
         self._signals.give("commits", lease.root)
         self._signals.give("requests", lease.root)
+
+    def claim(self, lease: Lease, claim: Claim) -> Claim | None:
+        """Claim all of it, or stand in line and learn what is in the way."""
+        with self._transaction(durable=False) as db:
+            return claims.take(db, lease, claim)
+
+    def blocker(self, claim: Claim) -> Claim | None:
+        """The claim of another tree that is in the way."""
+        with faults.translated(self._file):
+            return claims.find_blocker(self._reader(), claim)
+
+    def _wake(self, roots: Sequence[str]) -> None:
+        """Files are free: the owners of these trees ask again."""
+        for root in roots:
+            self._signals.give("requests", root)
 
     def request(self, request: Request) -> int:
         """Insert a request durably and wake the owner of the tree; its id."""
@@ -326,9 +348,7 @@ class SqliteStore:
         """Close every connection; the last process to close folds the write-ahead log into the database."""
         self._renewal.close()
         with self._lock:
-            for db in (*self._readers, self._db):
-                db.close()
-            self._readers.clear()
+            self._connections.close()
         self._signals.close()
 
     # ---------------------------------------------------------------------------------- connections
@@ -345,50 +365,4 @@ class SqliteStore:
 
     def _reader(self) -> apsw.Connection:
         """This thread's connection for reading."""
-        db: apsw.Connection | None = getattr(self._local, "db", None)
-        if db is None:
-            db = self._connect()
-            db.pragma("query_only", True)
-            self._local.db = db
-            self._readers.append(db)
-        return db
-
-    def _open_writer(self) -> apsw.Connection:
-        db = self._connect()
-        try:
-            self._prepare(db)
-        except BaseException:
-            db.close()
-            raise
-        return db
-
-    def _prepare(self, db: apsw.Connection) -> None:
-        if self.read_only:
-            schema.check_readable(db)
-            db.pragma("query_only", True)
-            return
-        faults.insist(lambda: schema.is_made(db))  # a stranger's file is refused as it is
-        faults.insist(lambda: db.pragma("journal_mode", "WAL"))
-        db.pragma("synchronous", self._synchronous)
-        db.pragma("foreign_keys", True)
-        db.pragma("journal_size_limit", WAL_KEPT_BYTES)
-        # Replaces SQLite's own checkpoints, so that a failing one is never taken for a failing commit.
-        db.set_wal_hook(self._committed)
-        seals.prepare(db)
-        schema.create(db)
-
-    def _connect(self) -> apsw.Connection:
-        db = self._connect_protected() if self._is_protected else self._connect_existing()
-        faults.be_patient(db)
-        db.pragma("cache_size", -CACHE_KIB)
-        return db
-
-    def _connect_existing(self) -> apsw.Connection:
-        return apsw.Connection(self._file, flags=apsw.SQLITE_OPEN_READWRITE, vfs=self._vfs)
-
-    def _connect_protected(self) -> apsw.Connection:
-        """Without a write-ahead log SQLite would have to make one, unless told that nothing changes."""
-        log = Path(f"{self._file}-wal")
-        how = "mode=ro" if log.exists() and log.stat().st_size else "mode=ro&immutable=1"
-        flags = apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI
-        return apsw.Connection(f"file:{quote(self._file)}?{how}", flags=flags, vfs=self._vfs)
+        return self._connections.reader()

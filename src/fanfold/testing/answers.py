@@ -19,7 +19,7 @@ from fanfold.kernel.commands import (
 )
 from fanfold.kernel.events import Created, Data, Decided, Failure, Finished, Paused, StepEvent, SubagentEvent
 from fanfold.kernel.lifecycle import COMPLETED
-from fanfold.kernel.nodes import LEAF, Composite, Loop, Node, State
+from fanfold.kernel.nodes import LEAF, Composite, Loop, Node, State, is_shared_writer
 from fanfold.kernel.replies import BY_DEFAULT
 from fanfold.recipe.types.approval import ApprovalBody
 from fanfold.recipe.types.body import read_body
@@ -117,6 +117,8 @@ def _start(world: SimulatedWorld, state: State, command: Start) -> Data:
         return StepEvent(path, "started", attempt, execution)
     if command.type == "workflow":
         return StepEvent(path, "started", attempt, execution, child_run_id=f"r{len(state.runs)}")
+    if is_shared_writer(node) and world.faults.hits("held by another run"):
+        return StepEvent(path, "held", attempt, execution, summary="another run")
     seen = world.values.see(node)
     if execution == 1 and node.step.cache and world.rng.random() < 0.5:
         world.reached["cached"] += 1

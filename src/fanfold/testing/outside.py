@@ -53,6 +53,8 @@ def next_report(owner: Owner) -> bool:
         return True
     if not world.faults.calm and _meddle(owner):
         return True
+    if state.held and world.rng.random() < 0.2:
+        return _free(owner)
     execution = _next_execution(owner)
     timer = next_timer(state)
     if timer is not None and (execution is None or execution.due is None or timer <= execution.due):
@@ -64,9 +66,18 @@ def next_report(owner: Owner) -> bool:
         world.now = max(world.now, execution.due)
         _report(owner, execution)
         return True
+    if state.held:
+        return _free(owner)
     if not is_waiting(state):
         raise InvariantError(19, "nothing executes, no timer is set, and the run does not wait for people")
     return state.plan.open and go_on(owner)
+
+
+def _free(owner: Owner) -> bool:
+    """Another run is done with the files that a step waits for."""
+    run, path = owner.world.rng.choice(list(owner.state.held))
+    owner.record(run, StepEvent(path, "freed"))
+    return True
 
 
 def _next_execution(owner: Owner) -> SimulatedExecution | None:

@@ -60,6 +60,8 @@ from fanfold.kernel.plan import (
 DECLARED, ITEM, BODY = 0, 1, 2
 BACK_OFF = "back-off"
 """The `reason` of a step that waits for its next attempt."""
+HELD = "held"
+"""The `reason` of a step that waits for files which a run of another process works on."""
 INTERRUPTED = "interrupted"
 """The `reason` of a step of an open run that lost its process and waits for a person to take it up."""
 
@@ -364,6 +366,8 @@ def _leave_waiting(state: State, node: Node) -> None:
         state.backoffs -= 1
     elif node.reason == INTERRUPTED:
         state.interrupted -= 1
+    elif node.reason == HELD:
+        del state.held[node.run.id, node.path]
 
 
 def _child_ended(state: State, parent: Composite, child: Node, failed: bool) -> None:

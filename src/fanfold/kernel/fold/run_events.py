@@ -41,7 +41,7 @@ from fanfold.kernel.fold.progress import (
     resume_oversize,
     start_fold,
 )
-from fanfold.kernel.fold.step_events import lose
+from fanfold.kernel.fold.step_events import free, lose
 from fanfold.kernel.fold.sweep import end_run
 from fanfold.kernel.fold.tolerance import is_unsuccessful
 from fanfold.kernel.lifecycle import CANCELLED, COMPLETED, FAILED, PAUSED, PENDING, RUNNING, STEP_TRANSITIONS
@@ -159,6 +159,8 @@ def _resumed(state: State, run: Run, data: Resumed) -> None:
             lose(state, node)
     requeue_starved(state)
     resume_oversize(state)
+    for node in tuple(state.held.values()):  # what the last owner waited for, this one has not asked for yet
+        free(state, node)
     state.dirty = True
 
 

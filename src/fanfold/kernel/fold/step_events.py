@@ -10,11 +10,12 @@ from zlib import crc32
 from fanfold.kernel.budget import settle_history
 from fanfold.kernel.commands import Conclude, Create, Queue, Retry, Skip, Start, Stop
 from fanfold.kernel.events import Failure, StepEvent, SubagentEvent, Usage
-from fanfold.kernel.fold.admission import release, return_agent
+from fanfold.kernel.fold.admission import enqueue, release, return_agent, unchoose
 from fanfold.kernel.fold.agenda import require_idle, take, unexpected
 from fanfold.kernel.fold.outcomes import conclude
 from fanfold.kernel.fold.progress import (
     BACK_OFF,
+    HELD,
     INTERRUPTED,
     admit,
     enter_scope,
@@ -108,6 +109,29 @@ def _waiting(state: State, node: Node, data: Report) -> None:
         _push_timer(state, data.due_at, "answer", node)
     else:
         _arm(state, node, "answer", node.step.timeout_ms)
+
+
+def _held(state: State, node: Node, _data: Report) -> None:
+    """A run of another process works on the same files: the step gives its place back until they are free."""
+    take(state, Start, node.run.id, node.path)
+    unchoose(state, node)
+    node.status = WAITING
+    node.reason = HELD
+    state.held[node.run.id, node.path] = node
+
+
+def _freed(state: State, node: Node, _data: Report) -> None:
+    """The files may be free: the step asks for them again when it has its turn."""
+    require_idle(state, "free files")
+    if node.reason != HELD:
+        raise unexpected(f"{node.path} does not wait for files")
+    free(state, node)
+
+
+def free(state: State, node: Node) -> None:
+    del state.held[node.run.id, node.path]
+    node.reason = ""
+    enqueue(state, node)
 
 
 def _ended(state: State, node: Node, data: Report) -> None:
@@ -256,6 +280,8 @@ STEP_HANDLERS: dict[str, Callable[[State, Node, Report], None]] = {
     "queued": _queued,
     "started": _started,
     "waiting": _waiting,
+    HELD: _held,
+    "freed": _freed,
     COMPLETED: _ended,
     FAILED: _ended,
     TIMED_OUT: _ended,

@@ -24,9 +24,10 @@ from fanfold.kernel.commands import (
     Stop,
 )
 from fanfold.kernel.events import Created, Data, Decided, Failure, Finished, Paused, StepEvent
+from fanfold.kernel.fold.progress import HELD
 from fanfold.kernel.fold.tolerance import is_unsuccessful
 from fanfold.kernel.lifecycle import COMPLETED, FAILED, SKIPPED, UNSUCCESSFUL
-from fanfold.kernel.nodes import Composite, Loop, Map, Node, Run, Scope, State, WorkflowCall
+from fanfold.kernel.nodes import Composite, Loop, Map, Node, Run, Scope, State, WorkflowCall, is_shared_writer
 from fanfold.kernel.plan import JSON, GroupAction, Output, WorkflowAction
 from fanfold.kernel.replies import BY_DEFAULT
 from fanfold.recipe.inputs import bind_inputs
@@ -48,6 +49,7 @@ from fanfold.runtime.steps.rendering import value_of
 from fanfold.runtime.steps.step_type import Job, Question, Settled, Timer
 from fanfold.runtime.steps.structure import CallJob
 from fanfold.store.blobs import Blobs
+from fanfold.store.protocol import Claim
 from fanfold.text.excerpts import shorten
 from fanfold.text.template import UnresolvedPath
 
@@ -65,6 +67,7 @@ class Answers:
         values: Values,
         blobs: Blobs,
         reuse: Callable[[Node, Job], str | None],
+        claim: Callable[[Node], Claim | None],
     ) -> None:
         self._state = state
         self._memory = memory
@@ -72,6 +75,8 @@ class Answers:
         self._blobs = blobs
         self._reuse = reuse
         """What an earlier run left for a step; only asked when a step starts."""
+        self._claim = claim
+        """Claims the files of a step that works in the project itself; the claim that is in the way."""
         self.jobs: list[tuple[Start, Job]] = []
         self.stops: list[Stop] = []
         self._child_inputs: dict[str, str] = {}
@@ -154,6 +159,10 @@ class Answers:
                     command.step, COMPLETED, command.attempt, command.execution, reused, cached=True
                 )
         if job.performed:
+            in_the_way = self._claim(node) if is_shared_writer(node) else None
+            if in_the_way is not None:
+                holder = f"run {in_the_way.run_id}, step {in_the_way.step}"
+                return StepEvent(command.step, HELD, command.attempt, command.execution, summary=holder)
             self.jobs.append((command, job))
         return self._begun(command, node, job)
 

@@ -18,6 +18,7 @@ from msgspec.structs import replace
 from fanfold.errors import FanfoldError, NotFoundError, WorldError
 from fanfold.kernel.events import Added, CloseRequested, Failure, Refused, ResumeRequested
 from fanfold.kernel.fold.open_runs import why_not_added
+from fanfold.kernel.fold.progress import INTERRUPTED
 from fanfold.kernel.lifecycle import COMPLETED, READY, RUNNING, TERMINAL, WAITING
 from fanfold.kernel.nodes import Node
 from fanfold.kernel.plan import Step
@@ -75,7 +76,7 @@ def turns_of(tree: RunTree, child: str) -> list[Node]:
 
 def is_interrupted(node: Node) -> bool:
     """Whether a step lost its process and waits for somebody to ask for it."""
-    return node.status == WAITING and node.lost
+    return node.status == WAITING and node.reason == INTERRUPTED
 
 
 def act_on_child(tree: RunTree, number: int, request: ChildRequest, at: int) -> None:

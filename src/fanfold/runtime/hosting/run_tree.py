@@ -34,8 +34,9 @@ from fanfold.kernel.events import (
 )
 from fanfold.kernel.fingerprint import trace
 from fanfold.kernel.holding import budget_news
-from fanfold.kernel.lifecycle import EVENT_WORDS, READY, RUNNING, WAITING
+from fanfold.kernel.lifecycle import EVENT_WORDS, READY, RUNNING, TERMINAL, WAITING
 from fanfold.kernel.nodes import LEAF, Node, Run, State
+from fanfold.kernel.paths import overlaps
 from fanfold.kernel.state import create_state, evolve, mark_late
 from fanfold.runtime.hosting.answers import Answers
 from fanfold.runtime.records.frozen import Frozen, from_json
@@ -45,7 +46,7 @@ from fanfold.runtime.records.values import Values
 from fanfold.runtime.steps.step_type import Job
 from fanfold.store.blobs import Blobs
 from fanfold.store.journal import Journal
-from fanfold.store.protocol import Batch, OutputRow, RunHead, Store
+from fanfold.store.protocol import Batch, Claim, OutputRow, RunHead, Store
 from fanfold.text.json_value import with_text_only
 
 Reuse: TypeAlias = Callable[[Node, Job], str | None]
@@ -78,7 +79,9 @@ class RunTree:
         self.state: State = create_state(first)
         self.memory.observe(first)
         self.values = Values(self.state, self.memory, self.blobs)
-        self.answers = Answers(self.state, self.memory, self.values, self.blobs, reuse)
+        self.answers = Answers(self.state, self.memory, self.values, self.blobs, reuse, self._claim)
+        self._claimed: dict[tuple[str, str], Node] = {}
+        """Steps that claim files of the project itself, or stand in line for them."""
         self._forked_from = forked_from
         self.log_seq: dict[str, int] = {}
         self.tree_seq = 0
@@ -225,6 +228,40 @@ class RunTree:
             at=event.at,
         )
 
+    def _claim(self, node: Node) -> Claim | None:
+        """Claim the files of a step that is about to start; the claim that is in its way."""
+        if self.journal is None:  # nobody else is there
+            return None
+        self._claimed[node.run.id, node.path] = node
+        return self.journal.claim(self._claim_of(node))
+
+    def _claim_of(self, node: Node) -> Claim:
+        return Claim(self.root.id, node.run.id, node.path, node.write_set)
+
+    def free_held(self, at: int) -> None:
+        """Let the steps try again that wait for files which are free now; of those that would stand in each
+        other's way only the first, or each handing over would be told to all of them.
+        """
+        held = self.state.held
+        active = [node.write_set for node in self._claimed.values() if node.status in (READY, RUNNING)]
+        for (run, path), node in sorted(held.items(), key=lambda entry: entry[1].order):
+            if any(overlaps(node.write_set, other) for other in active):
+                continue
+            active.append(node.write_set)
+            if self.store.blocker(self._claim_of(node)) is None:
+                self.report(run, at, StepEvent(path, "freed"))
+
+    def _unclaimed(self) -> list[tuple[str, str]]:
+        """Steps that are done with the files they claimed, or that ended while they stood in line."""
+        done = [
+            at
+            for at, node in self._claimed.items()
+            if node.status in TERMINAL or (node.status == WAITING and at not in self.state.held)
+        ]
+        for at in done:
+            del self._claimed[at]
+        return done
+
     def remember_cached(self, key: str, blob: str) -> None:
         """A cacheable step completed: later runs may reuse its output."""
         self._cache.append((key, blob, self.root.id))
@@ -235,7 +272,8 @@ class RunTree:
         data, self._data = self._data, []
         jobs, self.answers.jobs = self.answers.jobs, []
         stops, self.answers.stops = self.answers.stops, []
-        if written or self.requests_done:
+        unclaimed = self._unclaimed() if self._claimed else []
+        if written or self.requests_done or unclaimed:
             assert self.journal is not None, "a reader's copy never writes"
             batch = Batch(
                 root=self.root.id,
@@ -246,6 +284,7 @@ class RunTree:
                 outputs=self._outputs,
                 cache=self._cache,
                 requests_done=self.requests_done,
+                unclaimed=unclaimed,
                 # Evidence is not the kernel's: what it is about has not moved.
                 state=trace(
                     self.state, ((one.run_id, one.data) for one in written if one.type not in EVIDENCE_TYPES)

@@ -87,6 +87,8 @@ class Memory:
         """Why what a step changed could not be merged."""
         self.settlers: dict[str, int] = {}
         """Agents that settled conflicts of each run's steps, or tried to."""
+        self.holders: dict[Address, str] = {}
+        """Which run and step of another process works on the files that a step waits for, or waited for."""
         self.tasks: dict[Address, str] = {}
         """What the session of each agent step was asked, shortened."""
         self.usage: dict[Address, Usage] = {}
@@ -103,6 +105,8 @@ class Memory:
             address = (event.run, data.step)
             if data.status == "waiting" and isinstance(data, StepEvent):
                 self.questions[address] = data.summary
+            elif data.status == "held":
+                self.holders[address] = data.summary
             elif data.summary:
                 self.summaries[address] = data.summary
             if isinstance(data, SubagentEvent) and data.status == "started":

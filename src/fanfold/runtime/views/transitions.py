@@ -131,6 +131,8 @@ class Transitions:
         if word == "retrying":
             wait_s = max(0, data.retry_at - envelope.at) / 1_000
             return f"tries again in {wait_s:.1f} s (attempt {data.attempt})"
+        if word == "held":
+            return f"waits for files of {one_line(data.summary, MAX_NOTE_CHARS)}"
         if word == "closed":
             return word
         if word == "skipped":

@@ -10,13 +10,14 @@ from msgspec import UNSET, structs
 from fanfold.kernel.events import Added, event_of
 from fanfold.kernel.explain import SENTENCES
 from fanfold.kernel.explain import explain as explain_node
+from fanfold.kernel.fold.progress import HELD, INTERRUPTED
 from fanfold.kernel.lifecycle import COMPLETED, PAUSED, RUN_TERMINAL, WAITING
 from fanfold.kernel.nodes import LEAF, Composite, Node, Run
 from fanfold.runtime.hosting.run_tree import RunTree, run_status
 from fanfold.runtime.operations.addresses import find_run
 from fanfold.runtime.operations.project import Project
 from fanfold.runtime.views.approvals import is_open
-from fanfold.runtime.views.explanations import ExplainedRun, ExplainedStep, HistoryEntry, explained
+from fanfold.runtime.views.explanations import Explained, ExplainedRun, ExplainedStep, HistoryEntry, explained
 from fanfold.runtime.views.runs import approval_document, run_error, when
 from fanfold.runtime.views.transitions import Transitions, duration, step_at
 from fanfold.runtime.views.used_sets import StepTouch, recipe_path, suggest, touched_by
@@ -31,12 +32,21 @@ def explain_step(project: Project, run: str, step: str) -> ExplainedStep:
     found = find_run(project, run)
     node = found.step(step)
     return ExplainedStep(
-        **structs.asdict(explained(explain_node(found.tree.state, node))),
+        **structs.asdict(_explained(found.tree, node)),
         ran_then=_why_then(node, _added_at(project, node)),
         history=list(_history(project, found.tree, node)),
         approval=approval_document(found.tree, node) if is_open(node) else UNSET,
         **_used(found.tree, node),
     )
+
+
+def _explained(tree: RunTree, node: Node) -> Explained:
+    """What the kernel says, and who holds the files that a step waits for."""
+    found = explained(explain_node(tree.state, node))
+    holder = tree.memory.holders.get((node.run.id, node.path), "") if node.reason == HELD else ""
+    if not holder:
+        return found
+    return structs.replace(found, message=f"{found.message} ({holder})", blocked_by=[holder])
 
 
 def _used(tree: RunTree, node: Node) -> dict[str, Any]:
@@ -59,7 +69,7 @@ def explain_run(project: Project, run: str) -> ExplainedRun:
     reason, sentence, blockers = _reason(tree, found, status)
     if reason != "open" and found.status not in RUN_TERMINAL and not project.has_owner(tree.root.id):
         sentence += f"; no process drives it: fanfold resume {tree.root.id}"
-    steps = [explained(explain_node(tree.state, node)) for node in _interesting(tree, found)]
+    steps = [_explained(tree, node) for node in _interesting(tree, found)]
     return ExplainedRun(
         path=found.path,
         status=status,
@@ -129,7 +139,7 @@ def _reason(tree: RunTree, run: Run, status: str) -> tuple[str, str, list[Node]]
         reason = "budget" if tree.state.pausing == "budget" else "paused"
         return reason, error.message if error is not None else "is paused", []
     if status == WAITING and run.growing:
-        lost = [node for node in nodes if node.status == WAITING and node.lost]
+        lost = [node for node in nodes if node.status == WAITING and node.reason == INTERRUPTED]
         return "open", "is open: it waits for somebody to ask for something", lost
     if status == WAITING:
         return "approval", SENTENCES["approval"], [node for node in nodes if is_open(node)]
