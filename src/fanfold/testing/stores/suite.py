@@ -16,12 +16,13 @@ from collections.abc import Iterator
 import pytest
 
 from fanfold.store.protocol import Store, StoreAddress
+from fanfold.testing.stores.claims import ClaimTests
 from fanfold.testing.stores.logs import LogTests, Open
 from fanfold.testing.stores.ownership import OwnershipTests
 from fanfold.testing.stores.records import RecordTests
 
 
-class StoreSuite(LogTests, RecordTests, OwnershipTests):
+class StoreSuite(LogTests, RecordTests, OwnershipTests, ClaimTests):
     """Everything that the rest of Fanfold relies on."""
 
     @pytest.fixture
