@@ -325,8 +325,7 @@ class State:
         self.timers: list[tuple[int, int, str, Node, int, int]] = []
         """Heap of (due, tie-break, kind, node, attempt, execution)."""
         self.timer_count = 0
-        self.run_deadlines: list[tuple[int, str]] = []
-        """Heap of (clock, run id)."""
+        self.run_deadlines: list[tuple[int, str]] = []  # a heap of (clock, run id)
         self.scope_deadlines: list[tuple[int, int, Composite]] = []
         """Heap of (clock, tie-break, group or call): their time, too, counts only while the run is live."""
         self.backoffs = self.approvals = self.delays = 0

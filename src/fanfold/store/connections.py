@@ -16,7 +16,7 @@ WAL_KEPT_BYTES = 16 * 1024 * 1024
 CACHE_KIB = 16 * 1024
 
 
-class Connections:
+class DatabaseConnections:
     """`protected`: nothing may be written there at all, not even beside the database."""
 
     def __init__(self, file: str, vfs: str, durability: str, *, protected: bool, read_only: bool) -> None:

@@ -25,7 +25,7 @@ from fanfold.errors import BugError, NotFoundError
 from fanfold.kernel.events import Envelope
 from fanfold.process_identity import ProcessIdentity, this_process
 from fanfold.store import claims, faults, folder, heads, integrity, leases, logs, requests, values
-from fanfold.store.connections import Connections
+from fanfold.store.connections import DatabaseConnections
 from fanfold.store.presence import Presence
 from fanfold.store.protocol import (
     LEASE_S,
@@ -86,7 +86,7 @@ class SqliteStore:
         self._renewal = Renewal(self._renew, self._tell_owners, expiry_s)
         self._pages = 0
         """In the write-ahead log after the last commit."""
-        self._connections = Connections(
+        self._connections = DatabaseConnections(
             self._file, vfs, durability, protected=protected, read_only=self.read_only
         )
         with faults.translated(self._file):
