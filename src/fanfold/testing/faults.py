@@ -22,7 +22,7 @@ RATES: dict[str, tuple[float, ...]] = {
     "unasked end": (0.03, 0.1),
     "unrendered": (0.02, 0.1),
     "deaf to stop": (0.3,),
-    "held by another run": (0.1, 0.5),
+    "held by another run": (0.3, 0.7),
     "overspending": (0.2, 0.7),
     # Per answer of a person.
     "rejection": (0.3,),
