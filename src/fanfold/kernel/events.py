@@ -186,6 +186,8 @@ class Paused(WorkflowEvent, frozen=True):
 class Resumed(WorkflowEvent, frozen=True):
     epoch: int
     raised: Raised | None = None
+    alive_at: int = 0
+    """When the last owner was known to live, where it did not say that it left."""
 
 
 class CancelRequested(WorkflowEvent, frozen=True):

@@ -54,10 +54,10 @@ class Node:
     """One instance of one step."""
 
     __slots__ = (
-        "attempt", "blocked_by", "closed", "closing", "dependents", "ended_at", "error", "execution",
-        "holding", "kind", "line", "lost", "order", "output", "parent", "path", "quotas", "read_set",
-        "ready_from", "ready_seq", "reason", "reservation", "reserving", "run", "spawned", "started_at",
-        "status", "step", "stopping", "unmet", "waiters", "waits_for", "write_set",
+        "attempt", "blocked_by", "closed", "closing", "deadline", "dependents", "ended_at", "error",
+        "execution", "holding", "kind", "line", "lost", "order", "output", "parent", "path", "quotas",
+        "read_set", "ready_from", "ready_seq", "reason", "reservation", "reserving", "run", "spawned",
+        "started_at", "status", "step", "stopping", "unmet", "waiters", "waits_for", "write_set",
     )  # fmt: skip
 
     def __init__(self, step: Step, run: Run, parent: Composite | None, path: str, order: Order) -> None:
@@ -86,6 +86,8 @@ class Node:
         self.error: Failure | None = None
         self.reason = ""
         self.started_at = 0
+        self.deadline = 0
+        """By the clock of the tree, for one that has a time-out and was started."""
         self.ended_at = 0
         self.closed = False
         """Over for good: no turn can be added behind it."""

@@ -150,9 +150,13 @@ def find_node(state: State, tree_path: str) -> Node | None:
 def _advance_time(state: State, event: Event) -> None:
     elapsed = event.at - state.now
     if elapsed > 0:
-        resumed = isinstance(event.data, Resumed | Started)
-        if not resumed and is_ticking(state):
-            state.clock += elapsed
+        lived = elapsed
+        if isinstance(event.data, Started):
+            lived = 0
+        elif isinstance(event.data, Resumed):  # nobody lived in between, but for the end of the last owner
+            lived = max(0, min(elapsed, event.data.alive_at - state.now))
+        if is_ticking(state):
+            state.clock += lived
         state.now = event.at
 
 

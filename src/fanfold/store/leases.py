@@ -33,6 +33,7 @@ class Holder(Struct, frozen=True):
     """Who holds a lease, and until when that must be believed."""
 
     owner: ProcessIdentity
+    heartbeat_at: int
     expires_at: int
 
     def is_alive(self) -> bool:
@@ -46,9 +47,10 @@ def boot_clock_ms() -> int:
 
 def holder(db: apsw.Connection, root: str) -> Holder | None:
     """Who holds the lease, dead or alive."""
-    query = "SELECT boot_id, pid, started, pid_namespace, expires_at FROM leases WHERE root = ?"
-    for boot, pid, started, namespace, expires_at in db.execute(query, (root,)):
-        return None if pid is None else Holder(ProcessIdentity(boot, pid, started, namespace), expires_at)
+    query = "SELECT boot_id, pid, started, pid_namespace, heartbeat_at, expires_at FROM leases WHERE root = ?"
+    for boot, pid, started, namespace, heartbeat_at, expires_at in db.execute(query, (root,)):
+        if pid is not None:
+            return Holder(ProcessIdentity(boot, pid, started, namespace), heartbeat_at, expires_at)
     return None
 
 
@@ -67,7 +69,8 @@ def take(db: apsw.Connection, root: str, owner: ProcessIdentity, expiry_ms: int)
         (root, owner.boot_id, owner.pid, owner.started, owner.namespace, now, now + expiry_ms),
     ).get
     reseal(db, "leases", "root = ?", root)
-    return Lease(root, owner, epoch)
+    same_boot = before is not None and before.owner.boot_id == owner.boot_id
+    return Lease(root, owner, epoch, now - before.heartbeat_at if before is not None and same_boot else None)
 
 
 def renew(db: apsw.Connection, leases: Sequence[Lease], expiry_ms: int) -> dict[Lease, LeaseLost]:

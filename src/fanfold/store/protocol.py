@@ -134,6 +134,8 @@ class Lease(Struct, frozen=True):
     root: str
     owner: ProcessIdentity
     epoch: int
+    silent_ms: int | None = None
+    """How long ago the owner before, which did not give it back, was heard of; None when nobody knows."""
 
 
 class Request(Struct, frozen=True, kw_only=True):

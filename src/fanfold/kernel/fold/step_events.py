@@ -81,7 +81,7 @@ def _started(state: State, node: Node, data: Report) -> None:
         node.lost = False
         state.executing += 1
         if node.step.timeout_ms is not None:
-            _arm(state, node, "deadline", node.step.timeout_ms)
+            _arm(state, node, "deadline", _time_left(state, node, node.step.timeout_ms))
 
 
 def _open_child(state: State, node: WorkflowCall, run_id: str) -> None:
@@ -258,6 +258,14 @@ def spend(state: State, node: Node, usage: Usage) -> None:
     for quota in node.quotas:
         if quota.ledger is not None:
             quota.ledger.spend(usage)
+
+
+def _time_left(state: State, node: Node, timeout_ms: int) -> int:
+    """After a restart: a session goes on, so its deadline is the one it had; what starts over has all its
+    time again."""
+    if node.execution <= 1 or node.step.traits.role is None:
+        node.deadline = state.clock + timeout_ms
+    return max(0, node.deadline - state.clock)
 
 
 def _arm_scope(state: State, node: Composite) -> None:

@@ -14,7 +14,6 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from time import time
 from typing import Any, TypeAlias
 
 from msgspec.structs import replace
@@ -54,10 +53,6 @@ owners."""
 OnCommit: TypeAlias = Callable[[list[Envelope]], None]
 OnProgress: TypeAlias = Callable[[str, str, News], None]
 """Run id, path of a step, and what its session does right now; none of it is recorded."""
-
-
-def now_ms() -> int:
-    return int(time() * 1_000)
 
 
 class Host:
@@ -131,7 +126,9 @@ class Host:
             self._begin_with(Started())
         else:
             assert self.tree.journal is not None
-            self._begin_with(Resumed(self.tree.journal.epoch, raised))
+            epoch, silent_ms = self.tree.journal.epoch, self.tree.journal.silent_ms
+            alive_at = 0 if silent_ms is None else max(0, self.tree.now_ms() - silent_ms)
+            self._begin_with(Resumed(epoch, raised, alive_at))
         await self.drive()
 
     def _begin_with(self, first: Data) -> None:
@@ -164,7 +161,7 @@ class Host:
         while self._inbox:
             run, data = self._inbox.popleft()
             if self._still_applies(run, data):
-                self.tree.report(run, now_ms(), data)
+                self.tree.report(run, self.tree.now_ms(), data)
         if self._check_requests:
             self._check_requests = False
             self._take_requests()
@@ -226,7 +223,7 @@ class Host:
             self._timer.cancel()
         self._due, self._timer = due, None
         if due is not None:
-            delay_s = max(0.0, (due - now_ms()) / 1_000)
+            delay_s = max(0.0, (due - self.tree.now_ms()) / 1_000)
             self._timer = asyncio.get_running_loop().call_later(delay_s, self._time_passed)
 
     def _time_passed(self) -> None:
@@ -250,7 +247,7 @@ class Host:
         if self.tree.journal is not None:  # whoever took the run over says so in the same way
             self.tree.journal.confirm()
         for request in self.tree.store.requests(self.tree.root.id):
-            act_on(self.tree, request, now_ms())
+            act_on(self.tree, request, self.tree.now_ms())
             self.tree.requests_done.append(request.id)
 
     # Effects

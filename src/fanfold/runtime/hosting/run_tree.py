@@ -39,6 +39,7 @@ from fanfold.kernel.nodes import LEAF, Node, Run, State
 from fanfold.kernel.paths import overlaps
 from fanfold.kernel.state import create_state, evolve, mark_late
 from fanfold.runtime.hosting.answers import Answers
+from fanfold.runtime.hosting.clock import OwnerClock
 from fanfold.runtime.records.frozen import Frozen, from_json
 from fanfold.runtime.records.memory import Memory
 from fanfold.runtime.records.subagents import child_of
@@ -83,6 +84,7 @@ class RunTree:
         self._claimed: dict[tuple[str, str], Node] = {}
         """Steps that claim files of the project itself, or stand in line for them."""
         self._forked_from = forked_from
+        self._clock: OwnerClock | None = None
         self.log_seq: dict[str, int] = {}
         self.tree_seq = 0
         self.pending: list[Envelope] = []
@@ -98,6 +100,12 @@ class RunTree:
     @property
     def root(self) -> Run:
         return self.state.root
+
+    def now_ms(self) -> int:
+        """The time of the run, for its owner."""
+        if self._clock is None:
+            self._clock = OwnerClock(self.state.now)
+        return self._clock.now_ms()
 
     def frozen(self, node: Node | None = None) -> Frozen:
         """What the run fixed for its whole life; for a step of an open run, what that was added with."""

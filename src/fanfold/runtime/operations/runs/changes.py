@@ -19,7 +19,6 @@ import msgspec
 from fanfold.errors import NotFoundError, WorldError
 from fanfold.kernel.lifecycle import UNSUCCESSFUL
 from fanfold.kernel.nodes import Composite, Node, Run
-from fanfold.runtime.hosting.host import now_ms
 from fanfold.runtime.hosting.requests import AppliedRequest, is_applied, note_applied, this_person
 from fanfold.runtime.hosting.run_tree import RunTree
 from fanfold.runtime.operations.addresses import find_run
@@ -262,7 +261,7 @@ async def _record(project: Project, head: RunHead, applied: AppliedRequest) -> N
                 raise _unrecorded(root) from None
             continue
         try:
-            note_applied(owned.tree, head.run_id, applied, now_ms())
+            note_applied(owned.tree, head.run_id, applied, owned.tree.now_ms())
             owned.tree.requests_done += [] if number is None else [number]
             owned.tree.commit()
         finally:

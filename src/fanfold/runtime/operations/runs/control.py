@@ -12,7 +12,7 @@ from collections.abc import Collection
 from fanfold.errors import AuthorError, WorldError
 from fanfold.kernel.lifecycle import CANCELLED, PAUSED, RUN_TERMINAL
 from fanfold.kernel.plan import JSON
-from fanfold.runtime.hosting.host import now_ms
+from fanfold.runtime.hosting.clock import wall_clock_ms
 from fanfold.runtime.hosting.requests import (
     AnswerRequest,
     CancelRequest,
@@ -101,7 +101,7 @@ async def ask_owner(project: Project, head: RunHead, request: RunRequest) -> tup
 
 def leave(project: Project, head: RunHead, request: RunRequest) -> int:
     """Leave a request for the owner of a run, who is woken for it; its number."""
-    return project.store.request(to_row(head.root_run_id, head.run_id, request, now_ms()))
+    return project.store.request(to_row(head.root_run_id, head.run_id, request, wall_clock_ms()))
 
 
 async def until_taken(

@@ -16,7 +16,7 @@ from fanfold.recipe.inputs import bind_inputs
 from fanfold.recipe.types.body import find_body
 from fanfold.recipe.types.function import FunctionBody
 from fanfold.runtime.handlers.sources import Sources, read_sources
-from fanfold.runtime.hosting.host import now_ms
+from fanfold.runtime.hosting.clock import wall_clock_ms
 from fanfold.runtime.hosting.run_tree import Reuse, RunTree, nothing_to_reuse
 from fanfold.runtime.operations.project import Project
 from fanfold.runtime.operations.runs.options import Options, settings_of
@@ -74,7 +74,7 @@ def create(
     if fork is not None:
         # Named in the log, or collecting the source run would take them away.
         kept = tuple(sorted(set(fork.kept.values())))
-        tree.report(root, now_ms(), Forked(f"from {fork.run_id}", kept))
+        tree.report(root, tree.now_ms(), Forked(f"from {fork.run_id}", kept))
     tree.commit()
     return Owned(project, tree, performers_of(project, performer, journal, ask), lease)
 
@@ -113,7 +113,7 @@ def _record(
         inputs=blobs.put(dict(bound)),
         frozen=blobs.put(to_json(frozen)),
     )
-    first = Event(journal.root, now_ms(), data)
+    first = Event(journal.root, wall_clock_ms(), data)
     tree = RunTree(project.store, first, journal, reuse, forked_from=frozen.forked_from)
     tree.begin(first)
     return tree

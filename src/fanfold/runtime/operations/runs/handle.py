@@ -10,7 +10,8 @@ from fanfold.errors import AuthorError
 from fanfold.kernel.events import Envelope, Raised
 from fanfold.kernel.lifecycle import RUN_TERMINAL
 from fanfold.kernel.plan import JSON
-from fanfold.runtime.hosting.host import OnProgress, now_ms
+from fanfold.runtime.hosting.clock import wall_clock_ms
+from fanfold.runtime.hosting.host import OnProgress
 from fanfold.runtime.hosting.requests import AnswerRequest, to_row
 from fanfold.runtime.hosting.run_tree import RunTree, run_status
 from fanfold.runtime.operations.addresses import find_run
@@ -125,7 +126,7 @@ class RunHandle:
 
     def answer(self, request: AnswerRequest) -> None:
         """Answer an approval from here, without waiting; one that is not open any more stays as it is."""
-        self._owned.project.store.request(to_row(self.id, self.id, request, now_ms()))
+        self._owned.project.store.request(to_row(self.id, self.id, request, wall_clock_ms()))
         self._host.look_for_requests()
 
     def _check_driven(self) -> None:

@@ -11,7 +11,7 @@ import msgspec
 from msgspec import structs
 
 from fanfold.errors import EXIT_FAILED, EXIT_OK, FanfoldError
-from fanfold.runtime.hosting.host import now_ms
+from fanfold.runtime.hosting.clock import wall_clock_ms
 from fanfold.runtime.hosting.run_tree import RunTree
 from fanfold.runtime.operations.project import Project
 from fanfold.runtime.operations.runs.options import Options
@@ -70,7 +70,7 @@ def run_scenario(
 ) -> tuple[SmokeCheck, Trouble | None]:
     """Run a scenario in a project."""
     recipe, shows = SCENARIOS[name]
-    own = f"{FOLDER}-{now_ms()}"
+    own = f"{FOLDER}-{wall_clock_ms()}"
     try:
         project = open_project()
         try:
@@ -132,6 +132,6 @@ def _trouble(name: str, document: RunDocument, missing: list[str], status: int) 
 
 
 def _keep(folder: Path, name: str, document: dict[str, Any]) -> Path:
-    path = f".fanfold/smoke/{name}-{now_ms()}.json"
+    path = f".fanfold/smoke/{name}-{wall_clock_ms()}.json"
     write_beneath(folder, path, msgspec.json.format(msgspec.json.encode(document), indent=1))
     return folder / path
