@@ -11,7 +11,7 @@ TOPIC ?= solid-state batteries
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check static style lint mypy pyright imports sim agree fix docs coverage kill-test hostile local-test bench lock audit clean
+.PHONY: help demo test check static style lint mypy pyright imports sim agree fuzz fix docs coverage kill-test hostile local-test bench lock audit clean
 
 help: ## list these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -46,6 +46,10 @@ sim: $(READY) ## simulate N schedules from SEED (SEED=1 N=20000)
 
 agree: $(READY) ## compare dry runs with what runs start, on N random plans from SEED
 	$(BIN)/python -m tests.testing.agreement --seed $(SEED) --count $(N) --jobs $(JOBS)
+
+fuzz: N = 2000
+fuzz: $(READY) ## run N random recipes from SEED, disturbed, against an independent interpreter
+	$(BIN)/python -m tests.fuzz.driver --seed $(SEED) --count $(N) --jobs $(JOBS)
 
 fix: $(READY) ## format, fix what is mechanical, rewrite generated docs
 	$(BIN)/ruff check --fix-only --quiet $(CODE)

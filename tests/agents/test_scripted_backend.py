@@ -164,6 +164,14 @@ def test_a_write_that_never_happened_is_made_as_a_new_call(folder):
     ]  # fmt: skip
 
 
+def test_a_write_that_was_refused_before_a_crash_is_refused_after_it(folder):
+    session = Session(folder, "steps: {a: {output: ok, writes: {../f: text}}}")
+    for _ in range(3):  # the first is killed before anybody heard of its failure, and so is the second
+        with pytest.raises(SessionFailed):
+            session.run()
+    assert session.kinds() == ["response", "tool_call", "tool_result"]
+
+
 def test_what_was_answered_before_a_crash_is_not_asked_again(folder):
     session = Session(folder, "steps: {a: {output: ok, usage: {input_tokens: 5}}}")
     session.run()

@@ -118,7 +118,7 @@ class _Calls:
         self._record = record
         self._progress = progress
         self._begun = {entry.id for entry in turn if isinstance(entry, ToolCall)}
-        self._ended = {entry.id for entry in turn if isinstance(entry, ToolResult)}
+        self._ended = {entry.id: entry for entry in turn if isinstance(entry, ToolResult)}
         self._asked = any(isinstance(entry, Response) for entry in turn)
 
     async def carry_out(self, calls: Sequence[ScriptedCall]) -> None:
@@ -127,17 +127,21 @@ class _Calls:
             await self._record(Response(tool_calls=asked))
         for i, call in enumerate(calls, 1):
             name = str(i)
-            if name in self._ended:
-                continue
-            if name in self._begun and self._toolbox.mutates(call.tool):
-                await self._record(ToolResult(id=name, tool=call.tool, outcome="unknown"))
+            known = self._ended.get(name)
+            lost = known is None or known.outcome == "unknown"
+            if lost and name in self._begun and self._toolbox.mutates(call.tool):
+                if known is None:
+                    await self._record(ToolResult(id=name, tool=call.tool, outcome="unknown"))
                 if not await self._is_done(call):
                     await self._call(str(len(calls) + i), call)
             else:
                 await self._call(name, call)
 
     async def _call(self, name: str, call: ScriptedCall) -> None:
-        if name in self._ended:
+        if name in self._ended and self._ended[name].error is None:
+            return
+        if name in self._ended:  # it was refused, and the crash swallowed only what came of that
+            await self._fail_again(call)
             return
         if (problem := self._wrong_arguments(call)) and name not in self._begun:
             error = ToolError("invalid_args", problem)
@@ -160,6 +164,15 @@ class _Calls:
         """As a model is told; a script that names a tool which its role does not have is refused instead."""
         offered = any(one.name == call.tool for one in self._toolbox.offered())
         return wrong_call(self._toolbox, call.tool, call.args) if offered else ""
+
+    async def _fail_again(self, call: ScriptedCall) -> None:
+        if self._wrong_arguments(call):
+            return  # it was told so, and went on
+        try:
+            await self._toolbox.call(call.tool, call.args)
+        except ToolFailed as failed:
+            if failed.refused or self._toolbox.mutates(call.tool):
+                raise
 
     async def _is_done(self, call: ScriptedCall) -> bool:
         """Whether a write or delete that may have happened did; other calls are left at `unknown`."""
