@@ -166,7 +166,7 @@ class Host:
             self._check_requests = False
             self._take_requests()
         if self.tree.state.held:
-            self.tree.free_held(now_ms())
+            self.tree.free_held(self.tree.now_ms())
         self._commit_and_act()
         if self._inbox or self._woken.is_set() or self._is_done():
             await asyncio.sleep(0)

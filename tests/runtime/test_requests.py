@@ -1,0 +1,153 @@
+"""Requests at every moment of a run's life: in the process that drives it and from others, when it starts and
+when it goes on. Whatever comes when, the run rests or ends as asked, loses nothing, and its log is sound.
+
+CI tries a sample; `make requests` tries every event with every request.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import TypeAlias
+
+import pytest
+
+from fanfold.errors import AuthorError, NotFoundError
+from fanfold.kernel.lifecycle import RUN_TERMINAL
+from fanfold.runtime.operations.client import Client
+from fanfold.runtime.operations.history.audits import verify_run
+from fanfold.runtime.operations.project import Project
+from fanfold.runtime.operations.runs import control
+from fanfold.runtime.operations.runs.handle import RunHandle
+from fanfold.runtime.operations.runs.options import Options
+from fanfold.wiring import wire
+from tests.runtime.running import client
+
+RECIPE = """
+name: everything
+steps:
+  - {id: look, agent: explorer, prompt: a, retry: {attempts: 2, backoff: 1ms, on: [transport]}}
+  - {id: write, agent: worker, prompt: b, write_set: ["a.txt"], depends_on: [look]}
+  - {id: each, agent: explorer, prompt: "{{item}}", for_each: '["x", "y"]', depends_on: [write]}
+  - {id: command, run: [echo, hello], depends_on: [write]}
+  - {id: ask, approve: "Go on?", depends_on: [each, command]}
+  - {id: end, agent: explorer, prompt: "{{steps.command.output}}", depends_on: [ask]}
+"""
+SCRIPT = """
+default: OK from {{step}}
+steps:
+  look: [{fail: {class: transport, message: gone}}, seen]
+  write: {output: written, writes: {a.txt: hello}}
+"""
+EVENTS = 34
+"""About as many as the run has; a request beyond the last meets a run that rests."""
+WHOLE = os.environ.get("REQUESTS") == "all"
+MOMENTS = list(range(EVENTS)) if WHOLE else [0, 1, 4, 11, 19, 27, 33]
+LIMIT_S = 30
+Ask: TypeAlias = Callable[[RunHandle, Project], Awaitable[object]]
+
+OPTIONS = Options(permission="auto", script=SCRIPT)
+HERE: dict[str, Ask] = {
+    "pause": lambda run, _: run.pause(),
+    "cancel": lambda run, _: run.cancel(),
+    "approve": lambda run, _: run.approve("ask"),
+    "reject": lambda run, _: run.reject("ask"),
+}
+ELSEWHERE: dict[str, Ask] = {
+    "pause": lambda run, other: control.pause(other, run.id),
+    "cancel": lambda run, other: control.cancel(other, run.id),
+    "approve": lambda run, other: control.answer(other, run.id, "ask", "approve"),
+    "reject": lambda run, other: control.answer(other, run.id, "ask", "reject"),
+}
+NOT_NOW = ("approval.", "run.ended", "run.not_driven", "step.not_found")
+
+
+async def ask_at(run: RunHandle, moment: int, ask: Ask, other: Project) -> None:
+    """Follow the run to an event and ask there; an answer to what nobody asks yet is refused in words."""
+    if moment:
+        seen = 0
+        async for _ in run.events():
+            seen += 1
+            if seen >= moment or run.status == "waiting":
+                break
+    try:
+        await ask(run, other)
+    except (AuthorError, NotFoundError) as error:
+        assert error.code.startswith(NOT_NOW), error.code
+
+
+async def finish(project: Client, run: RunHandle) -> str:
+    """Whatever became of the run: let it go on to its end."""
+    status = run.status
+    while status not in RUN_TERMINAL:
+        if status == "paused":
+            run = await project.resume(run.id)
+        async for _ in run.events():
+            if run.status == "waiting":
+                break
+        if run.status == "waiting":
+            await run.approve("ask")
+        status = (await run.result()).status
+    return status
+
+
+def check_sound(folder: Path, run: str) -> None:
+    project = wire(folder)
+    report = verify_run(project, run)
+    project.close()
+    assert report.ok, report
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+@pytest.mark.parametrize("request_word", HERE)
+@pytest.mark.parametrize("where", ["here", "elsewhere"])
+def test_a_request_at_any_event_of_a_run_is_heard(
+    where: str, request_word: str, moment: int, tmp_path: Path
+) -> None:
+    ask = (HERE if where == "here" else ELSEWHERE)[request_word]
+
+    async def work() -> tuple[str, str, str]:
+        other = wire(tmp_path)
+        async with client(tmp_path) as project:
+            run = await project.start(RECIPE, options=OPTIONS)
+            await ask_at(run, moment, ask, other)
+            then = run.status
+            return run.id, then, await finish(project, run)
+
+    run, then, at_last = asyncio.run(asyncio.wait_for(work(), LIMIT_S))
+    if request_word == "pause":
+        assert then in ("paused", "completed")
+    if request_word == "cancel":
+        assert then == at_last == "cancelled"
+    assert at_last in {"cancel": ("cancelled",), "reject": ("completed", "partial", "failed")}.get(
+        request_word, ("completed",)
+    )
+    check_sound(tmp_path, run)
+
+
+@pytest.mark.parametrize("moment", MOMENTS[:4])
+@pytest.mark.parametrize("request_word", ["pause", "cancel"])
+@pytest.mark.parametrize("where", ["here", "elsewhere"])
+def test_a_request_while_a_run_is_taken_up_again_is_heard(
+    where: str, request_word: str, moment: int, tmp_path: Path
+) -> None:
+    ask = (HERE if where == "here" else ELSEWHERE)[request_word]
+
+    async def work() -> tuple[str, str, str]:
+        other = wire(tmp_path)
+        async with client(tmp_path) as project:
+            run = await project.start(RECIPE, options=OPTIONS)
+            await ask_at(run, 9, HERE["pause"], other)
+            assert run.status == "paused"
+            recorded = len([event async for event in run.events()])
+            again = await project.resume(run.id)
+            await ask_at(again, recorded + moment if moment else 0, ask, other)
+            then = again.status
+            return run.id, then, await finish(project, again)
+
+    run, then, at_last = asyncio.run(asyncio.wait_for(work(), LIMIT_S))
+    assert then in {"pause": ("paused", "completed"), "cancel": ("cancelled",)}[request_word]
+    assert at_last == {"pause": "completed", "cancel": "cancelled"}[request_word]
+    check_sound(tmp_path, run)
