@@ -194,9 +194,12 @@ def caps(scope: Composite) -> tuple[int | None, int | None]:
         limits = scope.run.plan.limits
         return (limits.max_concurrency, limits.max_agents) if scope.run.parent else (None, None)
     action = scope.step.action
+    slots, agents = None, None
     if scope.kind == SCOPE and isinstance(action, GroupAction):
-        return action.max_concurrency, action.max_agents
-    return None, None
+        slots, agents = action.max_concurrency, action.max_agents
+    whole = scope.parent is None or scope.parent.step is not scope.step
+    both = [cap for cap in (slots, scope.step.max_concurrency if whole else None) if cap is not None]
+    return min(both, default=None), agents
 
 
 def count_inside(nodes: tuple[Node, ...] | list[Node], scope: Composite) -> int:

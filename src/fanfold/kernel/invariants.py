@@ -153,20 +153,24 @@ def within_concurrency(books: Books, event: Event, _state: State) -> Iterator[st
         yield f"{len(live)} steps live, {books.settings.max_concurrency} slots"
     scope = books.last.parent if books.last is not None else None
     while scope is not None:
-        cap = _cap(scope)
-        if cap is not None:
+        for cap in _caps(scope):
             inside = sum(1 for node in live if _is_inside(node, scope))
             if inside > cap:
                 yield f"{inside} steps live in {scope.path or scope.run.id}, which has {cap} slots"
         scope = scope.parent
 
 
-def _cap(scope: Composite) -> int | None:
+def _caps(scope: Composite) -> Iterator[int]:
+    caps: list[int | None] = []
     if scope is scope.run.scope:
-        return scope.run.plan.limits.max_concurrency if scope.run.parent is not None else None
-    action = scope.step.action
-    is_body = scope.kind not in (MAP, LOOP)
-    return action.max_concurrency if is_body and isinstance(action, GroupAction) else None
+        caps = [scope.run.plan.limits.max_concurrency if scope.run.parent is not None else None]
+    else:
+        action = scope.step.action
+        if scope.kind not in (MAP, LOOP) and isinstance(action, GroupAction):
+            caps.append(action.max_concurrency)
+        if scope.parent is None or scope.parent.step is not scope.step:  # not one item or round of it
+            caps.append(scope.step.max_concurrency)
+    yield from (cap for cap in caps if cap is not None)
 
 
 def _is_inside(node: Node, scope: Composite) -> bool:

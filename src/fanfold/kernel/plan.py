@@ -165,6 +165,8 @@ class Step(Struct, frozen=True, omit_defaults=True, kw_only=True, gc=False):
     key: str = ""
     """The path in an item that readers call it by; empty: its value."""
     max_items: int = USUAL_MAX_ITEMS
+    max_concurrency: int | None = None
+    """Of a map, group, loop or call: how many attempts inside it run at once, over all its items."""
     repeat: Repeat | None = None
     fold: Step | None = None
     """Runs once after the last iteration, addressed `<id>/fold`; its end is the end of the step."""

@@ -65,6 +65,7 @@ def _assemble_step(draft: Draft, unit: Unit) -> Step:
         item_name=draft.item_name or "item",
         key=key_path(entries) if entries.has("key") else "",
         max_items=entries.integer("max_items") or USUAL_MAX_ITEMS,
+        max_concurrency=entries.integer("max_concurrency"),
         repeat=_repeat(draft),
         posture=_posture(draft, action),
         read_set=facts.read_set,

@@ -78,6 +78,16 @@ def survey_map(draft: Draft, notes: Notes) -> None:
             notes.error("recipe.conflicting_keys", message, entries.keys[name])
 
 
+def _check_slots(draft: Draft, notes: Notes) -> None:
+    """One attempt at a time is all that a single step has."""
+    entries = draft.entries
+    many = any(not entries.lacks(name) for name in ("for_each", "repeat", "steps", "workflow"))
+    if entries.has("max_concurrency") and not many:
+        message = '"max_concurrency" belongs to a map, a group or a loop'
+        hint = "for the whole recipe, write it at the top"
+        notes.error("recipe.conflicting_keys", message, entries.keys["max_concurrency"], hint)
+
+
 def _check_key(entries: Entries, item_name: str, notes: Notes) -> None:
     """`key` is a path that begins with the item."""
     node = entries.nodes.get("key")
@@ -111,6 +121,7 @@ def _survey_step(draft: Draft, notes: Notes) -> None:
     entries = draft.entries
     draft.syntax = _tell_type(draft, notes)
     survey_map(draft, notes)
+    _check_slots(draft, notes)
     if "repeat" in entries.nodes:
         draft.repeat = read_entries(entries.nodes["repeat"], REPEAT, notes)
     for item in entries.scalars("depends_on"):

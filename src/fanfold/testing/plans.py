@@ -208,6 +208,7 @@ class _Maker:
             action=action,
             depends_on=tuple(edges),
             when=rng.choice(WHEN) if rng.random() < 0.14 else None,
+            max_concurrency=rng.choice((1, 2, 2)) if rng.random() < 0.1 else None,
             for_each=None if items is None else "error" if rng.random() < 0.03 else f"items:{items}",
             repeat=repeat,
             fold=fold,

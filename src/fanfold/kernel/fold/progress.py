@@ -85,6 +85,8 @@ def create(state: State, step: Step, parent: Composite, path: str, order: Order,
             node = Node(step, run, parent, path, order)
     run.nodes[path] = node
     parent.children.append(node)
+    if level == DECLARED and step.max_concurrency is not None and isinstance(node, Composite):
+        limit_scope(state, node, step.max_concurrency, None, None)
     return node
 
 
@@ -161,7 +163,7 @@ def limit_scope(
     if slots is None and agents is None and ledger is None:
         return
     quota = Quota(slots, agents if agents is None else max(agents, state.raised_agents), ledger)
-    scope.inner_quotas = (*scope.quotas, quota)
+    scope.inner_quotas = (*scope.inner_quotas, quota)
     state.quotas.append(quota)
     if ledger is not None:
         state.budgeted = True
