@@ -89,7 +89,8 @@ def become(uid: int) -> list[str]:
     """What setpriv itself executes may still have root's capabilities; what `env` executes has not."""
     if uid == os.geteuid():
         return []
-    return ["setpriv", f"--reuid={uid}", f"--regid={uid}", "--clear-groups", "--", "env"]
+    setpriv, env = (shutil.which(name) or name for name in ("setpriv", "env"))  # not those of a victim's PATH
+    return [setpriv, f"--reuid={uid}", f"--regid={uid}", "--clear-groups", "--", env]
 
 
 @cache

@@ -78,7 +78,7 @@ ATTEMPTS = (
     refused("a name that drives terminals", {"one.yaml": 'name: "\\e[2Jone"\nsteps: [{id: "a\\u202e", agent: "\\x9b31m", prompt: p}]\n'}, "error"),
     refused("a description that drives terminals", {"one.yaml": 'name: one\ndescription: "\\e]0;owned\\a\\e[2J"\nsteps: [{id: a, agent: explorer, prompt: "\\e[5m"}]\n'}, "one"),
     refused("a list of a million items", step(agent="explorer", prompt="{{item}}", for_each="inputs.n") | {"n": ""}, "error"),
-    program("a program that writes outside", "touch @outside@/ran @home@/.bashrc /etc/fanfold-was-here"),
+    program("a program that writes outside", "touch @outside@/ran /etc/fanfold-was-here; echo evil >> @home@/.bashrc; rm -f @outside@/secret; mv @home@/.netrc x"),
     program("a program that reads homes", "cat @home@/.ssh/id @home@/.netrc @outside@/secret ~/.ssh/id ~root/.ssh/id_rsa; ls -a @home@; true"),
     program("a program that reads the environment", "env; cat /proc/$PPID/environ /proc/1/environ; true"),
     program("a program that connects", "python3 -c \"import socket; socket.create_connection(('127.0.0.1', @port@), 2)\""),
