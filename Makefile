@@ -11,7 +11,7 @@ TOPIC ?= solid-state batteries
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check static style lint mypy pyright imports sim agree fuzz fix docs coverage kill-test hostile local-test bench lock audit clean
+.PHONY: help demo test check static style lint mypy pyright imports sim agree fuzz fix docs coverage kill-test requests hostile local-test bench lock audit clean
 
 help: ## list these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -65,6 +65,9 @@ coverage: $(READY) ## run the tests and show every line and branch they do not r
 
 kill-test: $(READY) ## kill runs at every commit, merges at every system call, whoever takes over; 200 take-overs between containers
 	KILL_TEST=all $(BIN)/python -m pytest -q tests/kill tests/runtime/test_workspaces.py tests/runtime/test_resolving.py tests/workspace/test_journal.py $(ARGS)
+
+requests: $(READY) ## pause, cancel, approve, reject at every event of a run, here and from elsewhere
+	REQUESTS=all $(BIN)/python -m pytest -q --numprocesses auto tests/runtime/test_requests.py $(ARGS)
 
 hostile: $(READY) ## every hostile tree, repository, link and attempt, at every level, also without root
 	HOSTILE=all HOSTILE_TREES=2000 $(BIN)/python -m pytest -q --numprocesses auto tests/hostile tests/workspace $(ARGS)

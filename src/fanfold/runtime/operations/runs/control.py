@@ -39,7 +39,8 @@ async def pause(project: Project, run: str) -> RunHead:
     head = project.resolve(project.resolve(run).root_run_id)
     if head.status in RUN_TERMINAL:
         raise AuthorError("run.ended", f"run {head.run_id} is {head.status} already")
-    if head.status != PAUSED:
+    # A run that somebody is just taking up still says that it is paused.
+    if head.status != PAUSED or project.has_owner(head.run_id):
         await _ask_and_wait(project, head, PauseRequest(this_person()), {*RUN_TERMINAL, PAUSED})
     return project.resolve(head.run_id)
 
@@ -127,18 +128,21 @@ async def _ask_and_wait(
 ) -> None:
     """Have the owner do it; without one, do it here. Returns when it is done."""
     root = head.root_run_id
-    leave(project, head, request)
+    number = leave(project, head, request)
 
     def look() -> bool | None:
-        now = project.store.head(head.run_id)
+        now, owned = project.store.head(head.run_id), project.has_owner(root)
         if now is None or now.status in statuses:
-            return True
-        return None if project.has_owner(root) else False
+            # Who wants to go on with a whole run could not while its owner still clears up.
+            return None if owned and head.run_id == root else True
+        return None if owned else False
 
     while not (done := await until(project, root, look, PATIENCE_S)):
         if done is None:
             raise _stuck(project, root)
         await _carry_out(project, head)
+    if head.run_id == root and any(left.id == number for left in project.store.requests(root)):
+        await _carry_out(project, head)  # its owner left before it looked; the next one must not take it up
 
 
 async def _carry_out(project: Project, head: RunHead) -> None:
