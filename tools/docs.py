@@ -15,6 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tools import cli_reference, recipe_reference, state_diagrams
+from tools.cookbook import cookbook
 from tools.tidy import ROOT
 
 NOTICE = "<!-- Generated from the code by `make fix`. Changes made here are lost. -->\n\n"
@@ -61,6 +62,7 @@ def first_line(file: Path) -> str:
 
 
 PAGES: dict[str, Callable[[], str]] = {
+    "docs/cookbook.md": cookbook,
     "docs/modules.md": module_index,
     "docs/recipes.md": recipe_reference.reference_markdown,
     "docs/cli.md": cli_reference.reference_markdown,

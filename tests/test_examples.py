@@ -1,0 +1,52 @@
+"""Every example runs as its first lines say, on scripted agents, and ends as they say."""
+
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tools.tidy import ROOT
+
+EXAMPLES = sorted(folder.parent for folder in (ROOT / "examples").glob("*/recipe.yaml"))
+STATUS = {"completed": 0, "waiting": 3}
+
+
+def written_commands(recipe: Path) -> list[tuple[str, str]]:
+    """Each command of the first lines, and the status it leads to, where one is said."""
+    found: list[tuple[str, str]] = []
+    for line in recipe.read_text().splitlines():
+        if line.startswith("# $ "):
+            found.append((line.removeprefix("# $ "), ""))
+        elif line.startswith("# ") and found:
+            found[-1] = (found[-1][0], line.removeprefix("# "))
+        else:
+            break
+    return found
+
+
+@pytest.mark.parametrize("folder", EXAMPLES, ids=lambda folder: folder.name)
+def test_an_example_does_what_its_first_lines_say(folder: Path, tmp_path: Path):
+    project = tmp_path / folder.name
+    shutil.copytree(folder, project)
+    commands = written_commands(project / "recipe.yaml")
+    assert commands
+    for command, leads_to in commands:
+        words = shlex.split(command)
+        assert words[0] == "fanfold"
+        done = subprocess.run(
+            [sys.executable, "-m", "fanfold.cli.main", *words[1:]],
+            cwd=project, capture_output=True, text=True, timeout=120, check=False,
+        )  # fmt: skip
+        assert done.returncode == STATUS.get(leads_to, 0), f"$ {command}\n{done.stdout}{done.stderr}"
+    last = subprocess.run(
+        [sys.executable, "-m", "fanfold.cli.main", "inspect", "last"],
+        cwd=project, capture_output=True, text=True, timeout=60, check=True,
+    )  # fmt: skip
+    assert last.stdout.splitlines()[0].endswith(commands[-1][1]), last.stdout
+
+
+def test_there_are_ten_of_them():
+    assert len(EXAMPLES) >= 10
