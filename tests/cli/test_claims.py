@@ -94,6 +94,28 @@ def test_a_step_waits_for_the_files_of_another_run_without_a_slot_and_is_told_wh
     assert done["steps"]["want"]["attempts"] == 1, "its time counts from when it has the files"
 
 
+def test_nobody_is_blamed_for_what_a_writer_of_another_run_changed_meanwhile(
+    fanfold, files, background, until
+):
+    (files / "wait.py").write_text(
+        "import pathlib, time\n"
+        "pathlib.Path('a.txt').write_text('begun')\n"
+        "while not pathlib.Path('b.txt').exists(): time.sleep(0.02)\n"
+    )
+    step = "{id: one, run: [python3, %s], workspace_mode: shared, write_set: [%s]}"
+    (files / "a.yaml").write_text(f"name: a\nsteps: [{step % ('wait.py', 'a.txt')}]\n")
+    (files / "b.py").write_text("import pathlib\npathlib.Path('b.txt').write_text('x')\n")
+    (files / "b.yaml").write_text(f"name: b\nsteps: [{step % ('b.py', 'b.txt')}]\n")
+    waiting = background("run", "a.yaml", "--yes", "--json")
+    deadline = time.monotonic() + 20
+    while not (files / "a.txt").exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    assert fanfold("run", "b.yaml", "--yes").status == 0
+    out, _ = waiting.communicate(timeout=30)
+    assert waiting.returncode == 0, out
+
+
 @pytest.mark.parametrize("how", ["killed", "paused"])
 def test_the_files_of_an_owner_that_is_gone_are_free(fanfold, files, background, until, how):
     holding = start(background, "slow")

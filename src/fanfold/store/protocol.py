@@ -291,6 +291,12 @@ class Store(Protocol):
         """The claim of another tree with a live owner that is in the way of this one. Changes nothing."""
         ...
 
+    def claims_beside(self, root: str) -> list[Claim]:
+        """What other trees hold, or gave back while somebody held a claim. Whoever holds one learns so what
+        else was changed meanwhile, and by whom.
+        """
+        ...
+
     def request(self, request: Request) -> int:
         """Insert a request durably and wake the owner of the tree; its id."""
         ...

@@ -125,7 +125,7 @@ CREATE TABLE requests (
 );
 CREATE INDEX requests_by_root ON requests (root);
 
--- Files of the project itself that steps change; `held` is 0 while another tree's claim is in the way.
+-- Files of the project itself that steps change; `held`: in line (0), held (1), given back (2).
 CREATE TABLE claims (
   id INTEGER PRIMARY KEY AUTOINCREMENT,
   root TEXT NOT NULL,

@@ -305,6 +305,11 @@ class SqliteStore:
         with faults.translated(self._file):
             return claims.find_blocker(self._reader(), claim)
 
+    def claims_beside(self, root: str) -> list[Claim]:
+        """What other trees hold, or gave back while somebody held a claim."""
+        with faults.translated(self._file):
+            return claims.beside(self._reader(), root)
+
     def _wake(self, roots: Sequence[str]) -> None:
         """Files are free: the owners of these trees ask again."""
         for root in roots:

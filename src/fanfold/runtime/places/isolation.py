@@ -249,9 +249,14 @@ class Isolation:
             place.evidence.append(fact)
         return None
 
-    async def check_shared(self, node: Node, session: str, place: Place) -> Failure | None:
-        """Compare what changed in the project with what its step may change; the failure when it strayed."""
-        seen = await self._watching.end(session)
+    async def check_shared(
+        self, node: Node, session: str, place: Place, others: Sequence[tuple[str, ...]]
+    ) -> Failure | None:
+        """Compare what changed in the project with what its step may change; the failure when it strayed.
+
+        `others` are the sets of writers of other runs that shared the project meanwhile.
+        """
+        seen = await self._watching.end(session, others)
         if seen is None or not seen.strays:
             return None
         place.evidence.append(violation(seen.strays, alone=seen.alone))

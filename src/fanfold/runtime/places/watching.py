@@ -3,9 +3,9 @@
 Rules
 * Only a writer in the project itself that does not claim every file is watched: it costs a walk over the
   project before and after. Readers and snapshots cost nothing.
-* What lies in the set of any step that was under way at the same time is not held against it: files do not
-  say who wrote them, and what isolated steps changed is merged meanwhile. What other processes merged is not
-  either: merges note what they put.
+* What lies in the set of any step that was under way at the same time, in any process, is not held against
+  it: files do not say who wrote them, and what isolated steps changed is merged meanwhile. What other
+  processes merged is not either: merges note what they put.
 * The rest is a violation when no other writer shared the project in that time. Otherwise nobody can say whose
   it is, and it is a warning in the log.
 * Whatever it claims, a writer in the project is guarded: names that tell programs what to do (`guard`) are
@@ -15,7 +15,7 @@ Rules
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from fanfold.errors import WorldError
@@ -83,11 +83,15 @@ class Watching:
             return error.code
         return ""
 
-    async def end(self, session: str) -> Seen | None:
-        """What a step that worked may be blamed for; None when it was not watched."""
+    async def end(self, session: str, others: Sequence[tuple[str, ...]] = ()) -> Seen | None:
+        """What a step that worked may be blamed for; None when it was not watched. `others` are the sets of
+        writers of other runs, in whichever process, that shared the project with it.
+        """
         watched = self._watched.get(session)
         if watched is None:
             return None
+        watched.beside += others
+        watched.alone = watched.alone and not others
         made, rest = await insist(asyncio.to_thread(settled, watched.guard)) if watched.guard else ([], "")
         if watched.watch is None:
             return Seen(made, watched.alone, rest)

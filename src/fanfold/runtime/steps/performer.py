@@ -22,7 +22,7 @@ from fanfold.errors import BugError, FanfoldError
 from fanfold.kernel.commands import Start
 from fanfold.kernel.events import NOTHING_SPENT, Failure, Usage
 from fanfold.kernel.lifecycle import COMPLETED
-from fanfold.kernel.nodes import Node, State
+from fanfold.kernel.nodes import Node, State, is_shared_writer
 from fanfold.kernel.plan import JSON
 from fanfold.runtime.handlers.pool import FunctionProcesses
 from fanfold.runtime.places.isolation import Isolation, Place
@@ -166,7 +166,7 @@ class Performer:
         start, node, _, place, _ = execution
         try:
             outcome = _recall(place.said) or _checked(node, await self._work(execution))
-            strayed = await self._isolation.check_shared(node, session, place)
+            strayed = await self._isolation.check_shared(node, session, place, self._others(node))
             if outcome.error is None and strayed is not None:
                 return Outcome(error=strayed, usage=outcome.usage)
             if outcome.error is None and self._isolation.comes_home(node, place):
@@ -176,6 +176,12 @@ class Performer:
         except Exception as error:  # noqa: BLE001  # a handler may raise anything; it is the step's failure
             return Outcome(error=_caught(node, start, error))
         return outcome
+
+    def _others(self, node: Node) -> list[tuple[str, ...]]:
+        """What writers of other runs may have changed in the project while a step shared it."""
+        if not is_shared_writer(node):
+            return []
+        return [claim.patterns for claim in self._store.claims_beside(self._services.journal.root)]
 
     async def _bring_home(self, execution: Execution[Job], session: str, outcome: Outcome) -> Outcome:
         """Merge what was changed; with `on_conflict: resolve` an agent settles what cannot be merged."""

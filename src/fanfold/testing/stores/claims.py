@@ -97,6 +97,20 @@ class ClaimTests:
                 assert time.monotonic() - begun < RECHECK_S / 2
             give_back(store, other)
 
+    def test_who_holds_files_learns_what_others_held_meanwhile(self, store: Store) -> None:
+        one, other = store.acquire("r1"), store.acquire("r2")
+        assert store.claim(one, claim("r1", "a")) is None
+        assert store.claims_beside("r1") == []
+        assert store.claim(other, claim("r2", "b")) is None
+        give_back(store, other)
+        assert store.claim(other, claim("r2", "c", step="next")) is None
+        assert store.claim(other, claim("r2", "a", step="late")) == claim("r1", "a")
+        assert store.claims_beside("r1") == [claim("r2", "b"), claim("r2", "c", step="next")]
+        assert store.claim(other, claim("r2", "b")) is None, "what was given back can be taken again"
+        store.release(other)
+        give_back(store, one)
+        assert store.claims_beside("r1") == [], "nobody is left who could want to know"
+
     def test_a_forgotten_tree_claims_nothing(self, store: Store) -> None:
         one, other = store.acquire("r1"), store.acquire("r2")
         assert store.claim(one, claim("r1", "a")) is None
