@@ -12,8 +12,8 @@ import msgspec
 
 from fanfold.kernel.events import Evidence, Paused, Resumed, WorkflowEvent
 from fanfold.kernel.fold.admission import reservation
-from fanfold.kernel.lifecycle import READY
-from fanfold.kernel.nodes import State
+from fanfold.kernel.lifecycle import READY, TERMINAL
+from fanfold.kernel.nodes import LEAF, Node, State
 
 HELD = "held"
 RAISED = "raised"
@@ -62,3 +62,15 @@ def _waiting(state: State) -> dict[str, Any]:
     for _, node in state.oversize[: MAX_WAITING - len(found)]:
         found.append({"step": node.run.tree_path(node.path), "limit": "max_steps"})
     return {"waiting": found, "waiting_total": len(starved) + len(state.oversize)}
+
+
+def held_back(state: State) -> list[str]:
+    """The steps that are ready and not started, whatever holds them: a slot, files, a limit, a pause."""
+    waiting: list[Node] = [
+        node
+        for run in state.runs.values()
+        for node in run.nodes.values()
+        if node.kind == LEAF and node.status == READY and not node.holding
+    ]
+    waiting += [node for _, node in state.oversize if node.status not in TERMINAL]
+    return [node.run.tree_path(node.path) for node in sorted(waiting, key=lambda node: node.order)]

@@ -25,6 +25,7 @@ from fanfold.runtime.views.transitions import duration
 from fanfold.text.terminal import one_line
 
 MAX_FAILURES = 5
+NO_FLAG = "no flag raises it: the limit is one of a phase or child recipe, or the highest there is"
 
 
 def say_detached(call: Invocation, tree: RunTree) -> int:
@@ -70,7 +71,8 @@ def _summary(call: Invocation, tree: RunTree, colour: bool) -> list[str]:
         lines += _how_to_answer(tree)
     elif held is not None and tree.state.pausing == "budget":
         lines.append(f"  {held.message}\n")
-        lines.append(f"  raise it: fanfold resume {tree.root.id} {_raise_flags(limits_to_raise(tree))}\n")
+        flags = _raise_flags(limits_to_raise(tree))
+        lines.append(f"  raise it: fanfold resume {tree.root.id} {flags}\n" if flags else f"  {NO_FLAG}\n")
     else:
         if held is not None and tree.memory.held_by is not None:
             lines.append(f"  {one_line(held.message)} [{held.code}]\n")
@@ -104,7 +106,7 @@ def _raise_flags(raised: Raised) -> str:
         "--budget-usd": usd,
     }
     flags = [f"{name} {value}" for name, value in given.items() if value is not None]
-    return " ".join(flags) or "--budget-tokens N"
+    return " ".join(flags)
 
 
 def _how_to_answer(tree: RunTree) -> list[str]:

@@ -20,7 +20,7 @@ from fanfold.runtime.operations.recipes.checked import (
     check_recipe,
     warnings_of_used_roles,
 )
-from fanfold.runtime.operations.runs.limits import check_budget, check_concurrency, micro_usd
+from fanfold.runtime.operations.runs.limits import check_agents, check_budget, check_concurrency, micro_usd
 from fanfold.text.terminal import one_line
 
 if TYPE_CHECKING:
@@ -33,6 +33,7 @@ class RunFlags(Struct, frozen=True, kw_only=True):
     model: str | None
     agent_backend: str | None
     max_concurrency: int | None
+    max_agents: int | None
     budget_usd: float | None
     budget_tokens: int | None
     permission: str | None
@@ -50,6 +51,7 @@ class RunFlags(Struct, frozen=True, kw_only=True):
 @click.option("--model", metavar="M", help="Model for steps that name none.")
 @click.option("--agent-backend", metavar="B", help="Back end for roles that name none.")
 @click.option("--max-concurrency", type=int, metavar="N", help="How many steps may run at once.")
+@click.option("--max-agents", type=int, metavar="N", help="How many agents the whole run may start.")
 @click.option("--budget-usd", type=float, metavar="X", help="Pause before spending more than this.")
 @click.option("--budget-tokens", type=int, metavar="N", help="Pause before using more tokens than this.")
 @click.option(
@@ -85,6 +87,7 @@ def run_command(
         checked = check_recipe(project, recipe, scripted=flags.script is not None)
         plan = checked.runnable()
         check_concurrency(project, flags.max_concurrency)
+        check_agents(project, flags.max_agents)
         check_budget(flags.budget_usd, flags.budget_tokens)
         if dry_run:
             _predict(call, project, checked, *bind_what_is_there(project.folder, plan, pairs, file), flags)
@@ -120,6 +123,7 @@ def _options(project: Path, flags: RunFlags) -> Options:
     script = None if flags.script is None else _read_script(project, Path(flags.script))
     return Options(
         max_concurrency=flags.max_concurrency,
+        max_agents=flags.max_agents,
         budget_tokens=flags.budget_tokens,
         budget_micro_usd=micro_usd(flags.budget_usd),
         permission=flags.permission or "ask",
@@ -152,6 +156,7 @@ def _predict(
 
     options = Options(
         max_concurrency=flags.max_concurrency,
+        max_agents=flags.max_agents,
         budget_tokens=flags.budget_tokens,
         budget_micro_usd=micro_usd(flags.budget_usd),
         backend=flags.agent_backend,

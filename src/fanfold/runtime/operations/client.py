@@ -29,7 +29,7 @@ from fanfold.runtime.operations.project import Project
 from fanfold.runtime.operations.runs.fork import AtTurn, plan_fork, start_fork
 from fanfold.runtime.operations.runs.handle import RunHandle
 from fanfold.runtime.operations.runs.options import Options
-from fanfold.runtime.operations.runs.ownership import Owned, own
+from fanfold.runtime.operations.runs.ownership import Owned, take_over
 from fanfold.runtime.operations.runs.start import start
 from fanfold.runtime.views.explanations import ExplainedRun, ExplainedStep
 from fanfold.runtime.views.result import Result
@@ -107,7 +107,7 @@ class Client:
 
     async def resume(self, run: str) -> RunHandle:
         """Take a paused or abandoned run over and go on."""
-        owned = own(self.project, self.project.resolve(run).root_run_id)
+        owned = take_over(self.project, self.project.resolve(run).root_run_id)
         return self._drive(owned, resumed=True)
 
     def _drive(self, owned: Owned, *, resumed: bool = False, leave_when_waiting: bool = False) -> RunHandle:

@@ -13,6 +13,7 @@ from msgspec import UNSET, Struct, UnsetType, field, structs
 
 from fanfold.errors import EXIT_BUDGET, EXIT_CANCELLED, EXIT_FAILED, EXIT_OK, EXIT_WAITING
 from fanfold.kernel.events import Failure, Usage
+from fanfold.kernel.holding import held_back
 from fanfold.kernel.lifecycle import CANCELLED, COMPLETED, PAUSED, RUN_TERMINAL
 from fanfold.kernel.nodes import Node, Run
 from fanfold.kernel.plan import JSON
@@ -275,7 +276,7 @@ def state_document(tree: RunTree, owner: OwnerDocument | None) -> StateDocument:
         pausing=state.pausing,
         approvals=state.approvals,
         retries_waiting=state.backoffs,
-        held_back=[node.run.tree_path(node.path) for _, node, _ in state.starved],
+        held_back=held_back(state),
         late_results=state.late,
         active_ms=state.clock,
     )

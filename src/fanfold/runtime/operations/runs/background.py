@@ -9,7 +9,7 @@ from pathlib import Path
 from fanfold.errors import WorldError
 from fanfold.kernel.events import Raised
 from fanfold.runtime.operations.project import Project
-from fanfold.runtime.operations.runs.ownership import Owned, take_over
+from fanfold.runtime.operations.runs.ownership import Owned, check_enabled, take_over
 from fanfold.store.folder import private_folder
 from fanfold.trust.adopted import require_permitted
 
@@ -47,6 +47,7 @@ def hand_over(owned: Owned) -> Background:
 
 def resume_detached(project: Project, root: str, raised: Raised | None = None) -> Background:
     """Let a background process go on with a run; refused while another process drives it."""
+    check_enabled(project)
     if project.has_owner(root):
         take_over(project, root).let_go()  # refused with the words for it
     return go_on_detached(project, root, raised)

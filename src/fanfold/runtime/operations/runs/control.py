@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from fanfold.errors import AuthorError, WorldError
-from fanfold.kernel.lifecycle import CANCELLED, PAUSED, RUN_TERMINAL
+from fanfold.kernel.lifecycle import CANCELLED, PAUSED, RUN_TERMINAL, WAITING
 from fanfold.kernel.plan import JSON
 from fanfold.runtime.hosting.clock import wall_clock_ms
 from fanfold.runtime.hosting.requests import (
@@ -148,8 +148,9 @@ async def _ask_and_wait(
 async def _carry_out(project: Project, head: RunHead) -> None:
     """Own the run just long enough to act on what was asked."""
     root = head.root_run_id
-    if head.parent_run_id is not None:
-        # Only a part of the run was meant; the rest rests as it did, and does not go on in here.
+    rests = project.resolve(root).status == WAITING
+    if head.parent_run_id is not None and not rests:
+        # Only a part of the run was meant; the rest does not go on in here. One that waits for people rests.
         leave(project, project.resolve(root), PauseRequest(this_person()))
     try:
         owned = own(project, root, to_end=True)

@@ -20,7 +20,13 @@ from fanfold.runtime.hosting.clock import wall_clock_ms
 from fanfold.runtime.hosting.run_tree import Reuse, RunTree, nothing_to_reuse
 from fanfold.runtime.operations.project import Project
 from fanfold.runtime.operations.runs.options import Options, settings_of
-from fanfold.runtime.operations.runs.ownership import Owned, performer_of, performers_of, supervise
+from fanfold.runtime.operations.runs.ownership import (
+    Owned,
+    check_enabled,
+    performer_of,
+    performers_of,
+    supervise,
+)
 from fanfold.runtime.records.frozen import (
     Frozen,
     TakenUp,
@@ -134,18 +140,6 @@ def freeze(
         if MODEL in needed:
             frozen, settings = prepare(plan, frozen, settings, project.config, project.store)
     return frozen, settings
-
-
-def check_enabled(project: Project) -> None:
-    """Refuse to start anything where workflows are switched off."""
-    if not project.config.switch("workflows.enabled"):
-        origin = project.config.origins["workflows.enabled"]
-        raise AuthorError(
-            "workflows.off",
-            f"workflows are switched off ({origin})",
-            hint="set FANFOLD_WORKFLOWS=on",
-            exit_status=4,
-        )
 
 
 def _freeze(project: Project, plan: Plan, options: Options, fork: Lineage | None) -> Frozen:

@@ -12,6 +12,7 @@ import msgspec
 
 from fanfold.agents.backend_registry import BackendSetup
 from fanfold.agents.permissions import Ask
+from fanfold.errors import AuthorError
 from fanfold.kernel.events import Created, event_of
 from fanfold.kernel.lifecycle import RUN_TERMINAL
 from fanfold.runtime.handlers.pool import FunctionProcesses
@@ -102,6 +103,7 @@ def own(project: Project, root: str, ask: Ask | None = None, *, to_end: bool = F
 
 def take_over(project: Project, root: str, ask: Ask | None = None) -> Owned:
     """Own a run that somebody wants to go on with here, or say what to do while another process drives it."""
+    check_enabled(project)
     try:
         return own(project, root, ask)
     except LeaseHeld as held:
@@ -181,3 +183,15 @@ def _clear_up(project: Project, tree: RunTree) -> None:
     sessions = [one for session in found for one in (session, *settling_ids(session))]
     sweep_stragglers([functions_id(tree.root.id), *sessions])
     project.isolation.recover()
+
+
+def check_enabled(project: Project) -> None:
+    """Refuse to start anything where workflows are switched off."""
+    if not project.config.switch("workflows.enabled"):
+        origin = project.config.origins["workflows.enabled"]
+        raise AuthorError(
+            "workflows.off",
+            f"workflows are switched off ({origin})",
+            hint="set FANFOLD_WORKFLOWS=on",
+            exit_status=4,
+        )

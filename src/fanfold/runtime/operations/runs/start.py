@@ -12,9 +12,9 @@ from msgspec import structs
 from fanfold.kernel.plan import JSON, Plan
 from fanfold.recipe.inputs import bind_inputs
 from fanfold.runtime.operations.project import Project
-from fanfold.runtime.operations.runs.creation import check_enabled, create
+from fanfold.runtime.operations.runs.creation import create
 from fanfold.runtime.operations.runs.options import Options
-from fanfold.runtime.operations.runs.ownership import Owned
+from fanfold.runtime.operations.runs.ownership import Owned, check_enabled
 from fanfold.runtime.operations.runs.permission import Attendant, permit
 
 

@@ -127,6 +127,7 @@ def writer_controlled(left: Left) -> Shown:
     if ("keep", ANSWER) not in merged or not said or left.files.get(ANSWER, "").strip() != said:
         missing.append(f"the command did not write the agent's answer to {ANSWER}")
     if not left.offers_tools:
+        missing.append("no agent wrote anything: the model is offered no tools")
         return Shown({**evidence, "tools": NO_TOOLS}, missing)
     calls = {step: _tool_calls(ran, step) for step in ("first", "second")}
     for step, tools in calls.items():
