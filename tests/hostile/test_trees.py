@@ -36,6 +36,8 @@ LEFT_OUT = {
     "worker",
 }
 """What needs a network or a minute, or starts a process that outlives the command."""
+ONCE = (83, 257)
+"""Seeds that found something once: pipes in the index of searches."""
 STATUSES = {0, 1, 2, 3, 4, 5, 6, 7}
 TOO_LONG_S = 30
 
@@ -84,7 +86,7 @@ def write_recipes(folder: Path) -> None:
     (folder / "writes.yaml").write_text(f"name: writes\nsteps:\n  - {step}\n")
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("seed", [*SEEDS, *(seed for seed in ONCE if seed not in SEEDS)])
 def test_every_command_holds(
     seed: int,
     used: Path,

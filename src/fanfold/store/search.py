@@ -200,6 +200,7 @@ class Search:
         """Open what is there; anything unusable raises."""
         import tantivy
 
+        _check_files(self._folder)
         version = (self._folder / "version").read_text()
         if version != _version():
             raise ValueError(f"the index is of version {version!r}")
@@ -324,6 +325,14 @@ def _version() -> str:
     from importlib.metadata import version
 
     return f"{INDEX_VERSION} {version('tantivy')}"
+
+
+def _check_files(folder: Path) -> None:
+    """The index is read by a native library, which would wait for a pipe and follow a link."""
+    with os.scandir(folder) as listing:
+        odd = [entry.name for entry in listing if not entry.is_file(follow_symlinks=False)]
+    if odd:
+        raise ValueError(f"the index holds what is no file: {odd[0]!r}")
 
 
 def _is_damage(error: BaseException) -> bool:
