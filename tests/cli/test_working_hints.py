@@ -120,3 +120,17 @@ def test_cancelling_a_child_leaves_a_run_that_waits_for_people_waiting(fanfold, 
     assert fanfold("cancel", child["run_id"]).status == 0
     seen = fanfold("inspect", "last", "--json").json()
     assert (seen["status"], seen["runs"][0]["status"]) == ("waiting", "cancelled")
+
+
+def test_why_a_step_was_held_back_is_told_when_it_has_run(fanfold, project: Path):
+    (project / "two.yaml").write_text(
+        "name: two\nsteps:\n"
+        "  - {id: a, agent: worker, write_set: [x.txt], prompt: x}\n"
+        "  - {id: b, agent: worker, write_set: ['*.txt'], prompt: x}\n"
+        "  - {id: c, agent: explorer, prompt: x}\n"
+    )
+    (project / "script.yaml").write_text("default: {output: ok, delay_ms: 20}\n")
+    assert fanfold("run", "two.yaml", "--script", "script.yaml", "--yes").status == 0
+    held = fanfold("explain", "last", "b", "--json").json()["ran_then"]
+    assert "held back: it would touch files of a step that goes first (a)" in held
+    assert "held back" not in fanfold("explain", "last", "c", "--json").json()["ran_then"]

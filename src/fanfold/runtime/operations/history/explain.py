@@ -11,7 +11,7 @@ from fanfold.kernel.events import Added, event_of
 from fanfold.kernel.explain import SENTENCES
 from fanfold.kernel.explain import explain as explain_node
 from fanfold.kernel.fold.progress import HELD, INTERRUPTED
-from fanfold.kernel.lifecycle import COMPLETED, PAUSED, RUN_TERMINAL, WAITING
+from fanfold.kernel.lifecycle import COMPLETED, PAUSED, READY, RUN_TERMINAL, WAITING
 from fanfold.kernel.nodes import LEAF, Composite, Node, Run
 from fanfold.runtime.hosting.run_tree import RunTree, run_status
 from fanfold.runtime.operations.addresses import find_run
@@ -33,7 +33,9 @@ def explain_step(project: Project, run: str, step: str) -> ExplainedStep:
     node = found.step(step)
     return ExplainedStep(
         **structs.asdict(_explained(found.tree, node)),
-        ran_then=_why_then(node, _added_at(project, node)),
+        ran_then="; ".join(
+            part for part in (_why_then(node, _added_at(project, node)), _held_by(project, node)) if part
+        ),
         history=list(_history(project, found.tree, node)),
         approval=approval_document(found.tree, node) if is_open(node) else UNSET,
         **_used(found.tree, node),
@@ -118,6 +120,35 @@ def _why_then(node: Node, added_at: int) -> str:
     if waited < SOON_MS:
         return text
     return f"{text}, and started {duration(waited)} later (slots, conflicts, retries)"
+
+
+def _held_by(project: Project, node: Node) -> str:
+    """What held a step back when it was ready, last of all; read off the log, which does not forget it."""
+    if node.kind != LEAF or not node.started_at:
+        return ""
+    envelopes = project.store.tree(_root(node).id)
+    tree = RunTree.reading(project.store, next(envelopes))
+    told = ""
+    for envelope in envelopes:
+        tree.catch_up([envelope])
+        run = tree.state.runs.get(node.run.id)
+        then = run.nodes.get(node.path) if run is not None else None
+        if then is None or then.status != READY or then.holding or tree.state.agenda:
+            if then is not None and then.started_at:
+                break
+            continue
+        why = explain_node(tree.state, then)
+        names = ", ".join(why.blocked_by[:5])
+        told = SENTENCES[why.reason].removeprefix("is ready; ").removeprefix("is held back: ")
+        told = f"until then it was held back: {told}" + (f" ({names})" if names else "")
+    return told
+
+
+def _root(node: Node) -> Run:
+    run = node.run
+    while run.parent is not None:
+        run = run.parent
+    return run
 
 
 def _dependencies(node: Node) -> list[Node]:
