@@ -24,9 +24,11 @@ from fanfold.wiring import wire
 from tests.kill.claimant import EXPIRY_S
 from tests.kill.test_containers import HERE, UNSHARE, can_unshare
 
-TAKE_OVERS = 200 if os.environ.get("KILL_TEST") == "all" else 3
+ALL = os.environ.get("KILL_TEST") == "all"
+TAKE_OVERS = 200 if ALL else 3
 PROCESSES = 3
-STEPS = 8
+STEPS = 60 if ALL else 8
+"""Of a run: where many take-overs are wanted, few runs should end before."""
 DEADLINE_S = 60 + TAKE_OVERS * 10
 DECLARED = "import fanfold\n\n@fanfold.function\ndef add(name): ...\n"
 
