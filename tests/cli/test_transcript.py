@@ -132,7 +132,7 @@ def test_a_running_agent_is_followed_until_its_step_is_over(fanfold, project, ba
     (project / "r.yaml").write_text("name: r\nsteps: [{id: a, agent: explorer, prompt: Go}]\n")
     (project / "s.yaml").write_text("steps: {a: {output: done, delay_ms: 1500}}\n")
     background("run", "r.yaml", "--script", "s.yaml", "--yes")
-    until(lambda run: run["steps"]["a"]["status"] == "running")
+    until(lambda run: run["steps"].get("a", {}).get("status") == "running")
     now = fanfold("transcript", "last", "a", "--json").json()
     assert (now["status"], [entry["kind"] for entry in now["entries"]]) == ("running", ["input"])
     lines = fanfold("transcript", "last", "a", "--follow", "--json").out.splitlines()
