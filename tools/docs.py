@@ -9,6 +9,7 @@ A page is generated as a whole, or between `<!-- generated: NAME -->` and `<!-- 
 from __future__ import annotations
 
 import ast
+import json
 import re
 import sys
 from collections.abc import Callable
@@ -61,6 +62,44 @@ def first_line(file: Path) -> str:
     return (said or "").partition("\n")[0].replace("|", "\\|")
 
 
+def costs() -> str:
+    """The few figures that the README shows, from the kept results of the benchmarks."""
+    kept = json.loads((ROOT / "bench" / "results" / "latest.json").read_text("utf-8"))
+    durable, sizes = kept["durable"]["table"], kept["sizes"]["table"]
+    shapes = {"chain": "chain", "fan-out": "fan-out, 16 at once", "layered": "layered graph"}
+    rows = [
+        "| "
+        + " | ".join([label, *(_microseconds(durable[f"{shape}: {name}"]) for name in CONTENDERS)])
+        + " |"
+        for shape, label in shapes.items()
+    ]
+    head = ["| | " + " | ".join(CONTENDERS.values()) + " |", "|---" * (len(CONTENDERS) + 1) + "|"]
+    resume, sessions = sizes["resume after 10000 events"], sizes["1000 sessions at once"]
+    agents = durable["chain: fanfold, agents"]
+    told = (
+        f"An agent step of a chain takes {agents['writes']:.1f} writes and {agents['kb']:.0f} kB. "
+        f"A run of 10,000 events is resumed in {resume['resume_s']:.2f} s; 1,000 sessions at once take "
+        f"{sessions['kb_per_idle_session']:.0f} kB each."
+    )
+    return "\n".join([*head, *rows, "", told])
+
+
+CONTENDERS = {
+    "bare loop": "a bare loop that commits",
+    "fanfold": "Fanfold, functions",
+    "fanfold, agents": "Fanfold, agents",
+    "restate": "Restate",
+    "temporal, local": "Temporal, local activities",
+    "dbos": "DBOS",
+    "langgraph": "LangGraph",
+}
+
+
+def _microseconds(row: dict[str, float]) -> str:
+    """While driving; a peer that could not be measured has no row."""
+    return f"{row['driven']:,.0f}" if "driven" in row else "not measured"
+
+
 PAGES: dict[str, Callable[[], str]] = {
     "docs/cookbook.md": cookbook,
     "docs/modules.md": module_index,
@@ -70,6 +109,7 @@ PAGES: dict[str, Callable[[], str]] = {
 MODULES: dict[str, Callable[[], str]] = {"src/fanfold/cli/help_text.py": static_help}
 SECTIONS: dict[tuple[str, str], Callable[[], str]] = {
     ("docs/architecture.md", "states"): state_diagrams.state_diagrams,
+    ("README.md", "costs"): costs,
     ("docs/expressions.md", "functions"): expression_functions,
 }
 
