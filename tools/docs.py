@@ -81,6 +81,13 @@ def costs() -> str:
         f"A run of 10,000 events is resumed in {resume['resume_s']:.2f} s; 1,000 sessions at once take "
         f"{sessions['kb_per_idle_session']:.0f} kB each."
     )
+    how, cpus = kept["durable"], kept["machine"]["cpus"]
+    if how["load_before"] > cpus:
+        told = (
+            f"Others kept the {cpus} processors and the disk busy meanwhile (load {how['load_before']:.0f} to "
+            f"{how['load_after']:.0f}): a commit took many times what it takes on a quiet machine, so who does "
+            f"not wait for the disk with each step looks better here. {told}"
+        )
     return "\n".join([*head, *rows, "", told])
 
 
