@@ -83,11 +83,8 @@ def costs() -> str:
     )
     how, cpus = kept["durable"], kept["machine"]["cpus"]
     if how["load_before"] > cpus:
-        told = (
-            f"Others kept the {cpus} processors and the disk busy meanwhile (load {how['load_before']:.0f} to "
-            f"{how['load_after']:.0f}): a commit took many times what it takes on a quiet machine, so who does "
-            f"not wait for the disk with each step looks better here. {told}"
-        )
+        load = f"load {how['load_before']:.0f} to {how['load_after']:.0f}"
+        told = f"Others kept the {cpus} processors and the disk busy meanwhile ({load}). {told}"
     return "\n".join([*head, *rows, "", told])
 
 
