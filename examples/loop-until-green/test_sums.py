@@ -1,3 +1,5 @@
+"""What `sums` must do."""
+
 import unittest
 
 import sums

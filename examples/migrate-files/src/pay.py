@@ -1,1 +1,3 @@
+"""A file of the shop: pay."""
+
 old_api()
