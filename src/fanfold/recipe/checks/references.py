@@ -143,7 +143,8 @@ class References:
             where = node.span(after + 1, start + len(path.text))
             self.notes.error("recipe.bad_template", f"steps.{target.id}: {problem[0]}", where, problem[1])
             return []
-        self._note_into_call(target, rest, node.span(at, start + len(path.text)), "recipe.bad_template")
+        whole = Words(node, at, start + len(path.text))
+        self._note_into_call(target, rest, whole, "recipe.bad_template")
         return [after] if _is_short(rest) else []
 
     # -- expressions ---------------------------------------------------------------------------------
@@ -211,13 +212,13 @@ class References:
             message = f"steps.{target.id}: {problem[0]}"
             self.notes.error("recipe.bad_expression", message, at.span(), problem[1])
             return []
-        self._note_into_call(target, reference.parts, at.span(), "recipe.bad_expression")
+        self._note_into_call(target, reference.parts, at, "recipe.bad_expression")
         return [_end_of_name(at.node.text, reference.end)] if _is_short(reference.parts) else []
 
-    def _note_into_call(self, target: Draft, parts: tuple[str | int, ...], at: Span, code: str) -> None:
+    def _note_into_call(self, target: Draft, parts: tuple[str | int, ...], at: Words, code: str) -> None:
         if target.type == "workflow" and parts and parts[0] not in ("status", "error"):
             inside = parts[1:] if parts[0] == "output" else parts
-            self.into_calls.append(IntoCall(target, inside, at, code))
+            self.into_calls.append(IntoCall(target, inside, at.span(), code))
 
     # -- steps ---------------------------------------------------------------------------------------
 

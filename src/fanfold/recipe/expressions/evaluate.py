@@ -219,18 +219,30 @@ def _compile(text: str, names: tuple[str, ...]) -> _Program:
     if not text.strip():
         _fail(text, "the expression is empty")
     try:
-        return _Program(_environment(names).compile(text), read(text))
+        return _Program(_compiled(text, names), read(text))
     except (RuntimeError, TypeError) as error:  # TypeError: text that is not Unicode
         raise _translated(text, str(error), names) from None
 
 
+def _compiled(text: str, names: tuple[str, ...]) -> cel.Expression:
+    """Most expressions compare and do no more, and loading all functions takes as long as reading them."""
+    try:
+        return _environment(names, False).compile(text)
+    except RuntimeError:
+        return _environment(names, True).compile(text)
+
+
 @lru_cache(maxsize=64)
-def _environment(names: tuple[str, ...]) -> cel.Env:
+def _environment(names: tuple[str, ...], functions: bool) -> cel.Env:
     from cel_expr_python import cel
+
+    variables = dict.fromkeys(names, cel.Type.DYN)
+    if not functions:
+        return cel.NewEnv(variables=variables)
     from cel_expr_python.ext import ext_math, ext_strings
 
     return cel.NewEnv(
-        variables=dict.fromkeys(names, cel.Type.DYN),
+        variables=variables,
         # Version 2 of the string functions: the third adds a `reverse` that could not be ours for lists too.
         extensions=[ext_strings.ExtStrings(2), ext_math.ExtMath()],
         functions=declared_functions(),
