@@ -378,3 +378,17 @@ def test_what_the_scheduler_knows_is_written_as_json(fanfold, recipes):
     shown = fanfold("inspect", "last", "--state").out
     assert '  slots: {"used":0,"of":4}\n' in shown
     assert "  owner: null\n" in shown
+
+
+def test_the_only_approval_that_waits_needs_no_name(fanfold, project):
+    (project / "ask.yaml").write_text(
+        'name: ask\nsteps:\n  - {id: one, approve: "First?"}\n  - {id: two, approve: "Second?"}\n'
+    )
+    assert fanfold("run", "ask.yaml").status == 3
+    which = fanfold("approve", "last", "--json").json()["error"]
+    assert (which["code"], which["details"]["waiting"]) == ("approval.which", ["one", "two"])
+    assert fanfold(*which["hint"].partition("fanfold ")[2].split()).status == 0
+    answered = fanfold("reject", "last", "--json").json()
+    assert (answered["step"], answered["decision"]) == ("two", "reject")
+    assert fanfold("watch", "last").status == 1
+    assert fanfold("approve", "last", "--json").json()["error"]["code"] == "approval.none"

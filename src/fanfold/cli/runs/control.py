@@ -48,35 +48,36 @@ def _say_head(call: Invocation, head: RunHead) -> None:
 
 @command("approve", summary="Answer an approval with yes, or with one of its choices")
 @click.argument("run")
-@click.argument("step")
+@click.argument("step", required=False)
 @click.option("--choice", metavar="C", help="One of the choices, where the approval offers some.")
 @click.option("--comment", metavar="TEXT", help="Kept with the answer, for the steps that follow.")
 @click.option("--edit", metavar="FILE", help="An edited text, or JSON from a .json file, for what follows.")
 def approve_command(
-    call: Invocation, run: str, step: str, choice: str | None, comment: str | None, edit: str | None
+    call: Invocation, run: str, step: str | None, choice: str | None, comment: str | None, edit: str | None
 ) -> int:
     """Approve STEP of RUN. A run that no process drives goes on in the background.
 
-    STEP is a path as `fanfold inspect` shows it; on the root run also one inside a child run.
+    STEP is a path as `fanfold inspect` shows it; on the root run also one inside a child run. It may be left
+    out when only one approval waits.
     """
     return _answer(call, run, step, choice or "approve", comment, edit)
 
 
 @command("reject", summary="Answer an approval with no")
 @click.argument("run")
-@click.argument("step")
+@click.argument("step", required=False)
 @click.option("--choice", metavar="C", help="One of the choices, where the approval offers some.")
 @click.option("--comment", metavar="TEXT", help="The reason; the step fails with it.")
 @click.option("--edit", metavar="FILE", help="A text, or JSON from a .json file, kept with the answer.")
 def reject_command(
-    call: Invocation, run: str, step: str, choice: str | None, comment: str | None, edit: str | None
+    call: Invocation, run: str, step: str | None, choice: str | None, comment: str | None, edit: str | None
 ) -> int:
     """Reject STEP of RUN. A run that no process drives goes on in the background."""
     return _answer(call, run, step, choice or "reject", comment, edit)
 
 
 def _answer(
-    call: Invocation, run: str, step: str, decision: str, comment: str | None, edit: str | None
+    call: Invocation, run: str, step: str | None, decision: str, comment: str | None, edit: str | None
 ) -> int:
     with open_project(call) as project:
         edited = None if edit is None else read_value(project.folder, Path(edit), "--edit")
@@ -85,7 +86,7 @@ def _answer(
     if call.as_json:
         say_json(done)
         return EXIT_OK
-    say(f"{plain(step)}: {plain(decision)}\n")
+    say(f"{plain(done.step)}: {plain(decision)}\n")
     if done.detached:
         say(f"run {root} goes on in the background; follow it: fanfold watch {root}\n")
     return EXIT_OK

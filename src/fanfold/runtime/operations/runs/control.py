@@ -7,6 +7,7 @@ the run go on in the background.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Collection
 
 from fanfold.errors import AuthorError, WorldError
@@ -23,13 +24,15 @@ from fanfold.runtime.hosting.requests import (
     this_person,
     to_row,
 )
+from fanfold.runtime.hosting.run_tree import RunTree
 from fanfold.runtime.operations.project import Project
 from fanfold.runtime.operations.runs.background import Background, go_on_detached
 from fanfold.runtime.operations.runs.follow import until
 from fanfold.runtime.operations.runs.ownership import own
-from fanfold.runtime.views.approvals import Answered
+from fanfold.runtime.views.approvals import Answered, open_approvals
 from fanfold.store.protocol import LeaseHeld, RunHead
 
+MAX_NAMED = 5
 PATIENCE_S = 60.0
 """An owner that does not act for this long is stuck, or its machine is."""
 
@@ -58,7 +61,7 @@ async def cancel(project: Project, run: str) -> RunHead:
 async def answer(
     project: Project,
     run: str,
-    step: str,
+    step: str | None,
     decision: str,
     comment: str | None = None,
     edited: JSON = None,
@@ -68,17 +71,32 @@ async def answer(
     """Answer an approval, and wait until the answer is in the log.
 
     `decision` is `approve`, `reject` or one of the choices; `step` is relative to the run, and on the root
-    anywhere in the tree. What is wrong with the answer is said before anything is left behind.
+    anywhere in the tree; without it the only one that waits is meant. What is wrong with the answer is said
+    before anything is left behind.
     """
     head = project.resolve(run)
     root = head.root_run_id
     tree = project.view(root)
-    path = tree.state.runs[head.run_id].tree_path(step)
+    path = tree.state.runs[head.run_id].tree_path(step) if step is not None else _only_open(tree, head)
     given = AnswerRequest(path, decision, by or this_person(), comment, edited)
     check_answer(tree, given)
     _, background = await ask_owner(project, head, given)
     check_recorded(project.view(root), given)
-    return Answered(head.run_id, step, decision, background is not None)
+    return Answered(head.run_id, path if step is None else step, decision, background is not None)
+
+
+def _only_open(tree: RunTree, head: RunHead) -> str:
+    """The tree path of the only approval of a run, or below it, that waits."""
+    below = f"{head.execution_path}/" if head.execution_path else ""
+    waiting = [one.path for one in open_approvals(tree) if one.path.startswith(below)]
+    if len(waiting) == 1:
+        return waiting[0]
+    if not waiting:
+        message = f"nothing of run {head.run_id} waits for an answer"
+        raise AuthorError("approval.none", message, hint=f"fanfold inspect {head.run_id} shows how it stands")
+    message = f"{len(waiting)} approvals of run {head.run_id} wait: {', '.join(waiting[:MAX_NAMED])}"
+    hint = f"name one: fanfold approve {head.run_id} {shlex.quote(waiting[0].removeprefix(below))}"
+    raise AuthorError("approval.which", message, hint=hint, details={"waiting": waiting})
 
 
 async def ask_owner(project: Project, head: RunHead, request: RunRequest) -> tuple[int, Background | None]:
