@@ -272,7 +272,7 @@ def test_the_item_is_called_what_as_says_and_nothing_else():
 
 
 def test_names_of_maps_and_loops_are_seen_by_everything_inside():
-    plan_of(
+    plan = plan_of(
         """
 name: t
 inputs: [{name: list, type: array}]
@@ -292,6 +292,12 @@ steps:
           write_set: ["{{item}}/{{part}}/{{index}}/**"]
 """
     )
+    inner = plan.steps[0]
+    for _ in range(2):
+        assert isinstance(inner.action, GroupAction)
+        inner = inner.action.steps[0]
+    assert inner.when == "iteration > 1 && index == 0 && part != item.first"
+    assert inner.write_set == ("{{item}}/{{part}}/{{index}}/**",)
 
 
 @pytest.mark.parametrize(

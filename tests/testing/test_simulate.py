@@ -115,11 +115,14 @@ def test_an_owner_whose_lease_was_taken_cannot_append():
     assert store.lines == []
 
 
-def drive(plan: Plan) -> None:
+def drive(plan: Plan) -> str:
+    """Run a plan on a calm day; the status it ends with."""
     world = SimulatedWorld(1)
     world.plan = plan
     world.faults.calm = True
-    live(create_run(world))
+    owner = create_run(world)
+    live(owner)
+    return owner.state.root.status
 
 
 def reading(id: str, path: str, *deps: str) -> Step:
@@ -128,7 +131,8 @@ def reading(id: str, path: str, *deps: str) -> Step:
 
 def test_a_step_may_see_what_it_depends_on():
     inner = Step(id="g", action=GroupAction((reading("in", "steps.a.output"),)), depends_on=("a",))
-    drive(Plan(name="p", steps=(reading("a", "inputs.topic"), inner, reading("b", "steps.a.output", "a"))))
+    steps = (reading("a", "inputs.topic"), inner, reading("b", "steps.a.output", "a"))
+    assert drive(Plan(name="p", steps=steps)) == "completed"
 
 
 def test_a_step_that_sees_another_without_an_edge_is_noticed():

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 _T = TypeVar("_T")
 
 
-async def insist(work: Coroutine[Any, Any, _T]) -> _T:
+async def insist(work: Coroutine[Any, Any, _T] | asyncio.Future[_T]) -> _T:
     """Await `work` to its end. A cancellation that arrives before is raised after it, not instead of it."""
     task = asyncio.ensure_future(work)
     interrupted: asyncio.CancelledError | None = None

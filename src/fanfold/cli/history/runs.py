@@ -21,8 +21,8 @@ from fanfold.runtime.views.runs import (
     RunRow,
     RunUsage,
     StepUsage,
-    as_text,
     elapsed_ms,
+    indented,
 )
 from fanfold.runtime.views.step_rows import Row
 from fanfold.runtime.views.transitions import duration
@@ -146,7 +146,7 @@ def _text(run: InspectDocument, rows: list[Row], steps: bool, colour: bool) -> I
         yield from (f"  {name}: {plain(to_json(value))}\n" for name, value in known.items())
     if run.output is not None:
         yield f"\n{paint('Output', 'bold', colour)}\n"
-        lines = plain(as_text(run.output)).splitlines()
+        lines = plain(indented(run.output)).splitlines()
         yield from (f"  {one}\n" for one in (lines if steps else lines[:MAX_OUTPUT_LINES]))
         if len(lines) > MAX_OUTPUT_LINES and not steps:
             yield f"  … {len(lines) - MAX_OUTPUT_LINES} more lines: fanfold inspect {run.run_id} --steps\n"
@@ -171,7 +171,7 @@ def _step_text(step: InspectStepDocument, colour: bool) -> Iterator[str]:
         yield f"  {paint(row.state.ljust(9), 'dim', colour)} {plain(row.path)} ({row.kind})\n"
     if step.output is not None:
         yield f"\n{paint('Output', 'bold', colour)}\n"
-        yield from (f"  {line}\n" for line in plain(as_text(step.output)).splitlines())
+        yield from (f"  {line}\n" for line in plain(indented(step.output)).splitlines())
     if step.session_id is not None:
         said = f"what its agent said: fanfold transcript {step.run_id} '{plain(step.path)}'"
         yield f"\n{paint(said, 'dim', colour)}\n"
@@ -193,7 +193,7 @@ def _heading(run: InspectDocument) -> Iterator[tuple[str, str]]:
     if run.forked_from is not None:
         yield "forked", f"from run {run.forked_from}"
     for name, value in run.inputs.items():
-        yield "input", f"{name} = {one_line(as_text(value), 80)}"
+        yield "input", f"{name} = {one_line(indented(value), 80)}"
     if facts := _facts(run.usage):
         yield "used", facts
     if run.error is not None:

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from fanfold.cli.terminal.output import paint, plain
-from fanfold.kernel.nodes import Node
+from fanfold.kernel.nodes import Node, is_shared_writer
 from fanfold.kernel.paths import overlaps
 from fanfold.kernel.plan import Plan
-from fanfold.runtime.forecast.conflicts import is_shared_writer
 from fanfold.runtime.views.forecasts import DryRun, ForeseenConflict
 from fanfold.runtime.views.graph.drawing import label, shown
 

@@ -20,7 +20,7 @@ from fanfold.runtime.hosting.run_tree import RunTree, run_status
 from fanfold.runtime.operations.runs.changes import has_left_work
 from fanfold.runtime.operations.runs.limits import limits_to_raise
 from fanfold.runtime.views.approvals import open_approvals
-from fanfold.runtime.views.runs import as_text, exit_status, run_document, run_error, waiting_proposals
+from fanfold.runtime.views.runs import exit_status, indented, run_document, run_error, waiting_proposals
 from fanfold.runtime.views.transitions import duration
 from fanfold.text.terminal import one_line
 
@@ -54,7 +54,7 @@ def _say_result(call: Invocation, tree: RunTree) -> None:
     if call.as_json:
         say_json(document)
     elif document.output is not None:
-        text = as_text(document.output)
+        text = indented(document.output)
         hand_over(text if text.endswith("\n") else f"{text}\n")
     sys.stdout.flush()
 

@@ -11,7 +11,7 @@ from fanfold.runtime.views.runs import (
     ApprovalDocument,
     InspectDocument,
     StepResult,
-    as_text,
+    indented,
     steps_by_tree_path,
 )
 from fanfold.runtime.views.step_rows import MARKS, MAX_NOTE_CHARS, Row
@@ -68,7 +68,7 @@ def _more(step: StepResult, indent: str, colour: bool) -> Iterator[str]:
     if step.error is not None and step.error.hint:
         yield f"{indent}{paint('hint', 'cyan', colour)}: {one_line(step.error.hint)}\n"
     if step.output is not None:
-        yield from _quoted(as_text(step.output), indent, colour, MAX_STEP_LINES)
+        yield from _quoted(indented(step.output), indent, colour, MAX_STEP_LINES)
 
 
 def _quoted(text: str, indent: str, colour: bool, most: int) -> Iterator[str]:

@@ -11,7 +11,7 @@ from itertools import product
 
 from msgspec import Struct
 
-from fanfold.kernel.nodes import Node
+from fanfold.kernel.nodes import Node, is_shared_writer
 from fanfold.kernel.paths import overlaps, witness
 from fanfold.kernel.sets.claims import ClaimIndex
 from fanfold.runtime.forecast.order import Order
@@ -54,10 +54,6 @@ def find_conflicts(steps: Sequence[Node], order: Order) -> Conflicts:
             later &= later - 1
             listed.append(Pair(number, other, _on(node, steps[other])))
     return Conflicts(listed, twice // 2, claims.complete)
-
-
-def is_shared_writer(node: Node) -> bool:
-    return bool(_writes(node)) and node.step.workspace_mode == "shared"
 
 
 def _writes(node: Node) -> tuple[str, ...]:

@@ -18,6 +18,8 @@ from contextvars import Context, copy_context
 from queue import SimpleQueue
 from typing import TypeAlias
 
+from fanfold.sessions.insist import insist
+
 _Job: TypeAlias = tuple[asyncio.AbstractEventLoop, "asyncio.Future[object]", Context, Callable[[], object]]
 
 
@@ -48,7 +50,7 @@ class Threads:
         if more:
             threading.Thread(target=self._work, name="fanfold function", daemon=True).start()
         self._jobs.put((loop, future, copy_context(), call))
-        return await _settled(future)
+        return await insist(future)
 
     def _work(self) -> None:
         while True:
@@ -66,21 +68,6 @@ class Threads:
             except RuntimeError:
                 pass  # the loop was closed meanwhile; nobody waits for the result
             del loop, future, context, call, value, error  # an idle thread keeps nothing alive
-
-
-async def _settled(future: asyncio.Future[object]) -> object:
-    interrupted: asyncio.CancelledError | None = None
-    while not future.done():
-        try:
-            await asyncio.shield(future)
-        except asyncio.CancelledError as error:
-            interrupted = error
-        except Exception:  # noqa: BLE001 - it is raised below, from the future itself
-            break
-    if interrupted is not None:
-        future.exception()  # looked at, so that nobody warns about it
-        raise interrupted
-    return future.result()
 
 
 def _as_exception(raised: BaseException) -> Exception:

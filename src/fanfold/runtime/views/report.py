@@ -6,7 +6,7 @@ from fanfold.kernel.lifecycle import COMPLETED
 from fanfold.kernel.nodes import Node, Run
 from fanfold.kernel.plan import JSON
 from fanfold.runtime.hosting.run_tree import RunTree, run_status
-from fanfold.runtime.views.runs import as_text, run_error, waiting_proposals
+from fanfold.runtime.views.runs import indented, run_error, waiting_proposals
 from fanfold.text.excerpts import shorten
 
 MAX_ROWS = 200
@@ -32,7 +32,7 @@ def report_markdown(tree: RunTree, run: Run | None = None) -> str:
         lines += [run.plan.description, ""]
     lines += ["## Asked", "", *_asked(tree.values.inputs(run)), "", "## Answer", ""]
     output = tree.blobs.get(run.output) if run.output is not None else None
-    lines += [as_text(output) if output is not None else "_no answer_", ""]
+    lines += [indented(output) if output is not None else "_no answer_", ""]
     lines += ["## Steps", "", "| step | who | status | took | tokens |", "|---|---|---|---|---|"]
     nodes = list(run.nodes.values())
     lines += [_row(tree, node) for node in nodes[:MAX_ROWS]]
@@ -89,7 +89,7 @@ def _cell(text: str) -> str:
 def _asked(inputs: dict[str, JSON]) -> list[str]:
     if not inputs:
         return ["_no inputs_"]
-    return [f"- **{name}**: {shorten(as_text(value), 500)}" for name, value in inputs.items()]
+    return [f"- **{name}**: {shorten(indented(value), 500)}" for name, value in inputs.items()]
 
 
 def _row(tree: RunTree, node: Node) -> str:

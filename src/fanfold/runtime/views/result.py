@@ -13,7 +13,7 @@ from msgspec import structs
 
 from fanfold.kernel.plan import Plan
 from fanfold.runtime.hosting.run_tree import RunTree
-from fanfold.runtime.views.runs import RunDocument, StepResult, as_text, run_document
+from fanfold.runtime.views.runs import RunDocument, StepResult, indented, run_document
 
 MAX_ROWS = 200
 MAX_ANSWER_CHARS = 20_000
@@ -42,7 +42,7 @@ def to_result(tree: RunTree) -> Result:
 
 def _html(result: Result) -> str:
     """One block of HTML that needs nothing from outside."""
-    answer = as_text(result.output) if result.output is not None else ""
+    answer = indented(result.output) if result.output is not None else ""
     parts = [
         f"<div><b>{escape(result.recipe)}@{result.version}</b> {_status(result.status)}",
         f" <code>{escape(result.run_id)}</code> {_spent(result)}",

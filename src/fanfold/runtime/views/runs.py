@@ -339,7 +339,7 @@ def elapsed_ms(since: str | None, until: str | None = None) -> int | None:
     return round((end - datetime.fromisoformat(since)).total_seconds() * 1_000)
 
 
-def as_text(value: JSON) -> str:
+def indented(value: JSON) -> str:
     """An output as a person reads it: text as it is, anything else as indented JSON."""
     if isinstance(value, str):
         return value

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-import stat
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fanfold.errors import NotFoundError
@@ -14,11 +14,12 @@ from fanfold.runtime.operations.project import Project
 from fanfold.text.diagnostics import Diagnostic, Position, Range, Source
 from fanfold.text.refusal import FileRefused
 from fanfold.text.renderings import render_text
+from fanfold.text.trees.yaml import MAX_BYTES
+from fanfold.trust.project_files import read_beneath
 
 if TYPE_CHECKING:
     from fanfold.kernel.plan import Plan
 
-_MAX_LOOKED_AT_BYTES = 256 * 1024
 MISSING = "missing"
 """Where a recipe was found that is not there."""
 
@@ -111,11 +112,8 @@ def recipes_meant(project: Project, refs: Sequence[str]) -> list[str]:
 
 def _looks_like_recipe(file: str) -> bool:
     """A YAML file with a name, and steps or phases: scripts and files of other tools lie beside recipes."""
-    try:
-        if not stat.S_ISREG(os.lstat(file).st_mode):
-            return False  # a link may lead anywhere, and a pipe would wait for its other end
-        with open(file, "rb") as opened:
-            lines = opened.read(_MAX_LOOKED_AT_BYTES).splitlines()
+    try:  # beneath its folder: a link may lead anywhere, and a pipe would wait for its other end
+        lines = read_beneath(Path(os.path.dirname(file)), Path(file), MAX_BYTES).splitlines()
     except OSError:
         return False
     named = any(line.startswith(b"name:") for line in lines)
