@@ -273,6 +273,15 @@ def read_tree(db: apsw.Connection, root: str, after: int) -> Iterator[Envelope]:
         last = rows[-1][0]
 
 
+def reach(db: apsw.Connection, root: str) -> int:
+    """The last number of a tree; entries of sessions stand behind the event that has it."""
+    key = _key(db, root)
+    if key is None:
+        return 0
+    last = db.execute("SELECT max(id) FROM events WHERE id BETWEEN ? AND ?", span(key)).get
+    return 0 if last is None else tree_seq_of(last)
+
+
 def read_commits(db: apsw.Connection, root: str) -> Iterator[Commit]:
     """The events of a tree as its owner committed them; commits of session entries alone are left out."""
     key = _key(db, root)

@@ -207,6 +207,10 @@ class Store(Protocol):
         """The events of a run tree in order of replay, `data` as plain JSON values."""
         ...
 
+    def reach(self, root: str) -> int:
+        """The `tree_seq` of the last event of a tree; 0 where there is none."""
+        ...
+
     def commits(self, root: str) -> Iterator[Commit]:
         """The events of a run tree as they were committed, in order of replay."""
         ...
@@ -238,8 +242,16 @@ class Store(Protocol):
 
     def head(self, run_id: str) -> RunHead | None: ...
 
-    def heads(self, *, roots_only: bool = True, status: str | None = None, limit: int = 100) -> list[RunHead]:
-        """Newest first; a limit of -1 is none."""
+    def heads(
+        self,
+        *,
+        roots_only: bool = True,
+        status: str | None = None,
+        recipe: str | None = None,
+        before: str | None = None,
+        limit: int = 100,
+    ) -> list[RunHead]:
+        """Newest first; a limit of -1 is none. `before`: only those that are older than this run."""
         ...
 
     def children(self, run_id: str) -> list[RunHead]:
@@ -309,8 +321,9 @@ class Store(Protocol):
         """For the owner of a tree: woken by requests to it, and when others gave back what they claimed."""
         ...
 
-    def follow(self, root: str) -> Signal:
-        """For anybody: woken when the owner of a tree commits, and when the tree gets or loses its owner.
+    def follow(self, root: str | None = None) -> Signal:
+        """For anybody: woken when the owner of a tree commits, and when the tree gets or loses its owner;
+        without a root, for every tree there is or will be.
 
         An owner that was killed cannot say so: followers find out when they look again.
         """

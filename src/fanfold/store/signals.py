@@ -63,12 +63,13 @@ class Signals:
                     return  # nobody can listen either
             _touch(file)
 
-    def listen(self, topic: Topic, root: str) -> FileSignal:
-        """Be told from now until closed."""
-        name = _name(topic, _number(root))
+    def listen(self, topic: Topic, root: str | None) -> FileSignal:
+        """Be told from now until closed: about one root, or about all of them."""
+        names = [_name(topic, number) for number in (range(FILES) if root is None else [_number(root)])]
         try:
-            os.close(self._open(name))
-            return FileSignal(_Watch(str(self._folder / name)))
+            for name in names:
+                os.close(self._open(name))
+            return FileSignal(_Watch([str(self._folder / name) for name in names]))
         except OSError:  # it cannot be made, or the user has no watches left
             return FileSignal(None)
 
@@ -168,18 +169,19 @@ if sys.platform == "linux":
         os.pread(file, 1, 0)
 
     class _Watch:
-        """Hears of every reading of a file."""
+        """Hears of every reading of one of some files."""
 
-        def __init__(self, path: str) -> None:
+        def __init__(self, paths: list[str]) -> None:
             import ctypes
 
             libc = ctypes.CDLL(None, use_errno=True)
             self._file: int = libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
             if self._file < 0:
                 raise OSError(ctypes.get_errno(), "inotify_init1")
-            if libc.inotify_add_watch(self._file, os.fsencode(path), IN_ACCESS) < 0:
-                os.close(self._file)
-                raise OSError(ctypes.get_errno(), "inotify_add_watch")
+            for path in paths:
+                if libc.inotify_add_watch(self._file, os.fsencode(path), IN_ACCESS) < 0:
+                    os.close(self._file)
+                    raise OSError(ctypes.get_errno(), "inotify_add_watch")
 
         def fileno(self) -> int:
             return self._file
@@ -203,26 +205,29 @@ else:
         os.utime(file)
 
     class _Watch:
-        """Hears of every change of the times of a file."""
+        """Hears of every change of the times of one of some files."""
 
-        def __init__(self, path: str) -> None:
-            self._file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        def __init__(self, paths: list[str]) -> None:
+            flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
+            self._files = [os.open(path, flags) for path in paths]
             self._queue = select.kqueue()
-            event = select.kevent(
-                self._file,
-                filter=select.KQ_FILTER_VNODE,
-                flags=select.KQ_EV_ADD | select.KQ_EV_CLEAR,
-                fflags=select.KQ_NOTE_ATTRIB,
-            )
-            self._queue.control([event], 0)
+            for file in self._files:
+                event = select.kevent(
+                    file,
+                    filter=select.KQ_FILTER_VNODE,
+                    flags=select.KQ_EV_ADD | select.KQ_EV_CLEAR,
+                    fflags=select.KQ_NOTE_ATTRIB,
+                )
+                self._queue.control([event], 0)
 
         def fileno(self) -> int:
             return self._queue.fileno()
 
         def drain(self) -> bool:
             """Forget what was heard so far; whether it was anything."""
-            return bool(self._queue.control(None, 1, 0))
+            return bool(self._queue.control(None, len(self._files), 0))
 
         def close(self) -> None:
             self._queue.close()
-            os.close(self._file)
+            for file in self._files:
+                os.close(file)

@@ -170,6 +170,11 @@ class SqliteStore:
         with faults.translated(self._file):
             yield from logs.read_tree(self._reader(), root, after)
 
+    def reach(self, root: str) -> int:
+        """The `tree_seq` of the last event of a tree."""
+        with faults.translated(self._file):
+            return logs.reach(self._reader(), root)
+
     def commits(self, root: str) -> Iterator[Commit]:
         """The events of a run tree as they were committed."""
         with faults.translated(self._file):
@@ -200,13 +205,25 @@ class SqliteStore:
         """The row of one run."""
         return next(iter(self._heads("WHERE run_id = ?", run_id)), None)
 
-    def heads(self, *, roots_only: bool = True, status: str | None = None, limit: int = 100) -> list[RunHead]:
+    def heads(
+        self,
+        *,
+        roots_only: bool = True,
+        status: str | None = None,
+        recipe: str | None = None,
+        before: str | None = None,
+        limit: int = 100,
+    ) -> list[RunHead]:
         """Newest first."""
         return self._heads(
             "WHERE (NOT ?1 OR run_id = root_run_id) AND (?2 IS NULL OR status = ?2)"
-            " ORDER BY id DESC LIMIT ?3",
+            " AND (?3 IS NULL OR recipe = ?3)"
+            " AND (?4 IS NULL OR id < (SELECT id FROM runs WHERE run_id = ?4))"
+            " ORDER BY id DESC LIMIT ?5",
             roots_only,
             status,
+            recipe,
+            before,
             limit,
         )
 
@@ -331,8 +348,8 @@ class SqliteStore:
         """For the owner of a tree: woken by requests to it."""
         return self._signals.listen("requests", root)
 
-    def follow(self, root: str) -> Signal:
-        """For anybody: woken when the owner of a tree commits, and when the tree gets or loses its owner."""
+    def follow(self, root: str | None = None) -> Signal:
+        """For anybody: woken when the owner of a tree, or of any, commits, and when it gets or loses one."""
         return self._signals.listen("commits", root)
 
     # ----------------------------------------------------------------------------------- forgetting

@@ -30,6 +30,11 @@ class LogTests:
         assert [event.tree_seq for event in store.tree("r1", after=7)] == [8, 9, 10]
         assert [event.seq for event in store.log("r1", after=9)] == [10]
         assert list(store.tree("r1", after=10)) == []
+        store.write(
+            [Batch(root="r1", epoch=0, envelopes=[tree.session("s1", Evidence("session_event", {}))])]
+        )
+        assert store.reach("r1") == 10
+        assert store.reach("nobody") == 0
 
     def test_a_child_run_has_a_log_of_its_own_and_its_place_in_the_tree(
         self, store: Store, open_store: Open

@@ -146,6 +146,14 @@ class OwnershipTests:
             assert one.wait_blocking(SOON_S)
             assert two.wait_blocking(SOON_S), "what was signalled while nobody waited is not lost"
 
+    def test_who_follows_every_tree_is_woken_by_each_of_them(self, store: Store, open_store: Open) -> None:
+        other = open_store()
+        with other.follow() as anything:
+            for name in ("r1", "r2", "r3"):
+                store.write([Tree(name).step()])
+                assert anything.wait_blocking(SOON_S)
+                assert not anything.wait_blocking(0)
+
     def test_the_owner_is_woken_by_requests_and_by_who_takes_over(
         self, store: Store, open_store: Open
     ) -> None:

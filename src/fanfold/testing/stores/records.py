@@ -94,6 +94,10 @@ class RecordTests:
         assert _ids(store.heads(limit=2)) == ["r4", "r3"]
         assert _ids(store.heads(status="failed")) == ["r3", "r1"]
         assert _ids(store.heads(roots_only=False, limit=1)) == ["c0"]
+        assert _ids(store.heads(before="r3", limit=2)) == ["r2", "r1"]
+        assert store.heads(before="nobody") == []
+        assert len(store.heads(recipe=head("r0").recipe)) == 5
+        assert store.heads(recipe="another") == []
 
     def test_runs_know_their_children_and_their_tree(self, store: Store) -> None:
         heads = [head("r1"), head("c1", "r1", "r1"), head("c2", "r1", "r1"), head("g1", "r1", "c1")]
