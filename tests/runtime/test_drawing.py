@@ -2,6 +2,7 @@
 
 import random
 import time
+from collections.abc import Callable, Iterable
 from itertools import combinations
 from typing import Any
 from xml.etree import ElementTree as ET
@@ -12,8 +13,11 @@ from fanfold.kernel.plan import GroupAction, Plan, Repeat, Step
 from fanfold.recipe.types.agent import AgentBody
 from fanfold.recipe.types.approval import ApprovalBody
 from fanfold.recipe.types.command import CommandBody
-from fanfold.runtime.views.graph.drawing import Drawing, draw, mermaid
+from fanfold.runtime.views.graph.boxes import Box, Boxes
+from fanfold.runtime.views.graph.drawing import Drawing, draw, draw_boxes
+from fanfold.runtime.views.graph.labels import label
 from fanfold.runtime.views.graph.layout import place
+from fanfold.runtime.views.graph.mermaid import mermaid
 from fanfold.runtime.views.graph.svg import svg
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -60,8 +64,8 @@ def overlapping(drawing: Drawing) -> list[tuple[str, str]]:
     for a, b in combinations(drawing.nodes, 2):
         if a.path.startswith(f"{b.path}/") or b.path.startswith(f"{a.path}/"):
             continue
-        across = a.x < b.x + b.width and b.x < a.x + a.width
-        if across and a.y < b.y + b.height and b.y < a.y + a.height:
+        across = a.x < b.x + b.w and b.x < a.x + a.w
+        if across and a.y < b.y + b.h and b.y < a.y + a.h:
             found.append((a.path, b.path))
     return found
 
@@ -76,11 +80,11 @@ def test_no_two_boxes_overlap_and_inner_ones_lie_inside(plan):
         if outer is not None:
             assert outer.x < inner.x
             assert outer.y < inner.y
-            assert inner.x + inner.width < outer.x + outer.width
-            assert inner.y + inner.height < outer.y + outer.height
+            assert inner.x + inner.w < outer.x + outer.w
+            assert inner.y + inner.h < outer.y + outer.h
     for node in drawing.nodes:
-        assert 0 <= node.x <= node.x + node.width <= drawing.width + 0.1
-        assert 0 <= node.y <= node.y + node.height <= drawing.height + 0.1
+        assert 0 <= node.x <= node.x + node.w <= drawing.width + 0.1
+        assert 0 <= node.y <= node.y + node.h <= drawing.height + 0.1
 
 
 @pytest.mark.parametrize("plan", [EXAMPLE, random_plan(7, 80)], ids=str)
@@ -90,10 +94,10 @@ def test_every_edge_points_from_left_to_right_between_its_boxes(plan):
     for edge in drawing.edges:
         source, target = boxes[edge.source], boxes[edge.target]
         (x0, y0), (x1, y1) = edge.points[0], edge.points[-1]
-        assert x0 == pytest.approx(source.x + source.width, abs=0.2)
+        assert x0 == pytest.approx(source.x + source.w, abs=0.2)
         assert x1 == pytest.approx(target.x, abs=0.2)
-        assert source.y < y0 < source.y + source.height
-        assert target.y < y1 < target.y + target.height
+        assert source.y < y0 < source.y + source.h
+        assert target.y < y1 < target.y + target.h
         assert [x for x, _ in edge.points] == sorted(x for x, _ in edge.points)
 
 
@@ -112,12 +116,88 @@ def test_steps_without_edges_stand_in_one_column():
     assert place([], []).at == ()
 
 
+def least_time(work: Callable[[], object]) -> float:
+    """Of three: what others do on this machine at the moment is not our work."""
+    times = []
+    for _ in range(3):
+        started = time.process_time()
+        work()
+        times.append(time.process_time() - started)
+    return min(times)
+
+
 @pytest.mark.parametrize("reach", [1, 20, 2_000])
-def test_two_thousand_steps_are_drawn_quickly(reach):
+def test_two_thousand_steps_are_laid_out_in_half_a_second_and_drawn_in_one(reach):
     plan = random_plan(1, 2_000, reach)
-    started = time.process_time()
-    svg(plan)
-    assert time.process_time() - started < 8
+    assert least_time(lambda: draw(plan)) < 0.5
+    assert least_time(lambda: svg(plan)) < 1
+
+
+def layered_plan(seed: int, layers: int, width: int) -> Plan:
+    """Layers whose steps are declared in an order that says nothing about their edges."""
+    dice = random.Random(seed)
+    steps = []
+    for layer in range(layers):
+        names = [f"l{layer}n{i}" for i in range(width)]
+        for i in dice.sample(range(width), width):
+            near = {max(0, min(width - 1, i + dice.choice((-1, 0, 1)))) for _ in range(2)}
+            deps = [f"l{layer - 1}n{j}" for j in sorted(near)] if layer else []
+            steps.append(agent(names[i], *deps))
+    return Plan(name="p", steps=tuple(steps))
+
+
+def crossings(edges: Iterable[tuple[tuple[float, float], tuple[float, float]]]) -> int:
+    """Pairs of straight pieces between the same two columns that cross."""
+    count = 0
+    for ((ax, ay), (bx, by)), ((cx, cy), (dx, dy)) in combinations(edges, 2):
+        if ax < dx and cx < bx and (ay - cy) * (by - dy) < 0:
+            count += 1
+    return count
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_edges_cross_far_less_often_than_in_the_order_of_the_recipe(seed):
+    plan = layered_plan(seed, 6, 12)
+    drawing = draw(plan)
+    naive = {step.id: (int(step.id[1]) * 300.0, i * 60.0) for i, step in enumerate(plan.steps)}
+    written = [(naive[edge.source], naive[edge.target]) for edge in drawing.edges]
+    drawn = [(edge.points[0], edge.points[-1]) for edge in drawing.edges]
+    assert crossings(drawn) < crossings(written) / 4
+
+
+def test_a_long_edge_goes_around_the_boxes_in_its_way():
+    plan = Plan(
+        name="p", steps=(agent("a"), agent("b", "a"), agent("c", "b"), agent("x", "a"), agent("d", "c", "x"))
+    )
+    drawing = draw(plan)
+    (edge,) = [edge for edge in drawing.edges if (edge.source, edge.target) == ("x", "d")]
+    assert len(edge.points) > 2
+    for box in (node for node in drawing.nodes if node.path not in ("x", "d")):
+        for x, y in edge.points[1:-1]:
+            assert not (box.x <= x <= box.x + box.w and box.y < y < box.y + box.h)
+
+
+def rows_of(drawing: Drawing) -> dict[float, list[str]]:
+    rows: dict[float, list[str]] = {}
+    for node in sorted(drawing.nodes, key=lambda node: (node.x, node.y)):
+        rows.setdefault(node.x, []).append(node.path)
+    return rows
+
+
+def test_steps_that_are_added_leave_the_others_in_their_order():
+    dice = random.Random(4)
+    needs = [sorted({dice.randrange(i) for _ in range(dice.randrange(3))}) if i else [] for i in range(60)]
+    boxes = [Box(path=f"s{i}", label=label(agent(f"s{i}")), kind="step", status="running") for i in range(60)]
+    edges = [(before, i) for i, befores in enumerate(needs) for before in befores]
+
+    def first(count: int) -> list[list[str]]:
+        known = tuple(edge for edge in edges if edge[1] < count)
+        return list(rows_of(draw_boxes(Boxes(tuple(boxes[:count]), known, added_one_by_one=True))).values())
+
+    for count in range(1, 60):
+        before, after = first(count), first(count + 1)
+        kept = [[path for path in column if path != f"s{count}"] for column in after]
+        assert [column for column in kept if column] == before
 
 
 def test_a_chain_with_edges_over_all_of_it_does_not_explode():

@@ -21,7 +21,8 @@ from fanfold.cli.terminal.statuses import COLOURS
 from fanfold.kernel.events import Envelope
 from fanfold.kernel.lifecycle import PENDING, READY, RUN_TERMINAL, RUNNING, SKIPPED, TERMINAL
 from fanfold.runtime.hosting.run_tree import RunTree, run_status
-from fanfold.runtime.views.step_rows import MARKS, Row, counts, rows, tallest
+from fanfold.runtime.views.status_marks import MARKS
+from fanfold.runtime.views.step_rows import Row, counts, rows, tallest
 from fanfold.runtime.views.transitions import duration
 
 PERIOD_S = 0.1

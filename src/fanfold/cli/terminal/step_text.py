@@ -14,7 +14,8 @@ from fanfold.runtime.views.runs import (
     indented,
     steps_by_tree_path,
 )
-from fanfold.runtime.views.step_rows import MARKS, MAX_NOTE_CHARS, Row
+from fanfold.runtime.views.status_marks import MARKS
+from fanfold.runtime.views.step_rows import MAX_NOTE_CHARS, Row
 from fanfold.text.terminal import one_line
 
 MAX_STEP_LINES = 12

@@ -57,9 +57,11 @@ def _html(result: Result) -> str:
 def _graph(result: Result) -> str:
     if result.plan is None or len(result.plan.steps) > MAX_DRAWN_STEPS:
         return ""
+    from fanfold.runtime.views.graph.drawing import draw
     from fanfold.runtime.views.graph.svg import svg
 
-    return f"<div style='overflow-x:auto'>{svg(result.plan)}</div>"
+    drawing = draw(result.plan, {path: step.status for path, step in result.steps.items()})
+    return f"<div style='overflow-x:auto'>{svg(result.plan, drawing)}</div>"
 
 
 def _table(result: Result) -> str:

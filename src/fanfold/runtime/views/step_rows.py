@@ -26,19 +26,6 @@ MAX_NOTE_CHARS = 100
 MAX_WHO_CHARS = 30
 MAX_ITEM_CHARS = 32
 
-MARKS = {
-    PENDING: ("·", "."),
-    READY: ("·", "."),
-    RUNNING: ("▸", ">"),
-    WAITING: ("?", "?"),
-    COMPLETED: ("✓", "+"),
-    "failed": ("✗", "x"),
-    "timed_out": ("✗", "x"),
-    "cancelled": ("⊘", "/"),
-    SKIPPED: ("∅", "-"),
-}
-"""Status → the mark in front of a row, and the same in ASCII."""
-
 
 class Row(Struct, frozen=True):
     """One line; `note` says what is special: a question, an error, counts."""

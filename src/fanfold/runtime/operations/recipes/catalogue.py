@@ -23,7 +23,7 @@ def show_recipe(project: Project, ref: str, picture: Picture | None = None) -> R
     plan = checked.runnable()
     graph = None
     if picture == "mermaid":
-        from fanfold.runtime.views.graph.drawing import mermaid
+        from fanfold.runtime.views.graph.mermaid import mermaid
 
         graph = mermaid(plan)
     elif picture == "svg":

@@ -1,1 +1,1 @@
-"""The graph of a recipe as a picture: laid out, and drawn as Mermaid text or SVG."""
+"""Graphs of recipes and runs as pictures: boxes, their places, and the pictures as SVG or Mermaid text."""

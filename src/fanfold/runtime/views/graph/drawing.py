@@ -1,227 +1,166 @@
-"""Pictures of a plan: what each step is called, how scopes nest, and the graph as Mermaid text.
+"""A graph with its places: what the SVG, the console, notebooks and exports draw.
 
-A plan is a tree of scopes and edges never leave their scope, so a picture is drawn the same way: every
-scope is laid out by itself, and a group is a node of its outer scope as large as what it holds. The
-layout is data (`Drawing`) that the SVG, the console and notebooks share.
+Positions are absolute, and a box comes before the boxes it holds.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from itertools import count
+from collections.abc import Iterator, Mapping
+from math import ceil, sqrt
 
-from msgspec import Struct
-from msgspec.structs import replace
+from msgspec import Struct, field
 
-from fanfold.kernel.plan import (
-    GroupAction,
-    Plan,
-    Step,
-)
-from fanfold.runtime.steps.registry import label_of
-from fanfold.runtime.views.graph.layout import place
-from fanfold.text.excerpts import shorten_line
+from fanfold.kernel.plan import Plan
+from fanfold.runtime.views.graph.boxes import Box, Boxes, boxes_of_plan, cells_of, tally_of
+from fanfold.runtime.views.graph.labels import Label, shown
+from fanfold.runtime.views.graph.layout import ROW_GAP, Placed, place
 
 NODE_HEIGHT = 52.0
+MARK_HEIGHT = 16.0
+STRIP_HEIGHT = 14.0
 MIN_NODE_WIDTH = 132.0
 MAX_NODE_WIDTH = 248.0
 GROUP_PADDING = 16.0
 GROUP_HEAD = 34.0
 CHARACTER_WIDTH = 7.3
+CELL_WIDTH = 5.0
+"""The least a cell of a strip is given, until the box is as wide as it may be."""
 
 
-class Label(Struct, frozen=True):
-    """What a node says: its id, who or what does it, and marks for anything special."""
+class DrawnStep(Struct, frozen=True, omit_defaults=True):
+    """One box. `cells` is a strip of statuses for what is closed, `tally` counts all that is inside."""
 
-    title: str
-    subtitle: str
-    kind: str
-    """`reader`, `writer`, `command`, `function`, `workflow`, `approval` or `group`."""
-    marks: tuple[str, ...]
-    spoken: str
-    """One sentence for a reader who cannot see the picture."""
-
-
-class DrawnStep(Struct, frozen=True):
     path: str
-    label: Label
     x: float
     y: float
-    width: float
-    height: float
+    w: float
+    h: float
+    kind: str
+    look: str
+    """Who does it, for colours and shapes: `reader`, `writer`, `command`, `approval` …"""
+    title: str
+    subtitle: str
+    status: str
+    spoken: str
+    marks: tuple[str, ...] = ()
+    open: bool = False
+    parent: str | None = None
+    run_id: str | None = None
+    count: int | None = None
+    cells: list[str] | None = None
+    tally: dict[str, int] | None = None
 
 
-class Edge(Struct, frozen=True):
-    source: str
-    target: str
+class DrawnEdge(Struct, frozen=True):
+    source: str = field(name="from")
+    target: str = field(name="to")
     points: tuple[tuple[float, float], ...]
 
 
 class Drawing(Struct, frozen=True):
-    """Absolute positions; a group's box comes before the boxes it holds."""
-
     nodes: tuple[DrawnStep, ...]
-    edges: tuple[Edge, ...]
+    edges: tuple[DrawnEdge, ...]
     width: float
     height: float
 
 
-def draw(plan: Plan) -> Drawing:
-    """Lay out all steps of a plan, groups opened, sub-workflows closed."""
-    return _scope(plan.steps, "")
+def draw(plan: Plan, statuses: Mapping[str, str] | None = None) -> Drawing:
+    """Lay out all steps of a plan, groups opened, sub-workflows closed; `statuses` are by path."""
+    return draw_boxes(boxes_of_plan(plan, statuses))
 
 
-def label(step: Step) -> Label:
-    """How a step is presented in every picture and listing."""
-    kind, subtitle = label_of(step)
-    marks = tuple(_marks(step))
-    spoken = f"{step.id}: {kind}" + (f" {subtitle}" if subtitle and subtitle != kind else "")
-    if marks:
-        spoken += f" ({', '.join(marks)})"
-    if step.depends_on:
-        spoken += f", after {', '.join(step.depends_on)}"
-    return Label(step.id, subtitle, kind, marks, spoken)
-
-
-def mermaid(plan: Plan) -> str:
-    """The plan as a Mermaid flowchart, for Markdown pages that render it."""
-    lines = ["flowchart LR"]
-    writers: list[str] = []
-    counter = count()
-    _mermaid_scope(plan.steps, lines, writers, counter, "  ")
-    if writers:
-        lines.append("  classDef writer stroke:#b45309,stroke-width:2px")
-        lines.append(f"  class {','.join(writers)} writer")
-    return "\n".join(lines) + "\n"
-
-
-def _marks(step: Step) -> Iterator[str]:
-    if step.for_each is not None:
-        yield "for each"
-    if step.repeat is not None and step.repeat.max_iterations > 1:
-        yield f"up to {step.repeat.max_iterations} times"
-    if step.when is not None:
-        yield "conditional"
-
-
-def _scope(steps: Sequence[Step], prefix: str) -> Drawing:
-    inner = {
-        step.id: _scope(_children(step), f"{prefix}{step.id}/")
-        for step in steps
-        if isinstance(step.action, GroupAction)
-    }
-    labels = [label(step) for step in steps]
-    sizes = [_size(labels[i], inner.get(step.id)) for i, step in enumerate(steps)]
-    edges = _edges(steps)
-    placed = place(sizes, edges)
+def draw_boxes(boxes: Boxes) -> Drawing:
+    """Give every box its place."""
+    scope = _Scope(boxes)
     nodes: list[DrawnStep] = []
-    links: list[Edge] = []
-    for i, step in enumerate(steps):
-        (x, y), (width, height) = placed.at[i], sizes[i]
-        nodes.append(DrawnStep(f"{prefix}{step.id}", labels[i], x, y, width, height))
-        if step.id in inner:
-            held = inner[step.id]
-            left = x + max((width - held.width) / 2, GROUP_PADDING)
-            nodes += [_moved_node(node, left, y + GROUP_HEAD) for node in held.nodes]
-            links += [_moved_edge(edge, left, y + GROUP_HEAD) for edge in held.edges]
-    for (source, target), points in zip(edges, placed.routes, strict=True):
-        links.append(Edge(f"{prefix}{steps[source].id}", f"{prefix}{steps[target].id}", points))
-    return Drawing(tuple(nodes), tuple(links), placed.width, placed.height)
+    edges: list[DrawnEdge] = []
+    scope.collect(0.0, 0.0, None, nodes, edges)
+    return Drawing(tuple(nodes), tuple(edges), scope.placed.width, scope.placed.height)
 
 
-def _children(step: Step) -> tuple[Step, ...]:
-    assert isinstance(step.action, GroupAction)
-    if step.fold is None:
-        return step.action.steps
-    # The fold runs once after everything else in the phase; the picture shows it as its last step.
-    held = step.action.steps
-    leads_on = {before for inner in held for before in inner.depends_on}
-    ends = tuple(inner.id for inner in held if inner.id not in leads_on)
-    return (*held, replace(step.fold, depends_on=ends))
+class _Scope:
+    """One scope with places of its own, from its top left corner; what is open inside it likewise."""
+
+    def __init__(self, boxes: Boxes) -> None:
+        self._boxes = boxes
+        self._inner = {i: _Scope(box.inside) for i, box in enumerate(boxes.boxes) if box.inside is not None}
+        self._sizes = [_size(box, self._inner.get(i)) for i, box in enumerate(boxes.boxes)]
+        if boxes.grid:
+            self.placed = _grid(self._sizes)
+        else:
+            self.placed = place(self._sizes, boxes.edges, in_turn=boxes.added_one_by_one)
+
+    def collect(
+        self, dx: float, dy: float, parent: str | None, nodes: list[DrawnStep], edges: list[DrawnEdge]
+    ) -> None:
+        """Add everything here and below, moved to where this scope stands."""
+        names = [box.path for box in self._boxes.boxes]
+        for i, box in enumerate(self._boxes.boxes):
+            (x, y), (width, height) = self.placed.at[i], self._sizes[i]
+            nodes.append(_drawn(box, round(x + dx, 1), round(y + dy, 1), (width, height), parent))
+            if (inner := self._inner.get(i)) is not None:
+                left = x + max((width - inner.placed.width) / 2, GROUP_PADDING)
+                inner.collect(left + dx, y + dy + GROUP_HEAD, box.path, nodes, edges)
+        for (source, target), points in zip(self._boxes.edges, self.placed.routes, strict=True):
+            moved = tuple((round(x + dx, 1), round(y + dy, 1)) for x, y in points)
+            edges.append(DrawnEdge(names[source], names[target], moved))
 
 
-def _size(text: Label, inner: Drawing | None) -> tuple[float, float]:
-    longest = max(len(shown(text.title)) * 1.05, len(shown(text.subtitle)) * 0.9)
-    width = min(max(longest * CHARACTER_WIDTH + 44, MIN_NODE_WIDTH), MAX_NODE_WIDTH)
-    if inner is None:
-        return width, NODE_HEIGHT + (16.0 if text.marks else 0.0)
-    head = (len(text.title) + sum(len(mark) + 3 for mark in text.marks)) * CHARACTER_WIDTH + 40
-    held = inner.width + 2 * GROUP_PADDING
-    return max(held, min(head, 480.0)), inner.height + GROUP_HEAD + GROUP_PADDING
-
-
-def shown(text: str) -> str:
-    """Text cut to what fits a node, on one line."""
-    return shorten_line(text, int((MAX_NODE_WIDTH - 40) / CHARACTER_WIDTH))
-
-
-def _moved_node(node: DrawnStep, dx: float, dy: float) -> DrawnStep:
+def _drawn(box: Box, x: float, y: float, size: tuple[float, float], parent: str | None) -> DrawnStep:
+    held = box.held
     return DrawnStep(
-        node.path, node.label, round(node.x + dx, 1), round(node.y + dy, 1), node.width, node.height
+        path=box.path,
+        x=x,
+        y=y,
+        w=round(size[0], 1),
+        h=size[1],
+        kind=box.kind,
+        look=box.label.kind,
+        title=box.label.title,
+        subtitle=box.label.subtitle,
+        status=box.status,
+        spoken=box.label.spoken,
+        marks=box.label.marks,
+        open=box.inside is not None,
+        parent=parent,
+        run_id=box.run_id,
+        count=None if held is None else len(held),
+        cells=cells_of(held) if held and box.inside is None else None,
+        tally=tally_of(held) if held else None,
     )
 
 
-def _moved_edge(edge: Edge, dx: float, dy: float) -> Edge:
-    moved = tuple((round(x + dx, 1), round(y + dy, 1)) for x, y in edge.points)
-    return Edge(edge.source, edge.target, moved)
+def _size(box: Box, inner: _Scope | None) -> tuple[float, float]:
+    text = box.label
+    if inner is not None:
+        head = (len(text.title) + sum(len(mark) + 3 for mark in text.marks)) * CHARACTER_WIDTH + 40
+        held = inner.placed.width + 2 * GROUP_PADDING
+        return max(held, min(head, 480.0)), inner.placed.height + GROUP_HEAD + GROUP_PADDING
+    width = _text_width(text)
+    height = NODE_HEIGHT
+    if box.held:
+        width = max(width, min(len(box.held) * CELL_WIDTH + 32, MAX_NODE_WIDTH))
+        height += STRIP_HEIGHT
+    return width, height + (MARK_HEIGHT if text.marks else 0.0)
 
 
-def _mermaid_scope(
-    steps: Sequence[Step], lines: list[str], writers: list[str], counter: Iterator[int], indent: str
-) -> None:
-    # Ids may be words of Mermaid's own (`end`), so nodes get neutral names.
-    names = {step.id: f"s{next(counter)}" for step in steps}
-    for step in steps:
-        text, name = label(step), names[step.id]
-        said = "<br/>".join(
-            _mermaid_text(shown(word)) for word in (text.title, text.subtitle, *text.marks) if word
-        )
-        if text.kind == "writer":
-            writers.append(name)
-        if isinstance(step.action, GroupAction):
-            lines.append(f'{indent}subgraph {name}["{said}"]')
-            _mermaid_scope(_children(step), lines, writers, counter, indent + "  ")
-            lines.append(f"{indent}end")
-        else:
-            left, right = {"approval": ("{{", "}}"), "workflow": ("[[", "]]")}.get(text.kind, ("[", "]"))
-            lines.append(f'{indent}{name}{left}"{said}"{right}')
-    for before, after in _edges(steps):
-        lines.append(f"{indent}{names[steps[before].id]} --> {names[steps[after].id]}")
+def _text_width(text: Label) -> float:
+    longest = max(len(shown(text.title)) * 1.05, len(shown(text.subtitle)) * 0.9)
+    return min(max(longest * CHARACTER_WIDTH + 44, MIN_NODE_WIDTH), MAX_NODE_WIDTH)
 
 
-def _edges(steps: Sequence[Step]) -> list[tuple[int, int]]:
-    """The edges worth drawing: one that a longer way already implies would only add lines."""
-    index = {step.id: i for i, step in enumerate(steps)}
-    needs = [[index[before] for before in step.depends_on] for step in steps]
-    above: dict[int, int] = {}  # bit set of everything a step comes after
-    for i in _topological(needs):
-        above[i] = 0
-        for before in needs[i]:
-            above[i] |= above[before] | 1 << before
-    return [
-        (before, i)
-        for i, befores in enumerate(needs)
-        for before in befores
-        if not any(above[other] >> before & 1 for other in befores)
-    ]
+def _grid(sizes: list[tuple[float, float]]) -> Placed:
+    """Rows of equal cells, about as wide as high, read from left to right."""
+    if not sizes:
+        return Placed((), (), 0.0, 0.0)
+    width, height = max(w for w, _ in sizes) + ROW_GAP, max(h for _, h in sizes) + ROW_GAP
+    columns = min(len(sizes), max(1, ceil(sqrt(len(sizes) * height * 1.6 / width))))
+    at = tuple((i % columns * width, i // columns * height) for i in range(len(sizes)))
+    rows = ceil(len(sizes) / columns)
+    return Placed(at, (), round(columns * width - ROW_GAP, 1), round(rows * height - ROW_GAP, 1))
 
 
-def _topological(needs: Sequence[Sequence[int]]) -> Iterator[int]:
-    """Steps may be declared in any order."""
-    waiting = [len(befores) for befores in needs]
-    after: list[list[int]] = [[] for _ in needs]
-    for i, befores in enumerate(needs):
-        for before in befores:
-            after[before].append(i)
-    ready = [i for i, left in enumerate(waiting) if not left]
-    for i in ready:
-        yield i
-        for later in after[i]:
-            waiting[later] -= 1
-            if not waiting[later]:
-                ready.append(later)
-
-
-def _mermaid_text(text: str) -> str:
-    """Entity codes for everything Mermaid or HTML would read as syntax."""
-    return "".join(c if c.isalnum() or c in " _-./@:,…*()+=" else f"#{ord(c)};" for c in text)
+def spoken_in_order(drawing: Drawing) -> Iterator[str]:
+    """Every box in one sentence, for a reader who cannot see the picture."""
+    for node in drawing.nodes:
+        yield f"{node.spoken} [{node.status}]" if node.status else node.spoken

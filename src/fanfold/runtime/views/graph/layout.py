@@ -8,12 +8,14 @@ The classic four stages (Sugiyama), each in its simplest form that looks right:
           squares answer is found exactly by pooling neighbours that collide
 4 route   an edge that skips columns gets a waypoint in each, so it takes part in 2 and 3
 
-Same input, same picture: ties are broken by input order, and nothing depends on hashing. Work grows with
+Same input, same picture: ties are broken by input order, and nothing depends on hashing. Nodes that come one
+by one while somebody looks are put between those that are there, which keep their order. Work grows with
 nodes plus waypoints; edges beyond `MAX_WAYPOINTS` are drawn straight rather than making the user wait.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from itertools import pairwise
 
@@ -21,6 +23,8 @@ from msgspec import Struct
 
 MAX_WAYPOINTS = 20_000
 SWEEPS = 6
+FEW = 600
+"""Nodes and waypoints up to which there is time for a better order."""
 COLUMN_GAP = 56.0
 ROW_GAP = 18.0
 WAYPOINT_GAP = 8.0
@@ -46,6 +50,8 @@ class _Net:
         self.before: list[list[int]] = [[] for _ in sizes]
         self.after: list[list[int]] = [[] for _ in sizes]
         self.chains: list[list[int]] = []
+        self.owner: dict[int, int] = {}
+        """Waypoint → the node its edge leads to."""
         for source, target in edges:
             self.chains.append(self._chain(source, target))
         count = max(self.columns_of, default=-1) + 1
@@ -63,6 +69,7 @@ class _Net:
                 self.before.append([])
                 self.after.append([])
                 chain.append(len(self.heights) - 1)
+                self.owner[chain[-1]] = target
         elif span:
             return [source, target]
         chain.append(target)
@@ -75,10 +82,19 @@ class _Net:
         return ROW_GAP if upper < self.real and lower < self.real else WAYPOINT_GAP
 
 
-def place(sizes: Sequence[tuple[float, float]], edges: Sequence[tuple[int, int]]) -> Placed:
-    """Lay out nodes of the given sizes (width, height); every edge is (from, to) and there is no cycle."""
+def place(
+    sizes: Sequence[tuple[float, float]], edges: Sequence[tuple[int, int]], *, in_turn: bool = False
+) -> Placed:
+    """Lay out nodes of the given sizes (width, height); every edge is (from, to) and there is no cycle.
+
+    `in_turn`: nodes come one by one, and each depends on earlier ones only. It is put where it fits without
+    moving one of those that are there past another.
+    """
     net = _Net(sizes, edges)
-    _order(net)
+    if in_turn:
+        _order_in_turn(net)
+    else:
+        _order(net)
     middle = _heights(net)
     lefts, width = _lefts(net, sizes)
     top = min((middle[n] - net.heights[n] / 2 for n in range(len(middle))), default=0.0)
@@ -114,28 +130,82 @@ def _order(net: _Net) -> None:
     """Sort every column by the mean place of its neighbours, forth and back; keep the best order seen."""
     rank = [0.0] * len(net.heights)
     best: list[list[int]] = []
-    fewest = -1
+    fewest, since = -1, 0
+    patience = SWEEPS if len(net.heights) > FEW else 3 * SWEEPS
 
-    def settle() -> None:
-        for column in net.columns:
-            for position, node in enumerate(column):
-                rank[node] = float(position)
-
-    settle()
-    for sweep in range(SWEEPS + 1):
+    for column in net.columns:
+        _number(column, rank)
+    for sweep in range(2 * patience):
         crossings = _crossings(net, rank)
+        since += 1
         if fewest < 0 or crossings < fewest:
-            fewest, best = crossings, [list(column) for column in net.columns]
-        if sweep == SWEEPS or crossings == 0:
+            fewest, best, since = crossings, [list(column) for column in net.columns], 0
+        if since > patience // 2 or crossings == 0:
             break
         forth = sweep % 2 == 0
         links = net.before if forth else net.after
         for column in net.columns if forth else reversed(net.columns):
-            key = {n: _mean([rank[m] for m in links[n]], rank[n]) for n in column}
-            column.sort(key=lambda n: (key[n], rank[n]))
-            for position, node in enumerate(column):
-                rank[node] = float(position)
+            # Every other pair of sweeps takes equals the other way round, which leads out of dead ends.
+            sign = 1 if sweep % 4 < 2 else -1
+            key = {n: (_mean([rank[m] for m in links[n]], rank[n]), sign * rank[n]) for n in column}
+            column.sort(key=key.__getitem__)
+            _number(column, rank)
     net.columns = best
+    if len(net.heights) <= FEW:
+        _exchange(net)
+
+
+def _number(column: Sequence[int], rank: list[float]) -> None:
+    for position, node in enumerate(column):
+        rank[node] = float(position)
+
+
+def _exchange(net: _Net) -> None:
+    """Exchange neighbours in a column as long as that saves crossings: what sorting by means leaves over."""
+    rank = [0.0] * len(net.heights)
+    for column in net.columns:
+        _number(column, rank)
+    for _ in range(SWEEPS):
+        better = False
+        for column in net.columns:
+            for i in range(len(column) - 1):
+                upper, lower = column[i], column[i + 1]
+                if _saved(net, rank, upper, lower) > 0:
+                    column[i], column[i + 1] = lower, upper
+                    rank[upper], rank[lower] = rank[lower], rank[upper]
+                    better = True
+        if not better:
+            return
+
+
+def _saved(net: _Net, rank: Sequence[float], upper: int, lower: int) -> int:
+    """Crossings that exchanging two neighbours takes away."""
+    saved = 0
+    for links in (net.before, net.after):
+        for a in links[upper]:
+            for b in links[lower]:
+                saved += (rank[a] > rank[b]) - (rank[a] < rank[b])
+    return saved
+
+
+def _order_in_turn(net: _Net) -> None:
+    """Put each node, and the waypoints that lead to it, level with what it depends on, one after another.
+
+    A level never changes again, so the order of the first nodes is a function of these alone.
+    """
+    leading: dict[int, list[int]] = {}
+    for waypoint, node in net.owner.items():
+        leading.setdefault(node, []).append(waypoint)
+    level: dict[int, float] = {}
+    levels: list[list[float]] = [[] for _ in net.columns]
+    net.columns = [[] for _ in net.columns]
+    for node in range(net.real):
+        for one in (*leading.get(node, ()), node):
+            column = net.columns_of[one]
+            level[one] = _mean([level[before] for before in net.before[one]], float(node))
+            place = bisect_right(levels[column], level[one])
+            levels[column].insert(place, level[one])
+            net.columns[column].insert(place, one)
 
 
 def _crossings(net: _Net, rank: Sequence[float]) -> int:

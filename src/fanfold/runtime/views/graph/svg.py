@@ -9,9 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from html import escape
+from itertools import groupby
 
+from fanfold.kernel.lifecycle import PENDING
 from fanfold.kernel.plan import Plan
-from fanfold.runtime.views.graph.drawing import Drawing, DrawnStep, Edge, draw, shown
+from fanfold.runtime.views.graph.drawing import Drawing, DrawnEdge, DrawnStep, draw, spoken_in_order
+from fanfold.runtime.views.graph.labels import shown
+from fanfold.runtime.views.status_marks import MARKS
 from fanfold.text.excerpts import shorten_line
 
 MARGIN = 24.0
@@ -33,16 +37,24 @@ text{font-family:ui-sans-serif,system-ui,-apple-system,"Segoe UI",Helvetica,Aria
 .edge{fill:none;stroke:#8b97aa;stroke-width:1.5}.tip{fill:#8b97aa}
 .bar{fill:#3f7ae0}.writer .bar{fill:#d97706}.command .bar,.function .bar{fill:#64748b}
 .workflow .bar{fill:#7c5cd6}.approval .bar{fill:#0f9d76}
+.sign{font-size:12px;font-weight:700;fill:#5b6577}.cell{fill:#d5dbe5}
+.at-completed .sign{fill:#15803d}.cell.at-completed{fill:#16a34a}
+.at-running .sign{fill:#2563eb}.cell.at-running{fill:#3b82f6}
+.at-failed .sign,.at-timed_out .sign{fill:#b91c1c}.cell.at-failed,.cell.at-timed_out{fill:#dc2626}
+.at-waiting .sign{fill:#b45309}.cell.at-waiting{fill:#d97706}.cell.at-cancelled,.cell.at-skipped{fill:#94a3b8}
 @media (prefers-color-scheme:dark){text{fill:#e7ebf2}.page{fill:#12161d}.about,.who,.mark{fill:#9aa6b8}
 .box{fill:#1c222c;stroke:#39424f}.group{fill:#171c25;stroke:#3b4553}.edge{stroke:#66738a}.tip{fill:#66738a}
 .bar{fill:#6ea0f5}.writer .bar{fill:#f0a742}.command .bar,.function .bar{fill:#94a3b8}
-.workflow .bar{fill:#a78bfa}.approval .bar{fill:#3ccaa0}}
+.workflow .bar{fill:#a78bfa}.approval .bar{fill:#3ccaa0}.sign{fill:#9aa6b8}.cell{fill:#39424f}
+.at-completed .sign{fill:#4ade80}.at-running .sign{fill:#60a5fa}
+.at-failed .sign,.at-timed_out .sign{fill:#f87171}
+.at-waiting .sign{fill:#fbbf24}}
 """
 
 
-def svg(plan: Plan) -> str:
-    """The plan's graph as an SVG document."""
-    drawing = draw(plan)
+def svg(plan: Plan, drawing: Drawing | None = None) -> str:
+    """The plan's graph as an SVG document; with the drawing of a run of it, what became of each step."""
+    drawing = drawing or draw(plan)
     width = max(drawing.width + 2 * MARGIN, MIN_WIDTH)
     height = drawing.height + HEAD + FOOT + MARGIN
     title = f"{plan.name}@{plan.version}"
@@ -57,9 +69,9 @@ def svg(plan: Plan) -> str:
         f'<text class="name" x="{MARGIN:g}" y="30">{_text(title)}</text>',
         f'<text class="about" x="{MARGIN:g}" y="48">{_text(_cut(plan.description, width))}</text>',
         f'<g transform="translate({MARGIN:g} {HEAD + 8:g})">',
-        *(_group(node) for node in drawing.nodes if node.label.kind == "group"),
+        *(_group(node) for node in drawing.nodes if node.open),
         *(_edge(edge) for edge in drawing.edges),
-        *(_node(node) for node in drawing.nodes if node.label.kind != "group"),
+        *(_node(node) for node in drawing.nodes if not node.open),
         "</g>",
         *_legend(drawing, height - 16),
         "</svg>",
@@ -68,41 +80,64 @@ def svg(plan: Plan) -> str:
 
 
 def _spoken(plan: Plan, drawing: Drawing) -> str:
-    steps = "; ".join(node.label.spoken for node in drawing.nodes)
+    steps = "; ".join(spoken_in_order(drawing))
     return (
         f"{plan.description}. Steps in order: {steps}." if plan.description else f"Steps in order: {steps}."
     )
 
 
 def _group(node: DrawnStep) -> str:
-    words = [shown(node.label.title), *node.label.marks]
+    marks = [*node.marks, node.status] if node.status else node.marks
     return (
-        f'<g><title>{_text(node.label.spoken)}</title><rect class="box group" x="{node.x:g}" y="{node.y:g}" '
-        f'width="{node.width:g}" height="{node.height:g}" rx="10"/>'
-        f'<text class="title" x="{node.x + 14:g}" y="{node.y + 22:g}">{_text(words[0])}'
-        f'<tspan class="mark" dx="10">{_text(" · ".join(words[1:]))}</tspan></text></g>'
+        f'<g><title>{_text(node.spoken)}</title><rect class="box group" x="{node.x:g}" y="{node.y:g}" '
+        f'width="{node.w:g}" height="{node.h:g}" rx="10"/>'
+        f'<text class="title" x="{node.x + 14:g}" y="{node.y + 22:g}">{_text(shown(node.title))}'
+        f'<tspan class="mark" dx="10">{_text(" · ".join(marks))}</tspan></text></g>'
     )
 
 
 def _node(node: DrawnStep) -> str:
     x, y = node.x, node.y
-    lines = [f'<text class="title" x="{x + 17:g}" y="{y + 23:g}">{_text(shown(node.label.title))}</text>']
-    lines.append(
-        f'<text class="who" x="{x + 17:g}" y="{y + 40:g}">{_text(shown(node.label.subtitle))}</text>'
-    )
-    if node.label.marks:
-        marks = " · ".join(node.label.marks)
+    lines = [f'<text class="title" x="{x + 17:g}" y="{y + 23:g}">{_text(shown(node.title))}</text>']
+    lines.append(f'<text class="who" x="{x + 17:g}" y="{y + 40:g}">{_text(shown(node.subtitle))}</text>')
+    if node.marks:
+        marks = " · ".join(node.marks)
         lines.append(f'<text class="mark" x="{x + 17:g}" y="{y + 56:g}">{_text(marks)}</text>')
-    bar = node.height - 20
+    if node.cells:
+        lines += _strip(node, node.cells)
+    bar = node.h - 20
+    status = f" at-{node.status}" if node.status else ""
+    spoken = f"{node.spoken} [{node.status}]" if node.status else node.spoken
     return (
-        f'<g class="{node.label.kind}"><title>{_text(node.label.spoken)}</title>'
-        f'<rect class="box" x="{x:g}" y="{y:g}" width="{node.width:g}" height="{node.height:g}" rx="9"/>'
+        f'<g class="{node.look}{status}"><title>{_text(spoken)}</title>'
+        f'<rect class="box" x="{x:g}" y="{y:g}" width="{node.w:g}" height="{node.h:g}" rx="9"/>'
         f'<rect class="bar" x="{x + 7:g}" y="{y + 10:g}" width="3.5" height="{bar:g}" rx="1.75"/>'
-        f"{''.join(lines)}</g>"
+        f"{_mark(node)}{''.join(lines)}</g>"
     )
 
 
-def _edge(edge: Edge) -> str:
+def _mark(node: DrawnStep) -> str:
+    """How it ended, as a sign: colour alone would not do."""
+    if not node.status:
+        return ""
+    sign = MARKS.get(node.status, MARKS[PENDING])[0]
+    return f'<text class="sign" x="{node.x + node.w - 20:g}" y="{node.y + 23:g}">{sign}</text>'
+
+
+def _strip(node: DrawnStep, cells: list[str]) -> Iterator[str]:
+    """Neighbours of one status are one rectangle: three hundred cells are seldom more than a dozen."""
+    left, width, y = node.x + 17, (node.w - 27) / len(cells), node.y + node.h - 15
+    at = 0
+    for status, run in groupby(cells):
+        many = len(list(run))
+        yield (
+            f'<rect class="cell at-{status}" x="{left + at * width:.1f}" y="{y:g}" '
+            f'width="{max(many * width - 0.6, 0.6):.1f}" height="7" rx="1"/>'
+        )
+        at += many
+
+
+def _edge(edge: DrawnEdge) -> str:
     (x, y), *rest = edge.points
     path = [f"M{x:g} {y:g}"]
     end = len(rest) - 1
@@ -120,7 +155,7 @@ def _edge(edge: Edge) -> str:
 
 
 def _legend(drawing: Drawing, y: float) -> Iterator[str]:
-    used = {node.label.kind for node in drawing.nodes}
+    used = {node.look for node in drawing.nodes}
     x = MARGIN
     for kind, word in _LEGEND:
         if kind not in used and not (kind == "command" and "function" in used):
