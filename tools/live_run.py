@@ -1,8 +1,8 @@
-"""Draw docs/images/live-run.svg: a frame of the live tree, taken in the middle of a real run.
+"""Draw docs/images/live-run-*.svg: frames of the live tree at three widths, in the middle of a real run.
 
     python -m tools.live_run
 
-The run is real, with scripted agents; the picture is taken from the same code that draws on a terminal.
+The run is real, with scripted agents; the pictures are taken from the same code that draws on a terminal.
 """
 
 from __future__ import annotations
@@ -17,14 +17,15 @@ from pathlib import Path
 from rich._export_format import CONSOLE_SVG_FORMAT
 from rich.console import Console
 
+from fanfold.agents.entries import Calling, News
 from fanfold.cli.terminal.live import LiveTree
 from fanfold.runtime.operations.runs.creation import create
 from fanfold.runtime.operations.runs.options import Options
 from fanfold.wiring import wire
 from tools.tidy import ROOT
 
-PICTURE = ROOT / "docs" / "images" / "live-run.svg"
-COLUMNS = 84
+PICTURES = ROOT / "docs" / "images"
+WIDTHS = (40, 80, 140)
 
 RECIPE = """\
 name: audit-and-fix
@@ -47,33 +48,53 @@ SCRIPT = """\
 default: {output: "done by {{step}}", delay_ms: 300, usage: {input_tokens: 900, output_tokens: 260}}
 steps:
   "scan[1]": {output: two, delay_ms: 520, usage: {input_tokens: 2100, output_tokens: 310}}
-  notes: {output: notes, delay_ms: 4000}
+  notes: {output: notes, delay_ms: 9000}
   "heal#1/fix": {output: fixed, delay_ms: 700, usage: {input_tokens: 3200, output_tokens: 900}}
   "heal#1/test": {output: red, delay_ms: 250}
-  "heal#2/fix": {output: fixed, delay_ms: 4000}
+  "heal#2/fix":
+    output: fixed
+    tool_calls: [{tool: run_command, args: {argv: [sh, -c, "make test; sleep 9"]}}]
 """
 
 
-async def frame(folder: Path) -> str:
-    """The live tree a moment after the second iteration began."""
+async def frames(folder: Path) -> dict[int, str]:
+    """Width → the live tree a moment after the second iteration began."""
     (folder / "recipe.yaml").write_text(RECIPE)
     project = wire(folder, {"HOME": str(folder)})
     options = Options(script=SCRIPT, permission="auto")
     owned = create(project, project.plan_of(folder / "recipe.yaml"), {}, options)
     tree = owned.tree
+    views = {width: LiveTree(console=_console(width)) for width in WIDTHS}
+    for view in views.values():
+        view.suspend()  # it listens, and draws when it is asked to
     second = asyncio.Event()
-    host = owned.host(on_commit=lambda _: second.set() if "heal#2/fix" in tree.root.nodes else None)
+
+    def hear(run: str, step: str, news: News) -> None:
+        for view in views.values():
+            view.update([], tree)
+            view.hear(run, step, news)
+        if step == "heal#2/fix" and isinstance(news, Calling):
+            second.set()
+
+    host = owned.host(on_progress=hear)
     work = asyncio.create_task(host.start())
     await second.wait()
     await asyncio.sleep(0.6)
-    console = Console(record=True, width=COLUMNS, file=io.StringIO(), force_terminal=True, highlight=False)
-    console.print(f"$ fanfold run {tree.root.plan.name}", style="bold")
-    console.print(LiveTree(console=console).picture(tree, 40))
+    template = without_web_fonts(CONSOLE_SVG_FORMAT)
+    drawn: dict[int, str] = {}
+    for width, view in views.items():
+        view.console.print(f"$ fanfold run {tree.root.plan.name}", style="bold")
+        view.console.print(view.picture(tree, 40))
+        drawn[width] = view.console.export_svg(title="fanfold", code_format=template)
     host.cancel()
     await work
     owned.done()
     project.close()
-    return console.export_svg(title="fanfold", code_format=without_web_fonts(CONSOLE_SVG_FORMAT))
+    return drawn
+
+
+def _console(width: int) -> Console:
+    return Console(record=True, width=width, file=io.StringIO(), force_terminal=True, highlight=False)
 
 
 def without_web_fonts(template: str) -> str:
@@ -85,9 +106,10 @@ def without_web_fonts(template: str) -> str:
 
 def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
-        picture = asyncio.run(frame(Path(folder)))
-    PICTURE.parent.mkdir(exist_ok=True)
-    PICTURE.write_text(picture + "\n")
+        drawn = asyncio.run(frames(Path(folder)))
+    PICTURES.mkdir(exist_ok=True)
+    for width, picture in drawn.items():
+        (PICTURES / f"live-run-{width}.svg").write_text(picture + "\n")
     return 0
 
 

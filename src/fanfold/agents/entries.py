@@ -154,9 +154,22 @@ class AskingFor(Struct, frozen=True, tag_field="kind", tag="calling"):
 
 
 class Calling(Struct, frozen=True, tag_field="kind", tag="tool_call"):
-    """A tool is being called."""
+    """A tool is being called; `about` is its most telling argument, a path or a command."""
 
     tool: str
+    about: str = ""
+
+
+class Spent(Struct, frozen=True, tag_field="kind", tag="spent"):
+    """So many tokens were paid for by now."""
+
+    tokens: int
+
+
+class Preparing(Struct, frozen=True, tag_field="kind", tag="preparing"):
+    """Something else than the agent takes time: its workspace, the merge, a server; no words: it is done."""
+
+    what: str = ""
 
 
 class Retrying(Struct, frozen=True, tag_field="kind", tag="retrying"):
@@ -185,4 +198,17 @@ class StageNews(Struct, frozen=True, tag_field="kind", tag="stage"):
     name: str = ""
 
 
-News: TypeAlias = TextDelta | AskingFor | Calling | Retrying | Fallback | Compacting | StageNews
+News: TypeAlias = (
+    TextDelta | AskingFor | Calling | Spent | Preparing | Retrying | Fallback | Compacting | StageNews
+)
+
+
+MAX_ABOUT_CHARS = 200
+
+
+def calling(tool: str, args: object, clean: Callable[[str], str] = str) -> Calling:
+    """That a tool is called, with its first argument that is text or words; `clean` takes secrets out."""
+    said = args.values() if isinstance(args, dict) else ()
+    words = (" ".join(map(str, one)) if isinstance(one, list) else one for one in said)
+    about = next((one for one in words if isinstance(one, str)), "")
+    return Calling(tool, clean(about[:MAX_ABOUT_CHARS]))

@@ -31,7 +31,6 @@ from fanfold.agents.backend import (
     SessionResult,
 )
 from fanfold.agents.entries import (
-    Calling,
     E,
     Entry,
     StageBegin,
@@ -40,6 +39,7 @@ from fanfold.agents.entries import (
     ToolCall,
     ToolError,
     ToolResult,
+    calling,
     redacted,
     since_last_input,
 )
@@ -224,7 +224,7 @@ class _ToolStage:
             return await self._failed(ToolError("invalid_args", problem))
         if mutates:
             await self._note(ToolCall(id=self._name, tool=self._tool, args=args))
-        self._session.progress(Calling(self._tool))
+        self._session.progress(calling(self._tool, args))
         try:
             result = await use(tools, self._tool, args)
         except ToolFailed as failed:

@@ -64,6 +64,9 @@ GROUPS = {
 
 COMMANDS = {name: f"fanfold.cli.{module}" for group in GROUPS.values() for name, module in group.items()}
 
+ALONE = ""
+"""The command without a name: what to do next here."""
+
 _GLOBAL_FLAGS = frozenset({"--json", "--no-color"})
 
 
@@ -121,13 +124,16 @@ def _dispatch(arguments: list[str]) -> int:
             from fanfold.cli.failures import unknown_option
 
             raise unknown_option(word)
-    if not rest or rest[0] == "help":
+    if not rest:
+        return _call(ALONE, common)
+    if rest[0] == "help":
         return _dispatch([rest[1], "--help"]) if len(rest) > 1 else _say_help()
     return _call(rest[0], [*common, *rest[1:]])
 
 
 def _call(name: str, arguments: list[str]) -> int:
-    if name not in COMMANDS:
+    module = COMMANDS.get(name) if name else "fanfold.cli.system.next_steps"
+    if module is None:
         from fanfold.cli.failures import unknown_command
 
         raise unknown_command(name, COMMANDS)
@@ -135,10 +141,10 @@ def _call(name: str, arguments: list[str]) -> int:
 
     from click.exceptions import Exit
 
-    command = getattr(import_module(COMMANDS[name]), f"{name}_command")
+    command = getattr(import_module(module), f"{name or 'next'}_command")
     # Not `command.main`: click would answer interrupts and closed pipes itself, in its own way.
     try:
-        with command.make_context(f"fanfold {name}", arguments) as context:
+        with command.make_context(f"fanfold {name}".rstrip(), arguments) as context:
             status = command.invoke(context)
     except Exit as done:  # --help
         status = done.exit_code

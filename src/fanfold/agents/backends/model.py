@@ -69,7 +69,7 @@ class ModelBackend:
             raise SessionFailed(Failure("agent", "model.none", message, hint, retryable=False))
         connections = self._connections
         if self._local is not None and model.startswith(f"{PROVIDER}:"):
-            connections = self._at(await self._local.reach(request, model))
+            connections = self._at(await self._local.reach(request, model, progress))
             request = fitted(request, model)
             model, role = request.role.model or model, request.role
         models = [model, *(one for one in role.fallback_models if one != model)]

@@ -24,13 +24,13 @@ from msgspec import UNSET
 from fanfold.agents.backend import Progress, Record, SessionFailed, SessionRequest, SessionResult
 from fanfold.agents.backend_registry import SCRIPTED, BackendSetup
 from fanfold.agents.entries import (
-    Calling,
     Entry,
     RequestedCall,
     Response,
     ToolCall,
     ToolError,
     ToolResult,
+    calling,
     since_last_input,
 )
 from fanfold.agents.scripts.answer import ScriptedCall
@@ -149,7 +149,7 @@ class _Calls:
             return
         if self._toolbox.mutates(call.tool) and name not in self._begun:
             await self._record(ToolCall(id=name, tool=call.tool, args=call.args))
-        self._progress(Calling(call.tool))
+        self._progress(calling(call.tool, call.args))
         try:
             result = await use(self._toolbox, call.tool, call.args)
         except ToolFailed as failed:

@@ -13,7 +13,8 @@ from pathlib import Path
 
 from msgspec import structs
 
-from fanfold.agents.backend import SessionFailed, SessionRequest
+from fanfold.agents.backend import Progress, SessionFailed, SessionRequest
+from fanfold.agents.entries import Preparing
 from fanfold.agents.local.server import ensure_server
 from fanfold.agents.local.weights import PROVIDER, SMOLLM2, is_weights_file
 from fanfold.errors import FanfoldError
@@ -31,18 +32,21 @@ class LocalServers:
         self._idle_s = idle_s
         self._chosen = chosen
 
-    async def reach(self, request: SessionRequest, model: str) -> str:
-        """The address of the server of a model; raises `SessionFailed`."""
+    async def reach(self, request: SessionRequest, model: str, progress: Progress) -> str:
+        """The address of the server of a model, which is started where none runs; raises `SessionFailed`."""
         if is_weights_file(model) and model != self._chosen:
             # Recipes and roles come with a checkout, and weights are loaded by native code.
             hint = f"if you trust the file: FANFOLD_MODEL={model}"
             message = f"{request.step} names weights by path, which only the user may do"
             raise SessionFailed(Failure("permission", "model.not_here", message, hint, retryable=False))
+        progress(Preparing("starts the local model"))
         try:
             return await asyncio.to_thread(partial(ensure_server, model, self._home, idle_s=self._idle_s))
         except FanfoldError as error:
             failure = Failure("transport", error.code, error.message, error.hint, retryable=False)
             raise SessionFailed(failure) from error
+        finally:
+            progress(Preparing())
 
 
 def fitted(request: SessionRequest, model: str) -> SessionRequest:

@@ -23,14 +23,15 @@ from msgspec import Struct, structs
 
 from fanfold.agents.backend import Progress, Record, SessionFailed, SessionRequest, SessionResult
 from fanfold.agents.entries import (
-    Calling,
     Compacting,
     Compaction,
     Entry,
     Response,
+    Spent,
     ToolCall,
     ToolError,
     ToolResult,
+    calling,
     redacted,
 )
 from fanfold.agents.models.answers import MAX_COMPLAINTS, OUTPUT_TOOL, Contract, Judgement
@@ -138,6 +139,7 @@ class ModelSession:
             clean = structs.replace(clean, output=self._redactor.json(judgement.value))
         await self._record_raw(clean)
         self._talk.say(response, usage)
+        self._progress(Spent(self._talk.usage.tokens))
         self._used = response.usage.input_tokens + response.usage.output_tokens
 
     def _offer(self) -> ModelRequestParameters:
@@ -233,7 +235,7 @@ class ModelSession:
             return ToolResult(id=name, tool=tool, error=ToolError("invalid_args", problem))
         if mutates:
             await self._record(ToolCall(id=name, tool=tool, args=args))
-        self._progress(Calling(tool))
+        self._progress(calling(tool, args, self._redactor.text))
         known = self._redactor.known
         try:
             result = await use(self._tools, tool, args)

@@ -161,7 +161,8 @@ class SessionTools:
         return listed is None or spec.name in {ALIASES.get(name, name) for name in listed}
 
     def _action(self, name: str, args: Mapping[str, Any]) -> Action:
-        where = args.get("path", "a patch")
+        argv = args.get("argv")
+        where = " ".join(map(str, argv)) if isinstance(argv, list) else args.get("path", "a patch")
         return Action("write", f"{name} {where}", self._request.session_id, self._request.step)
 
 

@@ -6,12 +6,14 @@ reader that closed the pipe is simply not told any more.
 
 from __future__ import annotations
 
+import asyncio
 import os
 import sys
 from collections.abc import Sequence
+from time import time
 from typing import Protocol, TextIO
 
-from fanfold.agents.entries import News
+from fanfold.agents.entries import News, Preparing
 from fanfold.cli.terminal.output import paint, tell, wants_colour
 from fanfold.cli.terminal.statuses import COLOURS, clock
 from fanfold.kernel.events import Envelope
@@ -19,6 +21,9 @@ from fanfold.kernel.plan import Step
 from fanfold.runtime.hosting.run_tree import RunTree
 from fanfold.runtime.views.items import item_name_at
 from fanfold.runtime.views.transitions import Transition, Transitions, step_at
+
+PATIENCE_S = 1.0
+"""What takes longer than this is told."""
 
 
 class Progress(Protocol):
@@ -46,6 +51,7 @@ class Lines:
         self._stream = stream
         self._colour = colour
         self._tree: RunTree | None = None
+        self._waiting: dict[tuple[str, str], asyncio.TimerHandle] = {}
         self._transitions = Transitions(
             self._find_step, lambda run, path: item_name_at(self._tree, run, path)
         )
@@ -58,7 +64,22 @@ class Lines:
             self._write("".join(lines))
 
     def hear(self, run: str, step: str, news: News) -> None:
-        pass  # lines are for what happened, and stay
+        """Lines are for what happened, and stay; but whoever waits is told what takes long."""
+        if not isinstance(news, Preparing):
+            return
+        waiting = self._waiting.pop((run, step), None)
+        if waiting is not None:
+            waiting.cancel()
+        if news.what:
+            later = asyncio.get_running_loop().call_later(PATIENCE_S, self._tell_wait, run, step, news.what)
+            self._waiting[run, step] = later
+
+    def _tell_wait(self, run: str, step: str, what: str) -> None:
+        self._waiting.pop((run, step), None)
+        found = self._tree.state.runs.get(run) if self._tree is not None else None
+        if found is not None and self._tree is not None:
+            told = Transition(int(time() * 1_000), found.tree_path(step), "started", f"{what} …")
+            self._write(line(told, self._tree.root.id, self._colour))
 
     def suspend(self) -> None:
         pass
@@ -67,7 +88,9 @@ class Lines:
         pass
 
     def close(self) -> None:
-        pass
+        for waiting in self._waiting.values():
+            waiting.cancel()
+        self._waiting.clear()
 
     def _write(self, text: str) -> None:
         tell(text, self._stream)

@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 
 from fanfold.agents.backend import SessionFailed
-from fanfold.agents.entries import paid_in
+from fanfold.agents.entries import Preparing, paid_in
 from fanfold.errors import BugError, FanfoldError
 from fanfold.kernel.commands import Start
 from fanfold.kernel.events import NOTHING_SPENT, Failure, Usage
@@ -146,7 +146,9 @@ class Performer:
         """Work in the step's own place, then bring home what changed while the step still holds its sets."""
         session = session_id(start.run, start.step, start.attempt)
         await self._isolation.check_proposals(node)
+        progress(Preparing("opens its workspace"))
         place = await self._isolation.open(node, session, start.execution, home_of(node, start.attempt))
+        progress(Preparing())
         try:
             outcome = await self._work_and_merge(Execution(start, node, job, place, progress), session)
             if outcome.error is not None:
@@ -185,7 +187,8 @@ class Performer:
 
     async def _bring_home(self, execution: Execution[Job], session: str, outcome: Outcome) -> Outcome:
         """Merge what was changed; with `on_conflict: resolve` an agent settles what cannot be merged."""
-        start, node, _, place, _ = execution
+        start, node, _, place, progress = execution
+        progress(Preparing("brings its changes home"))
         if place.said is None and node.step.merge != "discard":
             await self._isolation.remember(place, self._store.clean(_remembered(outcome)))
         merged = None

@@ -27,6 +27,11 @@ MAX_WHO_CHARS = 30
 MAX_ITEM_CHARS = 32
 
 
+_RANKS = {RUNNING: 0, WAITING: 0, PENDING: 2, READY: 2, COMPLETED: 3, SKIPPED: 3}
+_FAILED_RANK = 1
+_LAST_RANK = 3
+
+
 class Row(Struct, frozen=True):
     """One line; `note` says what is special: a question, an error, counts."""
 
@@ -61,11 +66,25 @@ def tallest(tree: RunTree, now: int, height: int) -> list[Row]:
         found = rows(tree, now, fold_finished=True)
     if len(found) <= height:
         return found
-    first = next((i for i, row in enumerate(found) if row.status in (RUNNING, WAITING)), 0)
-    start = max(0, min(first - height // 4, len(found) - (height - 1)))
-    shown = found[start : start + height - 1]
-    rest = f"… {len(found) - len(shown)} more steps"
-    return [*shown, Row(0, rest, "", "", "", "", "")]
+    ranks = _ranks(found)
+    best = sorted(range(len(found)), key=lambda i: (ranks[i], i))[: height - 1]
+    rest = f"… {len(found) - len(best)} more steps"
+    return [*(found[i] for i in sorted(best)), Row(0, rest, "", "", "", "", "")]
+
+
+def _ranks(found: Sequence[Row]) -> list[int]:
+    """How soon each row is given up where there is no room for all: what runs stays longest, then what
+    failed, then what is to come; a row is worth as much as the best below it.
+    """
+    ranks: list[int] = []
+    best: list[int] = []  # depth → the best of the rows there since the last row above them
+    for row in reversed(found):
+        rank = min([_RANKS.get(row.status, _FAILED_RANK), *best[row.depth + 1 : row.depth + 2]])
+        del best[row.depth + 1 :]
+        best += [_LAST_RANK] * (row.depth + 1 - len(best))
+        best[row.depth] = min(best[row.depth], rank)
+        ranks.append(rank)
+    return ranks[::-1]
 
 
 def counts(tree: RunTree) -> Counter[str]:
@@ -93,8 +112,7 @@ class _Walk:
         if not inside or (self._fold_finished and node.status in (COMPLETED, SKIPPED)):
             return
         if node.kind == MAP and not self._every and len(inside) > MAX_ITEMS:
-            busy = [one for one in inside if one.status not in (PENDING, READY, COMPLETED, SKIPPED)]
-            yield from self.children(busy[:MAX_BUSY_ITEMS], depth + 1)
+            yield from self.children(_attention(inside), depth + 1)
             return
         yield from self.children(inside, depth + 1)
 
@@ -148,6 +166,15 @@ class _Walk:
         if isinstance(node, WorkflowCall) and node.child is not None:
             parts.append(f"run {node.child.id}")
         return " · ".join(parts)
+
+
+def _attention(items: Sequence[Node]) -> list[Node]:
+    """Of many items the first that run or wait, and the first that failed, as they stand in the list."""
+    busy = [one for one in items if one.status in (RUNNING, WAITING)][:MAX_BUSY_ITEMS]
+    settled = (PENDING, READY, COMPLETED, SKIPPED, RUNNING, WAITING)
+    failed = [one for one in items if one.status not in settled][: MAX_BUSY_ITEMS - len(busy) or 1]
+    chosen = {id(one) for one in (*busy, *failed)}
+    return [one for one in items if id(one) in chosen]
 
 
 def _tally(items: Sequence[Node]) -> str:

@@ -1,0 +1,152 @@
+"""The live view on a real terminal of several sizes: what a person sees, cell by cell."""
+
+import asyncio
+import fcntl
+import io
+import os
+import pty
+import select
+import struct
+import subprocess
+import sys
+import termios
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyte
+import pytest
+
+from fanfold.agents.entries import Preparing
+from fanfold.cli.terminal import progress
+from fanfold.runtime.operations.runs.creation import create
+from fanfold.runtime.operations.runs.options import Options
+from fanfold.wiring import wire
+
+RECIPE = """\
+name: a-recipe-with-a-name-that-no-narrow-terminal-has-room-for
+steps:
+  - id: per_file
+    agent: explorer
+    on_failure: inline
+    for_each: lists.range(300)
+    max_concurrency: 3
+    prompt: Look at {{item}}
+  - id: a_step_whose_name_goes_on_and_on_and_on_until_it_is_cut
+    agent: worker
+    write_set: [src/**]
+    prompt: Change things.
+limits: {max_agents: 400}
+"""
+SCRIPT = """\
+default: {output: fine, delay_ms: 30}
+steps:
+  "per_file[3]": {fail: {class: agent, message: "this file is not there, say words that are cut"}}
+  "per_file[40]": {output: fine, delay_ms: 60000}
+  a_step_whose_name_goes_on_and_on_and_on_until_it_is_cut:
+    output: changed
+    tool_calls: [{tool: run_command, args: {argv: [sh, -c, "echo 漢字; sleep 60"]}}]
+"""
+
+
+class Screen:
+    """A command at a terminal of a given size, and what stands on it."""
+
+    def __init__(self, columns: int, lines: int, folder: Path, *arguments: str) -> None:
+        self._here, there = pty.openpty()
+        self.resize(columns, lines)
+        known = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "fanfold.cli.main", *arguments],
+            stdin=there,
+            stdout=there,
+            stderr=there,
+            cwd=folder,
+            env={**known, "TERM": "xterm-256color", "PYTHONUTF8": "1"},
+            start_new_session=True,
+        )
+        os.close(there)
+
+    def resize(self, columns: int, lines: int) -> None:
+        fcntl.ioctl(self._here, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
+        self._screen = pyte.Screen(columns, lines)
+        self._stream = pyte.ByteStream(self._screen)
+
+    def until(self, *words: str, timeout_s: float = 60) -> list[str]:
+        """The screen as soon as all the words stand on it."""
+        deadline = time.monotonic() + timeout_s
+        while not all(word in "\n".join(self.rows) for word in words):
+            assert time.monotonic() < deadline, f"no {words} in\n" + "\n".join(self.rows)
+            if select.select([self._here], [], [], 0.2)[0]:
+                self._stream.feed(os.read(self._here, 65_536))
+        return self.rows
+
+    @property
+    def rows(self) -> list[str]:
+        return [row.rstrip() for row in self._screen.display]
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        os.close(self._here)
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    (tmp_path / "job.yaml").write_text(RECIPE)
+    (tmp_path / "script.yaml").write_text(SCRIPT)
+    return tmp_path
+
+
+@pytest.fixture(params=[(40, 20), (80, 24), (140, 40)], ids=["40", "80", "140"])
+def screen(request: pytest.FixtureRequest, project: Path) -> Iterator[Screen]:
+    arguments = ("run", "job.yaml", "--script", "script.yaml", "--permission", "auto")
+    columns, lines = request.param
+    opened = Screen(columns, lines, project, *arguments)
+    yield opened
+    opened.close()
+
+
+def test_what_runs_and_what_failed_stand_on_the_screen_once_at_any_width(screen: Screen) -> None:
+    rows = screen.until("→ run_command", "per_file[40]", "per_file[3]", "this file")
+    assert sum("a-recipe" in row for row in rows) == 1, rows
+    assert sum(row.lstrip().startswith("✗ per_file[3]") for row in rows) == 1, rows
+    assert rows[0].startswith("a-recipe"), rows
+    assert "running" in rows[0], rows
+
+
+def test_a_terminal_that_becomes_narrow_shows_one_whole_frame_again(project: Path) -> None:
+    screen = Screen(120, 30, project, "run", "job.yaml", "--script", "script.yaml", "--permission", "auto")
+    try:
+        screen.until("→ run_command")
+        screen.resize(40, 30)
+        rows = screen.until("→ run_command", "per_file[40]")
+        assert sum("→ run_command" in row for row in rows) == 1, rows
+    finally:
+        screen.close()
+
+
+def test_lines_say_what_keeps_an_agent_from_its_work_when_it_takes_long(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(progress, "PATIENCE_S", 0.01)
+    (tmp_path / "job.yaml").write_text("name: one\nsteps: [{id: look, agent: explorer, prompt: x}]\n")
+    project = wire(tmp_path, {"HOME": str(tmp_path)})
+    owned = create(project, project.plan_of(tmp_path / "job.yaml"), {}, Options(script="default: ok"))
+    said = io.StringIO()
+
+    async def wait_for_a_snapshot() -> None:
+        lines = progress.Lines(said, colour=False)
+        lines.update([], owned.tree)
+        lines.hear(owned.tree.root.id, "look", Preparing("opens its workspace"))
+        lines.hear(owned.tree.root.id, "look", Preparing())
+        await asyncio.sleep(0.05)
+        assert said.getvalue() == ""  # it was quick
+        lines.hear(owned.tree.root.id, "look", Preparing("opens its workspace"))
+        await asyncio.sleep(0.05)
+        lines.close()
+
+    asyncio.run(wait_for_a_snapshot())
+    owned.done()
+    project.close()
+    assert said.getvalue().split(" ", 1)[1] == "look opens its workspace …\n"

@@ -1,0 +1,59 @@
+"""`fanfold` without a command says what to do next, in commands that work as they are printed."""
+
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Result
+
+ANSWERS = "default: ok\n"
+
+
+@pytest.fixture
+def suggested(fanfold: Callable[..., Result]) -> Callable[[], list[list[str]]]:
+    """The commands that are suggested now."""
+
+    def ask() -> list[list[str]]:
+        told = fanfold("--json")
+        assert told.status == 0, told.err
+        return [shlex.split(one["command"])[1:] for one in told.json()]
+
+    return ask
+
+
+def test_an_empty_folder_is_told_how_to_begin_and_nothing_is_written(
+    fanfold: Callable[..., Result], suggested: Callable[[], list[list[str]]], project: Path
+) -> None:
+    said = fanfold().out
+    assert "fanfold init" in said
+    assert "fanfold --help" in said
+    assert list(project.iterdir()) == []
+    for arguments in suggested():
+        assert fanfold(*arguments).status == 0, arguments
+
+
+def test_a_run_that_waits_one_that_failed_and_one_that_is_over_each_have_their_command(
+    fanfold: Callable[..., Result], suggested: Callable[[], list[list[str]]], project: Path
+) -> None:
+    (project / "answers.yaml").write_text(ANSWERS)
+    gate = 'name: gate\nsteps: [{id: ok, approve: "Go on?"}]\n'
+    fail = 'name: fail\nsteps: [{id: no, run: ["false"]}]\n'
+    fine = "name: fine\nsteps: [{id: yes, agent: explorer, prompt: x}]\n"
+    for name, text in (("gate", gate), ("fail", fail), ("fine", fine)):
+        (project / f"{name}.yaml").write_text(text)
+        fanfold("run", f"{name}.yaml", "--script", "answers.yaml", "--yes")
+    verbs = {arguments[0]: arguments for arguments in suggested()}
+    assert set(verbs) >= {"explain", "inspect"}
+    for arguments in suggested():
+        assert fanfold(*arguments).status == 0, arguments
+
+
+def test_the_project_s_own_recipes_are_shown_first(
+    fanfold: Callable[..., Result], suggested: Callable[[], list[list[str]]]
+) -> None:
+    assert fanfold("init").status == 0
+    (show,) = suggested()
+    assert show[0] == "show"
+    assert fanfold(*show).status == 0
