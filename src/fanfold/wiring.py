@@ -28,13 +28,16 @@ from fanfold.agents.roles.registry import Registry, load_roles, role_roots
 from fanfold.errors import AuthorError
 from fanfold.recipe.library import Library
 from fanfold.runtime.config import Config, fanfold_home, user_home
-from fanfold.runtime.operations.project import Project
+from fanfold.runtime.operations.project import Parts, Project
 from fanfold.trust.state import require_ours
 
 if TYPE_CHECKING:
-    from fanfold.agents.backend import Backend
+    from fanfold.agents.backend import Backend, SessionRequest
+    from fanfold.agents.permissions import Ask
     from fanfold.agents.redaction import Redactor
+    from fanfold.agents.toolbox.catalogue import Tools
     from fanfold.kernel.events import Raised
+    from fanfold.runtime.records.frozen import Frozen
     from fanfold.store.protocol import StoreAddress
 
 BUILT_IN_RECIPES = Path(__file__).parent / "recipe" / "builtin"
@@ -62,6 +65,14 @@ def _scripted(setup: BackendSetup) -> Backend:
     from fanfold.agents.backends import scripted
 
     return scripted.make(setup)
+
+
+def _root_tools(
+    project: Project, frozen: Frozen, ask: Ask | None, request: SessionRequest, own: Tools
+) -> Tools:
+    from fanfold.tools.toolbox import DrivingTools
+
+    return DrivingTools(project, frozen, ask, request, own)
 
 
 BACKENDS = (
@@ -164,9 +175,12 @@ def wire(
         folder,
         wired.config,
         wired.library(),
-        load_roles=lambda: wired.roles,
-        load_address=wired.store if store is None else lambda: store,
-        load_backends=wired.backends,
-        resume_command=wired.resume_command,
+        parts=Parts(
+            load_roles=lambda: wired.roles,
+            load_address=wired.store if store is None else lambda: store,
+            load_backends=wired.backends,
+            resume_command=wired.resume_command,
+            make_root_tools=_root_tools,
+        ),
         to_read=to_read,
     )

@@ -66,6 +66,8 @@ class SessionRequest(Struct, frozen=True, kw_only=True):
     outputs: tuple[str, ...] = ()
     workspace: str = "."
     write_set: tuple[str, ...] = ()
+    root: bool = False
+    """Whether a person talks to this session: it may delegate, and start workflows."""
     earlier: Sequence[Entry] = ()
     """The conversation that this session goes on with, recorded by the sessions before it, oldest first."""
     entries: Sequence[Entry] = ()

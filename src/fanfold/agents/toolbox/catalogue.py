@@ -3,7 +3,8 @@
 Rules
 * A session is offered what its role and step list (everything when they list nothing), less what it cannot
   have (no runner, no network, no run to query) and, when it may only read, less every mutation.
-* What is not offered cannot be called either: a model that names a tool it was not given is told so.
+* What is not offered cannot be called either: a model that names a tool it was not given is told so. Tools
+  that drive Fanfold itself are denied to every session that is not a root, whatever its prompt says.
 * Mutations pass the permission of the session before they happen, reads do not.
 * What goes wrong inside a tool in a way that nobody foresaw is news for the agent too, and is logged. What
   somebody raised on purpose (a cancellation, a lost lease, a contradiction of ours) passes as it is.
@@ -24,7 +25,7 @@ from fanfold.agents.toolbox.commands import CommandTools, Runner
 from fanfold.agents.toolbox.edits import EditTools
 from fanfold.agents.toolbox.fetch import FetchTools
 from fanfold.agents.toolbox.files import FileTools
-from fanfold.agents.toolbox.schemas import ALIASES, BY_NAME, OFFERED_WITH, SPECS, ToolSpec
+from fanfold.agents.toolbox.schemas import ALIASES, BY_NAME, OFFERED_WITH, ROOT_TOOLS, SPECS, ToolSpec
 from fanfold.agents.toolbox.search import SearchTools
 from fanfold.errors import FanfoldError
 from fanfold.kernel.plan import JSON
@@ -61,6 +62,8 @@ class Tools(Toolbox, Protocol):
 def wrong_call(tools: Tools, name: str, args: JSON) -> str:
     """What is wrong with a call before it is made: there is no such tool, or it takes other arguments."""
     offered = {one.name: one for one in tools.offered()}
+    if name not in offered and name in ROOT_TOOLS:
+        return ""  # there is one, and calling it says who may
     if name not in offered:
         return f'there is no tool "{name}" here; there are {", ".join(offered) or "none"}'
     if not isinstance(args, dict):
@@ -144,6 +147,9 @@ class SessionTools:
             raise ToolFailed("tool", "tool.io", f"{name}: {error.strerror or error}") from error
 
     async def _call(self, name: str, args: Mapping[str, Any]) -> JSON:
+        if name in ROOT_TOOLS:
+            message = f"{name} is for the session that a person talks to; a subagent delegates nothing"
+            raise ToolFailed("permission", "permission_denied", message, "do the work in this session")
         if name not in self._names:
             hint = f"there are {', '.join(spec.name for spec in self._offered)}"
             if name in self._calls and self.mutates(name) and self._permissions.posture == "read_only":

@@ -158,6 +158,12 @@ OFFERED_WITH = {"read_output": "run_command"}
 
 BY_NAME = {spec.name: spec for spec in SPECS}
 
+ROOT_TOOLS = frozenset(
+    "plan_workflow run_workflow workflow_status save_workflow task task_batch"
+    " spawn_agent wait_agent send_input close_agent list_agents".split()
+)
+"""Tools that drive Fanfold itself: only a session that a person talks to has them, never a child."""
+
 ALIASES = {
     # Role files written for other agents name their tools; these are ours for them.
     "Read": "read_file",

@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import msgspec
 
@@ -21,18 +21,34 @@ from fanfold.runtime.config import Config
 from fanfold.trust.state import claim
 
 if TYPE_CHECKING:
+    from fanfold.agents.backend import SessionRequest
     from fanfold.agents.backend_registry import BackendRegistry
+    from fanfold.agents.permissions import Ask
     from fanfold.agents.roles.registry import Registry
+    from fanfold.agents.toolbox.catalogue import Tools
     from fanfold.kernel.events import Raised
     from fanfold.kernel.plan import Plan
     from fanfold.recipe.builder import Recipe
     from fanfold.runtime.handlers.search import HandlerSearch
     from fanfold.runtime.hosting.run_tree import RunTree
     from fanfold.runtime.places.isolation import Isolation
+    from fanfold.runtime.records.frozen import Frozen
+    from fanfold.runtime.steps.toolboxes import RootTools
     from fanfold.sessions.places import Places
     from fanfold.store.protocol import RunHead, Store, StoreAddress
 
     ResumeCommand: TypeAlias = Callable[[str, Raised | None], Sequence[str]]
+    MakeRootTools: TypeAlias = Callable[["Project", Frozen, Ask | None, SessionRequest, Tools], Tools]
+
+
+class Parts(NamedTuple):
+    """What a project is made with, each made when it is first asked for."""
+
+    load_roles: Callable[[], Registry]
+    load_address: Callable[[], StoreAddress]
+    load_backends: Callable[[], BackendRegistry]
+    resume_command: ResumeCommand
+    make_root_tools: MakeRootTools
 
 
 class Project:
@@ -44,10 +60,7 @@ class Project:
         config: Config,
         library: Library,
         *,
-        load_roles: Callable[[], Registry],
-        load_address: Callable[[], StoreAddress],
-        load_backends: Callable[[], BackendRegistry],
-        resume_command: ResumeCommand,
+        parts: Parts,
         to_read: bool = False,
     ) -> None:
         self.folder = folder.resolve()
@@ -55,11 +68,12 @@ class Project:
         """As the caller names it, and as messages about its files do."""
         self.config = config
         self.library = library
-        self.resume_command = resume_command
+        self.resume_command = parts.resume_command
         """The program that goes on with a run in a process of its own."""
-        self._load_roles = load_roles
-        self._load_backends = load_backends
-        self._load_address = load_address
+        self._make_root_tools = parts.make_root_tools
+        self._load_roles = parts.load_roles
+        self._load_backends = parts.load_backends
+        self._load_address = parts.load_address
         self._to_read = to_read
 
     @cached_property
@@ -176,6 +190,10 @@ class Project:
         from fanfold.runtime.places.isolation import Isolation
 
         return Isolation(self.folder)
+
+    def root_tools(self, frozen: Frozen, ask: Ask | None) -> RootTools:
+        """What adds the tools that drive Fanfold to the toolbox of a session that a person talks to."""
+        return lambda request, own: self._make_root_tools(self, frozen, ask, request, own)
 
     @cached_property
     def session_places(self) -> Places:

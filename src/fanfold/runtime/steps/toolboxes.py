@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, TypeAlias, cast
 
 from fanfold.agents.backend import SessionRequest
 from fanfold.agents.permissions import Ask, Permissions, Posture
@@ -22,6 +23,8 @@ from fanfold.store.protocol import Store
 if TYPE_CHECKING:
     from fanfold.agents.toolbox.catalogue import Tools
     from fanfold.store.search import Search
+
+    RootTools: TypeAlias = Callable[[SessionRequest, Tools], Tools]
 
 
 class Toolboxes:
@@ -35,17 +38,25 @@ class Toolboxes:
         permission: str,
         ask: Ask | None,
         allowed: frozenset[str],
+        root_tools: RootTools | None = None,
     ) -> None:
-        """`allowed` names the secrets of the user's environment that what a project brings may have."""
+        """`allowed` names the secrets of the user's environment that what a project brings may have.
+        `root_tools` adds what a session may use that a person talks to.
+        """
         self._store = store
         self._memory = memory
         self._programs = programs
         self._permission = permission
         self._ask = ask
         self._allowed = allowed
+        self._root_tools = root_tools
 
     def of(self, request: SessionRequest) -> Tools:
         """The tools of a session, as far as its role, step and posture allow."""
+        own = self._own(request)
+        return self._root_tools(request, own) if request.root and self._root_tools is not None else own
+
+    def _own(self, request: SessionRequest) -> Tools:
         # Most scripted agents use no tool, and a run of functions alone has none.
         from fanfold.agents.toolbox.catalogue import SessionTools
         from fanfold.agents.toolbox.fetch import FetchTools

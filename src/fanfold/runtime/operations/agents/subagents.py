@@ -97,11 +97,15 @@ async def spawn(
     yes: bool = False,
     attendant: Attendant | None = None,
     key: str = "",
+    run: str = "",
 ) -> Subagent:
-    """Start a subagent, or queue it. Asking again with the same `key` starts nothing again."""
+    """Start a subagent, or queue it. Asking again with the same `key` starts nothing again.
+
+    Here and below, `run` is an open run that somebody made; left out, the one of the project.
+    """
     role = find_role(project.roles, task.role)
-    run = _current(project)
-    parent = _parent(project, task.parent)
+    run = run or current_run(project)
+    parent = _parent(project, task.parent, run)
     step = make_step(task, role, parent)
     plan = Plan(name=step.id, steps=(step,))
     if parent is not None:
@@ -123,11 +127,11 @@ async def spawn(
 
 
 async def wait(
-    project: Project, names: Sequence[str] = (), timeout_s: float = WAIT_S
+    project: Project, names: Sequence[str] = (), timeout_s: float = WAIT_S, *, run: str = ""
 ) -> dict[str, list[Subagent]]:
     """How these subagents (all that run, when none is named) stand once they are over or the time is, in
     buckets by status. 0 only looks. Ends nobody."""
-    run = _current(project)
+    run = run or current_run(project)
     if project.store.head(run) is None and not names:
         return {}
     tree = project.view(run) if project.store.head(run) is not None else _nobody(names[0])
@@ -143,14 +147,14 @@ async def wait(
 
 
 async def send_input(
-    project: Project, name: str, text: str | None, *, resume: bool = False, key: str = ""
+    project: Project, name: str, text: str | None, *, resume: bool = False, key: str = "", run: str = ""
 ) -> Subagent:
     """Say something to a subagent: its next turn, behind the one that runs. With `resume` one that lost its
     process goes on first, and the text may be left out."""
-    run, tree = _find_run(project, name)
+    run, tree = _find_run(project, name, run)
     child = find_subagent(tree, project.folder, name, owned=project.has_owner(run))
     if resume and (child.status == DETACHED or text is None):
-        child = await resume_agent(project, name)
+        child = await resume_agent(project, name, run=run)
     elif child.status == DETACHED:
         message = f"{name} is detached: nobody knows what it did last"
         raise SubagentRefused("subagent.detached", message, hint=f"fanfold send {name} --resume")
@@ -203,9 +207,9 @@ async def fork_subagent(
     return find_subagent(tree, project.folder, new_name, owned=project.has_owner(run))
 
 
-async def resume_agent(project: Project, name: str) -> Subagent:
+async def resume_agent(project: Project, name: str, *, run: str = "") -> Subagent:
     """Go on with a subagent that lost its process, behind the last thing it recorded."""
-    run, tree = _find_run(project, name)
+    run, tree = _find_run(project, name, run)
     child = find_subagent(tree, project.folder, name, owned=project.has_owner(run))
     if child.status != DETACHED:
         message = f"{name} is {child.status}; only a detached subagent is resumed"
@@ -214,9 +218,9 @@ async def resume_agent(project: Project, name: str) -> Subagent:
     return find_subagent(tree, project.folder, name, owned=project.has_owner(run))
 
 
-async def close(project: Project, name: str) -> Subagent:
+async def close(project: Project, name: str, *, run: str = "") -> Subagent:
     """Cancel a subagent that is queued or running, and wait until nothing of it runs; close any other."""
-    run, _ = _find_run(project, name)
+    run, _ = _find_run(project, name, run)
     tree = await _ask(project, run, CloseRequest(name))
 
     def look() -> Subagent | None:
@@ -228,9 +232,9 @@ async def close(project: Project, name: str) -> Subagent:
     return found or find_subagent(tree, project.folder, name, owned=project.has_owner(run))
 
 
-def list_subagents(project: Project) -> list[Subagent]:
+def list_subagents(project: Project, *, run: str = "") -> list[Subagent]:
     """All subagents that people started here, oldest first, whoever runs them."""
-    run = _current(project)
+    run = run or current_run(project)
     return [] if project.store.head(run) is None else _all(project, project.view(run))
 
 
@@ -256,7 +260,7 @@ def is_hand(run: str) -> bool:
     return name == HAND and (not number or number.isdecimal())
 
 
-def _current(project: Project) -> str:
+def current_run(project: Project) -> str:
     """The open run of this project: the first that has not been ended, or the next name for one."""
     number, run = 1, HAND
     while (head := project.store.head(run)) is not None and head.status in RUN_TERMINAL:
@@ -280,11 +284,19 @@ async def _make(project: Project, run: str) -> None:
             await until(project, run, look, WAIT_S)
 
 
-def _find_run(project: Project, name: str) -> tuple[str, RunTree]:
-    run = _current(project)
+def _find_run(project: Project, name: str, run: str = "") -> tuple[str, RunTree]:
+    run = run or current_run(project)
     tree = project.view(run) if project.store.head(run) is not None else _nobody(name)
     turns_of(tree, name)
     return run, tree
+
+
+def find(project: Project, name: str, *, run: str = "") -> Subagent:
+    """One subagent as it stands now; raises `subagent.not_found`."""
+    if not project.has_runs:
+        _nobody(name)
+    run, tree = _find_run(project, name, run)
+    return find_subagent(tree, project.folder, name, owned=project.has_owner(run))
 
 
 def _nobody(name: str) -> RunTree:
@@ -308,9 +320,9 @@ async def _ask(project: Project, run: str, request: ChildRequest) -> RunTree:
 # The step
 
 
-def _parent(project: Project, name: str) -> RunTree | None:
+def _parent(project: Project, name: str, run: str) -> RunTree | None:
     """The tree in which an agent asks for a subagent of its own; refused where that nests too deep."""
-    tree = _find_run(project, name)[1] if name else None
+    tree = _find_run(project, name, run)[1] if name else None
     most = project.config.integer("sessions.max_depth")
     depth = 1 if tree is None else depth_of(turns_of(tree, name)[-1]) + 1
     if depth > most:

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 from time import monotonic
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from fanfold.kernel.events import Envelope
-from fanfold.kernel.lifecycle import RUN_TERMINAL
+from fanfold.kernel.lifecycle import PAUSED, RUN_TERMINAL, WAITING
 from fanfold.runtime.operations.project import Project
 from fanfold.store.follow import follow_tree
 
@@ -20,9 +20,20 @@ ORPHAN_S = 2.0
 _T = TypeVar("_T")
 
 
-async def follow(project: Project, root: str, after: int = 0) -> AsyncIterator[list[Envelope]]:
-    """What is recorded beyond `after`, in pieces, until the run has ended or nobody drives it."""
-    ownerless = Ownerless(project, root)
+class Living(Protocol):
+    """A process that was started to drive a run."""
+
+    def lives(self) -> bool: ...
+
+
+async def follow(
+    project: Project, root: str, after: int = 0, *, starting: Living | None = None
+) -> AsyncIterator[list[Envelope]]:
+    """What is recorded beyond `after`, in pieces, until the run has ended or nobody drives it.
+
+    `starting` is about to become the owner: as long as it lives, somebody drives the run or soon will.
+    """
+    ownerless = Ownerless(project, root, starting)
     async for fresh in follow_tree(project.store, root, after):
         if fresh:
             after = fresh[-1].tree_seq
@@ -39,18 +50,25 @@ async def follow(project: Project, root: str, after: int = 0) -> AsyncIterator[l
 class Ownerless:
     """Tells when nobody drives a run any more, without being fooled by a change of owners."""
 
-    def __init__(self, project: Project, root: str) -> None:
+    def __init__(self, project: Project, root: str, starting: Living | None = None) -> None:
         self._project = project
         self._root = root
+        self._starting = starting
         self._since: float | None = None
 
     def for_a_while(self) -> bool:
         if self._project.has_owner(self._root):
             self._since = None
             return False
+        if self._starting is not None:
+            return self._rests() or not self._starting.lives()
         now = monotonic()
         self._since = now if self._since is None else self._since
         return now - self._since >= ORPHAN_S
+
+    def _rests(self) -> bool:
+        head = self._project.store.head(self._root)
+        return head is not None and head.status in (WAITING, PAUSED)
 
 
 async def until(project: Project, root: str, look: Callable[[], _T | None], within_s: float) -> _T | None:

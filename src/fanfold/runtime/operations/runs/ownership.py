@@ -115,7 +115,15 @@ def take_over(project: Project, root: str, ask: Ask | None = None) -> Owned:
 def supervise(project: Project, frozen: Frozen, programs: Programs, ask: Ask | None) -> Supervisor:
     """Who starts the sessions of one run, or of one child of an open run."""
     allowed = project.config.names("environment.allow")
-    toolboxes = Toolboxes(project.store, project.memory, programs, frozen.permission, ask, allowed)
+    toolboxes = Toolboxes(
+        project.store,
+        project.memory,
+        programs,
+        frozen.permission,
+        ask,
+        allowed,
+        project.root_tools(frozen, ask),
+    )
     setup = BackendSetup(
         machine=project.backends.machine,
         toolbox=toolboxes.of,

@@ -1,0 +1,37 @@
+"""Following a run for somebody who waits for a call: what happens in it, told in lines, until it rests."""
+
+from __future__ import annotations
+
+from fanfold.kernel.lifecycle import PAUSED, RUN_TERMINAL, TERMINAL, WAITING
+from fanfold.kernel.nodes import LEAF
+from fanfold.runtime.hosting.run_tree import RunTree, run_status
+from fanfold.runtime.operations.runs.background import Background
+from fanfold.runtime.operations.runs.follow import follow
+from fanfold.runtime.views.transitions import Transitions, step_at
+from fanfold.tools.caller import Caller
+
+
+async def follow_run(caller: Caller, root: str, background: Background | None = None) -> RunTree:
+    """Wait until a run has ended, pauses, or only people can go on; the tree as it is then.
+
+    `background` is the process that was started for it, if this call did that.
+    """
+    project = caller.project
+    tree = project.view(root)
+    transitions = Transitions(lambda run, path: step_at(tree, run, path))
+    async for written in follow(project, root, tree.tree_seq, starting=background):
+        tree.catch_up(written)
+        for envelope in written:
+            told = transitions.read(envelope)
+            if told is not None:
+                name = f"{told.path} " if told.path else ""
+                await caller.say(f"{_count(tree)}: {name}{told.text}")
+    status = run_status(tree.state, tree.root)
+    if background is not None and status not in (*RUN_TERMINAL, WAITING, PAUSED):
+        raise background.ended_at_once()
+    return tree
+
+
+def _count(tree: RunTree) -> str:
+    steps = [node for run in tree.state.runs.values() for node in run.nodes.values() if node.kind == LEAF]
+    return f"{sum(node.status in TERMINAL for node in steps)} of {len(steps)} steps done"

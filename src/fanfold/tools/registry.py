@@ -1,0 +1,83 @@
+"""Every tool there is, by name; which of them a project offers; and how one is called.
+
+Nothing that a model sends gets further than its struct: unknown words, wrong types and numbers out of range
+are told back as data. So is whatever goes wrong behind it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from fanfold.errors import AuthorError, FanfoldError
+from fanfold.kernel.plan import JSON
+from fanfold.runtime.operations.project import Project
+from fanfold.text.json_value import with_text_only
+from fanfold.tools.caller import Caller
+from fanfold.tools.failures import crashed, failure_document
+from fanfold.tools.permission import denied
+from fanfold.tools.runs import QUERY_WORKFLOW, RUN_WORKFLOW, WORKFLOW_STATUS
+from fanfold.tools.subagents import CLOSE_AGENT, LIST_AGENTS, SEND_INPUT, SPAWN_AGENT, WAIT_AGENT
+from fanfold.tools.tasks import TASK, TASK_BATCH
+from fanfold.tools.tool import Tool
+
+TOOLS: tuple[Tool[Any], ...] = (
+    RUN_WORKFLOW,
+    WORKFLOW_STATUS,
+    QUERY_WORKFLOW,
+    TASK,
+    TASK_BATCH,
+    SPAWN_AGENT,
+    WAIT_AGENT,
+    SEND_INPUT,
+    CLOSE_AGENT,
+    LIST_AGENTS,
+)
+BY_NAME = {tool.name: tool for tool in TOOLS}
+_log = logging.getLogger(__name__)
+
+
+def offered(project: Project) -> tuple[Tool[Any], ...]:
+    """The tools of a root session: none of them where workflows are switched off."""
+    return TOOLS if project.config.switch("workflows.enabled") else ()
+
+
+async def call_tool(caller: Caller, name: str, args: Mapping[str, JSON]) -> dict[str, JSON]:
+    """Call a tool; its result as JSON, or the document of what went wrong (`ok` is false)."""
+    try:
+        tool = _find(caller.project, name)
+        result: Struct = await tool.call(caller, _read(tool, args))
+    except FanfoldError as error:
+        result = failure_document(error)
+    except Exception as error:  # noqa: BLE001 - whatever broke, the model hears of it and goes on
+        _log.exception("the tool %s broke", name)
+        result = crashed(name, error)
+    document: dict[str, JSON] = with_text_only(msgspec.to_builtins(result))
+    return document
+
+
+def _find(project: Project, name: str) -> Tool[Any]:
+    tool = BY_NAME.get(name)
+    if tool is None:
+        from fanfold.text.spelling import nearest
+
+        near = nearest(name, tuple(BY_NAME))
+        hint = f'did you mean "{near}"?' if near else f"there are {', '.join(BY_NAME)}"
+        raise AuthorError("tool.not_found", f'there is no tool "{name}"', hint=hint)
+    if tool not in offered(project):
+        origin = project.config.origins["workflows.enabled"]
+        raise denied(f"workflows are switched off ({origin})", "the user can set FANFOLD_WORKFLOWS=on")
+    return tool
+
+
+def _read(tool: Tool[Any], args: Mapping[str, JSON]) -> Struct:
+    try:
+        taken: Struct = msgspec.convert(dict(args), tool.takes)
+    except msgspec.ValidationError as error:
+        hint = f"{tool.name} takes {', '.join(tool.takes.__struct_fields__)}"
+        raise AuthorError("usage.bad_value", f"{tool.name}: {error}", hint=hint) from None
+    return taken
