@@ -204,7 +204,10 @@ def _size(forecast: DryRun) -> list[str]:
     price = forecast.cost.usd_max
     bound = "price unknown" if price is None else f"at most ${price:.2f}"
     steps = sum(len(wave) for wave in forecast.waves)
-    return [f"{_many(steps, 'step')}, {agents}, {bound}", *(f"warning: {one}" for one in forecast.warnings[:5])]
+    return [
+        f"{_many(steps, 'step')}, {agents}, {bound}",
+        *(f"warning: {one}" for one in forecast.warnings[:5]),
+    ]
 
 
 def _many(number: int, what: str) -> str:
