@@ -20,7 +20,7 @@ from pathlib import Path
 import apsw
 from msgspec import Struct
 
-from fanfold.process_identity import ProcessIdentity
+from fanfold.process_identity import ProcessIdentity, this_process
 from fanfold.store.protocol import Lease, LeaseHeld, LeaseLost
 from fanfold.store.seals import reseal
 
@@ -38,6 +38,12 @@ class Holder(Struct, frozen=True):
 
     def is_alive(self) -> bool:
         return boot_clock_ms() < self.expires_at and self.owner.is_alive()
+
+    def heartbeat_age_ms(self) -> int | None:
+        """None: it was another boot of the machine, whose clock says nothing about this one."""
+        if self.owner.boot_id != this_process().boot_id:
+            return None
+        return max(0, boot_clock_ms() - self.heartbeat_at)
 
 
 def boot_clock_ms() -> int:

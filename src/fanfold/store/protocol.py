@@ -289,6 +289,10 @@ class Store(Protocol):
         """Who holds the lease, and whether it is live: neither did it run out, nor is that process dead."""
         ...
 
+    def heartbeat_age_ms(self, root: str) -> int | None:
+        """How long ago the holder of the lease gave a sign of life; None: nobody holds it."""
+        ...
+
     def release(self, lease: Lease) -> None: ...
 
     def claim(self, lease: Lease, claim: Claim) -> Claim | None:

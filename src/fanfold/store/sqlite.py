@@ -293,6 +293,12 @@ class SqliteStore:
             holder = leases.holder(self._reader(), root)
         return None if holder is None else (holder.owner, holder.is_alive())
 
+    def heartbeat_age_ms(self, root: str) -> int | None:
+        """How long ago the holder of the lease gave a sign of life."""
+        with faults.translated(self._file):
+            holder = leases.holder(self._reader(), root)
+        return None if holder is None else holder.heartbeat_age_ms()
+
     def release(self, lease: Lease) -> None:
         """Give the tree back; the next owner gets a higher epoch."""
         self._renewal.drop(lease)

@@ -48,8 +48,12 @@ class OwnershipTests:
 
     def test_a_released_lease_goes_to_the_next_with_a_higher_epoch(self, store: Store) -> None:
         assert store.owner("r1") is None
-        store.release(store.acquire("r1", this_process()))
+        assert store.heartbeat_age_ms("r1") is None
+        lease = store.acquire("r1", this_process())
+        assert 0 <= (store.heartbeat_age_ms("r1") or 0) < 60_000
+        store.release(lease)
         assert store.owner("r1") is None
+        assert store.heartbeat_age_ms("r1") is None
         assert store.acquire("r1", this_process()).epoch == 2
 
     def test_the_lease_of_a_dead_process_is_taken_at_once(self, store: Store) -> None:
