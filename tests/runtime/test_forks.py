@@ -36,14 +36,14 @@ def fork(folder: Path, **given: object) -> Fork:
 
 def test_a_fork_from_a_step_runs_it_and_what_depends_on_it_again(tmp_path: Path) -> None:
     made = fork(tmp_path, step="b")
-    assert set(made.kept) == {"a", "c[0]"}
-    assert set(made.again) == {"b", "d"}
+    assert set(made.kept.outputs) == {"a", "c[0]"}
+    assert set(made.kept.again) == {"b", "d"}
 
 
 def test_a_changed_input_reaches_steps_that_name_it_in_any_form(tmp_path: Path) -> None:
     made = fork(tmp_path, changed={"mode": "deep"})
-    assert "c[0]" in made.again
-    assert "a" in made.kept
+    assert "c[0]" in made.kept.again
+    assert "a" in made.kept.outputs
 
 
 def test_a_new_prompt_gets_the_edges_it_implies(tmp_path: Path) -> None:

@@ -76,6 +76,14 @@ def read_text_file(project: Path, file: Path, flag: str, code: str = "usage.bad_
     return data
 
 
+def read_script(project: Path, file: Path) -> str:
+    """The text of a script that was checked: a mistake in it must not wait for the step it concerns."""
+    from fanfold.agents.scripts.script import Script
+
+    data = read_text_file(project, file, "--script", "usage.bad_script")
+    return Script.load(data, str(file)).source
+
+
 def read_value(project: Path, file: Path, flag: str) -> JSON:
     """A value from a file: JSON from `.json`, text from any other."""
     data = read_text_file(project, file, flag)

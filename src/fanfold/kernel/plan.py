@@ -241,5 +241,7 @@ class Plan(Struct, frozen=True, omit_defaults=True, kw_only=True, gc=False):
     limit, and no bound on agents and steps: each child has limits of its own."""
     metadata: dict[str, JSON] = field(default_factory=dict)
     source_hash: str = ""
+    source_file: str = ""
+    """Where its text was, relative to the project if it was inside; empty for one that was built in code."""
     workflows: dict[str, Plan] = field(default_factory=dict)
     """Frozen closure of every sub-workflow reachable from here; filled on the root plan only."""

@@ -22,6 +22,7 @@ from fanfold.runtime.views.runs import (
     RunUsage,
     StepUsage,
     elapsed_ms,
+    how_to_retry,
     indented,
 )
 from fanfold.runtime.views.step_rows import Row
@@ -125,6 +126,8 @@ def inspect_command(call: Invocation, run: str, step: str | None, steps: bool, s
             say_json(document)
         else:
             say("".join(_text(document, step_rows(found, every=steps), steps, call.colour)))
+            if again := how_to_retry(found.tree):
+                say(f"\n{paint(f'run again what did not complete: {again}', 'dim', call.colour)}\n")
     return EXIT_OK
 
 

@@ -13,15 +13,15 @@ from fanfold.cli.command import Invocation, command
 from fanfold.cli.inputs import given_inputs, read_text_file
 from fanfold.cli.project import open_project
 from fanfold.cli.runs.foreground import Foreground
-from fanfold.cli.terminal.output import paint, plain, say, say_json, tell, wants_colour
+from fanfold.cli.runs.fork_text import forecast_lines
+from fanfold.cli.runs.outcome import say_detached
+from fanfold.cli.terminal.output import say, say_json, tell, wants_colour
 from fanfold.cli.terminal.questions import confirm
 from fanfold.errors import EXIT_OK, AuthorError
-from fanfold.kernel.events import Usage
 from fanfold.runtime.operations.addresses import find_run
 from fanfold.runtime.operations.project import Project
-from fanfold.runtime.operations.runs.fork import AtTurn, Fork, plan_fork, start_fork
-
-MAX_PATHS = 12
+from fanfold.runtime.operations.runs.background import hand_over
+from fanfold.runtime.operations.runs.fork import AtTurn, Fork, foretell, plan_fork, start_fork
 
 
 @command("fork", summary="Run again from a step on, reusing what the change does not reach")
@@ -44,6 +44,8 @@ MAX_PATHS = 12
 @click.option(
     "--say", "say_next", metavar="TEXT", help="With --turn: what its agent is told next; default: to go on."
 )
+@click.option("--dry-run", is_flag=True, help="Only say what would be reused and what would run again.")
+@click.option("--detach", is_flag=True, help="Return at once and go on in the background.")
 @click.option("--yes", is_flag=True, help="Do not ask; never answers an approval step.")
 def fork_command(
     call: Invocation,
@@ -53,7 +55,7 @@ def fork_command(
     prompts: tuple[str, ...],
     turn: int | None,
     say_next: str | None,
-    yes: bool,
+    **how: bool,
 ) -> int:
     """Make a new run out of RUN that keeps all results not reached by the change, then run it.
 
@@ -65,15 +67,31 @@ def fork_command(
     with open_project(call) as project:
         source = find_run(project, run)
         if source.run.plan.open and step is not None and at is not None:
-            return _fork_subagent(call, project, step, at, yes)
+            return _fork_subagent(call, project, step, at, how["yes"])
         path = None if step is None else source.tree_path(step)
         changed = given_inputs(project.folder, source.tree.state.plan, pairs, None)
         fork = plan_fork(source.tree, path, changed, _prompts(project.folder, prompts), at)
-        tell("".join(_foretell(fork, wants_colour(sys.stderr, call.no_color))))
-        terminal = Foreground(call)
-        confirmed = partial(confirm, "Fork and run?") if terminal.attendant is not None else None
-        owned = start_fork(project, fork, yes=yes, confirm=confirmed, attendant=terminal.attendant)
-        return terminal.drive(owned)
+        return carry_out(call, project, fork, "Fork and run?", **how)
+
+
+def carry_out(
+    call: Invocation, project: Project, fork: Fork, question: str, *, yes: bool, dry_run: bool, detach: bool
+) -> int:
+    """Say what a fork would do, ask on a terminal, then do it."""
+    forecast = foretell(fork)
+    if dry_run and call.as_json:
+        say_json(forecast)
+        return EXIT_OK
+    tell("".join(forecast_lines(forecast, wants_colour(sys.stderr, call.no_color))))
+    if dry_run:
+        return EXIT_OK
+    terminal = Foreground(call)
+    confirmed = partial(confirm, question) if terminal.attendant is not None else None
+    owned = start_fork(project, fork, yes=yes, confirm=confirmed, attendant=terminal.attendant)
+    if detach:
+        hand_over(owned)
+        return say_detached(call, owned.tree)
+    return terminal.drive(owned)
 
 
 def _at_turn(turn: int | None, say_next: str | None) -> AtTurn | None:
@@ -103,33 +121,3 @@ def _prompts(project: Path, pairs: Sequence[str]) -> dict[str, str]:
         except UnicodeDecodeError:
             raise AuthorError("usage.bad_file", f"--prompt {file} is not UTF-8 text") from None
     return prompts
-
-
-def _foretell(fork: Fork, colour: bool) -> list[str]:
-    """What the fork will do, before it does anything."""
-    agents = f"{fork.agents} agent{'' if fork.agents == 1 else 's'}"
-    return [
-        f"{paint('fork of', 'bold', colour)} run {fork.source}\n",
-        f"  reuses     {_listed(list(fork.kept))}\n",
-        f"  runs again {_listed(list(fork.again))}\n",
-        *(
-            f"  goes on    {plain(path)} behind turn {taken.turn} of its conversation\n"
-            for path, taken in fork.lineage.taken_up.items()
-        ),
-        f"  may cost   {agents}{_price(fork.last_time)}\n",
-    ]
-
-
-def _listed(paths: list[str]) -> str:
-    if not paths:
-        return "nothing"
-    more = f" and {len(paths) - MAX_PATHS} more" if len(paths) > MAX_PATHS else ""
-    return plain(", ".join(paths[:MAX_PATHS])) + more
-
-
-def _price(usage: Usage) -> str:
-    """What the same steps took last time; the best guess there is."""
-    if not usage.tokens:
-        return ""
-    price = "price unknown" if usage.micro_usd is None else f"${usage.micro_usd / 1_000_000:.4f}"
-    return f"; last time these took {usage.tokens:,} tokens, {price}"

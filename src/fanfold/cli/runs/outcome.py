@@ -14,13 +14,20 @@ from fanfold.cli.terminal.output import hand_over, paint, say, say_json, tell, w
 from fanfold.cli.terminal.statuses import COLOURS
 from fanfold.errors import EXIT_OK
 from fanfold.kernel.events import Raised
-from fanfold.kernel.lifecycle import RUN_TERMINAL, WAITING
+from fanfold.kernel.lifecycle import CANCELLED, RUN_TERMINAL, WAITING
 from fanfold.kernel.nodes import Node
 from fanfold.runtime.hosting.run_tree import RunTree, run_status
 from fanfold.runtime.operations.runs.changes import has_left_work
 from fanfold.runtime.operations.runs.limits import limits_to_raise
 from fanfold.runtime.views.approvals import open_approvals
-from fanfold.runtime.views.runs import exit_status, indented, run_document, run_error, waiting_proposals
+from fanfold.runtime.views.runs import (
+    exit_status,
+    how_to_retry,
+    indented,
+    run_document,
+    run_error,
+    waiting_proposals,
+)
 from fanfold.runtime.views.transitions import duration
 from fanfold.text.terminal import one_line
 
@@ -65,7 +72,7 @@ def _summary(call: Invocation, tree: RunTree, colour: bool) -> list[str]:
     lines += _proposals(tree)
     lines += _left_behind(tree)
     if status in RUN_TERMINAL:
-        return lines + _failures(call, tree, colour) + _warnings(tree, colour)
+        return lines + _failures(call, tree, colour) + _warnings(tree, colour) + _again(tree)
     held = run_error(tree, tree.root)
     if status == WAITING:
         lines += _how_to_answer(tree)
@@ -158,6 +165,12 @@ def _failures(call: Invocation, tree: RunTree, colour: bool) -> list[str]:
     if not failed and error is not None:
         lines.append(f"  {one_line(error.message or error.code)}\n")
     return lines
+
+
+def _again(tree: RunTree) -> list[str]:
+    again = how_to_retry(tree)
+    what = "what is left" if tree.root.status == CANCELLED else "what failed"
+    return [f"  run again {what}: {again}\n"] if again else []
 
 
 def _warnings(tree: RunTree, colour: bool) -> list[str]:

@@ -9,7 +9,7 @@ import click
 from msgspec import Struct
 
 from fanfold.cli.command import Invocation, command
-from fanfold.cli.inputs import bind_what_is_there, read_inputs, read_text_file
+from fanfold.cli.inputs import bind_what_is_there, read_inputs, read_script
 from fanfold.cli.project import open_project
 from fanfold.cli.terminal.output import say, say_json, tell
 from fanfold.errors import EXIT_OK
@@ -120,7 +120,7 @@ def _run(
 def _options(project: Path, flags: RunFlags) -> Options:
     from fanfold.runtime.operations.runs.options import Options
 
-    script = None if flags.script is None else _read_script(project, Path(flags.script))
+    script = None if flags.script is None else read_script(project, Path(flags.script))
     return Options(
         max_concurrency=flags.max_concurrency,
         max_agents=flags.max_agents,
@@ -133,14 +133,6 @@ def _options(project: Path, flags: RunFlags) -> Options:
         script=script,
         script_file=flags.script or "",
     )
-
-
-def _read_script(project: Path, file: Path) -> str:
-    """The text of a script that was checked: a mistake in it must not wait for the step it concerns."""
-    from fanfold.agents.scripts.script import Script
-
-    data = read_text_file(project, file, "--script", "usage.bad_script")
-    return Script.load(data, str(file)).source
 
 
 def _predict(

@@ -66,7 +66,7 @@ class Answers:
         memory: Memory,
         values: Values,
         blobs: Blobs,
-        reuse: Callable[[Node, Job], str | None],
+        reuse: Callable[[Node, Job], str | Failure | None],
         claim: Callable[[Node], Claim | None],
     ) -> None:
         self._state = state
@@ -154,6 +154,10 @@ class Answers:
             return StepEvent(command.step, FAILED, command.attempt, command.execution, error=error.failure)
         if command.execution == 1 and command.attempt == 1:
             reused = self._reuse(node, job)
+            if isinstance(reused, Failure):
+                return StepEvent(
+                    command.step, FAILED, command.attempt, command.execution, error=reused, cached=True
+                )
             if reused is not None:
                 return StepEvent(
                     command.step, COMPLETED, command.attempt, command.execution, reused, cached=True

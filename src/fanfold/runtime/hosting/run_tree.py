@@ -25,6 +25,7 @@ from fanfold.kernel.events import (
     Envelope,
     Event,
     Evidence,
+    Failure,
     StepEvent,
     SubagentEvent,
     Usage,
@@ -50,7 +51,7 @@ from fanfold.store.journal import Journal
 from fanfold.store.protocol import Batch, Claim, OutputRow, RunHead, Store
 from fanfold.text.json_value import with_text_only
 
-Reuse: TypeAlias = Callable[[Node, Job], str | None]
+Reuse: TypeAlias = Callable[[Node, Job], str | Failure | None]
 _Place: TypeAlias = tuple[str, str, str | None, int, str, int]
 """What all envelopes of a run have in common."""
 _encode = msgspec.json.Encoder().encode

@@ -30,6 +30,7 @@ from fanfold.runtime.operations.runs.fork import AtTurn, plan_fork, start_fork
 from fanfold.runtime.operations.runs.handle import RunHandle
 from fanfold.runtime.operations.runs.options import Options
 from fanfold.runtime.operations.runs.ownership import Owned, take_over
+from fanfold.runtime.operations.runs.retry import Retried, plan_retry
 from fanfold.runtime.operations.runs.start import start
 from fanfold.runtime.views.explanations import ExplainedRun, ExplainedStep
 from fanfold.runtime.views.result import Result
@@ -137,6 +138,24 @@ class Client:
         return self._drive(
             start_fork(self.project, plan_fork(found.tree, path, inputs or {}, prompts or {}, at), yes=yes)
         )
+
+    async def retry(
+        self,
+        run: str,
+        *,
+        model: str | None = None,
+        script: str | None = None,
+        recipe: Recipe | None = None,
+        yes: bool = False,
+    ) -> RunHandle:
+        """A new run that does again what did not succeed in another one, and keeps what completed.
+
+        The recipe is read again from its file; one that was built in code is given again, or taken as it was.
+        `script` is the text of a script. `yes` allows what the recipe declares beyond what was allowed.
+        """
+        tree = find_run(self.project, run).tree
+        wanted = Retried(model=model, script=script, recipe=recipe)
+        return self._drive(start_fork(self.project, plan_retry(self.project, tree, wanted), yes=yes))
 
     # Subagents
 

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from fanfold.kernel.events import Raised
     from fanfold.kernel.plan import Plan
     from fanfold.recipe.builder import Recipe
+    from fanfold.recipe.compile import Compiled
     from fanfold.runtime.handlers.search import HandlerSearch
     from fanfold.runtime.hosting.run_tree import RunTree
     from fanfold.runtime.places.isolation import Isolation
@@ -155,19 +156,29 @@ class Project:
     def plan_of(self, recipe: str | os.PathLike[str] | Recipe, *, scripted: bool = False) -> Plan:
         """The plan of a recipe by name, by file or built in code; raises `FileRefused`."""
         from fanfold.recipe.builder import Recipe
-        from fanfold.recipe.compile import compile_recipe
         from fanfold.text.refusal import FileRefused
 
-        around = self.surroundings(scripted=scripted)
         if isinstance(recipe, Recipe):
-            name, compiled = recipe.name, recipe.compile(around, self._named)
+            name = recipe.name
+            compiled = recipe.compile(self.surroundings(scripted=scripted), self._named)
         else:
             name = os.fspath(recipe)
-            found = self.find_recipe(name)
-            compiled = compile_recipe(found.data, found.file, around)
+            compiled = self.compile(self.find_recipe(name), scripted=scripted)
         if compiled.plan is None:
             raise FileRefused(compiled.report.diagnostics, compiled.sources, f"fanfold check {name}")
         return compiled.plan
+
+    def compile(self, found: FoundRecipe, *, scripted: bool = False) -> Compiled:
+        """Compile a recipe that was found. Its plan says where, so that a retry finds the file again."""
+        from fanfold.recipe.compile import compile_recipe
+
+        compiled = compile_recipe(found.data, found.file, self.surroundings(scripted=scripted))
+        if compiled.plan is not None:
+            file = os.path.realpath(found.file)
+            inside = file.startswith(f"{self.folder}{os.sep}")
+            name = os.path.relpath(file, self.folder) if inside else file
+            compiled.plan = msgspec.structs.replace(compiled.plan, source_file=name)
+        return compiled
 
     # Runs
 

@@ -159,6 +159,7 @@ class SyncClient:
     start = _driving(Client.start)
     resume = _driving(Client.resume)
     fork = _driving(Client.fork)
+    retry = _driving(Client.retry)
     run = _awaited(Client.run)
     runs = _called(Client.runs)
     inspect = _called(Client.inspect)

@@ -16,6 +16,7 @@ from fanfold.agents.entries import Entry
 from fanfold.agents.role import Role
 from fanfold.agents.roles.session_role import for_step
 from fanfold.errors import BugError
+from fanfold.kernel.events import Failure
 from fanfold.kernel.plan import JSON, GroupAction, Plan, Step
 from fanfold.recipe.types.agent import AgentBody
 from fanfold.recipe.types.body import find_body
@@ -72,6 +73,8 @@ class Frozen(Struct, frozen=True, omit_defaults=True, kw_only=True):
     forked_from: str | None = None
     reused: dict[str, str] = {}
     """For a fork: tree path to blob, for the steps it keeps."""
+    reused_failures: dict[str, Failure] = {}
+    """For a fork: tree path to failure, for steps whose failure was tolerated."""
     taken_up: dict[str, TakenUp] = {}
     """For a fork at a turn: tree path to the conversation that the step goes on with."""
 

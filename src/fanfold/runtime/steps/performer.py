@@ -65,10 +65,12 @@ class Performer:
         """Where steps worked that have ended well, until the log says so."""
         self._closing: set[asyncio.Task[None]] = set()
 
-    def reuse(self, node: Node, job: Job) -> str | None:
-        """The output of an earlier run that may stand in for this step: a fork's, or a cached one."""
+    def reuse(self, node: Node, job: Job) -> str | Failure | None:
+        """What an earlier run left that may stand in for this step: a fork's output or tolerated failure, or
+        a cached output.
+        """
         path = node.run.tree_path(node.path)
-        kept = self._frozen.reused.get(path)
+        kept = self._frozen.reused.get(path) or self._frozen.reused_failures.get(path)
         if kept is not None or not node.step.cache or path in self._frozen.taken_up:
             return kept
         key = content_key(node, job, self._frozen, self._project)

@@ -6,14 +6,14 @@ from fanfold.kernel.lifecycle import COMPLETED
 from fanfold.kernel.nodes import Node, Run
 from fanfold.kernel.plan import JSON
 from fanfold.runtime.hosting.run_tree import RunTree, run_status
-from fanfold.runtime.views.runs import indented, run_error, waiting_proposals
+from fanfold.runtime.views.runs import how_to_retry, indented, run_error, waiting_proposals
 from fanfold.text.excerpts import shorten
 
 MAX_ROWS = 200
 ADVICE = {
     "timeout": "raise the step's `timeout`, or split the step",
-    "transport": "check the connection, then `fanfold fork` the run: it keeps what was done",
-    "rate_limit": "wait, or lower `max_concurrency`, then `fanfold fork` the run: it keeps what was done",
+    "transport": "check the connection, then retry the run: it keeps what was done",
+    "rate_limit": "wait, or lower `max_concurrency`, then retry the run: it keeps what was done",
     "quota": "check the provider's account, then `fanfold resume`",
     "invalid_output": "look at the step's output and its `output_schema`",
     "permission": "give the permission it asked for, or narrow the step",
@@ -49,6 +49,8 @@ def report_markdown(tree: RunTree, run: Run | None = None) -> str:
         if error is not None and not failures:
             lines.append(f"- {error.message} ({error.code})")
         lines.append("")
+        if again := how_to_retry(tree):
+            lines += [f"`{again}` runs what failed again and keeps the rest.", ""]
     warnings = [node for node in nodes if node.error is not None and node.status == COMPLETED]
     if warnings:
         lines += ["## Warnings", "", *(_failure_line(node) for node in warnings[:MAX_ROWS]), ""]

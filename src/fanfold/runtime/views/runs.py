@@ -371,6 +371,13 @@ def waiting_proposals(tree: RunTree, run: Run | None = None) -> dict[str, int]:
     return waiting
 
 
+def how_to_retry(tree: RunTree) -> str:
+    """The command that runs again what did not succeed in a run that is over; empty where there is none."""
+    root = tree.root
+    over = root.status in RUN_TERMINAL and root.status != COMPLETED and not root.plan.open
+    return f"fanfold retry {root.id}" if over else ""
+
+
 def run_error(tree: RunTree, run: Run) -> Failure | None:
     """Why a run did not complete, or what holds it."""
     if run.error is None and run is tree.root and tree.state.pausing:

@@ -18,7 +18,7 @@ from fanfold.runtime.operations.addresses import find_run
 from fanfold.runtime.operations.project import Project
 from fanfold.runtime.views.approvals import is_open
 from fanfold.runtime.views.explanations import Explained, ExplainedRun, ExplainedStep, HistoryEntry, explained
-from fanfold.runtime.views.runs import approval_document, run_error, when
+from fanfold.runtime.views.runs import approval_document, how_to_retry, run_error, when
 from fanfold.runtime.views.transitions import Transitions, duration, step_at
 from fanfold.runtime.views.used_sets import StepTouch, recipe_path, suggest, touched_by
 
@@ -71,6 +71,8 @@ def explain_run(project: Project, run: str) -> ExplainedRun:
     reason, sentence, blockers = _reason(tree, found, status)
     if reason != "open" and found.status not in RUN_TERMINAL and not project.has_owner(tree.root.id):
         sentence += f"; no process drives it: fanfold resume {tree.root.id}"
+    if again := how_to_retry(tree):
+        sentence += f"; {again} runs again what did not complete"
     steps = [_explained(tree, node) for node in _interesting(tree, found)]
     return ExplainedRun(
         path=found.path,

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fanfold.errors import NotFoundError
-from fanfold.recipe.compile import compile_recipe
 from fanfold.recipe.surroundings import FoundRecipe
 from fanfold.runtime.operations.project import Project
 from fanfold.text.diagnostics import Diagnostic, Position, Range, Source
@@ -63,7 +62,7 @@ def check_recipe(project: Project, ref: str, *, scripted: bool = False) -> Check
 
 def check_found(project: Project, ref: str, found: FoundRecipe, *, scripted: bool = False) -> CheckedRecipe:
     """Compile a recipe that was found under a reference."""
-    compiled = compile_recipe(found.data, found.file, project.surroundings(scripted=scripted))
+    compiled = project.compile(found, scripted=scripted)
     diagnostics = [*_shadows(found), *compiled.report.diagnostics]
     if compiled.plan is not None:
         diagnostics += _misnamed(found, compiled.plan)

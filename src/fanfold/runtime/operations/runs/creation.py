@@ -10,7 +10,7 @@ from fanfold.agents.backend_registry import MODEL, SCRIPTED
 from fanfold.agents.permissions import Ask
 from fanfold.agents.role import Role
 from fanfold.errors import AuthorError
-from fanfold.kernel.events import Created, Event, Forked, Settings
+from fanfold.kernel.events import Created, Event, Failure, Forked, Settings
 from fanfold.kernel.plan import JSON, Plan
 from fanfold.recipe.inputs import bind_inputs
 from fanfold.recipe.types.body import find_body
@@ -48,6 +48,8 @@ class Lineage(Struct, frozen=True, kw_only=True):
     run_id: str
     kept: dict[str, str]
     """Tree path to blob of the steps whose output is reused."""
+    failures: dict[str, Failure] = {}
+    """Tree path to failure of the steps whose failure was tolerated, and stays."""
     roles: dict[str, Role]
     default_model: str | None = None
     default_fast_model: str | None = None
@@ -167,6 +169,7 @@ def _freeze(project: Project, plan: Plan, options: Options, fork: Lineage | None
         unsafe=options.unsafe_no_sandbox,
         forked_from=fork.run_id if fork is not None else None,
         reused=fork.kept if fork is not None else {},
+        reused_failures=fork.failures if fork is not None else {},
         taken_up=fork.taken_up if fork is not None else {},
     )
 

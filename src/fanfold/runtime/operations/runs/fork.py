@@ -11,17 +11,15 @@ from, as it was after that turn.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
 from fanfold.errors import EXIT_PERMISSION, AuthorError, NotFoundError, WorldError
-from fanfold.kernel.events import NOTHING_SPENT, Usage
 from fanfold.kernel.graph import find_rings
-from fanfold.kernel.lifecycle import COMPLETED
-from fanfold.kernel.nodes import LEAF, LOOP, Composite, Node
+from fanfold.kernel.nodes import Node
 from fanfold.kernel.plan import JSON, GroupAction, Plan, Step
 from fanfold.kernel.state import find_node
 from fanfold.recipe.types.agent import AgentBody
@@ -34,9 +32,12 @@ from fanfold.runtime.operations.runs.adoption import KEPT_FROM_LOG
 from fanfold.runtime.operations.runs.creation import Lineage, create
 from fanfold.runtime.operations.runs.options import Options
 from fanfold.runtime.operations.runs.ownership import Owned
-from fanfold.runtime.operations.runs.permission import Attendant, permit
+from fanfold.runtime.operations.runs.permission import Attendant, permit, permit_lines
+from fanfold.runtime.operations.runs.reached import KeptResults, Reached
 from fanfold.runtime.operations.session_addresses import find_speaker
-from fanfold.runtime.records.frozen import Frozen, TakenUp
+from fanfold.runtime.records.frozen import TakenUp
+from fanfold.runtime.views.forks import ForkForecast, RecipeChanges
+from fanfold.runtime.views.runs import step_usage
 from fanfold.text.template import Hole, TemplateError, parse_template
 from fanfold.trust.adopted import is_adopted
 
@@ -49,20 +50,19 @@ class AtTurn(Struct, frozen=True):
 
 
 class Fork(Struct, frozen=True, kw_only=True):
-    """What a fork would do. Paths are tree paths; `agents` counts the sessions that run again."""
+    """What a fork would do."""
 
     source: str
     """Id of the run it comes from."""
     plan: Plan
     inputs: dict[str, JSON]
-    kept: dict[str, str]
-    """Steps whose output is reused, with its blob."""
-    again: tuple[str, ...]
-    agents: int
-    last_time: Usage = Usage()
-    """What the steps that run again took in the source; the best guess there is."""
+    kept: KeptResults
     lineage: Lineage
     options: Options
+    changes: RecipeChanges = RecipeChanges()
+    """For a retry: what its recipe says that it did not say then."""
+    asks: tuple[str, ...] = ()
+    """What it declares beyond what the run it comes from was permitted."""
 
 
 def plan_fork(
@@ -87,49 +87,45 @@ def plan_fork(
     if unknown:
         raise AuthorError("recipe.unknown_input", f"the run has no input {unknown[0]!r}")
     names = [name for name, value in changed.items() if inputs[name] != value]
-    reached = _Reached(tree, names, prompts)
+    reached = Reached(tree)
+    for node in _touched(tree, names, prompts):
+        reached.add(node)
     taken_up: dict[str, TakenUp] = {}
     if at is not None:
         taken_up = _taken_up(tree, step, prompts, at)
     if step is not None:
-        node = find_node(tree.state, step)
-        if node is None:
-            hint = "fanfold inspect RUN --steps"
-            raise NotFoundError("step.not_found", f"the run has no step {step}", hint=hint)
-        reached.add(node)
+        named = find_node(tree.state, step)
+        if named is None:
+            hint = f"fanfold inspect {tree.root.id} --steps lists them"
+            raise NotFoundError("step.not_found", f"run {tree.root.id} has no step {step}", hint=hint)
+        reached.add(named)
     reached.spread()
-    kept: dict[str, str] = {}
-    again: list[str] = []
-    agents = 0
-    for run in tree.state.runs.values():
-        for node in run.nodes.values():
-            if node.kind != LEAF:
-                continue
-            path = run.tree_path(node.path)
-            if node.status == COMPLETED and node.output is not None and not reached.holds(node):
-                kept[path] = node.output
-            elif reached.holds(node) or node.reason != "condition":
-                again.append(path)
-                agents += node.step.traits.role is not None
     frozen = tree.frozen()
+    kept = reached.settle()
     return Fork(
         source=tree.root.id,
         plan=_with_prompts(tree.state.plan, prompts),
         inputs={**inputs, **changed},
         kept=kept,
-        again=tuple(again),
-        agents=agents,
-        last_time=_spent(tree, again),
         lineage=Lineage(
             run_id=tree.root.id,
-            kept=kept,
+            kept=kept.outputs,
+            failures=kept.failures,
             roles=frozen.roles,
             default_model=frozen.default_model,
             default_fast_model=frozen.default_fast_model,
             taken_up=taken_up,
         ),
-        options=_options(tree, frozen),
+        options=options_of(tree),
     )
+
+
+def _touched(tree: RunTree, inputs: list[str], prompts: Mapping[str, str]) -> Iterator[Node]:
+    """The steps whose text mentions a changed input, or whose prompt was replaced."""
+    pattern = _mentions(inputs)
+    for node in tree.root.nodes.values():
+        if node.step.id in prompts or (pattern is not None and pattern.search(_texts(node.step))):
+            yield node
 
 
 def _taken_up(tree: RunTree, step: str | None, prompts: Mapping[str, str], at: AtTurn) -> dict[str, TakenUp]:
@@ -139,6 +135,23 @@ def _taken_up(tree: RunTree, step: str | None, prompts: Mapping[str, str], at: A
     speaker = find_speaker(Addressed(tree, tree.root), step, None)
     new_prompt = "" if speaker.node.step.id in prompts else None
     return {speaker.step: take_up(tree, speaker, at.turn, new_prompt if at.say is None else at.say)}
+
+
+def foretell(fork: Fork) -> ForkForecast:
+    """What a fork would do, for whoever decides about it."""
+    kept = fork.kept
+    return ForkForecast(
+        source_run_id=fork.source,
+        reuses=list(kept.outputs),
+        runs_again=list(kept.again),
+        keeps_failures=list(kept.failures),
+        agents=kept.agents,
+        last_time=step_usage(kept.spent),
+        merged=kept.merged,
+        goes_on={path: taken.turn for path, taken in fork.lineage.taken_up.items()},
+        recipe=fork.changes,
+        asks=list(fork.asks),
+    )
 
 
 def start_fork(
@@ -154,6 +167,8 @@ def start_fork(
     if is_adopted(project.folder, fork.lineage.run_id):
         fork = _as_a_stranger_s(fork)
         permit(fork.plan, known, "ask", yes=yes, attendant=attendant, also=[KEPT_FROM_LOG])
+    if fork.asks and fork.options.permission == "auto":
+        permit_lines(fork.plan, fork.asks, "ask", yes=yes, attendant=attendant)
     permit(fork.plan, known, fork.options.permission, yes=yes or confirm is not None)
     if not yes and confirm is not None and not confirm():
         raise WorldError("permission_denied", "the fork was not started", exit_status=EXIT_PERMISSION)
@@ -168,9 +183,9 @@ def _as_a_stranger_s(fork: Fork) -> Fork:
     return replace(fork, options=options, lineage=lineage)
 
 
-def _options(source: RunTree, frozen: Frozen) -> Options:
+def options_of(source: RunTree) -> Options:
     """A fork runs under the limits and with the agents of the run it comes from."""
-    settings = source.state.settings
+    settings, frozen = source.state.settings, source.frozen()
     return Options(
         max_concurrency=settings.max_concurrency,
         max_agents=settings.max_agents,
@@ -183,57 +198,6 @@ def _options(source: RunTree, frozen: Frozen) -> Options:
         script=frozen.script,
         script_file=frozen.script_file,
     )
-
-
-def _spent(tree: RunTree, paths: list[str]) -> Usage:
-    nodes = [node for path in paths if (node := find_node(tree.state, path)) is not None]
-    known = [tree.memory.usage.get((node.run.id, node.path)) for node in nodes]
-    spent = [usage for usage in known if usage is not None]
-    return sum(spent, NOTHING_SPENT) if spent else Usage()
-
-
-class _Reached:
-    """The nodes a change reaches, closed under dependencies and containment."""
-
-    def __init__(self, tree: RunTree, inputs: list[str], prompts: Mapping[str, str]) -> None:
-        self._nodes: dict[int, Node] = {}
-        self._queue: list[Node] = []
-        pattern = _mentions(inputs)
-        for run in tree.state.runs.values():
-            for node in run.nodes.values():
-                root_input = run.parent is None and pattern is not None and pattern.search(_texts(node.step))
-                if root_input or (node.step.id in prompts and run.parent is None):
-                    self.add(node)
-
-    def add(self, node: Node) -> None:
-        if id(node) not in self._nodes:
-            self._nodes[id(node)] = node
-            self._queue.append(node)
-
-    def spread(self) -> None:
-        while self._queue:
-            node = self._queue.pop()
-            for dependent in node.dependents:
-                self.add(dependent)
-            if isinstance(node, Composite):
-                for child in node.children:
-                    self.add(child)
-            self._climb(node)
-
-    def _climb(self, node: Node) -> None:
-        """What holds the node ends differently too: its followers are reached, and later iterations."""
-        outer = node.parent
-        while outer is not None:
-            if outer.kind == LOOP:
-                for later in outer.children:
-                    if later.order > node.order:
-                        self.add(later)
-            for dependent in outer.dependents:
-                self.add(dependent)
-            node, outer = outer, outer.parent
-
-    def holds(self, node: Node) -> bool:
-        return id(node) in self._nodes
 
 
 def _mentions(inputs: list[str]) -> re.Pattern[str] | None:

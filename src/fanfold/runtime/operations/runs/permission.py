@@ -65,7 +65,18 @@ def permit(
     also: Sequence[str] = (),
 ) -> None:
     """Return when the recipe may do what it declares, and `also` this; else raise `permission_denied`."""
-    lines = [*needs_permission(plan, find_role), *also]
+    permit_lines(plan, [*needs_permission(plan, find_role), *also], posture, yes=yes, attendant=attendant)
+
+
+def permit_lines(
+    plan: Plan,
+    lines: Sequence[str],
+    posture: str,
+    *,
+    yes: bool = False,
+    attendant: Attendant | None = None,
+) -> None:
+    """The same for what a recipe declares in these lines."""
     if not lines or posture == "auto":
         return
     if posture == "ask" and (yes or (attendant is not None and attendant.may_run(plan, lines))):
@@ -73,7 +84,7 @@ def permit(
     raise _denied(plan, lines, posture)
 
 
-def _denied(plan: Plan, lines: list[str], posture: str) -> WorldError:
+def _denied(plan: Plan, lines: Sequence[str], posture: str) -> WorldError:
     """Nobody may answer, or somebody said no."""
     return WorldError(
         "permission_denied",
@@ -82,6 +93,6 @@ def _denied(plan: Plan, lines: list[str], posture: str) -> WorldError:
         hint="--permission read_only allows reading alone; leave it out to be asked, or use --permission auto"
         if posture == "read_only"
         else "run it with --yes, or with --permission auto",
-        details={"needs": lines},
+        details={"needs": list(lines)},
         exit_status=EXIT_PERMISSION,
     )
