@@ -6,14 +6,12 @@ reached. What holds a reached step ends differently too: its followers are reach
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from msgspec import Struct
 
 from fanfold.kernel.events import NOTHING_SPENT, Failure, Usage
 from fanfold.kernel.fold.tolerance import is_tolerated
 from fanfold.kernel.lifecycle import COMPLETED, SKIPPED, UNSUCCESSFUL
-from fanfold.kernel.nodes import LEAF, LOOP, Composite, Node
+from fanfold.kernel.nodes import LEAF, LOOP, Composite, Node, Order
 from fanfold.runtime.hosting.run_tree import RunTree
 
 
@@ -95,9 +93,19 @@ class Reached:
         )
 
 
-def leaves(tree: RunTree) -> Iterator[Node]:
-    """Every instance that is work, of the run and of the runs below it."""
-    return (node for run in tree.state.runs.values() for node in run.nodes.values() if node.kind == LEAF)
+def leaves(tree: RunTree) -> list[Node]:
+    """Every instance that is work, of the run and of the runs below it, in plan order."""
+    found = (node for run in tree.state.runs.values() for node in run.nodes.values() if node.kind == LEAF)
+    return sorted(found, key=_place)
+
+
+def _place(node: Node) -> tuple[Order, ...]:
+    """Where an instance stands in the plans around it, outermost first."""
+    places = [node.order]
+    while (call := node.run.call) is not None:
+        node = call
+        places.append(node.order)
+    return tuple(reversed(places))
 
 
 def is_left_out(node: Node) -> bool:
