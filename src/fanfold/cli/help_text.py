@@ -34,6 +34,7 @@ Write recipes:
   list        List the recipes known here
   show        Show a recipe's inputs and graph, as text, Mermaid or SVG
   check       Check recipes and explain every problem, with its place and a hint
+  plan        Draft a recipe in phases from a task, or refine one
   schema      Print the recipe format as JSON Schema, or set up editors with --install
 
 Agents and models:

@@ -42,6 +42,7 @@ GROUPS = {
         "list": "recipes.catalogue",
         "show": "recipes.catalogue",
         "check": "recipes.check",
+        "plan": "recipes.plan",
         "schema": "recipes.schema",
     },
     "Agents and models": {

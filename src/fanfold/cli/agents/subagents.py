@@ -14,7 +14,7 @@ import click
 from msgspec import Struct
 
 from fanfold.cli.command import Invocation, command
-from fanfold.cli.inputs import read_text_file
+from fanfold.cli.inputs import read_script
 from fanfold.cli.project import open_project
 from fanfold.cli.terminal.output import on_terminal, paint, plain, say, say_json, tell
 from fanfold.cli.terminal.progress import open_progress
@@ -125,16 +125,9 @@ def _options(project: Path, flags: Flags) -> Options:
         permission=flags.permission or "ask",
         unsafe_no_sandbox=flags.unsafe_no_sandbox,
         model=flags.model,
-        script=None if flags.script is None else _read_script(project, Path(flags.script)),
+        script=None if flags.script is None else read_script(project, Path(flags.script)),
         script_file=flags.script or "",
     )
-
-
-def _read_script(project: Path, file: Path) -> str:
-    from fanfold.agents.scripts.script import Script
-
-    data = read_text_file(project, file, "--script", "usage.bad_script")
-    return Script.load(data, str(file)).source
 
 
 @command("wait", summary="Wait for subagents; never ends one")

@@ -1,0 +1,112 @@
+"""`fanfold plan`: draft a recipe from a task, or change one that is there; shown, checked, never run."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import click
+from msgspec import Struct, structs
+
+from fanfold.cli.command import Invocation, command
+from fanfold.cli.inputs import read_script
+from fanfold.cli.project import open_project
+from fanfold.cli.recipes.recipe_text import recipe_text
+from fanfold.cli.terminal.output import hand_over, paint, plain, say_json, tell
+from fanfold.errors import EXIT_OK, AuthorError
+from fanfold.runtime.views.specs import DraftedSpec
+from fanfold.text.terminal import one_line
+
+
+class PlanFlags(Struct, frozen=True, kw_only=True):
+    """What the command line says besides the task."""
+
+    save: str | None
+    replace: bool
+    refine: str | None
+    model: str | None
+    no_model: bool
+    anyway: bool
+    script: str | None
+
+
+@command("plan", summary="Draft a recipe in phases from a task, or refine one")
+@click.argument("task")
+@click.option("--save", metavar="NAME", help="Save it as a recipe of this project.")
+@click.option("--replace", is_flag=True, help="With --save: also over a recipe of that name.")
+@click.option("--refine", metavar="FILE", help="Change this recipe (a file or a name) as TASK says.")
+@click.option("--model", metavar="M", help="Model of the planner; default: FANFOLD_WORKFLOW_MODEL.")
+@click.option("--no-model", is_flag=True, help="Fill in a template for this kind of task.")
+@click.option("--anyway", is_flag=True, help="Fill in a template also for what looks like one agent's work.")
+@click.option("--script", metavar="FILE", help="A scripted planner instead of a model, for tests.")
+def plan_command(call: Invocation, task: str, **given: object) -> int:
+    """Draft a recipe for TASK: phases, agents, gates. It is checked and priced, and nothing of it runs.
+
+    The recipe goes to stdout, what is to be said about it to stderr. A planner drafts it where there is a
+    model, and is told what the compiler says until the draft is valid; otherwise a template is filled in.
+    What one agent does better is said to be so.
+    """
+    # Completion and help need none of this.
+    from fanfold.runtime.operations.recipes.saved import save_recipe
+    from fanfold.runtime.operations.runs.options import Options
+    from fanfold.runtime.operations.specs.draft import Wanted, draft_spec
+
+    flags = PlanFlags(**given)  # type: ignore[arg-type]  # click gives exactly these
+    if flags.no_model and (flags.model or flags.script):
+        raise AuthorError("usage.conflicting_options", "--no-model excludes --model and --script")
+    with open_project(call) as project:
+        options = Options(
+            model=flags.model,
+            script=None if flags.script is None else read_script(project.folder, Path(flags.script)),
+            script_file=flags.script or "",
+        )
+        wanted = Wanted(
+            task=task,
+            name=flags.save,
+            refine=None if flags.refine is None else project.find_recipe(flags.refine),
+            use_model=not flags.no_model,
+            anyway=flags.anyway,
+        )
+        drafted = asyncio.run(draft_spec(project, wanted, options))
+        if flags.save is not None and drafted.fit:
+            file = save_recipe(project, flags.save, drafted.recipe, replace=flags.replace)
+            drafted = structs.replace(drafted, saved=str(file))
+    if call.as_json:
+        say_json(drafted)
+    else:
+        _show(call, drafted, flags.save)
+    return EXIT_OK
+
+
+def _show(call: Invocation, drafted: DraftedSpec, name: str | None) -> None:
+    if not drafted.fit:
+        tell(f"Not for a workflow: {one_line(drafted.reason, 500)}\n")
+        tell(f"One agent does it: {plain(drafted.suggestion)}\n")
+        if name is not None:
+            tell("Nothing was saved.\n")
+        return
+    assert drafted.document is not None, "a draft that is fit was compiled"
+    hand_over(drafted.difference or drafted.recipe)
+    tell("\n" + recipe_text(drafted.document, colour=False))
+    tell(f"\n{_origin(drafted)}\n{_size(drafted)}\n")
+    for warning in drafted.warnings:
+        tell(f"warning: {one_line(warning)}\n")
+    if drafted.saved:
+        tell(f"{paint('saved', 'green', call.colour)} {plain(drafted.saved)}\nRun it: fanfold run {name}\n")
+    else:
+        tell("Nothing was saved; --save NAME keeps it.\n")
+
+
+def _origin(drafted: DraftedSpec) -> str:
+    if drafted.source == "template":
+        return f"From a template: {one_line(drafted.reason, 500)}"
+    rounds = "in one round" if drafted.rounds == 1 else f"in {drafted.rounds} rounds"
+    return f"Drafted by the planner {rounds}: {one_line(drafted.reason, 500)}"
+
+
+def _size(drafted: DraftedSpec) -> str:
+    agents, cost = drafted.agents, drafted.cost
+    assert agents is not None
+    bound = cost.usd_max if cost is not None else None
+    price = "price unknown" if bound is None else f"at most ${bound:.2f}"
+    return f"{agents.min} to {agents.max} agents, {price}"

@@ -1,0 +1,211 @@
+"""`fanfold plan`: drafts that the compiler checks, templates where there is no model, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from fanfold.cli.main import main
+from fanfold.runtime.specs.intent_patterns import kind_of
+from fanfold.testing.provider import Asked, Reply, answer_with
+from tests.e2e.world import Provider
+
+SONNET = "anthropic:claude-sonnet-4-6"
+
+GOOD = """\
+name: tidy-up
+inputs: [{name: packages, type: array, required: true}]
+phases:
+  - id: look
+    kind: understand
+    for_each: inputs.packages
+    tasks: [{id: scan, agent: explorer, prompt: "Scan {{item}}"}]
+  - id: mend
+    kind: execute
+    tasks: [{id: apply, agent: worker, write_set: ["src/**"], prompt: "Fix it. {{feedback}}"}]
+    verify: {gate: critic}
+"""
+BAD = GOOD.replace("explorer", "explorre")
+TASKS = (
+    "Audit every package for swallowed errors and fix them",
+    "Migrate all 500 test files from unittest to pytest",
+    "Research solid-state batteries from several angles and write a cited brief",
+    "Review all open changes for security with three critics",
+    "Build twelve React components in parallel",
+    "Tidy the whole monorepo",
+    "Prüfe alle Pakete auf verschluckte Ausnahmen und behebe sie",
+    "Traduis chaque page de la documentation en anglais",
+    "Investiga el tema desde varios ángulos y redacta un informe con fuentes",
+    "审计所有软件包中的未处理异常并运行测试",
+)
+
+
+class Done(NamedTuple):
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+class Place:
+    """A project that nobody else's settings reach, and the command line in it, in this process."""
+
+    def __init__(self, folder: Path, patch: pytest.MonkeyPatch, captured: pytest.CaptureFixture[str]) -> None:
+        self.folder = folder / "project"
+        self.folder.mkdir()
+        self._patch = patch
+        self._captured = captured
+        patch.setenv("HOME", str(folder / "home"))
+        patch.chdir(self.folder)
+
+    def cli(self, *words: str, **environment: str) -> Done:
+        with self._patch.context() as patch:
+            for name, value in environment.items():
+                patch.setenv(name, value)
+            status = main(list(words))
+        return Done(status, *self._captured.readouterr())
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Place:
+    return Place(tmp_path, monkeypatch, capsys)
+
+
+def plan(place: Place, *words: str, **environment: str) -> tuple[int, Any, str]:
+    done = place.cli("plan", *words, "--json", **environment)
+    return done.returncode, json.loads(done.stdout), done.stderr
+
+
+def drafts(*texts: str) -> Any:
+    """A planner that gives one draft after the other."""
+    left = list(texts)
+
+    def answer(asked: Asked) -> Reply:
+        return answer_with({"fit": True, "reason": "two packages", "recipe": left.pop(0)}, asked)
+
+    return answer
+
+
+def given(provider: Provider) -> dict[str, str]:
+    return {**provider.environment, "FANFOLD_MODEL": SONNET}
+
+
+def test_an_invalid_draft_is_corrected_from_the_compiler_s_words(place: Place):
+    (place.folder / "pyproject.toml").write_text("[tool.pytest]\n")
+    with Provider(drafts(BAD, GOOD)) as provider:
+        status, drafted, _ = plan(place, "Tidy all packages", "--save", "tidy", **given(provider))
+        first, second = (str(asked.body["messages"]) for asked in provider.asked)
+    assert (status, drafted["fit"], drafted["source"], drafted["rounds"]) == (0, True, "model", 2)
+    assert "recipe.unknown_role" in second
+    assert "explorre" in second
+    assert "unknown_role" not in first
+    assert "python3 -m pytest -q" in first, "the planner is told what the project is like"
+    assert "two packages" in drafted["reason"]
+    assert drafted["agents"]["max"] >= drafted["agents"]["min"] >= 3
+    assert [step["id"] for step in drafted["document"]["steps"]] == ["look", "mend"]
+    assert drafted["recipe"].startswith("name: tidy\n")
+    assert place.cli("check", "tidy").returncode == 0
+    assert place.cli("verify", "--all").returncode == 0
+
+
+def test_a_draft_that_stays_invalid_is_refused_after_three_rounds(place: Place):
+    with Provider(drafts(BAD, BAD, BAD, GOOD)) as provider:
+        status, said, _ = plan(place, "Tidy all packages", "--save", "tidy", **given(provider))
+        assert len(provider.asked) == 3
+    assert (status, said["ok"], said["error"]["code"]) == (1, False, "plan.invalid")
+    assert "explorre" in said["error"]["message"]
+    assert not (place.folder / ".fanfold/workflows/tidy.yaml").exists()
+
+
+@pytest.mark.parametrize(
+    "wrong", ["steps: [{id: a, prompt: x}]\nname: plain\n", "", "no: recipe\n", "x" * 70_000]
+)
+def test_what_is_no_recipe_in_phases_goes_back_too(place: Place, wrong: str):
+    with Provider(drafts(wrong, f"```yaml\n{GOOD}```")) as provider:
+        status, drafted, _ = plan(place, "Tidy all packages", **given(provider))
+    assert (status, drafted["rounds"], drafted["name"]) == (0, 2, "tidy-up")
+
+
+def test_what_is_not_fit_for_a_workflow_is_given_to_one_agent(place: Place):
+    answer = {"fit": False, "reason": "it is one line", "recipe": ""}
+    with Provider(lambda asked: answer_with(answer, asked)) as provider:
+        done = place.cli("plan", "Fix the typo's place", "--save", "x", **given(provider))
+    assert done.returncode == 0
+    assert "it is one line" in done.stderr
+    assert """fanfold spawn worker 'Fix the typo'"'"'s place'""" in done.stderr
+    assert done.stdout == ""
+    assert not (place.folder / ".fanfold/workflows/x.yaml").exists()
+
+
+def test_a_planner_that_fails_is_told_with_its_run(place: Place):
+    with Provider(lambda _: Reply(text="I cannot")) as provider:
+        status, said, _ = plan(place, "Tidy all packages", **given(provider))
+    assert (status, said["error"]["code"]) == (1, "plan.failed")
+    assert place.cli("inspect", said["error"]["details"]["run_id"]).returncode == 0
+
+
+def test_a_refinement_shows_the_difference_and_can_be_saved(place: Place):
+    (place.folder / "tidy.yaml").write_text(GOOD)
+    with Provider(drafts(GOOD.replace("Scan {{item}}", "Scan {{item}} twice"))) as provider:
+        done = place.cli(
+            "plan", "Scan twice", "--refine", "tidy.yaml", "--save", "tidy-up", **given(provider)
+        )
+        assert "Scan {{item}}" in str(provider.asked[0].body["messages"])
+    assert done.returncode == 0, done.stderr
+    changed = [
+        line for line in done.stdout.splitlines() if line[0] in "+-" and line[:3] not in ("+++", "---")
+    ]
+    assert len(changed) == 2
+    assert "twice" in (place.folder / ".fanfold/workflows/tidy-up.yaml").read_text()
+    assert (place.folder / "tidy.yaml").read_text() == GOOD
+
+
+def test_nothing_is_saved_over_another_recipe_unless_told(place: Place):
+    for words, status in (((), 0), ((), 2), (("--replace",), 0)):
+        done = place.cli("plan", TASKS[0], "--no-model", "--save", "tidy", *words)
+        assert done.returncode == status, done.stderr
+    assert "recipe.exists" in place.cli("plan", TASKS[0], "--no-model", "--save", "tidy").stderr
+
+
+@pytest.mark.parametrize("name", ["../x", "A b", "x@0"])
+def test_a_name_that_cannot_be_one_saves_nothing(place: Place, name: str):
+    done = place.cli("plan", TASKS[0], "--no-model", "--save", name)
+    assert done.returncode == 2
+    assert not (place.folder / ".fanfold/workflows").exists()
+
+
+@pytest.mark.parametrize("tests", [True, False], ids=["with tests", "without tests"])
+def test_without_a_model_ten_tasks_get_templates_that_pass_check(place: Place, tests: bool):
+    if tests:
+        (place.folder / "pytest.ini").write_text("[pytest]\n")
+    names = [f"t{number}" for number in range(len(TASKS))]
+    for name, task in zip(names, TASKS, strict=True):
+        status, drafted, _ = plan(place, task, "--save", name)
+        assert (status, drafted["fit"], drafted["source"], drafted["runs"]) == (0, True, "template", [])
+        assert "template" in drafted["recipe"].splitlines()[0]
+        assert task in drafted["recipe"]
+    done = place.cli("check", *names, "--json")
+    assert done.returncode == 0, done.stdout
+    assert {kind_of(task) for task in TASKS} >= {"audit", "migrate", "research", "review", "build"}
+
+
+def test_without_a_model_what_is_for_one_agent_gets_no_template_unless_wanted(place: Place):
+    assert not plan(place, "Audit this function")[1]["fit"]
+    assert plan(place, "Audit this function", "--anyway")[1]["fit"]
+
+
+def test_a_refinement_without_a_model_is_refused(place: Place):
+    (place.folder / "tidy.yaml").write_text(GOOD)
+    assert plan(place, "Scan twice", "--refine", "tidy.yaml")[1]["error"]["code"] == "provider.none"
+    said = plan(place, "Scan twice", "--refine", "tidy.yaml", "--no-model")[1]
+    assert said["error"]["code"] == "plan.no_model"
+
+
+def test_a_task_full_of_templates_and_controls_stays_text(place: Place):
+    task = "Audit all {{inputs.x}} \\{{ \x1b[31m files: #\n- &a *b !!python/object"
+    done = place.cli("plan", task, "--save", "odd")
+    assert done.returncode == 0, done.stderr
+    assert "\x1b" not in done.stdout + done.stderr
+    assert place.cli("check", "odd").returncode == 0
