@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -37,8 +37,10 @@ if TYPE_CHECKING:
     from fanfold.agents.redaction import Redactor
     from fanfold.agents.toolbox.catalogue import Tools
     from fanfold.kernel.events import Raised
+    from fanfold.runtime.operations.kept_trees import KeptTrees
     from fanfold.runtime.records.frozen import Frozen
-    from fanfold.store.protocol import StoreAddress
+    from fanfold.runtime.views.served import Served
+    from fanfold.store.protocol import Health, Store, StoreAddress
 
 BUILT_IN_RECIPES = Path(__file__).parent / "recipe" / "builtin"
 
@@ -165,10 +167,12 @@ def wire(
     backends: Sequence[BackendKind] = BACKENDS,
     providers: Sequence[Provider] = PROVIDERS,
     to_read: bool = False,
+    kept: KeptTrees | None = None,
 ) -> Project:
     """Put a project together; `environment` defaults to the process's, the store to the one it names.
 
-    `to_read`: its runs are looked at and nothing else, and where there are none no store is made.
+    `to_read`: its runs are looked at and nothing else, and where there are none no store is made. `kept`
+    holds what was folded for the next look.
     """
     wired = Wired(folder, os.environ if environment is None else environment, backends, providers)
     return Project(
@@ -183,4 +187,53 @@ def wire(
             make_root_tools=_root_tools,
         ),
         to_read=to_read,
+        kept=kept,
     )
+
+
+class _OpenedStore:
+    """The address of a store that is open already, for projects that share it."""
+
+    def __init__(self, address: StoreAddress, store: Store) -> None:
+        self._address = address
+        self._store = store
+
+    def exists(self) -> bool:
+        return True
+
+    def open(self) -> Store:
+        return self._store
+
+    def open_to_read(self) -> Store:
+        return self._store
+
+    def examine(self) -> Health | None:
+        return self._address.examine()
+
+    def engine(self) -> str:
+        return self._address.engine()
+
+
+def serve(
+    folder: Path, host: str, port: int, *, version: str, take_over: bool, tell: Callable[[Served], None]
+) -> None:
+    """Serve a project over HTTP until somebody stops it; `tell` hears when it can be reached."""
+    from fanfold.runtime.operations.kept_trees import KeptTrees
+    from fanfold.runtime.operations.runs.abandoned import take_up_abandoned
+    from fanfold.server.desk import Desk
+    from fanfold.server.service import Address, Tokens
+    from fanfold.server.service import serve as serve_project
+
+    history = wire(folder, kept=KeptTrees())
+    try:
+        shared = _OpenedStore(history.address, history.store)
+        desk = Desk(history, lambda: wire(folder, store=shared), version)
+        config = history.config
+        tokens = Tokens(config.names("server.operators"), config.names("server.viewers"))
+
+        def take_up() -> list[str]:
+            return [one.root for one in take_up_abandoned(desk.fresh())] if take_over else []
+
+        serve_project(desk, Address(host, port), tokens, None, take_over=take_up, tell=tell)
+    finally:
+        history.close()

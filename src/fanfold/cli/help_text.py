@@ -47,6 +47,7 @@ Agents and models:
   ps          List subagents, newest last
 
 This installation:
+  serve       Serve the console and the HTTP API of this project
   doctor      Show configuration with origins, and check store, tools and roles
   smoke       Prove that the promises hold here
   gc          Forget runs that ended long ago, with their files

@@ -55,6 +55,7 @@ GROUPS = {
         "ps": "agents.subagents",
     },
     "This installation": {
+        "serve": "system.serve",
         "doctor": "system.doctor",
         "smoke": "system.smoke",
         "gc": "system.gc",

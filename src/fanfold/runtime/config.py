@@ -16,6 +16,7 @@ environment alone.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -30,7 +31,7 @@ from fanfold.text.trees import tree
 from fanfold.text.trees.yaml import TextFormat
 from fanfold.trust.project_files import read_beneath
 
-Kind: TypeAlias = Literal["switch", "integer", "text", "choice", "secret", "names"]
+Kind: TypeAlias = Literal["switch", "integer", "text", "choice", "secret", "names", "digests"]
 Found: TypeAlias = dict[str, tuple[object, str]]
 
 MAX_FILE_BYTES = 256 * 1024
@@ -38,6 +39,7 @@ FORMAT = TextFormat(name="config", max_bytes=MAX_FILE_BYTES, clean_text=False, c
 MAX_CONCURRENCY_CEILING = 1_024
 MAX_AGENTS_CEILING = 100_000
 _LARGEST = 2**53
+_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 _WORDS = {
     "on": True,
     "true": True,
@@ -105,6 +107,8 @@ SETTINGS = (
     Setting("sessions.max_depth", ("FANFOLD_MAX_DEPTH",), "integer", 1, 0, 5, only_less=True),
     Setting("sessions.max_sessions", ("FANFOLD_MAX_SESSIONS",), "integer", 256, 1, 100_000, only_less=True),
     Setting("store.durability", ("FANFOLD_DURABILITY",), "choice", "full", choices=("full", "normal")),
+    Setting("server.operators", (), "digests", "", not_in=("project",)),
+    Setting("server.viewers", (), "digests", "", not_in=("project",)),
     Setting("store.url", ("FANFOLD_STORE",), not_in=("project",)),
     Setting("cluster.temporal", ("FANFOLD_TEMPORAL",), not_in=("project",)),
 )
@@ -261,6 +265,8 @@ def _checked(
         return _integer(raw, origin, setting.low, high)
     if setting.kind == "names":
         return _names(raw, origin)
+    if setting.kind == "digests":
+        return _digests(raw, origin)
     if not isinstance(raw, str):
         raise _bad(origin, raw, "text")
     if setting.kind == "choice" and raw.lower() not in setting.choices:
@@ -273,6 +279,18 @@ def _names(raw: object, origin: str) -> str:
     listed = raw.replace(",", " ").split() if isinstance(raw, str) else raw
     if not isinstance(listed, list) or not all(isinstance(one, str) and one.isidentifier() for one in listed):
         raise _bad(origin, raw, "a list of names")
+    return " ".join(listed)
+
+
+def _digests(raw: object, origin: str) -> str:
+    """Digests of tokens, kept as one text with a space between them; no token itself is ever written here."""
+    listed = [one for one in (raw if isinstance(raw, list) else [raw]) if isinstance(one, str)]
+    if (
+        not listed
+        or not all(map(_DIGEST.fullmatch, listed))
+        or (isinstance(raw, list) and len(raw) > len(listed))
+    ):
+        raise _bad(origin, "[…]", "a list of digests, as fanfold serve --new-token prints them")
     return " ".join(listed)
 
 

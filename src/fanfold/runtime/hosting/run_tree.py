@@ -10,6 +10,7 @@ Rules
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from itertools import takewhile
 from typing import Any, TypeAlias
 
 import msgspec
@@ -128,14 +129,19 @@ class RunTree:
         reuse: Reuse = nothing_to_reuse,
         *,
         forked_from: str | None = None,
+        until: int | None = None,
     ) -> RunTree:
-        """Fold a stored tree. The caller appends `resumed` before it goes on."""
+        """Fold a stored tree, for a reader perhaps only `until` one of its events. The caller appends
+        `resumed` before it goes on.
+        """
         envelopes = store.tree(root)
         first = next(envelopes, None)
         if first is None:
             raise NotFoundError("run.not_found", f"there is no run {root}", hint="fanfold runs")
         tree = cls(store, event_of(first), journal, reuse, forked_from=forked_from)
         tree._count(first)
+        if until is not None:
+            envelopes = takewhile(lambda envelope: envelope.tree_seq <= until, envelopes)
         tree._replay(envelopes)
         tree._written = {head.run_id: head.status for head in store.tree_heads(root)}
         return tree

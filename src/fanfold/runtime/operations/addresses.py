@@ -46,10 +46,10 @@ class Addressed(NamedTuple):
         raise NotFoundError("step.not_found", f"run {run.id} has no step {path}", hint=hint)
 
 
-def find_run(project: Project, name: str) -> Addressed:
-    """A run by id, unique prefix or `last`, as its log is now."""
+def find_run(project: Project, name: str, at: int | None = None) -> Addressed:
+    """A run by id, unique prefix or `last`, as its log is now, or as it was after an event of its tree."""
     head = project.resolve(name)
-    tree = project.view(head.root_run_id)
+    tree = project.view(head.root_run_id, at)
     run = tree.state.runs.get(head.run_id)
     if run is None:
         raise NotFoundError("run.not_found", f"run {head.run_id} has not begun")

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from fanfold.recipe.compile import Compiled
     from fanfold.runtime.handlers.search import HandlerSearch
     from fanfold.runtime.hosting.run_tree import RunTree
+    from fanfold.runtime.operations.kept_trees import KeptTrees
     from fanfold.runtime.places.isolation import Isolation
     from fanfold.runtime.records.frozen import Frozen
     from fanfold.runtime.steps.toolboxes import RootTools
@@ -63,6 +64,7 @@ class Project:
         *,
         parts: Parts,
         to_read: bool = False,
+        kept: KeptTrees | None = None,
     ) -> None:
         self.folder = folder.resolve()
         self._named = folder
@@ -76,6 +78,8 @@ class Project:
         self._load_backends = parts.load_backends
         self._load_address = parts.load_address
         self._to_read = to_read
+        self._kept = kept
+        """Trees that were folded for a look, where one thread looks again and again."""
 
     @cached_property
     def address(self) -> StoreAddress:
@@ -222,11 +226,13 @@ class Project:
             raise NotFoundError("run.not_found", f"there is no run {run}", hint="fanfold runs")
         return head
 
-    def view(self, root: str) -> RunTree:
-        """A reader's copy of a tree as its log is now."""
+    def view(self, root: str, at: int | None = None) -> RunTree:
+        """A reader's copy of a tree as its log is now, or as it was after one of its events."""
+        if self._kept is not None:
+            return self._kept.view(self.store, root, at)
         from fanfold.runtime.hosting.run_tree import RunTree
 
-        return RunTree.load(self.store, root)
+        return RunTree.load(self.store, root, until=at)
 
     def has_owner(self, root: str) -> bool:
         """Whether a live process drives a run tree."""

@@ -1,0 +1,1 @@
+"""What is told across the other rooms: recipes with their runs, what needs a person, two runs."""

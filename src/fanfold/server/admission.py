@@ -1,0 +1,124 @@
+"""Who may use the server: tokens, the sessions of browsers that came with one, and what each may do.
+
+Rules
+* A token is 256 random bits. Nothing on disk holds one: what is kept, here and in the user's configuration,
+  is its digest (`operations.system.tokens`).
+* On a loopback address a token is made at each start and shown once, as a link. Elsewhere only tokens count
+  that the user's configuration lists, each with a role.
+* The link is exchanged for a cookie, so that the token stands in no address bar and no history. Sessions
+  outlive the server, or a page that is open could not go on when it is started again; they end after
+  `SESSION_S`, and with the configured token they came from.
+* `operator` may do everything, `viewer` may look.
+"""
+
+from __future__ import annotations
+
+import hmac
+import os
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Literal, TypeAlias
+
+import msgspec
+from msgspec import Struct
+
+from fanfold.runtime.operations.system.tokens import digest_of, new_token
+
+Role: TypeAlias = Literal["viewer", "operator"]
+
+SESSION_S = 14 * 24 * 3600
+MAX_SESSIONS = 200
+"""Kept at once; the oldest make room."""
+MAX_FILE_BYTES = 256 * 1024
+
+
+class Session(Struct, frozen=True):
+    """A browser that showed a token once. `digest` is of its cookie, `came_with` of that token."""
+
+    digest: str
+    role: Role
+    came_with: str
+    until: float
+
+
+class Visitor(Struct, frozen=True):
+    """Who asks for something. `name` tells one from another without giving anything away."""
+
+    role: Role
+    name: str
+
+
+class Admission:
+    """`file` keeps the sessions. `link` is the token of this start, which lets an operator in."""
+
+    def __init__(
+        self,
+        file: Path,
+        *,
+        link: str | None = None,
+        operators: Iterable[str] = (),
+        viewers: Iterable[str] = (),
+    ) -> None:
+        self._file = file
+        self._configured: dict[str, Role] = dict.fromkeys(viewers, "viewer")
+        self._configured |= dict.fromkeys(operators, "operator")
+        self._link = None if link is None else digest_of(link)
+        self._sessions = _read(file)
+
+    def with_token(self, token: str) -> Visitor | None:
+        """Who shows this token; every known one is compared, so that time tells nothing."""
+        shown = digest_of(token)
+        found: Visitor | None = None
+        if self._link is not None and hmac.compare_digest(shown, self._link):
+            found = Visitor("operator", shown)
+        for digest, role in self._configured.items():
+            if hmac.compare_digest(shown, digest):
+                found = Visitor(role, shown)
+        return found
+
+    def with_cookie(self, cookie: str) -> Visitor | None:
+        """Whose browser shows this cookie."""
+        shown, now = digest_of(cookie), time.time()
+        for session in self._sessions:
+            if hmac.compare_digest(shown, session.digest) and self._holds(session, now):
+                return Visitor(self._configured.get(session.came_with, session.role), shown)
+        return None
+
+    def _holds(self, session: Session, now: float) -> bool:
+        """A session from a configured token ends with it; one from a link has only its time."""
+        from_link = session.came_with.startswith("link:")
+        return session.until > now and (
+            (from_link and self._link is not None) or session.came_with in self._configured
+        )
+
+    def begin_session(self, token: str) -> str | None:
+        """The cookie for a browser that shows a token; None where the token is none."""
+        visitor = self.with_token(token)
+        if visitor is None:
+            return None
+        cookie = new_token()
+        came_with = f"link:{visitor.name}" if visitor.name == self._link else visitor.name
+        session = Session(digest_of(cookie), visitor.role, came_with, time.time() + SESSION_S)
+        held = [one for one in self._sessions if self._holds(one, time.time())]
+        self._sessions = [*held[-MAX_SESSIONS + 1 :], session]
+        _write(self._file, self._sessions)
+        return cookie
+
+
+def _read(file: Path) -> list[Session]:
+    try:
+        with file.open("rb") as opened:
+            return msgspec.json.decode(opened.read(MAX_FILE_BYTES), type=list[Session])
+    except (OSError, msgspec.MsgspecError, RecursionError):
+        return []  # nobody is let in by a file that cannot be read
+
+
+def _write(file: Path, sessions: list[Session]) -> None:
+    """As a whole or not at all, for this user's eyes only."""
+    file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    fresh = file.with_name(f".{file.name}.{os.getpid()}")
+    handle = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
+    with os.fdopen(handle, "wb") as opened:
+        opened.write(msgspec.json.encode(sessions))
+    fresh.replace(file)

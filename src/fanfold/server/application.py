@@ -1,0 +1,91 @@
+"""The whole application: the guard, and behind it the API, MCP and the console."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from typing import Protocol
+
+from starlette.applications import Starlette
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from fanfold.errors import EXIT_PERMISSION, WorldError
+from fanfold.server.admission import Admission, Visitor
+from fanfold.server.api import Api
+from fanfold.server.console_files import ConsoleFiles
+from fanfold.server.desk import Desk
+from fanfold.server.endpoints.table import PROJECT_STREAM, RUN_STREAM, routes
+from fanfold.server.feed import Feed
+from fanfold.server.guard import VISITOR, RequestGuard
+from fanfold.server.replies import failure
+from fanfold.server.routes import RouteTable
+from fanfold.server.streams import Streams
+
+
+class Mounted(Protocol):
+    """Another application that is served beside the console, with what it needs while it is."""
+
+    app: ASGIApp
+
+    def lifespan(self) -> AbstractAsyncContextManager[None]: ...
+
+
+class Application:
+    """An ASGI application for one project."""
+
+    def __init__(
+        self, desk: Desk, access: Admission, hosts: Iterable[str], cookie: str, mcp: Mounted | None = None
+    ) -> None:
+        self._desk = desk
+        self._mcp = mcp
+        self._console = ConsoleFiles()
+        self._api: Api | None = None
+        self.feed: Feed | None = None
+        inner = Starlette(lifespan=self._live)
+        inner.mount("/", self._dispatch)
+        self._guarded = RequestGuard(inner, access, hosts, cookie)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self._guarded(scope, receive, send)
+
+    @asynccontextmanager
+    async def _live(self, _: Starlette) -> AsyncIterator[None]:
+        """Begins and ends with the server, in its event loop."""
+        feed = self.feed = Feed(self._desk.history.store)
+        streams = Streams(self._desk, feed)
+        table = RouteTable(routes())
+        self._api = Api(
+            self._desk, feed, table, {RUN_STREAM: streams.of_run, PROJECT_STREAM: streams.of_project}
+        )
+        following = asyncio.create_task(feed.run())
+        try:
+            async with nullcontext() if self._mcp is None else self._mcp.lifespan():
+                yield
+        finally:
+            following.cancel()
+            self._api.close()
+
+    def stopping(self) -> None:
+        """The server was asked to stop: nobody is to wait for a stream."""
+        if self.feed is not None:
+            self.feed.close()
+
+    async def _dispatch(self, scope: Scope, receive: Receive, send: Send) -> None:
+        first = scope["path"].split("/")[1]
+        if first == "api" and self._api is not None:
+            await self._api(scope, receive, send)
+        elif first == "mcp" and self._mcp is not None:
+            await self._serve_mcp(self._mcp.app, scope, receive, send)
+        else:
+            await self._console(scope, receive, send)
+
+    async def _serve_mcp(self, app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
+        visitor: Visitor = scope[VISITOR]
+        if visitor.role != "operator":
+            error = WorldError(
+                "request.forbidden", "this token may look, and nothing else", exit_status=EXIT_PERMISSION
+            )
+            await failure(error)(scope, receive, send)
+            return
+        await app(scope, receive, send)

@@ -1,0 +1,36 @@
+"""What routes are asked with: parts of the path and of the query, with their bounds."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, TypeAlias
+
+from msgspec import Meta, Struct
+
+Name: TypeAlias = Annotated[str, Meta(min_length=1, max_length=200)]
+StepPath: TypeAlias = Annotated[str, Meta(min_length=1, max_length=2_000, description="A slash is %2F.")]
+Number: TypeAlias = Annotated[int, Meta(ge=1, le=2**53)]
+Count: TypeAlias = Annotated[int, Meta(ge=1, le=500)]
+Words: TypeAlias = Annotated[str, Meta(max_length=1_000)]
+Status: TypeAlias = Literal[
+    "pending", "running", "waiting", "paused", "completed", "partial", "failed", "cancelled", "timed_out"
+]
+
+
+class NoParameters(Struct, frozen=True, forbid_unknown_fields=True):
+    pass
+
+
+class RunAsked(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    run: Name
+
+
+class RunAt(RunAsked, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    at: Annotated[int, Meta(ge=1, le=2**53, description="As it was after this event.")] | None = None
+
+
+class StepAsked(RunAsked, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    step: StepPath
+
+
+class StepAt(StepAsked, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    at: Number | None = None

@@ -1,0 +1,71 @@
+"""Recipes: found, looked at, tried, changed."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from msgspec import Meta, Struct
+
+from fanfold.runtime.operations.overview.recipes import list_shelf, save_text, show_page, try_text
+from fanfold.runtime.views.recipe_pages import CheckedText, RecipePage, RecipeRows
+from fanfold.server.desk import Desk
+from fanfold.server.endpoints.parameters import Name, NoParameters
+from fanfold.server.routes import Route, change, get
+
+Text = Annotated[str, Meta(max_length=512 * 1024)]
+
+
+class RecipeAsked(NoParameters, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    name: Name
+
+
+class TextGiven(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A recipe that is being written."""
+
+    text: Text
+    name: Annotated[str, Meta(pattern="^[a-z0-9][a-z0-9_-]{0,63}(@[1-9][0-9]{0,8})?$")] = "recipe"
+
+
+class TextChanged(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A new text; `seen` is the digest of the one it takes the place of, None where there is none."""
+
+    text: Text
+    seen: Annotated[str, Meta(max_length=64)] | None
+
+
+def list_recipes(desk: Desk, asked: NoParameters) -> RecipeRows:
+    del asked
+    return list_shelf(desk.fresh())
+
+
+def show_recipe(desk: Desk, asked: RecipeAsked) -> RecipePage:
+    return show_page(desk.fresh(), asked.name)
+
+
+def check_recipe(desk: Desk, asked: NoParameters, body: TextGiven) -> CheckedText:
+    del asked
+    return try_text(desk.fresh(), body.text, body.name)
+
+
+def save_recipe(desk: Desk, asked: RecipeAsked, body: TextChanged) -> RecipePage:
+    return save_text(desk.fresh(), asked.name, body.text, body.seen)
+
+
+ROUTES: list[Route] = [
+    get(
+        "/api/recipes",
+        "Recipes of the project, the user, and built in",
+        NoParameters,
+        RecipeRows,
+        list_recipes,
+    ),
+    get("/api/recipes/{name}", "One recipe with its text and picture", RecipeAsked, RecipePage, show_recipe),
+    change(
+        "POST",
+        "/api/recipes/check",
+        "What is wrong with a text",
+        (NoParameters, TextGiven, CheckedText),
+        check_recipe,
+    ),
+    change("PUT", "/api/recipes/{name}", "Keep a text", (RecipeAsked, TextChanged, RecipePage), save_recipe),
+]

@@ -1,0 +1,104 @@
+"""What came over HTTP, read strictly: parameters, bodies, what is too large, too slow, or no JSON."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TypeVar
+from urllib.parse import parse_qsl, unquote_to_bytes
+
+import msgspec
+from msgspec import Struct
+from starlette.requests import ClientDisconnect, Request
+from starlette.types import Scope
+
+from fanfold.errors import AuthorError, FanfoldError, WorldError
+from fanfold.text.json_value import strict
+
+MAX_BODY_BYTES = 4 * 1024 * 1024
+MAX_PARAMETERS = 50
+BODY_S = 30.0
+"""A body that takes longer than this to arrive is not waited for."""
+
+T = TypeVar("T", bound=Struct)
+
+
+def segments_of(scope: Scope) -> tuple[str, ...] | None:
+    """The parts of the path, each decoded by itself, so that a slash in one is not one between two.
+
+    None for what is no text.
+    """
+    raw: bytes = scope.get("raw_path") or scope["path"].encode()
+    try:
+        return tuple(unquote_to_bytes(part).decode() for part in raw.split(b"?")[0].split(b"/")[1:])
+    except UnicodeDecodeError:
+        return None
+
+
+def read_parameters(kind: type[T], parts: dict[str, str], query: bytes) -> T:
+    """Parameters of path and query as a struct; what it does not know, and what stands twice, is refused."""
+    given: dict[str, str] = dict(parts)
+    try:
+        pairs = parse_qsl(
+            query.decode("ascii"), keep_blank_values=True, max_num_fields=MAX_PARAMETERS, errors="strict"
+        )
+    except ValueError as error:
+        raise _bad(f"the query cannot be read: {error}") from None
+    for name, value in pairs:
+        if name in given:
+            raise _bad(f"{name} is given twice")
+        given[name] = value
+    for name, value in given.items():
+        if any(char < " " or char == "\x7f" for char in value):
+            raise _bad(f"{name[:80]} holds a control character")
+    try:
+        return msgspec.convert(given, kind, strict=False)
+    except msgspec.ValidationError as error:
+        raise _bad(_words(error)) from None
+
+
+async def read_bytes(request: Request) -> bytes:
+    """The body of a request, within bounds of size and time."""
+    media = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if media != "application/json":
+        message = "the body must be JSON, and say so: Content-Type: application/json"
+        raise AuthorError("request.media_type", message)
+    length = request.headers.get("content-length", "0")
+    if not length.isdecimal() or int(length) > MAX_BODY_BYTES:
+        raise _too_large()
+    body = bytearray()
+    try:
+        async with asyncio.timeout(BODY_S):
+            async for chunk in request.stream():
+                body += chunk
+                if len(body) > MAX_BODY_BYTES:
+                    raise _too_large()
+    except TimeoutError:
+        raise WorldError("request.slow", f"the body did not arrive within {BODY_S:g} s") from None
+    except ClientDisconnect:
+        raise WorldError("request.slow", "the connection ended before the body did") from None
+    return bytes(body)
+
+
+def read_body(kind: type[T], data: bytes) -> T:
+    """A body as a struct; what a log could not hold is refused too."""
+    try:
+        value = msgspec.json.decode(data)
+        return msgspec.convert(strict(value, "the body"), kind)
+    except msgspec.ValidationError as error:
+        raise _bad(_words(error)) from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise _bad(f"the body is not JSON: {error}") from None
+    except ValueError as error:
+        raise _bad(str(error)) from None
+
+
+def _words(error: msgspec.ValidationError) -> str:
+    return str(error).replace("`", '"')
+
+
+def _bad(message: str) -> FanfoldError:
+    return AuthorError("request.invalid", message, hint="GET /api/openapi.json says what is expected")
+
+
+def _too_large() -> FanfoldError:
+    return AuthorError("request.too_large", f"a body has at most {MAX_BODY_BYTES:,} bytes")

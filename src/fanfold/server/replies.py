@@ -1,0 +1,91 @@
+"""What goes back over HTTP: documents, errors with their status, and the headers that every reply has."""
+
+from __future__ import annotations
+
+import msgspec
+from starlette.responses import Response
+
+from fanfold.errors import (
+    EXIT_BUDGET,
+    EXIT_NOT_FOUND,
+    EXIT_PERMISSION,
+    AuthorError,
+    FanfoldError,
+    NotFoundError,
+)
+from fanfold.runtime.views.errors import error_document
+from fanfold.store.protocol import LeaseHeld
+
+CONTENT_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:;"
+    " worker-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+HEADERS = (
+    (b"content-security-policy", CONTENT_POLICY.encode()),
+    (b"x-content-type-options", b"nosniff"),
+    (b"x-frame-options", b"DENY"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"cross-origin-opener-policy", b"same-origin"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+    (b"permissions-policy", b"camera=(), geolocation=(), microphone=(), payment=(), usb=()"),
+)
+"""On every reply, whatever it is."""
+
+_CONFLICTS = frozenset(
+    {
+        "approval.changed",
+        "approval.closed",
+        "approval.none",
+        "approval.not_open",
+        "approval.which",
+        "idempotency.in_progress",
+        "recipe.changed",
+        "run.busy",
+        "run.ended",
+        "run.open",
+        "workspace.conflict",
+    }
+)
+"""What was asked for was fine, but things are not as they would have to be."""
+_STATUSES = {
+    "request.forbidden": 403,
+    "request.method": 405,
+    "request.slow": 408,
+    "request.too_large": 413,
+    "request.media_type": 415,
+    "request.host": 421,
+    "request.unauthorized": 401,
+    "server.busy": 503,
+}
+
+
+def status_of(error: FanfoldError) -> int:
+    """The HTTP status that says what kind of error it is."""
+    if error.code in _STATUSES:
+        return _STATUSES[error.code]
+    if isinstance(error, NotFoundError) or error.exit_status == EXIT_NOT_FOUND:
+        return 404
+    if isinstance(error, LeaseHeld) or error.code in _CONFLICTS or error.exit_status == EXIT_BUDGET:
+        return 409
+    if error.exit_status == EXIT_PERMISSION:
+        return 403
+    if isinstance(error, AuthorError):
+        return 422 if error.code.startswith(("recipe.", "idempotency.")) else 400
+    return 500
+
+
+def document(value: object, status: int = 200) -> Response:
+    """A document of the API. Never kept by anybody: the next answer may be another one."""
+    return Response(
+        msgspec.json.encode(value),
+        status_code=status,
+        media_type="application/json",
+        headers={"cache-control": "no-store"},
+    )
+
+
+def failure(error: FanfoldError, headers: dict[str, str] | None = None) -> Response:
+    """An error as every surface says it."""
+    reply = document(error_document(error), status_of(error))
+    reply.headers.update(headers or {})
+    return reply

@@ -1,0 +1,249 @@
+"""Server-sent events: what a run records, live, and what happens in the project as a whole.
+
+Rules
+* The `id` of an event is its durable number in the tree. Who comes back with it as `Last-Event-ID` gets what
+  follows: no gap, no duplicate, however long it was away, from this server or the next.
+* Nothing is queued for a client. Each has only the number it has got to; what follows is read from what all
+  streams of a run share, or from the store. A client that takes nothing for `SLOW_S` is let go, and goes on
+  where it was when it comes back.
+* When the server stops, streams end at once, and the page's reconnection does the rest.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Iterator
+from itertools import islice
+
+import msgspec
+from msgspec import Struct
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import Message, Receive, Scope, Send
+
+from fanfold.errors import AuthorError, WorldError
+from fanfold.kernel.lifecycle import RUN_TERMINAL
+from fanfold.runtime.hosting.clock import wall_clock_ms
+from fanfold.runtime.operations.project import Project
+from fanfold.runtime.views.shown import shown
+from fanfold.server.api import MatchedRequest
+from fanfold.server.desk import Desk
+from fanfold.server.feed import Feed
+from fanfold.store.protocol import Store
+
+MAX_STREAMS = 256
+SLOW_S = 20.0
+QUIET_S = 10.0
+"""After so long without an event a comment goes out, so that a connection that is gone is noticed."""
+PIECE = 200
+"""Events that are read and sent in one go."""
+MAX_SHARED = 2_000
+"""Events of a run that its streams share; who is further behind reads the store."""
+MARGIN_MS = 10_000
+"""Clocks of processes differ, and what one recorded is told a little later."""
+LISTED = 200
+"""The newest runs, whose changes the stream of the project tells."""
+
+
+class Hello(Struct, frozen=True):
+    """The first event: which run this is, and how far its log reached when the stream began."""
+
+    run_id: str
+    root_run_id: str
+    seq: int
+    status: str
+
+
+class RunMoved(Struct, frozen=True):
+    """A run of the project began, recorded something, or ended. `seq` is the last number of its tree."""
+
+    run_id: str
+    seq: int
+    status: str
+
+
+class Streams:
+    """All streams of a server."""
+
+    def __init__(self, desk: Desk, feed: Feed) -> None:
+        self._project: Project = desk.fresh()
+        self._feed = feed
+        self._shared: dict[str, _SharedLog] = {}
+        self._open = 0
+
+    async def of_run(self, asked: MatchedRequest, request: Request) -> Response:
+        """What one run and those below it record, from a number on."""
+        head = self._project.resolve(asked.parts["run"])
+        after = _last_seen(request)
+        return self._reply(self._run_frames(head.run_id, head.root_run_id, after))
+
+    async def of_project(self, asked: MatchedRequest, request: Request) -> Response:
+        """Which runs move; who was away is told those that did meanwhile."""
+        del asked
+        return self._reply(self._project_frames(_last_seen(request)))
+
+    def _reply(self, frames: AsyncIterator[bytes]) -> Response:
+        if self._open >= MAX_STREAMS:
+            raise WorldError("server.busy", f"{MAX_STREAMS} streams are open already")
+        return _EventStream(frames, self)
+
+    def opened(self) -> None:
+        self._open += 1
+
+    def closed(self) -> None:
+        self._open -= 1
+
+    async def _run_frames(self, run: str, root: str, after: int) -> AsyncIterator[bytes]:
+        store = self._project.store
+        shared = self._shared.setdefault(root, _SharedLog(store, root))
+        shared.readers += 1
+        try:
+            head = store.head(run)
+            reach = store.reach(root)
+            after = min(after, reach)
+            yield _frame("hello", Hello(run, root, reach, "" if head is None else head.status))
+            while not self._feed.closing.is_set():
+                news = self._feed.next()
+                frames = shared.after(after)
+                if frames:
+                    after += len(frames)
+                    yield b"".join(frames)
+                    continue
+                head = store.head(root)
+                if head is None or (head.status in RUN_TERMINAL and store.reach(root) == after):
+                    yield _frame("end", Hello(run, root, after, "" if head is None else head.status))
+                    return
+                if not await _happens(news):
+                    yield b": quiet\n\n"
+        finally:
+            shared.readers -= 1
+            if not shared.readers:
+                self._shared.pop(root, None)
+
+    async def _project_frames(self, seen_ms: int) -> AsyncIterator[bytes]:
+        """The number of an event is when it was told: a run that ended since then is told again."""
+        moved = _Moved(self._project.store, seen_ms - MARGIN_MS if seen_ms else wall_clock_ms())
+        yield b"event: hello\ndata: {}\n\n"
+        while not self._feed.closing.is_set():
+            news = self._feed.next()
+            now = wall_clock_ms()
+            frames = [_frame("run", one, now) for one in moved.since_last_time()]
+            if frames:
+                yield b"".join(frames)
+            elif not await _happens(news):
+                yield b": quiet\n\n"
+
+
+class _Moved:
+    """Which runs of the project moved, seen from one client."""
+
+    def __init__(self, store: Store, since_ms: int) -> None:
+        self._store = store
+        self._since_ms = since_ms
+        self._known: dict[str, tuple[int, str]] = {}
+
+    def since_last_time(self) -> Iterator[RunMoved]:
+        for head in self._store.heads(limit=LISTED):
+            before = self._known.get(head.run_id)
+            over = head.status in RUN_TERMINAL
+            if over and before is not None and before[1] == head.status:
+                continue  # nothing more comes of it
+            now = (self._store.reach(head.run_id), head.status)
+            if before == now:
+                continue
+            self._known[head.run_id] = now
+            long_ago = over and before is None and (head.ended_at or 0) < self._since_ms
+            if not long_ago:
+                yield RunMoved(head.run_id, *now)
+
+
+class _SharedLog:
+    """The newest events of a run, encoded once for all who follow it."""
+
+    def __init__(self, store: Store, root: str) -> None:
+        self._store = store
+        self._root = root
+        self._frames: deque[bytes] = deque(maxlen=MAX_SHARED)
+        self._last = store.reach(root)
+        self.readers = 0
+
+    def after(self, number: int) -> list[bytes]:
+        """At most `PIECE` events behind a number; empty when there are none."""
+        first = self._last - len(self._frames)
+        """The number before the first that is held."""
+        if number < first:
+            return self._read(number)
+        if number == self._last:
+            fresh = self._read(self._last)
+            self._frames.extend(fresh)
+            self._last += len(fresh)
+            return fresh
+        start = number - first
+        return list(islice(self._frames, start, start + PIECE))
+
+    def _read(self, number: int) -> list[bytes]:
+        envelopes = islice(self._store.tree(self._root, number), PIECE)
+        return [_frame("envelope", one, one.tree_seq) for one in shown(self._store, envelopes)]
+
+
+class _EventStream(Response):
+    """A reply that goes on until its frames end, the client leaves, or it takes nothing any more."""
+
+    def __init__(self, frames: AsyncIterator[bytes], streams: Streams) -> None:
+        super().__init__(media_type="text/event-stream", headers={"cache-control": "no-store"})
+        del self.headers["content-length"]
+        self._frames = frames
+        self._streams = streams
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        del scope
+        self._streams.opened()
+        sending = asyncio.create_task(self._send(send))
+        leaving = asyncio.create_task(_until_gone(receive))
+        try:
+            await asyncio.wait((sending, leaving), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in (sending, leaving):
+                task.cancel()
+            await asyncio.gather(sending, leaving, return_exceptions=True)
+            self._streams.closed()
+
+    async def _send(self, send: Send) -> None:
+        start: Message = {"type": "http.response.start", "status": 200, "headers": self.raw_headers}
+        await send(start)
+        try:
+            async for frame in self._frames:
+                async with asyncio.timeout(SLOW_S):
+                    await send({"type": "http.response.body", "body": frame, "more_body": True})
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+        finally:
+            await self._frames.aclose()  # type: ignore[attr-defined]  # it is a generator
+
+
+async def _until_gone(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+async def _happens(news: asyncio.Event) -> bool:
+    """Whether anything happens before a connection has been quiet for too long."""
+    try:
+        async with asyncio.timeout(QUIET_S):
+            await news.wait()
+    except TimeoutError:
+        return False
+    return True
+
+
+def _last_seen(request: Request) -> int:
+    given = request.headers.get("last-event-id") or request.query_params.get("after") or "0"
+    if not given.isdecimal() or not given.isascii() or len(given) > 15:
+        raise AuthorError("request.invalid", "Last-Event-ID is the id of an event of this stream")
+    return int(given)
+
+
+def _frame(event: str, data: object, number: int | None = None) -> bytes:
+    # JSON has no line breaks outside of its texts, where they are escaped: one line it is.
+    head = b"" if number is None else b"id: %d\n" % number
+    return head + b"event: " + event.encode() + b"\ndata: " + msgspec.json.encode(data) + b"\n\n"
