@@ -2,12 +2,12 @@
 
 BIN := .venv/bin
 READY := .venv/.ready
+RUNS := .venv/.runs
 CODE := src tests tools $(wildcard bench)
 
 SEED ?= 1
 N ?= 5000
 JOBS ?= $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
-TOPIC ?= solid-state batteries
 ARGS ?=
 
 .DEFAULT_GOAL := help
@@ -16,8 +16,8 @@ ARGS ?=
 help: ## list these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
-demo: $(READY) ## run a built-in recipe live, without any key (TOPIC="sea ice")
-	@tools/demo "$(TOPIC)"
+demo: $(RUNS) ## agents mend a small repository, killed in the middle and resumed; no key needed
+	@$(BIN)/python -m tools.demo $(ARGS)
 
 test: $(READY) ## run the tests (ARGS="-k glob -x" goes to pytest)
 	$(BIN)/python -m pytest --numprocesses auto $(ARGS)
@@ -91,3 +91,7 @@ clean: ## remove .venv and caches
 # The stamp is older than what it was made from: set up again. Otherwise this costs nothing.
 $(READY): pyproject.toml requirements/dev.txt tools/setup
 	@tools/setup
+
+# Running takes less than developing.
+$(RUNS): pyproject.toml requirements/run.txt tools/setup
+	@test -f $(READY) && touch $(RUNS) || tools/setup --demo

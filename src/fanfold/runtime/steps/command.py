@@ -91,7 +91,7 @@ def _said(start: Start, node: Node, job: CommandJob, ended: Ended) -> Outcome:
         return Outcome({name: parts[name] for name in node.step.outputs if name in parts})
     output = ended.stdout.removesuffix("\n")
     if ended.exit_code != 0:
-        said = shorten((ended.stderr or ended.stdout).strip(), SUMMARY_CHARS)
+        said = shorten(_without_rules(ended.stderr or ended.stdout), SUMMARY_CHARS)
         text = f"{job.argv[0]} ended with status {ended.exit_code}: {said}"
         return Outcome(error=failure(node, start, "agent", "command.failed", text))
     value: JSON = output
@@ -102,3 +102,8 @@ def _said(start: Start, node: Node, job: CommandJob, ended: Ended) -> Outcome:
             text = f"{job.argv[0]} did not print one JSON value: {error}"
             return Outcome(error=failure(node, start, "invalid_output", "output.not_json", text))
     return Outcome(value)
+
+
+def _without_rules(text: str) -> str:
+    """What a program said, without the lines that only draw a line."""
+    return "\n".join(line for line in text.strip().splitlines() if line.strip(" =-_*#+~"))

@@ -174,11 +174,14 @@ class Performer:
             if outcome.error is None and strayed is not None:
                 return Outcome(error=strayed, usage=outcome.usage)
             if outcome.error is None and self._isolation.comes_home(node, place):
+                execution.progress(Preparing("brings its changes home"))
                 outcome = await self._bring_home(execution, session, outcome)
         except (StoreFault, LeaseLost, BugError):
             raise  # not the step's failure: its host must stop
         except Exception as error:  # noqa: BLE001  # a handler may raise anything; it is the step's failure
             return Outcome(error=_caught(node, start, error))
+        finally:
+            execution.progress(Preparing())
         return outcome
 
     def _others(self, node: Node) -> list[tuple[str, ...]]:
@@ -189,8 +192,7 @@ class Performer:
 
     async def _bring_home(self, execution: Execution[Job], session: str, outcome: Outcome) -> Outcome:
         """Merge what was changed; with `on_conflict: resolve` an agent settles what cannot be merged."""
-        start, node, _, place, progress = execution
-        progress(Preparing("brings its changes home"))
+        start, node, _, place, _ = execution
         if place.said is None and node.step.merge != "discard":
             await self._isolation.remember(place, self._store.clean(_remembered(outcome)))
         merged = None

@@ -10,7 +10,7 @@ Rules
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from fanfold.text.diagnostics import Span
 from fanfold.text.notes import MAX_SHOWN_CHARS, Notes, kind_of, quoted, span_of, with_article
@@ -19,6 +19,8 @@ from fanfold.text.tables.forms import has_form
 from fanfold.text.tables.shapes import Key, Shape
 from fanfold.text.trees import tree
 from fanfold.text.trees.tree import Node, Scalar
+
+MIN_ALIKE = 4
 
 
 class Entries:
@@ -133,11 +135,12 @@ def _read_entry(entries: Entries, word: Scalar, value: Node, notes: Notes, highs
         notes.note(".note", f"key {quoted(word.text)} is not used here", word)
         return
     if key is None:
-        meant = notes.nearest(word.text, shape.keys)
+        meant = notes.nearest(word.text, shape.keys) or _begun_alike(word.text, shape.keys)
         if meant is not None:
             entries.meant.add(shape.keys[meant].alias or meant)
         message = f"{with_article(shape.name)} has no key {quoted(word.text)}"
-        hint = f"did you mean {quoted(meant)}?" if meant is not None else shape.hint
+        known = shape.hint or f"{with_article(shape.name)} has {', '.join(sorted(shape.keys))}"
+        hint = f"did you mean {quoted(meant)}?" if meant is not None else known
         notes.error(".unknown_key", message, word, hint)
         return
     name = key.alias or key.name
@@ -150,6 +153,12 @@ def _read_entry(entries: Entries, word: Scalar, value: Node, notes: Notes, highs
     entries.keys[name] = word
     if has_form(value, key, notes) and _in_range(value, key, notes, highs):
         entries.nodes[name] = value
+
+
+def _begun_alike(word: str, keys: Iterable[str]) -> str | None:
+    """The one key that begins with the word: `workspace` for `workspace_mode`."""
+    found = [key for key in keys if len(word) >= MIN_ALIKE and key.startswith(f"{word}_")]
+    return found[0] if len(found) == 1 else None
 
 
 def _in_range(value: Node, key: Key, notes: Notes, highs: Mapping[str, int]) -> bool:

