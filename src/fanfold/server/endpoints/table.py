@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from msgspec import Meta
 
 from fanfold.server.desk import Desk
-from fanfold.server.endpoints import history, recipes
+from fanfold.server.endpoints import history, recipes, run_pages
 from fanfold.server.endpoints.parameters import NoParameters, RunAsked
 from fanfold.server.openapi import describe
 from fanfold.server.routes import Route, get, text
@@ -20,25 +20,29 @@ class StreamAsked(RunAsked, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     after: Annotated[int, Meta(ge=0, le=2**53, description="As Last-Event-ID, which wins.")] = 0
 
 
+class ProjectStreamAsked(NoParameters, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    after: Annotated[int, Meta(ge=0, le=2**53, description="As Last-Event-ID, which wins.")] = 0
+
+
 def follow_run(desk: Desk, asked: StreamAsked) -> str:
     """Described here; `streams` answers, since what it gives has no end."""
     raise NotImplementedError
 
 
-def follow_project(desk: Desk, asked: NoParameters) -> str:
+def follow_project(desk: Desk, asked: ProjectStreamAsked) -> str:
     """As `follow_run`."""
     raise NotImplementedError
 
 
 STREAMS = [
     text(RUN_STREAM, "What a run records, live", StreamAsked, "text/event-stream", follow_run),
-    text(PROJECT_STREAM, "Which runs move, live", NoParameters, "text/event-stream", follow_project),
+    text(PROJECT_STREAM, "Which runs move, live", ProjectStreamAsked, "text/event-stream", follow_project),
 ]
 
 
 def routes() -> list[Route]:
     """The table, with the description of itself."""
-    table = [*recipes.ROUTES, *history.ROUTES, *STREAMS]
+    table = [*recipes.ROUTES, *history.ROUTES, *run_pages.ROUTES, *STREAMS]
 
     def describe_api(desk: Desk, asked: NoParameters) -> dict[str, Any]:
         del asked

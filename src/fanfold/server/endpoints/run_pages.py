@@ -1,0 +1,57 @@
+"""What pages about one run are made of: its head, its table, its time, and its owner's sign of life."""
+
+from __future__ import annotations
+
+from itertools import islice
+
+from msgspec import Struct
+
+from fanfold.runtime.hosting.clock import wall_clock_ms
+from fanfold.runtime.operations.addresses import find_run
+from fanfold.runtime.operations.history.runs import owner_of
+from fanfold.runtime.views.run_head import RunHeadDocument, run_head
+from fanfold.runtime.views.run_table import RunTable, run_table
+from fanfold.runtime.views.runs import OwnerDocument
+from fanfold.runtime.views.timeline import Timeline, timeline
+from fanfold.server.desk import Desk
+from fanfold.server.endpoints.parameters import RunAsked, RunAt
+from fanfold.server.routes import Route, get, look
+
+
+class Pulse(Struct, frozen=True):
+    """Who drives the tree of a run, and how long ago it gave a sign of life; null when nobody does."""
+
+    owner: OwnerDocument | None
+    heartbeat_age_ms: int | None
+
+
+def show_head(desk: Desk, asked: RunAt) -> RunHeadDocument:
+    found = find_run(desk.history, asked.run, asked.at)
+    return run_head(found.tree, found.run, reach=desk.history.store.reach(found.root_id))
+
+
+def show_table(desk: Desk, asked: RunAt) -> RunTable:
+    found = find_run(desk.history, asked.run, asked.at)
+    return run_table(found.tree, found.run, found.tree.state.now)
+
+
+def show_timeline(desk: Desk, asked: RunAt) -> Timeline:
+    found = find_run(desk.history, asked.run, asked.at)
+    envelopes = islice(desk.history.store.tree(found.root_id), found.tree.tree_seq)
+    now = found.tree.state.now if asked.at is not None else wall_clock_ms()
+    return timeline(found.tree, found.run, envelopes, now)
+
+
+def show_pulse(desk: Desk, asked: RunAsked) -> Pulse:
+    project = desk.fresh()
+    root = project.resolve(asked.run).root_run_id
+    return Pulse(owner_of(project, root), project.store.heartbeat_age_ms(root))
+
+
+ROUTES: list[Route] = [
+    look("/api/runs/{run}/head", "How a run stands", RunAt, RunHeadDocument, show_head),
+    look("/api/runs/{run}/table", "Its steps, without outputs", RunAt, RunTable, show_table),
+    look("/api/runs/{run}/timeline", "Its steps over time", RunAt, Timeline, show_timeline),
+    # Signs of life are no events: the answer must not be kept until the next one.
+    get("/api/runs/{run}/pulse", "Whether anybody drives it", RunAsked, Pulse, show_pulse),
+]

@@ -1,0 +1,26 @@
+"""What pages about one run ask for."""
+
+from __future__ import annotations
+
+from tests.server.conftest import Server
+
+
+def test_the_head_says_how_far_a_run_is_and_how_far_its_log_reaches(server: Server) -> None:
+    head = server.get("/api/runs/last/head")
+    assert head["counts"]["completed"] >= 4
+    assert head["seq"] == head["reach"]
+    before = server.get("/api/runs/last/head", at=3)
+    assert (before["seq"], before["reach"]) == (3, head["reach"])
+    assert before["counts"] != head["counts"]
+
+
+def test_the_table_and_the_timeline_have_the_same_rows(server: Server) -> None:
+    table = server.get("/api/runs/last/table")["rows"]
+    line = server.get("/api/runs/last/timeline")
+    assert [row["path"] for row in table] == [row["path"] for row in line["rows"]]
+    assert all(span["start"] >= line["start"] for row in line["rows"] for span in row["spans"])
+    assert not any(row["spans"] for row in server.get("/api/runs/last/timeline", at=2)["rows"])
+
+
+def test_nobody_drives_a_run_that_was_left(server: Server) -> None:
+    assert server.get("/api/runs/last/pulse") == {"owner": None, "heartbeat_age_ms": None}
