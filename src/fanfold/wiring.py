@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -85,6 +85,30 @@ BACKENDS = (
 """What roles and `--agent-backend` can name."""
 
 
+def _commands(home: Path, known: Sequence[BackendKind]) -> list[BackendKind]:
+    """A row for every profile of an agent that is a program, as far as nothing else is called so."""
+    from fanfold.agents.command.profile import PLAIN, profile_names
+
+    taken = {kind.name for kind in known}
+    names = [name for name in (PLAIN.name, *profile_names(home)) if name not in taken]
+    return [
+        BackendKind(name=name, make=partial(_command, name=name), check=partial(_check_command, name=name))
+        for name in names
+    ]
+
+
+def _command(setup: BackendSetup, name: str) -> Backend:
+    from fanfold.agents.backends import command
+
+    return command.make(setup, name)
+
+
+def _check_command(machine: Machine, name: str) -> None:
+    from fanfold.agents.backends import command
+
+    command.check(machine, name)
+
+
 class Wired:
     """What is chosen for one project. Each part is made when the project first asks for it."""
 
@@ -137,10 +161,11 @@ class Wired:
 
     def backends(self) -> BackendRegistry:
         config = self.config
+        kinds = (*self._backend_kinds, *_commands(config.home, self._backend_kinds))
         machine = Machine(
             home=config.home, config=config.values, providers=config.providers, redactor=self.redactor
         )
-        return BackendRegistry(self._backend_kinds, machine)
+        return BackendRegistry(kinds, machine)
 
     @cached_property
     def redactor(self) -> Redactor:

@@ -54,6 +54,7 @@ def gone(_: Machine) -> None:
     raise WorldError("parrot.gone", "the parrot flew away", hint="open the cage")
 
 
+THERE_ARE = "there are claude, codex, command, copilot, gemini, goose, local, model, opencode, qwen, scripted"
 PARROT = BackendKind(name="parrot", make=Parrot)
 
 
@@ -121,7 +122,7 @@ def test_an_unknown_back_end_is_found_by_check_at_the_step_with_those_there_are(
     assert diagnostic["code"] == "recipe.unknown_backend"
     assert diagnostic["range"]["start"] == {"line": 4, "column": 22}
     assert diagnostic["message"] == 'role "parrot": there is no agent back end "parrot"'
-    assert diagnostic["help"] == "there are local, model, scripted"
+    assert diagnostic["help"] == THERE_ARE
     with pytest.raises(FileRefused):
         run(place, TWO)
 
@@ -142,7 +143,7 @@ def test_the_flag_is_refused_with_those_there_are(place: Place, name: str) -> No
     (place.folder / "r.yaml").write_text(TWO.replace("parrot", "explorer"))
     status, document = said(place, "run", "r.yaml", "--agent-backend", name)
     assert (status, document["error"]["code"]) == (2, "backend.unknown")
-    assert document["error"]["hint"] == "there are local, model, scripted"
+    assert document["error"]["hint"] == THERE_ARE
     status, document = said(place, "run", "r.yaml", "--agent-backend", name, "--dry-run")
     assert (status, document["would_run"]) == (0, False)
     assert document["warnings"] == [f'would be refused: there is no agent back end "{name}"']
@@ -157,11 +158,12 @@ def test_a_role_that_nobody_wrote_into_the_recipe_is_refused_before_the_run(plac
     )
 
 
-def test_a_role_that_is_a_program_needs_the_back_end_for_programs(place: Place) -> None:
+def test_a_role_that_is_a_program_which_is_not_there_fails_with_its_name(place: Place) -> None:
     place.role('command = "some-agent --quiet"\n', "program")
-    (place.folder / "r.yaml").write_text(TWO.replace("parrot", "program"))
-    _, document = said(place, "check", "r.yaml")
-    assert document["diagnostics"][0]["message"] == 'role "program": there is no agent back end "command"'
+    result = run(place, "name: r\nsteps: [{id: a, agent: program, prompt: go}]\n")
+    error = result.steps["a"].error
+    assert error is not None
+    assert (error.code, "some-agent" in error.message) == ("agent.no_program", True)
 
 
 def test_scripted_agents_without_a_script_are_refused(place: Place) -> None:

@@ -23,11 +23,14 @@ from fanfold.errors import AuthorError, FanfoldError
 
 if TYPE_CHECKING:
     from fanfold.agents.backend import Backend, SessionRequest
+    from fanfold.agents.confined import AgentPrograms
     from fanfold.agents.redaction import Redactor
     from fanfold.agents.toolbox.catalogue import Tools
 
 MODEL = "model"
 SCRIPTED = "scripted"
+IN_PROCESS = (None, MODEL, "local", SCRIPTED)
+"""Back ends that start no program: what a role may name without asking. None is what its run has."""
 
 
 class Machine(Struct, frozen=True, kw_only=True):
@@ -50,6 +53,8 @@ class BackendSetup(Struct, frozen=True, kw_only=True):
     """Makes the tools of a session."""
     find_role: Callable[[str], Role | None]
     """The roles that stages of pipelines may name."""
+    programs: AgentPrograms | None = None
+    """Starts agents that are programs; None where nothing can be run."""
     instructions: str = ""
     """What the project tells every agent."""
     model: str | None = None

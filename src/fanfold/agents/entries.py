@@ -66,6 +66,19 @@ class Compaction(_SessionEntry, frozen=True, tag="compaction"):
     usage: Usage | None = None
 
 
+class AgentBegin(_SessionEntry, frozen=True, tag="agent"):
+    """A program begins to work on the task, or goes on with it; what its own conversation is called."""
+
+    program: str
+    version: str = ""
+    conversation: str = ""
+    """The program's own id of it, by which it goes on."""
+    home: str = ""
+    """The session whose folder the program keeps it in."""
+    anew: str = ""
+    """Why it begins again although it had begun before."""
+
+
 class ToolCall(_SessionEntry, frozen=True, tag="tool_call"):
     """A call that may change something is about to be made."""
 
@@ -112,7 +125,9 @@ class StageEnd(_SessionEntry, frozen=True, tag="stage_end"):
     usage: Usage | None = None
 
 
-Entry: TypeAlias = UserInput | Response | Compaction | ToolCall | ToolResult | StageBegin | StageEnd
+Entry: TypeAlias = (
+    UserInput | Response | Compaction | AgentBegin | ToolCall | ToolResult | StageBegin | StageEnd
+)
 Ending: TypeAlias = Response | ToolResult | StageEnd
 """Entries that may hold an output."""
 E = TypeVar("E", bound=Entry)

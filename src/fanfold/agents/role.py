@@ -57,6 +57,8 @@ class Role(Struct, frozen=True, kw_only=True, omit_defaults=True):
     project_servers: tuple[str, ...] = ()
     """Those of them that the project's `.mcp.json` defines, whoever wrote the role."""
     network: bool = False
+    offline: bool = False
+    """Says itself that nobody may be reached. An agent that is a program reaches its provider otherwise."""
     prompt_template: str | None = None
     pipeline: tuple[Stage, ...] = ()
     """Stages that run one after the other; empty: one model loop."""

@@ -1,13 +1,14 @@
 """What a process we start may know of our environment: a short list, and what its step gives it.
 
 Provider keys stay in this process. A step cannot hand one on either, not even under another name: recipes
-are written by people who need not know which key the engine was given.
+are written by people who need not know which key the engine was given. Only an agent for which the user
+named a key in their own configuration gets that one.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from fanfold.agents.providers import key_variables
 from fanfold.workspace.sandbox.policy import GIVEN
@@ -21,9 +22,15 @@ DEFAULT_PATH = "/usr/local/bin:/usr/bin:/bin"
 
 
 def child_environment(
-    session_id: str, given: Mapping[str, str] | None = None, ours: Mapping[str, str] | None = None
+    session_id: str,
+    given: Mapping[str, str] | None = None,
+    ours: Mapping[str, str] | None = None,
+    named: Collection[str] = (),
 ) -> dict[str, str]:
-    """The environment of a process of a session; `ours` defaults to this process's."""
+    """The environment of a process of a session; `ours` defaults to this process's.
+
+    `named` are variables of `given` that the user named for this very program: keys of theirs, too.
+    """
     ours = os.environ if ours is None else ours
     passed = {name: text for name, text in ours.items() if name in ALLOWED}
     keys = key_variables()
@@ -31,7 +38,7 @@ def child_environment(
     passed |= {
         name: text
         for name, text in (given or {}).items()
-        if name.removeprefix(GIVEN) not in keys and text not in secrets
+        if name.removeprefix(GIVEN) in named or (name.removeprefix(GIVEN) not in keys and text not in secrets)
     }
     passed.setdefault("PATH", DEFAULT_PATH)
     passed[MARKER] = session_id

@@ -17,7 +17,7 @@ import asyncio
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import IO, NamedTuple
 
 from fanfold.errors import WorldError
@@ -221,15 +221,17 @@ async def start_process(
     env: Mapping[str, str] | None = None,
     stdin: bytes | None = None,
     interactive: bool = False,
+    named: Collection[str] = (),
     max_output_bytes: int = MAX_OUTPUT_BYTES,
 ) -> Process:
     """Start a command; raises OSError (`FileNotFoundError` …) when it cannot be executed.
 
-    `env` is added to what the allow-list passes on. An `interactive` process is talked to through its
+    `env` is added to what the allow-list passes on; `named` are keys in it that the user named for this very
+    program. An `interactive` process is talked to through its
     `stdin` and `stdout`; of any other, output is kept and `stdin` is all it gets to read.
     """
     process = Process(argv, session_id, max_output_bytes)
-    started, news = process.launch(cwd, child_environment(session_id, env))
+    started, news = process.launch(cwd, child_environment(session_id, env, named=named))
     try:
         # Half connected, nobody would hear the keeper; it takes a few milliseconds, cancelled or not.
         await insist(process.connect(started, news, stdin, interactive))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from fanfold.trust.repository import find_repository
 from fanfold.workspace.files.layout import Layout
-from fanfold.workspace.sandbox.policy import Policy, ProcessLimits
+from fanfold.workspace.sandbox.policy import Policy, ProcessLimits, Rooms
 from fanfold.workspace.snapshots.children import Child
 
 
@@ -21,6 +21,7 @@ def make_policy(
     network: bool,
     environment: Mapping[str, str],
     limits: ProcessLimits,
+    rooms: Rooms,
 ) -> Policy:
     """The confines of a command in a child, or in the shared workspace when there is none."""
     project = layout.project
@@ -38,6 +39,7 @@ def make_policy(
         repositories=_repositories(project),
         path=os.environ.get("PATH", os.defpath),
         home=Path.home(),
+        rooms=rooms,
         limits=limits,
     )
 

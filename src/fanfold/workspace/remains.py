@@ -19,6 +19,7 @@ import msgspec
 
 from fanfold.errors import WorldError
 from fanfold.process_identity import this_process
+from fanfold.workspace import homes
 from fanfold.workspace.files import trash
 from fanfold.workspace.files.beneath import open_top
 from fanfold.workspace.files.ignored import Ignoring
@@ -147,6 +148,7 @@ class Remains:
                 trash.throw_away(self._layout.store / "objects", self._layout.trash)
                 (self._layout.store / "objects").mkdir(exist_ok=True)
             self.clear_launches()
+            self._clear_homes(keep_for_s, judge)
             self._clear_refused(keep_for_s)
         trash.empty(self._layout.trash)
         return found
@@ -156,6 +158,14 @@ class Remains:
         for scratch in landlock.abandoned(self._layout.scratch):
             trash.throw_away(scratch, self._layout.trash)
         cgroups.sweep()
+
+    def _clear_homes(self, keep_for_s: float | None, judge: Judge) -> None:
+        """Throw away what agents remember of runs that are gone, or were over longer ago than that."""
+        for folder, origin, begun_at in homes.all_homes(self._layout):
+            fate = judge(origin)
+            aged = keep_for_s is not None and time.time() - begun_at > keep_for_s
+            if fate == "orphaned" or (fate == "ages" and aged):
+                homes.throw_away(self._layout, folder)
 
     def _clear_refused(self, keep_for_s: float | None) -> None:
         """Throw away what guards took out of the project longer ago than that."""

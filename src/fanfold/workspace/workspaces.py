@@ -28,6 +28,7 @@ import msgspec
 
 from fanfold.errors import WorldError
 from fanfold.kernel.paths import matches
+from fanfold.workspace import homes
 from fanfold.workspace.confines import make_policy
 from fanfold.workspace.files import trash
 from fanfold.workspace.files.beneath import open_top
@@ -51,7 +52,7 @@ from fanfold.workspace.merges.proposals import Proposal, Proposals, draw_diff, k
 from fanfold.workspace.merges.results import Merged, Recovered
 from fanfold.workspace.merges.revision import Content, Revision, StoredContent, TreeContent, revise, state_at
 from fanfold.workspace.remains import Collected, Judge, Remains, draw_child
-from fanfold.workspace.sandbox.policy import Policy, ProcessLimits
+from fanfold.workspace.sandbox.policy import Policy, ProcessLimits, Rooms
 from fanfold.workspace.shared import WorkspaceWatch
 from fanfold.workspace.snapshots import children
 from fanfold.workspace.snapshots.bases import Base, Bases
@@ -166,6 +167,7 @@ class Workspaces:
         network: bool = False,
         environment: Mapping[str, str] | None = None,
         limits: ProcessLimits | None = None,
+        rooms: Rooms | None = None,
     ) -> Policy:
         """The confines of a command in a child, or in the shared workspace when there is none."""
         return make_policy(
@@ -176,7 +178,12 @@ class Workspaces:
             network=network,
             environment=environment or {},
             limits=limits or ProcessLimits(),
+            rooms=rooms or Rooms(),
         )
+
+    def home_of(self, session_id: str, origin: str, earlier: str = "") -> Path:
+        """The private home of a session's agent, made where there is none; `earlier` is copied then."""
+        return homes.open_home(self._layout, session_id, origin, earlier)
 
     @contextmanager
     def _whole(self) -> Iterator[None]:

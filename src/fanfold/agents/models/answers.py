@@ -14,9 +14,10 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-from msgspec import Struct
+from msgspec import UNSET, Struct, UnsetType
 
 from fanfold.agents.backend import SessionRequest
+from fanfold.agents.entries import Output
 from fanfold.kernel.plan import JSON
 from fanfold.text.json_schema import misfits
 
@@ -67,6 +68,30 @@ class Contract:
         """Whether the answer must be a value, as opposed to text."""
         return self._schema is not None
 
+    @property
+    def text(self) -> str:
+        """The schema itself, for an agent that has to be told."""
+        return msgspec.json.encode(self._schema).decode()
+
+    @property
+    def wire(self) -> Any:
+        """The schema with an object at the top, as providers and programs take it."""
+        return _wrap(self._schema) if self._wrapped else self._schema
+
+    def judge_answer(self, text: str, value: Output = UNSET, *, by_wire: bool = False) -> Judgement:
+        """Whether what a program said last is the answer, or what it handed in; `by_wire`: it was given the
+        schema in that form.
+        """
+        if not self.typed:
+            complaint = "" if text.strip() else "You said nothing. Finish the task, then give the answer."
+            return Judgement(final=not complaint, value=text, complaint=complaint)
+        if isinstance(value, UnsetType):
+            try:
+                value = msgspec.json.decode(text)
+            except msgspec.DecodeError as error:
+                return Judgement(complaint=f"The answer must be one JSON value and nothing else: {error}.")
+        return self._judge_value(value, None, wrapped=self._wrapped and by_wire)
+
     def parameters(self, parameters: ModelRequestParameters) -> ModelRequestParameters:
         """The request with the form of the answer added."""
         if not self.typed:
@@ -76,7 +101,7 @@ class Contract:
         from pydantic_ai.output import OutputObjectDefinition
         from pydantic_ai.tools import ToolDefinition
 
-        wire: Any = _wrap(self._schema) if self._wrapped else self._schema
+        wire = self.wire
         tool = ToolDefinition(
             name=OUTPUT_TOOL,
             description=_DESCRIPTION,
@@ -115,20 +140,20 @@ class Contract:
             value = msgspec.json.decode(text)
         except msgspec.DecodeError as error:
             return Judgement(complaint=f"The answer must be one JSON value and nothing else: {error}.")
-        return self._judge_value(value, None)
+        return self._judge_value(value, None, wrapped=self._wrapped)
 
     def _judge_call(self, args: object, call_id: str, finish: str | None) -> Judgement:
         if not isinstance(args, str):
-            return self._judge_value(args or {}, call_id)
+            return self._judge_value(args or {}, call_id, wrapped=self._wrapped)
         try:
             value = msgspec.json.decode(args or "{}")
         except msgspec.DecodeError as error:
             cut = " It was cut off at the limit of tokens: be shorter." if finish == "length" else ""
             return Judgement(complaint=f"The answer is not valid JSON: {error}.{cut}", call_id=call_id)
-        return self._judge_value(value, call_id)
+        return self._judge_value(value, call_id, wrapped=self._wrapped)
 
-    def _judge_value(self, value: JSON, call_id: str | None) -> Judgement:
-        if self._wrapped:
+    def _judge_value(self, value: JSON, call_id: str | None, *, wrapped: bool) -> Judgement:
+        if wrapped:
             if not isinstance(value, Mapping) or value.keys() != {_WRAPPER}:
                 complaint = f'The answer must be an object with "{_WRAPPER}" alone.'
                 return Judgement(complaint=complaint, call_id=call_id)

@@ -28,6 +28,7 @@ from fanfold.text.trees.yaml import TextFormat
 from fanfold.trust.project_files import read_beneath
 
 MAX_FILE_BYTES = 256 * 1024
+PROVIDER_ONLY = "provider"
 COMMAND = "command"
 """The back end of a role that is a program and names no other."""
 FORMAT = TextFormat(name="role", max_bytes=MAX_FILE_BYTES, clean_text=False, clean_values=False)
@@ -60,7 +61,7 @@ _COMMON = (
     Key("backend", "text", "Who does the work."),
     Key("command", "arguments", "The program that does the work."),
     Key("mcp_servers", "json", "Servers whose tools it has."),
-    Key("network", "boolean", "Whether it may reach the network."),
+    Key("network", "json", 'Whether it may reach the network; "provider" is what agents need themselves.'),
     Key("prompt_template", "template", "What a step without a prompt says."),
     Key("pipeline", "objects", "Stages that run one after the other."),
 )
@@ -235,12 +236,23 @@ class _RoleMaker:
             backend=entries.text("backend") or (COMMAND if command else None),
             command=command,
             mcp_servers=content.servers,
-            network=entries.flag("network"),
+            network=self._network() is True,
+            offline=self._network() is False,
             prompt_template=self._template(),
             pipeline=self._pipeline(sandbox),
             source=content.source.file,
         )
         return role if content.report.ok else None
+
+    def _network(self) -> bool | str | None:
+        """True, False, `provider`, or None when nothing is said."""
+        node = self._entries.nodes.get("network")
+        if node is None:
+            return None
+        if isinstance(node, Scalar) and (isinstance(node.value, bool) or node.value == PROVIDER_ONLY):
+            return node.value
+        self._notes.error(".bad_value", '"network" must be true, false or "provider"', node)
+        return None
 
     def _version(self) -> str | None:
         node = self._entries.nodes.get("version")
@@ -283,7 +295,7 @@ class _RoleMaker:
         bounds = StageBounds(
             tools=self._content.tools,
             read_only=sandbox == "read-only",
-            network=self._entries.flag("network"),
+            network=self._network() is True,
             own_tools=bool(self._content.servers),
         )
         return read_stages(self._entries.nodes["pipeline"], self._notes, bounds)

@@ -35,7 +35,11 @@ def with_models_here(
 
 
 def _without_model(role: Role, files: Mapping[str, RoleFile], notices: list[Notice]) -> Role:
-    if not _is_claude(role) or not (role.model or "").startswith(f"{ANTHROPIC.name}:"):
+    if (
+        role.backend is not None
+        or not _is_claude(role)
+        or not (role.model or "").startswith(f"{ANTHROPIC.name}:")
+    ):
         return role
     message = (
         f'role "{role.name}" asks for {role.model}, which needs {ANTHROPIC.key_variable}: '

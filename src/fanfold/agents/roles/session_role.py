@@ -67,6 +67,7 @@ def inside(role: Role, around: Role, *, model: str | None) -> Role:
         tools=tools,
         sandbox_mode=READ_ONLY if around.read_only else role.sandbox_mode,
         network=around.network and role.network,
+        offline=around.offline or role.offline,
         mcp_servers=servers,
     )
 

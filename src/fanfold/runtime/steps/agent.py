@@ -8,7 +8,7 @@ import msgspec
 from msgspec.structs import replace
 
 from fanfold.agents.backend import SessionFailed, SessionRequest
-from fanfold.agents.entries import Entry, ToolCall, UserInput
+from fanfold.agents.entries import AgentBegin, Entry, ToolCall, UserInput
 from fanfold.agents.role import Role
 from fanfold.errors import WorldError
 from fanfold.kernel.commands import Start
@@ -111,7 +111,7 @@ def _check_place(store: Store, start: Start, node: Node, place: Place) -> None:
     goes_on = start.execution > 1 or session != session_id(start.run, start.step, start.attempt)
     if not goes_on or place.child is None or not place.is_new:
         return
-    if any(isinstance(entry, ToolCall) for entry in read_entries(store, session)):
+    if any(isinstance(entry, ToolCall | AgentBegin) for entry in read_entries(store, session)):
         message = f"the workspace of {node.path} is gone, and with it what its agent had changed"
         hint = "fanfold fork runs the step again from the start"
         raise WorldError("workspace.lost", message, hint=hint)

@@ -13,7 +13,8 @@ from __future__ import annotations
 import asyncio
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fanfold.agents.backend import SessionRequest
@@ -23,7 +24,7 @@ from fanfold.sessions.processes import Ended, Process, end_tree, run_process, st
 from fanfold.text.json_value import MAX_VALUE_BYTES
 
 if TYPE_CHECKING:
-    from fanfold.workspace.sandbox.policy import Policy
+    from fanfold.workspace.sandbox.policy import Policy, Rooms
     from fanfold.workspace.sandbox.start import Launch, LevelName
 
 REFUSED = 126
@@ -99,6 +100,45 @@ class Programs:
             raise
         return RunningProgram(process, launch)
 
+    async def start_agent(
+        self,
+        request: SessionRequest,
+        argv: Sequence[str],
+        environment: Mapping[str, str],
+        named: Collection[str],
+        rooms: Rooms,
+        *,
+        network: bool,
+    ) -> RunningProgram:
+        """Start a program that is the agent of a session itself; `named` are keys that are its to have."""
+        place = self._isolation.place_of(request.session_id)
+        launch = await self._plan(argv, place, request.role.read_only, network, environment, rooms)
+        try:
+            process = await start_process(
+                launch.command(argv),
+                cwd=launch.cwd,
+                env=launch.environment,
+                session_id=request.session_id,
+                interactive=True,
+                named=named,
+            )
+        except BaseException:
+            await asyncio.to_thread(launch.close)
+            raise
+        return RunningProgram(process, launch)
+
+    @property
+    def project(self) -> Path:
+        return self._isolation.spaces.project
+
+    async def level(self) -> LevelName:
+        """The level at which programs run here; raises where there is none."""
+        return await asyncio.to_thread(self._choose_level)
+
+    async def home_of(self, session_id: str, run_id: str, earlier: str) -> Path:
+        """The private home of a session's agent."""
+        return await asyncio.to_thread(self._isolation.spaces.home_of, session_id, run_id, earlier)
+
     async def _plan(
         self,
         argv: Sequence[str],
@@ -106,30 +146,47 @@ class Programs:
         read_only: bool,
         network: bool,
         environment: Mapping[str, str] | None,
+        rooms: Rooms | None = None,
     ) -> Launch:
         given = dict(environment or {})
         if problem := why_not_startable(argv, given):
             hint = "put what is long into a file of the workspace"
             raise WorldError("command.not_startable", problem, hint=hint)
         program = argv[0]
-        return await asyncio.to_thread(self._plan_now, program, place, read_only, network, given)
+        return await asyncio.to_thread(self._plan_now, program, place, read_only, network, given, rooms)
 
     def _plan_now(
-        self, program: str, place: Place, read_only: bool, network: bool, environment: dict[str, str]
+        self,
+        program: str,
+        place: Place,
+        read_only: bool,
+        network: bool,
+        environment: dict[str, str],
+        rooms: Rooms | None,
     ) -> Launch:
+        from fanfold.workspace.sandbox.start import plan_sandbox
+
+        level = self._choose_level()
+        policy = self._isolation.spaces.policy(
+            place.child,
+            read_only=read_only,
+            network=network,
+            environment=environment,
+            rooms=rooms,
+        )
+        if level == "landlock" and place.child is not None:
+            _check_needs(program, policy)
+        launch = plan_sandbox(level, policy)
+        place.note_sandbox(launch)
+        return launch
+
+    def _choose_level(self) -> LevelName:
         from fanfold.workspace.sandbox.levels import detect
-        from fanfold.workspace.sandbox.start import choose_level, plan_sandbox
+        from fanfold.workspace.sandbox.start import choose_level
 
         if self._level is None:
             self._level = choose_level(detect(self._isolation.spaces.project), unsafe=self._unsafe)
-        policy = self._isolation.spaces.policy(
-            place.child, read_only=read_only, network=network, environment=environment
-        )
-        if self._level == "landlock" and place.child is not None:
-            _check_needs(program, policy)
-        launch = plan_sandbox(self._level, policy)
-        place.note_sandbox(launch)
-        return launch
+        return self._level
 
 
 def why_not_startable(argv: Sequence[str], environment: Mapping[str, str]) -> str:
@@ -165,6 +222,10 @@ class RunningProgram:
     def said(self) -> str:
         """What it wrote to stderr, as far as it was kept."""
         return self._process.said()[1]
+
+    async def wait(self) -> int:
+        """Wait until it and all it started are gone; its exit code."""
+        return await self._process.wait()
 
     async def end(self) -> None:
         """End it with all it started; returns when nothing is left."""

@@ -76,6 +76,7 @@ _TITLES = {
     "tool_call": "{tool} begins",
     "tool_result": "{tool}",
     "compaction": "Summed up",
+    "agent": "{name} begins",
     "stage": "Stage {name}",
     "stage_end": "Stage {name} ends",
 }

@@ -16,6 +16,7 @@ from typing import NamedTuple
 from msgspec import UNSET, Struct, structs
 
 from fanfold.agents.entries import (
+    AgentBegin,
     Compaction,
     Entry,
     Output,
@@ -47,8 +48,8 @@ from fanfold.sessions.log import read_recorded
 
 
 class TranscriptEntry(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One thing that was said or done. `kind`: input, response, tool_call, tool_result, compaction, stage,
-    stage_end. What an entry of its kind does not have is left out.
+    """One thing that was said or done. `kind`: input, response, tool_call, tool_result, compaction, agent,
+    stage, stage_end. What an entry of its kind does not have is left out.
     """
 
     kind: str
@@ -61,14 +62,14 @@ class TranscriptEntry(Struct, frozen=True, kw_only=True, omit_defaults=True):
     stage: int = 0
     """In a pipeline, the number of its stage."""
     name: str = ""
-    """Of a stage."""
+    """Of a stage, or of the program that works."""
     text: str = ""
     system: str = ""
     """Of a stage: its system prompt."""
     model: str = ""
     tool_calls: tuple[RequestedCall, ...] = ()
     id: str = ""
-    """Of a call."""
+    """Of a call, or of the conversation as the program that works calls it."""
     tool: str = ""
     args: Output = UNSET
     result: Output = UNSET
@@ -208,6 +209,9 @@ class Told:
             case ToolResult():
                 call = {"id": entry.id, "tool": entry.tool, "text": entry.complaint, "output": entry.output}
                 return {**call, "result": entry.result, "error": entry.error, "outcome": entry.outcome}
+            case AgentBegin():
+                known = " ".join(part for part in (entry.program, entry.version) if part)
+                return {"name": known, "id": entry.conversation, "text": entry.anew}
             case StageBegin():
                 system = system_of(self._speaker, entry.stage)
                 return {"name": entry.name, "text": entry.prompt, "system": system}

@@ -1,8 +1,9 @@
 """Where things are kept below the project's `.fanfold`, and the one lock that guards them.
 
     .fanfold/subagents/<session>/     one child: its record, its layer, and `workspace`, which the step sees
-    .fanfold/workspace/               private: bases/, store.git/, journal/, proposals/, trash/, tmp/, lock,
-                                      merges.jsonl, refused/ (protected names that programs made)
+    .fanfold/workspace/               private: bases/, store.git/, journal/, proposals/, trash/, tmp/, homes/
+                                      (of agents that are programs), lock, merges.jsonl, refused/
+                                      (protected names that programs made)
 
 Rules
 * All of it is ours and nobody else may enter. Git sees none of it.
@@ -41,13 +42,22 @@ class Layout:
         self.proposals = self.private / "proposals"
         self.trash = self.private / "trash"
         self.scratch = self.private / "tmp"
+        self.homes = self.private / "homes"
 
     def prepare(self) -> None:
         """Make the folders; refuses a `.fanfold` that leads elsewhere."""
         if not self.project.is_dir():
             raise WorldError("workspace.no_project", f"{self.project} is no folder")
         try:
-            inner = (self.bases, self.store, self.journal, self.proposals, self.trash, self.scratch)
+            inner = (
+                self.bases,
+                self.store,
+                self.journal,
+                self.proposals,
+                self.trash,
+                self.scratch,
+                self.homes,
+            )
             for folder in (self.own, self.children, self.private, *inner):
                 _make(folder)
             for folder in (self.children, self.private):

@@ -67,7 +67,9 @@ def arguments(policy: Policy) -> list[Word]:
         found += [*_sized(policy), "--tmpfs", str(folder)]
     if any(policy.home.is_relative_to(folder) for folder in hidden):
         found += ["--dir", str(policy.home)]  # programs expect their home to exist
-    for path in programs(policy, hidden):
+    if policy.rooms.home is not None:
+        found.append(Bind(str(policy.home), str(policy.rooms.home), read_only=False))
+    for path in (*programs(policy, hidden), *policy.rooms.also):
         found += ["--ro-bind-try", str(path), str(path)]
     if policy.network:
         found += _name_service(hidden)

@@ -64,7 +64,8 @@ def rules(policy: Policy, scratch: Path) -> dict[str, object]:
     paths += [_rule("/proc", _READING), _rule("/sys", _READING), _rule("/dev", _LIST | _READ)]
     paths += [_rule(f"/dev/{name}", _READ | _WRITE | _IOCTL & everything) for name in _DEVICES]
     paths += [_rule(path, _READING) for path in programs(policy, hidden)]
-    paths += [_rule(scratch, writing)]
+    paths += [_rule(path, _READING) for path in policy.rooms.also]
+    paths += [_rule(path, writing) for path in (scratch, policy.rooms.home) if path is not None]
     top = str(policy.project)
     if policy.shared:
         own = policy.project / ".fanfold"
@@ -136,7 +137,7 @@ def abandoned(scratches: Path) -> list[Path]:
 def environment(policy: Policy, scratch: Path) -> dict[str, str]:
     """Where home and temporary files are; and git is not to look above the workspace."""
     return {
-        "HOME": str(scratch / "home"),
+        "HOME": str(policy.rooms.home or scratch / "home"),
         "TMPDIR": str(scratch / "tmp"),
         "GIT_CEILING_DIRECTORIES": str(policy.place.parent),
     }

@@ -50,6 +50,15 @@ class Bind(msgspec.Struct, frozen=True):
     read_only: bool = True
 
 
+class Rooms(msgspec.Struct, frozen=True, kw_only=True):
+    """What a command has of hidden folders beyond the programs on its PATH."""
+
+    home: Path | None = None
+    """What is kept in its home; None: nothing, it is empty and gone afterwards."""
+    also: tuple[Path, ...] = ()
+    """What it needs to see, read-only."""
+
+
 class Policy(msgspec.Struct, frozen=True, kw_only=True):
     """One command's confines. Made by `Workspaces.policy`."""
 
@@ -71,6 +80,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     """Folders of git's outside the project that belong to it: bound in read-only where they are."""
     path: str = os.defpath
     home: Path = Path("/nonexistent")
+    rooms: Rooms = Rooms()
     limits: ProcessLimits = ProcessLimits()
 
     @property

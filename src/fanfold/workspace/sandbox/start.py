@@ -147,5 +147,7 @@ def plan_sandbox(level: LevelName, policy: Policy) -> Launch:
     else:
         spec["cwd"] = str(policy.place)
         spec["environment"] = ["*"]
+        if policy.rooms.home is not None:
+            spec["set"] = {"HOME": str(policy.rooms.home)}
     prefix = [sys.executable, "-I", "-S", launcher.__file__, json.dumps(spec)]
     return Launch(level, prefix, policy, group, scratch)

@@ -112,7 +112,8 @@ async def spawn(
         above = cast(Posture, parent.frozen(turns_of(parent, task.parent)[0]).permission)
         permission = narrower(cast(Posture, options.permission), above)
         options = structs.replace(options, permission=permission)
-    permit(plan, project.roles.find, options.permission, yes=yes, attendant=attendant)
+    scripted = options.script is not None
+    permit(plan, project.roles.find, options.permission, yes=yes, attendant=attendant, scripted=scripted)
     if yes and options.permission == "ask":
         options = structs.replace(options, permission="auto")
     frozen, _ = freeze(project, plan, options)
@@ -200,7 +201,8 @@ async def fork_subagent(
         after=(),
     )
     plan, frozen = Plan(name=new_name, steps=(step,)), speaker.frozen
-    permit(plan, frozen.roles.get, frozen.permission, yes=yes, attendant=attendant)
+    scripted = frozen.script is not None
+    permit(plan, frozen.roles.get, frozen.permission, yes=yes, attendant=attendant, scripted=scripted)
     frozen = structs.replace(frozen, taken_up={new_name: taken})
     key = key or secrets.token_hex(8)
     tree = await _ask(project, run, AddRequest(step=step, frozen=to_json(frozen), key=key))

@@ -169,7 +169,8 @@ def start_fork(
         permit(fork.plan, known, "ask", yes=yes, attendant=attendant, also=[KEPT_FROM_LOG])
     if fork.asks and fork.options.permission == "auto":
         permit_lines(fork.plan, fork.asks, "ask", yes=yes, attendant=attendant)
-    permit(fork.plan, known, fork.options.permission, yes=yes or confirm is not None)
+    scripted = fork.options.script is not None
+    permit(fork.plan, known, fork.options.permission, yes=yes or confirm is not None, scripted=scripted)
     if not yes and confirm is not None and not confirm():
         raise WorldError("permission_denied", "the fork was not started", exit_status=EXIT_PERMISSION)
     ask = None if attendant is None else attendant.allow

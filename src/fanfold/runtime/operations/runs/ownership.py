@@ -21,6 +21,7 @@ from fanfold.runtime.hosting.run_tree import RunTree
 from fanfold.runtime.operations.project import Project
 from fanfold.runtime.records.frozen import Frozen, from_json
 from fanfold.runtime.records.ids import functions_id, session_id, settling_ids
+from fanfold.runtime.steps.agent_programs import ConfinedAgents
 from fanfold.runtime.steps.performer import Performer
 from fanfold.runtime.steps.performers import Performers
 from fanfold.runtime.steps.programs import Programs
@@ -127,6 +128,7 @@ def supervise(project: Project, frozen: Frozen, programs: Programs, ask: Ask | N
     setup = BackendSetup(
         machine=project.backends.machine,
         toolbox=toolboxes.of,
+        programs=ConfinedAgents(programs),
         find_role=frozen.roles.get,
         instructions=frozen.instructions,
         model=frozen.model,

@@ -6,9 +6,11 @@ that are tools of a role. A recipe that only reads needs no permission.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+from fanfold.agents.backend_registry import IN_PROCESS
 from fanfold.agents.permissions import Action
 from fanfold.agents.role import Role
 from fanfold.errors import EXIT_PERMISSION, WorldError
@@ -21,15 +23,27 @@ MAX_NAMED = 5
 POSTURES = ("read_only", "ask", "auto")
 
 
-def needs_permission(plan: Plan, find_role: Callable[[str], Role | None]) -> list[str]:
-    """What the recipe, its sub-workflows and the roles they name declare beyond reading, line by line."""
+def needs_permission(
+    plan: Plan, find_role: Callable[[str], Role | None], *, scripted: bool = False
+) -> list[str]:
+    """What the recipe, its sub-workflows and the roles they name declare beyond reading, line by line.
+
+    A script answers for agents that are programs, too: then none of them is started.
+    """
     lines: list[str] = []
     for used in (plan, *plan.workflows.values()):
         prefix = "" if used is plan else f"{used.name}: "
         lines += [f"{prefix}{step.id} {needs}" for step in all_steps(used.steps) if (needs := declare(step))]
     for role in with_stages(freeze_roles(plan, find_role), find_role).values():
-        lines += served_lines(role)
+        lines += [*([] if scripted else _program_lines(role)), *served_lines(role)]
     return lines
+
+
+def _program_lines(role: Role) -> list[str]:
+    """The program that does a role's work, where it is one."""
+    if role.command:
+        return [f"role {role.name} runs: {shlex.join(role.command)}"]
+    return [] if role.backend in IN_PROCESS else [f"role {role.name} runs the agent {role.backend}"]
 
 
 def served_lines(role: Role) -> list[str]:
@@ -63,9 +77,11 @@ def permit(
     yes: bool = False,
     attendant: Attendant | None = None,
     also: Sequence[str] = (),
+    scripted: bool = False,
 ) -> None:
     """Return when the recipe may do what it declares, and `also` this; else raise `permission_denied`."""
-    permit_lines(plan, [*needs_permission(plan, find_role), *also], posture, yes=yes, attendant=attendant)
+    lines = [*needs_permission(plan, find_role, scripted=scripted), *also]
+    permit_lines(plan, lines, posture, yes=yes, attendant=attendant)
 
 
 def permit_lines(

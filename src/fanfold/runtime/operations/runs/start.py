@@ -33,7 +33,8 @@ def start(
     """
     bound = bind_inputs(plan, given)
     check_enabled(project)
-    permit(plan, project.roles.find, options.permission, yes=yes, attendant=attendant)
+    scripted = options.script is not None
+    permit(plan, project.roles.find, options.permission, yes=yes, attendant=attendant, scripted=scripted)
     if yes and options.permission == "ask":
         options = structs.replace(options, permission="auto")
     return create(project, plan, bound, options, ask=None if attendant is None else attendant.allow)

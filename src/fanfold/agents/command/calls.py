@@ -1,0 +1,148 @@
+"""The command line of one call of a program, and what goes with it: from its profile and the session."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from fanfold.agents.backend import SessionRequest
+from fanfold.agents.command.profile import PLAIN, Profile
+from fanfold.agents.models.answers import Contract
+from fanfold.errors import AuthorError
+
+ASIDE = ".fanfold"
+"""In the home of a session: files that a call names."""
+TYPED = (
+    "Your last message must be the answer and nothing else: one JSON value, without a fence around it, that"
+    " fits this schema:\n"
+)
+
+
+class ProgramCall(Struct, frozen=True, kw_only=True):
+    """One call: words, what goes to standard input, and files by name that have to be there first."""
+
+    argv: tuple[str, ...]
+    stdin: bytes = b""
+    files: Mapping[str, bytes] = {}
+
+
+class Turn(Struct, frozen=True, kw_only=True):
+    """What one call is to do."""
+
+    prompt: str
+    conversation: str = ""
+    """The program's own id of the conversation, ours to choose where it takes one."""
+    resumes: bool = False
+
+
+def make_call(profile: Profile, request: SessionRequest, turn: Turn, home: Path) -> ProgramCall:
+    """What a program is called with for one turn; `home` is its home as it sees it."""
+    role, contract = request.role, Contract.of(request)
+    told = profile.options.get("instructions") is not None
+    schema = native_schema(profile, contract)
+    prompt = turn.prompt
+    if contract.typed and not turn.resumes:
+        prompt = f"{prompt}\n\n{TYPED}{contract.text}"
+    if role.instructions and not told and not turn.resumes:
+        prompt = f"{role.instructions}\n\n{prompt}"
+    files = {"prompt.md": prompt.encode(errors="replace")} if profile.prompt == "file" else {}
+    values: dict[str, str] = {
+        "prompt": prompt,
+        "prompt_file": str(home / ASIDE / "prompt.md"),
+        "session": turn.conversation,
+        "model": model_for(profile, role.model),
+        "effort": role.reasoning_effort or "",
+        "max_turns": str(role.max_turns or ""),
+        "instructions": role.instructions,
+    }
+    if schema is not None:
+        text = msgspec.json.encode(schema)
+        values |= {"schema": text.decode(), "schema_file": str(home / ASIDE / "schema.json")}
+        files["schema.json"] = text
+    words = role.command if profile.name == PLAIN.name else (profile.program, *profile.call)
+    argv = tuple(_words(profile, words, values, _groups(profile, turn, values)))
+    by_stdin = profile.prompt == "stdin" and not any("{prompt" in word for word in words)
+    if any("{prompt_file}" in word for word in words):
+        files["prompt.md"] = prompt.encode(errors="replace")
+    return ProgramCall(argv=argv, stdin=prompt.encode(errors="replace") if by_stdin else b"", files=files)
+
+
+def native_schema(profile: Profile, contract: Contract) -> Any:
+    """The schema as the program itself takes it; None where it takes none, or not this one."""
+    if not contract.typed or "schema" not in profile.options:
+        return None
+    schema = contract.wire
+    return schema if not profile.strict_schema or is_strict(schema) else None
+
+
+def is_strict(schema: Any) -> bool:
+    """Whether nothing in a schema is optional and nothing else allowed.
+
+    >>> is_strict({"type": "object", "properties": {"a": {}}, "required": [], "additionalProperties": False})
+    False
+    """
+    if isinstance(schema, list):
+        return all(map(is_strict, schema))
+    if not isinstance(schema, dict):
+        return True
+    names = schema.get("properties")
+    if schema.get("type") == "object" or isinstance(names, dict):
+        known = names if isinstance(names, dict) else {}
+        if schema.get("additionalProperties") is not False or set(schema.get("required", ())) != set(known):
+            return False
+        return all(map(is_strict, known.values()))
+    return all(is_strict(part) for part in schema.values() if isinstance(part, dict | list))
+
+
+def model_for(profile: Profile, model: str | None) -> str:
+    """A model's name as the program takes it; empty where it is another provider's.
+
+    >>> from msgspec.structs import replace
+    >>> claude = replace(PLAIN, provider="anthropic")
+    >>> model_for(claude, "anthropic:opus"), model_for(claude, "openai:gpt-5"), model_for(claude, "opus")
+    ('opus', '', 'opus')
+    """
+    provider, colon, name = (model or "").partition(":")
+    if not colon:
+        return provider
+    if profile.model_form != "{model}":
+        return profile.model_form.format(provider=provider, model=name)
+    return name if not profile.provider or provider == profile.provider else ""
+
+
+def _groups(profile: Profile, turn: Turn, values: Mapping[str, str]) -> dict[str, tuple[str, ...]]:
+    """The options of this call, by the name that stands for them."""
+    given = {name: values[name] for name in ("model", "effort", "max_turns", "instructions")}
+    given["schema"] = values.get("schema", "")
+    given["tools"] = "yes"
+    given["name"] = turn.conversation
+    given["session"] = turn.conversation if not turn.resumes else ""
+    given["resume"] = given["conversation"] = turn.conversation if turn.resumes else ""
+    return {name: words for name, words in profile.options.items() if given.get(name)}
+
+
+def _words(
+    profile: Profile, words: tuple[str, ...], values: Mapping[str, str], groups: Mapping[str, tuple[str, ...]]
+) -> list[str]:
+    found: list[str] = []
+    for word in words:
+        if word.startswith("<") and word.endswith(">") and profile.name != PLAIN.name:
+            found += [_filled(one, values) for one in groups.get(word[1:-1], ())]
+        else:
+            found.append(_filled(word, values))
+    if not found or not found[0]:
+        raise AuthorError(
+            "backend.no_command", "there is no program to run", hint="give the role a `command`"
+        )
+    return found
+
+
+def _filled(word: str, values: Mapping[str, str]) -> str:
+    """One word with its values; a value is never looked into again."""
+    import re
+
+    return re.sub(r"\{([a-z_]+)\}", lambda found: values.get(found[1], found[0]), word)

@@ -1,0 +1,231 @@
+"""What a program says while it works, line by line, as facts.
+
+Rules
+* A line is JSON or it is none; what is none is counted and otherwise left alone. Lines have a largest size.
+* Paths are names with dots (`item.text`, `errors.0`), from the top of a line or, with `each.`, from one
+  element of the list that the rule names. `a | b` is the first that is there, `a + b` a sum, `=true` itself.
+* A condition is a value, a list of values, `"*"` for anything that is there, or `{ not = value }`.
+* Whatever a program says is somebody else's text: it is taken as text and numbers, and nothing follows from
+  its form.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import msgspec
+from msgspec import UNSET, Struct, UnsetType
+
+from fanfold.agents.command.profile import Rule
+from fanfold.kernel.events import Usage
+from fanfold.kernel.plan import JSON
+from fanfold.text.json_value import with_text_only
+
+_BAD = frozenset(("error", "failed", "failure", "declined"))
+_MICRO = 1_000_000
+
+
+class Began(Struct, frozen=True):
+    """It says which conversation this is."""
+
+    conversation: str
+    model: str = ""
+    version: str = ""
+
+
+class Said(Struct, frozen=True):
+    """Words of its model; those of one message may come in pieces."""
+
+    text: str
+    message: str = ""
+    model: str = ""
+    delta: bool = False
+
+
+class Delta(Struct, frozen=True):
+    """A few words that will come again as a whole."""
+
+    text: str
+
+
+class Called(Struct, frozen=True):
+    """It uses one of its tools."""
+
+    id: str
+    tool: str
+    args: JSON = None
+    message: str = ""
+
+
+class Returned(Struct, frozen=True):
+    """What came of that."""
+
+    id: str
+    text: str = ""
+    failed: bool = False
+    tool: str = ""
+    args: JSON = None
+
+
+class Hitch(Struct, frozen=True):
+    """An error that it may get over by itself."""
+
+    text: str
+    status: int | None = None
+
+
+class Consumed(Struct, frozen=True):
+    """What was used since the last time."""
+
+    usage: Usage
+
+
+class Denied(Struct, frozen=True):
+    """It was not allowed to use a tool."""
+
+    id: str
+    tool: str
+
+
+class TurnEnd(Struct, frozen=True, kw_only=True):
+    """It says that its turn is over, and how."""
+
+    text: str | None = None
+    value: JSON | UnsetType = UNSET
+    failed: bool = False
+    reason: str = ""
+    why: str = ""
+    status: int | None = None
+
+
+Fact: TypeAlias = Began | Said | Delta | Called | Returned | Hitch | Consumed | Denied | TurnEnd
+
+
+def read_line(line: bytes, rules: Sequence[Rule]) -> list[Fact] | None:
+    """What one line means; None when it is no line of this format."""
+    try:
+        value = with_text_only(msgspec.json.decode(line))
+    except (msgspec.DecodeError, RecursionError):
+        return None
+    if not isinstance(value, dict):
+        return None
+    return list(_facts(value, rules))
+
+
+def _facts(line: Mapping[str, JSON], rules: Sequence[Rule]) -> Iterator[Fact]:
+    for rule in rules:
+        elements = _at(line, rule.each) if rule.each else [None]
+        for one in elements if isinstance(elements, list) else ():
+            view = {**line, "each": one} if rule.each else line
+            if all(_fits(_at(view, path), wanted) for path, wanted in rule.when.items()):
+                taken = {name: _take(view, path) for name, path in rule.take.items()}
+                fact = _make(rule.means, taken)
+                if fact is not None:
+                    yield fact
+
+
+def _at(value: JSON, path: str) -> JSON:
+    for name in path.split("."):
+        if isinstance(value, dict):
+            value = value.get(name)
+        elif isinstance(value, list) and name.isdecimal() and int(name) < len(value):
+            value = value[int(name)]
+        else:
+            return None
+    return value
+
+
+def _take(view: Mapping[str, JSON], path: str) -> JSON:
+    if path.startswith("="):
+        return True if path == "=true" else path[1:]
+    if "+" in path:
+        return sum(_number(_at(view, part.strip())) for part in path.split("+"))
+    for part in path.split("|"):
+        found = _at(view, part.strip())
+        if found is not None:
+            return found
+    return None
+
+
+def _fits(found: JSON, wanted: Any) -> bool:
+    if isinstance(wanted, dict):
+        return bool(found != wanted.get("not"))
+    if isinstance(wanted, list | tuple):
+        return found in wanted
+    return found is not None if wanted == "*" else found == wanted
+
+
+def _make(means: str, taken: Mapping[str, JSON]) -> Fact | None:
+    def text(name: str) -> str:
+        return _words(taken.get(name))
+
+    match means:
+        case "began":
+            return Began(text("conversation"), text("model"), text("version"))
+        case "said":
+            return Said(text("text"), text("message"), text("model"), taken.get("delta") is True)
+        case "delta":
+            return Delta(text("text"))
+        case "called":
+            return Called(text("id"), text("tool") or "tool", taken.get("args"), text("message"))
+        case "returned":
+            return Returned(text("id"), text("text"), _is_bad(taken), text("tool"), taken.get("args"))
+        case "trouble":
+            return Hitch(text("text"), _status(taken.get("status")))
+        case "spent":
+            return _spent(taken)
+        case "denied":
+            return Denied(text("id"), text("tool") or "tool")
+        case _:
+            return _finished(taken)
+
+
+def _finished(taken: Mapping[str, JSON]) -> TurnEnd:
+    said, value = taken.get("text"), taken.get("value")
+    return TurnEnd(
+        text=None if said is None else _words(said),
+        value=UNSET if value is None else value,
+        failed=_is_bad(taken),
+        reason=_words(taken.get("reason")),
+        why=_words(taken.get("why")),
+        status=_status(taken.get("status")),
+    )
+
+
+def _is_bad(taken: Mapping[str, JSON]) -> bool:
+    code = taken.get("exit_code")
+    return (
+        taken.get("failed") is True
+        or taken.get("ok") is False
+        or taken.get("state") in _BAD
+        or (isinstance(code, int) and code != 0)
+    )
+
+
+def _spent(taken: Mapping[str, JSON]) -> Consumed | None:
+    usd = taken.get("usd")
+    priced = isinstance(usd, int | float) and math.isfinite(usd) and usd > 0
+    price = math.ceil(usd * _MICRO) if priced and isinstance(usd, int | float) else None
+    return Consumed(Usage(_number(taken.get("input")), _number(taken.get("output")), price))
+
+
+def _number(value: JSON) -> int:
+    whole = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    return min(max(0, int(value)), 2**53) if whole and isinstance(value, int | float) else 0
+
+
+def _status(value: JSON) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) and 100 <= value < 600 else None
+
+
+def _words(value: JSON) -> str:
+    """Text as it is; lists of pieces of text joined; anything else as JSON."""
+    if value is None:
+        return ""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, list) and value and all(isinstance(one, dict) and "text" in one for one in value):
+        return "\n".join(str(one["text"]) for one in value if isinstance(one, dict))
+    return msgspec.json.encode(value).decode()

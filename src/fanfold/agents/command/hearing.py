@@ -1,0 +1,199 @@
+"""What is heard of a program while it works, put down as the entries of a session.
+
+Rules
+* A message of its model with the calls it asks for is one response, recorded when the first of them came back
+  or the next message begins. What its tools gave back is recorded as it arrives.
+* Words that are shown live are news; what is recorded is the whole.
+* A program may say as much as it likes: what is kept of one text, of one call and of all of them is bounded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+import msgspec
+from msgspec import Struct, structs
+
+from fanfold.agents.backend import Progress
+from fanfold.agents.command.events import (
+    Began,
+    Called,
+    Consumed,
+    Delta,
+    Denied,
+    Fact,
+    Hitch,
+    Returned,
+    Said,
+    TurnEnd,
+)
+from fanfold.agents.command.verdict import CallEnd
+from fanfold.agents.entries import (
+    Calling,
+    Entry,
+    RequestedCall,
+    Response,
+    Retrying,
+    TextDelta,
+    ToolError,
+    ToolResult,
+)
+from fanfold.kernel.events import Usage
+from fanfold.kernel.plan import JSON
+from fanfold.text.excerpts import shorten_line, shorten_middle
+
+MAX_TEXT_CHARS = 1_000_000
+MAX_RESULT_CHARS = 32_000
+MAX_ARGUMENT_BYTES = 64_000
+MAX_DEPTH = 40
+MAX_ENTRIES = 5_000
+MAX_DELTA_CHARS = 4_000
+
+
+class _Message(Struct):
+    """What the model is saying at the moment."""
+
+    id: str = ""
+    text: str = ""
+    calls: list[RequestedCall] = []
+
+
+class Hearing:
+    """One call of a program, from its first word to its last."""
+
+    def __init__(
+        self, record: Callable[[Entry], Awaitable[None]], progress: Progress, model: str = ""
+    ) -> None:
+        self.ending = CallEnd()
+        self.began: Began | None = None
+        self.model = model
+        self.spent: Usage | None = None
+        self.is_in_trouble = False
+        """Nothing but errors since it last got on."""
+        self.has_worked = False
+        self._record = record
+        self._progress = progress
+        self._message = _Message()
+        self._results: set[str] = set()
+        self._entries = 0
+
+    async def hear(self, fact: Fact) -> None:
+        """Take one fact."""
+        match fact:
+            case Began():
+                self.began = self.began or fact
+                self.model = fact.model or self.model
+                return
+            case Hitch():
+                self.ending.trouble(fact)
+                self.is_in_trouble = True
+                self._progress(Retrying("transport", 0.0))
+                return
+            case Consumed():
+                self.spent = fact.usage if self.spent is None else self.spent + fact.usage
+                return
+            case Denied():
+                self.ending.denied.append(fact)
+                return
+            case TurnEnd():
+                self.ending.finished = fact
+                return
+            case Delta():
+                self._progress(TextDelta(fact.text[:MAX_DELTA_CHARS]))
+            case Said():
+                await self._said(fact)
+            case Called():
+                await self._called(fact)
+            case Returned():
+                await self._returned(fact)
+        self.is_in_trouble = False
+        self.has_worked = True
+
+    @property
+    def text(self) -> str:
+        """What it said last."""
+        finished = self.ending.finished
+        if finished is not None and finished.text is not None:
+            return finished.text
+        return self.ending.last_text
+
+    async def close(self, last: Response | None = None) -> None:
+        """Put down what is left; `last` ends the session, or the turn, and stands for the last message."""
+        left, self._message = self._message, _Message()
+        if last is not None:
+            calls = tuple(left.calls)
+            same = not left.text or left.text in (last.text, self.ending.last_text)
+            if not same:
+                await self._record(Response(model=self.model, text=left.text))
+            await self._record(structs.replace(last, tool_calls=calls, model=self.model))
+        elif left.text or left.calls:
+            await self._record(Response(model=self.model, text=left.text, tool_calls=tuple(left.calls)))
+
+    # ------------------------------------------------------------------------------------- a message
+
+    async def _said(self, fact: Said) -> None:
+        self.model = fact.model or self.model
+        if fact.message != self._message.id or (self._message.calls and not fact.message):
+            await self._flush()
+        message = self._message
+        message.id = fact.message
+        if fact.text:
+            between = "" if fact.delta or not message.text else "\n"
+            message.text = (message.text + between + fact.text)[:MAX_TEXT_CHARS]
+            self.ending.last_text = message.text
+            self._progress(TextDelta(fact.text[:MAX_DELTA_CHARS]))
+
+    async def _called(self, fact: Called) -> None:
+        if fact.id in self.ending.tools:
+            return
+        if fact.message and self._message.id and fact.message != self._message.id:
+            await self._flush()
+        if fact.message:
+            self._message.id = fact.message
+        self.ending.tools[fact.id] = fact.tool
+        self._message.calls.append(RequestedCall(fact.id[:200], fact.tool[:200], _bounded(fact.args)))
+        self._progress(Calling(fact.tool[:200]))
+
+    async def _returned(self, fact: Returned) -> None:
+        if fact.id in self._results:
+            return
+        if fact.id not in self.ending.tools:  # some tell of a call only when it is over
+            await self._called(Called(fact.id, fact.tool or "tool", fact.args))
+        self._results.add(fact.id)
+        await self._flush()
+        self.ending.returned(fact)
+        tool = self.ending.tools[fact.id][:200]
+        text = shorten_middle(fact.text, MAX_RESULT_CHARS)
+        error = ToolError("tool.failed", shorten_line(text, MAX_RESULT_CHARS)) if fact.failed else None
+        if error is not None:
+            await self._note(ToolResult(id=fact.id[:200], tool=tool, error=error))
+        else:
+            await self._note(ToolResult(id=fact.id[:200], tool=tool, result=text))
+
+    async def _flush(self) -> None:
+        message, self._message = self._message, _Message()
+        if message.text or message.calls:
+            await self._note(Response(model=self.model, text=message.text, tool_calls=tuple(message.calls)))
+
+    async def _note(self, entry: Entry) -> None:
+        self._entries += 1
+        if self._entries <= MAX_ENTRIES:
+            await self._record(entry)
+
+
+def _bounded(args: JSON) -> JSON:
+    """Arguments as they may be recorded: bounded in size and depth."""
+    try:
+        text = msgspec.json.encode(args)
+    except (TypeError, ValueError, RecursionError):
+        return None
+    if len(text) <= MAX_ARGUMENT_BYTES and not _is_deep(args):
+        return args
+    return shorten_middle(text.decode(), MAX_ARGUMENT_BYTES)
+
+
+def _is_deep(value: JSON, depth: int = 0) -> bool:
+    if depth > MAX_DEPTH:
+        return True
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return any(_is_deep(one, depth + 1) for one in inner)

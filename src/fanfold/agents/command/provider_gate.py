@@ -1,0 +1,166 @@
+"""The one way out of a sandbox without a network: a proxy on a socket that lets through to named hosts alone.
+
+Rules
+* A connection begins with `CONNECT host:port`; plain HTTP is let through as a request for a whole address.
+  Anything else, and any host that is not named, is answered with 403 and closed.
+* Names are looked up here, outside: inside there is nobody to ask. A name is compared as it was named, and
+  what it leads to is not looked at: the user named it.
+* Bytes are carried as they come and never looked into. The number of connections is bounded.
+* Who was refused is kept, for the failure of a session that could not reach anybody.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+from typing import Self
+
+from fanfold.agents.command.belongings import host_and_port
+
+MAX_HEAD_BYTES = 64 * 1024
+MAX_CONNECTIONS = 128
+MAX_REFUSED = 16
+CHUNK_BYTES = 64 * 1024
+HEAD_S = 30.0
+CONNECT_S = 20.0
+_LINE = re.compile(rb"([A-Z]{1,16}) (\S{1,8192}) HTTP/1\.[01]\r\n")
+_LOOPBACK = ("127.0.0.1", "localhost", "::1", "[::1]")
+
+
+class ProviderGate:
+    """Listens while a session runs.
+
+    `async with ProviderGate(socket, ["api.example.com:443"]) as gate: …`
+    """
+
+    def __init__(self, socket: Path, hosts: Iterable[str]) -> None:
+        self.refused: list[str] = []
+        self._socket = socket
+        self._hosts = {plain_host(host) for host in hosts}
+        self._server: asyncio.Server | None = None
+        self._open: set[asyncio.StreamWriter] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def __aenter__(self) -> Self:
+        # The path may be longer than an address of a socket can be; through a handle it is short.
+        folder = os.open(self._socket.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            name = self._socket.name
+            with suppress(FileNotFoundError):
+                os.unlink(name, dir_fd=folder)
+            self._server = await asyncio.start_unix_server(
+                self._serve, f"/proc/self/fd/{folder}/{name}", limit=MAX_HEAD_BYTES
+            )
+        finally:
+            os.close(folder)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        assert self._server is not None, "entered before it is left"
+        self._server.close()
+        for writer in tuple(self._open):
+            writer.transport.abort()
+        for task in tuple(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        with suppress(OSError):
+            self._socket.unlink()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None, "a connection is served in a task"
+        if len(self._tasks) >= MAX_CONNECTIONS:
+            writer.transport.abort()
+            return
+        self._tasks.add(task)
+        self._open.add(writer)
+        try:
+            await self._lead(reader, writer)
+        except (OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
+            pass  # one of them went away, or spoke otherwise
+        finally:
+            self._open.discard(writer)
+            self._tasks.discard(task)
+            writer.transport.abort()
+
+    async def _lead(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), HEAD_S)
+        line = _LINE.match(head)
+        method, target = (line[1], line[2].decode("latin-1")) if line else (b"", "")
+        host = host_and_port(target if method != b"CONNECT" else f"https://{target}")
+        plain = method != b"CONNECT" and target.startswith("http://")
+        if (
+            line is None
+            or not host
+            or (method != b"CONNECT" and not plain)
+            or plain_host(host) not in self._hosts
+        ):
+            self._refuse(host or target)
+            writer.write(b"HTTP/1.1 403 Forbidden\r\ncontent-length: 0\r\nconnection: close\r\n\r\n")
+            await writer.drain()
+            return
+        try:
+            name, _, port = host.rpartition(":")
+            far = await asyncio.wait_for(asyncio.open_connection(name, int(port)), CONNECT_S)
+        except (OSError, TimeoutError):
+            writer.write(b"HTTP/1.1 502 Bad Gateway\r\ncontent-length: 0\r\nconnection: close\r\n\r\n")
+            await writer.drain()
+            return
+        self._open.add(far[1])
+        try:
+            if plain:  # one request and no more: the next could be for somebody else
+                far[1].write(_one_request(method, target, head))
+            else:
+                writer.write(b"HTTP/1.1 200 Connection established\r\n\r\n")
+            await asyncio.gather(_pump(reader, far[1]), _pump(far[0], writer))
+        finally:
+            self._open.discard(far[1])
+            far[1].transport.abort()
+
+    def _refuse(self, host: str) -> None:
+        if host not in self.refused and len(self.refused) < MAX_REFUSED:
+            self.refused.append(host[:200])
+
+
+def plain_host(host: str) -> str:
+    """A host with its port in one spelling: every name of the loopback is the same.
+
+    >>> plain_host("LOCALHOST:80")
+    '127.0.0.1:80'
+    """
+    name, _, port = host.lower().rpartition(":")
+    return f"{'127.0.0.1' if name in _LOOPBACK else name}:{port}"
+
+
+def loopback_ports(hosts: Iterable[str]) -> tuple[int, ...]:
+    """The ports of this machine's loopback among hosts."""
+    plain = map(plain_host, hosts)
+    return tuple(sorted({int(one.rpartition(":")[2]) for one in plain if one.startswith("127.0.0.1:")}))
+
+
+def _one_request(method: bytes, target: str, head: bytes) -> bytes:
+    """The head as a server wants it: the path alone, and nothing kept open behind it."""
+    from urllib.parse import urlsplit
+
+    parts = urlsplit(target)
+    path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+    lines = head.split(b"\r\n")[1:-2]
+    dropped = (b"connection:", b"proxy-connection:", b"proxy-authorization:", b"host:")
+    kept = [line for line in lines if not line.lower().startswith(dropped)]
+    own = [b"Host: " + parts.netloc.rpartition("@")[2].encode("latin-1"), b"Connection: close"]
+    first = method + b" " + path.encode("latin-1") + b" HTTP/1.1"
+    return b"\r\n".join([first, *own, *kept, b"", b""])
+
+
+async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    try:
+        while data := await reader.read(CHUNK_BYTES):
+            writer.write(data)
+            await writer.drain()
+        writer.write_eof()
+    except (OSError, RuntimeError):
+        writer.transport.abort()

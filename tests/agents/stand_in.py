@@ -1,0 +1,62 @@
+"""A program that stands in for an agent: it says what was recorded of the real one, and does what it is told.
+
+What it does is in `<name>.json` beside it: `acts`, one for each call of a session, the last again. An act
+has `says` (a file of recorded lines), or `lines` (as they are), `writes` (files by path), `exit`, and `then`:
+what it does after that, `hang` or `flood`. What it was called with is kept in its home, in `calls.jsonl`.
+"""
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+FLOOD_BYTES = 100 * 1024 * 1024
+
+
+def attempt_write(path: str, text: str) -> str:
+    """Try to write a file; what came of it."""
+    try:
+        file = Path(path).expanduser()
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+    except OSError as error:
+        return str(error.strerror)
+    return "written"
+
+
+def flood() -> None:
+    """Say very much, in lines of every size."""
+    block = json.dumps({"type": "noise", "text": "x" * 60_000}) + "\n"
+    for _ in range(FLOOD_BYTES // len(block) // 2):
+        sys.stdout.write(block)
+    sys.stdout.write("y" * (FLOOD_BYTES // 2) + "\n")
+
+
+def main(name: str) -> int:
+    told = json.loads((HERE / f"{name}.json").read_text())
+    home = Path.home()
+    kept = home / "calls.jsonl"
+    before = len(kept.read_text().splitlines()) if kept.exists() else 0
+    act = told["acts"][min(before, len(told["acts"]) - 1)]
+    seen = {path: Path(path).expanduser().exists() for path in act.get("looks", ())}
+    read = {path: Path(path).expanduser().read_text() for path in act.get("reads", ())}
+    wrote = {path: attempt_write(path, text) for path, text in act.get("writes", {}).items()}
+    asked = "" if act.get("deaf") else sys.stdin.read()
+    call = {"argv": sys.argv[1:], "stdin": asked, "environment": dict(os.environ), "cwd": os.getcwd()}
+    with kept.open("a") as out:
+        out.write(json.dumps({**call, "seen": seen, "read": read, "wrote": wrote}) + "\n")
+    if act.get("then") == "flood":
+        flood()
+    recorded = (HERE / act["says"]).read_text() if "says" in act else ""
+    for line in [*recorded.splitlines(), *act.get("lines", ())]:
+        sys.stdout.write(line.replace("/project", os.getcwd()) + "\n")
+    sys.stdout.flush()
+    if act.get("then") == "hang":
+        time.sleep(3_600)
+    return int(act.get("exit", 0))
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[0]).name))

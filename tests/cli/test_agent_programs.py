@@ -1,0 +1,200 @@
+"""A role's work is done by a program of the user's: its words are read, its end judged, its files merged."""
+
+import pytest
+
+from tests.cli.agent_world import SUCCESS, AgentWorld, step, writing
+
+
+@pytest.fixture
+def agents(project, tmp_path, monkeypatch):
+    return AgentWorld(project, tmp_path / "home", monkeypatch)
+
+
+def run(fanfold, recipe, *flags):
+    done = fanfold("run", recipe, "--yes", "--json", *flags)
+    return done.json()
+
+
+@pytest.mark.parametrize("name", SUCCESS)
+def test_an_agent_changes_files_in_a_workspace_of_its_own_and_they_are_merged(agents, fanfold, project, name):
+    agents.install(name, writing(name))
+    agents.role("coder", name)
+    done = run(fanfold, agents.recipe(step("coder", write_set=["*.txt"])))
+    assert done["status"] == "completed", done
+    assert done["output"] == "I wrote hello.txt."
+    assert (project / "hello.txt").read_text() == "hello\n"
+    [call] = agents.calls()
+    assert "Write hello.txt" in call["stdin"] + " ".join(call["argv"])
+    assert call["cwd"] == str(project)
+    told = fanfold("transcript", "last", "work", "--json").json()
+    kinds = [entry["kind"] for entry in told["entries"]]
+    assert kinds[0] == "input"
+    assert "agent" in kinds
+    assert "tool_result" in kinds
+    assert told["backend"] == name
+    if name != "copilot":  # which does not say
+        assert done["usage"]["input_tokens"] in (2_000, 2_200)
+
+
+REFUSED = [
+    ("claude", "claude-bad-key.jsonl", "permission", "agent.key_refused", "Incorrect API key"),
+    ("codex", "codex-bad-key.jsonl", "permission", "agent.key_refused", "Incorrect API key"),
+    ("opencode", "opencode-bad-key.jsonl", "permission", "agent.key_refused", "Incorrect API key"),
+    ("gemini", "gemini-bad-key.jsonl", "permission", "agent.key_refused", "API key not valid"),
+    ("goose", "goose-bad-key.jsonl", "permission", "agent.key_refused", "Authentication"),
+    ("claude", "claude-unreachable.jsonl", "transport", "agent.unreachable", "Unable to connect"),
+    ("opencode", "opencode-unreachable.jsonl", "transport", "agent.unreachable", "Cannot connect"),
+    ("goose", "goose-unreachable.jsonl", "transport", "agent.unreachable", "Could not connect"),
+    ("claude", "claude-denied.json", "permission", "agent.denied", "not allowed to use Write"),
+    ("claude", "claude-max-turns.json", "agent", "session.max_turns", "maximum number of turns"),
+    ("claude", "claude-budget.json", "budget", "agent.budget", "maximum budget"),
+]
+
+
+@pytest.mark.parametrize(("name", "says", "kind", "code", "words"), REFUSED)
+def test_what_ends_with_status_0_and_did_not_work_fails_with_the_right_class(
+    agents, fanfold, name, says, kind, code, words
+):
+    agents.install(name, {"says": says})
+    agents.role("coder", name)
+    done = run(fanfold, agents.recipe(step("coder", write_set=["*.txt"], retry={"attempts": 1})))
+    error = done["steps"]["work"]["error"]
+    assert (error["class"], error["code"]) == (kind, code), error
+    assert words in error["message"]
+
+
+@pytest.mark.parametrize(
+    ("name", "says", "kind"),
+    [("codex", "codex-unreachable.jsonl", "transport"), ("gemini", "gemini-unreachable.jsonl", "timeout")],
+)
+def test_an_agent_that_waits_for_ever_is_ended(agents, fanfold, name, says, kind):
+    agents.install(name, {"says": says, "then": "hang"})
+    agents.role("coder", name)
+    agents.profile(name, "credentials = []\npatience_s = 0.5\nidle_s = 1\n")
+    done = run(fanfold, agents.recipe(step("coder", retry={"attempts": 1})))
+    assert done["steps"]["work"]["error"]["class"] == kind
+
+
+def test_an_agent_that_waits_for_input_gets_its_end_and_is_judged_by_what_it_said(agents, fanfold):
+    agents.install("codex", {"lines": ["not json", "{}", "[1]"], "exit": 0})
+    agents.role("coder", "codex")
+    error = run(fanfold, agents.recipe(step("coder")))["steps"]["work"]["error"]
+    assert (error["class"], error["code"]) == ("agent", "agent.broken_off")
+
+
+def test_a_hundred_megabytes_of_output_are_read_and_not_kept(agents, fanfold, project):
+    agents.install("codex", writing("codex", then="flood"))
+    agents.role("coder", "codex")
+    done = run(fanfold, agents.recipe(step("coder", write_set=["*.txt"])))
+    assert done["status"] == "completed", done
+    stored = sum(file.stat().st_size for file in (project / ".fanfold").glob("*.db*"))
+    assert stored < 5_000_000
+
+
+def test_what_an_agent_writes_outside_of_its_set_and_its_workspace_does_not_arrive(
+    agents, fanfold, project, tmp_path
+):
+    outside = tmp_path / "outside.txt"
+    writes = {"other.md": "x", str(outside): "x", "/etc/planted": "x", "~/.ssh/authorized_keys": "x"}
+    agents.install("claude", {"says": SUCCESS["claude"], "writes": writes})
+    agents.role("coder", "claude")
+    error = run(fanfold, agents.recipe(step("coder", write_set=["*.txt"])))["steps"]["work"]["error"]
+    assert error["class"] == "violation"
+    assert "other.md" in error["message"]
+    assert not (project / "other.md").exists()
+    assert not outside.exists()
+    [call] = agents.calls()
+    assert call["wrote"]["/etc/planted"] == "Read-only file system"
+    assert not (tmp_path / "home" / ".ssh").exists()
+
+
+def test_an_agent_without_schemas_of_its_own_is_told_and_corrected(agents, fanfold):
+    resumed = "opencode-resume.jsonl"
+    fitting = (
+        '{"type":"text","sessionID":"ses_1","part":{"text":"{\\"ok\\":true}","messageID":"m"}}',
+        '{"type":"step_finish","sessionID":"ses_1","part":{"reason":"stop"}}',
+    )
+    agents.install("opencode", {"says": resumed}, {"lines": fitting})
+    agents.role("coder", "opencode")
+    schema = {"type": "object", "properties": {"ok": {"type": "boolean"}}, "required": ["ok"]}
+    done = run(fanfold, agents.recipe(step("coder", output_schema=schema)))
+    assert done["output"] == {"ok": True}
+    first, second = agents.calls()
+    assert '"required":["ok"]' in first["stdin"]
+    assert "one JSON value" in second["stdin"]
+    assert second["argv"][second["argv"].index("-s") + 1] == "ses_e1d9fcb98ffe7p61rdyBje2SkF"
+
+
+@pytest.mark.parametrize(
+    ("name", "says", "flag"),
+    [
+        ("claude", "claude-schema.json", "--json-schema"),
+        ("codex", "codex-exec-schema.jsonl", "--output-schema"),
+    ],
+)
+def test_an_agent_that_takes_a_schema_is_given_it(agents, fanfold, name, says, flag):
+    agents.install(name, {"says": says})
+    agents.role("coder", name)
+    names = {"file": {"type": "string"}, "ok": {"type": "boolean"}}
+    schema = {
+        "type": "object",
+        "properties": names,
+        "required": ["file", "ok"],
+        "additionalProperties": False,
+    }
+    done = run(fanfold, agents.recipe(step("coder", output_schema=schema)))
+    assert done["output"] == {"file": "hello.txt", "ok": True}
+    [call] = agents.calls()
+    assert flag in call["argv"]
+
+
+def test_a_role_that_is_a_command_gets_its_task_on_standard_input(agents, fanfold, project):
+    agents.install("mine", {"lines": ["some words", "the answer"], "writes": {"hello.txt": "hi\n"}})
+    agents.role("coder", "command", 'command = ["mine", "--now"]')
+    done = run(fanfold, agents.recipe(step("coder", write_set=["*.txt"])))
+    assert done["output"] == "some words\nthe answer"
+    assert (project / "hello.txt").read_text() == "hi\n"
+    [call] = agents.calls()
+    assert call["argv"] == ["--now"]
+    assert call["stdin"] == "You are careful.\n\nWrite hello.txt"
+
+
+def test_a_profile_of_the_user_makes_any_program_a_back_end(agents, fanfold):
+    agents.install("mine", {"lines": ["thinking", '{"answer": 42}']})
+    agents.profile(
+        "mine", 'program = "mine"\ncall = ["{prompt}"]\nprompt = "argument"\noutput = "last_line"\n'
+    )
+    agents.role("coder", "mine")
+    done = run(fanfold, agents.recipe(step("coder", outputs=["answer"])))
+    assert done["output"] == {"answer": 42}
+    [call] = agents.calls()
+    assert call["argv"][0].startswith("You are careful.\n\nWrite hello.txt")
+
+
+def test_what_a_role_runs_is_asked_for_first(agents, fanfold):
+    agents.install("claude", writing("claude"))
+    agents.role("coder", "claude")
+    agents.role("own", "command", 'command = ["sh", "-c", "true"]')
+    refused = fanfold("run", agents.recipe(step("coder")), "--json")
+    assert refused.status == 4
+    assert refused.json()["error"]["details"]["needs"] == [
+        "work writes **/*",
+        "role coder runs the agent claude",
+    ]
+    refused = fanfold("run", agents.recipe(step("own")), "--json")
+    assert refused.json()["error"]["details"]["needs"][1:] == ["role own runs: sh -c true"]
+
+
+def test_one_flag_gives_an_agent_to_every_role(agents, fanfold, project):
+    agents.install("codex", writing("codex"))
+    done = run(fanfold, agents.recipe(step("worker", write_set=["*.txt"])), "--agent-backend", "codex")
+    assert done["status"] == "completed", done
+    assert (project / "hello.txt").exists()
+
+
+def test_an_agent_that_is_not_installed_is_refused_before_anything_runs(agents, fanfold):
+    agents.role("coder", "claude")
+    refused = fanfold("run", agents.recipe(step("coder")), "--yes", "--json")
+    error = refused.json()["error"]
+    assert error["code"] == "recipe.unknown_backend"
+    assert "Claude Code is not installed" in error["message"]
