@@ -35,6 +35,7 @@ Write recipes:
   show        Show a recipe's inputs and graph, as text, Mermaid or SVG
   check       Check recipes and explain every problem, with its place and a hint
   plan        Draft a recipe in phases from a task, or refine one
+  capture     Recover a recipe from what was delegated
   schema      Print the recipe format as JSON Schema, or set up editors with --install
 
 Agents and models:

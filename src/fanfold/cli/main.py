@@ -43,6 +43,7 @@ GROUPS = {
         "show": "recipes.catalogue",
         "check": "recipes.check",
         "plan": "recipes.plan",
+        "capture": "recipes.capture",
         "schema": "recipes.schema",
     },
     "Agents and models": {
