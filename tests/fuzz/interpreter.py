@@ -95,6 +95,7 @@ class RunReading:
         self._prefix = prefix
         self._own: dict[str, StepEnd] = {}
         self._stops = False
+        self._ended = ""
 
     def read(self, inputs: dict[str, Any]) -> tuple[str, Any]:
         recipe = self._recipe
@@ -109,6 +110,7 @@ class RunReading:
         status = "completed"
         if lost and not (done and all(end.tolerated for end in lost)):
             status = "partial" if done else "failed"
+        status = self._ended or status
         if recipe.output is not None:
             return status, {name: ends[name].seen() for name in recipe.output}
         return status, ends[recipe.steps[-1].id].seen()
@@ -237,6 +239,20 @@ class RunReading:
             return self._group(step, path, names)
         if step.kind == "approval":
             return _answered(step)
+        if step.kind == "ask":
+            return (
+                StepEnd("timed_out", kind="timeout")
+                if step.default is None
+                else StepEnd("completed", step.default)
+            )
+        if step.kind == "set":
+            assert step.value is not None
+            return StepEnd("completed", {"v": step.value.means(names)})
+        if step.kind == "wait":
+            return StepEnd("completed")
+        if step.kind == "end":
+            self._ended = step.word
+            return StepEnd("completed", "over")
         if step.kind == "workflow":
             inputs = {name: given.means(names) for name, given in step.given.items()}
             called = RunReading(self._whole, self._whole.recipes[step.recipe], f"{path}/")

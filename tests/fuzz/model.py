@@ -34,7 +34,7 @@ class Loop:
 class ModelStep:
     id: str
     kind: str
-    """agent, writer, approval, group, workflow, phase."""
+    """agent, writer, approval, ask, set, wait, end, group, workflow, phase."""
     needs: tuple[str, ...] = ()
     """Edges, written or implied."""
     policy: str = "skip"
@@ -53,13 +53,17 @@ class ModelStep:
     """Of a group: the steps that its `output` shows; None for the last one's output."""
     recipe: str = ""
     given: dict[str, Expression] = field(default_factory=dict)
+    value: Expression | None = None
+    """Of a `set`: what it works out."""
+    word: str = ""
+    """Of an `end`: how the run ends."""
     folder: str = ""
     """Of a writer: the input that names the folder it may write into."""
 
     def told(self) -> tuple[str, ...]:
         """The steps of its scope that it is told something of."""
         seen = list(self.places)
-        for expression in (self.when, self.items, *self.given.values()):
+        for expression in (self.when, self.items, self.value, *self.given.values()):
             seen += expression.refers if expression is not None else ()
         if self.kind in ("agent", "writer"):
             seen += self.needs  # an agent is given a summary of what it depends on
@@ -98,6 +102,22 @@ class ModelStep:
         if self.choices:
             text["choices"] = list(self.choices)
         return text | ({"default": self.default} if self.default is not None else {})
+
+    def _ask(self) -> dict[str, Any]:
+        text: dict[str, Any] = {"ask": "Which?", "timeout": "1ms"}
+        if self.choices:
+            text["choices"] = list(self.choices)
+        return text | ({"default": self.default} if self.default is not None else {})
+
+    def _set(self) -> dict[str, Any]:
+        assert self.value is not None
+        return {"set": {"v": self.value.words}}
+
+    def _wait(self) -> dict[str, Any]:
+        return {"wait": "1ms"}
+
+    def _end(self) -> dict[str, Any]:
+        return {"end": self.word, "message": "over"}
 
     def _group(self) -> dict[str, Any]:
         text: dict[str, Any] = {"steps": [step.written() for step in self.inner]}

@@ -70,6 +70,9 @@ class Writer:
         steps = self._steps(self.rng.randint(1, 6 if depth == 0 else 3), depth, names)
         if "folder" in names and self.rng.random() < 0.15:
             steps.append(self._writer(f"w{len(steps)}", names["folder"]))
+        if self.rng.random() < 0.15:  # after all others: how far those got would be a matter of time
+            needs = tuple(step.id for step in steps)
+            steps.append(ModelStep("over", "end", needs, word=self.rng.choice(("completed", "failed"))))
         return ModelRecipe(name, steps, self._shown(steps), names, slots=self.rng.choice((1, 2, 4, 8)))
 
     def _shown(self, steps: list[ModelStep]) -> tuple[str, ...] | None:
@@ -87,7 +90,9 @@ class Writer:
 
     def _step(self, name: str, before: list[str], depth: int, names: dict[str, Any]) -> ModelStep:
         rng = self.rng
-        kinds = ["agent"] * 6 + ["approval"] + (["group"] * 2 if depth < 2 else [])
+        kinds = (
+            ["agent"] * 7 + ["approval", "ask", "set", "set", "wait"] + (["group"] * 2 if depth < 2 else [])
+        )
         kinds += ["workflow"] if depth == 0 and self.recipes else []
         step = ModelStep(name, rng.choice(kinds))
         needs = {one for one in before if rng.random() < 0.3}
@@ -100,6 +105,14 @@ class Writer:
         elif step.kind == "approval":
             step.choices = rng.choice(((), ("ship", "reject")))
             step.default = rng.choice((None, *(step.choices or ("approve", "reject"))))
+        elif step.kind == "ask":
+            step.choices = rng.choice(((), ("this", "that")))
+            step.default = rng.choice((None, *(step.choices or ("anything",))))
+        elif step.kind == "set":
+            step.value = self._value(before)
+            needs |= set(step.value.refers)
+        elif step.kind == "wait":
+            pass
         elif step.kind == "group":
             step.inner = self._steps(rng.randint(1, 3), depth + 1, names)
             step.output = self._shown(step.inner) if rng.random() < 0.4 else None
@@ -115,6 +128,18 @@ class Writer:
             step.loop = Loop(self._until(step), rng.choice((1, 2, 3, 6)), rng.random() < 0.3)
         step.needs = tuple(one for one in before if one in needs)
         return step
+
+    def _value(self, before: list[str]) -> Expression:
+        """A number, or how an earlier step ended."""
+        rng = self.rng
+        number = rng.randint(0, 9)
+        options = [Expression(f"{number} + 1", lambda _: number + 1)]
+        if before:
+            other = rng.choice(before)
+            options.append(
+                Expression(f"steps.{other}.status", lambda seen: seen["steps"][other].status, (other,))
+            )
+        return rng.choice(options)
 
     def _condition(self, before: list[str], names: dict[str, Any]) -> Expression:
         options = [Expression("true", lambda _: True), Expression("1 > 2", lambda _: False)]

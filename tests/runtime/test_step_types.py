@@ -11,7 +11,6 @@ from typing import ClassVar
 import pytest
 
 from fanfold.errors import AuthorError, WorldError
-from fanfold.kernel.nodes import Node
 from fanfold.kernel.plan import JSON, Step, Traits
 from fanfold.recipe.language.step_syntax import StepSyntax
 from fanfold.recipe.types.body import Body
@@ -114,10 +113,10 @@ class QuizSteps(LeafType[QuizBody, Question]):
         del step
         return Question(said.quiz)
 
-    def answer(self, node: Node, said: QuizBody, reply: StepReply) -> Outcome:
+    def answer(self, step: Preparation, said: QuizBody, reply: StepReply) -> Outcome:
         del said
         if not reply.comment:
-            raise AuthorError("quiz.silent", f"{node.path} wants to hear something")
+            raise AuthorError("quiz.silent", f"{step.node.path} wants to hear something")
         return Outcome({"decision": reply.decision, "by": reply.by, "comment": reply.comment, "edited": None})
 
 

@@ -12,6 +12,7 @@ Run recipes:
   cancel      Cancel a run and everything below it
   approve     Answer an approval with yes, or with one of its choices
   reject      Answer an approval with no
+  answer      Answer the question of an ask step
   retry       Run again what failed, reusing what completed
   fork        Run again from a step on, reusing what the change does not reach
   diff        Show what steps proposed, or changed before they failed

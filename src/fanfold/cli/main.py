@@ -20,6 +20,7 @@ GROUPS = {
         "cancel": "runs.control",
         "approve": "runs.control",
         "reject": "runs.control",
+        "answer": "runs.control",
         "retry": "runs.retry",
         "fork": "runs.fork",
         "diff": "runs.changes",

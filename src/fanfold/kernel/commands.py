@@ -66,7 +66,7 @@ class Create(Struct, frozen=True, gc=False):
 
 
 class Skip(Struct, frozen=True, gc=False):
-    """`reason` is `condition` or `failure`; `cause` names the failed dependency."""
+    """`reason` is `condition`, `failure` or `ended`; `cause` names the failed dependency."""
 
     run: str
     step: str

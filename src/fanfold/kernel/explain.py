@@ -38,11 +38,14 @@ SENTENCES = {
     "completed": "completed",
     "condition": "was skipped: its condition was false",
     "failure": "was skipped: a step it depends on did not complete",
+    "ended": "was skipped: a step ended the run before",
     "failed": "failed",
     "timed_out": "took too long",
     "cancelled": "was cancelled",
 }
 
+SKIPPED_FOR = {"condition": "condition", "failure": "a dependency failed", "ended": "the run was ended"}
+"""Why a step was skipped, in a word or two for tables."""
 
 WAITING_FOR = {"person": "approval", "timer": "timer"}
 

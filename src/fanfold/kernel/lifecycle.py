@@ -48,6 +48,7 @@ STEP_TRANSITIONS: Final[dict[tuple[str, str], tuple[str, ...]]] = {
     (READY, "failed"): (FAILED,),
     (READY, "held"): (WAITING,),  # a run of another process works on the same files
     (READY, "cancelled"): (CANCELLED,),
+    (READY, "skipped"): (SKIPPED,),  # a step ended the run
     # Under way. A second `started` is a new execution after a crash. In an open run who lost its process
     # gives its place back and waits for a person, who may not want to pay for it again.
     (RUNNING, "started"): (RUNNING,),
@@ -69,6 +70,7 @@ STEP_TRANSITIONS: Final[dict[tuple[str, str], tuple[str, ...]]] = {
     (WAITING, "failed"): (FAILED,),
     (WAITING, "timed_out"): (TIMED_OUT,),
     (WAITING, "cancelled"): (CANCELLED,),
+    (WAITING, "skipped"): (SKIPPED,),
     # Over, and nothing will be added behind it.
     **{(status, "closed"): (status,) for status in (COMPLETED, FAILED, SKIPPED, CANCELLED, TIMED_OUT)},
 }

@@ -204,11 +204,11 @@ class Run:
         self.nodes: dict[str, Node] = {}
         self.status = PENDING
         self.ending = ""
-        """Why the run winds up early: cancelled, timed_out or stop."""
+        """Why the run winds up early: cancelled, timed_out, stop or end."""
         self.growing = plan.open
         """Steps may still be added: it does not end with the last of those it has."""
         self.stopped_by: Node | None = None
-        """The step whose failure stopped the run."""
+        """The step whose failure stopped the run, or that ended it because the plan says so."""
         self.output: str | None = None
         self.error: Failure | None = None
         self.completed = 0

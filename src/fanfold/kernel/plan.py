@@ -103,6 +103,8 @@ class Traits(Struct, frozen=True, omit_defaults=True, gc=False):
     """The answer `reject` fails it (see `replies`)."""
     continues: str | None = None
     """The agent step of the same scope whose conversation goes on here; also in `depends_on` or `after`."""
+    ends: Literal["completed", "failed"] | None = None
+    """Not None: when it completes, its run ends there and then, in this status."""
 
 
 PLAIN = Traits()

@@ -115,6 +115,9 @@ def _start(world: SimulatedWorld, state: State, command: Start) -> Data:
         return StepEvent(path, "waiting", attempt, execution, due_at=due_at)
     if command.type == "group":
         return StepEvent(path, "started", attempt, execution)
+    if command.type in ("set", "end"):
+        output = world.values.result(node, attempt, world.values.see(node))
+        return StepEvent(path, "completed", attempt, execution, output=output)
     if command.type == "workflow":
         return StepEvent(path, "started", attempt, execution, child_run_id=f"r{len(state.runs)}")
     if is_shared_writer(node) and world.faults.hits("held by another run"):

@@ -208,6 +208,9 @@ class Watch:
         ends = [(path, *end) for (owner, path), end in self.ended.items() if owner == run.id]
         done = sum(end == COMPLETED for _, end, _ in ends)
         lost = [(path, end) for path, end, reason in ends if end in UNSUCCESSFUL or reason == "failure"]
+        enders = [run.nodes[path].step.traits.ends for path, end, _ in ends if end == COMPLETED]
+        if status in enders and run.ending == "end":
+            return  # one of its steps said so, and that one was reached
         stops = any(run.nodes[path].step.on_failure == "stop" for path, _ in lost)
         right = {
             COMPLETED: not lost or (done > 0 and all(is_tolerated(run.nodes[path]) for path, _ in lost)),

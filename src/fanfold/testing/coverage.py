@@ -9,7 +9,7 @@ from fanfold.kernel.plan import MAX_NESTING_DEPTH, GroupAction, Plan
 from fanfold.testing.faults import FAILURES
 
 CONSTRUCTS = (
-    "agent", "function", "command", "workflow", "approval", "group", "timer", "note",
+    "agent", "function", "command", "workflow", "approval", "group", "timer", "note", "set", "end",
     "agent without a slot",
     "depends_on", "when", "for_each", "empty for_each", "for_each over a group", "for_each over a call",
     "repeat", "repeat inside for_each", "repeat of a group", "fold", "nested group", "nested child run",
@@ -18,8 +18,13 @@ CONSTRUCTS = (
     "child budget", "child timeout", "root budget", "on_failure inline", "on_failure stop",
     "approval timeout", "approval default", "step timeout", "group timeout", "call timeout", "run timeout",
     "retried", "restarted", "not converged", "expression failed", "skipped for a failure",
-    "skipped by condition",
+    "skipped by condition", "skipped for the end",
 )  # fmt: skip
+SKIPS = {
+    "failure": "skipped for a failure",
+    "condition": "skipped by condition",
+    "ended": "skipped for the end",
+}
 SITUATIONS = (
     "crash before creation", "crash in agenda", "crash before effect", "crash in resume", "torn tail",
     "late", "late after the end", "answer while paused", "resumed after a pause", "paused for a limit",
@@ -88,7 +93,7 @@ def _count_end(node: Node, reached: Counter[str]) -> None:
         reached["expression failed"] += code == "expression.failed"
         reached["run.depth refused"] += code == "run.depth"
     elif status == "skipped":
-        reached["skipped for a failure" if node.reason == "failure" else "skipped by condition"] += 1
+        reached[SKIPS[node.reason]] += 1
     reached["retried"] += node.attempt > 1
     reached["restarted"] += node.execution > 1
 

@@ -62,7 +62,13 @@ UNTIL = (*("from:1", "from:2", "from:3", "coin") * 2, "never", "error")
 TIMER = LeafAction("timer", traits=Traits(slot=False, workspace="none", waits="timer"))
 NOTE = LeafAction("note", traits=Traits(slot=False, workspace="none"))
 LEAD = replace(AgentBody(prompt="lead").action(), traits=Traits(slot=False, role="default"))
-"""Work without a slot: what waits for its time, what touches nothing, and an agent that does."""
+SET = LeafAction("set", traits=Traits(slot=False, workspace="none"))
+ENDS = tuple(
+    LeafAction("end", traits=Traits(slot=False, workspace="none", ends=status))
+    for status in ("completed", "failed")
+)
+"""Work without a slot: what waits for its time, what touches nothing, an agent that does; and what is done
+as soon as it is decided."""
 CHAIN = 6
 """Sub-workflows that call each other in a row: one more than may nest."""
 
@@ -97,6 +103,7 @@ class _Maker:
         self.count = 0
         self.costs: dict[str, int] = {}
         self.workflows: dict[str, Plan] = {}
+        self.open = False
         roll = rng.random()
         self.size = rng.randint(3, 12) if roll < 0.35 else rng.randint(12, 40) if roll < 0.92 else 120
 
@@ -115,6 +122,7 @@ class _Maker:
         )
 
     def open_plan(self) -> tuple[Plan, tuple[Step, ...]]:
+        self.open = True
         self._make_workflows()
         steps, _ = self._steps(self.size, 0, False, (), shuffled=False)
         # More of them run out of time than in other runs: a child that did is a state that people act upon.
@@ -243,7 +251,7 @@ class _Maker:
             default = rng.choice(choices or ("approve", "reject")) if rng.random() < 0.4 else None
             return ApprovalBody("go?", choices=choices, default=default).action(), 1
         if roll < 0.41:
-            return rng.choice((TIMER, NOTE, LEAD)), 1
+            return rng.choice((TIMER, NOTE, LEAD, SET) if self.open else (TIMER, NOTE, LEAD, SET, *ENDS)), 1
         if roll < 0.52:
             return FunctionBody("count").action(), 1
         if roll < 0.62:

@@ -1,4 +1,4 @@
-"""`fanfold pause`, `cancel`, `approve` and `reject`: asking something of a run, wherever it is driven."""
+"""Asking something of a run, wherever it is driven: `pause`, `cancel`, `approve`, `reject`, `answer`."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from pathlib import Path
 import click
 
 from fanfold.cli.command import Invocation, command
-from fanfold.cli.inputs import read_value
+from fanfold.cli.inputs import read_text_file, read_value
 from fanfold.cli.project import open_project
 from fanfold.cli.terminal.output import plain, say, say_json
-from fanfold.errors import EXIT_OK
+from fanfold.errors import EXIT_OK, AuthorError
 from fanfold.kernel.lifecycle import PAUSED, WAITING
 from fanfold.runtime.operations.runs import control
+from fanfold.runtime.views.approvals import Answered
 from fanfold.runtime.views.runs import run_row
 from fanfold.store.protocol import RunHead
 
@@ -76,6 +77,32 @@ def reject_command(
     return _answer(call, run, step, choice or "reject", comment, edit)
 
 
+@command("answer", summary="Answer the question of an ask step")
+@click.argument("run")
+@click.argument("step")
+@click.argument("text", required=False)
+@click.option("--file", "file", metavar="F", help="Take the answer from a file instead.")
+def answer_command(call: Invocation, run: str, step: str, text: str | None, file: str | None) -> int:
+    """Answer STEP of RUN with TEXT: in words, with one of its choices, or with JSON where the step has a
+    schema. A run that no process drives goes on in the background.
+    """
+    if (text is None) == (file is None):
+        message = "give the answer as TEXT or with --file"
+        raise AuthorError("usage.bad_answer", message, hint=f"fanfold answer {run} {step} TEXT")
+    with open_project(call) as project:
+        given = text if text is not None else _read_answer(project.folder, Path(str(file)))
+        done = asyncio.run(control.reply(project, run, step, given))
+        root = project.resolve(done.run_id).root_run_id
+    return _say_answered(call, done, root)
+
+
+def _read_answer(project: Path, file: Path) -> str:
+    try:
+        return read_text_file(project, file, "--file").decode().removesuffix("\n")
+    except UnicodeDecodeError as error:
+        raise AuthorError("usage.bad_file", f"--file {file} cannot be used: {error}") from None
+
+
 def _answer(
     call: Invocation, run: str, step: str | None, decision: str, comment: str | None, edit: str | None
 ) -> int:
@@ -83,10 +110,14 @@ def _answer(
         edited = None if edit is None else read_value(project.folder, Path(edit), "--edit")
         done = asyncio.run(control.answer(project, run, step, decision, comment, edited))
         root = project.resolve(done.run_id).root_run_id
+    return _say_answered(call, done, root)
+
+
+def _say_answered(call: Invocation, done: Answered, root: str) -> int:
     if call.as_json:
         say_json(done)
         return EXIT_OK
-    say(f"{plain(done.step)}: {plain(decision)}\n")
+    say(f"{plain(done.step)}: {plain(done.decision)}\n")
     if done.detached:
         say(f"run {root} goes on in the background; follow it: fanfold watch {root}\n")
     return EXIT_OK

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from fanfold.agents.permissions import Action
 from fanfold.cli.terminal.output import plain, tell
 from fanfold.cli.terminal.progress import Progress
+from fanfold.errors import AuthorError
 from fanfold.kernel.decide import is_waiting
 from fanfold.kernel.lifecycle import RUNNING
 from fanfold.kernel.plan import Plan
@@ -76,17 +77,24 @@ class Questions:
         typed = os.read(sys.stdin.fileno(), 65_536).decode("utf-8", "replace")
         approval = self._asked
         assert approval is not None
-        first, _, comment = typed.strip().partition(" ")
-        if not typed or first.lower() in _LATER:
+        said = typed.strip()
+        later = said.lower() == "later" if approval.kind == "question" else _first(said).lower() in _LATER
+        if not typed or later:
             self._withdraw()
             handle.leave_when_waiting()
             return
-        decision = _decision(approval, first)
-        if decision is None:
+        given = _answer(approval, said)
+        if given is not None:
+            try:
+                handle.check(given)
+            except AuthorError as error:
+                tell(f"  {plain(error.message)}{'; ' if error.hint else ''}{plain(error.hint)}\n")
+                given = None
+        if given is None:
             tell(_prompt(approval))
             return
         self._withdraw()
-        handle.answer(AnswerRequest(approval.path, decision, this_person(), comment.strip() or None))
+        handle.post(given)
 
     async def allow(self, action: Action) -> bool:
         """Whether an agent may do what it chose to do. Asked each time; anything but yes is no."""
@@ -114,10 +122,29 @@ def _hand_over(typed: asyncio.Future[str]) -> None:
         typed.set_result(os.read(sys.stdin.fileno(), 65_536).decode("utf-8", "replace"))
 
 
+def _first(said: str) -> str:
+    return said.partition(" ")[0]
+
+
+def _answer(approval: OpenApproval, said: str) -> AnswerRequest | None:
+    """What was typed, as an answer; None when it is none."""
+    first, _, comment = said.partition(" ")
+    if approval.kind == "question":
+        numbered = _decision(approval, first) if approval.choices and not comment else None
+        text = numbered or said
+        return AnswerRequest(approval.path, "", this_person(), text=text) if text else None
+    decision = _decision(approval, first)
+    if decision is None:
+        return None
+    return AnswerRequest(approval.path, decision, this_person(), comment.strip() or None)
+
+
 def _prompt(approval: OpenApproval) -> str:
     if approval.choices:
         listed = "  ".join(f"{i}) {plain(choice)}" for i, choice in enumerate(approval.choices, 1))
         return f"  {listed}  (number, or later) > "
+    if approval.kind == "question":
+        return "  your answer, or later > " if approval.schema is None else "  JSON that fits, or later > "
     return "  approve, reject or later, with a comment if you like > "
 
 

@@ -6,9 +6,8 @@ from collections.abc import Iterator, Sequence
 
 from fanfold.cli.terminal.output import paint, plain
 from fanfold.cli.terminal.statuses import COLOURS
+from fanfold.runtime.views.approvals import MAX_ASKED_CHARS, ApprovalDocument
 from fanfold.runtime.views.runs import (
-    MAX_ASKED_CHARS,
-    ApprovalDocument,
     InspectDocument,
     StepResult,
     indented,

@@ -5,7 +5,8 @@ Rules
   order; else it completed.
 * An iteration that failed is false, unless its failure is of a class that another try would not change, or
   a `stop`: then it is the failure of its loop.
-* A run is `completed` only if nothing in it failed, timed out, was cancelled, or was skipped for a
+* A run that a step of its plan ended is what that step says.
+* Any other is `completed` only if nothing in it failed, timed out, was cancelled, or was skipped for a
   failure that was not tolerated; it `failed` if a `stop` fired or nothing completed; anything between is
   `partial`.
 """
@@ -85,6 +86,9 @@ def _run_outcome(run: Run) -> tuple[str, Failure | None]:
         return CANCELLED, None
     if run.ending == TIMED_OUT:
         return TIMED_OUT, Failure("timeout", "run.timeout", "the run took longer than its limit")
+    ended_by = run.stopped_by
+    if ended_by is not None and ended_by.step.traits.ends is not None:
+        return ended_by.step.traits.ends, ended_by.error
     if run.ending == "stop":
         return FAILED, failure_of(run.stopped_by) if run.stopped_by is not None else error
     if run.unsuccessful == 0 or (run.completed and next(untolerated(run), None) is None):

@@ -18,7 +18,7 @@ from fanfold.kernel.commands import Evaluate, Skip, Start
 from fanfold.kernel.events import Failure
 from fanfold.kernel.fold.admission import enqueue, release, withdraw
 from fanfold.kernel.fold.outcomes import can_be_repeated, conclude, wind_up
-from fanfold.kernel.fold.sweep import end_run, sweep
+from fanfold.kernel.fold.sweep import ENDED, end_run, sweep
 from fanfold.kernel.fold.tolerance import is_unsuccessful
 from fanfold.kernel.lifecycle import (
     CANCELLED,
@@ -331,6 +331,9 @@ def finish(state: State, node: Node, status: str, reason: str = "") -> None:
         if not parent.stopping:  # else it ends with its group, whose own policy counts
             run.stopped_by = node
             end_run(state, run, "stop")
+    if node.step.traits.ends is not None and status == COMPLETED and node.kind == LEAF and not run.ending:
+        run.stopped_by = node
+        end_run(state, run, ENDED)
     reaches = _reaches(node)
     _end_spawned(state, node)
     _tell_dependents(state, node, reaches)

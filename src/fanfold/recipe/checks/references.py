@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
@@ -28,7 +28,7 @@ from fanfold.text.template import Hole, Path, TemplateError, parse_template
 from fanfold.text.trees.tree import Scalar
 
 if TYPE_CHECKING:
-    from fanfold.recipe.expressions.evaluate import Reference
+    from fanfold.recipe.expressions.evaluate import Reference, Wanted
 
 _AFTER_STEPS = re.compile(r"steps\.([A-Za-z0-9_]*-[A-Za-z0-9_-]*)", re.ASCII)
 STEP_FACTS = ("output", "status", "error")
@@ -149,7 +149,7 @@ class References:
 
     # -- expressions ---------------------------------------------------------------------------------
 
-    def expression(self, node: Scalar, place: TextPlace, wants: Literal["bool", "list"]) -> str:
+    def expression(self, node: Scalar, place: TextPlace, wants: Wanted) -> str:
         """Check a CEL expression and write short forms out."""
         text = _without_braces(node.text)
         if isinstance(node.value, bool):

@@ -18,7 +18,7 @@ import re
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from math import isfinite
-from typing import TYPE_CHECKING, Any, Literal, NoReturn
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeAlias
 
 from msgspec import Struct
 
@@ -53,6 +53,16 @@ _KINDS = {
     "DURATION": "a duration", "string": "text", "integer": "a whole number", "number": "a number",
     "boolean": "true or false", "array": "a list", "object": "an object",
 }  # fmt: skip
+
+
+Wanted: TypeAlias = Literal["bool", "list", "moment", "any"]
+"""What an expression is written for. A moment is a time or a duration, or text or a number that says one."""
+_FIT = {
+    "bool": ("BOOL", "boolean"),
+    "list": ("LIST", "array"),
+    "moment": ("TIMESTAMP", "DURATION", "STRING", "INT", "UINT", "DOUBLE", "string", "integer", "number"),
+}
+_IN_WORDS = {"bool": "true or false", "list": "a list", "moment": "a time"}
 
 
 class ExpressionError(ValueError):
@@ -92,7 +102,7 @@ def check_expression(
     inputs: Mapping[str, str | None],
     steps: Iterable[str],
     names: Iterable[str],
-    wants: Literal["bool", "list"],
+    wants: Wanted,
 ) -> tuple[Reference, ...]:
     """Refuse what cannot work whatever the values are; return what the expression refers to.
 
@@ -249,20 +259,17 @@ def _environment(names: tuple[str, ...], functions: bool) -> cel.Env:
     )
 
 
-def _check_type(text: str, program: _Program, inputs: Mapping[str, str | None], wants: str) -> None:
+def _check_type(text: str, program: _Program, inputs: Mapping[str, str | None], wants: Wanted) -> None:
     """Refuse a type that is certainly not wanted; what depends on values is judged when it runs."""
     kind = program.compiled.return_type().name()
     if len(program.usages) == 1 and kind == "DYN" and _is_path(text):
         use = program.usages[0]
         if isinstance(use, Use) and use.name == "inputs" and len(use.parts) == 1:
             kind = inputs.get(str(use.parts[0])) or kind
-    if kind == "DYN" or kind.startswith({"bool": "BOOL", "list": "LIST"}[wants]):
-        return
-    if kind == {"bool": "boolean", "list": "array"}[wants]:
+    if kind == "DYN" or wants == "any" or kind.startswith(_FIT[wants]):
         return
     shown = _KINDS.get(kind) or ("a list" if kind.startswith("LIST") else "an object")
-    wanted = "true or false" if wants == "bool" else "a list"
-    _fail(text, f"this gives {shown}, where {wanted} is needed")
+    _fail(text, f"this gives {shown}, where {_IN_WORDS[wants]} is needed")
 
 
 def _translated(text: str, error: str, names: tuple[str, ...]) -> ExpressionError:

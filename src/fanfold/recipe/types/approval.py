@@ -9,7 +9,7 @@ from fanfold.recipe.language.known_outputs import ANYTHING, TEXT, Known, ObjectO
 from fanfold.recipe.language.step_syntax import StepSyntax
 from fanfold.recipe.types.body import Body
 from fanfold.recipe.types.grammar import LeafGrammar, Written
-from fanfold.text.notes import Notes, quoted
+from fanfold.text.notes import Notes, kind_of, quoted
 from fanfold.text.tables.entries import Entries
 from fanfold.text.tables.shapes import Key
 from fanfold.text.trees.tree import Scalar
@@ -29,8 +29,8 @@ SYNTAX = StepSyntax(
     keys=(
         Key("approve", "template", "The question put to a person."),
         Key("show", "template", "What the person sees with the question."),
-        Key("choices", "texts", "Answers that complete the step.", "approve or reject"),
-        Key("default", "text", "The answer when `timeout` passes."),
+        Key("choices", "choices", "Answers that complete the step.", "approve or reject"),
+        Key("default", "json", "The answer when `timeout` passes."),
     ),
     gives_by=_answer,
 )
@@ -68,7 +68,11 @@ class ApprovalGrammar(LeafGrammar[ApprovalBody]):
 
 
 def _check_choices(entries: Entries, choices: tuple[str, ...], notes: Notes) -> None:
-    if "choices" in entries.nodes and (not choices or len(set(choices)) < len(choices) or "" in choices):
+    if isinstance(entries.nodes.get("choices"), Scalar):
+        message = "the choices of an approval are a list of text"
+        hint = "an `ask` step takes an expression"
+        notes.error("recipe.bad_type", message, entries.nodes["choices"], hint)
+    elif "choices" in entries.nodes and (not choices or len(set(choices)) < len(choices) or "" in choices):
         message = "choices must be different from each other, and at least one"
         notes.error("recipe.bad_value", message, entries.nodes["choices"])
     default = entries.nodes.get("default")
@@ -77,3 +81,5 @@ def _check_choices(entries: Entries, choices: tuple[str, ...], notes: Notes) -> 
     if isinstance(default, Scalar) and default.text not in allowed and readable:
         hint = notes.did_you_mean(default.text, allowed) or "use one of " + ", ".join(allowed)
         notes.error("recipe.bad_value", f"{quoted(default.text)} is no choice", default, hint)
+    elif default is not None and not (isinstance(default, Scalar) and isinstance(default.value, str)):
+        notes.error("recipe.bad_type", f'"default" must be text, not {kind_of(default)}', default)

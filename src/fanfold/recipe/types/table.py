@@ -9,11 +9,15 @@ from fanfold.kernel.plan import Step
 from fanfold.recipe.language.step_syntax import StepSyntax, step_shape
 from fanfold.recipe.types.agent import AgentGrammar
 from fanfold.recipe.types.approval import ApprovalGrammar
+from fanfold.recipe.types.ask import AskGrammar
 from fanfold.recipe.types.body import read_body
 from fanfold.recipe.types.command import CommandGrammar
+from fanfold.recipe.types.end import EndGrammar
 from fanfold.recipe.types.function import FunctionGrammar
 from fanfold.recipe.types.grammar import LeafGrammar, StepGrammar
+from fanfold.recipe.types.set import SetGrammar
 from fanfold.recipe.types.structure import GroupGrammar, WorkflowGrammar
+from fanfold.recipe.types.wait import WaitGrammar
 from fanfold.text.tables.shapes import Shape
 
 
@@ -51,6 +55,10 @@ STEPS = StepTable(
     FunctionGrammar(),
     CommandGrammar(),
     WorkflowGrammar(),
+    SetGrammar(),
+    AskGrammar(),
+    WaitGrammar(),
+    EndGrammar(),
     ApprovalGrammar(),
     GroupGrammar(),
 )

@@ -4,6 +4,7 @@
 |---|---|
 | a condition | true |
 | a list | one item, shown as `id[*]` |
+| a condition of a step that ends the run | false: what comes after it is shown |
 | whether a loop goes on | no: one iteration is shown |
 | the answer of a person | the one that goes on |
 | whether a step succeeds | it does, at the first attempt |
@@ -23,6 +24,7 @@ _SENTENCES = {
     "conditions": "conditions that are known only during the run are taken as true: {}",
     "lists": "lists that are known only during the run are shown with one item: {}",
     "loops": "loops whose end is known only during the run are shown with one iteration: {}",
+    "ends": "steps that end the run under a condition are taken not to be reached: {}",
     "people": "people are taken to agree: {}",
 }
 
@@ -40,6 +42,9 @@ class Assumptions:
     def condition(self, node: Node) -> None:
         self.conditions.add(node)
         self._note("conditions", node)
+
+    def end(self, node: Node) -> None:
+        self._note("ends", node)
 
     def list(self, node: Node) -> None:
         self.lists.add(node)

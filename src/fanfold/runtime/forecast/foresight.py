@@ -16,6 +16,8 @@ from fanfold.kernel.plan import JSON, WorkflowAction
 from fanfold.kernel.sets.globs import check_glob
 from fanfold.recipe.expressions.evaluate import ExpressionError, evaluate
 from fanfold.recipe.inputs import bind_inputs
+from fanfold.recipe.types.body import find_body
+from fanfold.recipe.types.set import SetBody
 from fanfold.runtime.forecast.assumptions import Assumptions
 from fanfold.runtime.forecast.known import Known, is_certain, is_known, widest
 from fanfold.runtime.steps.decisions import (
@@ -107,6 +109,9 @@ class Foresight:
         try:
             return _certainly(when, names, lambda: condition_holds(when, names))
         except Unknown:
+            if node.step.traits.ends is not None:
+                self.assumed.end(node)
+                return False
             self.assumed.condition(node)
             return True
 
@@ -132,6 +137,9 @@ class Foresight:
                 self.assumed.answer(node)
             return StepEvent(step, "waiting", attempt, execution)
         if not isinstance(action, WorkflowAction):
+            problem = self._work_out(node)
+            if problem is not None:
+                return StepEvent(step, FAILED, attempt, execution, error=problem)
             return StepEvent(step, "started", attempt, execution)
         child = f"{state.root.id}.{len(state.runs)}"
         try:
@@ -144,6 +152,19 @@ class Foresight:
             failure = Failure("agent", error.code, error.message, error.hint, retryable=False, step=node.path)
             return StepEvent(step, FAILED, attempt, execution, error=failure)
         return StepEvent(step, "started", attempt, execution, child_run_id=child)
+
+    def _work_out(self, node: Node) -> Failure | None:
+        """Note the values of a `set` step that are known; its failure when they cannot be worked out."""
+        said = find_body(SetBody, node.step)
+        names = self._known.at(node)
+        if said is None or not all(is_certain(text, names) for text in said.set.values()):
+            return None
+        try:
+            values = {name: evaluate(text, names) for name, text in said.set.items()}
+        except ExpressionError as error:
+            return undecided(node, error)
+        self._known.outputs[node.run.id, node.path] = values
+        return None
 
     def _inputs_of_child(self, state: State, node: Node, action: WorkflowAction) -> dict[str, JSON]:
         """The inputs of a child run that are known; the others are left out, so nothing can rely on them."""

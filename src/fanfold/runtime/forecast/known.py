@@ -1,4 +1,4 @@
-"""What can be known before a run: its inputs, the items of lists made of them, and who is surely left out.
+"""What can be known before a run: inputs, what follows from them by expressions, who is surely left out.
 
 Names are those of a run (`records.values`), as far as they have a value; the others are simply not there.
 What an expression comes to without them is certain: CEL lets `false && …` be false whatever stands behind it.
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
 
-from fanfold.kernel.lifecycle import SKIPPED
+from fanfold.kernel.lifecycle import COMPLETED, SKIPPED
 from fanfold.kernel.nodes import MAP, SCOPE, Composite, Loop, Node, Scope
 from fanfold.kernel.plan import JSON, Constant, Ref, Value
 from fanfold.kernel.sets.globs import escape
@@ -29,10 +29,12 @@ class Known:
         self.inputs: dict[str, dict[str, JSON]] = {ROOT: dict(inputs)}
         self.items: dict[tuple[str, str], list[JSON]] = {}
         """Of maps whose list is known."""
+        self.outputs: dict[tuple[str, str], JSON] = {}
+        """Of steps that work with nothing but what is known."""
 
     def at(self, node: Node) -> dict[str, JSON]:
         """The names that a step's templates and expressions may use."""
-        return {**self._around(node), "steps": SkippedSteps(list(_visible(node)))}
+        return {**self._around(node), "steps": KnownSteps(self.outputs, list(_visible(node)))}
 
     def gate(self, loop: Loop) -> dict[str, JSON]:
         """What `until` sees after an iteration; its `output` is never known."""
@@ -40,7 +42,7 @@ class Known:
         body = loop.children[loop.iteration - 1]
         if isinstance(body, Scope):
             ids = tuple(child.step.id for child in body.children)
-            names["steps"] = SkippedSteps([(body, ids), *_visible(loop)])
+            names["steps"] = KnownSteps(self.outputs, [(body, ids), *_visible(loop)])
         names["iteration"] = loop.iteration
         return names
 
@@ -60,10 +62,15 @@ class Known:
         return {name: value for name, value in names.items() if value is not _UNKNOWN}
 
 
-class SkippedSteps(Mapping[str, JSON]):
-    """`steps`, of which only those have a value that a condition left out: null."""
+class KnownSteps(Mapping[str, JSON]):
+    """`steps`, of which only those have a value that a condition left out (null) or that is known already."""
 
-    def __init__(self, places: list[tuple[Composite, tuple[str, ...]]]) -> None:
+    def __init__(
+        self,
+        outputs: Mapping[tuple[str, str], JSON],
+        places: list[tuple[Composite, tuple[str, ...]]],
+    ) -> None:
+        self._outputs = outputs
         self._places = places
 
     def __getitem__(self, name: str) -> JSON:
@@ -72,6 +79,9 @@ class SkippedSteps(Mapping[str, JSON]):
                 node = scope.run.nodes[f"{scope.path}/{name}" if scope.path else name]
                 if node.status == SKIPPED and node.reason == "condition":
                     return _LEFT_OUT
+                if (node.run.id, node.path) in self._outputs:
+                    output = self._outputs[node.run.id, node.path]
+                    return {"output": output, "status": COMPLETED, "error": None}
                 break
         raise KeyError(name)
 

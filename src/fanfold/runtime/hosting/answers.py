@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from fanfold.agents.backend import SUMMARY_CHARS
 from fanfold.errors import AuthorError
 from fanfold.kernel.commands import (
     Command,
@@ -31,6 +32,8 @@ from fanfold.kernel.nodes import Composite, Loop, Map, Node, Run, Scope, State, 
 from fanfold.kernel.plan import JSON, GroupAction, Output, WorkflowAction
 from fanfold.kernel.replies import BY_DEFAULT
 from fanfold.recipe.inputs import bind_inputs
+from fanfold.recipe.types.body import find_body
+from fanfold.recipe.types.end import EndBody
 from fanfold.runtime.records.ids import new_run_id
 from fanfold.runtime.records.memory import Memory
 from fanfold.runtime.records.outputs import check_output
@@ -176,7 +179,9 @@ class Answers:
             failure = check_output(node, job.output)
             if failure is not None:
                 return StepEvent(step, FAILED, attempt, execution, error=failure)
-            return StepEvent(step, COMPLETED, attempt, execution, self._blobs.put(job.output))
+            output = self._blobs.put(job.output)
+            summary = shorten(job.summary, SUMMARY_CHARS)
+            return StepEvent(step, COMPLETED, attempt, execution, output, summary, job.warning)
         if isinstance(job, Question):
             asked = shorten(f"{job.question}\n\n{job.show}".rstrip(), QUESTION_CHARS)
             return StepEvent(step, "waiting", attempt, execution, summary=asked)
@@ -279,6 +284,9 @@ class Answers:
     def _run_output(self, run: Run) -> str | None:
         if not run.scope.children:
             return None
+        said = find_body(EndBody, run.stopped_by.step) if run.stopped_by is not None else None
+        if said is not None and said.output is not None and run.stopped_by is not None:
+            return run.stopped_by.output
         try:
             value = self._rendered(run.plan.output, run.scope, self._values.of_run(run))
         except UnresolvedPath:

@@ -34,7 +34,10 @@ from fanfold.runtime.records.evidence import Apply, ChangedPath
 from fanfold.runtime.steps.registry import answer
 from fanfold.runtime.steps.step_type import StepReply
 from fanfold.store.protocol import Request
-from fanfold.text.json_value import strict
+from fanfold.text.excerpts import shorten
+from fanfold.text.json_value import as_text, strict
+
+MAX_TOLD_CHARS = 200
 
 
 class PauseRequest(Struct, frozen=True, tag_field="kind", tag="pause"):
@@ -50,13 +53,14 @@ class CancelRequest(Struct, frozen=True, tag_field="kind", tag="cancel"):
 
 
 class AnswerRequest(Struct, frozen=True, tag_field="kind", tag="answer"):
-    """A person's answer to an approval; `path` is a tree path."""
+    """A person's decision about an approval, or the text that answers a question; `path` is a tree path."""
 
     path: str
     decision: str
     by: str
     comment: str | None = None
     edited: JSON = None
+    text: str | None = None
 
 
 class AppliedRequest(Struct, frozen=True, tag_field="kind", tag="applied"):
@@ -107,7 +111,7 @@ def this_person() -> str:
 
 def check_answer(tree: RunTree, request: AnswerRequest) -> None:
     """Whether the log as it is now takes this answer; says what is wrong otherwise."""
-    answer(_find_asking(tree.state, request.path), _reply(request))
+    answer(tree.values, _find_asking(tree.state, request.path), _reply(request))
 
 
 def _find_asking(state: State, path: str) -> Node:
@@ -118,7 +122,7 @@ def _find_asking(state: State, path: str) -> Node:
             "step.not_found", f"this run has no step {path}", hint="fanfold inspect RUN --steps"
         )
     if node.step.traits.waits != "person":
-        raise AuthorError("approval.not_one", f"{path} is not an approval but a {node.step.type} step")
+        raise AuthorError("approval.not_one", f"{path} asks nobody: it is a {node.step.type} step")
     if node.status in TERMINAL:
         raise AuthorError("approval.closed", f"{path} is {node.status} already")
     if node.status != WAITING:
@@ -127,29 +131,28 @@ def _find_asking(state: State, path: str) -> Node:
 
 
 def _reply(request: AnswerRequest) -> StepReply:
-    return StepReply(request.decision, request.by, request.comment, request.edited)
+    return StepReply(request.decision, request.by, request.comment, request.edited, request.text)
 
 
-def check_recorded(tree: RunTree, answer: AnswerRequest) -> None:
+def check_recorded(tree: RunTree, request: AnswerRequest) -> None:
     """After a request was acted on: that this answer is the one in the log, or say which one is."""
-    node = find_node(tree.state, answer.path)
+    node = find_node(tree.state, request.path)
     if node is None or node.status == WAITING:
-        raise AuthorError("approval.not_open", f"{answer.path} did not take the answer")
+        raise AuthorError("approval.not_open", f"{request.path} did not take the answer")
     if node.output is None:
-        raise AuthorError("approval.closed", f"{answer.path} is {node.status} already")
-    found = tree.blobs.get(node.output)
-    if (found["decision"], found["by"]) != (answer.decision, answer.by) or not (
-        _is_kept(answer.comment, found["comment"]) and _is_kept(answer.edited, found["edited"])
-    ):
-        raise AuthorError(
-            "approval.closed",
-            f"{answer.path} was answered before: {found['decision']} by {found['by']}",
-            hint="the first answer holds",
-        )
+        raise AuthorError("approval.closed", f"{request.path} is {node.status} already")
+    found, given = tree.blobs.get(node.output), answer(tree.values, node, _reply(request)).output
+    if not _is_kept(given, found):
+        decided = isinstance(found, dict) and request.text is None
+        told = f"{found['decision']} by {found['by']}" if decided else shorten(as_text(found), MAX_TOLD_CHARS)
+        message = f"{request.path} was answered before: {told}"
+        raise AuthorError("approval.closed", message, hint="the first answer holds")
 
 
 def _is_kept(given: Any, found: Any) -> bool:
     """Whether this is what was given, but for secrets, which are never kept."""
+    if isinstance(given, dict) and isinstance(found, dict):
+        return given.keys() == found.keys() and all(_is_kept(given[key], found[key]) for key in given)
     return bool(given == found) or MARK in str(found)
 
 
@@ -199,7 +202,7 @@ def _answer(tree: RunTree, request: AnswerRequest, at: int) -> None:
     """Fold a person's answer in, unless nobody is asked any more."""
     try:
         node = _find_asking(tree.state, request.path)
-        outcome = answer(node, _reply(request))
+        outcome = answer(tree.values, node, _reply(request))
     except (AuthorError, NotFoundError):
         return
     word = COMPLETED if outcome.error is None else FAILED

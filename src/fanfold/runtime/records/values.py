@@ -34,6 +34,11 @@ class Values:
         self._memory = memory
         self._blobs = blobs
 
+    @property
+    def now(self) -> int:
+        """The time by the log, in milliseconds since the epoch."""
+        return self._state.now
+
     def inputs(self, run: Run) -> dict[str, JSON]:
         name = self._memory.inputs.get(run.id)
         return self._blobs.get(name) if name is not None else {}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from fanfold.errors import AuthorError
-from fanfold.kernel.nodes import Node
 from fanfold.kernel.plan import JSON, Step
 from fanfold.kernel.replies import BY_DEFAULT, judge
 from fanfold.recipe.types.approval import ApprovalBody
@@ -22,7 +21,11 @@ class ApprovalSteps(LeafType[ApprovalBody, Question]):
         show = text_of(said.show, step.names) if said.show is not None else ""
         return Question(text_of(said.approve, step.names), show, said.choices)
 
-    def answer(self, node: Node, said: ApprovalBody, reply: StepReply) -> Outcome:
+    def answer(self, step: Preparation, said: ApprovalBody, reply: StepReply) -> Outcome:
+        node = step.node
+        if reply.text is not None:
+            message = f"{node.path} is an approval, which takes a decision"
+            raise AuthorError("approval.not_text", message, hint=f"fanfold approve RUN {node.path}")
         if said.choices and reply.decision not in said.choices:
             raise AuthorError(
                 "approval.bad_choice",

@@ -8,22 +8,28 @@ from fanfold.errors import WorldError
 from fanfold.kernel.events import Failure
 from fanfold.kernel.nodes import Node
 from fanfold.kernel.plan import Step
+from fanfold.recipe.expressions.evaluate import ExpressionError
 from fanfold.recipe.types.grammar import StepGrammar
 from fanfold.recipe.types.table import STEPS
 from fanfold.runtime.records.values import Values
 from fanfold.runtime.steps.agent import AgentSteps
 from fanfold.runtime.steps.approval import ApprovalSteps
+from fanfold.runtime.steps.ask import AskSteps
 from fanfold.runtime.steps.command import CommandSteps
+from fanfold.runtime.steps.end import EndSteps
 from fanfold.runtime.steps.function import FunctionSteps
 from fanfold.runtime.steps.rendering import value_of
+from fanfold.runtime.steps.set import SetSteps
 from fanfold.runtime.steps.step_type import Job, Outcome, Preparation, StepLabel, StepReply, StepType
 from fanfold.runtime.steps.structure import GroupSteps, WorkflowSteps
+from fanfold.runtime.steps.wait import WaitSteps
 from fanfold.text.template import UnresolvedPath
 
 STEP_TYPES: dict[str, StepType[Any, Any]] = {
     kind.name: kind
     for kind in (
-        AgentSteps(), FunctionSteps(), CommandSteps(), WorkflowSteps(), ApprovalSteps(), GroupSteps(),
+        AgentSteps(), FunctionSteps(), CommandSteps(), WorkflowSteps(), SetSteps(), AskSteps(), WaitSteps(),
+        EndSteps(), ApprovalSteps(), GroupSteps(),
     )
 }  # fmt: skip
 
@@ -62,10 +68,10 @@ def declare(step: Step) -> str:
     return kind.declare(step, kind.read(step))
 
 
-def answer(node: Node, reply: StepReply) -> Outcome:
+def answer(values: Values, node: Node, reply: StepReply) -> Outcome:
     """What a person's reply makes of a step that waits; `AuthorError` when it is no answer to it."""
     kind = type_of(node.step)
-    return kind.answer(node, kind.read(node.step), reply)
+    return kind.answer(Preparation(values, node, values.at(node), {}), kind.read(node.step), reply)
 
 
 def prepare(values: Values, node: Node) -> Job:
@@ -77,8 +83,7 @@ def prepare(values: Values, node: Node) -> Job:
         kind = type_of(step)
         job: Job = kind.prepare(Preparation(values, node, names, inputs), kind.read(step))
         return job
-    except UnresolvedPath as error:
+    except (UnresolvedPath, ExpressionError) as error:
+        code = "expression.failed" if isinstance(error, ExpressionError) else "template.unresolved"
         message = f"{node.path} cannot start: {error}"
-        raise Unrenderable(
-            Failure("agent", "template.unresolved", message, retryable=False, step=node.path)
-        ) from None
+        raise Unrenderable(Failure("agent", code, message, retryable=False, step=node.path)) from None

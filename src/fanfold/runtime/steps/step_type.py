@@ -13,7 +13,7 @@ Rules
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import ClassVar, Generic, NamedTuple, TypeVar
+from typing import ClassVar, Generic, Literal, NamedTuple, TypeVar
 
 from msgspec import Struct
 
@@ -45,12 +45,15 @@ class Job(Struct, frozen=True):
 
 
 class Question(Job, frozen=True):
-    """Nothing to do but to wait for a person; without `choices` the answers are `approve` and `reject`."""
+    """Nothing to do but to wait for a person. Without `choices` the answers to an approval are `approve` and
+    `reject`; a question is answered in words, or by data that fits `schema`."""
 
     performed: ClassVar[bool] = False
     question: str
     show: str = ""
     choices: tuple[str, ...] = ()
+    kind: Literal["approval", "question"] = "approval"
+    schema: JSON = None
 
 
 class Timer(Job, frozen=True):
@@ -65,15 +68,19 @@ class Settled(Job, frozen=True):
 
     performed: ClassVar[bool] = False
     output: JSON
+    summary: str = ""
+    warning: Failure | None = None
+    """What is to be told although the step completed."""
 
 
 class StepReply(Struct, frozen=True):
-    """What a person said to a question."""
+    """What a person said: a decision about an approval, or the text that answers a question."""
 
     decision: str
     by: str
     comment: str | None = None
     edited: JSON = None
+    text: str | None = None
 
 
 A = TypeVar("A")
@@ -88,6 +95,11 @@ class Preparation(NamedTuple):
     node: Node
     names: dict[str, JSON]
     inputs: dict[str, JSON]
+
+    @property
+    def now(self) -> int:
+        """The time by the log, in milliseconds since the epoch."""
+        return self.values.now
 
 
 class Execution(NamedTuple, Generic[J]):
@@ -189,9 +201,9 @@ class StepType(Generic[A, J]):
         """What the work is, in words for the log and for an agent that settles its conflicts."""
         return self.name
 
-    def answer(self, node: Node, _said: A, _reply: StepReply) -> Outcome:
+    def answer(self, step: Preparation, _said: A, _reply: StepReply) -> Outcome:
         """What a person's reply makes of a step that waits; `AuthorError` when it is no answer to it."""
-        raise AuthorError("approval.not_one", f"{node.path} is not an approval but a {self.name} step")
+        raise AuthorError("approval.not_one", f"{step.node.path} is not an approval but a {self.name} step")
 
     def at_timeout(self, _said: A) -> JSON:
         """The output of a step that waited until its time was over and completes then."""

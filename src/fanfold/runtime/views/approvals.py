@@ -6,18 +6,36 @@ from msgspec import Struct
 
 from fanfold.kernel.lifecycle import RUN_TERMINAL, WAITING
 from fanfold.kernel.nodes import Node
+from fanfold.kernel.plan import JSON
 from fanfold.runtime.hosting.run_tree import RunTree
 from fanfold.runtime.steps.registry import Unrenderable, prepare
 from fanfold.runtime.steps.step_type import Question
+from fanfold.text.excerpts import shorten
+
+MAX_ASKED_CHARS = 4_000
 
 
 class OpenApproval(Struct, frozen=True):
-    """`path` is a tree path; without `choices` the answers are `approve` and `reject`."""
+    """`path` is a tree path. Without `choices` the answers to an approval are `approve` and `reject`; a
+    question takes words, or data that fits `schema`."""
 
     path: str
     question: str
     show: str
     choices: tuple[str, ...]
+    kind: str = "approval"
+    schema: JSON = None
+
+
+class ApprovalDocument(Struct, frozen=True, omit_defaults=True):
+    """What a person must see to answer; long texts are cut, and say so by their last character."""
+
+    question: str
+    show: str
+    choices: list[str]
+    kind: str = "approval"
+    """`approval` takes a decision, `question` an answer in words, or in data that fits `schema`."""
+    schema: JSON = None
 
 
 class Answered(Struct, frozen=True):
@@ -50,4 +68,16 @@ def read_approval(tree: RunTree, node: Node) -> OpenApproval:
     except Unrenderable:  # it could be rendered when it was opened, so only a damaged store leads here
         return OpenApproval(path, tree.memory.questions.get((node.run.id, node.path), ""), "", ())
     assert isinstance(asked, Question)
-    return OpenApproval(path, asked.question, asked.show, asked.choices)
+    return OpenApproval(path, asked.question, asked.show, asked.choices, asked.kind, asked.schema)
+
+
+def approval_document(tree: RunTree, node: Node) -> ApprovalDocument:
+    """What an open approval asks."""
+    asked = read_approval(tree, node)
+    return ApprovalDocument(
+        shorten(asked.question, MAX_ASKED_CHARS),
+        shorten(asked.show, MAX_ASKED_CHARS),
+        list(asked.choices),
+        asked.kind,
+        asked.schema,
+    )

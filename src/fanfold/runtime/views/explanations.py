@@ -5,8 +5,8 @@ from __future__ import annotations
 from msgspec import UNSET, Struct, UnsetType
 
 from fanfold.kernel.explain import Explanation
+from fanfold.runtime.views.approvals import ApprovalDocument
 from fanfold.runtime.views.recipes import SuggestedSet
-from fanfold.runtime.views.runs import ApprovalDocument
 
 
 class UsedSets(Struct, frozen=True):

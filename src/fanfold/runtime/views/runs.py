@@ -21,11 +21,8 @@ from fanfold.runtime.hosting.run_tree import RunTree, run_status
 from fanfold.runtime.records.memory import FileChange
 from fanfold.runtime.records.subagents import is_agent, session_of
 from fanfold.runtime.records.values import failure_value
-from fanfold.runtime.views.approvals import is_open, read_approval
+from fanfold.runtime.views.approvals import ApprovalDocument, approval_document, is_open
 from fanfold.store.protocol import RunHead
-from fanfold.text.excerpts import shorten
-
-MAX_ASKED_CHARS = 4_000
 
 
 class StepUsage(Struct, frozen=True):
@@ -50,14 +47,6 @@ class FailureDocument(Struct, frozen=True):
     retryable: bool
     step: str
     attempt: int
-
-
-class ApprovalDocument(Struct, frozen=True):
-    """What a person must see to answer; long texts are cut, and say so by their last character."""
-
-    question: str
-    show: str
-    choices: list[str]
 
 
 class StepResult(Struct, frozen=True, omit_defaults=True):
@@ -251,14 +240,6 @@ def inspect_step_document(tree: RunTree, node: Node) -> InspectStepDocument:
         read_set=list(node.read_set),
         write_set=list(node.write_set),
         changes=[row for row in tree.memory.changes.get(node.run.id, []) if row.step == node.path],
-    )
-
-
-def approval_document(tree: RunTree, node: Node) -> ApprovalDocument:
-    """What an open approval asks."""
-    asked = read_approval(tree, node)
-    return ApprovalDocument(
-        shorten(asked.question, MAX_ASKED_CHARS), shorten(asked.show, MAX_ASKED_CHARS), list(asked.choices)
     )
 
 

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 
 from msgspec import Struct
 
+from fanfold.kernel.explain import SKIPPED_FOR
 from fanfold.kernel.lifecycle import COMPLETED, PENDING, READY, RUNNING, SKIPPED, TERMINAL, WAITING
 from fanfold.kernel.nodes import LEAF, MAP, Composite, Node, Run, WorkflowCall
 from fanfold.runtime.hosting.run_tree import RunTree
@@ -159,7 +160,7 @@ class _Walk:
         elif node.status == WAITING:
             parts.append("waits before its next attempt")
         if node.status == SKIPPED:
-            parts.append("condition" if node.reason == "condition" else "a dependency failed")
+            parts.append(SKIPPED_FOR.get(node.reason, node.reason))
         first_hand = not isinstance(node, Composite) or node.failed_child is None
         if node.error is not None and first_hand and node.status in TERMINAL - {COMPLETED, SKIPPED}:
             parts.append(one_line(node.error.message or node.error.code, MAX_NOTE_CHARS))

@@ -33,6 +33,7 @@ from fanfold.kernel.events import (
     WorkflowEvent,
     event_of,
 )
+from fanfold.kernel.explain import SKIPPED_FOR
 from fanfold.kernel.plan import Step
 from fanfold.runtime.hosting.run_tree import RunTree
 from fanfold.runtime.steps.registry import type_of
@@ -117,9 +118,13 @@ class Transitions:
         took = self._took(key, envelope.at)
         if word == "completed":
             reused = isinstance(data, StepEvent) and data.cached
-            return (
-                "completed (reused)" if reused else _ended("completed", took) + _why(data.error, "warning: ")
-            )
+            if reused:
+                return "completed (reused)"
+            step = self._find_step(envelope.run_id, data.step)
+            if step is not None and step.traits.ends is not None:
+                told = one_line(data.summary, MAX_NOTE_CHARS)
+                return f"ends the run as {step.traits.ends}{': ' if told else ''}{told}"
+            return _ended("completed", took) + _why(data.error, "warning: ")
         if word in ("failed", "timed_out", "cancelled", "interrupted"):
             return _ended(word.replace("_", " "), took) + _why(data.error)
         if word == "waiting":
@@ -136,7 +141,7 @@ class Transitions:
         if word == "closed":
             return word
         if word == "skipped":
-            return "skipped (condition)" if data.reason == "condition" else "skipped (a dependency failed)"
+            return f"skipped ({SKIPPED_FOR.get(data.reason, data.reason)})"
         return None
 
     def _took(self, key: tuple[str, str], at: int) -> str:

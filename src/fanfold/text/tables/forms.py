@@ -100,6 +100,26 @@ def _expression(node: Node, key: Key, notes: Notes) -> bool:
     return _refuse(node, key, notes, "an expression")
 
 
+def _expressions(node: Node, key: Key, notes: Notes) -> bool:
+    """A map; a number or a truth value is an expression as it stands."""
+    if not isinstance(node, tree.Mapping):
+        return _refuse(node, key, notes, "a map of names to expressions")
+    values = [value for _, value in node.entries if not isinstance(value, Scalar) or value.value is None]
+    return _each(_expression, values, key, notes)
+
+
+def _moment(node: Node, key: Key, notes: Notes) -> bool:
+    if isinstance(node, Scalar) and (duration_ms(node.value) is not None or isinstance(node.value, str)):
+        return True
+    return _refuse(node, key, notes, "a duration or an expression", "write it as 90s, 5m or 2h")
+
+
+def _choices(node: Node, key: Key, notes: Notes) -> bool:
+    if isinstance(node, Scalar) and isinstance(node.value, str):
+        return True
+    return _list_of(_text, "a list of text, or an expression that gives one")(node, key, notes)
+
+
 def _word(node: Node, key: Key, notes: Notes) -> bool:
     if not _is_text(node, key, notes, "one of " + ", ".join(key.words)):
         return False
@@ -223,6 +243,9 @@ _FORMS: dict[Kind, Callable[[Node, Key, Notes], bool]] = {
     "text": _text,
     "template": _text,
     "expression": _expression,
+    "expressions": _expressions,
+    "moment": _moment,
+    "choices": _choices,
     "word": _word,
     "integer": _integer,
     "number": _number,

@@ -25,6 +25,9 @@ Kind: TypeAlias = Literal[
     "text",
     "template",  # text with {{path}}
     "expression",  # CEL
+    "expressions",  # map of name to CEL
+    "moment",  # a duration, or CEL that gives a time
+    "choices",  # a list of text, or CEL that gives one
     "word",  # one of `words`
     "integer",
     "number",

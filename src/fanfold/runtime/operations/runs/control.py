@@ -75,20 +75,39 @@ async def answer(
     before anything is left behind.
     """
     head = project.resolve(run)
-    root = head.root_run_id
-    tree = project.view(root)
+    tree = project.view(head.root_run_id)
     path = tree.state.runs[head.run_id].tree_path(step) if step is not None else _only_open(tree, head)
     given = AnswerRequest(path, decision, by or this_person(), comment, edited)
+    detached = await _give(project, head, tree, given)
+    return Answered(head.run_id, path if step is None else step, decision, detached)
+
+
+async def reply(project: Project, run: str, step: str, text: str, *, by: str = "") -> Answered:
+    """Answer the question of an `ask` step, and wait until the answer is in the log.
+
+    `text` is the answer itself, one of the choices, or JSON where the step has a schema. What is wrong with
+    it is said before anything is left behind.
+    """
+    head = project.resolve(run)
+    tree = project.view(head.root_run_id)
+    path = tree.state.runs[head.run_id].tree_path(step)
+    detached = await _give(project, head, tree, AnswerRequest(path, "", by or this_person(), text=text))
+    return Answered(head.run_id, step, text, detached)
+
+
+async def _give(project: Project, head: RunHead, tree: RunTree, given: AnswerRequest) -> bool:
+    """Have an answer taken; whether the run goes on in the background for it."""
     check_answer(tree, given)
     _, background = await ask_owner(project, head, given)
-    check_recorded(project.view(root), given)
-    return Answered(head.run_id, path if step is None else step, decision, background is not None)
+    check_recorded(project.view(head.root_run_id), given)
+    return background is not None
 
 
 def _only_open(tree: RunTree, head: RunHead) -> str:
     """The tree path of the only approval of a run, or below it, that waits."""
     below = f"{head.execution_path}/" if head.execution_path else ""
-    waiting = [one.path for one in open_approvals(tree) if one.path.startswith(below)]
+    asked = [one for one in open_approvals(tree) if one.kind != "question"]
+    waiting = [one.path for one in asked if one.path.startswith(below)]
     if len(waiting) == 1:
         return waiting[0]
     if not waiting:

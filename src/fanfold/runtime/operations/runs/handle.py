@@ -12,7 +12,7 @@ from fanfold.kernel.lifecycle import RUN_TERMINAL
 from fanfold.kernel.plan import JSON
 from fanfold.runtime.hosting.clock import wall_clock_ms
 from fanfold.runtime.hosting.host import OnProgress
-from fanfold.runtime.hosting.requests import AnswerRequest, to_row
+from fanfold.runtime.hosting.requests import AnswerRequest, check_answer, to_row
 from fanfold.runtime.hosting.run_tree import RunTree, run_status
 from fanfold.runtime.operations.addresses import find_run
 from fanfold.runtime.operations.runs import control
@@ -21,6 +21,7 @@ from fanfold.runtime.operations.session_addresses import find_speaker
 from fanfold.runtime.views.result import Result, to_result
 from fanfold.runtime.views.shown import shown
 from fanfold.runtime.views.transcripts import Transcript, transcript_of
+from fanfold.text.json_value import as_text
 
 API = "api"
 """Who answers, where a program does and not a person."""
@@ -124,8 +125,17 @@ class RunHandle:
         self._check_driven()
         await control.answer(self._owned.project, self.id, step, decision, comment, edited, by=API)
 
-    def answer(self, request: AnswerRequest) -> None:
-        """Answer an approval from here, without waiting; one that is not open any more stays as it is."""
+    async def answer(self, step: str, answer: JSON) -> None:
+        """Answer the question of an `ask` step: in words, or with data that fits its schema."""
+        self._check_driven()
+        await control.reply(self._owned.project, self.id, step, as_text(answer), by=API)
+
+    def check(self, request: AnswerRequest) -> None:
+        """Whether an answer would be taken now; `AuthorError` says what is wrong with it."""
+        check_answer(self.tree, request)
+
+    def post(self, request: AnswerRequest) -> None:
+        """Answer from here without waiting; what is not open any more stays as it is."""
         self._owned.project.store.request(to_row(self.id, self.id, request, wall_clock_ms()))
         self._host.look_for_requests()
 

@@ -1,0 +1,54 @@
+"""Set steps: values worked out from what is known, each under its name."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from fanfold.kernel.plan import Traits
+from fanfold.recipe.language.known_outputs import ANYTHING, Known, ObjectOf
+from fanfold.recipe.language.step_syntax import StepSyntax
+from fanfold.recipe.types.body import Body
+from fanfold.recipe.types.grammar import LeafGrammar, Written
+from fanfold.text.notes import quoted
+from fanfold.text.tables.entries import Entries
+from fanfold.text.tables.forms import IDENTIFIER
+from fanfold.text.tables.shapes import Key
+from fanfold.text.trees.tree import Scalar
+
+
+def _fields(entries: Entries) -> Known:
+    return ObjectOf({word.text: ANYTHING for word, _ in entries.pairs("set")})
+
+
+SYNTAX = StepSyntax(
+    name="set",
+    decided_by=("set",),
+    keys=(Key("set", "expressions", "Name to CEL expression; the output is the object of their values."),),
+    gives_by=_fields,
+)
+
+
+class SetBody(Body, frozen=True, omit_defaults=True, gc=False):
+    syntax: ClassVar[StepSyntax] = SYNTAX
+    set: dict[str, str]
+
+    def traits(self) -> Traits:
+        return Traits(slot=False, workspace="none")
+
+
+class SetGrammar(LeafGrammar[SetBody]):
+    body = SetBody
+
+    def read(self, step: Written) -> SetBody:
+        notes, pairs = step.notes, step.entries.pairs("set")
+        if "set" in step.entries.nodes and not pairs:
+            notes.error("recipe.bad_value", '"set" must not be empty', step.entries.nodes["set"])
+        values: dict[str, str] = {}
+        for word, value in pairs:
+            if not IDENTIFIER.fullmatch(word.text):
+                hint = "use letters, digits, _ and -, beginning with a letter or _"
+                message = f"{quoted(word.text)} cannot be the name of a value"
+                notes.error("recipe.bad_value", message, word, hint)
+            if isinstance(value, Scalar):
+                values[word.text] = step.unit.references.expression(value, step.place, "any")
+        return SetBody(values)

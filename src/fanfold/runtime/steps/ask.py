@@ -1,0 +1,85 @@
+"""Ask steps: a person answers in words or data, and nobody else does."""
+
+from __future__ import annotations
+
+import msgspec
+
+from fanfold.errors import AuthorError
+from fanfold.kernel.nodes import Node
+from fanfold.kernel.plan import JSON, Step
+from fanfold.recipe.expressions.evaluate import evaluate
+from fanfold.recipe.types.ask import AskBody
+from fanfold.runtime.steps.rendering import text_of
+from fanfold.runtime.steps.step_type import LeafType, Outcome, Preparation, Question, StepLabel, StepReply
+from fanfold.text.json_schema import misfits
+from fanfold.text.json_value import as_text
+from fanfold.text.template import UnresolvedPath
+
+MAX_CHOICES = 1_000
+
+
+class AskSteps(LeafType[AskBody, Question]):
+    body = AskBody
+    waiting = "asks"
+
+    def label(self, _step: Step, _said: AskBody) -> StepLabel:
+        return StepLabel("ask", "asks a person")
+
+    def prepare(self, step: Preparation, said: AskBody) -> Question:
+        show = text_of(said.show, step.names) if said.show is not None else ""
+        choices = tuple(as_text(one) for one in _offered(said, step))
+        schema = step.node.step.output_schema
+        return Question(text_of(said.ask, step.names), show, choices, kind="question", schema=schema)
+
+    def answer(self, step: Preparation, said: AskBody, reply: StepReply) -> Outcome:
+        node = step.node
+        if reply.text is None:
+            message = f"{node.path} is a question, to be answered in words"
+            raise AuthorError("question.needs_text", message, hint=f"fanfold answer RUN {node.path} TEXT")
+        if said.choices or said.choose_from:
+            return Outcome(_chosen(node, _offered(said, step), reply.text))
+        if node.step.output_schema is not None:
+            return Outcome(_as_data(node, node.step.output_schema, reply.text))
+        if not reply.text.strip():
+            raise AuthorError("question.bad_answer", f"the answer to {node.path} is empty")
+        return Outcome(reply.text)
+
+    def at_timeout(self, said: AskBody) -> JSON:
+        return said.default
+
+
+def _offered(said: AskBody, step: Preparation) -> list[JSON]:
+    if not said.choose_from:
+        return list(said.choices)
+    found = evaluate(said.choose_from, step.names)
+    if not isinstance(found, list) or not found:
+        raise UnresolvedPath("choices needs a list with something in it")
+    if len(found) > MAX_CHOICES:
+        raise UnresolvedPath(f"choices gave {len(found):,} answers, {MAX_CHOICES:,} are allowed")
+    return found
+
+
+def _chosen(node: Node, offered: list[JSON], text: str) -> JSON:
+    for one in offered:
+        if as_text(one) == text.strip():
+            return one
+    listed = ", ".join(as_text(one) for one in offered[:20])
+    message = f"{node.path} cannot be answered with {text.strip()!r}"
+    raise AuthorError("question.bad_answer", message, hint=f"choose one of: {listed}")
+
+
+def _as_data(node: Node, schema: JSON, text: str) -> JSON:
+    """The value that was meant: JSON where that fits, else the text itself."""
+    values: list[JSON] = [text.removesuffix("\n")]
+    try:
+        values.insert(0, msgspec.json.decode(text))
+    except msgspec.DecodeError:
+        pass
+    problems = [misfits(schema, value) for value in values]
+    for value, problem in zip(values, problems, strict=True):
+        if not problem:
+            return value
+    message = f"{node.path} cannot be answered so: {problems[0]}"
+    raise AuthorError(
+        "question.bad_answer", message, hint="answer with JSON that fits the step's output_schema"
+    )

@@ -1,0 +1,319 @@
+"""Steps without agents: `set`, `ask`, `wait` and `end`, and `fanfold answer`."""
+
+import json
+import os
+import signal
+
+import pytest
+
+
+def write(project, text, name="a.yaml"):
+    (project / name).write_text(text)
+    return name
+
+
+ASKS = """\
+name: asks
+steps:
+  - {id: names, set: {all: "['red', 'green', 'blue']"}}
+  - {id: colour, ask: "Which of {{steps.names.output.all}}?", choices: steps.names.output.all}
+  - {id: size, ask: How large?, output_schema: {type: integer, minimum: 1}}
+  - {id: words, ask: Say something.}
+output: {colour: steps.colour.output, size: steps.size.output, words: steps.words.output}
+"""
+
+
+# set
+
+
+def test_a_set_step_works_values_out_once_and_keeps_their_types(project, fanfold):
+    recipe = """\
+name: counts
+inputs: {n: {type: integer, default: 3}}
+steps:
+  - {id: a, set: {twice: inputs.n * 2, many: "[1, 2, 3].filter(x, x > 1)", yes: true, seven: 7}}
+  - {id: b, depends_on: [a], set: {sum: "steps.a.output.twice + steps.a.output.many[0]"}}
+output: {a: steps.a.output, sum: steps.b.output.sum}
+"""
+    done = fanfold("run", write(project, recipe), "--json").json()
+    assert done["output"] == {"a": {"twice": 6, "many": [2, 3], "yes": True, "seven": 7}, "sum": 8}
+    assert done["usage"]["agents"] == 0
+
+
+def test_a_set_step_that_cannot_be_worked_out_fails_with_the_reason(project, fanfold):
+    recipe = """name: x\nsteps:\n  - {id: a, set: {q: "1 / size('')"}}\n"""
+    step = fanfold("run", write(project, recipe), "--json").json()["steps"]["a"]
+    assert step["status"] == "failed"
+    assert step["error"]["code"] == "expression.failed"
+    assert "divide by zero" in step["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("step", "code", "words"),
+    [
+        ("set: {}", "recipe.bad_value", "must not be empty"),
+        ("set: [a]", "recipe.bad_type", "a map of names to expressions"),
+        ("set: {a: steps.nobody.output}", "recipe.unknown_step", "nobody"),
+        ("set: {9a: '1'}", "recipe.bad_value", "cannot be the name"),
+        ("{set: {a: 1}, retry: 3}", "recipe.conflicting_keys", "retry"),
+        ("wait: soon", "recipe.bad_expression", "soon"),
+        ("wait: '[1]'", "recipe.bad_expression", "a list, where a time is needed"),
+        ("wait: 9000h", "recipe.limit", "must be from 0s to"),
+        ("wait: -1", "recipe.limit", "must be from 0s to"),
+        ("{wait: 1s, timeout: 2s}", "recipe.conflicting_keys", "all the time it has"),
+        ("end: done", "recipe.bad_value", "completed"),
+        ("end: success", "recipe.bad_value", "write completed"),
+        ("{ask: q, choices: []}", "recipe.bad_value", "at least one"),
+        ("{ask: q, choices: [a, a]}", "recipe.bad_value", "different"),
+        ("{ask: q, choices: [a], default: b}", "recipe.bad_value", "is no choice"),
+        ("{ask: q, choices: [a], output_schema: {}}", "recipe.conflicting_keys", "not both"),
+        ("{ask: q, output_schema: {type: integer}, default: x}", "recipe.bad_value", "does not fit"),
+        ("{ask: q, default: 3}", "recipe.bad_type", "must be text"),
+        ("{ask: q, choices: inputs.nothing}", "recipe.unknown_input", "nothing"),
+        ("{approve: q, choices: lines('a')}", "recipe.bad_type", "an `ask` step takes an expression"),
+        ("{approve: q, default: 3}", "recipe.bad_value", "is no choice"),
+    ],
+)
+def test_what_such_a_step_cannot_mean_is_refused_where_it_stands(project, fanfold, step, code, words):
+    inner = step if step.startswith("{") else "{" + step + "}"
+    recipe = "name: x\nsteps:\n  - {id: a, " + inner[1:] + "\n"
+    told = fanfold("check", write(project, recipe), "--json")
+    assert told.status == 2
+    found = [one for one in told.json()["diagnostics"] if one["code"] == code]
+    assert found
+    assert found[0]["range"]["start"]["line"] == 3
+    assert words in f"{found[0]['message']} {found[0]['help']}"
+
+
+def test_a_dry_run_goes_on_with_what_a_set_step_will_give(project, fanfold):
+    recipe = """\
+name: x
+inputs: {n: {type: integer, default: 3}}
+steps:
+  - {id: a, set: {items: "lists.range(inputs.n)"}}
+  - {id: each, depends_on: [a], for_each: steps.a.output.items, agent: explorer, prompt: "{{item}}"}
+"""
+    told = fanfold("run", write(project, recipe), "--dry-run", "--json").json()
+    assert told["waves"] == [["a"], ["each[0]", "each[1]", "each[2]"]]
+    assert told["warnings"] == []
+
+
+# ask
+
+
+def test_a_person_answers_in_words_by_choice_and_with_data(project, fanfold, until):
+    asked = fanfold("run", write(project, ASKS))
+    assert asked.status == 3
+    assert "fanfold answer" in asked.err
+    assert " colour red" in asked.err
+    for step, text, problem in (
+        ("colour", "pink", "choose one of: red, green, blue"),
+        ("size", "many", "is not of type"),
+        ("size", "0", "less than the minimum"),
+        ("words", " ", "is empty"),
+        ("names", "x", "asks nobody"),
+    ):
+        refused = fanfold("answer", "last", step, text)
+        assert (refused.status, problem in refused.err) == (2, True), (step, refused.err)
+    decided = fanfold("approve", "last", "words")
+    assert decided.status == 2
+    assert "fanfold answer RUN words TEXT" in decided.err
+    (project / "words.txt").write_text("two\nlines\n")
+    assert fanfold("answer", "last", "colour", "green").status == 0
+    assert fanfold("answer", "last", "size", "12").status == 0
+    assert fanfold("answer", "last", "words", "--file", "words.txt").status == 0
+    run = until(lambda run: run["status"] == "completed")
+    assert run["output"] == {"colour": "green", "size": 12, "words": "two\nlines"}
+    again = fanfold("answer", "last", "size", "13")
+    assert again.status == 2
+    assert "completed already" in again.err
+    assert fanfold("verify", "last").status == 0
+
+
+def test_an_answer_is_given_once_as_text_or_from_a_file(project, fanfold):
+    fanfold("run", write(project, ASKS))
+    assert fanfold("answer", "last", "words").status == 2
+    assert fanfold("answer", "last", "words", "x", "--file", "y").status == 2
+    assert fanfold("answer", "last", "words", "--file", "missing.txt").status == 2
+
+
+def test_a_question_says_what_it_is_to_those_who_show_it(project, fanfold):
+    fanfold("run", write(project, ASKS))
+    steps = fanfold("inspect", "last", "--json").json()["steps"]
+    assert steps["colour"]["approval"] == {
+        "question": 'Which of ["red","green","blue"]?',
+        "show": "",
+        "choices": ["red", "green", "blue"],
+        "kind": "question",
+    }
+    assert steps["size"]["approval"]["schema"] == {"type": "integer", "minimum": 1}
+
+
+def test_the_default_of_a_question_is_an_answer_like_a_persons(project, fanfold):
+    recipe = """\
+name: x
+steps:
+  - {id: a, ask: How many?, output_schema: {type: integer}, default: 4, timeout: 10ms}
+  - {id: b, ask: Who?, timeout: 10ms, on_failure: inline}
+output: {a: steps.a.output, b: steps.b.status}
+"""
+    fanfold("run", write(project, recipe))  # nobody is at the terminal, so it leaves the questions alone
+    done = fanfold("resume", "last", "--json").json()
+    assert done["output"] == {"a": 4, "b": "timed_out"}
+
+
+def test_yes_answers_no_question(project, fanfold):
+    assert fanfold("run", write(project, ASKS), "--yes").status == 3
+
+
+# wait
+
+
+def test_a_wait_ends_at_an_instant_that_is_recorded_once(project, fanfold, shell, background, until):
+    recipe = """\
+name: x
+limits: {timeout: 1s}
+steps:
+  - {id: a, wait: 1500ms}
+  - {id: b, depends_on: [a], set: {over: true}}
+output: "{{steps.b.output.over}}"
+"""
+    process = background("run", write(project, recipe))
+    run = until(lambda run: run["steps"].get("a", {}).get("status") == "waiting")
+    assert run["status"] == "waiting"
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    log = [json.loads(line) for line in fanfold("logs", "last", "--json").out.splitlines()]
+    due = [line["data"]["due_at"] for line in log if line["data"].get("due_at")]
+    done = shell("resume", "last", "--json")
+    assert done.status == 0
+    assert done.json()["output"] is True
+    log = [json.loads(line) for line in fanfold("logs", "last", "--json").out.splitlines()]
+    ended = next(line for line in log if line["data"].get("step") == "a" and "output" in line["data"])
+    assert ended["at"] >= due[0]
+    assert [line["data"]["due_at"] for line in log if line["data"].get("due_at")] == due
+
+
+@pytest.mark.parametrize(
+    "moment",
+    [
+        "timestamp('2020-01-01T00:00:00Z')",
+        "duration('10ms')",
+        "steps.when.output.text",
+        "'5ms'",
+        "0.01",
+        "{{steps.when.output.text}}",
+    ],
+)
+def test_a_wait_takes_every_way_to_say_a_moment(project, fanfold, moment):
+    recipe = f"""\
+name: x
+steps:
+  - {{id: when, set: {{text: "'2020-01-01T00:00:00+01:00'"}}}}
+  - {{id: a, depends_on: [when], wait: "{moment}"}}
+"""
+    assert fanfold("run", write(project, recipe)).status == 0
+
+
+@pytest.mark.parametrize(("moment", "words"), [("'tomorrow'", "neither"), ("'99999999s'", "hours away")])
+def test_a_moment_that_is_none_fails_the_step(project, fanfold, moment, words):
+    done = fanfold("run", write(project, f'name: x\nsteps:\n  - {{id: a, wait: "{moment}"}}\n'), "--json")
+    assert done.status == 1
+    assert words in done.json()["steps"]["a"]["error"]["message"]
+
+
+# end
+
+ENDS = """\
+name: ends
+inputs: {bad: {type: boolean, default: false}}
+steps:
+  - {id: look, agent: explorer, prompt: look}
+  - {id: enough, depends_on: [look], end: completed, message: "enough: {{steps.look.output}}", output: early}
+  - {id: slow, agent: explorer, prompt: slow}
+  - {id: never, depends_on: [slow], agent: explorer, prompt: never}
+  - {id: person, approve: Go on?}
+  - {id: group, depends_on: [slow], steps: [{id: inner, agent: explorer, prompt: x}]}
+  - {id: later, wait: 9h}
+output: "{{steps.never.output}}"
+"""
+SCRIPT = "default: ok\nsteps: {slow: {output: x, delay_ms: 60000}}\n"
+
+
+def test_an_end_step_cancels_what_runs_and_skips_what_waits(project, fanfold):
+    write(project, SCRIPT, "script.yaml")
+    done = fanfold("run", write(project, ENDS), "--script", "script.yaml", "--json")
+    assert done.status == 0
+    run = done.json()
+    assert run["status"] == "completed"
+    assert run["output"] == "early"
+    assert {path: step["status"] for path, step in run["steps"].items()} == {
+        "look": "completed",
+        "enough": "completed",
+        "slow": "cancelled",
+        "never": "skipped",
+        "person": "skipped",
+        "group": "skipped",
+        "later": "skipped",
+    }
+    told = fanfold("explain", "last", "never", "--json").json()
+    assert told["reason"] == "ended"
+    assert fanfold("verify", "last").status == 0
+    assert "never skipped (the run was ended)" in fanfold("logs", "last").out
+
+
+def test_an_end_step_may_fail_its_run_and_says_why(project, fanfold):
+    write(project, SCRIPT, "script.yaml")
+    recipe = ENDS.replace("end: completed", "end: failed").replace(", output: early", "")
+    done = fanfold("run", write(project, recipe), "--script", "script.yaml", "--json")
+    assert done.status == 1
+    run = done.json()
+    assert run["status"] == "failed"
+    assert run["output"] is None
+    assert (run["error"]["code"], run["error"]["message"]) == ("run.ended", "enough: ok")
+    assert run["steps"]["enough"]["status"] == "completed"
+
+
+def test_an_end_step_of_a_sub_workflow_ends_that_one_alone(project, fanfold):
+    write(project, SCRIPT, "script.yaml")
+    write(project, ENDS)
+    recipe = """\
+name: outer
+steps:
+  - {id: call, workflow: ./a.yaml}
+  - {id: after, depends_on: [call], agent: explorer, prompt: "{{steps.call.output}}"}
+output: {call: steps.call.output, after: steps.after.output}
+"""
+    script = "default: ok\nsteps: {call/slow: {output: x, delay_ms: 60000}}\n"
+    write(project, script, "script.yaml")
+    done = fanfold("run", write(project, recipe, "outer.yaml"), "--script", "script.yaml", "--json")
+    assert done.json()["output"] == {"call": "early", "after": "ok"}
+
+
+def test_an_end_step_whose_condition_is_false_ends_nothing(project, fanfold):
+    recipe = """\
+name: x
+inputs: {stop: {type: boolean, default: false}}
+steps:
+  - {id: a, when: inputs.stop, end: failed, message: stopped}
+  - {id: b, depends_on: [a], set: {v: 1}}
+output: "{{steps.b.output.v}}"
+"""
+    name = write(project, recipe)
+    assert fanfold("run", name).out == "1\n"
+    assert fanfold("run", name, "-i", "stop=true").status == 1
+    told = fanfold("run", name, "--dry-run", "--json").json()
+    assert told["waves"] == [["b"]]
+
+
+def test_a_dry_run_shows_what_comes_after_an_end_that_may_not_be_reached(project, fanfold):
+    recipe = """\
+name: x
+steps:
+  - {id: look, agent: explorer, prompt: x}
+  - {id: a, depends_on: [look], when: steps.look.output == 'no', end: failed}
+  - {id: b, depends_on: [a], agent: explorer, prompt: y}
+"""
+    told = fanfold("run", write(project, recipe), "--dry-run", "--json").json()
+    assert told["waves"] == [["look"], ["b"]]
+    assert told["warnings"] == ["steps that end the run under a condition are taken not to be reached: a"]
