@@ -245,6 +245,7 @@ def serve(
     """Serve a project over HTTP until somebody stops it; `tell` hears when it can be reached."""
     from fanfold.runtime.operations.kept_trees import KeptTrees
     from fanfold.runtime.operations.runs.abandoned import take_up_abandoned
+    from fanfold.runtime.operations.system.doctor import examine
     from fanfold.server.desk import Desk
     from fanfold.server.service import Address, Tokens
     from fanfold.server.service import serve as serve_project
@@ -252,7 +253,12 @@ def serve(
     history = wire(folder, kept=KeptTrees())
     try:
         shared = _OpenedStore(history.address, history.store)
-        desk = Desk(history, lambda: wire(folder, store=shared), version)
+        desk = Desk(
+            history,
+            lambda: wire(folder, store=shared),
+            lambda: examine(folder, lambda: wire(folder, to_read=True), version),
+            version,
+        )
         config = history.config
         tokens = Tokens(config.names("server.operators"), config.names("server.viewers"))
 

@@ -9,7 +9,7 @@ import msgspec
 
 from fanfold.errors import AuthorError
 from fanfold.kernel.plan import JSON, Plan
-from fanfold.recipe.inputs import bind_inputs, parse_input_text
+from fanfold.recipe.inputs import bind_inputs, bind_known, parse_input_text
 from fanfold.trust.project_files import read_named
 
 MAX_FILE_BYTES = 16 * 1024 * 1024
@@ -23,18 +23,8 @@ def read_inputs(project: Path, plan: Plan, pairs: Sequence[str], file: str | Non
 def bind_what_is_there(
     project: Path, plan: Plan, pairs: Sequence[str], file: str | None
 ) -> tuple[dict[str, JSON], list[str]]:
-    """The inputs that have a value, and a sentence for each required one that has none.
-
-    For predictions: what is missing is left out, so that nothing can rely on it; what is wrong is refused.
-    """
-    given = given_inputs(project, plan, pairs, file)
-    needed = [one.name for one in plan.inputs if one.required and given.get(one.name) is None]
-    optional = tuple(
-        msgspec.structs.replace(one, required=False) if one.name in needed else one for one in plan.inputs
-    )
-    bound = bind_inputs(msgspec.structs.replace(plan, inputs=optional), given)
-    missing = [f'input "{name}" is required and was not given' for name in needed]
-    return {name: value for name, value in bound.items() if name not in needed}, missing
+    """The inputs that have a value, and a sentence for each required one that has none."""
+    return bind_known(plan, given_inputs(project, plan, pairs, file))
 
 
 def given_inputs(project: Path, plan: Plan, pairs: Sequence[str], file: str | None) -> dict[str, JSON]:

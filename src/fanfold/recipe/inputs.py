@@ -13,6 +13,8 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import cast
 
+from msgspec.structs import replace
+
 from fanfold.errors import AuthorError
 from fanfold.kernel.plan import JSON, Constant, Input, Plan, Value
 from fanfold.recipe.language.keys import INPUT
@@ -113,6 +115,18 @@ def problems_with(
             problem = problem_with(one, value)
             if problem is not None:
                 yield one.name, *problem, one.description
+
+
+def bind_known(plan: Plan, given: Mapping[str, JSON]) -> tuple[dict[str, JSON], list[str]]:
+    """The inputs that have a value, and a sentence for each required one that has none.
+
+    For predictions: what is missing is left out, so that nothing can rely on it; what is wrong is refused.
+    """
+    needed = [one.name for one in plan.inputs if one.required and given.get(one.name) is None]
+    optional = tuple(replace(one, required=False) if one.name in needed else one for one in plan.inputs)
+    bound = bind_inputs(replace(plan, inputs=optional), given)
+    missing = [f'input "{name}" is required and was not given' for name in needed]
+    return {name: value for name, value in bound.items() if name not in needed}, missing
 
 
 def bind_inputs(plan: Plan, given: Mapping[str, JSON]) -> dict[str, JSON]:

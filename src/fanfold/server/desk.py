@@ -12,12 +12,17 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from fanfold.runtime.operations.project import Project
+from fanfold.runtime.views.installation import Examination
 
 
 class Desk:
-    def __init__(self, history: Project, make: Callable[[], Project], version: str) -> None:
+    def __init__(
+        self, history: Project, make: Callable[[], Project], examine: Callable[[], Examination], version: str
+    ) -> None:
         self.history = history
         self._make = make
+        self.examine = examine
+        """Looks at this installation and at the project from the outside."""
         self.version = version
 
     def fresh(self) -> Project:

@@ -100,9 +100,16 @@ def change(
 
 
 def text(path: str, summary: str, asked: type[A], media: str, handle: Callable[[Desk, A], str]) -> Route:
-    """A route that gives a text of some other kind than JSON."""
+    """A route that looks at runs and gives a text of some other kind than JSON."""
     return Route(
-        method="GET", path=path, summary=summary, asked=asked, media=media, role="viewer", handle=handle
+        method="GET",
+        path=path,
+        summary=summary,
+        asked=asked,
+        media=media,
+        role="viewer",
+        of_runs=True,
+        handle=handle,
     )
 
 

@@ -101,8 +101,11 @@ class _Server(uvicorn.Server):
             self._begun()
 
     def handle_exit(self, sig: int, frame: object) -> None:
+        """Somebody stops the server: that is how it ends, and no interruption. The second time, at once."""
+        del sig, frame
         self._application.stopping()
-        super().handle_exit(sig, frame)  # type: ignore[arg-type]  # a frame, whatever it is called here
+        self.force_exit = self.should_exit
+        self.should_exit = True
 
 
 def _check(address: Address, tokens: Tokens) -> None:

@@ -12,7 +12,7 @@ from itertools import takewhile
 from fanfold.runtime.hosting.run_tree import RunTree
 from fanfold.store.protocol import Store
 
-MAX_TREES = 8
+MAX_TREES = 32
 MAX_PAST = 2
 """Trees as they were at some moment: somebody drags a slider over one run."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import msgspec
 from msgspec.structs import replace
@@ -168,29 +169,38 @@ def asked_of(role: Role, job: AgentJob) -> str:
 
 
 def _prompt(step: Preparation, action: AgentBody) -> str:
+    parts = [text_of(action.prompt, step.names)] if action.prompt is not None else []
+    return "\n\n".join((*parts, *(section.text for section in sections_of(step, action))))
+
+
+class Section(NamedTuple):
+    """What is appended to a prompt: a heading, and what it brings. `step` is where that comes from."""
+
+    text: str
+    source: str
+    step: Node | None = None
+
+
+def sections_of(step: Preparation, action: AgentBody) -> list[Section]:
+    """What an agent is told behind the words of its step."""
     values, node, names, inputs = step
-    parts = [text_of(action.prompt, names)] if action.prompt is not None else []
+    parts: list[Section] = []
     for name in action.summaries:
-        dependency = _sibling(node, name)
+        dependency = sibling(node, name)
         if dependency is not None:
-            parts.append(f"Result of the earlier step {name}:\n{values.summary(dependency)}")
+            text = f"Result of the earlier step {name}:\n{values.summary(dependency)}"
+            parts.append(Section(text, f"steps.{name}.output", dependency))
     for name, value in inputs.items():
-        parts.append(f"{name}:\n{as_text(value)}")
-    if action.purpose == "fold":
-        parts += _fold_material(values, node)
+        parts.append(Section(f"{name}:\n{as_text(value)}", name))
+    if action.purpose == "fold":  # the outputs of the phase's last iteration, bounded, for their summary
+        for child in _folded(node):
+            text = f"{child.step.id}:\n{shorten(as_text(values.output(child)), MAX_ITEM_EXCERPT)}"
+            parts.append(Section(text, f"steps.{child.step.id}.output", child))
     if node.run.plan.phased and action.purpose == "work" and "{{digest}}" not in (action.prompt or ""):
         digest = names.get("digest")
         if digest:
-            parts.append(f"What earlier phases found:\n{digest}")
-    return "\n\n".join(parts)
-
-
-def _fold_material(values: Values, node: Node) -> list[str]:
-    """The outputs of the phase's last iteration, bounded, for the summary that folds it."""
-    return [
-        f"{child.step.id}:\n{shorten(as_text(values.output(child)), MAX_ITEM_EXCERPT)}"
-        for child in _folded(node)
-    ]
+            parts.append(Section(f"What earlier phases found:\n{digest}", "digest"))
+    return parts
 
 
 def _extract(values: Values, node: Node) -> str:
@@ -207,7 +217,7 @@ def _folded(node: Node) -> list[Node]:
     return body.children if isinstance(body, Scope) else []
 
 
-def _sibling(node: Node, name: str) -> Node | None:
+def sibling(node: Node, name: str) -> Node | None:
     """A step by id, looked up from the scope around a node outwards."""
     parent = node.parent
     while parent is not None:

@@ -74,14 +74,19 @@ def answer(values: Values, node: Node, reply: StepReply) -> Outcome:
     return kind.answer(Preparation(values, node, values.at(node), {}), kind.read(node.step), reply)
 
 
+def preparation(values: Values, node: Node) -> Preparation:
+    """What a step sees when it starts; raises `UnresolvedPath`."""
+    names = values.at(node)
+    inputs = {key: value_of(value, names) for key, value in node.step.inputs.items()}
+    return Preparation(values, node, names, inputs)
+
+
 def prepare(values: Values, node: Node) -> Job:
     """The job of a step that is about to start; raises `Unrenderable`."""
-    names = values.at(node)
     step = node.step
     try:
-        inputs = {key: value_of(value, names) for key, value in step.inputs.items()}
         kind = type_of(step)
-        job: Job = kind.prepare(Preparation(values, node, names, inputs), kind.read(step))
+        job: Job = kind.prepare(preparation(values, node), kind.read(step))
         return job
     except (UnresolvedPath, ExpressionError) as error:
         code = "expression.failed" if isinstance(error, ExpressionError) else "template.unresolved"

@@ -7,12 +7,28 @@ from typing import Annotated
 from msgspec import Meta
 
 from fanfold.runtime.operations.addresses import find_run
+from fanfold.runtime.operations.history.audits import replay_run
+from fanfold.runtime.operations.history.explain import explain_run, explain_step
 from fanfold.runtime.operations.history.pages import page_of_events, page_of_runs
 from fanfold.runtime.operations.history.runs import inspect_found
+from fanfold.runtime.operations.history.transcripts import transcript
+from fanfold.runtime.operations.history.whatif import what_if
+from fanfold.runtime.operations.overview.compare import compare_runs
+from fanfold.runtime.operations.overview.steps import show_step
+from fanfold.runtime.operations.runs.changes import diff
+from fanfold.runtime.views.audits import AuditedRun
+from fanfold.runtime.views.changes import RunChanges
+from fanfold.runtime.views.comparison import Comparison
+from fanfold.runtime.views.costs import RunCost, run_cost
+from fanfold.runtime.views.explanations import ExplainedRun, ExplainedStep
+from fanfold.runtime.views.forecasts import WhatIf
 from fanfold.runtime.views.graph.drawing import Drawing
 from fanfold.runtime.views.graph.run_boxes import draw_run, parse_opened
 from fanfold.runtime.views.pages import EventPage, RunPage
+from fanfold.runtime.views.report import report_markdown
 from fanfold.runtime.views.runs import InspectDocument
+from fanfold.runtime.views.step_pages import StepPage
+from fanfold.runtime.views.transcripts import Transcript
 from fanfold.server.desk import Desk
 from fanfold.server.endpoints.parameters import (
     Count,
@@ -22,9 +38,12 @@ from fanfold.server.endpoints.parameters import (
     RunAsked,
     RunAt,
     Status,
+    StepAsked,
+    StepAt,
+    StepPath,
     Words,
 )
-from fanfold.server.routes import Route, look
+from fanfold.server.routes import Route, look, text
 
 
 class RunsAsked(NoParameters, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -43,6 +62,23 @@ class EventsAsked(RunAsked, frozen=True, forbid_unknown_fields=True, kw_only=Tru
 
 class GraphAsked(RunAt, frozen=True, forbid_unknown_fields=True, kw_only=True):
     open: Annotated[str, Meta(max_length=20_000, description="path,path,-path: opened, and closed.")] = ""
+
+
+class TranscriptAsked(StepAsked, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    attempt: Annotated[int, Meta(ge=1, le=1_000)] | None = None
+
+
+class ChangesAsked(RunAsked, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    step: StepPath | None = None
+
+
+class SlotsAsked(RunAsked, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    max_concurrency: Annotated[int, Meta(ge=1, le=1_024)]
+
+
+class PairAsked(NoParameters, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    a: Name
+    b: Name
 
 
 def list_runs(desk: Desk, asked: RunsAsked) -> RunPage:
@@ -69,9 +105,70 @@ def list_events(desk: Desk, asked: EventsAsked) -> EventPage:
     return page_of_events(desk.history, asked.run, after=asked.after, before=asked.before, limit=asked.limit)
 
 
+def inspect_step(desk: Desk, asked: StepAt) -> StepPage:
+    return show_step(desk.history, asked.run, asked.step, asked.at)
+
+
+def read_transcript(desk: Desk, asked: TranscriptAsked) -> Transcript:
+    return transcript(desk.history, asked.run, asked.step, asked.attempt)
+
+
+def explain(desk: Desk, asked: RunAsked) -> ExplainedRun:
+    return explain_run(desk.history, asked.run)
+
+
+def explain_one(desk: Desk, asked: StepAsked) -> ExplainedStep:
+    return explain_step(desk.history, asked.run, asked.step)
+
+
+def show_changes(desk: Desk, asked: ChangesAsked) -> RunChanges:
+    return diff(desk.history, asked.run, asked.step)
+
+
+def cost_of_run(desk: Desk, asked: RunAt) -> RunCost:
+    found = find_run(desk.history, asked.run, asked.at)
+    return run_cost(found.tree, found.run)
+
+
+def report_of_run(desk: Desk, asked: RunAsked) -> str:
+    found = find_run(desk.history, asked.run)
+    return report_markdown(found.tree, found.run)
+
+
+def verify_run(desk: Desk, asked: RunAsked) -> AuditedRun:
+    return replay_run(desk.history, asked.run, checked=True)
+
+
+def foresee_slots(desk: Desk, asked: SlotsAsked) -> WhatIf:
+    return what_if(desk.history, asked.run, asked.max_concurrency)
+
+
+def compare(desk: Desk, asked: PairAsked) -> Comparison:
+    return compare_runs(desk.history, asked.a, asked.b)
+
+
+_RUN = "/api/runs/{run}"
 ROUTES: list[Route] = [
     look("/api/runs", "Root runs, newest first", RunsAsked, RunPage, list_runs),
-    look("/api/runs/{run}", "One run with its steps and child runs", RunAt, InspectDocument, inspect_run),
-    look("/api/runs/{run}/graph", "The picture of a run", GraphAsked, Drawing, draw_graph),
-    look("/api/runs/{run}/events", "What was recorded, in pieces", EventsAsked, EventPage, list_events),
+    look(_RUN, "One run with its steps, outputs and child runs", RunAt, InspectDocument, inspect_run),
+    look(f"{_RUN}/graph", "The picture of a run", GraphAsked, Drawing, draw_graph),
+    look(f"{_RUN}/events", "What was recorded, in pieces", EventsAsked, EventPage, list_events),
+    look(f"{_RUN}/steps/{{step}}", "One step with everything known of it", StepAt, StepPage, inspect_step),
+    look(
+        f"{_RUN}/steps/{{step}}/transcript",
+        "What an agent was told, said and did",
+        TranscriptAsked,
+        Transcript,
+        read_transcript,
+    ),
+    look(
+        f"{_RUN}/steps/{{step}}/explain", "Why a step is where it is", StepAsked, ExplainedStep, explain_one
+    ),
+    look(f"{_RUN}/explain", "Why a run is where it is", RunAsked, ExplainedRun, explain),
+    look(f"{_RUN}/diff", "What steps changed in files", ChangesAsked, RunChanges, show_changes),
+    look(f"{_RUN}/cost", "Who spent what", RunAt, RunCost, cost_of_run),
+    text(f"{_RUN}/report", "The executive report", RunAsked, "text/markdown", report_of_run),
+    look(f"{_RUN}/verify", "The log checked against every invariant", RunAsked, AuditedRun, verify_run),
+    look("/api/whatif/{run}", "A run with another number of slots", SlotsAsked, WhatIf, foresee_slots),
+    look("/api/compare/{a}/{b}", "Two runs side by side", PairAsked, Comparison, compare),
 ]

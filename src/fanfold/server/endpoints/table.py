@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from msgspec import Meta
 
 from fanfold.server.desk import Desk
-from fanfold.server.endpoints import history, recipes, run_pages
+from fanfold.server.endpoints import history, overview, recipes, run_pages, runs
 from fanfold.server.endpoints.parameters import NoParameters, RunAsked
 from fanfold.server.openapi import describe
 from fanfold.server.routes import Route, get, text
@@ -42,7 +42,14 @@ STREAMS = [
 
 def routes() -> list[Route]:
     """The table, with the description of itself."""
-    table = [*recipes.ROUTES, *history.ROUTES, *run_pages.ROUTES, *STREAMS]
+    table = [
+        *overview.ROUTES,
+        *recipes.ROUTES,
+        *runs.ROUTES,
+        *history.ROUTES,
+        *run_pages.ROUTES,
+        *STREAMS,
+    ]
 
     def describe_api(desk: Desk, asked: NoParameters) -> dict[str, Any]:
         del asked

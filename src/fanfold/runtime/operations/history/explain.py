@@ -32,7 +32,7 @@ def explain_step(project: Project, run: str, step: str) -> ExplainedStep:
     found = find_run(project, run)
     node = found.step(step)
     return ExplainedStep(
-        **structs.asdict(_explained(found.tree, node)),
+        **structs.asdict(explain_in(found.tree, node)),
         ran_then="; ".join(
             part for part in (_why_then(node, _added_at(project, node)), _held_by(project, node)) if part
         ),
@@ -42,7 +42,7 @@ def explain_step(project: Project, run: str, step: str) -> ExplainedStep:
     )
 
 
-def _explained(tree: RunTree, node: Node) -> Explained:
+def explain_in(tree: RunTree, node: Node) -> Explained:
     """What the kernel says, and who holds the files that a step waits for."""
     found = explained(explain_node(tree.state, node))
     holder = tree.memory.holders.get((node.run.id, node.path), "") if node.reason == HELD else ""
@@ -73,7 +73,7 @@ def explain_run(project: Project, run: str) -> ExplainedRun:
         sentence += f"; no process drives it: fanfold resume {tree.root.id}"
     if again := how_to_retry(tree):
         sentence += f"; {again} runs again what did not complete"
-    steps = [_explained(tree, node) for node in _interesting(tree, found)]
+    steps = [explain_in(tree, node) for node in _interesting(tree, found)]
     return ExplainedRun(
         path=found.path,
         status=status,

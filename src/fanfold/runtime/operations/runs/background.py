@@ -15,6 +15,9 @@ from fanfold.trust.adopted import require_permitted
 
 LOG = "detached.log"
 
+_started: set[int] = set()
+"""Processes that this one started and that nobody has waited for yet."""
+
 
 class Background:
     """A process that was started to go on with a run."""
@@ -59,6 +62,7 @@ def go_on_detached(project: Project, root: str, raised: Raised | None = None) ->
     What it says goes to a file beside the run's report, since no terminal is there to hear it.
     """
     require_permitted(project.folder, root)
+    _bury()
     log = private_folder(project.runs_folder / root) / LOG
     with log.open("ab") as opened:
         process = subprocess.Popen(
@@ -71,4 +75,16 @@ def go_on_detached(project: Project, root: str, raised: Raised | None = None) ->
         )
     # Nobody here waits for it: it belongs to init as soon as this process has ended.
     process.returncode = 0
+    _started.add(process.pid)
     return Background(root, process.pid, log)
+
+
+def _bury() -> None:
+    """Wait for those that have ended: whoever lives long must not be followed by a row of the dead."""
+    for pid in list(_started):
+        try:
+            ended = os.waitpid(pid, os.WNOHANG)[0] == pid
+        except ChildProcessError:
+            ended = True
+        if ended:
+            _started.discard(pid)

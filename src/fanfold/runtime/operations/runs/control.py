@@ -30,6 +30,7 @@ from fanfold.runtime.operations.runs.background import Background, go_on_detache
 from fanfold.runtime.operations.runs.follow import until
 from fanfold.runtime.operations.runs.ownership import own
 from fanfold.runtime.views.approvals import Answered, open_approvals
+from fanfold.runtime.views.pending_questions import pending_question
 from fanfold.store.protocol import LeaseHeld, RunHead
 
 MAX_NAMED = 5
@@ -67,22 +68,26 @@ async def answer(
     edited: JSON = None,
     *,
     by: str = "",
+    seen: str | None = None,
 ) -> Answered:
     """Answer an approval, and wait until the answer is in the log.
 
     `decision` is `approve`, `reject` or one of the choices; `step` is relative to the run, and on the root
-    anywhere in the tree; without it the only one that waits is meant. What is wrong with the answer is said
-    before anything is left behind.
+    anywhere in the tree; without it the only one that waits is meant. `seen` is the digest of what the person
+    had before them: an answer to anything else is refused. What is wrong with the answer is said before
+    anything is left behind.
     """
     head = project.resolve(run)
     tree = project.view(head.root_run_id)
     path = tree.state.runs[head.run_id].tree_path(step) if step is not None else _only_open(tree, head)
     given = AnswerRequest(path, decision, by or this_person(), comment, edited)
-    detached = await _give(project, head, tree, given)
+    detached = await _give(project, head, tree, given, seen)
     return Answered(head.run_id, path if step is None else step, decision, detached)
 
 
-async def reply(project: Project, run: str, step: str, text: str, *, by: str = "") -> Answered:
+async def reply(
+    project: Project, run: str, step: str, text: str, *, by: str = "", seen: str | None = None
+) -> Answered:
     """Answer the question of an `ask` step, and wait until the answer is in the log.
 
     `text` is the answer itself, one of the choices, or JSON where the step has a schema. What is wrong with
@@ -91,13 +96,19 @@ async def reply(project: Project, run: str, step: str, text: str, *, by: str = "
     head = project.resolve(run)
     tree = project.view(head.root_run_id)
     path = tree.state.runs[head.run_id].tree_path(step)
-    detached = await _give(project, head, tree, AnswerRequest(path, "", by or this_person(), text=text))
+    given = AnswerRequest(path, "", by or this_person(), text=text)
+    detached = await _give(project, head, tree, given, seen)
     return Answered(head.run_id, step, text, detached)
 
 
-async def _give(project: Project, head: RunHead, tree: RunTree, given: AnswerRequest) -> bool:
+async def _give(
+    project: Project, head: RunHead, tree: RunTree, given: AnswerRequest, seen: str | None
+) -> bool:
     """Have an answer taken; whether the run goes on in the background for it."""
     check_answer(tree, given)
+    if seen is not None and seen != pending_question(tree, given.path).seen:
+        message = f"what {given.path} asks is not what you saw any more"
+        raise WorldError("approval.changed", message, hint="look at it again, then answer")
     _, background = await ask_owner(project, head, given)
     check_recorded(project.view(head.root_run_id), given)
     return background is not None

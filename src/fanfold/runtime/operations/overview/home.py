@@ -1,0 +1,105 @@
+"""What needs a person, what runs, and what was spent, over all runs of a project."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from datetime import datetime, timedelta
+
+from fanfold.errors import FanfoldError
+from fanfold.kernel.events import NOTHING_SPENT
+from fanfold.kernel.lifecycle import RUNNING
+from fanfold.runtime.operations.history.runs import owner_of
+from fanfold.runtime.operations.overview.questions import all_questions
+from fanfold.runtime.operations.project import Project
+from fanfold.runtime.operations.runs.abandoned import abandoned
+from fanfold.runtime.views.costs import Spend
+from fanfold.runtime.views.home import Home, Need, NeedKind, SpendDocument
+from fanfold.runtime.views.runs import run_row, when
+from fanfold.store.protocol import RunHead
+
+MAX_RUNNING = 50
+MAX_FAILED = 20
+COUNTED = 1_000
+PIECE = 200
+_KINDS: dict[str, NeedKind] = {"ask": "question", "deliver": "delivery"}
+"""Types of steps that wait for a person in a way of their own; any other asks for an approval."""
+
+
+def show_home(project: Project) -> Home:
+    """The whole of it, as it is now."""
+    here = datetime.now().astimezone()
+    midnight = here.replace(hour=0, minute=0, second=0, microsecond=0)
+    week = list(_since(project, midnight - timedelta(days=6)))
+    today = [head for head in week if head.created_at >= midnight.timestamp() * 1_000]
+    running = project.store.heads(status=RUNNING, limit=MAX_RUNNING) if project.has_runs else []
+    return Home(
+        needs=[*_questions(project), *_stuck(project), *_failed(week)],
+        running=[run_row(head, owner_of(project, head.run_id)) for head in running],
+        spend=SpendDocument(_spend(today), _spend(week)),
+        recipes=len(project.library.list()),
+        runs=len(project.store.heads(limit=COUNTED)) if project.has_runs else 0,
+    )
+
+
+def _since(project: Project, moment: datetime) -> Iterator[RunHead]:
+    """Root runs that began since then, the newest first."""
+    earliest, before = moment.timestamp() * 1_000, None
+    while project.has_runs:
+        heads = project.store.heads(before=before, limit=PIECE)
+        for head in heads:
+            if head.created_at < earliest:
+                return
+            yield head
+        if len(heads) < PIECE:
+            return
+        before = heads[-1].run_id
+
+
+def _questions(project: Project) -> Iterator[Need]:
+    try:
+        questions = all_questions(project).items
+    except FanfoldError:
+        return  # a log that cannot be read is doctor's business
+    for one in questions:
+        kind = _KINDS.get(one.type, "approval")
+        yield Need(kind, one.run_id, one.recipe, one.step, one.message, one.since)
+
+
+def _stuck(project: Project) -> Iterator[Need]:
+    if not project.has_runs:
+        return
+    for root in abandoned(project):
+        head = project.resolve(root)
+        yield Need("stuck", root, head.recipe, None, "no process drives it", when(head.started_at))
+
+
+def _failed(heads: Iterable[RunHead]) -> list[Need]:
+    """Runs of the week that failed, and that nobody has run again since."""
+    heads = list(heads)
+    taken_up = {head.forked_from for head in heads}
+    failed = [
+        head
+        for head in heads
+        if head.status in ("failed", "partial", "timed_out") and head.run_id not in taken_up
+    ]
+    return [
+        Need(
+            "failed",
+            head.run_id,
+            head.recipe,
+            head.error.step or None if head.error is not None else None,
+            head.error.message if head.error is not None else f"the run is {head.status}",
+            when(head.ended_at),
+        )
+        for head in failed[:MAX_FAILED]
+    ]
+
+
+def _spend(heads: Iterable[RunHead]) -> Spend:
+    heads = list(heads)
+    priced = [head for head in heads if head.usage.micro_usd is not None]
+    total = sum((head.usage for head in heads), NOTHING_SPENT)
+    dollars = sum(head.usage.micro_usd or 0 for head in priced) / 1_000_000
+    agents = sum(head.agents for head in heads)
+    unpriced = len(heads) - len(priced)
+    return Spend(len(heads), agents, total.input_tokens, total.output_tokens, dollars, unpriced)

@@ -1,0 +1,308 @@
+"""Starting runs, and what is done to them."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta, Struct
+
+from fanfold.errors import AuthorError
+from fanfold.kernel.events import Raised
+from fanfold.kernel.lifecycle import RUN_TERMINAL
+from fanfold.kernel.plan import JSON
+from fanfold.recipe.inputs import bind_known
+from fanfold.runtime.operations.addresses import find_run
+from fanfold.runtime.operations.overview.recipes import find_named
+from fanfold.runtime.operations.project import Project
+from fanfold.runtime.operations.runs import changes, control
+from fanfold.runtime.operations.runs.adoption import permit_adopted
+from fanfold.runtime.operations.runs.background import hand_over, resume_detached
+from fanfold.runtime.operations.runs.dry_run import foresee_run
+from fanfold.runtime.operations.runs.fork import AtTurn, Fork, foretell, plan_fork, start_fork
+from fanfold.runtime.operations.runs.limits import (
+    check_agents,
+    check_budget,
+    check_concurrency,
+    check_raised,
+    micro_usd,
+)
+from fanfold.runtime.operations.runs.options import Options
+from fanfold.runtime.operations.runs.retry import Retried, plan_retry
+from fanfold.runtime.operations.runs.start import start
+from fanfold.runtime.views.approvals import Answered
+from fanfold.runtime.views.changes import Applied
+from fanfold.runtime.views.forecasts import DryRun
+from fanfold.runtime.views.forks import ForkForecast
+from fanfold.server.desk import Desk
+from fanfold.server.endpoints.parameters import Name, NoParameters, RunAsked, StepAsked
+from fanfold.server.endpoints.recipes import RecipeAsked
+from fanfold.server.routes import Nothing, Route, change
+from fanfold.store.protocol import RunHead
+
+Amount = Annotated[int, Meta(ge=1, le=2**53)]
+Dollars = Annotated[float, Meta(gt=0, le=1_000_000_000)]
+Comment = Annotated[str, Meta(max_length=20_000)]
+
+
+class RunOptions(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What may be fixed for one run; what is left out, recipe and configuration say."""
+
+    model: Name | None = None
+    agent_backend: Name | None = None
+    max_concurrency: Amount | None = None
+    max_agents: Amount | None = None
+    budget_usd: Dollars | None = None
+    budget_tokens: Amount | None = None
+    permission: Literal["read_only", "ask", "auto"] = "ask"
+
+
+class DryRunBody(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A run that is only foretold."""
+
+    inputs: dict[str, JSON] = {}
+    options: RunOptions = RunOptions()
+    scripted: bool = False
+
+
+class StartBody(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A run of a recipe. `script` has scripted agents answer instead of models; `yes` allows what the recipe
+    declares.
+    """
+
+    recipe: Name
+    inputs: dict[str, JSON] = {}
+    options: RunOptions = RunOptions()
+    script: dict[str, JSON] | None = None
+    yes: bool = False
+
+
+class ResumeBody(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Limits that are raised. `yes` permits what an adopted run does."""
+
+    budget_usd: Dollars | None = None
+    budget_tokens: Amount | None = None
+    max_agents: Amount | None = None
+    max_steps: Amount | None = None
+    yes: bool = False
+
+
+class ForkBody(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What is different in a fork: from which step on, inputs, prompts of top-level steps, or the turn of an
+    agent after which it is told something else.
+    """
+
+    step: str | None = msgspec.field(default=None, name="from")
+    inputs: dict[str, JSON] = {}
+    prompt: dict[str, str] = {}
+    turn: Amount | None = None
+    say: Comment | None = None
+    dry_run: bool = False
+    yes: bool = False
+
+
+class RetryBody(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What is different in a retry."""
+
+    model: Name | None = None
+    script: dict[str, JSON] | None = None
+    dry_run: bool = False
+    yes: bool = False
+
+
+class AnswerBody(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A person's answer to exactly what they saw (`seen` of the question)."""
+
+    decision: Literal["approve", "reject"]
+    choice: Annotated[str, Meta(max_length=1_000)] | None = None
+    comment: Comment | None = None
+    edit: JSON = None
+    seen: Annotated[str, Meta(max_length=64)]
+
+
+class ReplyBody(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What a person says to an `ask` step: words, one of its choices, or JSON where it has a schema."""
+
+    text: Annotated[str, Meta(max_length=1_000_000)]
+    seen: Annotated[str, Meta(max_length=64)] | None = None
+
+
+class ApplyBody(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    dry_run: bool = False
+
+
+class StartedRun(Struct, frozen=True):
+    """A run that goes on in a process of its own."""
+
+    run_id: str
+
+
+class ForkedRun(Struct, frozen=True):
+    """What was begun, or what would be reused and run again."""
+
+    run_id: str | None
+    forecast: ForkForecast
+
+
+class Steered(Struct, frozen=True):
+    """What happened, in words."""
+
+    run_id: str
+    status: str
+    said: str
+    ok: bool = True
+
+
+def foresee(desk: Desk, asked: RecipeAsked, body: DryRunBody) -> DryRun:
+    project = desk.fresh()
+    checked = find_named(project, asked.name, scripted=body.scripted)
+    inputs, missing = bind_known(checked.runnable(), body.inputs)
+    options = _options(project, body.options, "" if body.scripted else None)
+    return foresee_run(project, checked, inputs, options, missing)[0]
+
+
+def start_run(desk: Desk, asked: NoParameters, body: StartBody) -> StartedRun:
+    del asked
+    project = desk.fresh()
+    script = _script(body.script)
+    plan = find_named(project, body.recipe, scripted=script is not None).runnable()
+    options = _options(project, body.options, script)
+    return StartedRun(hand_over(start(project, plan, body.inputs, options, yes=body.yes)).root)
+
+
+def _options(project: Project, given: RunOptions, script: str | None) -> Options:
+    check_concurrency(project, given.max_concurrency)
+    check_agents(project, given.max_agents)
+    check_budget(given.budget_usd, given.budget_tokens)
+    return Options(
+        max_concurrency=given.max_concurrency,
+        max_agents=given.max_agents,
+        budget_tokens=given.budget_tokens,
+        budget_micro_usd=micro_usd(given.budget_usd),
+        permission=given.permission,
+        backend=given.agent_backend,
+        model=given.model,
+        script=script,
+        script_file="" if script is None else "script",
+    )
+
+
+def _script(given: dict[str, JSON] | None) -> str | None:
+    """The text of a script that was checked: a mistake in it must not wait for the step it concerns."""
+    if given is None:
+        return None
+    from fanfold.agents.scripts.script import Script
+
+    return Script.load(msgspec.json.encode(given), "script").source
+
+
+async def pause_run(desk: Desk, asked: RunAsked, body: Nothing) -> Steered:
+    del body
+    return _said(await control.pause(desk.fresh(), asked.run))
+
+
+async def cancel_run(desk: Desk, asked: RunAsked, body: Nothing) -> Steered:
+    del body
+    return _said(await control.cancel(desk.fresh(), asked.run))
+
+
+def _said(head: RunHead) -> Steered:
+    return Steered(head.run_id, head.status, f"run {head.run_id} is {head.status}")
+
+
+def resume_run(desk: Desk, asked: RunAsked, body: ResumeBody) -> Steered:
+    project = desk.fresh()
+    root = project.resolve(asked.run).root_run_id
+    seen = project.view(root)
+    if seen.root.status in RUN_TERMINAL:
+        raise AuthorError("run.ended", f"run {root} is {seen.root.status} already", hint="fork or retry it")
+    check_budget(body.budget_usd, body.budget_tokens)
+    wanted = Raised(body.max_agents, body.max_steps, body.budget_tokens, micro_usd(body.budget_usd))
+    raised = check_raised(project, seen, wanted)
+    permit_adopted(project, seen, yes=body.yes, attendant=None)
+    resume_detached(project, root, raised)
+    return Steered(root, "running", f"run {root} goes on in the background")
+
+
+def fork_run(desk: Desk, asked: RunAsked, body: ForkBody) -> ForkedRun:
+    project = desk.fresh()
+    found = find_run(project, asked.run)
+    step = None if body.step is None else found.tree_path(body.step)
+    at = None if body.turn is None else AtTurn(body.turn, body.say)
+    fork = plan_fork(found.tree, step, body.inputs, body.prompt, at)
+    return _fork(project, fork, dry_run=body.dry_run, yes=body.yes)
+
+
+def retry_run(desk: Desk, asked: RunAsked, body: RetryBody) -> ForkedRun:
+    project = desk.fresh()
+    found = find_run(project, asked.run)
+    wanted = Retried(
+        model=body.model, script=_script(body.script), script_file="script" if body.script else ""
+    )
+    return _fork(project, plan_retry(project, found.tree, wanted), dry_run=body.dry_run, yes=body.yes)
+
+
+def _fork(project: Project, fork: Fork, *, dry_run: bool, yes: bool) -> ForkedRun:
+    forecast = foretell(fork)
+    if dry_run:
+        return ForkedRun(None, forecast)
+    return ForkedRun(hand_over(start_fork(project, fork, yes=yes)).root, forecast)
+
+
+async def answer_question(desk: Desk, asked: StepAsked, body: AnswerBody) -> Answered:
+    decision = body.choice or body.decision
+    return await control.answer(
+        desk.fresh(), asked.run, asked.step, decision, body.comment, body.edit, seen=body.seen
+    )
+
+
+async def reply_to_question(desk: Desk, asked: StepAsked, body: ReplyBody) -> Answered:
+    return await control.reply(desk.fresh(), asked.run, asked.step, body.text, seen=body.seen)
+
+
+async def apply_changes(desk: Desk, asked: StepAsked, body: ApplyBody) -> Applied:
+    return await changes.apply(desk.fresh(), asked.run, asked.step, dry_run=body.dry_run)
+
+
+ROUTES: list[Route] = [
+    change(
+        "POST",
+        "/api/recipes/{name}/dry-run",
+        "What a run would do",
+        (RecipeAsked, DryRunBody, DryRun),
+        foresee,
+    ),
+    change(
+        "POST", "/api/runs", "Start a recipe", (NoParameters, StartBody, StartedRun), start_run, status=201
+    ),
+    change("POST", "/api/runs/{run}/pause", "Pause a whole run", (RunAsked, Nothing, Steered), pause_run),
+    change("POST", "/api/runs/{run}/cancel", "Cancel a run", (RunAsked, Nothing, Steered), cancel_run),
+    change("POST", "/api/runs/{run}/resume", "Go on with a run", (RunAsked, ResumeBody, Steered), resume_run),
+    change(
+        "POST", "/api/runs/{run}/fork", "Run again from a step on", (RunAsked, ForkBody, ForkedRun), fork_run
+    ),
+    change(
+        "POST", "/api/runs/{run}/retry", "Run again what failed", (RunAsked, RetryBody, ForkedRun), retry_run
+    ),
+    change(
+        "POST",
+        "/api/runs/{run}/approvals/{step}",
+        "Answer a question",
+        (StepAsked, AnswerBody, Answered),
+        answer_question,
+    ),
+    change(
+        "POST",
+        "/api/runs/{run}/answers/{step}",
+        "Answer the question of an ask step",
+        (StepAsked, ReplyBody, Answered),
+        reply_to_question,
+    ),
+    change(
+        "POST",
+        "/api/runs/{run}/steps/{step}/apply",
+        "Merge what a step proposed",
+        (StepAsked, ApplyBody, Applied),
+        apply_changes,
+    ),
+]
