@@ -37,10 +37,17 @@ if TYPE_CHECKING:
     from fanfold.agents.redaction import Redactor
     from fanfold.agents.toolbox.catalogue import Tools
     from fanfold.kernel.events import Raised
+<<<<<<< HEAD
     from fanfold.runtime.operations.kept_trees import KeptTrees
     from fanfold.runtime.records.frozen import Frozen
     from fanfold.runtime.views.served import Served
     from fanfold.store.protocol import Health, Store, StoreAddress
+=======
+    from fanfold.runtime.operations.runs.options import Options
+    from fanfold.runtime.records.frozen import Frozen
+    from fanfold.server.mcp.service import FanfoldServer
+    from fanfold.store.protocol import StoreAddress
+>>>>>>> 3d1a852 (Serve a project over MCP: tools, recipes as prompts, runs as resources, questions to the person (fanfold mcp; for HTTP, wiring.make_mcp_server and server.mcp.transports.http_endpoint))
 
 BUILT_IN_RECIPES = Path(__file__).parent / "recipe" / "builtin"
 
@@ -216,6 +223,7 @@ def wire(
     )
 
 
+<<<<<<< HEAD
 class _OpenedStore:
     """The address of a store that is open already, for projects that share it."""
 
@@ -268,3 +276,21 @@ def serve(
         serve_project(desk, Address(host, port), tokens, None, take_over=take_up, tell=tell)
     finally:
         history.close()
+=======
+def make_mcp_server(folder: Path, options: Options, version: str = "") -> FanfoldServer:
+    """The MCP server of a project: what its calls start is started with these options.
+
+    `fanfold.server.mcp.transports` serves it over stdio (`serve_stdio`) or makes an endpoint of it that an
+    HTTP server mounts (`http_endpoint`).
+    """
+    from fanfold.server.mcp.service import FanfoldServer
+
+    return FanfoldServer(lambda: wire(folder), options, version)
+
+
+async def serve_mcp_stdio(folder: Path, options: Options, version: str) -> None:
+    """Serve a project to the MCP client at the other end of stdin and stdout."""
+    from fanfold.server.mcp.transports import serve_stdio
+
+    await serve_stdio(make_mcp_server(folder, options, version))
+>>>>>>> 3d1a852 (Serve a project over MCP: tools, recipes as prompts, runs as resources, questions to the person (fanfold mcp; for HTTP, wiring.make_mcp_server and server.mcp.transports.http_endpoint))

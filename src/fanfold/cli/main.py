@@ -55,6 +55,7 @@ GROUPS = {
         "send": "agents.subagents",
         "close": "agents.subagents",
         "ps": "agents.subagents",
+        "mcp": "agents.mcp",
     },
     "This installation": {
         "serve": "system.serve",

@@ -1,1 +1,1 @@
-"""The HTTP surface: the API under /api, its event streams, and the console's files."""
+"""What Fanfold offers over wires: the API under /api with its event streams, the console's files, and MCP."""

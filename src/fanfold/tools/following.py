@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import math
+
 from fanfold.kernel.lifecycle import PAUSED, RUN_TERMINAL, TERMINAL, WAITING
 from fanfold.kernel.nodes import LEAF
 from fanfold.runtime.hosting.run_tree import RunTree, run_status
+from fanfold.runtime.operations.project import Project
 from fanfold.runtime.operations.runs.background import Background
-from fanfold.runtime.operations.runs.follow import follow
+from fanfold.runtime.operations.runs.follow import follow, until
+from fanfold.runtime.views.approvals import open_approvals
 from fanfold.runtime.views.transitions import Transitions, step_at
 from fanfold.tools.caller import Caller
 
@@ -30,6 +34,17 @@ async def follow_run(caller: Caller, root: str, background: Background | None = 
     if background is not None and status not in (*RUN_TERMINAL, WAITING, PAUSED):
         raise background.ended_at_once()
     return tree
+
+
+async def answered_elsewhere(project: Project, root: str, path: str) -> None:
+    """Return when a question of a run is not open any more."""
+    tree = project.view(root)
+
+    def look() -> bool | None:
+        tree.catch_up(list(project.store.tree(root, tree.tree_seq)))
+        return None if any(one.path == path for one in open_approvals(tree)) else True
+
+    await until(project, root, look, math.inf)
 
 
 def _count(tree: RunTree) -> str:

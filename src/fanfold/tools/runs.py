@@ -34,7 +34,7 @@ from fanfold.runtime.views.runs import RunRow, RunUsage, run_row
 from fanfold.text.excerpts import shorten
 from fanfold.text.json_value import as_text
 from fanfold.tools.caller import Caller
-from fanfold.tools.following import follow_run
+from fanfold.tools.following import answered_elsewhere, follow_run
 from fanfold.tools.permission import Agreed, permit
 from fanfold.tools.questions import approval_form, decision_of
 from fanfold.tools.recipe_sources import find_recipe
@@ -166,8 +166,20 @@ async def _see_to_end(caller: Caller, run: str, background: Background | None = 
 
 
 async def _answer(caller: Caller, run: str, asked: OpenApproval) -> bool:
-    """Put a question to the person; whether they answered it."""
-    filled = await caller.person.fill_in(approval_form(run, asked)) if caller.person is not None else None
+    """Put a question to the person; whether it is answered, by them or by somebody elsewhere."""
+    if caller.person is None:
+        return False
+    filling = asyncio.create_task(caller.person.fill_in(approval_form(run, asked)))
+    closing = asyncio.create_task(answered_elsewhere(caller.project, run, asked.path))
+    try:
+        await asyncio.wait({filling, closing}, return_when=asyncio.FIRST_COMPLETED)
+        if not filling.done():
+            return True
+        filled = filling.result()
+    finally:
+        for task in (filling, closing):
+            task.cancel()
+        await asyncio.gather(filling, closing, return_exceptions=True)
     said = None if filled is None else decision_of(asked, filled)
     if said is None:
         return False
