@@ -37,17 +37,12 @@ if TYPE_CHECKING:
     from fanfold.agents.redaction import Redactor
     from fanfold.agents.toolbox.catalogue import Tools
     from fanfold.kernel.events import Raised
-<<<<<<< HEAD
     from fanfold.runtime.operations.kept_trees import KeptTrees
-    from fanfold.runtime.records.frozen import Frozen
-    from fanfold.runtime.views.served import Served
-    from fanfold.store.protocol import Health, Store, StoreAddress
-=======
     from fanfold.runtime.operations.runs.options import Options
     from fanfold.runtime.records.frozen import Frozen
+    from fanfold.runtime.views.served import Served
     from fanfold.server.mcp.service import FanfoldServer
-    from fanfold.store.protocol import StoreAddress
->>>>>>> 3d1a852 (Serve a project over MCP: tools, recipes as prompts, runs as resources, questions to the person (fanfold mcp; for HTTP, wiring.make_mcp_server and server.mcp.transports.http_endpoint))
+    from fanfold.store.protocol import Health, Store, StoreAddress
 
 BUILT_IN_RECIPES = Path(__file__).parent / "recipe" / "builtin"
 
@@ -223,7 +218,6 @@ def wire(
     )
 
 
-<<<<<<< HEAD
 class _OpenedStore:
     """The address of a store that is open already, for projects that share it."""
 
@@ -253,8 +247,10 @@ def serve(
     """Serve a project over HTTP until somebody stops it; `tell` hears when it can be reached."""
     from fanfold.runtime.operations.kept_trees import KeptTrees
     from fanfold.runtime.operations.runs.abandoned import take_up_abandoned
+    from fanfold.runtime.operations.runs.options import Options
     from fanfold.runtime.operations.system.doctor import examine
     from fanfold.server.desk import Desk
+    from fanfold.server.mcp.transports import http_endpoint
     from fanfold.server.service import Address, Tokens
     from fanfold.server.service import serve as serve_project
 
@@ -273,10 +269,13 @@ def serve(
         def take_up() -> list[str]:
             return [one.root for one in take_up_abandoned(desk.fresh())] if take_over else []
 
-        serve_project(desk, Address(host, port), tokens, None, take_over=take_up, tell=tell)
+        # Hosts and origins are checked by the guard that stands before everything that is served here.
+        mcp = http_endpoint(make_mcp_server(folder, Options(), version))
+        serve_project(desk, Address(host, port), tokens, mcp, take_over=take_up, tell=tell)
     finally:
         history.close()
-=======
+
+
 def make_mcp_server(folder: Path, options: Options, version: str = "") -> FanfoldServer:
     """The MCP server of a project: what its calls start is started with these options.
 
@@ -293,4 +292,3 @@ async def serve_mcp_stdio(folder: Path, options: Options, version: str) -> None:
     from fanfold.server.mcp.transports import serve_stdio
 
     await serve_stdio(make_mcp_server(folder, options, version))
->>>>>>> 3d1a852 (Serve a project over MCP: tools, recipes as prompts, runs as resources, questions to the person (fanfold mcp; for HTTP, wiring.make_mcp_server and server.mcp.transports.http_endpoint))

@@ -47,7 +47,7 @@ class HttpServer:
         self.port = self._socket.getsockname()[1]
         host = f"127.0.0.1:{self.port}"
         endpoint = http_endpoint(server, [host], [f"http://{host}"])
-        app = Starlette(routes=[Route("/mcp", endpoint=endpoint.app)], lifespan=lambda _: endpoint.serving)
+        app = Starlette(routes=[Route("/mcp", endpoint=endpoint.app)], lifespan=lambda _: endpoint.lifespan())
         self.url = f"http://{host}/mcp"
         self._server = uvicorn.Server(
             uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=1, ws="none")

@@ -17,7 +17,7 @@ ALLOW, DENY = {"decision": "allow"}, {"decision": "deny"}
 
 
 def test_every_tool_that_drives_fanfold_is_denied_to_children_but_searching_their_own_run():
-    assert NAMES - {"query_workflow"} <= ROOT_TOOLS
+    assert NAMES - {"query_workflow"} == ROOT_TOOLS
 
 
 @pytest.mark.parametrize("tool", TOOLS, ids=lambda tool: tool.name)
@@ -99,6 +99,8 @@ MUTATIONS = [
     ("spawn_agent", {"role": "explorer", "task": "x"}),
     ("task", {"role": "explorer", "task": "x"}),
     ("task_batch", {"tasks": [{"role": "explorer", "task": "x"}]}),
+    ("plan_workflow", {"task": "audit everything, then fix it"}),
+    ("save_workflow", {"name": "x", "recipe": "name: x\nsteps: [{id: a, prompt: Say yes}]\n"}),
 ]
 
 
@@ -159,6 +161,27 @@ def test_a_run_that_is_not_waited_for_is_found_by_its_id(call):
     assert (step["output"], step["role"]) == ("OK from sum", "explorer")
     assert [one["run_id"] for one in call("workflow_status")["runs"]] == [run]
     assert call("query_workflow", {"query": "sum", "run": run})["hits"][0]["path"] == "sum"
+
+
+def test_a_draft_is_checked_and_a_recipe_is_kept_and_run_by_its_name(call, project):
+    task = "Audit every package for unhandled errors, fix them, then run the tests."
+    drafted = call("plan_workflow", {"task": task, "use_model": False})
+    assert (drafted["ok"], drafted["fit"]) == (True, True)
+    assert drafted["agents"]["max"] >= drafted["agents"]["min"] >= 1
+    small = call("plan_workflow", {"task": "What does main.py do?", "use_model": False})
+    assert (small["fit"], small["recipe"]) == (False, "")
+    saved = call("save_workflow", {"name": "mended", "recipe": drafted["recipe"], "dry_run": True})
+    assert (saved["ok"], saved["file"]) == (True, "")
+    text = "name: x\nsteps:\n  - {id: a, agent: explorer, prompt: Say yes}\n"
+    saved = call("save_workflow", {"name": "said", "recipe": text})
+    assert saved["file"] == str(project / ".fanfold" / "workflows" / "said.yaml")
+    assert call("run_workflow", {"name": "said"})["run"]["output"] == "OK from a"
+    again = call("save_workflow", {"name": "said", "recipe": text})
+    assert again["error"]["details"]["code"] == "recipe.exists"
+    assert call("save_workflow", {"name": "said", "recipe": text, "replace": True})["ok"] is True
+    broken = call("save_workflow", {"name": "broken", "recipe": "name: x\nsteps: 3\n"})
+    assert broken["error"]["details"]["diagnostics"]
+    assert call("save_workflow", {"name": "../x", "recipe": text})["error"]["code"] == "invalid_args"
 
 
 def test_a_task_is_waited_for_and_a_batch_loses_nobody(call):

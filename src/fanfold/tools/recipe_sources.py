@@ -15,7 +15,7 @@ from fanfold.recipe.builder import Recipe
 from fanfold.recipe.library import is_path
 from fanfold.recipe.surroundings import FoundRecipe
 from fanfold.runtime.operations.project import Project
-from fanfold.runtime.operations.recipes.checked import CheckedRecipe, check_found, check_recipe
+from fanfold.runtime.operations.recipes.checked import CheckedRecipe, check_found
 from fanfold.tools.permission import denied
 
 WRITTEN = "written"
@@ -29,10 +29,15 @@ def find_recipe(project: Project, name: str, spec: JSON, *, scripted: bool) -> C
         raise AuthorError("usage.conflict", message, hint="name for a saved one, spec for one that you wrote")
     if spec is not None:
         return check_text(project, text_of(spec), scripted=scripted)
+    return check_found(project, name, found_recipe(project, name), scripted=scripted)
+
+
+def found_recipe(project: Project, name: str) -> FoundRecipe:
+    """A saved recipe, or a file of the project."""
     if is_path(name):
         _stay_inside(project, name)
         name = os.path.join(project.folder, name)
-    return check_recipe(project, name, scripted=scripted)
+    return project.find_recipe(name)
 
 
 def check_text(project: Project, text: str, *, scripted: bool = False) -> CheckedRecipe:

@@ -20,15 +20,18 @@ from fanfold.text.json_value import with_text_only
 from fanfold.tools.caller import Caller
 from fanfold.tools.failures import crashed, failure_document
 from fanfold.tools.permission import denied
+from fanfold.tools.recipes import PLAN_WORKFLOW, SAVE_WORKFLOW
 from fanfold.tools.runs import QUERY_WORKFLOW, RUN_WORKFLOW, WORKFLOW_STATUS
 from fanfold.tools.subagents import CLOSE_AGENT, LIST_AGENTS, SEND_INPUT, SPAWN_AGENT, WAIT_AGENT
 from fanfold.tools.tasks import TASK, TASK_BATCH
 from fanfold.tools.tool import Tool
 
 TOOLS: tuple[Tool[Any], ...] = (
+    PLAN_WORKFLOW,
     RUN_WORKFLOW,
     WORKFLOW_STATUS,
     QUERY_WORKFLOW,
+    SAVE_WORKFLOW,
     TASK,
     TASK_BATCH,
     SPAWN_AGENT,

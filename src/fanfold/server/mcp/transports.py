@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 import signal
 from collections.abc import AsyncIterator, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import Any, NamedTuple
+from contextlib import asynccontextmanager
+from typing import Any
 
 from mcp.server.mcpserver import MCPServer
 from mcp.server.stdio import stdio_server
@@ -21,29 +21,38 @@ from starlette.types import ASGIApp
 from fanfold.server.mcp.service import FanfoldServer, quiet_logging
 
 
-class HttpEndpoint(NamedTuple):
-    """`app` answers one path; `serving` must be entered as long as it does."""
+class HttpEndpoint:
+    """`app` answers one path, as long as `lifespan` is entered."""
 
-    app: ASGIApp
-    serving: AbstractAsyncContextManager[None]
-
-
-def http_endpoint(server: MCPServer[Any], hosts: Sequence[str], origins: Sequence[str]) -> HttpEndpoint:
-    """The server as an endpoint. `hosts` and `origins` are exact, with their port."""
-    allowed = TransportSecuritySettings(allowed_hosts=list(hosts), allowed_origins=list(origins))
-    server.streamable_http_app(transport_security=allowed)  # makes the manager that the endpoint is for
-    manager = server.session_manager
+    def __init__(self, server: MCPServer[Any], security: TransportSecuritySettings) -> None:
+        server.streamable_http_app(transport_security=security)  # makes the manager that the endpoint is for
+        self._server = server
+        self._manager = server.session_manager
+        self.app: ASGIApp = StreamableHTTPASGIApp(self._manager)
 
     @asynccontextmanager
-    async def serving() -> AsyncIterator[None]:
-        async with manager.run():
+    async def lifespan(self) -> AsyncIterator[None]:
+        """Begins and ends with the HTTP server, in its event loop."""
+        async with self._manager.run():
             try:
                 yield
             finally:
-                if isinstance(server, FanfoldServer):
-                    server.leaving = True
+                if isinstance(self._server, FanfoldServer):
+                    self._server.leaving = True
 
-    return HttpEndpoint(StreamableHTTPASGIApp(manager), serving())
+
+def http_endpoint(
+    server: MCPServer[Any], hosts: Sequence[str] | None = None, origins: Sequence[str] = ()
+) -> HttpEndpoint:
+    """The server as an endpoint. `hosts` and `origins` are exact, with their port; without them, whoever
+    mounts the endpoint checks both.
+    """
+    allowed = TransportSecuritySettings(
+        enable_dns_rebinding_protection=hosts is not None,
+        allowed_hosts=list(hosts or ()),
+        allowed_origins=list(origins),
+    )
+    return HttpEndpoint(server, allowed)
 
 
 async def serve_stdio(server: FanfoldServer) -> None:

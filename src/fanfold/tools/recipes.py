@@ -1,0 +1,129 @@
+"""Tools for recipes: draft one from a task, and keep one in the project's library."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from msgspec import Meta, Struct
+
+from fanfold.errors import AuthorError
+from fanfold.kernel.plan import JSON
+from fanfold.runtime.operations.recipes.checked import CheckedRecipe
+from fanfold.runtime.operations.recipes.saved import save_recipe
+from fanfold.runtime.operations.specs.draft import Wanted, draft_spec
+from fanfold.runtime.views.forecasts import Agents, Cost
+from fanfold.text.excerpts import shorten
+from fanfold.tools.caller import Caller
+from fanfold.tools.permission import permit
+from fanfold.tools.recipe_sources import check_text, found_recipe, text_of
+from fanfold.tools.subagents import DryRunFlag
+from fanfold.tools.tool import Tool
+
+
+class PlanWorkflow(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    task: Annotated[str, Meta(min_length=1, description="what is to be done, in a few sentences")]
+    name: Annotated[str, Meta(description="what to call the recipe")] = ""
+    refine: Annotated[str, Meta(description="a saved recipe that `task` says how to change")] = ""
+    use_model: Annotated[
+        bool, Meta(description="false fills in a template for this kind of task instead; it costs nothing")
+    ] = True
+    dry_run: DryRunFlag = False
+
+
+class PlannedWorkflow(Struct, frozen=True, kw_only=True):
+    """A checked draft; nothing of it has run. Hand `recipe` to run_workflow or save_workflow."""
+
+    ok: bool
+    fit: bool
+    """False: one agent does it better, for the reason given; use task or spawn_agent."""
+    reason: str
+    name: str = ""
+    recipe: str = ""
+    difference: str = ""
+    agents: Agents | None = None
+    cost: Cost | None = None
+    warnings: list[str] = []
+    runs: list[str] = []
+    would: str = ""
+
+
+class SaveWorkflow(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    name: Annotated[str, Meta(min_length=1, description="name, or name@2 for a second version")]
+    recipe: Annotated[str | dict[str, JSON], Meta(description="a recipe, as YAML text or as an object")]
+    replace: Annotated[bool, Meta(description="also over a recipe of that name")] = False
+    dry_run: Annotated[bool, Meta(description="only check it; nothing is written")] = False
+
+
+class SavedWorkflow(Struct, frozen=True, kw_only=True):
+    ok: bool
+    name: str
+    file: str
+    """Empty where it was only tried."""
+    warnings: list[str]
+
+
+async def plan_workflow(caller: Caller, asked: PlanWorkflow) -> PlannedWorkflow:
+    refine = found_recipe(caller.project, asked.refine) if asked.refine else None
+    wanted = Wanted(task=asked.task, name=asked.name or None, refine=refine, use_model=asked.use_model)
+    if asked.dry_run:
+        would = "ask the planner for a draft" if asked.use_model else "fill in a template"
+        return PlannedWorkflow(ok=True, fit=True, reason="", would=would)
+    if asked.use_model:
+        await permit(caller, "have a workflow planned", [f"the task: {shorten(asked.task, 500)}"])
+    drafted = await draft_spec(caller.project, wanted, caller.options)
+    return PlannedWorkflow(
+        ok=True,
+        fit=drafted.fit,
+        reason=drafted.reason,
+        name=drafted.name,
+        recipe=drafted.recipe,
+        difference=drafted.difference,
+        agents=drafted.agents,
+        cost=drafted.cost,
+        warnings=drafted.warnings,
+        runs=drafted.runs,
+    )
+
+
+async def save_workflow(caller: Caller, asked: SaveWorkflow) -> SavedWorkflow:
+    text = text_of(asked.recipe)
+    checked = check_text(caller.project, text)
+    plan = checked.runnable()
+    warnings = [one.message for one in checked.diagnostics]
+    if asked.dry_run:
+        return SavedWorkflow(ok=True, name=asked.name, file="", warnings=warnings)
+    lines = [f"recipe {plan.name}: {_steps(checked)}", "replaces one of that name" if asked.replace else ""]
+    await permit(caller, f"save the recipe {asked.name}", [line for line in lines if line])
+    file = save_recipe(caller.project, asked.name, text, replace=asked.replace)
+    return SavedWorkflow(ok=True, name=asked.name, file=str(file), warnings=warnings)
+
+
+def _steps(checked: CheckedRecipe) -> str:
+    ids = [step.id for step in checked.runnable().steps]
+    if not ids:
+        raise AuthorError("recipe.missing_key", "a recipe without steps is not worth keeping")
+    return f"{', '.join(ids[:10])}{' …' if len(ids) > 10 else ''}"
+
+
+PLAN_WORKFLOW = Tool(
+    name="plan_workflow",
+    title="Draft a workflow",
+    description="Draft a recipe in phases from a task (or refine a saved one): checked and"
+    " priced, never run. Use it when the work has several phases or will be wanted again. It says"
+    " when one agent would do better. Show the draft to the user, then run_workflow with it as"
+    " `spec`, or save_workflow.",
+    takes=PlanWorkflow,
+    gives=PlannedWorkflow,
+    call=plan_workflow,
+    mutates=True,
+)
+SAVE_WORKFLOW = Tool(
+    name="save_workflow",
+    title="Keep a workflow",
+    description="Save a recipe in this project's library, so that it can be run again by its"
+    " name. It is checked first; one with errors is refused with its diagnostics.",
+    takes=SaveWorkflow,
+    gives=SavedWorkflow,
+    call=save_workflow,
+    mutates=True,
+)
