@@ -97,13 +97,14 @@ def test_diff_shows_every_step_that_changed_something_and_what_became_of_it(fanf
         "path": "now",
         "state": "merged",
         "changes": [{"path": "src/now.txt", "kind": "added"}],
-        "patch": None,
+        "patch": found["now"]["patch"],
         "proposal": None,
         "workspace": None,
         "why": "",
         "left_out": [],
         "left_out_count": 0,
     }
+    assert "+++ b/src/now.txt\n@@ -0,0 +1 @@\n+now\n" in found["now"]["patch"]
     assert found["stray"]["why"] == "workspace.violation"
     assert "b/outside.txt" in found["stray"]["patch"]
     assert Path(found["stray"]["workspace"], "outside.txt").exists()
@@ -121,7 +122,11 @@ def test_looking_twice_shows_the_same_and_takes_nothing_over(fanfold, project, c
 def test_what_diff_prints_is_a_patch_for_git(shell, project, changed, tmp_path):
     patch = tmp_path / "patch"
     patch.write_text(shell("diff", changed).out)
-    subprocess.run(["git", "apply", "--exclude=outside.txt", str(patch)], cwd=project, check=True)
+    subprocess.run(
+        ["git", "apply", "--exclude=outside.txt", "--exclude=src/now.txt", str(patch)],
+        cwd=project,
+        check=True,
+    )
     assert (project / "src/a.txt").read_text() == edited(15, "theirs")
     assert (project / "src/new.txt").read_text() == "new\n"
     assert (project / "src/deep.txt").read_text() == "deep\n"
@@ -138,9 +143,12 @@ def test_one_step_is_shown_by_its_path_also_inside_a_child_run(fanfold, changed,
     assert list(steps(fanfold("diff", child, "deep", "--json"))) == ["deep"]
 
 
-def test_a_merged_step_names_its_files_and_a_proposal_the_command_that_applies_it(fanfold, changed):
+def test_a_merge_names_the_command_that_takes_it_back_and_a_proposal_the_one_that_applies_it(
+    fanfold, changed
+):
     text = fanfold("diff", changed).out
-    assert "# now: 1 file merged\n#   added src/now.txt\n" in text
+    assert f"# now: 1 file merged; take them back: fanfold undo {changed} now\n" in text
+    assert "\n+now\n" in text
     assert f"# draft: 2 files proposed; apply them: fanfold apply {changed} draft\n" in text
     assert "\n+theirs\n" in text
 

@@ -98,12 +98,15 @@ class Scenario(NamedTuple):
     meanwhile: Callable[[Path], None] = nothing
     exchanges: bool = True
     """Whether the file system can exchange two names."""
+    undoes: bool = False
+    """The merge was done, and what is killed is taking it back."""
 
 
 SCENARIOS = {
     "alone": Scenario(change),
     "three-way": Scenario(change_more, meddle),
     "no-exchange": Scenario(change_more, meddle, exchanges=False),
+    "undo": Scenario(change_more, meddle, undoes=True),
 }
 
 
@@ -154,6 +157,8 @@ class Stage:
         self._is_old = False
 
     def _begin(self) -> None:
+        if self._is_old and self._scenario.undoes:
+            return
         if self._is_old:
             objects = self.project / ".fanfold/workspace/store.git/objects"
             shutil.rmtree(objects)  # what is kept there already would not be written again
@@ -165,6 +170,9 @@ class Stage:
         self.child = self.spaces.open_child("s1")
         self._scenario.change(self.child.path)
         self._scenario.meanwhile(self.project)
+        if self._scenario.undoes:
+            self.before = look(self.project)
+            self._receipt = self.spaces.merge(self.child).receipt
         self._is_old = True
 
     def _merge(self) -> None:
@@ -179,7 +187,13 @@ class Stage:
                 real(*arguments)
 
             setattr(MergeJournal, "apply", apply)  # noqa: B010 - of this fork only, and mypy need not know
-        assert self.spaces.merge(self.child).ok
+        self._do(self.spaces)
+
+    def _do(self, spaces: Workspaces) -> None:
+        if self._scenario.undoes:
+            assert not spaces.undo([self._receipt]).blocked
+        else:
+            assert spaces.merge(self.child).ok
 
     def _recover(self) -> None:
         begin()
@@ -228,16 +242,18 @@ class Stage:
             self._merge_again()
 
     def _merge_again(self) -> None:
-        """It was done, so merging again must do nothing, whoever asks."""
+        """It was done, so doing it again must do nothing, whoever asks."""
         write(self.project, {"a.txt": "later work"})
-        assert Workspaces(self.project).merge(self.child).ok
+        self._do(Workspaces(self.project))
         assert (self.project / "a.txt").read_text() == "later work"
 
     def finish(self) -> None:
         """Let the merge live at last: whatever was undone so often must come out whole."""
         self._begin()
-        assert Workspaces(self.project).merge(self.child).ok
+        self._do(Workspaces(self.project))
         assert look(self.project) == self.new
+        if self._scenario.undoes:
+            assert self.new == self.before, _difference(self.new, self.before)
         self._merge_again()
 
 

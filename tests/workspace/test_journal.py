@@ -53,8 +53,10 @@ def test_killed_before_any_call_the_tree_is_old_or_new(fast: Path):
     assert {"renameat2", "mkdirat", "unlinkat", "symlinkat", "fchmodat", "fsync"} <= set(seen["calls"])
 
 
-@pytest.mark.parametrize("scenario", ["three-way", "no-exchange"])
-def test_so_it_is_after_a_merge_by_git_and_where_names_cannot_be_exchanged(fast: Path, scenario: str):
+@pytest.mark.parametrize("scenario", ["three-way", "no-exchange", "undo"])
+def test_so_it_is_after_a_merge_by_git_where_names_cannot_be_exchanged_and_when_it_is_taken_back(
+    fast: Path, scenario: str
+):
     seen = kill(fast, scenario, "parent")
     assert seen["kills"] >= 40
     assert seen["new"] >= 1

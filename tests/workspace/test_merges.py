@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fanfold.workspace import workspaces
+from fanfold.workspace import parent
 from fanfold.workspace.snapshots.changes import Change, WriteViolation, violations
 from fanfold.workspace.workspaces import Workspaces
 from tests.workspace.test_snapshots import ODD
@@ -435,7 +435,7 @@ def test_looking_only_where_the_child_wrote_finds_what_looking_everywhere_finds(
         scribble(child.path, random.Random(seed), "theirs")
         scribble(project, random.Random(seed + 1_000), "ours")
         if thorough:
-            monkeypatch.setattr(workspaces, "is_in_place", lambda *_: False)
+            monkeypatch.setattr(parent, "is_in_place", lambda *_: False)
         merged = spaces.merge(child)
         results.append((merged.ok, sorted(merged.applied), tree(project)))
         spaces.close(child)

@@ -15,8 +15,9 @@ Run recipes:
   answer      Answer the question of an ask step
   retry       Run again what failed, reusing what completed
   fork        Run again from a step on, reusing what the change does not reach
-  diff        Show what steps proposed, or changed before they failed
+  diff        Show what steps merged or proposed, or changed before they failed
   apply       Merge what a step proposed into the project
+  undo        Take back what a run or a step merged into the project
 
 Look at runs:
   runs        List runs, newest first

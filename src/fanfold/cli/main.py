@@ -25,6 +25,7 @@ GROUPS = {
         "fork": "runs.fork",
         "diff": "runs.changes",
         "apply": "runs.changes",
+        "undo": "runs.undo",
     },
     "Look at runs": {
         "runs": "history.runs",

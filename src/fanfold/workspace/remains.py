@@ -27,6 +27,7 @@ from fanfold.workspace.files.layout import Layout
 from fanfold.workspace.guard import REFUSED
 from fanfold.workspace.merges.objects import Objects
 from fanfold.workspace.merges.proposals import Proposals, draw_diff, keep_content
+from fanfold.workspace.merges.receipts import Receipts
 from fanfold.workspace.merges.revision import TreeContent, revise
 from fanfold.workspace.sandbox import cgroups, landlock
 from fanfold.workspace.snapshots import children, overlay
@@ -60,13 +61,20 @@ class Remains:
     """What the children of one project left."""
 
     def __init__(
-        self, layout: Layout, bases: Bases, ignoring: Ignoring, objects: Objects, proposals: Proposals
+        self,
+        layout: Layout,
+        bases: Bases,
+        ignoring: Ignoring,
+        objects: Objects,
+        proposals: Proposals,
+        receipts: Receipts,
     ) -> None:
         self._layout = layout
         self._bases = bases
         self._ignoring = ignoring
         self._objects = objects
         self._proposals = proposals
+        self._receipts = receipts
 
     def read(self, session_id: str, name: str) -> bytes | None:
         """A note in the folder of a session, whether or not its workspace can still be used."""
@@ -140,18 +148,26 @@ class Remains:
                 self.throw_away(folder)
             for proposal in dropped:
                 self._proposals.drop(proposal)
+            for receipt in self._receipts.all():
+                if judge(receipt.origin) == "orphaned":
+                    self._receipts.drop(receipt.id)
             self.prune_bases(unused_for_s=keep_for_s)
             for name in os.listdir(self._layout.bases):
                 if name.startswith("."):
                     trash.throw_away(self._layout.bases / name, self._layout.trash)
-            if not self._proposals.all() and not self.folders():
-                trash.throw_away(self._layout.store / "objects", self._layout.trash)
-                (self._layout.store / "objects").mkdir(exist_ok=True)
+            if not self.folders():
+                self._objects.drop_all_but(self._needed())
             self.clear_launches()
             self._clear_homes(keep_for_s, judge)
             self._clear_refused(keep_for_s)
         trash.empty(self._layout.trash)
         return found
+
+    def _needed(self) -> set[str]:
+        """The contents that proposals and receipts refer to."""
+        revised = [file for one in self._proposals.all() for file in one.revision.files]
+        revised += [file for one in self._receipts.all() for file in one.files]
+        return {side.oid for file in revised for side in (file.before, file.after) if side is not None}
 
     def clear_launches(self) -> None:
         """Remove what launches of dead processes needed outside; those of live ones are left alone."""

@@ -19,15 +19,12 @@ Rules
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal, TypeAlias
 
 import msgspec
 
-from fanfold.errors import WorldError
-from fanfold.kernel.paths import matches
 from fanfold.workspace import homes
 from fanfold.workspace.confines import make_policy
 from fanfold.workspace.files import trash
@@ -37,30 +34,21 @@ from fanfold.workspace.files.layout import Layout, write_whole
 from fanfold.workspace.files.scan import SnapshotLimits
 from fanfold.workspace.merges import disputes
 from fanfold.workspace.merges.disputes import Dispute
-from fanfold.workspace.merges.journal import MergeJournal, Moved, Note
-from fanfold.workspace.merges.merge import (
-    MergeConflict,
-    MergeOutcome,
-    content_of,
-    gather,
-    is_in_place,
-    merge_fully,
-    merge_simply,
-)
-from fanfold.workspace.merges.objects import FileState, Objects
+from fanfold.workspace.merges.objects import Objects
 from fanfold.workspace.merges.proposals import Proposal, Proposals, draw_diff, keep_content
+from fanfold.workspace.merges.receipts import Receipt, Receipts, Reversal
 from fanfold.workspace.merges.results import Merged, Recovered
-from fanfold.workspace.merges.revision import Content, Revision, StoredContent, TreeContent, revise, state_at
+from fanfold.workspace.merges.revision import StoredContent, TreeContent, revise
+from fanfold.workspace.parent import Arriving, Parent
 from fanfold.workspace.remains import Collected, Judge, Remains, draw_child
 from fanfold.workspace.sandbox.policy import Policy, ProcessLimits, Rooms
 from fanfold.workspace.shared import WorkspaceWatch
 from fanfold.workspace.snapshots import children
 from fanfold.workspace.snapshots.bases import Base, Bases
-from fanfold.workspace.snapshots.changes import Change, violations
+from fanfold.workspace.snapshots.changes import violations
 from fanfold.workspace.snapshots.children import Child
 
 Mode: TypeAlias = Literal["auto", "propose", "discard"]
-MAX_TRIES = 5
 MERGED = "merged.json"
 """In a child's folder: what became of its changes."""
 CLOSE_S = 0.02
@@ -78,9 +66,12 @@ class Workspaces:
         self._objects.prepare()
         self._ignoring = Ignoring(self._layout.project, self._layout.store)
         self._bases = Bases(self._layout, self._ignoring, self._limits)
-        self._journal = MergeJournal(self._layout)
         self._proposals = Proposals(self._layout, self._objects)
-        self.remains = Remains(self._layout, self._bases, self._ignoring, self._objects, self._proposals)
+        self._receipts = Receipts(self._layout, self._objects)
+        self._parent = Parent(self._layout, self._objects, self._bases, self._receipts)
+        self.remains = Remains(
+            self._layout, self._bases, self._ignoring, self._objects, self._proposals, self._receipts
+        )
 
     @property
     def project(self) -> Path:
@@ -101,7 +92,7 @@ class Workspaces:
         """
         folder = self._layout.child(session_id)
         kept = None if write_set is None else tuple(write_set)
-        with self._whole():
+        with self._parent.whole():
             if folder.exists():
                 self.remains.throw_away(folder)
             base = self._bases.current()
@@ -151,7 +142,7 @@ class Workspaces:
 
     def watch(self) -> WorkspaceWatch:
         """Begin to watch the parent for a shared step; its `changes()` are what changed since."""
-        with self._whole():
+        with self._parent.whole():
             name = self._bases.newest_name()
             try:
                 base = self._bases.get(name) if name else None
@@ -185,15 +176,6 @@ class Workspaces:
         """The private home of a session's agent, made where there is none; `earlier` is copied then."""
         return homes.open_home(self._layout, session_id, origin, earlier)
 
-    @contextmanager
-    def _whole(self) -> Iterator[None]:
-        """Hold the lock over a parent that is whole: what a merge left half done, whoever died over it since
-        this project was opened, is put back first.
-        """
-        with self._layout.lock():
-            self._journal.recover()
-            yield
-
     # ------------------------------------------------------------------------------ coming home
 
     def merge(self, child: Child, write_set: Sequence[str] | None = None, mode: Mode = "auto") -> Merged:
@@ -220,7 +202,10 @@ class Workspaces:
                 merged = Merged(changes, proposal=proposal.id)
                 write_whole(child.folder / MERGED, msgspec.json.encode(merged))
                 return merged
-            return self._put(changes, revision, content, child.base, write_set, child.folder / MERGED)
+            arriving = Arriving(
+                changes, revision, content, child.base, write_set, child.record.origin, child.session_id
+            )
+            return self._parent.put(arriving, child.folder / MERGED)
         finally:
             os.close(base)
             os.close(tree)
@@ -241,12 +226,31 @@ class Workspaces:
         except FileNotFoundError:
             base = None
         content = StoredContent(self._objects)
-        merged = self._put(
-            proposal.changes, proposal.revision, content, base, proposal.write_set, note, dry_run=dry_run
+        arriving = Arriving(
+            proposal.changes,
+            proposal.revision,
+            content,
+            base,
+            proposal.write_set,
+            proposal.origin,
+            proposal.session,
         )
+        merged = self._parent.put(arriving, note, dry_run=dry_run)
         if merged.ok and not dry_run and drop:
             self._proposals.drop(proposal_id)
         return merged
+
+    def undo(self, receipts: Sequence[str], *, dry_run: bool = False) -> Reversal:
+        """Take merges back, all of them or none, as long as nobody changed their files since."""
+        return self._parent.undo(receipts, dry_run=dry_run)
+
+    def receipt(self, receipt_id: str) -> Receipt:
+        """What one merge put into the parent, and what had been there."""
+        return self._receipts.get(receipt_id)
+
+    def diff_merged(self, receipt_id: str) -> str:
+        """What one merge did to the parent, as a patch; without files of which nobody has both sides."""
+        return self._parent.draw(self._receipts.get(receipt_id))
 
     def proposals(self) -> list[Proposal]:
         """Everything that waits to be applied, oldest first."""
@@ -267,81 +271,6 @@ class Workspaces:
         """What a side of a conflict (`mode hash`) holds."""
         return self._objects.get(side.rpartition(" ")[2])
 
-    def _put(
-        self,
-        changes: tuple[Change, ...],
-        revision: Revision,
-        content: Content,
-        base: Base | None,
-        write_set: Sequence[str] | None,
-        note: Path | None,
-        *,
-        dry_run: bool = False,
-    ) -> Merged:
-        moved = ""
-        with self._whole():
-            for _ in range(MAX_TRIES):
-                outcome = self._decide(revision, content, base)
-                conflicts = outcome.conflicts + _outside(outcome, write_set)
-                merged = Merged(changes, conflicts, applied=tuple(step.path for step in outcome.steps))
-                if conflicts or dry_run:
-                    return msgspec.structs.replace(merged, applied=()) if conflicts else merged
-                told = Note(str(note), msgspec.json.encode(merged)) if note else None
-                try:
-                    self._journal.apply(
-                        outcome.steps,
-                        content_of(outcome, content, self._objects),
-                        revision.folders_made,
-                        revision.folders_gone,
-                        told,
-                    )
-                except Moved as signal:
-                    moved = signal.path
-                    continue
-                except OSError as error:
-                    message = f"the changes could not be put into the workspace: {error}"
-                    hint = "nothing was changed; check permissions and disk space"
-                    raise WorldError("workspace.cannot_apply", message, hint=hint) from error
-                return merged
-        # Something keeps changing there, or ignored files are where a file would have to be.
-        return Merged(changes, (MergeConflict(moved, "CONFLICT (in the way)"),))
-
-    def _decide(self, revision: Revision, content: Content, base: Base | None) -> MergeOutcome:
-        parent = open_top(self._layout.project)
-        try:
-            simple = merge_simply(revision, parent)
-            if simple is not None:
-                return simple
-            if base is None:  # the store has both sides of every path, which is all that is left to go by
-                ours = {file.path: (file.before, state_at(parent, file.path)) for file in revision.files}
-                stored = StoredContent(self._objects)
-                sides = gather(revision, content, ours, self._objects, stored, TreeContent(parent))
-                return merge_fully(*sides, self._objects)
-            tree = open_top(base.tree)
-            try:
-                ours = self._parent_changes(base, tree, parent, revision)
-                known, now = TreeContent(tree), TreeContent(parent)
-                return merge_fully(*gather(revision, content, ours, self._objects, known, now), self._objects)
-            finally:
-                os.close(tree)
-        finally:
-            os.close(parent)
-
-    def _parent_changes(
-        self, base: Base, tree: int, parent: int, revision: Revision
-    ) -> dict[str, tuple[FileState | None, FileState | None]]:
-        """What the parent changed since a base: of the revision's paths, or everywhere where that counts."""
-        paths = {file.path for file in revision.files}
-        if not is_in_place(revision, parent):
-            now = self._bases.look(base.manifest)
-            before = base.manifest.files
-            for path in before.keys() | now.files.keys():
-                entry = now.files.get(path)
-                if before.get(path) != entry or (entry is not None and not base.manifest.settled(entry)):
-                    paths.add(path)
-        found = {path: (state_at(tree, path), state_at(parent, path)) for path in paths}
-        return {path: states for path, states in found.items() if states[0] != states[1]}
-
     # ------------------------------------------------------------------------------- the end of it
 
     def close(self, child: Child, *, keep: bool = False, why: str = "") -> None:
@@ -359,7 +288,7 @@ class Workspaces:
     def recover(self) -> Recovered:
         """Finish or undo what dead processes left; called when the project is opened."""
         with self._layout.lock():
-            left = self._journal.recover()
+            left = self._parent.recover()
             orphans, unmounted = self.remains.find_orphans()
             self.remains.clear_launches()
         return Recovered(tuple(left), tuple(unmounted), tuple(orphans))
@@ -377,14 +306,3 @@ def _recall(note: Path) -> Merged | None:
         return msgspec.json.decode(note.read_bytes(), type=Merged)
     except FileNotFoundError:
         return None
-
-
-def _outside(outcome: MergeOutcome, write_set: Sequence[str] | None) -> tuple[MergeConflict, ...]:
-    """Where a rename by the parent would carry a change to a path the step may not write."""
-    if write_set is None:
-        return ()
-    return tuple(
-        MergeConflict(step.path, "CONFLICT (outside write_set)")
-        for step in outcome.steps
-        if not matches(write_set, step.path)
-    )

@@ -14,7 +14,7 @@ from fanfold.cli.command import Invocation, command
 from fanfold.cli.project import open_project
 from fanfold.cli.terminal.output import paint, plain, say, say_json
 from fanfold.errors import EXIT_OK, AuthorError
-from fanfold.runtime.operations.runs.changes import KEPT, LEFT_OUT, PROPOSED, apply, diff
+from fanfold.runtime.operations.runs.changes import APPLIED, KEPT, LEFT_OUT, MERGED, PROPOSED, apply, diff
 from fanfold.runtime.views.changes import Applied, RunChanges, StepChanges
 from fanfold.text.terminal import one_line
 
@@ -29,19 +29,19 @@ _COLOURS = (
 )
 
 
-@command("diff", summary="Show what steps proposed, or changed before they failed")
+@command("diff", summary="Show what steps merged or proposed, or changed before they failed")
 @click.argument("run")
 @click.argument("step", required=False)
 def diff_command(call: Invocation, run: str, step: str | None) -> int:
-    """Show what the steps of RUN changed, or only STEP: a patch of each proposal that waits and of what a
-    failed step left in its workspace. Of changes that are merged the log knows the files, but no patch.
-    Subagents are steps of the run `hand`.
+    """Show what the steps of RUN changed, or only STEP: a patch of what was merged, of each proposal that
+    waits, and of what a failed step left in its workspace. Subagents are steps of the run `hand`.
 
-    STEP is a path as `fanfold inspect` shows it; on the root run also one inside a child run. The output can
-    be given to `git apply`. With --json: {"run_id", "steps": [{"path", "state", "changes": [{"path",
-    "kind"}], "patch", "proposal", "workspace", "why", "left_out", "left_out_count"}]}, where state is
-    proposed, applied, merged, discarded, kept, gone for a proposal that nobody has any more, or left_out for
-    a step of which nothing came home because the project ignores its files.
+    STEP is a path as `fanfold inspect` shows it; on the root run also one inside a child run. The output is a
+    patch for `git apply`, or `git apply -R` of what is merged. With --json: {"run_id", "steps": [{"path",
+    "state", "changes": [{"path", "kind"}], "patch", "proposal", "workspace", "why", "left_out",
+    "left_out_count"}]}, where state is proposed, applied, merged, undone, discarded, kept, gone for a
+    proposal that nobody has any more, or left_out for a step of which nothing came home because the project
+    ignores its files.
     """
     with open_project(call) as project:
         return _say_changes(call, diff(project, run, step))
@@ -139,6 +139,8 @@ def _head(step: StepChanges, run: str) -> str:
         return f"{step.path}: {files} kept{why} in {step.workspace}"
     if step.state == LEFT_OUT:
         return f"{step.path}: {_left_out(step)}"
+    if step.state in (MERGED, APPLIED) and step.patch is not None:
+        return f"{step.path}: {files} {step.state}; take them back: fanfold undo {run} {step.path}"
     return f"{step.path}: {files} {step.state}"
 
 

@@ -30,7 +30,7 @@ from fanfold.runtime.hosting.children import (
     act_on_child,
 )
 from fanfold.runtime.hosting.run_tree import RunTree
-from fanfold.runtime.records.evidence import Apply, ChangedPath
+from fanfold.runtime.records.evidence import Apply, ChangedPath, Undo
 from fanfold.runtime.steps.registry import answer
 from fanfold.runtime.steps.step_type import StepReply
 from fanfold.store.protocol import Request
@@ -70,6 +70,16 @@ class AppliedRequest(Struct, frozen=True, tag_field="kind", tag="applied"):
     proposal: str
     changes: list[ChangedPath]
     by: str
+    receipt: str = ""
+
+
+class UndoneRequest(Struct, frozen=True, tag_field="kind", tag="undone"):
+    """What was merged of a step was taken back; only the record of it is missing."""
+
+    step: str
+    receipt: str
+    changes: list[ChangedPath]
+    by: str
 
 
 RunRequest: TypeAlias = (
@@ -77,6 +87,7 @@ RunRequest: TypeAlias = (
     | CancelRequest
     | AnswerRequest
     | AppliedRequest
+    | UndoneRequest
     | AddRequest
     | InputRequest
     | CloseRequest
@@ -174,6 +185,8 @@ def act_on(tree: RunTree, row: Request, at: int) -> None:
     request = from_row(row)
     if isinstance(request, AppliedRequest):  # it is done, whatever became of the run
         note_applied(tree, run.id, request, at)
+    elif isinstance(request, UndoneRequest):
+        note_undone(tree, run.id, request, at)
     elif state.root.status in RUN_TERMINAL:
         return
     elif isinstance(request, CancelRequest):
@@ -193,8 +206,24 @@ def note_applied(tree: RunTree, run: str, applied: AppliedRequest, at: int) -> N
     """Record once that a proposal of a step was applied; also in a run that has ended."""
     if not is_applied(tree, run, applied.proposal):
         fact = Apply(
-            step=applied.step, proposal=applied.proposal, changes=tuple(applied.changes), by=applied.by
+            step=applied.step,
+            proposal=applied.proposal,
+            changes=tuple(applied.changes),
+            by=applied.by,
+            receipt=applied.receipt,
         )
+        tree.report(run, at, Evidence("workspace_event", fact))
+
+
+def is_undone(tree: RunTree, run: str, step: str) -> bool:
+    """Whether the log of a run says that what was merged of a step was taken back."""
+    return any(row.step == step and row.state == "undone" for row in tree.memory.changes.get(run, []))
+
+
+def note_undone(tree: RunTree, run: str, undone: UndoneRequest, at: int) -> None:
+    """Record once that what was merged of a step was taken back; also in a run that has ended."""
+    if not is_undone(tree, run, undone.step):
+        fact = Undo(step=undone.step, receipt=undone.receipt, changes=tuple(undone.changes), by=undone.by)
         tree.report(run, at, Evidence("workspace_event", fact))
 
 

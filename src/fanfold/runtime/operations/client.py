@@ -26,12 +26,15 @@ from fanfold.runtime.operations.history.logs import read_log
 from fanfold.runtime.operations.history.query import query
 from fanfold.runtime.operations.history.runs import inspect, inspect_step, list_runs
 from fanfold.runtime.operations.project import Project
+from fanfold.runtime.operations.runs.changes import apply, diff
 from fanfold.runtime.operations.runs.fork import AtTurn, plan_fork, start_fork
 from fanfold.runtime.operations.runs.handle import RunHandle
 from fanfold.runtime.operations.runs.options import Options
 from fanfold.runtime.operations.runs.ownership import Owned, take_over
 from fanfold.runtime.operations.runs.retry import Retried, plan_retry
 from fanfold.runtime.operations.runs.start import start
+from fanfold.runtime.operations.runs.undo import undo
+from fanfold.runtime.views.changes import Applied, RunChanges, Undone
 from fanfold.runtime.views.explanations import ExplainedRun, ExplainedStep
 from fanfold.runtime.views.result import Result
 from fanfold.runtime.views.runs import InspectDocument, InspectStepDocument, RunRow
@@ -157,6 +160,14 @@ class Client:
         wanted = Retried(model=model, script=script, recipe=recipe)
         return self._drive(start_fork(self.project, plan_retry(self.project, tree, wanted), yes=yes))
 
+    async def apply(self, run: str, step: str, *, dry_run: bool = False) -> Applied:
+        """Merge what a step proposed into the project as it is now."""
+        return await apply(self.project, run, step, dry_run=dry_run)
+
+    async def undo(self, run: str, step: str | None = None, *, dry_run: bool = False) -> Undone:
+        """Take back what a run that is over, or a step of it, merged, unless its files were changed since."""
+        return await undo(self.project, run, step, dry_run=dry_run)
+
     # Subagents
 
     async def spawn_agent(
@@ -226,6 +237,10 @@ class Client:
         async for entries in transcripts.follow_transcript(self.project, found, step, attempt):
             for entry in entries:
                 yield entry
+
+    def diff(self, run: str, step: str | None = None) -> RunChanges:
+        """What the steps of a run changed in files, each with a patch as far as there is one."""
+        return diff(self.project, run, step)
 
     def runs(self, limit: int = 100) -> list[RunRow]:
         """Root runs, newest first."""

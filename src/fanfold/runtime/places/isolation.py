@@ -245,7 +245,9 @@ class Isolation:
             place.evidence.append(left_out(place.found.left_out))
         if merged.changes:
             changes = tuple(ChangedPath(change.path, change.kind) for change in merged.changes)
-            fact = Merge(mode=node.step.merge, proposal=merged.proposal, changes=changes)
+            fact = Merge(
+                mode=node.step.merge, proposal=merged.proposal, changes=changes, receipt=merged.receipt
+            )
             place.evidence.append(fact)
         return None
 

@@ -115,12 +115,23 @@ class Merge(_Fact, frozen=True, tag="merge"):
     mode: str
     proposal: str
     changes: tuple[ChangedPath, ...]
+    receipt: str = ""
+    """Of what was put into the project: by it the merge is shown and undone."""
 
 
 class Apply(_Fact, frozen=True, tag="apply"):
     """A person applied what a step had proposed."""
 
     proposal: str
+    changes: tuple[ChangedPath, ...]
+    by: str
+    receipt: str = ""
+
+
+class Undo(_Fact, frozen=True, tag="undo"):
+    """A person took back what was merged of a step; `changes` are what that did to the project."""
+
+    receipt: str
     changes: tuple[ChangedPath, ...]
     by: str
 
@@ -147,6 +158,7 @@ WorkspaceFact: TypeAlias = (
     | LeftOut
     | Merge
     | Apply
+    | Undo
     | Resolve
 )
 

@@ -35,6 +35,7 @@ from fanfold.runtime.records.evidence import (
     LeftOut,
     Merge,
     Resolve,
+    Undo,
     ViolatedPath,
     Violation,
     WorkspaceFact,
@@ -45,7 +46,7 @@ Address = tuple[str, str]
 
 
 class FileChange(Struct):
-    """A file that a step changed. `state`: merged, discarded, proposed, or applied (a proposal that was)."""
+    """A file that a step changed. `state`: merged, discarded, proposed, applied (a proposal), or undone."""
 
     path: str
     kind: str
@@ -80,6 +81,8 @@ class Memory:
         """What was asked by each approval, with its templates filled in, and what it shows below."""
         self.changes: dict[str, list[FileChange]] = {}
         """What each run's steps changed in the workspace, in order of merging."""
+        self.receipts: dict[Address, str] = {}
+        """Of what was put into the project for each step."""
         self.left_out: dict[Address, LeftOut] = {}
         """New files of a step that stayed behind because the project ignores them."""
         self.violations: dict[Address, Sequence[ViolatedPath]] = {}
@@ -116,16 +119,18 @@ class Memory:
 
     def _observe_workspace(self, run: str, fact: WorkspaceFact) -> None:
         address = (run, fact.step)
+        if isinstance(fact, Merge | Apply) and fact.receipt:
+            self.receipts[address] = fact.receipt
         match fact:
             case Merge(mode=mode, proposal=proposal):
                 kept = "discarded" if mode == "discard" else "merged"
                 where = (fact.step, mode, proposal or None, "proposed" if proposal else kept)
                 rows = (FileChange(change.path, change.kind, *where) for change in fact.changes)
                 self.changes.setdefault(run, []).extend(rows)
-            case Apply(proposal=proposal):
-                for row in self.changes.get(run, []):
-                    if row.proposal == proposal:
-                        row.state = "applied"
+            case Apply():
+                self._mark(run, fact.step, "applied")
+            case Undo():
+                self._mark(run, fact.step, "undone")
             case LeftOut():
                 self.left_out[address] = fact
             case Violation():
@@ -134,6 +139,12 @@ class Memory:
                 self.conflicts[address] = fact.paths
             case Resolve():
                 self.settlers[run] = self.settlers.get(run, 0) + 1
+
+    def _mark(self, run: str, step: str, state: str) -> None:
+        """What became of the changes of a step."""
+        for row in self.changes.get(run, []):
+            if row.step == step:
+                row.state = state
 
     def _observe_run(self, event: Event, data: WorkflowEvent) -> None:
         if isinstance(data, Created):

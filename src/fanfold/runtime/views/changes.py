@@ -12,11 +12,11 @@ class StepChanges(Struct, frozen=True, kw_only=True):
 
     path: str
     state: str
-    """merged, discarded, proposed, applied, gone (a proposal that nobody has any more), kept, or left_out
-    (nothing but ignored files)."""
+    """merged, discarded, proposed, applied, undone, gone (a proposal that nobody has any more), kept, or
+    left_out (nothing but ignored files)."""
     changes: list[ChangedPath]
     patch: str | None = None
-    """None where the log is all that is left."""
+    """What it did to the project, or would do; None where the log is all that is left."""
     proposal: str | None = None
     workspace: str | None = None
     """Where a failed step left its files."""
@@ -43,3 +43,22 @@ class Applied(Struct, frozen=True, kw_only=True):
     already: bool = False
     """It was applied before."""
     changes: list[ChangedPath]
+
+
+class UndoneStep(Struct, frozen=True, kw_only=True):
+    """What is put back of one step. `already`: it was before."""
+
+    path: str
+    changes: list[ChangedPath]
+    """What the step had done."""
+    already: bool = False
+
+
+class Undone(Struct, frozen=True, kw_only=True):
+    """What taking merges back changed in the project, or would change; newest merge first."""
+
+    run_id: str
+    dry_run: bool
+    steps: list[UndoneStep]
+    changes: list[ChangedPath]
+    """What it does to the project: added means that a file comes back."""

@@ -1,9 +1,9 @@
 """Where things are kept below the project's `.fanfold`, and the one lock that guards them.
 
     .fanfold/subagents/<session>/     one child: its record, its layer, and `workspace`, which the step sees
-    .fanfold/workspace/               private: bases/, store.git/, journal/, proposals/, trash/, tmp/, homes/
-                                      (of agents that are programs), lock, merges.jsonl, refused/
-                                      (protected names that programs made)
+    .fanfold/workspace/               private: bases/, store.git/, journal/, proposals/, receipts/, trash/,
+                                      tmp/, homes/ (of agents that are programs), lock, merges.jsonl,
+                                      refused/ (protected names that programs made)
 
 Rules
 * All of it is ours and nobody else may enter. Git sees none of it.
@@ -40,6 +40,7 @@ class Layout:
         self.store = self.private / "store.git"
         self.journal = self.private / "journal"
         self.proposals = self.private / "proposals"
+        self.receipts = self.private / "receipts"
         self.trash = self.private / "trash"
         self.scratch = self.private / "tmp"
         self.homes = self.private / "homes"
@@ -54,6 +55,7 @@ class Layout:
                 self.store,
                 self.journal,
                 self.proposals,
+                self.receipts,
                 self.trash,
                 self.scratch,
                 self.homes,

@@ -49,7 +49,8 @@ class MergeOperation(msgspec.Struct, array_like=True, frozen=True):
     inode: int = 0
     """Of the staged file, by which it is known again."""
     manner: tuple[int, int, int] | None = None
-    """Mode and owner of a folder that is removed, so that it can be made again as it was."""
+    """Mode and owner of a folder that is removed, so that it can be made again as it was; or the mode of one
+    that comes back."""
 
 
 class Note(msgspec.Struct, array_like=True, frozen=True):
@@ -80,21 +81,23 @@ class MergeJournal:
         contents: Mapping[str, Content],
         folders_made: tuple[str, ...] = (),
         folders_gone: tuple[str, ...] = (),
-        note: Note | None = None,
+        notes: tuple[Note, ...] = (),
+        modes: Mapping[str, int] | None = None,
     ) -> None:
         """Do it all, or leave everything as it was and raise: `Moved` when the parent changed meanwhile.
 
-        `note` is written when it was done, by `recover` if need be: so that nobody does it twice.
+        `notes` are written when it was done, by `recover` if need be: so that nobody does it twice. `modes`
+        are those of files that come back; others get what is usual.
         """
         folder = self._layout.journal / os.urandom(8).hex()
         folder.mkdir(mode=0o700)
         top, slots = open_top(self._layout.project), open_top(folder)
         begun = False
         try:
-            plan = self._stage(steps, contents, folders_made, folders_gone, top, slots)
+            plan = self._stage(steps, contents, folders_made, folders_gone, top, slots, modes or {})
             sync_staged(slots, [operation.slot for operation in plan if operation.kind == "put"])
-            if note is not None:
-                write_whole(folder / "note", msgspec.msgpack.encode(note), durable=True)
+            if notes:
+                write_whole(folder / "notes", msgspec.msgpack.encode(notes), durable=True)
             self._arrivals.note(operation.path for operation in plan)
             begun = True
             write_whole(folder / "plan", msgspec.msgpack.encode(plan), durable=True)
@@ -111,7 +114,7 @@ class MergeJournal:
                     _sync_parents(top, plan)
                     begun = False
                 raise
-            _write_note(folder)
+            _write_notes(folder)
             begun = False
         finally:
             os.close(top)
@@ -152,7 +155,7 @@ class MergeJournal:
             finally:
                 os.close(top)
                 os.close(slots)
-        _write_note(folder)
+        _write_notes(folder)
         trash.throw_away(folder, self._layout.trash)
         return left
 
@@ -164,6 +167,7 @@ class MergeJournal:
         folders_gone: tuple[str, ...],
         top: int,
         slots: int,
+        modes: Mapping[str, int],
     ) -> list[MergeOperation]:
         removals: list[MergeOperation] = []
         puts: list[MergeOperation] = []
@@ -173,11 +177,11 @@ class MergeJournal:
                 removals.append(MergeOperation("remove", step.path, slot, step.before))
                 continue
             contents[step.path].stage(step.path, step.after, slots, slot)
-            inode = dress(slots, slot, step.after, top, step.path)
+            inode = dress(slots, slot, step.after, top, step.path, modes.get(step.path))
             puts.append(MergeOperation("put", step.path, slot, step.before, step.after, inode))
         gone = {step.path for step in steps if step.after is None}
-        emptied = _ancestors(gone) | set(folders_gone)
-        needed = _ancestors(
+        emptied = ancestors(gone) | set(folders_gone)
+        needed = ancestors(
             {step.path for step in steps if step.after} | {f"{path}/." for path in folders_made}
         )
         leave = [
@@ -186,23 +190,24 @@ class MergeJournal:
             if (manner := manner_of(top, path)) is not None
         ]
         come = [
-            MergeOperation("make_folder", path)
+            MergeOperation("make_folder", path, manner=(modes[path], -1, -1) if path in modes else None)
             for path in sorted(needed)
             if path in gone or not is_folder(top, path)
         ]
         return [*removals, *leave, *come, *puts]
 
 
-def _write_note(folder: Path) -> None:
+def _write_notes(folder: Path) -> None:
     """Say that a merge was done, if it was and anyone wanted to know."""
-    if not (folder / "done").exists() or not (folder / "note").exists():
+    if not (folder / "done").exists() or not (folder / "notes").exists():
         return
-    note = msgspec.msgpack.decode((folder / "note").read_bytes(), type=Note)
-    if Path(note.file).parent.is_dir():
-        write_whole(Path(note.file), note.data, durable=True)
+    for note in msgspec.msgpack.decode((folder / "notes").read_bytes(), type=tuple[Note, ...]):
+        if Path(note.file).parent.is_dir():
+            write_whole(Path(note.file), note.data, durable=True)
 
 
-def _ancestors(paths: set[str]) -> set[str]:
+def ancestors(paths: set[str]) -> set[str]:
+    """The folders around these paths."""
     found: set[str] = set()
     for path in paths:
         folder = path.rpartition("/")[0]
@@ -236,6 +241,8 @@ def _perform(operation: MergeOperation, top: int, slots: int) -> None:
             elif operation.kind == "make_folder":
                 os.mkdir(spot.name, 0o777, dir_fd=spot.folder)
                 _own(spot)
+                if operation.manner is not None:
+                    os.chmod(spot.name, operation.manner[0], dir_fd=spot.folder)
             else:
                 _remove_folder(spot)
     except (FileNotFoundError, FileExistsError, NotADirectoryError, IsADirectoryError, PathProblem):

@@ -79,6 +79,32 @@ def is_in_place(revision: Revision, parent: int) -> bool:
     return True
 
 
+def has_room(parent: int, path: str, going: set[str]) -> bool:
+    """Whether a file can come to a path where none is, once these others have gone."""
+    return _reachable(parent, path, going) and _leaves(parent, path, going)
+
+
+def _leaves(parent: int, path: str, going: set[str]) -> bool:
+    """Whether whatever stands at a path goes: nothing, or a folder of files that all do."""
+    try:
+        with spot_beneath(parent, path) as spot:
+            status = spot.status()
+            if status is None:
+                return True
+            if not stat.S_ISDIR(status.st_mode):
+                return path in going
+            below = os.open(spot.name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=spot.folder)
+    except FileNotFoundError:
+        return True
+    except PathProblem:  # a file in the way, of which `_reachable` knows that it goes
+        return True
+    try:
+        names = os.listdir(below)
+    finally:
+        os.close(below)
+    return all(_leaves(parent, f"{path}/{name}", going) for name in names)
+
+
 def _reachable(parent: int, path: str, going: set[str]) -> bool:
     """Whether every folder on the way is one, or will be made."""
     at = path.find("/")

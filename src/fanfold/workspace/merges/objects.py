@@ -11,6 +11,7 @@ import hashlib
 import os
 import zlib
 from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
 from pathlib import Path
 from typing import NamedTuple
 
@@ -125,6 +126,16 @@ class Objects:
             mode, _, blob = facts.split()
             found[os.fsdecode(name)] = FileState(int(mode, 8), blob.decode())
         return found
+
+    def has(self, oid: str) -> bool:
+        return self._file(oid).exists()
+
+    def drop_all_but(self, needed: AbstractSet[str]) -> None:
+        """Forget every object that nobody needs; trees and commits are made again when they are."""
+        for folder in (self._folder / "objects").iterdir():
+            for file in folder.iterdir() if folder.is_dir() else ():
+                if folder.name + file.name not in needed:
+                    file.unlink()
 
     def git(self, arguments: list[str], ok: tuple[int, ...] = (0,)) -> tuple[int, bytes]:
         """Have git do something here."""

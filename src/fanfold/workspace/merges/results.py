@@ -17,6 +17,8 @@ class Merged(msgspec.Struct, frozen=True):
     proposal: str = ""
     applied: tuple[str, ...] = ()
     """The paths of the parent that were written or removed."""
+    receipt: str = ""
+    """Of what was put, by which it can be shown and undone."""
 
     @property
     def ok(self) -> bool:

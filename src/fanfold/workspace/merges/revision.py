@@ -49,8 +49,8 @@ class Content(Protocol):
         """Write the content as a new file or link into an open folder; raises when it is not that content."""
         ...
 
-    def keep(self, path: str, state: FileState, objects: Objects, /) -> None:
-        """See that the store has it."""
+    def keep(self, path: str, state: FileState, objects: Objects, /, most: int | None = None) -> None:
+        """See that the store has it, unless it holds more bytes than `most`."""
         ...
 
 
@@ -144,13 +144,15 @@ class TreeContent:
             finally:
                 os.close(handle)
 
-    def keep(self, path: str, state: FileState, objects: Objects) -> None:
+    def keep(self, path: str, state: FileState, objects: Objects, most: int | None = None) -> None:
         with spot_beneath(self._tree, path) as spot:
             if state.mode == 0o120000:
                 kept = objects.put("blob", os.fsencode(os.readlink(spot.name, dir_fd=spot.folder)))
             else:
                 handle = os.open(spot.name, _READ, dir_fd=spot.folder)
                 try:
+                    if most is not None and os.fstat(handle).st_size > most:
+                        return
                     kept = objects.put_file(handle)
                 finally:
                     os.close(handle)
@@ -175,8 +177,9 @@ class StoredContent:
         finally:
             os.close(made)
 
-    def keep(self, _path: str, state: FileState, objects: Objects) -> None:
-        objects.get(state.oid)  # it is there already; reading it proves that it is whole
+    def keep(self, _path: str, state: FileState, objects: Objects, most: int | None = None) -> None:
+        if most is None:
+            objects.get(state.oid)  # it is there already; reading it proves that it is whole
 
 
 def _write(handle: int, data: bytes) -> None:

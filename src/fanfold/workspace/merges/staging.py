@@ -36,10 +36,13 @@ def manner_of(top: int, path: str) -> tuple[int, int, int] | None:
         os.close(handle)
 
 
-def dress(slots: int, slot: str, state: FileState, top: int, path: str) -> int:
-    """Give a staged file the mode and owner it will have in the parent; its inode."""
+def dress(slots: int, slot: str, state: FileState, top: int, path: str, known: int | None = None) -> int:
+    """Give a staged file the mode and owner it will have in the parent; its inode. `known` is the mode of one
+    that was there before.
+    """
     if state.mode != 0o120000:
         mode, owner = _manner(top, path)
+        mode = mode if known is None else known
         mode = mode | (mode & 0o444) >> 2 if state.mode & 0o111 else mode & ~0o111
         os.chmod(slot, mode, dir_fd=slots)
         if owner is not None and os.geteuid() == 0:

@@ -5,7 +5,7 @@ Rules
 * Applying a proposal is safe to repeat. The merge itself remembers that it was done; then the log of the run
   is told, also when the run has ended; and only then is the proposal dropped. So dying anywhere in between
   loses nothing, and doing it again merges nothing twice.
-* Whoever drives the run writes its log. When nobody does, the lease is taken for a moment.
+* Whoever drives the run writes its log; see `file_records`.
 """
 
 from __future__ import annotations
@@ -19,17 +19,15 @@ import msgspec
 from fanfold.errors import NotFoundError, WorldError
 from fanfold.kernel.lifecycle import UNSUCCESSFUL
 from fanfold.kernel.nodes import Composite, Node, Run
-from fanfold.runtime.hosting.requests import AppliedRequest, is_applied, note_applied, this_person
+from fanfold.runtime.hosting.requests import AppliedRequest, is_applied, this_person
 from fanfold.runtime.hosting.run_tree import RunTree
 from fanfold.runtime.operations.addresses import find_run
 from fanfold.runtime.operations.project import Project
-from fanfold.runtime.operations.runs.control import PATIENCE_S, leave, until_taken
-from fanfold.runtime.operations.runs.ownership import own
+from fanfold.runtime.operations.runs.file_records import record
 from fanfold.runtime.records.evidence import ChangedPath
 from fanfold.runtime.records.ids import session_id, settling_ids
 from fanfold.runtime.records.subagents import home_of, turn_before
 from fanfold.runtime.views.changes import Applied, RunChanges, StepChanges
-from fanfold.store.protocol import LeaseHeld, RunHead
 
 if TYPE_CHECKING:
     from fanfold.workspace.merges.merge import MergeConflict
@@ -38,7 +36,7 @@ if TYPE_CHECKING:
 
 MAX_SAID = 5
 
-MERGED, PROPOSED, GONE, KEPT = "merged", "proposed", "gone", "kept"
+MERGED, PROPOSED, APPLIED, GONE, KEPT = "merged", "proposed", "applied", "gone", "kept"
 LEFT_OUT = "left_out"
 
 
@@ -49,15 +47,15 @@ def diff(project: Project, run: str, step: str | None = None) -> RunChanges:
     """What the steps of a run and of the runs below it changed, or only one step and what is in it."""
     found = find_run(project, run)
     top = None if step is None else found.step(step)
-    spaces = _spaces(project)
-    leaves = _leaves(found.tree, found.run, top)
+    spaces = spaces_of(project)
+    leaves = leaves_below(found.tree, found.run, top)
     steps = [one for node in leaves for one in _of_node(spaces, found.tree, found.run, node)]
     if top is not None and not steps:
         raise NotFoundError("changes.none", f"{step} is {top.status}, and nothing that it changed is there")
     return RunChanges(found.run.id, steps)
 
 
-def _spaces(project: Project) -> Workspaces | None:
+def spaces_of(project: Project) -> Workspaces | None:
     """The project's workspaces; None where no step ever had one."""
     try:
         return project.isolation.spaces if project.isolation.is_used else None
@@ -77,7 +75,7 @@ def has_left_work(folder: Path, node: Node) -> bool:
         return (own / "copied").exists()  # a copy, which nobody compares just to say this
 
 
-def _leaves(tree: RunTree, run: Run, top: Node | None) -> Iterator[Node]:
+def leaves_below(tree: RunTree, run: Run, top: Node | None) -> Iterator[Node]:
     wanted: Node = top if top is not None else run.scope
     for other in tree.state.runs.values():
         for node in other.nodes.values():
@@ -93,16 +91,18 @@ def _is_inside(node: Node, scope: Node) -> bool:
 
 
 def _of_node(spaces: Workspaces | None, tree: RunTree, run: Run, node: Node) -> Iterator[StepChanges]:
-    path = _shown(run, node)
+    path = shown_path(run, node)
     rows = [row for row in tree.memory.changes.get(node.run.id, []) if row.step == node.path]
     behind = tree.memory.left_out.get((node.run.id, node.path))
     count, left = (behind.count, list(behind.paths)) if behind is not None else (0, [])
     if rows:
         changes = [ChangedPath(row.path, row.kind) for row in rows]
-        state, proposal, patch = rows[0].state, rows[0].proposal, None
+        state, proposal = rows[0].state, rows[0].proposal
         if state == PROPOSED and proposal is not None:
             patch = _patch(spaces, proposal)
             state = state if patch is not None else GONE
+        else:
+            patch = _patch_of_merge(spaces, tree.memory.receipts.get((node.run.id, node.path)))
         yield StepChanges(
             path=path,
             state=state,
@@ -143,7 +143,14 @@ def _patch(spaces: Workspaces | None, proposal: str) -> str | None:
         return None
 
 
-def _shown(run: Run, node: Node) -> str:
+def _patch_of_merge(spaces: Workspaces | None, receipt: str | None) -> str | None:
+    try:
+        return spaces.diff_merged(receipt) if spaces is not None and receipt is not None else None
+    except NotFoundError:
+        return None  # cleared away: the log is all that is left
+
+
+def shown_path(run: Run, node: Node) -> str:
     """A step's path as one names it when asking about this run."""
     path = node.run.tree_path(node.path)
     return path.removeprefix(f"{run.path}/") if run.path else path
@@ -160,12 +167,12 @@ async def apply(project: Project, run: str, step: str, *, dry_run: bool = False)
     """
     found = find_run(project, run)
     tree, node = found.tree, found.step(step)
-    path = _shown(found.run, node)
+    path = shown_path(found.run, node)
     rows = [row for row in tree.memory.changes.get(node.run.id, []) if row.step == node.path]
     proposal = next((row.proposal for row in rows if row.proposal), None)
     if proposal is None:
         raise _nothing_waits(path, node, bool(rows))
-    spaces = _spaces(project)
+    spaces = spaces_of(project)
     if is_applied(tree, node.run.id, proposal):
         if not dry_run:
             _drop(spaces, proposal)
@@ -178,8 +185,8 @@ async def apply(project: Project, run: str, step: str, *, dry_run: bool = False)
         raise _conflicting(path, merged.conflicts, found.run.id)
     changes = _as_put(merged)
     if not dry_run:
-        applied = AppliedRequest(node.path, proposal, changes, this_person())
-        await _record(project, project.resolve(node.run.id), applied)
+        applied = AppliedRequest(node.path, proposal, changes, this_person(), merged.receipt)
+        await record(project, project.resolve(node.run.id), applied)
         _drop(spaces, proposal)
     return Applied(run_id=found.run.id, step=path, proposal=proposal, dry_run=dry_run, changes=changes)
 
@@ -243,36 +250,3 @@ def who_changed(conflict: MergeConflict) -> str:
     if conflict.theirs is None:
         return "changed in the project, deleted by the step"
     return "changed on both sides"
-
-
-async def _record(project: Project, head: RunHead, applied: AppliedRequest) -> None:
-    """Have it in the log of the run: by its owner, or here when nobody owns it."""
-    root = head.root_run_id
-    number: int | None = None
-    while True:
-        try:
-            owned = own(project, root)
-        except LeaseHeld:
-            number = leave(project, head, applied) if number is None else number
-            taken = await until_taken(project, root, number)
-            if taken:
-                return
-            if taken is None:
-                raise _unrecorded(root) from None
-            continue
-        try:
-            note_applied(owned.tree, head.run_id, applied, owned.tree.now_ms())
-            owned.tree.requests_done += [] if number is None else [number]
-            owned.tree.commit()
-        finally:
-            owned.done()
-        return
-
-
-def _unrecorded(root: str) -> WorldError:
-    return WorldError(
-        "run.busy",
-        f"the changes are in the project, but the process that drives run {root} has not recorded it"
-        f" within {PATIENCE_S:g} s",
-        hint="apply again when it has ended: nothing is merged twice",
-    )

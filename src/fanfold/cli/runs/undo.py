@@ -1,0 +1,53 @@
+"""`fanfold undo`: take back what steps merged into the project."""
+
+from __future__ import annotations
+
+import asyncio
+
+import click
+
+from fanfold.cli.command import Invocation, command
+from fanfold.cli.project import open_project
+from fanfold.cli.terminal.output import say, say_json
+from fanfold.errors import EXIT_OK
+from fanfold.runtime.operations.runs.undo import undo
+from fanfold.runtime.views.changes import Undone
+from fanfold.text.terminal import one_line
+
+MAX_FILES = 40
+_WORDS = {"added": "put back", "deleted": "removed", "modified": "restored"}
+
+
+@command("undo", summary="Take back what a run or a step merged into the project")
+@click.argument("run")
+@click.argument("step", required=False)
+@click.option("--dry-run", is_flag=True, help="Say what would change; change nothing.")
+def undo_command(call: Invocation, run: str, step: str | None, dry_run: bool) -> int:
+    """Put the project's files back as they were before RUN, or only STEP of it, was merged.
+
+    All of it or nothing: where anybody changed one of the files since, nothing is touched and the files are
+    named (exit status 1); a later step or run that changed them is taken back first. RUN must have ended. The
+    log says who took what back, and `fanfold retry` runs such steps again. What a step wrote in the project
+    itself (`workspace_mode: shared`) was never merged. With --json: {"run_id", "dry_run", "steps": [{"path",
+    "changes", "already"}], "changes": [{"path", "kind"}]}, where added means that a file comes back.
+    """
+    with open_project(call) as project:
+        done = asyncio.run(undo(project, run, step, dry_run=dry_run))
+    if call.as_json:
+        say_json(done)
+    else:
+        _tell(done)
+    return EXIT_OK
+
+
+def _tell(done: Undone) -> None:
+    fresh = [one.path for one in done.steps if not one.already]
+    if not fresh:
+        say(f"{one_line(', '.join(one.path for one in done.steps))}: taken back before\n")
+        return
+    files = f"{len(done.changes)} file{'' if len(done.changes) == 1 else 's'}"
+    say(f"{'would take back' if done.dry_run else 'took back'} {one_line(', '.join(fresh))}: {files}\n")
+    for change in done.changes[:MAX_FILES]:
+        say(f"  {_WORDS[change.kind]} {one_line(change.path)}\n")
+    if len(done.changes) > MAX_FILES:
+        say(f"  … {len(done.changes) - MAX_FILES} more\n")

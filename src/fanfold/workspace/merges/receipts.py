@@ -1,0 +1,205 @@
+"""Receipts: what each merge put into the parent and what had been there, so that it can be shown and undone.
+
+Rules
+* What a merge replaces or removes is in the private store before it is touched, whatever its size: also work
+  that nobody had committed has a way back. What it puts is there too, for diffs, unless it is very large.
+* A receipt is written by the journal when the merge is done, and by nobody else: none without its merge.
+* Undoing goes by hash. A path must still be as the merge left it, or be as it was before already; several
+  merges are undone together, newest first, if each found what the one before it had left.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+
+from fanfold.errors import NotFoundError, WorldError
+from fanfold.workspace.files import trash
+from fanfold.workspace.files.beneath import PathProblem, spot_beneath
+from fanfold.workspace.files.layout import Layout
+from fanfold.workspace.merges.journal import Note, ancestors
+from fanfold.workspace.merges.merge import has_room
+from fanfold.workspace.merges.objects import FileState, Objects
+from fanfold.workspace.merges.revision import Content, Revised, Revision, state_at
+from fanfold.workspace.merges.staging import manner_of
+
+MAX_KEPT_BYTES = 4 * 1024 * 1024
+"""Of a file that a merge puts: a larger one has no patch when it was changed since."""
+_ID = re.compile(r"m[0-9a-f]{16}", re.ASCII)
+
+
+class Receipt(msgspec.Struct, frozen=True, kw_only=True):
+    """One merge. `before` and `after` of its files are those of the parent."""
+
+    id: str
+    origin: str
+    """The run whose step it was."""
+    session: str
+    merged_ns: int
+    files: tuple[Revised, ...]
+    modes: dict[str, int]
+    """Of files that were there before."""
+    folders: dict[str, int]
+    """The folders that were there before around its files, and those that it removed, with their modes."""
+    folders_made: tuple[str, ...] = ()
+
+
+class Blocked(msgspec.Struct, frozen=True):
+    """A path that is not as a merge left it; `by` is the receipt of a later merge that did it, if one did."""
+
+    path: str
+    by: str = ""
+
+
+class Reversal(msgspec.Struct, frozen=True):
+    """What undoing merges does to the parent, or what is in the way."""
+
+    steps: tuple[Revised, ...] = ()
+    modes: dict[str, int] = {}
+    folders_made: tuple[str, ...] = ()
+    folders_gone: tuple[str, ...] = ()
+    blocked: tuple[Blocked, ...] = ()
+
+
+class Receipts:
+    """The receipts of one project."""
+
+    def __init__(self, layout: Layout, objects: Objects) -> None:
+        self._layout = layout
+        self._objects = objects
+
+    def prepare(
+        self,
+        steps: tuple[Revised, ...],
+        revision: Revision,
+        parent: int,
+        contents: Mapping[str, Content],
+        *,
+        origin: str,
+        session: str,
+    ) -> Receipt:
+        """Say what will have been done; the store has what is replaced, and is given what comes instead."""
+        modes: dict[str, int] = {}
+        for step in steps:
+            mode = _mode_at(parent, step.path) if step.before is not None else None
+            if mode is not None:
+                modes[step.path] = mode
+            if step.after is not None:
+                contents[step.path].keep(step.path, step.after, self._objects, MAX_KEPT_BYTES)
+        return Receipt(
+            id=f"m{os.urandom(8).hex()}",
+            origin=origin,
+            session=session,
+            merged_ns=time.time_ns(),
+            files=steps,
+            modes=modes,
+            folders=_folders_at(parent, {step.path for step in steps}, revision),
+            folders_made=revision.folders_made,
+        )
+
+    def note(self, receipt: Receipt) -> Note:
+        """What the journal writes when the merge is done."""
+        return Note(str(self._file(receipt.id)), msgspec.json.encode(receipt))
+
+    def undone_note(self, receipt_id: str) -> Note:
+        """What the journal writes when the merge was undone."""
+        return Note(str(self._undone(receipt_id)), b"")
+
+    def get(self, receipt_id: str) -> Receipt:
+        try:
+            return msgspec.json.decode(self._file(receipt_id).read_bytes(), type=Receipt)
+        except FileNotFoundError:
+            message = "nobody knows any more what was there before this merge"
+            raise NotFoundError("changes.gone", message, hint="fanfold gc may have cleared it away") from None
+        except msgspec.DecodeError as error:
+            raise WorldError("workspace.damaged", f"receipt {receipt_id} is damaged: {error}") from error
+
+    def is_undone(self, receipt_id: str) -> bool:
+        return self._undone(receipt_id).exists()
+
+    def all(self) -> list[Receipt]:
+        """Every receipt, oldest first."""
+        found = [self.get(file.stem) for file in self._layout.receipts.glob("m*.json")]
+        return sorted(found, key=lambda receipt: (receipt.merged_ns, receipt.id))
+
+    def drop(self, receipt_id: str) -> None:
+        trash.throw_away(self._file(receipt_id), self._layout.trash)
+        self._undone(receipt_id).unlink(missing_ok=True)
+
+    def reverse(self, wanted: Sequence[str], parent: int) -> Reversal:
+        """What undoing these merges takes, of those that are not undone yet."""
+        chosen = [self.get(one) for one in wanted if not self.is_undone(one)]
+        chosen.sort(key=lambda receipt: (receipt.merged_ns, receipt.id), reverse=True)
+        ends: dict[str, FileState | None] = {}
+        targets: dict[str, FileState | None] = {}
+        broken: dict[str, None] = {}
+        modes: dict[str, int] = {}
+        folders: dict[str, int | None] = {}
+        """To the mode of one that was there; None for one that was not."""
+        for receipt in chosen:
+            folders |= dict.fromkeys(receipt.folders_made, None) | receipt.folders
+            for file in receipt.files:
+                ends.setdefault(file.path, file.after)
+                if targets.get(file.path, file.after) != file.after:
+                    broken[file.path] = None
+                targets[file.path] = file.before
+                modes.pop(file.path, None)
+                if file.path in receipt.modes:
+                    modes[file.path] = receipt.modes[file.path]
+        steps: list[Revised] = []
+        for path, target in targets.items():
+            now = state_at(parent, path)
+            if now == target:
+                continue
+            if now != ends[path]:
+                broken[path] = None
+            steps.append(Revised(path, now, target))
+        going = {step.path for step in steps if step.after is None}
+        coming = [step.path for step in steps if step.before is None]
+        broken |= dict.fromkeys(path for path in coming if not has_room(parent, path, going))
+        if broken:
+            return Reversal(blocked=self._blocked(broken, parent, {one.id for one in chosen}))
+        return Reversal(
+            tuple(steps),
+            modes | {folder: mode for folder, mode in folders.items() if mode is not None},
+            tuple(sorted(folder for folder, mode in folders.items() if mode is not None)),
+            tuple(sorted(folder for folder, mode in folders.items() if mode is None)),
+        )
+
+    def _blocked(self, paths: Iterable[str], parent: int, chosen: set[str]) -> tuple[Blocked, ...]:
+        others = [one for one in self.all() if one.id not in chosen and not self.is_undone(one.id)]
+        found: list[Blocked] = []
+        for path in paths:
+            now = state_at(parent, path)
+            by = [one.id for one in others for file in one.files if (file.path, file.after) == (path, now)]
+            found.append(Blocked(path, by[-1] if by else ""))
+        return tuple(found)
+
+    def _file(self, receipt_id: str) -> Path:
+        if not _ID.fullmatch(receipt_id):
+            raise NotFoundError("changes.gone", f"{receipt_id!r:.80} names no merge")
+        return self._layout.receipts / f"{receipt_id}.json"
+
+    def _undone(self, receipt_id: str) -> Path:
+        return self._file(receipt_id).with_suffix(".undone")
+
+
+def _folders_at(parent: int, paths: set[str], revision: Revision) -> dict[str, int]:
+    around = ancestors(paths | {f"{folder}/." for folder in revision.folders_gone})
+    found = {folder: manner_of(parent, folder) for folder in sorted(around)}
+    return {folder: manner[0] for folder, manner in found.items() if manner is not None}
+
+
+def _mode_at(parent: int, path: str) -> int | None:
+    try:
+        with spot_beneath(parent, path) as spot:
+            status = spot.status()
+    except (FileNotFoundError, PathProblem):
+        return None
+    return stat.S_IMODE(status.st_mode) if status is not None and stat.S_ISREG(status.st_mode) else None
