@@ -110,9 +110,8 @@ def test_reviewers_are_a_read_only_map_after_all_tasks():
     assert (said.agent, said.purpose) == ("planner", "review")
     assert review.for_each == "[0, 1, 2]"
     assert review.depends_on == ("a", "b")
-    assert (review.posture, review.output_schema) == ("read_only", None)
+    assert (review.posture, review.output_schema["required"]) == ("read_only", ["verdicts"])
     assert said.prompt is not None
-    assert "{{steps.a.output}}" in said.prompt
     assert "\\{{this}}" in said.prompt
 
 
@@ -126,7 +125,7 @@ def test_a_command_gate_asks_for_its_exit_status(gate: str):
     assert verify.outputs == ("exit_code", "stdout", "stderr")
     assert verify.depends_on == ("a", "b", "review")
     assert (verify.posture, verify.workspace_mode) == ("read_only", "isolated")
-    assert step.repeat == Repeat(until="steps.verify.output.exit_code == 0", max_iterations=4)
+    assert step.repeat == Repeat(until="review.holds && steps.verify.output.exit_code == 0", max_iterations=4)
 
 
 @pytest.mark.parametrize("gate", ["tests", "lint"])
@@ -145,8 +144,16 @@ def test_a_critic_gate_asks_for_a_verdict():
     assert (said.agent, said.agent_version, said.model) == ("explorer", "2", "m")
     assert said.purpose == "critic"
     assert verify.timeout_ms == 5000
-    assert set(verify.output_schema["properties"]) == {"pass", "feedback"}
+    assert set(verify.output_schema["properties"]) == {"pass", "feedback", "evidence"}
     assert step.repeat == Repeat(until="steps.verify.output.pass")
+
+
+def test_a_review_without_a_gate_decides_whether_the_phase_iterates():
+    step, _ = only("review: {}")
+    assert step.repeat == Repeat(until="review.holds", max_iterations=2)
+    step, _ = only("review: {}\nconverge: {max_iterations: 5}")
+    assert step.repeat is not None
+    assert step.repeat.max_iterations == 5
 
 
 def test_an_approval_gate_passes_when_approved():

@@ -47,7 +47,8 @@ async def main(folder: Path, kill_at: int, when: str, root: str | None) -> None:
         plan = compile_recipe((folder / "recipe.yaml").read_bytes(), "recipe.yaml", project.around).plan
         assert plan is not None
         script = (folder / "script.yaml").read_text()
-        owned = create(project, plan, {}, Options(permission="auto", script=script))
+        inputs = json.loads(file.read_text()) if (file := folder / "inputs.json").exists() else {}
+        owned = create(project, plan, inputs, Options(permission="auto", script=script))
     else:
         owned = own(project, root)
     tree = owned.tree

@@ -99,6 +99,13 @@ def run_recipe(folder: Path, name: str, failing: str = "") -> Result:
     answers = {
         path: sample(step.output_schema) for path, step, _ in agents(plan, plan.steps) if step.output_schema
     }
+    if name == "audit-fix-verify":
+        answers["fix#*/review[*]"] = {
+            "verdicts": [
+                {"claim": f"repair[{index}]", "holds": True, "reason": "looked", "evidence": []}
+                for index in range(2)
+            ]
+        }
     if failing:
         answers[failing] = {"fail": {"class": "agent", "message": "broken"}}
     answers = {

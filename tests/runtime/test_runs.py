@@ -210,8 +210,9 @@ def test_phases_hand_on_digests_and_iterate_with_the_gates_words(tmp_path: Path)
     script = """
 default: "sum of {{step}}"
 steps:
-  "fix#1/verify": {output: {pass: false, feedback: "try harder"}}
-  "fix#2/verify": {output: {pass: true, feedback: ""}}
+  "fix#1/verify": {output: {pass: false, feedback: "try harder", evidence: []}}
+  "fix#2/verify":
+    output: {pass: true, feedback: "", evidence: [{file: result, line: 1, quote: "try harder"}]}
 """
     result = run(tmp_path, PHASES, script)
     assert result.status == "completed"

@@ -1,7 +1,7 @@
 """Phases: the shape people think in, lowered to groups of steps.
 
 A phase becomes a loop group. Its tasks are steps; a review becomes the step `review`, one instance per
-reviewer; the gate becomes the step `verify`, and the loop's `until` asks for its verdict; the summary is
+reviewer; the gate becomes the step `verify`, and the loop's `until` asks for both verdicts; the summary is
 the step `fold`, which runs once after the last iteration. Nothing in the kernel knows about reviews or
 gates, and everything that holds for steps holds for phases.
 
@@ -9,10 +9,13 @@ Rules
 * Phases follow one another in the order written, unless they say `depends_on`.
 * `for_each` on a phase maps each of its tasks, so a task cannot have a `for_each` of its own then.
 * `understand` and `review` phases only read; what is inside is narrowed, and a `write_set` is refused.
-* A phase without a gate runs once. So does one whose gate says `on_fail: stop`.
+* A phase with neither gate nor review runs once. So does one whose gate says `on_fail: stop`. A review in
+  which a result does not survive makes the round false, like a gate.
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -22,8 +25,9 @@ from fanfold.recipe.checks.unit import Unit
 from fanfold.recipe.drafts.draft import Draft
 from fanfold.recipe.drafts.facts import PhaseParts
 from fanfold.recipe.drafts.roles import NamedRole
-from fanfold.recipe.gates.gate import Judged, read_role
+from fanfold.recipe.gates.gate import Gate, Judged, read_role
 from fanfold.recipe.gates.table import GATES
+from fanfold.recipe.gates.verdicts import REVIEW_SCHEMA, REVIEWER
 from fanfold.recipe.language.keys import CONVERGE, PHASE, REVIEW
 from fanfold.recipe.survey import new_draft, survey_body, survey_map
 from fanfold.recipe.types.agent import AgentBody
@@ -37,6 +41,8 @@ MAX_TASKS_PER_PHASE = 32
 MAX_TASKS = 200
 RESERVED_IDS = frozenset({"review", "verify", "fold"})
 ONCE = RetryPolicy(attempts=1)
+REVIEW_HOLDS = "review.holds"
+"""Sees the tally of the round's votes as `review`."""
 LOOP_NAMES = frozenset({"iteration", "feedback", "digest"})
 
 
@@ -165,6 +171,7 @@ def lower_phase(draft: Draft, tasks: tuple[Step, ...], unit: Unit) -> Step:
     entries = draft.entries
     phase = Judged(draft.id, entries.text("goal") or "", (), unit.defaults)
     steps = [_mapped(task, facts.for_each, draft) for task in tasks]
+    reviewed = parts.review is not None and parts.reviewer is not None
     if parts.review is not None and parts.reviewer is not None:
         judged = replace(phase, steps=tuple(step.id for step in steps))
         steps.append(_review(parts.reviewer, parts.review.integer("reviewers") or 1, judged))
@@ -186,8 +193,8 @@ def lower_phase(draft: Draft, tasks: tuple[Step, ...], unit: Unit) -> Step:
         depends_on=facts.depends_on,
         when=facts.when,
         repeat=Repeat(
-            until=gate.until if gate is not None else "true",
-            max_iterations=1 if parts.verify is None or stops else iterations,
+            until=_until(gate, reviewed),
+            max_iterations=iterations if (parts.verify is not None or reviewed) and not stops else 1,
         ),
         fold=_fold(phase),
         posture="writer" if any(task.posture == "writer" for task in tasks) else "read_only",
@@ -208,21 +215,24 @@ def _mapped(task: Step, for_each: str | None, draft: Draft) -> Step:
 
 
 def _review(reviewer: NamedRole, reviewers: int, phase: Judged) -> Step:
-    instruction = (
-        "Try to refute the result below: look for what is wrong, missing or unproven, and check it against "
-        "the files. Say clearly what does not hold and why; say so if you found nothing."
-    )
     body = AgentBody(
         agent=reviewer.name,
         agent_version=reviewer.version,
-        prompt=phase.results(instruction),
+        prompt=phase.question(REVIEWER),
         model=phase.defaults.model,
         purpose="review",
     )
-    return phase.step("review", body, for_each=str(list(range(reviewers))))
+    return phase.step("review", body, for_each=str(list(range(reviewers))), output_schema=REVIEW_SCHEMA)
+
+
+def _until(gate: Gate[Any] | None, reviewed: bool) -> str:
+    """What must hold for the phase to be done: what was reviewed as a whole survived, and the gate passed."""
+    held = [REVIEW_HOLDS] if reviewed else []
+    passed = [gate.until] if gate is not None else []
+    return " && ".join((*held, *passed)) or "true"
 
 
 def _fold(phase: Judged) -> Step:
     prompt = f'Summarize what phase "{phase.id}" found and did, for those who work on the next one.'
-    body = AgentBody(agent="summarizer", prompt=phase.results(prompt), purpose="fold")
+    body = AgentBody(agent="summarizer", prompt=phase.question(prompt), purpose="fold")
     return Step(id="fold", action=body.action())

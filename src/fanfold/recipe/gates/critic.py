@@ -1,4 +1,4 @@
-"""A gate that asks an agent for a verdict."""
+"""A gate that asks an agent for a verdict, with evidence that is looked up before it counts."""
 
 from __future__ import annotations
 
@@ -7,20 +7,10 @@ from fanfold.recipe.checks.unit import Unit
 from fanfold.recipe.drafts.draft import Draft
 from fanfold.recipe.drafts.roles import NamedRole
 from fanfold.recipe.gates.gate import VERIFY, Gate, Judged, read_role
+from fanfold.recipe.gates.verdicts import CRITIC, VERDICT_SCHEMA
 from fanfold.recipe.types.agent import AgentBody
 from fanfold.text.tables.entries import Entries
 from fanfold.text.tables.shapes import Key
-
-VERDICT_SCHEMA = {
-    "type": "object",
-    "properties": {"pass": {"type": "boolean"}, "feedback": {"type": "string"}},
-    "required": ["pass", "feedback"],
-    "additionalProperties": False,
-}
-_INSTRUCTION = (
-    "Judge whether the result below reaches the goal. Answer with `pass`, and in `feedback` what "
-    "has to change; check it against the files before you let it pass."
-)
 
 
 class CriticGate(Gate[NamedRole]):
@@ -36,7 +26,7 @@ class CriticGate(Gate[NamedRole]):
         body = AgentBody(
             agent=kept.name,
             agent_version=kept.version,
-            prompt=phase.results(_INSTRUCTION),
+            prompt=phase.question(CRITIC),
             model=phase.defaults.model,
             purpose="critic",
         )

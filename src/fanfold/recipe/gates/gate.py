@@ -36,11 +36,15 @@ class Judged(Struct, frozen=True):
     """Its steps so far."""
     defaults: Defaults
 
-    def results(self, instruction: str = "") -> str:
-        """A prompt with the goal and the outputs of the steps; the goal is text, never a template."""
-        parts = [instruction] if instruction else []
-        if self.goal:
-            parts.append("Goal: " + self.goal.replace("{{", "\\{{"))
+    def question(self, instruction: str) -> str:
+        """A prompt with the goal, which is text, never a template. What is judged is put behind it, bounded,
+        when the step starts."""
+        goal = self.goal.replace("{{", "\\{{")
+        return f"{instruction}\n\nGoal: {goal}" if goal else instruction
+
+    def results(self) -> str:
+        """The outputs of the steps, for a person."""
+        parts = [self.question("")] if self.goal else []
         parts += [f"Result of {step}:\n{{{{steps.{step}.output}}}}" for step in self.steps]
         return "\n\n".join(parts)
 

@@ -37,6 +37,7 @@ from fanfold.recipe.types.end import EndBody
 from fanfold.runtime.records.ids import new_run_id
 from fanfold.runtime.records.memory import Memory
 from fanfold.runtime.records.outputs import check_output
+from fanfold.runtime.records.reviews import to_value
 from fanfold.runtime.records.subagents import is_agent, subagent_event
 from fanfold.runtime.records.values import Values, failure_value, last_iteration
 from fanfold.runtime.steps.decisions import (
@@ -262,19 +263,16 @@ class Answers:
         body = self._values.output(last) if last.status == COMPLETED else None
         if loop.step.fold is None:
             return body
-        tasks = body.get("tasks", {}) if isinstance(body, dict) else {}
-        return {"tasks": tasks, "summary": self._values.output(loop.children[-1])}
+        told = dict(body) if isinstance(body, dict) else {"tasks": {}}
+        return {**told, "summary": self._values.output(loop.children[-1])}
 
     def _scope_output(self, scope: Scope) -> tuple[JSON, Failure | None]:
         action = scope.step.action
         assert isinstance(action, GroupAction)
         if action.phase:
-            tasks = {
-                child.step.id: self._values.output(child)
-                for child in scope.children
-                if child.step.id not in ("review", "verify")
-            }
-            return {"tasks": tasks}, None
+            review = self._values.review(scope)
+            told = {} if review is None else {"review": to_value(review)}
+            return {"tasks": self._values.tasks(scope), **told}, None
         try:
             return self._rendered(action.output, scope, self._values.inside(scope, scope)), None
         except UnresolvedPath as error:

@@ -136,6 +136,15 @@ class Undo(_Fact, frozen=True, tag="undo"):
     by: str
 
 
+class Digest(_Fact, frozen=True, tag="digest"):
+    """A session of its own summed up a part of what a fold was given."""
+
+    session_id: str
+    part: int
+    why: str = ""
+    """Why an extract stands in for its answer; empty: it does not."""
+
+
 class Resolve(_Fact, frozen=True, tag="resolve"):
     """An agent settled the conflicts of a step, or tried to."""
 
@@ -160,6 +169,7 @@ WorkspaceFact: TypeAlias = (
     | Apply
     | Undo
     | Resolve
+    | Digest
 )
 
 

@@ -32,6 +32,7 @@ from fanfold.runtime.records.evidence import (
     Apply,
     Conflict,
     ConflictPath,
+    Digest,
     LeftOut,
     Merge,
     Resolve,
@@ -89,7 +90,7 @@ class Memory:
         self.conflicts: dict[Address, Sequence[ConflictPath]] = {}
         """Why what a step changed could not be merged."""
         self.settlers: dict[str, int] = {}
-        """Agents that settled conflicts of each run's steps, or tried to."""
+        """Agents that settled conflicts of each run's steps or summed up parts for a fold, or tried to."""
         self.holders: dict[Address, str] = {}
         """Which run and step of another process works on the files that a step waits for, or waited for."""
         self.tasks: dict[Address, str] = {}
@@ -137,7 +138,7 @@ class Memory:
                 self.violations[address] = fact.paths
             case Conflict():
                 self.conflicts[address] = fact.paths
-            case Resolve():
+            case Resolve() | Digest():
                 self.settlers[run] = self.settlers.get(run, 0) + 1
 
     def _mark(self, run: str, step: str, state: str) -> None:

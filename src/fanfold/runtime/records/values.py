@@ -13,6 +13,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from msgspec import Struct
+
 from fanfold.agents.backend import SUMMARY_CHARS
 from fanfold.kernel.events import Failure
 from fanfold.kernel.fold.tolerance import is_unsuccessful
@@ -20,12 +22,31 @@ from fanfold.kernel.lifecycle import COMPLETED, FAILED, SKIPPED, TIMED_OUT, UNSU
 from fanfold.kernel.nodes import MAP, SCOPE, Composite, Loop, Node, Run, Scope, State
 from fanfold.kernel.plan import JSON, GroupAction
 from fanfold.runtime.records.memory import Memory
+from fanfold.runtime.records.reviews import (
+    Review,
+    ReviewClaim,
+    claims_of,
+    objections,
+    surviving,
+    tally,
+    to_value,
+    told,
+)
 from fanfold.runtime.records.subagents import is_agent
 from fanfold.store.blobs import Blobs
 from fanfold.text.excerpts import shorten
 from fanfold.text.json_value import as_text
 
+REVIEW, VERIFY = "review", "verify"
+"""The steps of a phase that judge it."""
 DIGEST_CHARS = 1_800
+
+
+class Piece(Struct, frozen=True):
+    """One output of a phase, as text."""
+
+    name: str
+    text: str
 
 
 class Values:
@@ -72,7 +93,47 @@ class Values:
         names = self.inside(body, loop) if isinstance(body, Scope) else self.at(loop)
         names["output"] = self.output(body)
         names["iteration"] = loop.iteration
+        if isinstance(body, Scope) and (review := self.review(body)) is not None:
+            names["review"] = to_value(review)
         return names
+
+    def tasks(self, phase: Scope) -> dict[str, JSON]:
+        """The outputs of a phase's tasks in one round, without what its reviewers refuted."""
+        outputs = {child.step.id: self.output(child) for child in _tasks_of(phase)}
+        review = self.review(phase)
+        return outputs if review is None else surviving(outputs, _mapped(phase), review)
+
+    def claims(self, phase: Scope) -> list[ReviewClaim]:
+        """What reviewers of a phase are asked about."""
+        done = [child for child in _tasks_of(phase) if child.status == COMPLETED]
+        return claims_of({child.step.id: self.output(child) for child in done}, _mapped(phase))
+
+    def pieces(self, phase: Scope) -> list[Piece]:
+        """What a phase gave in one round, piece by piece: its tasks, what gate and reviewers said."""
+        mapped, found = _mapped(phase), []
+        for task, output in self.tasks(phase).items():
+            if task in mapped and isinstance(output, list):
+                found += [Piece(f"{task}[{index}]", _plainly(one)) for index, one in enumerate(output)]
+            else:
+                found.append(Piece(task, _plainly(output)))
+        for child in phase.children:
+            if child.step.id == VERIFY and child.status == COMPLETED:
+                found.append(Piece(VERIFY, _plainly(self.output(child))))
+        if (review := self.review(phase)) is not None:
+            found.append(Piece(REVIEW, told(review)))
+        return [one for one in found if one.text]
+
+    def agents_left(self) -> int:
+        """How many more sessions the run may start."""
+        settlers = sum(self._memory.settlers.values())
+        return max(0, self._state.max_agents - self._state.agents - settlers)
+
+    def review(self, phase: Scope) -> Review | None:
+        """What came of the review of one round; None where there is none, or it is not over."""
+        step = next((child for child in phase.children if child.step.id == REVIEW), None)
+        if not isinstance(step, Composite) or step.status != COMPLETED or not _is_phase(phase):
+            return None
+        return tally(self.claims(phase), {child.path: self.output(child) for child in step.children})
 
     def _surroundings(self, node: Node) -> dict[str, JSON]:
         names: dict[str, JSON] = {"inputs": self.inputs(node.run)}
@@ -100,8 +161,10 @@ class Values:
         failed = [error_text(node) for node in _failed_within(body)]
         if not isinstance(body, Scope) or not _is_phase(body):
             return "\n".join(failed) if failed and is_unsuccessful(body) else self.output(body)
-        judges = (child for child in body.children if child.step.id in ("verify", "review"))
+        judges = (child for child in body.children if child.step.id == VERIFY)
         said = [_plainly(self.output(child)) for child in judges if child.status == COMPLETED]
+        if (review := self.review(body)) is not None:
+            said.append(objections(review))
         return "\n\n".join(text for text in (*said, *failed) if text)
 
     def digest(self, node: Node) -> str:
@@ -230,6 +293,14 @@ def _failed_within(top: Node) -> Iterator[Node]:
         yield from deeper
     elif top.status in (FAILED, TIMED_OUT):
         yield top
+
+
+def _tasks_of(phase: Scope) -> list[Node]:
+    return [child for child in phase.children if child.step.id not in (REVIEW, VERIFY)]
+
+
+def _mapped(phase: Scope) -> frozenset[str]:
+    return frozenset(child.step.id for child in phase.children if child.step.for_each is not None)
 
 
 def _is_phase(node: Node) -> bool:

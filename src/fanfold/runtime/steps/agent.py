@@ -13,6 +13,7 @@ from fanfold.agents.entries import AgentBegin, Entry, ToolCall, UserInput
 from fanfold.agents.role import Role
 from fanfold.errors import WorldError
 from fanfold.kernel.commands import Start
+from fanfold.kernel.events import NOTHING_SPENT, Usage
 from fanfold.kernel.fold.step_events import tries_again
 from fanfold.kernel.lifecycle import FAILED
 from fanfold.kernel.nodes import Loop, Node, Scope
@@ -22,8 +23,12 @@ from fanfold.recipe.types.body import read_body
 from fanfold.runtime.places.isolation import Place
 from fanfold.runtime.records.frozen import Frozen, with_stages
 from fanfold.runtime.records.ids import session_id
+from fanfold.runtime.records.reviews import MAX_CLAIMS
 from fanfold.runtime.records.subagents import home_of, session_of, turn_before
-from fanfold.runtime.records.values import Values
+from fanfold.runtime.records.values import Piece, Values
+from fanfold.runtime.steps.cited_evidence import CitedEvidence, judged_verdict
+from fanfold.runtime.steps.folding import Folding
+from fanfold.runtime.steps.material import extract, show
 from fanfold.runtime.steps.rendering import text_of
 from fanfold.runtime.steps.step_type import (
     Execution,
@@ -36,11 +41,11 @@ from fanfold.runtime.steps.step_type import (
 )
 from fanfold.sessions.log import read_entries
 from fanfold.store.protocol import Store
-from fanfold.text.excerpts import shorten
 from fanfold.text.json_value import as_text
 from fanfold.text.template import parse_template, render
 
-MAX_ITEM_EXCERPT = 20_000
+FROM_BEFORE = "What earlier phases found:"
+FROM_LAST_ROUND = "What was said about the last round, which did not pass:"
 MAX_EXTRACT = 1_600
 
 
@@ -48,8 +53,12 @@ class AgentJob(Job, frozen=True):
     said: AgentBody
     prompt: str
     inputs: dict[str, JSON]
-    extract: str = ""
-    """Of a fold: what stands in for the summary when none can be made."""
+    judged: str = ""
+    """Of a critic or reviewer: what it judges, and may quote."""
+    pieces: tuple[Piece, ...] = ()
+    """Of a fold: what it sums up."""
+    agents_left: int = 0
+    """Of a fold: how many sessions may help with it."""
 
 
 class AgentSteps(LeafType[AgentBody, AgentJob]):
@@ -69,16 +78,22 @@ class AgentSteps(LeafType[AgentBody, AgentJob]):
         return (msgspec.to_builtins(stages), models, frozen.instructions, frozen.backend_of(own))
 
     def prepare(self, step: Preparation, said: AgentBody) -> AgentJob:
-        extract = _extract(step.values, step.node) if said.purpose == "fold" else ""
-        return AgentJob(said, _prompt(step, said), step.inputs, extract)
+        prompt = _prompt(step, said)
+        if said.purpose == "fold":
+            pieces = _folded(step.values, step.node)
+            return AgentJob(said, prompt, step.inputs, "", pieces, step.values.agents_left())
+        return AgentJob(said, prompt, step.inputs, _judged(step.values, step.node, said))
 
     async def perform(self, services: Services, execution: Execution[AgentJob]) -> Outcome:
         start, node, job, place, progress = execution
         _check_place(services.store, start, node, place)
         role = services.frozen.session_role(node.step, job.said)
+        request = _request(role, execution, services)
+        if job.said.purpose == "fold":
+            return await _fold(services, execution, request)
         try:
             result = await services.supervisor.run_step(
-                _request(role, execution, services),
+                request,
                 backend=services.frozen.backend_of(role),
                 on_progress=progress,
                 journal=services.journal,
@@ -88,7 +103,8 @@ class AgentSteps(LeafType[AgentBody, AgentJob]):
             )
         except SessionFailed as error:
             return Outcome(error=error.failure, usage=error.usage)
-        return Outcome(result.output, None, result.summary, result.usage)
+        output = _looked_up(job, place, result.output) if job.judged else result.output
+        return Outcome(output, None, result.summary, result.usage)
 
     def rescue(self, node: Node, job: AgentJob, outcome: Outcome) -> Outcome:
         """The work of a phase is done when it is summed up: it is not lost because nobody could."""
@@ -99,8 +115,8 @@ class AgentSteps(LeafType[AgentBody, AgentJob]):
             return outcome
         message = f"no summary was made of it: {failure.message or failure.code}"
         warning = replace(failure, code="fold.extract", message=message, hint="")
-        output = f"(Extract of the outputs; nobody could sum them up.)\n{job.extract}"
-        return Outcome(output, None, output, outcome.usage, warning)
+        output = f"(Extract of the outputs; nobody could sum them up.)\n{extract(job.pieces, MAX_EXTRACT)}"
+        return Outcome(output, None, output, outcome.usage, warning, outcome.evidence)
 
     def task(self, job: AgentJob) -> str:
         return job.prompt
@@ -192,29 +208,71 @@ def sections_of(step: Preparation, action: AgentBody) -> list[Section]:
             parts.append(Section(text, f"steps.{name}.output", dependency))
     for name, value in inputs.items():
         parts.append(Section(f"{name}:\n{as_text(value)}", name))
-    if action.purpose == "fold":  # the outputs of the phase's last iteration, bounded, for their summary
-        for child in _folded(node):
-            text = f"{child.step.id}:\n{shorten(as_text(values.output(child)), MAX_ITEM_EXCERPT)}"
-            parts.append(Section(text, f"steps.{child.step.id}.output", child))
-    if node.run.plan.phased and action.purpose == "work" and "{{digest}}" not in (action.prompt or ""):
-        digest = names.get("digest")
-        if digest:
-            parts.append(Section(f"What earlier phases found:\n{digest}", "digest"))
+    if judged := _judged(values, node, action):
+        parts.append(Section(judged, "claims" if action.purpose == "review" else "result"))
+    if node.run.plan.phased and action.purpose == "work":
+        for name, heading in (("digest", FROM_BEFORE), ("feedback", FROM_LAST_ROUND)):
+            told = names.get(name)
+            if told and f"{{{{{name}}}}}" not in (action.prompt or "").replace(" ", ""):
+                parts.append(Section(f"{heading}\n{as_text(told)}", name))
     return parts
 
 
-def _extract(values: Values, node: Node) -> str:
-    """The beginning of each of those outputs, together no longer than what other phases are given."""
-    folded = _folded(node)
-    share = MAX_EXTRACT // max(1, len(folded))
-    return "\n".join(shorten(f"{child.step.id}: {values.summary(child)}", share) for child in folded)
+async def _fold(services: Services, execution: Execution[AgentJob], request: SessionRequest) -> Outcome:
+    """Sum a phase up, in a tree of sessions where it does not fit one."""
+    job, place = execution.job, execution.place
+    folding = Folding(services, request, place, execution.progress)
+    folded = await folding.run(job.pieces, job.agents_left)
+    if folded.held is not None:
+        return Outcome(error=folded.held, usage=folded.usage)
+    request = replace(request, prompt=f"{request.prompt}\n\n{folded.text}" if folded.text else request.prompt)
+    try:
+        result = await services.supervisor.run_step(
+            request,
+            backend=services.frozen.backend_of(request.role),
+            on_progress=execution.progress,
+            journal=services.journal,
+        )
+    except SessionFailed as error:
+        return Outcome(error=error.failure, usage=_together(folded.usage, error.usage))
+    usage = _together(folded.usage, result.usage)
+    return Outcome(result.output, None, result.summary, usage, folded.warning)
 
 
-def _folded(node: Node) -> list[Node]:
-    """The steps that a fold sums up."""
+def _together(*spent: Usage | None) -> Usage | None:
+    known = [one for one in spent if one is not None]
+    return sum(known, NOTHING_SPENT) if known else None
+
+
+def _folded(values: Values, node: Node) -> tuple[Piece, ...]:
+    """What a fold sums up: the last iteration of its phase."""
     loop = node.parent
     body = loop.children[-2] if isinstance(loop, Loop) else None
-    return body.children if isinstance(body, Scope) else []
+    return tuple(values.pieces(body)) if isinstance(body, Scope) else ()
+
+
+def _judged(values: Values, node: Node, said: AgentBody) -> str:
+    """What a critic or a reviewer is shown of the phase it judges."""
+    if said.purpose not in ("critic", "review"):
+        return ""
+    phase = node.parent
+    while phase is not None and not isinstance(phase, Scope):
+        phase = phase.parent
+    if phase is None:
+        return ""
+    if said.purpose == "critic":
+        return f"Result:\n\n{show(values.pieces(phase)).text}"
+    claims = values.claims(phase)
+    listed = [Piece(f"Claim {claim.name}", claim.text) for claim in claims[:MAX_CLAIMS]]
+    return show(listed).text or "There are no claims: answer with an empty list."
+
+
+def _looked_up(job: AgentJob, place: Place, output: JSON) -> JSON:
+    """The answer of a critic or reviewer with its evidence looked up, where it worked."""
+    checked = CitedEvidence(place.path, job.judged).checked(output)
+    if job.said.purpose == "critic" and isinstance(checked, dict):
+        return judged_verdict(checked)
+    return checked
 
 
 def sibling(node: Node, name: str) -> Node | None:

@@ -6,6 +6,8 @@ from fanfold.kernel.lifecycle import COMPLETED
 from fanfold.kernel.nodes import Node, Run
 from fanfold.kernel.plan import JSON
 from fanfold.runtime.hosting.run_tree import RunTree, run_status
+from fanfold.runtime.views.report_reviews import cell, review_lines
+from fanfold.runtime.views.rounds import did_not_pass, why_not
 from fanfold.runtime.views.runs import how_to_retry, indented, run_error, waiting_proposals
 from fanfold.text.excerpts import shorten
 
@@ -40,6 +42,7 @@ def report_markdown(tree: RunTree, run: Run | None = None) -> str:
         lines.append(f"| … {len(nodes) - MAX_ROWS} more | | | | |")
     lines += ["", f"{agents} agents, {usage.tokens} tokens, {_price(usage.micro_usd)}.", ""]
     lines += _changes(tree, run)
+    lines += review_lines(tree, run)
     failures = [node for node in nodes if node.error is not None and node.status != COMPLETED]
     error = run_error(tree, run)
     if failures or error is not None:
@@ -70,7 +73,7 @@ def _changes(tree: RunTree, run: Run) -> list[str]:
     lines = ["## Changes", "", "| file | change | step | |", "|---|---|---|---|"] if rows else []
     for row in rows[:MAX_ROWS]:
         cells = (row.path, row.kind, row.step, row.state)
-        lines.append("| " + " | ".join(_cell(cell) for cell in cells) + " |")
+        lines.append("| " + " | ".join(cell(one) for one in cells) + " |")
     if len(rows) > MAX_ROWS:
         lines.append(f"| … {len(rows) - MAX_ROWS} more | | | |")
     lines += [""] if rows else []
@@ -81,11 +84,6 @@ def _changes(tree: RunTree, run: Run) -> list[str]:
         how = f"`fanfold diff {root}` shows what it is, `fanfold apply {root} STEP` applies it"
         lines += [f"{many} to be applied ({', '.join(list(waiting)[:10])}): {how}.", ""]
     return lines
-
-
-def _cell(text: str) -> str:
-    """A name that may hold anything, as the cell of a table."""
-    return " ".join(text.split()).replace("|", "\\|")
 
 
 def _asked(inputs: dict[str, JSON]) -> list[str]:
@@ -99,7 +97,9 @@ def _row(tree: RunTree, node: Node) -> str:
     usage = tree.memory.usage.get((node.run.id, node.path))
     took = f"{(node.ended_at - node.started_at) / 1_000:.1f} s" if node.started_at and node.ended_at else ""
     status = f"{node.status} ({node.reason})" if node.reason else node.status
-    return f"| {node.path} | {who} | {status} | {took} | {usage.tokens if usage else ''} |"
+    if did_not_pass(node):
+        status = f"did not pass ({why})" if (why := why_not(tree, node)) else "did not pass"
+    return f"| {node.path} | {who} | {cell(status)} | {took} | {usage.tokens if usage else ''} |"
 
 
 def _failure_line(node: Node) -> str:

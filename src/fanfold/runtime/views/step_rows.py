@@ -17,6 +17,7 @@ from fanfold.kernel.nodes import LEAF, MAP, Composite, Node, Run, WorkflowCall
 from fanfold.runtime.hosting.run_tree import RunTree
 from fanfold.runtime.steps.registry import label_of
 from fanfold.runtime.views.items import item_name
+from fanfold.runtime.views.rounds import did_not_pass, why_not
 from fanfold.runtime.views.transitions import duration
 from fanfold.text.terminal import one_line
 
@@ -130,7 +131,8 @@ class _Walk:
             name = f"{name} {one_line(item, MAX_ITEM_CHARS)}"
         path = node.run.tree_path(node.path)
         who, took, note = self._who(node), self._took(node), self._note(node, inside)
-        return Row(depth, name, path, node.status, who, took, note, node.kind == LEAF)
+        status = "failed" if did_not_pass(node) else node.status
+        return Row(depth, name, path, status, who, took, note, node.kind == LEAF)
 
     def _who(self, node: Node) -> str:
         if isinstance(node, WorkflowCall):
@@ -164,6 +166,9 @@ class _Walk:
         first_hand = not isinstance(node, Composite) or node.failed_child is None
         if node.error is not None and first_hand and node.status in TERMINAL - {COMPLETED, SKIPPED}:
             parts.append(one_line(node.error.message or node.error.code, MAX_NOTE_CHARS))
+        if did_not_pass(node):
+            why = why_not(self._tree, node)
+            parts.append(f"did not pass: {why}" if why else "did not pass")
         if isinstance(node, WorkflowCall) and node.child is not None:
             parts.append(f"run {node.child.id}")
         return " · ".join(parts)

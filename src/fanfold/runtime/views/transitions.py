@@ -64,6 +64,7 @@ class Transitions:
         self._find_step = find_step
         self._name_item = name_item
         self._started: dict[tuple[str, str], int] = {}
+        self._rounds: dict[tuple[str, str], int] = {}
 
     def read(self, envelope: Envelope) -> Transition | None:
         """What to say about an event, or None."""
@@ -88,6 +89,13 @@ class Transitions:
             self._started[envelope.run_id, data.step] = envelope.at
             items = f"{data.value} item{'' if data.value == 1 else 's'}"
             return Transition(envelope.at, _path(envelope, data.step), "started", f"started ({items})")
+        if isinstance(data, Decided) and data.what == "until":
+            key = (envelope.run_id, data.step)
+            self._rounds[key] = self._rounds.get(key, 0) + 1
+            if data.value is False:
+                path = _path(envelope, f"{data.step}#{self._rounds[key]}")
+                return Transition(envelope.at, path, "failed", "did not pass")
+            return None
         if envelope.parent_run_id is not None:
             return None  # the step that called the child run says it all
         if isinstance(data, Added):

@@ -1,0 +1,49 @@
+"""Rounds of loops that did not pass: all steps of such a round worked, and the round failed."""
+
+from __future__ import annotations
+
+from fanfold.kernel.lifecycle import COMPLETED, TERMINAL
+from fanfold.kernel.nodes import Loop, Node, Scope
+from fanfold.runtime.hosting.run_tree import RunTree
+from fanfold.runtime.records.values import VERIFY
+from fanfold.text.terminal import one_line
+
+MAX_WHY_CHARS = 100
+
+
+def did_not_pass(node: Node) -> bool:
+    """Whether a node is a round that completed, and was not enough: its loop went on, or failed."""
+    loop = node.parent
+    if not isinstance(loop, Loop) or (node is loop.children[-1] and node.step is loop.step.fold):
+        return False
+    if node.status != COMPLETED:
+        return False
+    newest = node is loop.children[loop.iteration - 1]
+    return not newest or (not loop.converged and (loop.exhausted or loop.status in TERMINAL - {COMPLETED}))
+
+
+def why_not(tree: RunTree, node: Node) -> str:
+    """What was said against a round of a phase, in a few words; empty for loops that are no phases."""
+    if not isinstance(node, Scope):
+        return ""
+    said = []
+    gate = next((child for child in node.children if child.step.id == VERIFY), None)
+    if gate is not None and gate.status == COMPLETED:
+        said.append(verdict_in_words(tree.values.output(gate)))
+    review = tree.values.review(node)
+    if review is not None and not review.holds:
+        said.append("refuted by its reviewers")
+    return ", ".join(word for word in said if word)
+
+
+def verdict_in_words(output: object) -> str:
+    """What a gate said, where it was not that the phase passes."""
+    if not isinstance(output, dict):
+        return ""
+    if output.get("exit_code"):
+        return f"exit status {output['exit_code']}"
+    if output.get("pass") is False:
+        return one_line(f"the critic: {output.get('feedback') or 'no'}", MAX_WHY_CHARS)
+    if output.get("decision") not in (None, "approve"):
+        return f"answered {one_line(str(output['decision']), 40)}"
+    return ""
