@@ -6,9 +6,11 @@ from itertools import islice
 
 from msgspec import Struct
 
+from fanfold.kernel.plan import JSON
 from fanfold.runtime.hosting.clock import wall_clock_ms
 from fanfold.runtime.operations.addresses import find_run
 from fanfold.runtime.operations.history.runs import owner_of
+from fanfold.runtime.records.memory import FileChange
 from fanfold.runtime.views.run_head import RunHeadDocument, run_head
 from fanfold.runtime.views.run_table import RunTable, run_table
 from fanfold.runtime.views.runs import OwnerDocument
@@ -23,6 +25,19 @@ class Pulse(Struct, frozen=True):
 
     owner: OwnerDocument | None
     heartbeat_age_ms: int | None
+
+
+class RunOutput(Struct, frozen=True):
+    """What a run gave, and what its steps changed."""
+
+    output: JSON
+    changes: list[FileChange]
+
+
+def show_output(desk: Desk, asked: RunAt) -> RunOutput:
+    tree, run = find_run(desk.history, asked.run, asked.at)
+    output = tree.blobs.get(run.output) if run.output is not None else None
+    return RunOutput(output, tree.memory.changes.get(run.id, []))
 
 
 def show_head(desk: Desk, asked: RunAt) -> RunHeadDocument:
@@ -50,6 +65,7 @@ def show_pulse(desk: Desk, asked: RunAsked) -> Pulse:
 
 ROUTES: list[Route] = [
     look("/api/runs/{run}/head", "How a run stands", RunAt, RunHeadDocument, show_head),
+    look("/api/runs/{run}/output", "What it gave and changed", RunAt, RunOutput, show_output),
     look("/api/runs/{run}/table", "Its steps, without outputs", RunAt, RunTable, show_table),
     look("/api/runs/{run}/timeline", "Its steps over time", RunAt, Timeline, show_timeline),
     # Signs of life are no events: the answer must not be kept until the next one.

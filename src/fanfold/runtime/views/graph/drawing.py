@@ -146,7 +146,7 @@ def _size(box: Box, inner: _Scope | None) -> tuple[float, float]:
 
 def _text_width(text: Label) -> float:
     longest = max(len(shown(text.title)) * 1.05, len(shown(text.subtitle)) * 0.9)
-    return min(max(longest * CHARACTER_WIDTH + 44, MIN_NODE_WIDTH), MAX_NODE_WIDTH)
+    return min(max(longest * CHARACTER_WIDTH + 58, MIN_NODE_WIDTH), MAX_NODE_WIDTH)
 
 
 def _grid(sizes: list[tuple[float, float]]) -> Placed:

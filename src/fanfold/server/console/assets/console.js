@@ -1,0 +1,58 @@
+/** The console: starts the stream, the keys and the routes, and shows the page that the address names. */
+import { html, render, useEffect } from "./vendor/preact.js";
+import { startStream } from "./live/stream.js";
+import { Agent, Agents } from "./pages/agents.js";
+import { Approvals } from "./pages/approvals.js";
+import { Compare } from "./pages/compare.js";
+import { Home } from "./pages/home.js";
+import { Recipe } from "./pages/recipe.js";
+import { Recipes } from "./pages/recipes.js";
+import { Run } from "./pages/run.js";
+import { Runs } from "./pages/runs.js";
+import { Search } from "./pages/search.js";
+import { Step } from "./pages/step.js";
+import { System } from "./pages/system.js";
+import { Empty } from "./parts/states.js";
+import { Frame } from "./shell/frame.js";
+import { startKeys } from "./shell/keys.js";
+import { place, startRoutes } from "./shell/route.js";
+import { announce } from "./shell/said.js";
+
+/** @type {[RegExp, any][]} */
+const PAGES = [
+  [/^\/$/, Home],
+  [/^\/recipes$/, Recipes],
+  [/^\/recipes\/([^/]+)$/, Recipe],
+  [/^\/runs$/, Runs],
+  [/^\/runs\/([^/]+)$/, Run],
+  [/^\/runs\/([^/]+)\/steps\/(.+)$/, Step],
+  [/^\/compare\/([^/]+)\/([^/]+)$/, Compare],
+  [/^\/approvals$/, Approvals],
+  [/^\/search$/, Search],
+  [/^\/agents$/, Agents],
+  [/^\/agents\/(.+)$/, Agent],
+  [/^\/system$/, System],
+];
+
+function Console() {
+  const path = place.value.path;
+  useEffect(() => {
+    announce(document.title);
+    /** @type {HTMLElement | null} */ (document.querySelector("main"))?.focus({ preventScroll: true });
+  }, [path]);
+  for (const [pattern, Page] of PAGES) {
+    const found = pattern.exec(path);
+    if (found) {
+      const [first = "", second = ""] = found.slice(1).map(decodeURIComponent);
+      return html`<${Frame}><${Page} key=${path} first=${first} second=${second} /></${Frame}>`;
+    }
+  }
+  return html`<${Frame}><${Empty} title="There is no such page"><p><a href="/">Home</a> knows what there is.</p></${Empty}></${Frame}>`;
+}
+
+startStream();
+startKeys();
+startRoutes();
+const root = /** @type {Element} */ (document.getElementById("root"));
+root.textContent = "";
+render(html`<${Console} />`, root);

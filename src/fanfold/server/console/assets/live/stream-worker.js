@@ -1,0 +1,60 @@
+/* One stream for all tabs: a browser allows six connections to one server, and each tab needs some for itself.
+   The worker holds the stream, remembers where it was, and passes every event on to every tab that listens. */
+
+/** @type {Set<MessagePort>} */
+const tabs = new Set();
+let state = "opening";
+let since = Date.now();
+/** @type {EventSource | null} */
+let source = null;
+let last = "";
+
+/** @param {unknown} message */
+function tell(message) {
+  for (const tab of tabs) tab.postMessage(message);
+}
+
+/** @param {string} next */
+function become(next) {
+  if (state === next) return;
+  state = next;
+  since = Date.now();
+  tell({ type: "state", state, since });
+}
+
+function open() {
+  source = new EventSource(last ? `/api/stream?after=${encodeURIComponent(last)}` : "/api/stream");
+  source.onopen = () => become("live");
+  source.onerror = () => {
+    become("lost");
+    // A stream that was refused stays closed; one that broke off is taken up again by the browser.
+    if (source && source.readyState === 2) {
+      source.close();
+      source = null;
+      setTimeout(() => tabs.size && !source && open(), 1500);
+    }
+  };
+  for (const type of ["run", "activity"])
+    source.addEventListener(type, (event) => {
+      if (event.lastEventId) last = event.lastEventId;
+      tell({ type, data: JSON.parse(event.data) });
+    });
+}
+
+/** @param {MessageEvent} event */
+// @ts-ignore: the scope of a shared worker is not in the library of pages
+self.onconnect = (event) => {
+  const port = event.ports[0];
+  tabs.add(port);
+  port.onmessage = (message) => {
+    if (message.data === "bye") tabs.delete(port);
+    if (message.data === "back") tabs.add(port);
+    if (message.data === "how") port.postMessage({ type: "count", tabs: tabs.size });
+    if (!tabs.size && source) {
+      source.close();
+      source = null;
+    } else if (tabs.size && !source) open();
+  };
+  port.postMessage({ type: "state", state, since });
+  if (!source) open();
+};

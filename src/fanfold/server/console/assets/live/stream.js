@@ -1,0 +1,67 @@
+/** What happens in all runs, as it happens. Pages are told that something changed, and ask for what they show. */
+import { signal } from "../vendor/preact.js";
+
+/** `opening`, `live`, or `lost` since a time. */
+export const connection = signal({ state: "opening", since: Date.now() });
+/** How often the stream came back: whoever shows something asks again then. */
+export const returns = signal(0);
+/** What agents do at this moment, by run and step. */
+export const activity = signal(/** @type {Record<string, any>} */ ({}));
+
+/** @type {Set<(event: {run_id: string, seq: number, status: string}) => void>} */
+const listeners = new Set();
+
+/** @param {(event: {run_id: string, seq: number, status: string}) => void} fn @returns {() => void} */
+export function onRun(fn) {
+  listeners.add(fn);
+  return () => listeners.delete(fn);
+}
+
+/** @param {any} message */
+function receive(message) {
+  if (message.type === "state") {
+    const before = connection.peek().state;
+    connection.value = { state: message.state, since: message.since };
+    if (message.state === "live" && before === "lost") returns.value += 1;
+  } else if (message.type === "run") {
+    for (const fn of listeners) fn(message.data);
+  } else if (message.type === "activity") {
+    const { run_id, path } = message.data;
+    activity.value = { ...activity.peek(), [`${run_id}:${path}`]: message.data };
+  }
+}
+
+export function startStream() {
+  if ("SharedWorker" in window) {
+    const worker = new SharedWorker("/assets/live/stream-worker.js", { name: "fanfold" });
+    worker.port.onmessage = (event) => receive(event.data);
+    worker.port.start();
+    addEventListener("pagehide", () => worker.port.postMessage("bye"));
+    addEventListener("pageshow", (event) => event.persisted && worker.port.postMessage("back"));
+    return;
+  }
+  openHere();
+}
+
+/** Without shared workers each tab has a stream of its own, and a hidden one none. */
+function openHere() {
+  /** @type {EventSource | null} */
+  let source = null;
+  const look = () => {
+    if (document.hidden) {
+      source?.close();
+      source = null;
+    } else if (!source) {
+      source = new EventSource("/api/stream");
+      source.onopen = () => receive({ type: "state", state: "live", since: Date.now() });
+      source.onerror = () => receive({ type: "state", state: "lost", since: Date.now() });
+      for (const type of ["run", "activity"])
+        source.addEventListener(type, (event) => receive({ type, data: JSON.parse(event.data) }));
+    }
+  };
+  document.addEventListener("visibilitychange", () => {
+    look();
+    if (!document.hidden) returns.value += 1;
+  });
+  look();
+}

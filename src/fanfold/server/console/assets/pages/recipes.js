@@ -1,0 +1,38 @@
+/** Recipes: which there are, and how they did lately. */
+import { html } from "../vendor/preact.js";
+import { useResource } from "../live/resource.js";
+import { Loaded } from "../parts/states.js";
+import { Status } from "../parts/status.js";
+import { Ago } from "../parts/time.js";
+import { PageHead } from "../shell/frame.js";
+import { duration, money } from "../text/format.js";
+
+/** @type {Record<string, string>} */
+const ORIGINS = { project: "This project", user: "Yours", builtin: "Built in" };
+
+export function Recipes() {
+  const found = useResource("/recipes", true);
+  return html`<div class="page">
+    <${PageHead} title="Recipes" lead="A recipe is a YAML file: inputs, a graph of steps, an output." actions=${html`<a class="button" href="/recipes/new?view=source">New recipe</a>`} />
+    <${Loaded} of=${found}>${(/** @type {any} */ data) => Object.entries(ORIGINS).map(([origin, name]) => {
+      const here = data.items.filter((/** @type {any} */ row) => row.source === origin);
+      if (!here.length && origin !== "project") return null;
+      return html`<section key=${origin} aria-label=${name}><div class="section-head"><h2>${name}</h2></div>
+        ${here.length ? html`<${Shelf} rows=${here} />` : html`<p class="card padded quiet">No recipe of its own yet. Open a built-in one, change it, and keep it under another name; it is saved in <code>.fanfold/workflows</code>.</p>`}</section>`;
+    })}</${Loaded}>
+  </div>`;
+}
+
+/** @param {{rows: any[]}} props */
+function Shelf({ rows }) {
+  return html`<div class="table-box"><table>
+    <thead><tr><th scope="col">Recipe</th><th scope="col">Last run</th><th scope="col" class="number hide-narrow">Median time</th><th scope="col" class="number hide-narrow">Median cost</th><th scope="col"><span class="unseen">Run</span></th></tr></thead>
+    <tbody>${rows.map((row) => html`<tr key=${row.name}>
+      <td><a class="row-link" href=${`/recipes/${row.name}`}>${row.name}</a> <span class="quiet small">@${row.version}</span><div class="quiet small">${row.description}</div></td>
+      <td>${row.last_run ? html`<a href=${`/runs/${row.last_run.run_id}`}><${Status} status=${row.last_run.status} /></a> <span class="quiet small hide-narrow"><${Ago} at=${row.last_run.ended_at || row.last_run.created_at} /></span>` : html`<span class="quiet">never</span>`}</td>
+      <td class="number hide-narrow">${row.median_s === null || row.median_s === undefined ? "" : duration(row.median_s * 1000)}</td>
+      <td class="number hide-narrow">${row.last_run ? money(row.median_usd) : ""}</td>
+      <td class="number"><a class="button small" href=${`/recipes/${row.name}?view=run`} aria-label=${`Run ${row.name}`}>Run</a></td>
+    </tr>`)}</tbody>
+  </table></div>`;
+}

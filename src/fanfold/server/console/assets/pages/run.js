@@ -1,0 +1,195 @@
+/** One run: the head that stays, a view of it, and the drawer of a step. All of it is in the address. */
+import { html, useEffect, useMemo, useState } from "../vendor/preact.js";
+import { withQuery } from "../live/api.js";
+import { useResource } from "../live/resource.js";
+import { Graph } from "../parts/graph.js";
+import { Output } from "../parts/output.js";
+import { RunActions } from "../parts/run-actions.js";
+import { Loaded, Trouble } from "../parts/states.js";
+import { Meter, Status, isOver } from "../parts/status.js";
+import { LinkTabs } from "../parts/tabs.js";
+import { Ago, Heartbeat, Took } from "../parts/time.js";
+import { Timeline } from "../parts/timeline.js";
+import { CostView } from "../parts/cost-view.js";
+import { EventsView } from "../parts/events-view.js";
+import { StepDrawer } from "../parts/step-panel.js";
+import { StepTable } from "../parts/step-table.js";
+import { useTitle } from "../shell/frame.js";
+import { useKeys } from "../shell/keys.js";
+import { hrefWith, query, setQuery } from "../shell/route.js";
+import { announce } from "../shell/said.js";
+import { amount, cost, counted, money, now } from "../text/format.js";
+import { wordOf } from "../parts/status.js";
+
+const VIEWS = [["graph", "Graph"], ["timeline", "Timeline"], ["table", "Table"], ["events", "Events"], ["output", "Output"], ["cost", "Cost"]];
+
+/** @param {{first: string}} props */
+export function Run({ first: id }) {
+  const view = query.value.get("view") || "graph";
+  const step = query.value.get("step");
+  const at = query.value.get("at");
+  const [root, setRoot] = useState("");
+  const concerns = (/** @type {{run_id: string}} */ event) => !at && (!root || event.run_id === root);
+  const head = useResource(withQuery(`/runs/${id}/head`, { at }), concerns);
+  const table = useResource(withQuery(`/runs/${id}/table`, { at }), concerns);
+  useEffect(() => {
+    if (head.data) setRoot(head.data.root_run_id);
+  }, [head.data?.root_run_id]);
+  useTitle(head.data ? `${head.data.recipe} · ${wordOf(head.data.status)}` : "Run");
+  useStatusNews(head.data, at);
+  const rows = table.data?.rows || [];
+  const choose = (/** @type {string | null} */ path) => setQuery({ step: path });
+  useKeys(
+    [
+      { key: "j", what: "Next step", act: () => choose(beside(rows, step, 1)) },
+      { key: "k", what: "Step before", act: () => choose(beside(rows, step, -1)) },
+      { key: "n", what: "Next failure", act: () => choose(nextFailure(rows, step)) },
+      { key: "g", what: "Graph", act: () => setQuery({ view: null }) },
+      { key: "t", what: "Timeline", act: () => setQuery({ view: "timeline" }) },
+      { key: "Escape", what: "Close the step", act: () => choose(null) },
+    ],
+    [rows, step],
+  );
+  if (!head.data) return html`<div class="page"><${Trouble} error=${head.error} /><${Loaded} of=${head}>${() => null}</${Loaded}></div>`;
+  const run = head.data;
+  return html`<div class="page wide run-page">
+    <${Head} run=${run} id=${id} at=${at} step=${step} reload=${() => { head.reload(); table.reload(); }} />
+    ${run.error && html`<div class=${`notice tone-${isOver(run.status) ? "failed" : "wants"}`}><strong>${run.error.message}</strong>${run.error.hint && html`<div class="hint">${run.error.hint}</div>`}</div>`}
+    <${Trouble} error=${head.error} />
+    ${!at && rows.filter((/** @type {any} */ row) => row.status === "waiting" && row.kind === "step" && row.note && row.path !== step && !isOver(run.status) && ["approval", "ask", "deliver"].includes(row.type)).slice(0, 3).map((/** @type {any} */ row) => html`<div class="notice tone-wants asks" key=${row.path}>
+      <span><strong>${row.name}</strong> ${row.note}</span><button class="button primary small" onClick=${() => choose(row.path)} aria-label=${`Answer ${row.name}`}>Answer</button></div>`)}
+    <${Scrub} run=${run} at=${at} />
+    <div class=${`run-body ${step ? "with-drawer" : ""}`}>
+      <div>
+        <${LinkTabs} label="Views of the run" chosen=${view} tabs=${VIEWS.map(([name, words]) => ({ id: name, name: words, href: hrefWith({ view: name === "graph" ? null : name }) }))} />
+        <div class="view"><${View} view=${view} id=${id} at=${at} step=${step} run=${run} table=${table} concerns=${concerns} choose=${choose} /></div>
+      </div>
+      ${step && html`<${StepDrawer} key=${step} run=${id} path=${step} at=${at} concerns=${concerns} onClose=${() => choose(null)} />`}
+    </div>
+  </div>`;
+}
+
+/** @param {any} props */
+function View({ view, id, at, step, run, table, concerns, choose }) {
+  if (view === "timeline") return html`<${TimelineView} id=${id} at=${at} step=${step} run=${run} concerns=${concerns} choose=${choose} />`;
+  if (view === "table") return html`<${Loaded} of=${table}>${(/** @type {any} */ data) => html`<${StepTable} rows=${data.rows} leftOff=${data.left_off} chosen=${step} onChoose=${choose} />`}</${Loaded}>`;
+  if (view === "events") return html`<${EventsView} id=${id} reach=${at ? Number(at) : run.reach} onChoose=${choose} />`;
+  if (view === "output") return html`<${OutputView} id=${id} at=${at} run=${run} concerns=${concerns} />`;
+  if (view === "cost") return html`<${Loaded} of=${table}>${(/** @type {any} */ data) => html`<${CostView} rows=${data.rows} run=${run} />`}</${Loaded}>`;
+  return html`<${GraphView} id=${id} at=${at} step=${step} concerns=${concerns} choose=${choose} />`;
+}
+
+/** @param {any} props */
+function GraphView({ id, at, step, concerns, choose }) {
+  const open = query.value.get("open") || "";
+  const drawing = useResource(withQuery(`/runs/${id}/graph`, { at, open }), concerns);
+  const toggle = (/** @type {any} */ node) => {
+    const words = new Set(open.split(",").filter(Boolean));
+    words.delete(node.path);
+    words.delete(`-${node.path}`);
+    words.add(node.open ? `-${node.path}` : node.path);
+    setQuery({ open: [...words].join(",") });
+    announce(`${node.title} ${node.open ? "closed" : "opened"}`);
+  };
+  return html`<${Loaded} of=${drawing}>${(/** @type {any} */ layout) => html`<${Graph} label="Graph of the run; the table says the same in words" layout=${layout} chosen=${step} onChoose=${(/** @type {any} */ node) => choose(node.path)} onToggle=${toggle} />`}</${Loaded}>`;
+}
+
+/** @param {any} props */
+function TimelineView({ id, at, step, run, concerns, choose }) {
+  const found = useResource(withQuery(`/runs/${id}/timeline`, { at }), concerns);
+  return html`<${Loaded} of=${found}>${(/** @type {any} */ line) => html`<${Timeline} line=${line} live=${!at && !isOver(run.status)} chosen=${step} onChoose=${choose} />`}</${Loaded}>`;
+}
+
+/** @param {any} props */
+function OutputView({ id, at, run, concerns }) {
+  const found = useResource(withQuery(`/runs/${id}/output`, { at }), concerns);
+  const empty = isOver(run.status) ? "This run put nothing out." : "The run has no output yet; steps have, as soon as they end.";
+  return html`<${Loaded} of=${found}>${(/** @type {any} */ data) => html`<div class="card padded"><${Output} value=${data.output} empty=${empty} /></div>
+    ${data.changes?.length ? html`<section class="card padded view"><h2 class="gap-below">What changed</h2><ul class="changes">${data.changes.map((/** @type {any} */ change) => html`<li key=${`${change.path} ${change.step}`}><span class="chip">${change.kind}</span> <code>${change.path}</code> <span class="quiet small">${change.step}, ${change.state}</span></li>`)}</ul></section>` : null}`}</${Loaded}>`;
+}
+
+/** @param {any} props */
+function Head({ run, id, at, step, reload }) {
+  const pulse = usePulse(id, !at && !isOver(run.status) && run.status !== "paused");
+  const all = Object.values(run.counts).reduce((/** @type {number} */ sum, n) => sum + Number(n), 0);
+  const done = (run.counts.completed || 0) + (run.counts.skipped || 0) + (run.counts.failed || 0) + (run.counts.timed_out || 0) + (run.counts.cancelled || 0);
+  return html`<div class="run-head">
+    ${run.breadcrumbs.length > 0 && html`<nav aria-label="Runs above"><ol class="crumbs">${run.breadcrumbs.map((/** @type {any} */ crumb) => html`<li key=${crumb.run_id}><a href=${`/runs/${crumb.run_id}?step=${encodeURIComponent(crumb.path)}`}>${crumb.recipe}</a></li>`)}<li>${run.recipe}</li></ol></nav>`}
+    <div class="top">
+      <h1 tabindex="-1">${run.recipe}<span class="quiet">@${run.version}</span></h1>
+      <${Status} status=${run.status} pill />
+      <div class="actions"><${RunActions} run=${run} step=${step} at=${at} reload=${reload} /></div>
+    </div>
+    <div class="run-facts">
+      <span><${Meter} counts=${run.counts} /></span>
+      <span><b>${amount(done)}</b> of ${counted(all, "step")}${run.growing ? ", more may come" : ""}</span>
+      <span><b><${Took} from=${run.started_at || run.created_at} to=${at ? run.at : isOver(run.status) ? run.ended_at : null} /></b></span>
+      <span><b>${cost(run.usage)}</b>${run.cap.usd !== null ? ` of ${money(run.cap.usd)}` : ""}</span>
+      <span><b>${amount(run.usage.input_tokens + run.usage.output_tokens)}</b>${run.cap.tokens !== null ? ` of ${amount(run.cap.tokens)}` : ""} tokens</span>
+      <span>${counted(run.usage.agents, "agent")}</span>
+      ${pulse && html`<span><${Heartbeat} ageMs=${pulse.data.heartbeat_age_ms} asked=${pulse.at} waiting=${run.status === "waiting"} /></span>`}
+      <span class="quiet">started <${Ago} at=${run.created_at} /></span>
+      <span class="quiet mono">${run.run_id}</span>
+      ${run.forked_from && html`<span>fork of <a href=${`/runs/${run.forked_from}`} class="mono">${run.forked_from}</a> · <a href=${`/compare/${run.forked_from}/${run.run_id}`}>compare</a></span>`}
+    </div>
+  </div>`;
+}
+
+/** The run as it was: a slider over its events. @param {{run: any, at: string | null}} props */
+function Scrub({ run, at }) {
+  const value = at ? Number(at) : run.reach;
+  const back = at !== null && Number(at) < run.reach;
+  return html`<div class=${`scrub ${back ? "back" : ""}`}>
+    <label for="scrub">${back ? "As it was at" : isOver(run.status) ? "At its end," : "Live,"} event</label>
+    <input id="scrub" type="range" min="1" max=${run.reach} value=${value} aria-valuetext=${`event ${value} of ${run.reach}`}
+      onInput=${(/** @type {any} */ event) => setQuery({ at: Number(event.target.value) >= run.reach ? null : event.target.value })} />
+    <output class="number" for="scrub">${amount(value)} of ${amount(run.reach)}</output>
+    ${back && html`<button class="button small" onClick=${() => setQuery({ at: null })}>Back to now</button>`}
+  </div>`;
+}
+
+/** Asked for now and then: a sign of life is no event. @param {string} id @param {boolean} wanted */
+function usePulse(id, wanted) {
+  const [turn, setTurn] = useState(0);
+  const found = useResource(wanted ? `/runs/${id}/pulse` : null);
+  useEffect(() => {
+    if (!wanted) return;
+    const timer = setInterval(() => {
+      if (!document.hidden) {
+        found.reload();
+        setTurn((n) => n + 1);
+      }
+    }, 5000);
+    return () => clearInterval(timer);
+  }, [id, wanted]);
+  const at = useMemo(() => now.peek(), [found.data, turn]);
+  return wanted && found.data ? { data: found.data, at } : null;
+}
+
+/** A change of status is said aloud, once. @param {any} run @param {string | null} at */
+function useStatusNews(run, at) {
+  const [before, setBefore] = useState("");
+  useEffect(() => {
+    if (!run || at) return;
+    if (before && before !== run.status) announce(`${run.recipe} is ${wordOf(run.status)}`);
+    setBefore(run.status);
+  }, [run?.status]);
+}
+
+/** @param {any[]} rows @param {string | null} step @param {number} by */
+function beside(rows, step, by) {
+  if (!rows.length) return null;
+  const at = rows.findIndex((row) => row.path === step);
+  const next = at < 0 ? (by > 0 ? 0 : rows.length - 1) : Math.min(rows.length - 1, Math.max(0, at + by));
+  announce(`${rows[next].name}, ${wordOf(rows[next].status)}`);
+  return rows[next].path;
+}
+
+/** @param {any[]} rows @param {string | null} step */
+function nextFailure(rows, step) {
+  const at = rows.findIndex((row) => row.path === step);
+  const order = [...rows.slice(at + 1), ...rows.slice(0, at + 1)];
+  const found = order.find((row) => ["failed", "timed_out"].includes(row.status));
+  announce(found ? `${found.name} ${wordOf(found.status)}` : "No step failed");
+  return found ? found.path : step;
+}

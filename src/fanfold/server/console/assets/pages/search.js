@@ -1,0 +1,35 @@
+/** Search over what agents wrote, in one run or all of them. */
+import { html, useEffect, useRef, useState } from "../vendor/preact.js";
+import { withQuery } from "../live/api.js";
+import { useResource } from "../live/resource.js";
+import { Empty, Loaded } from "../parts/states.js";
+import { PageHead } from "../shell/frame.js";
+import { query, setQuery } from "../shell/route.js";
+import { announce } from "../shell/said.js";
+import { counted } from "../text/format.js";
+
+export function Search() {
+  const words = query.value.get("q") || "";
+  const run = query.value.get("run") || "";
+  const [typed, setTyped] = useState(words);
+  const field = useRef(/** @type {HTMLInputElement | null} */ (null));
+  const found = useResource(words.trim() ? withQuery("/search", { q: words, run, k: 30 }) : null);
+  useEffect(() => field.current?.focus(), []);
+  useEffect(() => {
+    const timer = setTimeout(() => setQuery({ q: typed }), 250);
+    return () => clearTimeout(timer);
+  }, [typed]);
+  useEffect(() => {
+    if (found.data) announce(counted(found.data.hits.length, "hit"));
+  }, [found.data]);
+  return html`<div class="page">
+    <${PageHead} title="Search" lead="Everything that steps put out, ranked by your words." />
+    <form role="search" onSubmit=${(/** @type {Event} */ event) => event.preventDefault()} class="filters">
+      <input id="words" ref=${field} type="search" aria-label="Words" placeholder="Words that an agent wrote" value=${typed} onInput=${(/** @type {any} */ event) => setTyped(event.target.value)} />
+      ${run && html`<span class="chip">only in ${run} <button class="as-link" type="button" onClick=${() => setQuery({ run: null })}>all runs</button></span>`}
+    </form>
+    ${words.trim() ? html`<${Loaded} of=${found}>${(/** @type {any} */ data) => data.hits.length ? html`<ul class="card list">${data.hits.map((/** @type {any} */ hit) => html`<li key=${`${hit.run_id} ${hit.path}`}>
+      <div class="grow"><a class="title" href=${`/runs/${hit.run_id}?step=${encodeURIComponent(hit.path)}`}>${hit.path}</a> <span class="quiet small">${hit.role || ""} · <span class="mono">${hit.run_id}</span></span><div class="excerpt">${hit.excerpt}</div></div>
+    </li>`)}</ul>` : html`<${Empty} title="Nobody wrote that"><p>All words are looked for, in the outputs of finished steps.</p></${Empty}>`}</${Loaded}>` : html`<${Empty} title="Find what agents wrote"><p>Outputs of all runs are here, long after the run ended. On the command line: <code>fanfold query WORDS</code>.</p></${Empty}>`}
+  </div>`;
+}

@@ -1,0 +1,54 @@
+/** Answering what a run asks: bound to what was seen, so that nobody approves something else. */
+import { html, useState } from "../vendor/preact.js";
+import { post, quoted } from "../live/api.js";
+import { useResource } from "../live/resource.js";
+import { say, sayError } from "../shell/said.js";
+import { asText } from "../text/format.js";
+import { Markdown } from "../text/markdown.js";
+import { CopyAs } from "./copy-as.js";
+
+/** The question that waits at a step, wherever the step is shown. @param {{run: string, path: string, onAnswered: () => void}} props */
+export function AnswerHere({ run, path, onAnswered }) {
+  const found = useResource("/approvals", true);
+  const asked = found.data?.items.find((/** @type {any} */ one) => one.step === path && (one.run_id === run || one.run_id.startsWith(run)));
+  return asked ? html`<${AnswerForm} key=${asked.seen} run=${asked.run_id} path=${path} asked=${asked} onAnswered=${() => { found.reload(); onAnswered(); }} />` : null;
+}
+
+/** @param {{run: string, path: string, asked: any, onAnswered: () => void}} props */
+export function AnswerForm({ run, path, asked, onAnswered }) {
+  const [comment, setComment] = useState("");
+  const [busy, setBusy] = useState("");
+  const question = asked.message ?? asked.question ?? "";
+  const shown = asked.shown ?? asked.show;
+  const choices = asked.choices || [];
+  const isQuestion = asked.kind === "question";
+  const send = async (/** @type {string} */ word, /** @type {any} */ body) => {
+    setBusy(word);
+    try {
+      const place = isQuestion ? "answers" : "approvals";
+      const done = await post(`/runs/${run}/${place}/${quoted(path)}`, body);
+      say(`${path}: ${done.decision || word}.${done.detached ? " The run goes on in the background." : ""}`);
+      onAnswered();
+    } catch (error) {
+      if (/** @type {any} */ (error).code === "approval.changed") {
+        say("It changed since you looked. Read it again, then answer.", { tone: "wants" });
+        onAnswered();
+      } else sayError(error);
+    }
+    setBusy("");
+  };
+  const decide = (/** @type {string} */ decision, choice = "") => send(choice || decision, { decision, ...(choice && { choice }), ...(comment && { comment }), seen: asked.seen });
+  return html`<form class="form answer" onSubmit=${(/** @type {Event} */ event) => { event.preventDefault(); if (isQuestion) send("answered", { text: comment, seen: asked.seen }); }}>
+    <${Markdown} text=${question} />
+    ${shown !== undefined && shown !== null && shown !== "" && html`<div class="shown" tabindex="0" role="region" aria-label="What it shows">${typeof shown === "string" ? html`<${Markdown} text=${shown} />` : html`<pre class="block">${asText(shown)}</pre>`}</div>`}
+    ${asked.next?.length > 0 && html`<div><h3>What runs next</h3><ul>${asked.next.map((/** @type {any} */ one) => html`<li key=${one.path}><code>${one.path}</code>${one.writes?.length ? html` may write ${one.writes.map((/** @type {string} */ name) => html`<code key=${name}>${name}</code> `)}` : ""}${one.needs && !one.writes?.length ? html` ${one.needs}` : ""}</li>`)}</ul></div>`}
+    <div class="field"><label for=${`comment-${path}`}>${isQuestion ? "Your answer" : "Comment"}</label><textarea id=${`comment-${path}`} rows="2" value=${comment} onInput=${(/** @type {any} */ event) => setComment(event.target.value)} placeholder=${isQuestion ? "" : "Optional; goes into the log"}></textarea></div>
+    <div class="actions">
+      ${isQuestion ? html`<button class="button primary" disabled=${busy !== "" || !comment.trim()}>Answer</button>${choices.map((/** @type {string} */ choice) => html`<button type="button" key=${choice} class="button" disabled=${busy !== ""} onClick=${() => send(choice, { text: choice, seen: asked.seen })}>${choice}</button>`)}`
+        : choices.length ? choices.map((/** @type {string} */ choice) => html`<button type="button" key=${choice} class="button primary" disabled=${busy !== ""} onClick=${() => decide("approve", choice)}>${choice}</button>`)
+          : html`<button type="button" class="button primary" disabled=${busy !== ""} onClick=${() => decide("approve")}>Approve</button>`}
+      ${!isQuestion && html`<button type="button" class="button danger" disabled=${busy !== ""} onClick=${() => decide("reject")}>Reject</button>`}
+      ${!isQuestion && html`<${CopyAs} action="approve" others=${["reject"]} words=${{ run, step: path }} />`}
+    </div>
+  </form>`;
+}

@@ -1,0 +1,29 @@
+/** Dialogs: the browser's own, so that focus, Esc and readers of screens work as everywhere. */
+import { html, useEffect, useRef } from "../vendor/preact.js";
+
+/** @param {{title: string, onClose: () => void, foot?: any, children?: any}} props */
+export function Dialog({ title, onClose, foot, children }) {
+  const box = useRef(/** @type {HTMLDialogElement | null} */ (null));
+  useEffect(() => {
+    const before = document.activeElement;
+    box.current?.showModal();
+    return () => before instanceof HTMLElement && before.focus();
+  }, []);
+  return html`<dialog ref=${box} aria-labelledby="dialog-title" onClose=${onClose} onClick=${(/** @type {MouseEvent} */ event) => event.target === box.current && onClose()}>
+    <div class="dialog-head">
+      <h2 id="dialog-title">${title}</h2>
+      <button class="button plain small" onClick=${onClose} aria-label="Close">Esc</button>
+    </div>
+    <div class="dialog-body">${children}</div>
+    ${foot && html`<div class="dialog-foot">${foot}</div>`}
+  </dialog>`;
+}
+
+/** Something that cannot be taken back is asked about first. @param {{title: string, text: any, verb: string, onYes: () => void, onClose: () => void}} props */
+export function Confirm({ title, text, verb, onYes, onClose }) {
+  return html`<${Dialog} title=${title} onClose=${onClose} foot=${html`
+      <button class="button" onClick=${onClose}>Keep it</button>
+      <button class="button danger primary" onClick=${() => { onClose(); onYes(); }}>${verb}</button>`}>
+    <p>${text}</p>
+  </${Dialog}>`;
+}

@@ -1,0 +1,65 @@
+/** Fork: what is kept, what runs again and what that may cost, before it begins. */
+import { html, useEffect, useState } from "../vendor/preact.js";
+import { post } from "../live/api.js";
+import { useResource } from "../live/resource.js";
+import { go } from "../shell/route.js";
+import { cost, counted } from "../text/format.js";
+import { CopyAs } from "./copy-as.js";
+import { Dialog } from "./dialog.js";
+import { Loading, Trouble } from "./states.js";
+
+/** @param {{run: any, step: string | null, at: string | null, onClose: () => void}} props */
+export function ForkDialog({ run, step, onClose }) {
+  const table = useResource(`/runs/${run.run_id}/table`);
+  const names = (table.data?.rows || []).filter((/** @type {any} */ row) => row.depth === 0).map((/** @type {any} */ row) => row.path);
+  const [from, setFrom] = useState(step ? step.replace(/[[#/].*$/, "") : "");
+  const [foreseen, setForeseen] = useState(/** @type {any} */ (null));
+  const [error, setError] = useState(/** @type {any} */ (null));
+  const [busy, setBusy] = useState(false);
+  const start = from || names[0] || "";
+  useEffect(() => {
+    if (!start) return;
+    let over = false;
+    setForeseen(null);
+    setError(null);
+    post(`/runs/${run.run_id}/fork`, { from: start, dry_run: true }).then(
+      (found) => !over && setForeseen(found.forecast),
+      (failure) => !over && setError(failure),
+    );
+    return () => {
+      over = true;
+    };
+  }, [start]);
+  const fork = async () => {
+    setBusy(true);
+    try {
+      const made = await post(`/runs/${run.run_id}/fork`, { from: start, dry_run: false, yes: true });
+      onClose();
+      go(`/runs/${made.run_id}`);
+    } catch (failure) {
+      setError(failure);
+      setBusy(false);
+    }
+  };
+  return html`<${Dialog} title="Fork from a step" onClose=${onClose} foot=${html`
+      <${CopyAs} action="fork" words=${{ run: run.run_id, step: start }} />
+      <button class="button" onClick=${onClose}>Not now</button>
+      <button class="button primary" disabled=${!foreseen || busy} onClick=${fork}>${busy ? "Starting …" : "Fork"}</button>`}>
+    <div class="field"><label for="fork-from">Run again from</label>
+      <select id="fork-from" value=${start} onChange=${(/** @type {any} */ event) => setFrom(event.target.value)}>${names.map((/** @type {string} */ name) => html`<option key=${name} value=${name}>${name}</option>`)}</select>
+      <span class="hint">Everything before it is kept as it was; no model is asked for it again.</span></div>
+    <${Trouble} error=${error} />
+    ${!error && !foreseen && html`<${Loading} label="Looking what would be kept" />`}
+    ${foreseen && html`<dl class="figures">
+        <div><dt>Kept</dt><dd>${foreseen.reuses.length}</dd></div><div><dt>Run again</dt><dd>${foreseen.runs_again.length}</dd></div>
+        <div><dt>Cost last time</dt><dd>${cost(foreseen.last_time)} <small>${counted(foreseen.agents, "agent")}</small></dd></div></dl>
+      ${foreseen.asks.length > 0 && html`<div class="notice tone-wants"><strong>It needs your leave:</strong> ${foreseen.asks.map((/** @type {string} */ line) => html`<div key=${line}><code>${line}</code></div>`)}</div>`}
+      ${Object.keys(foreseen.merged).length > 0 && html`<p class="quiet small">Files that steps which run again put into the project stay there: ${Object.entries(foreseen.merged).map(([path, n]) => `${path} (${n})`).join(", ")}.</p>`}
+      <div class="two-lists"><${Names} title="Kept" names=${foreseen.reuses} /><${Names} title="Run again" names=${foreseen.runs_again} /></div>`}
+  </${Dialog}>`;
+}
+
+/** @param {{title: string, names: any[]}} props */
+function Names({ title, names }) {
+  return html`<div><h3>${title}</h3><p class="chips">${names.slice(0, 30).map((one) => html`<span class="chip" key=${one.path || one}>${one.path || one}</span>`)}${names.length > 30 ? ` and ${counted(names.length - 30, "more", "more")}` : ""}${names.length ? "" : html`<span class="quiet">nothing</span>`}</p></div>`;
+}

@@ -1,0 +1,201 @@
+/**
+ * The graph of a recipe or a run, drawn from positions that the server computed.
+ *
+ * Only what is in sight is in the page, and from far away a box is a coloured rectangle, so that two thousand steps scroll
+ * as smoothly as twenty. The table is the twin for who cannot see it.
+ */
+import { html, useEffect, useLayoutEffect, useMemo, useRef, useState } from "../vendor/preact.js";
+import { counted } from "../text/format.js";
+import { Sign, toneOf, wordOf } from "./status.js";
+
+const FAR = 0.42;
+const SPARE = 400;
+
+/**
+ * @param {{layout: any, chosen?: string | null, onChoose?: (node: any) => void, onToggle?: (node: any) => void, label: string}} props
+ */
+export function Graph({ layout, chosen, onChoose, onToggle, label }) {
+  const box = useRef(/** @type {HTMLDivElement | null} */ (null));
+  const [zoom, setZoom] = useState(1);
+  const [sight, setSight] = useState({ x: 0, y: 0, w: 2400, h: 1600 });
+  const before = useRef(/** @type {Map<string, string>} */ (new Map()));
+  const fitted = useRef(false);
+
+  const look = () => {
+    const element = box.current;
+    if (!element) return;
+    const next = {
+      x: Math.floor(element.scrollLeft / zoom / 200) * 200, y: Math.floor(element.scrollTop / zoom / 200) * 200,
+      w: element.clientWidth / zoom + 200, h: element.clientHeight / zoom + 200,
+    };
+    setSight((old) => (old.x === next.x && old.y === next.y && old.w === next.w && old.h === next.h ? old : next));
+  };
+  const fit = () => {
+    const element = box.current;
+    if (!element) return;
+    const room = element.clientWidth - 34;
+    setZoom(Math.max(0.06, Math.min(1, room / layout.width)));
+  };
+  useLayoutEffect(() => {
+    if (fitted.current || !box.current) return;
+    fitted.current = true;
+    const wide = layout.width / Math.max(1, box.current.clientWidth - 34);
+    if (wide > 1 && wide < 1.3) fit();
+  }, [layout.width]);
+  useLayoutEffect(look, [zoom, layout]);
+  useEffect(() => {
+    addEventListener("resize", look);
+    return () => removeEventListener("resize", look);
+  }, [zoom]);
+  useEffect(() => {
+    const node = chosen && layout.nodes.find((/** @type {any} */ one) => one.path === chosen);
+    const element = box.current;
+    if (!node || !element) return;
+    const left = node.x * zoom, top = node.y * zoom;
+    if (left < element.scrollLeft || left + node.w * zoom > element.scrollLeft + element.clientWidth) element.scrollLeft = left - 80;
+    if (top < element.scrollTop || top + node.h * zoom > element.scrollTop + element.clientHeight) element.scrollTop = top - 80;
+  }, [chosen, layout.width]);
+
+  const changed = useMemo(() => {
+    const now = new Map(layout.nodes.map((/** @type {any} */ node) => [node.path, node.status]));
+    const found = new Set(layout.nodes.filter((/** @type {any} */ node) => before.current.has(node.path) && before.current.get(node.path) !== node.status).map((/** @type {any} */ node) => node.path));
+    before.current = now;
+    return found;
+  }, [layout]);
+
+  const far = zoom < FAR;
+  const within = (/** @type {number} */ x, /** @type {number} */ y, /** @type {number} */ w, /** @type {number} */ h) =>
+    x < sight.x + sight.w + SPARE && x + w > sight.x - SPARE && y < sight.y + sight.h + SPARE && y + h > sight.y - SPARE;
+  const nodes = layout.nodes.filter((/** @type {any} */ node) => within(node.x, node.y, node.w, node.h));
+  const edges = layout.edges.filter((/** @type {any} */ edge) => {
+    const [first, last] = [edge.points[0], edge.points[edge.points.length - 1]];
+    return within(Math.min(first[0], last[0]), Math.min(first[1], last[1]), Math.abs(last[0] - first[0]) + 1, Math.abs(last[1] - first[1]) + 1);
+  });
+  return html`<div class="graph-box">
+    <div class="graph-tools" role="group" aria-label="Size of the graph">
+      <span>${counted(layout.nodes.length, "box", "boxes")}${zoom < 0.995 || zoom > 1.005 ? `, ${Math.round(zoom * 100)} %` : ""}</span>
+      <button class="button small" onClick=${() => setZoom(Math.max(0.06, zoom / 1.3))} aria-label="Smaller">−</button>
+      <button class="button small" onClick=${() => setZoom(Math.min(2, zoom * 1.3))} aria-label="Larger">+</button>
+      <button class="button small" onClick=${fit}>Fit</button>
+    </div>
+    <div class=${`graph-scroll ${layout.height * zoom < 560 ? "fits" : ""}`} ref=${box} onScroll=${look} tabindex="0" role="region" aria-label=${label}>
+      <svg class="graph" width=${layout.width * zoom + 4} height=${layout.height * zoom + 4} viewBox=${`-2 -2 ${layout.width + 4} ${layout.height + 4}`}>
+        ${nodes.filter((/** @type {any} */ node) => node.open).map((/** @type {any} */ node) => html`<${OpenBox} key=${node.path} node=${node} onToggle=${onToggle} />`)}
+        ${edges.map((/** @type {any} */ edge) => html`<path key=${`${edge.from} ${edge.to}`} class="edge" d=${curve(edge.points)} />`)}
+        ${!far && edges.map((/** @type {any} */ edge) => html`<path key=${`tip ${edge.from} ${edge.to}`} class="tip" d=${tip(edge.points)} />`)}
+        ${nodes.filter((/** @type {any} */ node) => !node.open).map((/** @type {any} */ node) => html`<${Box} key=${node.path} node=${node} far=${far}
+          chosen=${node.path === chosen} changed=${changed.has(node.path)} onChoose=${onChoose} onToggle=${onToggle} />`)}
+      </svg>
+    </div>
+  </div>`;
+}
+
+/** @param {any} props */
+function Box({ node, far, chosen, changed, onChoose, onToggle }) {
+  const tone = node.status ? `tone-${toneOf(node.status)}` : "";
+  const choose = () => onChoose?.(node);
+  const press = (/** @type {KeyboardEvent} */ event) => {
+    if (event.key === "Enter" || event.key === " ") {
+      event.preventDefault();
+      event.stopPropagation();
+      choose();
+    }
+  };
+  const spoken = node.status ? `${node.spoken}, ${wordOf(node.status)}${tallied(node)}` : node.spoken;
+  if (far)
+    return html`<g class=${`node ${tone} ${chosen ? "chosen" : ""}`} onClick=${choose}><title>${spoken}</title>
+      <rect class="far box" x=${node.x} y=${node.y} width=${node.w} height=${node.h} rx="8" /></g>`;
+  const canOpen = onToggle && node.kind !== "step" && node.count;
+  return html`<g class=${`node ${tone} ${chosen ? "chosen" : ""} ${changed ? "changed" : ""}`} role="button" tabindex="0" aria-label=${spoken}
+      data-path=${node.path} onClick=${choose} onKeyDown=${press}>
+    <title>${spoken}</title>
+    <rect class="box" x=${node.x} y=${node.y} width=${node.w} height=${node.h} rx="9" />
+    ${node.status && html`<g class="sign" transform=${`translate(${node.x + 11} ${node.y + 11})`}><${Sign} status=${node.status} /></g>`}
+    <text class="title" x=${node.x + (node.status ? 34 : 14)} y=${node.y + 24}>${cut(node.title, node.w - (node.status ? 44 : 24), 8.1)}</text>
+    <text class="who" x=${node.x + 14} y=${node.y + 41}>${cut(says(node), node.w - (canOpen ? 44 : 24), 6.5)}</text>
+    ${node.marks?.length ? html`<text class="mark" x=${node.x + 14} y=${node.y + 57}>${cut(node.marks.join(" · "), node.w - 24, 5.6)}</text>` : null}
+    ${node.cells && html`<${Strip} node=${node} />`}
+    ${canOpen && html`<${Toggle} node=${node} onToggle=${onToggle} x=${node.x + node.w - 26} y=${node.y + 29} />`}
+  </g>`;
+}
+
+/** @param {any} props */
+function OpenBox({ node, onToggle }) {
+  return html`<g class=${`node ${node.status ? `tone-${toneOf(node.status)}` : ""}`}>
+    <rect class="open-box" x=${node.x} y=${node.y} width=${node.w} height=${node.h} rx="11" />
+    ${node.status && html`<g class="sign" transform=${`translate(${node.x + 11} ${node.y + 9})`}><${Sign} status=${node.status} /></g>`}
+    <text class="title" x=${node.x + (node.status ? 33 : 14)} y=${node.y + 22}>${cut(node.title, node.w - 60, 7.4)} <tspan class="mark" dx="8">${(node.marks || []).join(" · ")}</tspan></text>
+    ${onToggle && node.count ? html`<${Toggle} node=${node} onToggle=${onToggle} x=${node.x + node.w - 27} y=${node.y + 8} />` : null}
+  </g>`;
+}
+
+/** @param {any} props */
+function Toggle({ node, onToggle, x, y }) {
+  const act = (/** @type {Event} */ event) => {
+    event.stopPropagation();
+    onToggle(node);
+  };
+  const press = (/** @type {KeyboardEvent} */ event) => {
+    if (event.key !== "Enter" && event.key !== " ") return;
+    event.preventDefault();
+    act(event);
+  };
+  return html`<g class="toggle" role="button" tabindex="0" aria-expanded=${node.open ? "true" : "false"} aria-label=${`${node.open ? "Close" : "Open"} ${node.title}`} onClick=${act} onKeyDown=${press}>
+    <rect x=${x} y=${y} width="18" height="18" rx="5" /><path d=${`M${x + 5} ${y + 9}h8${node.open ? "" : "m-4 -4v8"}`} />
+  </g>`;
+}
+
+/** Cells of one colour side by side are one rectangle. @param {any} props */
+function Strip({ node }) {
+  const left = node.x + 14, all = node.w - 28, width = all / node.cells.length, y = node.y + node.h - 16;
+  const runs = [];
+  for (let i = 0; i < node.cells.length; ) {
+    let j = i;
+    while (j < node.cells.length && node.cells[j] === node.cells[i]) j += 1;
+    // Few cells stand apart; many of one status are one bar.
+    if (node.cells.length <= 40) for (let k = i; k < j; k += 1) runs.push([k, k + 1, node.cells[k]]);
+    else runs.push([i, j, node.cells[i]]);
+    i = j;
+  }
+  // What needs attention is drawn last and never thinner than can be seen.
+  const gap = node.cells.length <= 40 ? 1.5 : 0;
+  runs.sort((a, b) => Number(toneOf(String(a[2])) !== "done") - Number(toneOf(String(b[2])) !== "done"));
+  return html`<g>${runs.map(([from, to, status]) => html`<rect key=${from} class=${`cell tone-${toneOf(String(status))}`} x=${left + Number(from) * width}
+    y=${y} width=${Math.max(status === "completed" ? 0.8 : 3, (Number(to) - Number(from)) * width - gap)} height="8" rx="1.5" />`)}</g>`;
+}
+
+/** @param {any} node */
+const tallied = (node) => (node.tally ? `: ${Object.entries(node.tally).map(([word, n]) => `${n} ${wordOf(word)}`).join(", ")}` : "");
+
+/** @param {any} node */
+function says(node) {
+  if (!node.count) return node.subtitle;
+  const done = (node.tally?.completed || 0) + (node.tally?.skipped || 0);
+  const bad = (node.tally?.failed || 0) + (node.tally?.timed_out || 0);
+  return `${done}/${node.count}${bad ? `, ${bad} failed` : ""}${node.subtitle ? ` · ${node.subtitle}` : ""}`;
+}
+
+/** @param {string} text @param {number} room @param {number} each */
+function cut(text, room, each) {
+  const fits = Math.max(3, Math.floor(room / each));
+  return text.length > fits ? `${text.slice(0, fits - 1)}…` : text;
+}
+
+/** @param {[number, number][]} points */
+function curve(points) {
+  let [x, y] = points[0];
+  const parts = [`M${x} ${y}`];
+  points.slice(1).forEach(([nx, ny], i) => {
+    const to = i === points.length - 2 ? nx - 6 : nx;
+    const middle = (x + to) / 2;
+    parts.push(ny === y ? `H${to}` : `C${middle} ${y} ${middle} ${ny} ${to} ${ny}`);
+    [x, y] = [to, ny];
+  });
+  return parts.join("");
+}
+
+/** @param {[number, number][]} points */
+function tip(points) {
+  const [x, y] = points[points.length - 1];
+  return `M${x} ${y}l-7 -3.8v7.6z`;
+}

@@ -1,0 +1,41 @@
+/** What can be done to a run. Each button says what happened; what cannot be taken back is asked about. */
+import { html, useState } from "../vendor/preact.js";
+import { post } from "../live/api.js";
+import { go } from "../shell/route.js";
+import { say, sayError } from "../shell/said.js";
+import { CopyAs } from "./copy-as.js";
+import { Confirm } from "./dialog.js";
+import { ForkDialog } from "./fork-dialog.js";
+import { isOver } from "./status.js";
+
+/** @param {{run: any, step: string | null, at: string | null, reload: () => void}} props */
+export function RunActions({ run, step, at, reload }) {
+  const [asking, setAsking] = useState("");
+  const [busy, setBusy] = useState("");
+  const over = isOver(run.status);
+  const act = async (/** @type {string} */ what, /** @type {any} */ body = {}) => {
+    setBusy(what);
+    try {
+      const done = await post(`/runs/${run.run_id}/${what}`, body);
+      if (done.run_id && done.run_id !== run.run_id) go(`/runs/${done.run_id}`);
+      else say(done.said || "Done.");
+      reload();
+    } catch (error) {
+      sayError(error);
+    }
+    setBusy("");
+  };
+  const button = (/** @type {string} */ what, /** @type {string} */ name, kind = "") =>
+    html`<button class=${`button ${kind}`} disabled=${busy !== ""} onClick=${() => act(what)}>${busy === what ? "…" : name}</button>`;
+  return html`
+    ${!over && run.status === "running" && button("pause", "Pause")}
+    ${!over && (run.status === "paused" || run.status === "waiting" || run.status === "running") && run.status !== "running" && button("resume", "Resume", run.status === "paused" ? "primary" : "")}
+    ${!over && html`<button class="button danger" onClick=${() => setAsking("cancel")}>Cancel</button>`}
+    ${over && ["failed", "partial", "timed_out"].includes(run.status) && button("retry", "Retry what failed", "primary")}
+    <button class="button" onClick=${() => setAsking("fork")}>Fork …</button>
+    <${CopyAs} action="inspect" others=${["watch", "explain", "diff", "pause", "resume", "cancel", "retry", "export"]} words=${{ run: run.run_id }} />
+    <a class="button plain" href=${`/api/runs/${run.run_id}/export`} download=${`${run.recipe}-${run.run_id}.html`}>Export</a>
+    ${asking === "cancel" && html`<${Confirm} title="Cancel this run?" verb="Cancel the run" onYes=${() => act("cancel")} onClose=${() => setAsking("")}
+      text="Every process of it is ended, child runs too. What it recorded stays, and it can be forked." />`}
+    ${asking === "fork" && html`<${ForkDialog} run=${run} step=${step} at=${at} onClose=${() => setAsking("")} />`}`;
+}

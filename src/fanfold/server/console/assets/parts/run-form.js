@@ -1,0 +1,110 @@
+/** The form that runs a recipe: a field for each input, what it would do and cost, and what it needs leave for. */
+import { html, useState } from "../vendor/preact.js";
+import { DEMOS } from "../demos.js";
+import { post } from "../live/api.js";
+import { go } from "../shell/route.js";
+import { asText } from "../text/format.js";
+import { CopyAs } from "./copy-as.js";
+import { DryRun } from "./recipe-source.js";
+import { Empty, Trouble } from "./states.js";
+
+/** @param {{page: any}} props */
+export function RunForm({ page }) {
+  const inputs = page.recipe?.inputs || [];
+  const demo = DEMOS.find((one) => one.recipe === page.name);
+  const [values, setValues] = useState(/** @type {Record<string, string>} */ (Object.fromEntries(inputs.map((/** @type {any} */ one) => [one.name, one.default === null || one.default === undefined ? "" : asText(one.default)]))));
+  const [options, setOptions] = useState({ model: "", max_concurrency: "", budget_usd: "" });
+  const [scripted, setScripted] = useState(false);
+  const [allowed, setAllowed] = useState(false);
+  const [error, setError] = useState(/** @type {any} */ (null));
+  const [busy, setBusy] = useState(false);
+  if (!page.recipe) return html`<${Empty} title="It cannot be run yet"><p>The recipe has mistakes; <a href=${`/recipes/${page.name}?view=source`}>Source</a> shows them.</p></${Empty}>`;
+  const wrong = Object.fromEntries(inputs.map((/** @type {any} */ one) => [one.name, problemOf(one, values[one.name] ?? "")]));
+  const missing = inputs.some((/** @type {any} */ one) => wrong[one.name]);
+  const given = missing ? {} : bound(inputs, values);
+  const chosen = { ...(options.model && { model: options.model }), ...(options.max_concurrency && { max_concurrency: Number(options.max_concurrency) }), ...(options.budget_usd && { budget_usd: Number(options.budget_usd) }) };
+  const needs = page.needs || [];
+  const run = async (/** @type {Event} */ event) => {
+    event.preventDefault();
+    setBusy(true);
+    setError(null);
+    try {
+      const { run_id } = await post("/runs", { recipe: page.name, inputs: given, options: chosen, yes: allowed || needs.length === 0, ...(scripted && demo && { script: demo.script }) });
+      go(`/runs/${run_id}`);
+    } catch (failure) {
+      setError(failure);
+      setBusy(false);
+    }
+  };
+  return html`<div class="two">
+    <form class="card padded form" onSubmit=${run}>
+      ${inputs.map((/** @type {any} */ one) => html`<${Field} key=${one.name} input=${one} value=${values[one.name] ?? ""} problem=${wrong[one.name]} onInput=${(/** @type {string} */ value) => setValues((before) => ({ ...before, [one.name]: value }))} />`)}
+      ${!inputs.length && html`<p class="quiet">This recipe takes no input.</p>`}
+      <details><summary>Model, slots, budget</summary><div class="form options">
+        <${Plain} id="model" name="Model" hint="Empty: the one that is configured" value=${options.model} onInput=${(/** @type {string} */ value) => setOptions((before) => ({ ...before, model: value }))} />
+        <${Plain} id="slots" name="Steps at once" type="number" hint="Empty: as configured" value=${options.max_concurrency} onInput=${(/** @type {string} */ value) => setOptions((before) => ({ ...before, max_concurrency: value }))} />
+        <${Plain} id="budget" name="Budget in dollars" type="number" hint="Empty: none. The run pauses when it is reached" value=${options.budget_usd} onInput=${(/** @type {string} */ value) => setOptions((before) => ({ ...before, budget_usd: value }))} />
+      </div></details>
+      ${needs.length > 0 && html`<fieldset class="leave"><legend>It needs your leave</legend><ul>${needs.map((/** @type {string} */ line) => html`<li key=${line}><code>${line}</code></li>`)}</ul>
+        <label class="check"><input type="checkbox" checked=${allowed} onChange=${() => setAllowed(!allowed)} /> It may</label></fieldset>`}
+      ${demo && html`<label class="check"><input type="checkbox" checked=${scripted} onChange=${() => { setScripted(!scripted); if (!scripted) setValues(Object.fromEntries(Object.entries({ ...demo.inputs }).map(([name, value]) => [name, asText(value)]).concat(Object.entries(values).filter(([name]) => !(name in demo.inputs))))); }} /> Scripted agents: no key is needed, and their words were written beforehand</label>`}
+      <${Trouble} error=${error} />
+      <div class="actions"><button class="button primary" disabled=${busy || missing || (needs.length > 0 && !allowed)}>${busy ? "Starting …" : "Run"}</button><${CopyAs} action="run" words=${{ recipe: page.name }} /></div>
+    </form>
+    ${missing ? html`<section class="card padded"><h2>What it would do</h2><p class="quiet">Fill in what is required, and the price stands here.</p></section>` : html`<${DryRun} name=${page.name} inputs=${given} options=${chosen} />`}
+  </div>`;
+}
+
+/** @param {any} props */
+function Field({ input, value, problem, onInput }) {
+  const id = `input-${input.name}`;
+  const kind = input.type || "string";
+  const control = input.enum ? html`<select id=${id} value=${value} onChange=${(/** @type {any} */ event) => onInput(event.target.value)}>${!input.required && html`<option value=""></option>`}${input.enum.map((/** @type {any} */ one) => html`<option key=${asText(one)} value=${asText(one)}>${asText(one)}</option>`)}</select>`
+    : kind === "boolean" ? html`<select id=${id} value=${value || "false"} onChange=${(/** @type {any} */ event) => onInput(event.target.value)}><option value="true">yes</option><option value="false">no</option></select>`
+      : kind === "integer" || kind === "number" ? html`<input id=${id} type="number" step=${kind === "integer" ? 1 : "any"} value=${value} onInput=${(/** @type {any} */ event) => onInput(event.target.value)} aria-describedby=${`${id}-hint`} />`
+        : html`<textarea id=${id} rows=${kind === "string" ? 1 : 3} class=${kind === "string" ? "one-line" : "mono"} value=${value} onInput=${(/** @type {any} */ event) => onInput(event.target.value)} aria-describedby=${`${id}-hint`} aria-invalid=${problem && value ? "true" : undefined}></textarea>`;
+  return html`<div class="field"><label for=${id}>${input.name}${input.required ? "" : html` <span class="quiet small">optional</span>`}</label>${control}
+    <span class="hint" id=${`${id}-hint`}>${input.description}${kind === "array" ? " One line for each, or JSON." : kind === "object" ? " As JSON." : ""}${problem && value ? html` <span class="stale">${problem}</span>` : ""}</span></div>`;
+}
+
+/** @param {any} props */
+const Plain = ({ id, name, hint, value, onInput, type = "text" }) => html`<div class="field"><label for=${id}>${name}</label><input id=${id} type=${type} min="0" step="any" value=${value} onInput=${(/** @type {any} */ event) => onInput(event.target.value)} /><span class="hint">${hint}</span></div>`;
+
+/** @param {any} input @param {string} text */
+function problemOf(input, text) {
+  if (!text.trim()) return input.required && input.type !== "boolean" ? "required" : "";
+  try {
+    valueOf(input, text);
+    return "";
+  } catch {
+    return input.type === "object" ? "This is no JSON object." : "This does not fit.";
+  }
+}
+
+/** @param {any} input @param {string} text @returns {unknown} */
+function valueOf(input, text) {
+  const kind = input.type || "string";
+  if (input.enum) return input.enum.find((/** @type {any} */ one) => asText(one) === text) ?? text;
+  if (kind === "string") return text;
+  if (kind === "boolean") return text === "true";
+  if (kind === "integer" || kind === "number") {
+    const n = Number(text);
+    if (Number.isNaN(n) || (kind === "integer" && !Number.isInteger(n))) throw new Error("no number");
+    return n;
+  }
+  if (kind === "array" && !text.trim().startsWith("[")) return text.split("\n").map((line) => line.trim()).filter(Boolean);
+  const value = JSON.parse(text);
+  if (kind === "array" ? !Array.isArray(value) : typeof value !== "object" || value === null) throw new Error("not the type");
+  return value;
+}
+
+/** @param {any[]} inputs @param {Record<string, string>} values */
+function bound(inputs, values) {
+  /** @type {Record<string, unknown>} */
+  const found = {};
+  for (const one of inputs) {
+    const text = values[one.name] ?? "";
+    if (text.trim() || one.type === "boolean") found[one.name] = valueOf(one, text);
+  }
+  return found;
+}

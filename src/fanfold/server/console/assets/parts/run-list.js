@@ -1,0 +1,24 @@
+/** Runs as a short list, with what each is doing. */
+import { html } from "../vendor/preact.js";
+import { activity } from "../live/stream.js";
+import { cost, counted } from "../text/format.js";
+import { isOver } from "./status.js";
+import { Status } from "./status.js";
+import { Ago, Took } from "./time.js";
+
+/** @param {{runs: any[]}} props */
+export function RunList({ runs }) {
+  return html`<ul class="card list">${runs.map((run) => html`<li key=${run.run_id}>
+    <${Status} status=${run.status} />
+    <div class="grow"><a class="title" href=${`/runs/${run.run_id}`}>${run.recipe}</a> <span class="quiet mono small">${run.run_id}</span>
+      ${doing(run.run_id) && html`<div class="clip quiet small">${doing(run.run_id)}</div>`}</div>
+    <span class="quiet small number">${counted(run.usage.agents, "agent")} · ${cost(run.usage)}</span>
+    <span class="quiet small">${isOver(run.status) ? html`<${Ago} at=${run.ended_at} />` : html`<${Took} from=${run.started_at || run.created_at} />`}</span>
+  </li>`)}</ul>`;
+}
+
+/** What its agents do at this moment. @param {string} run */
+function doing(run) {
+  const found = Object.values(activity.value).filter((one) => one.run_id === run && one.words);
+  return found.slice(-2).map((one) => `${one.path}: ${one.words}`).join(" · ");
+}

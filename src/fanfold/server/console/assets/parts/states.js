@@ -1,0 +1,26 @@
+/** What stands where there is nothing: still coming, went wrong, not there yet. */
+import { html } from "../vendor/preact.js";
+
+/** @param {{error: any, what?: string}} props */
+export function Trouble({ error, what }) {
+  if (!error || error.code === "unreachable") return null;
+  return html`<div class="notice tone-failed" role="alert">
+    <strong>${what ? `${what}: ` : ""}${error.message}</strong>
+    ${error.hint && html`<div class="hint">${error.hint}</div>`}
+    <div class="quiet small mono">${error.code}</div>
+  </div>`;
+}
+
+/** @param {{title: string, children?: any}} props */
+export function Empty({ title, children }) {
+  return html`<div class="card empty"><h2>${title}</h2>${children}</div>`;
+}
+
+/** @param {{label?: string}} props */
+export const Loading = ({ label = "Loading" }) => html`<div class="skeleton" role="img" aria-label=${label}></div>`;
+
+/** A resource in one of its states. @param {{of: any, children: (data: any) => any}} props */
+export function Loaded({ of, children }) {
+  if (of.data !== null && of.data !== undefined) return html`<${Trouble} error=${of.error} />${children(of.data)}`;
+  return of.error ? html`<${Trouble} error=${of.error} />` : html`<${Loading} />`;
+}

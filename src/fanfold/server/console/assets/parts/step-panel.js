@@ -1,0 +1,119 @@
+/** Everything about one step: prompt and where its words came from, output, conversation, tries, files, and why. */
+import { html, useState } from "../vendor/preact.js";
+import { quoted, withQuery } from "../live/api.js";
+import { useResource } from "../live/resource.js";
+import { amount, cost, lastOf } from "../text/format.js";
+import { AnswerHere } from "./answer-form.js";
+import { Diff } from "./diff.js";
+import { Output } from "./output.js";
+import { Loaded } from "./states.js";
+import { Status, isOver } from "./status.js";
+import { PanelTabs } from "./tabs.js";
+import { Ago, Took } from "./time.js";
+import { Transcript } from "./transcript.js";
+
+const TABS = [["output", "Output"], ["prompt", "Prompt"], ["transcript", "Transcript"], ["attempts", "Attempts"], ["files", "Files"], ["inside", "Inside"], ["why", "Why"]];
+
+/** @param {{run: string, path: string, at: string | null, concerns: any, onClose: () => void}} props */
+export function StepDrawer({ run, path, at, concerns, onClose }) {
+  return html`<aside class="drawer" aria-label=${`Step ${path}`}><${StepPanel} run=${run} path=${path} at=${at} concerns=${concerns} onClose=${onClose} /></aside>`;
+}
+
+/** @param {{run: string, path: string, at: string | null, concerns: any, onClose?: () => void}} props */
+export function StepPanel({ run, path, at, concerns, onClose }) {
+  const [tab, setTab] = useState("");
+  const found = useResource(withQuery(`/runs/${run}/steps/${quoted(path)}`, { at }), concerns);
+  const step = found.data;
+  const chosen = tab || (step && !isOver(step.status) && step.status !== "waiting" && step.session_id ? "transcript" : step?.error ? "why" : "output");
+  const tabs = TABS.filter(([id]) => hasTab(step, id)).map(([id, name]) => ({ id, name }));
+  return html`
+    <div class="drawer-head">
+      <div class="line"><h2 class="clip" title=${path}>${lastOf(path)}</h2>${step && html`<${Status} status=${step.status} pill />`}
+        ${onClose && html`<a class="button plain small close" href=${`/runs/${run}/steps/${path.split("/").map(encodeURIComponent).join("/")}${at ? `?at=${at}` : ""}`}>Open page</a><button class="button plain small" onClick=${onClose} aria-label="Close the step">Esc</button>`}</div>
+      ${step && html`<div class="run-facts">
+        <span class="mono">${path}</span>
+        ${step.role && html`<span>${step.role}</span>`}
+        ${step.started_at && html`<span><b><${Took} from=${step.started_at} to=${isOver(step.status) ? step.ended_at : null} /></b></span>`}
+        ${step.usage && html`<span><b>${cost(step.usage)}</b></span><span>${amount(step.usage.input_tokens + step.usage.output_tokens)} tokens</span>`}
+        ${step.attempts > 1 && html`<span>${step.attempts} attempts</span>`}
+        ${step.started_at && html`<span class="quiet"><${Ago} at=${step.started_at} /></span>`}
+        ${step.child_run_id && html`<a href=${`/runs/${step.child_run_id}`}>child run</a>`}
+      </div>`}
+    </div>
+    <${PanelTabs} label="About the step" tabs=${tabs} chosen=${chosen} onChoose=${setTab} controls="step-panel" />
+    <div class="step-body" id="step-panel" role="tabpanel" aria-labelledby=${`step-panel-${chosen}`} tabindex="0">
+      <${Loaded} of=${found}>${(/** @type {any} */ data) => html`<${Body} tab=${chosen} step=${data} run=${run} path=${path} at=${at} concerns=${concerns} reload=${found.reload} />`}</${Loaded}>
+    </div>`;
+}
+
+/** @param {any} step @param {string} id */
+function hasTab(step, id) {
+  if (!step) return ["output", "prompt", "why"].includes(id);
+  if (id === "transcript") return Boolean(step.session_id);
+  if (id === "prompt") return Boolean(step.prompt?.text || step.task);
+  if (id === "attempts") return (step.tries?.length || 0) > 0;
+  if (id === "files") return Boolean(step.files?.length || step.changes?.length);
+  if (id === "inside") return Boolean(step.inside?.length);
+  return true;
+}
+
+/** @param {any} props */
+function Body({ tab, step, run, path, at, concerns, reload }) {
+  if (tab === "prompt") return html`<${Prompt} step=${step} run=${run} />`;
+  if (tab === "transcript") return html`<${Transcript} run=${run} path=${path} live=${!at && !isOver(step.status)} concerns=${concerns} />`;
+  if (tab === "attempts") return html`<${Attempts} list=${step.tries} />`;
+  if (tab === "files") return html`<${Files} step=${step} />`;
+  if (tab === "inside") return html`<ul class="list card">${step.inside.map((/** @type {string} */ one) => html`<li key=${one}><a href=${`/runs/${run}?step=${encodeURIComponent(one)}`}>${one}</a></li>`)}</ul>`;
+  if (tab === "why") return html`<${Why} why=${step.why} error=${step.error} />`;
+  return html`
+    ${step.error && html`<${Failure} error=${step.error} />`}
+    ${step.warning && html`<${Failure} error=${step.warning} tone="wants" />`}
+    ${step.approval && !at && html`<${AnswerHere} run=${run} path=${step.tree_path || path} onAnswered=${reload} />`}
+    <${Output} value=${step.output} empty=${isOver(step.status) ? "This step put nothing out." : "There is no output yet."} />`;
+}
+
+/** @param {{error: any, tone?: string}} props */
+function Failure({ error, tone = "failed" }) {
+  return html`<div class=${`notice tone-${tone}`}><strong>${error.message}</strong>${error.hint && html`<div class="hint">${error.hint}</div>`}<div class="quiet small mono">${error.code} (${error.class})</div></div>`;
+}
+
+/** The prompt with each inserted value marked, and linked to where it came from. @param {{step: any, run: string}} props */
+function Prompt({ step, run }) {
+  const text = step.prompt?.text ?? step.task ?? "";
+  const parts = [...(step.prompt?.parts || [])].sort((a, b) => a.from - b.from);
+  const pieces = [];
+  let reached = 0;
+  for (const part of parts) {
+    if (part.from < reached) continue;
+    pieces.push(text.slice(reached, part.from));
+    const source = String(part.source);
+    const words = text.slice(part.from, part.to);
+    pieces.push(part.step ? html`<a class="origin" href=${`/runs/${run}?step=${encodeURIComponent(part.step)}`} title=${`from ${source}`}>${words}</a>` : html`<mark class="origin" title=${`from ${source}`}>${words}</mark>`);
+    reached = part.to;
+  }
+  pieces.push(text.slice(reached));
+  const sources = [...new Set(parts.map((part) => part.source))];
+  return html`${sources.length > 0 && html`<p class="quiet small">Inserted: ${sources.map((source) => html`<span class="chip" key=${source}>${source}</span> `)}</p>`}<pre class="block" tabindex="0">${pieces}</pre>`;
+}
+
+/** @param {{list: any[]}} props */
+function Attempts({ list }) {
+  return html`<ul class="card list">${list.map((one, i) => html`<li key=${i}><b class="number">${one.attempt ?? i + 1}</b><${Status} status=${one.status} /><div class="grow quiet">${one.error?.message || one.message || ""}</div>
+    <span class="quiet small"><${Took} from=${one.started_at} to=${one.ended_at ?? one.started_at} /> · <${Ago} at=${one.started_at} /></span></li>`)}</ul>`;
+}
+
+/** @param {{step: any}} props */
+function Files({ step }) {
+  const files = step.files || [];
+  if (!files.length) return html`<ul>${step.changes.map((/** @type {any} */ change) => html`<li key=${change.path}><span class="chip">${change.kind}</span> <code>${change.path}</code> <span class="quiet">${change.state}</span></li>`)}</ul>`;
+  return html`${files.map((/** @type {any} */ one) => html`<div key=${one.path}><p class="quiet small">${one.state}${one.why ? `: ${one.why}` : ""}</p>${one.patch ? html`<${Diff} patch=${one.patch} />` : html`<p>${(one.changes || []).map((/** @type {any} */ change) => change.path).join(", ")}</p>`}</div>`)}`;
+}
+
+/** @param {{why: any, error: any}} props */
+function Why({ why, error }) {
+  if (!why) return html`<p class="quiet">Nothing is known.</p>`;
+  return html`${error && html`<${Failure} error=${error} />`}<p>${why.message}</p>
+    ${why.ran_then && html`<p class="quiet">${why.ran_then}</p>`}
+    ${why.blocked_by?.length > 0 && html`<p>It waits for ${why.blocked_by.map((/** @type {string} */ one) => html`<span class="chip" key=${one}>${one}</span> `)}</p>`}
+    ${why.history?.length > 0 && html`<h3>What happened</h3><ol class="history">${why.history.map((/** @type {any} */ one, /** @type {number} */ i) => html`<li key=${i}><span class="quiet small"><${Ago} at=${one.at} /></span> ${one.text}</li>`)}</ol>`}`;
+}

@@ -1,0 +1,93 @@
+/** What is around every page: where one can go, whether the page is live, and what is said. */
+import { html, useEffect, useState } from "../vendor/preact.js";
+import { useResource } from "../live/resource.js";
+import { connection } from "../live/stream.js";
+import { duration, now } from "../text/format.js";
+import { Dialog } from "../parts/dialog.js";
+import { knownKeys, useKeys } from "./keys.js";
+import { go, place } from "./route.js";
+import { Notes } from "./said.js";
+
+const PLACES = [
+  { href: "/", name: "Home", icon: "M3 7.2 8 3l5 4.2V13H9.8V9.6H6.2V13H3z" },
+  { href: "/recipes", name: "Recipes", icon: "M4 2.5h6.2L12.5 5v8.5H4zM6 7h4.5M6 9.6h4.5" },
+  { href: "/runs", name: "Runs", icon: "M2.5 8h2.4l1.8-4.2 2.6 8.4L11 8h2.5" },
+  { href: "/approvals", name: "Approvals", icon: "M2.8 8.4 6 11.6l7.2-7.2" },
+  { href: "/search", name: "Search", icon: "M7 2.8a4.2 4.2 0 1 1 0 8.4 4.2 4.2 0 0 1 0-8.4zm3.2 7.4 3 3" },
+  { href: "/agents", name: "Agents", icon: "M8 2.6a2.4 2.4 0 1 1 0 4.8 2.4 2.4 0 0 1 0-4.8zM3.2 13.2c.5-2.7 2.3-4 4.8-4s4.3 1.3 4.8 4" },
+  { href: "/system", name: "System", icon: "M2.6 4.8h6m3 0h1.8M2.6 11.2h1.8m3 0h6M10 3.2v3.2M5.9 9.6v3.2" },
+];
+
+/** @param {{children?: any}} props */
+export function Frame({ children }) {
+  const [help, setHelp] = useState(false);
+  const waiting = useResource("/approvals", true);
+  useKeys(
+    [
+      { key: "?", what: "Show these keys", act: () => setHelp(true) },
+      { key: "/", what: "Search outputs", act: () => (place.peek().path === "/search" ? document.getElementById("words")?.focus() : go("/search")) },
+    ],
+    [],
+  );
+  const asked = waiting.data?.items?.length || 0;
+  const current = place.value.path;
+  const state = connection.value;
+  return html`<div class="frame">
+    <header class="side">
+      <a class="brand" href="/"><img src="/assets/mark.svg" alt="" width="24" height="24" />Fanfold</a>
+      <nav aria-label="Places"><ul>
+        ${PLACES.map((one) => html`<li key=${one.href}><a href=${one.href} aria-current=${isHere(one.href, current) ? "page" : undefined}>
+          <svg width="16" height="16" viewBox="0 0 16 16" fill="none" stroke="currentColor" stroke-width="1.5" stroke-linecap="round" stroke-linejoin="round" aria-hidden="true"><path d=${one.icon} /></svg>
+          ${one.name}${one.href === "/approvals" && asked > 0 && html`<span class="badge" aria-label=${`${asked} waiting`}>${asked}</span>`}
+        </a></li>`)}
+      </ul></nav>
+      <div class="side-foot">
+        <div class="row"><span class=${`pulse ${state.state}`}>${{ live: "Live", lost: "Not connected", opening: "Connecting" }[state.state] || state.state}</span>
+          <button class="button plain small" onClick=${() => setHelp(true)} aria-label="Keys" title="Keys (?)">?</button></div>
+        <${ThemeChoice} />
+      </div>
+    </header>
+    <div>
+      ${state.state === "lost" && html`<div class="lost-banner" role="alert">
+        <span>The server went away ${duration(Math.max(0, now.value - state.since))} ago. What you see is from then; the page goes on by itself when it is back.</span>
+      </div>`}
+      <main id="main" tabindex="-1">${children}</main>
+    </div>
+    <${Notes} />
+    ${help && html`<${Dialog} title="Keys" onClose=${() => setHelp(false)}>
+      <dl class="pairs">${[...knownKeys(), { key: "Esc", what: "Close what is open" }].map((one) => html`<dt key=${one.key}><kbd>${one.key}</kbd></dt><dd>${one.what}</dd>`)}</dl>
+    </${Dialog}>`}
+  </div>`;
+}
+
+/** @param {string} href @param {string} path */
+const isHere = (href, path) => (href === "/" ? path === "/" : path === href || path.startsWith(`${href}/`) || (href === "/runs" && path.startsWith("/compare")));
+
+function ThemeChoice() {
+  const [theme, setTheme] = useState(document.documentElement.dataset.theme || "auto");
+  useEffect(() => {
+    document.documentElement.dataset.theme = theme;
+    try {
+      localStorage.setItem("fanfold-theme", theme);
+    } catch {
+      // Without storage the choice holds for this page.
+    }
+  }, [theme]);
+  return html`<label class="row">Theme
+    <select value=${theme} onChange=${(/** @type {any} */ event) => setTheme(event.target.value)} style=${{ width: "auto", minHeight: "1.6rem", padding: "0 .3rem" }}>
+      <option value="auto">system</option><option value="light">light</option><option value="dark">dark</option>
+    </select></label>`;
+}
+
+/** The head of a page; its title is the document's, and who listens hears it. @param {{title: string, lead?: any, actions?: any, children?: any}} props */
+export function PageHead({ title, lead, actions, children }) {
+  useTitle(title);
+  return html`<div class="page-head"><h1 tabindex="-1">${title}</h1>${children}${actions && html`<div class="actions">${actions}</div>`}${lead && html`<p class="lead">${lead}</p>`}</div>`;
+}
+
+/** @param {string} title */
+export function useTitle(title) {
+  useEffect(() => {
+    document.title = title ? `${title} · Fanfold` : "Fanfold";
+  }, [title]);
+}
