@@ -25,6 +25,7 @@ from fanfold.agents.toolbox.commands import CommandTools, Runner
 from fanfold.agents.toolbox.edits import EditTools
 from fanfold.agents.toolbox.fetch import FetchTools
 from fanfold.agents.toolbox.files import FileTools
+from fanfold.agents.toolbox.published import PublishedFiles
 from fanfold.agents.toolbox.schemas import ALIASES, BY_NAME, OFFERED_WITH, ROOT_TOOLS, SPECS, ToolSpec
 from fanfold.agents.toolbox.search import SearchTools
 from fanfold.errors import FanfoldError
@@ -94,6 +95,7 @@ class SessionTools:
         runner: Runner | None = None,
         fetch: FetchTools | None = None,
         query: Query | None = None,
+        published: PublishedFiles | None = None,
     ) -> None:
         self._request = request
         posture: Posture = "read_only" if request.role.read_only else "auto"
@@ -110,6 +112,9 @@ class SessionTools:
             "apply_patch": edits.apply_patch,
             "delete_file": lambda args: files.call("delete_file", args),
         }
+        if published is not None:
+            for name in ("read_file", "list_files"):
+                self._calls[name] = _or_published(name, published, self._calls[name])
         if runner is not None:
             commands = CommandTools(request, runner, self._permissions)
             self._calls |= {"run_command": commands.run_command, "read_output": commands.read_output}
@@ -170,6 +175,13 @@ class SessionTools:
         argv = args.get("argv")
         where = " ".join(map(str, argv)) if isinstance(argv, list) else args.get("path", "a patch")
         return Action("write", f"{name} {where}", self._request.session_id, self._request.step)
+
+
+def _or_published(name: str, published: PublishedFiles, own: Call) -> Call:
+    async def call(args: Mapping[str, Any]) -> JSON:
+        return await (published.call(name, args) if published.has(args) else own(args))
+
+    return call
 
 
 def _querying(request: SessionRequest, query: Query) -> Call:

@@ -23,6 +23,7 @@ from fanfold.recipe.types.body import read_body
 from fanfold.runtime.places.isolation import Place
 from fanfold.runtime.records.frozen import Frozen, with_stages
 from fanfold.runtime.records.ids import session_id
+from fanfold.runtime.records.published import publish_phase
 from fanfold.runtime.records.reviews import MAX_CLAIMS
 from fanfold.runtime.records.subagents import home_of, session_of, turn_before
 from fanfold.runtime.records.values import Piece, Values
@@ -44,7 +45,7 @@ from fanfold.store.protocol import Store
 from fanfold.text.json_value import as_text
 from fanfold.text.template import parse_template, render
 
-FROM_BEFORE = "What earlier phases found:"
+FROM_BEFORE = "What earlier phases found (read_file and list_files have all of it under ctx/wf):"
 FROM_LAST_ROUND = "What was said about the last round, which did not pass:"
 MAX_EXTRACT = 1_600
 
@@ -221,6 +222,7 @@ def sections_of(step: Preparation, action: AgentBody) -> list[Section]:
 async def _fold(services: Services, execution: Execution[AgentJob], request: SessionRequest) -> Outcome:
     """Sum a phase up, in a tree of sessions where it does not fit one."""
     job, place = execution.job, execution.place
+    _publish(services, execution, "")
     folding = Folding(services, request, place, execution.progress)
     folded = await folding.run(job.pieces, job.agents_left)
     if folded.held is not None:
@@ -236,7 +238,20 @@ async def _fold(services: Services, execution: Execution[AgentJob], request: Ses
     except SessionFailed as error:
         return Outcome(error=error.failure, usage=_together(folded.usage, error.usage))
     usage = _together(folded.usage, result.usage)
+    _publish(services, execution, str(result.output))
     return Outcome(result.output, None, result.summary, usage, folded.warning)
+
+
+def _publish(services: Services, execution: Execution[AgentJob], summary: str) -> None:
+    """Let people and later phases read all that the phase gave. It follows from the log: if it cannot be
+    written now, it is when the run's other files are."""
+    node = execution.node
+    if node.parent is None:
+        return
+    try:
+        publish_phase(services.memory, node.run.id, node.parent.path, execution.job.pieces, summary)
+    except OSError:
+        return
 
 
 def _together(*spent: Usage | None) -> Usage | None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine, Sequence
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -54,7 +55,9 @@ class Performer:
         programs: Programs,
         journal: Journal,
     ) -> None:
-        self._services = Services(store, supervisor, frozen, functions, programs, journal)
+        self._services = Services(
+            store, supervisor, frozen, functions, programs, journal, Path(project) / ".fanfold"
+        )
         self._isolation = isolation
         self._store = store
         self._supervisor = supervisor

@@ -13,6 +13,7 @@ Rules
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import ClassVar, Generic, Literal, NamedTuple, TypeVar
 
 from msgspec import Struct
@@ -139,6 +140,7 @@ class Services:
         functions: FunctionProcesses,
         programs: Programs,
         journal: Journal,
+        memory: Path,
     ) -> None:
         self.store = store
         self.supervisor = supervisor
@@ -147,6 +149,8 @@ class Services:
         self.programs = programs
         self.journal = journal
         """Where the owner of the tree writes, and so its sessions."""
+        self.memory = memory
+        """The project's `.fanfold`."""
 
 
 class StepLabel(NamedTuple):

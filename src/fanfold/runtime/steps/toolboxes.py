@@ -60,6 +60,7 @@ class Toolboxes:
         # Most scripted agents use no tool, and a run of functions alone has none.
         from fanfold.agents.toolbox.catalogue import SessionTools
         from fanfold.agents.toolbox.fetch import FetchTools
+        from fanfold.agents.toolbox.published import PublishedFiles
 
         own = SessionTools(
             request,
@@ -67,6 +68,7 @@ class Toolboxes:
             runner=self._programs.run_for,
             fetch=FetchTools() if request.role.network else None,
             query=self._query,
+            published=PublishedFiles(self._memory, request.run_id),
         )
         if not request.role.mcp_servers:
             return own

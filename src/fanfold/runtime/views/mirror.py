@@ -7,7 +7,6 @@ again whenever they are missing.
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
@@ -16,6 +15,7 @@ import msgspec
 
 from fanfold.kernel.nodes import LEAF, Run
 from fanfold.runtime.hosting.run_tree import RunTree
+from fanfold.runtime.records.published import private, publish_run, write_folder
 from fanfold.runtime.records.subagents import is_agent
 from fanfold.runtime.views.report import report_markdown
 from fanfold.runtime.views.transcript_text import transcript_text
@@ -32,8 +32,9 @@ def write_mirror(tree: RunTree, folder: Path) -> Path:
         folder.mkdir(mode=0o700, exist_ok=True)
         home.mkdir(mode=0o700, exist_ok=True)
         _replace(home / "report.md", report_markdown(tree, run))
-        _write_folder(home, "outputs", _outputs(tree, run))
-        _write_folder(home, "transcripts", _transcripts(tree, run))
+        write_folder(home, "outputs", _outputs(tree, run))
+        write_folder(home, "transcripts", _transcripts(tree, run))
+        publish_run(folder.parent, tree.values, run)
     return folder / tree.root.id / "report.md"
 
 
@@ -66,45 +67,9 @@ def _transcripts(tree: RunTree, run: Run) -> Iterator[tuple[str, bytes]]:
         yield f"{path}.md", "\n".join(told).encode("utf-8", "replace")
 
 
-def _write_folder(home: Path, name: str, files: Iterator[tuple[str, bytes]]) -> None:
-    """All files into a new folder, which then takes the place of the old one.
-
-    A reader never sees half a file, and a file costs one change of a folder instead of three.
-    """
-    fresh = home / f".{name}.{os.getpid()}"
-    shutil.rmtree(fresh, ignore_errors=True)
-    fresh.mkdir(mode=0o700)
-    made = {str(fresh)}
-    for path, content in files:
-        target = f"{fresh}/{path}"
-        _make_folder(os.path.dirname(target), made)
-        with open(target, "wb", opener=_private) as file:
-            file.write(content)
-    old = home / f".{name}.{os.getpid()}.old"
-    try:
-        if (home / name).exists():
-            (home / name).rename(old)
-        fresh.rename(home / name)
-    except OSError:  # the run's next owner is writing them too, and knows more
-        shutil.rmtree(fresh, ignore_errors=True)
-    shutil.rmtree(old, ignore_errors=True)
-
-
-def _make_folder(folder: str, made: set[str]) -> None:
-    """A folder and those above it, closed to others whatever the umask."""
-    if folder not in made:
-        _make_folder(os.path.dirname(folder), made)
-        os.mkdir(folder, 0o700)
-        made.add(folder)
-
-
-def _private(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)
-
-
 def _replace(target: Path, text: str) -> None:
     """All or nothing: a reader never sees half a file."""
     temporary = target.with_name(f".{target.name}.{os.getpid()}")
-    with open(temporary, "wb", opener=_private) as file:
+    with open(temporary, "wb", opener=private) as file:
         file.write(text.encode("utf-8", "replace"))
     temporary.replace(target)

@@ -9,6 +9,7 @@ from pathlib import Path
 from time import time
 from typing import TYPE_CHECKING
 
+from fanfold.agents.toolbox.published import PUBLISHED
 from fanfold.kernel.lifecycle import RUN_TERMINAL, TERMINAL, WAITING
 from fanfold.runtime.operations.agents.subagents import is_hand
 from fanfold.runtime.operations.history.runs import list_heads
@@ -41,7 +42,8 @@ def collect(project: Project, age_ms: int, *, dry_run: bool = False) -> Removed:
         is_over = _is_old(head, before)
         if not is_over and not _is_at_rest(project, head, before):
             continue
-        homes = [project.runs_folder / one.run_id for one in project.store.tree_heads(head.run_id)]
+        tops = (project.runs_folder, project.memory.joinpath(*PUBLISHED.split("/")))
+        homes = [top / one.run_id for one in project.store.tree_heads(head.run_id) for top in tops]
         if not dry_run and not (_forget if is_over else partial(_end, before=before))(project, head):
             continue
         gone.append(head.run_id)
@@ -53,7 +55,7 @@ def collect(project: Project, age_ms: int, *, dry_run: bool = False) -> Removed:
     return Removed(
         dry_run,
         gone,
-        [folder.name for folder in folders],
+        sorted({folder.name for folder in folders}),
         [] if spaces is None else list(spaces.workspaces),
         [] if spaces is None else list(spaces.proposals),
     )

@@ -1,0 +1,83 @@
+"""What phases gave, as files under `.fanfold/ctx/wf/<run>/<phase>/`: for people and the run's own agents.
+
+Rules
+* A phase is published when it is folded, before later phases begin, and again with the run's other files:
+  they follow from the log. What is there is whole: outputs as they were given, but for refuted findings.
+* Agents read them as `ctx/wf/<run>/…` through their file tools, those of their own run alone.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+from fanfold.agents.toolbox.published import PUBLISHED
+from fanfold.kernel.lifecycle import COMPLETED
+from fanfold.kernel.nodes import Loop, Run, Scope
+from fanfold.runtime.records.values import Piece, Values
+
+SUMMARY = "summary"
+
+
+def publish_phase(memory: Path, run_id: str, phase: str, pieces: Sequence[Piece], summary: str) -> None:
+    """Write the files of one phase; `memory` is the project's `.fanfold`."""
+    home = memory
+    for part in (*PUBLISHED.split("/"), run_id):
+        home /= part
+        home.mkdir(mode=0o700, exist_ok=True)
+    told = (*pieces, Piece(SUMMARY, summary)) if summary else pieces
+    write_folder(home, phase, ((f"{one.name}.md", one.text.encode("utf-8", "replace")) for one in told))
+
+
+def publish_run(memory: Path, values: Values, run: Run) -> None:
+    """Write the files of every phase of a run that was folded."""
+    for phase, pieces, summary in folded_phases(values, run):
+        publish_phase(memory, run.id, phase, pieces, summary)
+
+
+def folded_phases(values: Values, run: Run) -> Iterator[tuple[str, list[Piece], str]]:
+    """The phases of a run that were summed up: name, what they gave, summary."""
+    for node in run.scope.children:
+        if not isinstance(node, Loop) or node.step.fold is None or len(node.children) < 2:
+            continue
+        body, fold = node.children[-2], node.children[-1]
+        if isinstance(body, Scope) and fold.step is node.step.fold and fold.status == COMPLETED:
+            yield node.path, values.pieces(body), str(values.output(fold) or "")
+
+
+def write_folder(home: Path, name: str, files: Iterable[tuple[str, bytes]]) -> None:
+    """All files into a new folder, which then takes the place of the old one.
+
+    A reader never sees half a file, and a file costs one change of a folder instead of three.
+    """
+    fresh = home / f".{name}.{os.getpid()}"
+    shutil.rmtree(fresh, ignore_errors=True)
+    fresh.mkdir(mode=0o700)
+    made = {str(fresh)}
+    for path, content in files:
+        target = f"{fresh}/{path}"
+        _make_folder(os.path.dirname(target), made)
+        with open(target, "wb", opener=private) as file:
+            file.write(content)
+    old = home / f".{name}.{os.getpid()}.old"
+    try:
+        if (home / name).exists():
+            (home / name).rename(old)
+        fresh.rename(home / name)
+    except OSError:  # the run's next owner is writing them too, and knows more
+        shutil.rmtree(fresh, ignore_errors=True)
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def _make_folder(folder: str, made: set[str]) -> None:
+    """A folder and those above it, closed to others whatever the umask."""
+    if folder not in made:
+        _make_folder(os.path.dirname(folder), made)
+        os.mkdir(folder, 0o700)
+        made.add(folder)
+
+
+def private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)

@@ -1,0 +1,90 @@
+"""What cannot be judged, done or summed up ends in the status that says so, with an explanation."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fanfold.runtime.operations.history.explain import explain_run
+from fanfold.runtime.operations.history.transcripts import transcript
+from fanfold.runtime.views.report import report_markdown
+from fanfold.runtime.views.result import Result
+from fanfold.wiring import wire
+from tests.runtime.running import run
+
+GATE = """
+name: gated
+phases:
+  - id: work
+    tasks: [{id: a, agent: explorer, prompt: x}, {id: b, agent: explorer, prompt: y}]
+    verify: {gate: command, run: [%s]}
+  - {id: after, tasks: [{id: t, agent: explorer, prompt: z}]}
+"""
+
+
+def told(folder: Path, result: Result) -> tuple[str, str]:
+    """The report, and why the run is where it is."""
+    project = wire(folder)
+    try:
+        reason = explain_run(project, result.run_id).reason
+        return report_markdown(project.view(result.run_id)), str(reason)
+    finally:
+        project.close()
+
+
+def test_a_gate_command_that_does_not_exist_never_passes(tmp_path: Path):
+    result = run(tmp_path, GATE % "no-such-program", "default: ok")
+    assert (result.status, result.steps["work"].status) == ("partial", "failed")
+    assert result.steps["after"].status == "skipped"
+    report, reason = told(tmp_path, result)
+    assert "no-such-program" in report
+    assert report.startswith("# gated: partial")
+    assert reason
+
+
+def test_all_agents_of_a_phase_failing_is_no_result(tmp_path: Path):
+    broken: dict[str, Any] = {"fail": {"class": "agent", "message": "gave up"}}
+    steps = {f"work#*/{name}": broken for name in "ab"}
+    result = run(tmp_path, GATE % "true", json.dumps({"default": "ok", "steps": steps}))
+    assert result.status in ("failed", "partial")
+    assert result.steps["after"].status == "skipped"
+    assert result.output is None
+    report, reason = told(tmp_path, result)
+    assert report.count("gave up") >= 2
+    assert reason
+
+
+def test_the_cap_reached_in_the_middle_pauses_with_everything_kept(tmp_path: Path):
+    result = run(tmp_path, GATE % "true", "default: ok", options={"max_agents": 2})
+    assert result.status == "paused"
+    assert result.steps["work#1/a"].status == "completed"
+    report, reason = told(tmp_path, result)
+    assert report.startswith("# gated: paused")
+    assert reason == "budget"
+    command = [sys.executable, "-m", "fanfold.cli.main", "resume", result.run_id, "--max-agents", "9"]
+    resumed = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert resumed.returncode == 0, resumed.stderr
+
+
+@pytest.mark.parametrize("gate", ["tests", "lint"])
+def test_a_gate_for_which_the_project_says_nothing_is_refused_by_check(tmp_path: Path, gate: str):
+    (tmp_path / "r.yaml").write_text((GATE % "true").replace("command, run: [true]", gate))
+    command = [sys.executable, "-m", "fanfold.cli.main", "check", "r.yaml"]
+    checked = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert checked.returncode == 2
+    assert f"nothing in this project says how to run its {gate}" in checked.stdout + checked.stderr
+
+
+def test_what_the_gate_said_reaches_a_prompt_that_does_not_place_it(tmp_path: Path):
+    result = run(tmp_path, GATE % "sh, -c, 'echo the roof leaks; exit 3'", "default: ok")
+    assert result.steps["work"].status == "failed"
+    project = wire(tmp_path)
+    said = str(transcript(project, result.run_id, "work#2/a", None))
+    project.close()
+    assert "the roof leaks" in said
+    assert "did not pass" in said

@@ -1,0 +1,176 @@
+"""Critics and reviewers: verdicts with evidence that is looked up, votes on claims, honest ends."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fanfold.runtime.records.reviews import claims_of, surviving, tally
+from fanfold.runtime.steps.cited_evidence import CitedEvidence
+from fanfold.runtime.views.report import report_markdown
+from fanfold.runtime.views.result import Result
+from fanfold.wiring import wire
+from tests.runtime.running import run
+
+CRITIC = """
+name: judged
+phases:
+  - id: work
+    goal: Say hello
+    tasks: [{id: say, agent: explorer, prompt: "Say it"}]
+    verify: {gate: critic}
+    converge: {max_iterations: 2}
+output: "{{steps.work.output.tasks.say}}"
+"""
+REVIEWED = """
+name: reviewed
+phases:
+  - id: look
+    kind: understand
+    tasks: [{id: scan, agent: explorer, prompt: "Look", output_schema: {type: object}}]
+    review: {reviewers: 3}
+  - {id: use, tasks: [{id: t, run: [echo, "{{steps.look.output.tasks.scan}}"]}]}
+output: "{{steps.use.output.tasks.t}}"
+"""
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    (tmp_path / "a.py").write_text("one = 1\ntwo = 2\nthree = 3\n\n\n\n\n\n\nten = 10\n")
+    return tmp_path
+
+
+def quote(words: str, line: int = 2, file: str = "a.py") -> dict[str, Any]:
+    return {"file": file, "line": line, "quote": words}
+
+
+def judged(folder: Path, *verdicts: dict[str, Any]) -> Result:
+    steps = {f"work#{number}/verify": {"output": one} for number, one in enumerate(verdicts, 1)}
+    return run(folder, CRITIC, json.dumps({"default": "hello", "steps": steps}))
+
+
+def verdict(passed: bool, *evidence: dict[str, Any]) -> dict[str, Any]:
+    return {"pass": passed, "feedback": "because", "evidence": list(evidence)}
+
+
+def test_a_verdict_passes_on_evidence_that_is_there(project: Path):
+    result = judged(project, verdict(True, quote("two = 2"), quote("hello", 1, "result")))
+    assert (result.status, result.steps["work#1/verify"].output["pass"]) == ("completed", True)
+    assert [one["found"] for one in result.steps["work#1/verify"].output["evidence"]] == [True, True]
+
+
+@pytest.mark.parametrize(
+    "invented",
+    [
+        quote("two = 3"), quote("two = 2", 10), quote("two = 2", 2, "b.py"), quote(" "),
+        quote("two = 2", 2, "../a.py"), quote("goodbye", 1, "result"), {**quote("two = 3"), "found": True},
+    ],
+)  # fmt: skip
+def test_what_is_not_there_counts_against_the_verdict(project: Path, invented: dict[str, Any]):
+    result = judged(project, verdict(True, quote("two = 2"), invented), verdict(True, invented))
+    assert result.status == "partial"
+    said = result.steps["work#1/verify"].output
+    assert (said["pass"], said["evidence"][-1]["found"]) == (False, False)
+    assert "quoted what is not there" in said["feedback"]
+    error = result.steps["work"].error
+    assert error is not None
+    assert error.code == "step.not_converged"
+
+
+def test_nothing_passes_without_evidence(project: Path):
+    result = judged(project, verdict(True), verdict(True, quote("ten = 10", 9)))
+    assert result.status == "completed"
+    assert "without any evidence" in result.steps["work#1/verify"].output["feedback"]
+
+
+def test_a_critic_that_answers_outside_its_schema_never_passes(project: Path):
+    result = judged(project, {"pass": "yes"}, {"verdict": "fine"})
+    assert result.status == "partial"
+    error = result.steps["work#1/verify"].error
+    assert error is not None
+    assert (error.kind, error.code) == ("invalid_output", "output.invalid")
+
+
+def vote(claim: str, holds: bool, *evidence: dict[str, Any]) -> dict[str, Any]:
+    return {"claim": claim, "holds": holds, "reason": f"{claim} {holds}", "evidence": list(evidence)}
+
+
+def reviewed(folder: Path, output: Any, *reviewers: list[dict[str, Any]], more: Any = None) -> Result:
+    steps: dict[str, Any] = {
+        f"look#*/review[{index}]": {"output": {"verdicts": votes}} for index, votes in enumerate(reviewers)
+    }
+    steps["look#*/scan"] = {"output": output}
+    return run(folder, REVIEWED, json.dumps({"default": "sum", "steps": {**steps, **(more or {})}}))
+
+
+def test_findings_survive_by_majority_and_the_others_leave_the_result(project: Path):
+    names = [f"scan.findings[{index}]" for index in range(4)]
+    found = [{"file": "a.py", "problem": number} for number in range(4)]
+    real, unreal = quote("two = 2"), quote("two = 22")
+    result = reviewed(
+        project,
+        {"findings": found, "note": "n"},
+        [
+            vote(names[0], True),
+            vote(names[1], False, real),
+            vote(names[2], False),
+            vote(names[3], False, real),
+        ],
+        [vote(names[0], False, real), vote(names[1], False, real), vote(names[2], False, unreal)],
+        [vote(names[0], True), vote(names[1], True), vote(names[2], True), vote("nonsense", False, real)],
+    )
+    assert result.status == "completed"
+    fates = [one["fate"] for one in result.steps["look"].output["review"]["claims"]]
+    assert fates == ["survived", "refuted", "survived", "refuted"]
+    kept = json.loads(result.output)
+    assert [one["problem"] for one in kept["findings"]] == [0, 2]
+    assert kept["note"] == "n"
+    opened = wire(project)
+    report = report_markdown(opened.view(result.run_id))
+    opened.close()
+    for words in ("| survived |", "| refuted |", "does not count (it quotes what is not there: a.py:2)"):
+        assert words in report
+    assert "review[1] refuted" in report
+
+
+def test_a_result_that_is_refuted_as_a_whole_is_done_again_or_fails(project: Path):
+    against = [vote("scan", False, quote("two = 2"))]
+    result = reviewed(project, {"answer": 1}, against, against, [vote("scan", True)])
+    assert (result.status, result.steps["look"].status) == ("partial", "failed")
+    assert result.steps["look#2"].status == "completed"
+    opened = wire(project)
+    tree = opened.view(result.run_id)
+    feedback = tree.values.at(tree.root.nodes["look#2/scan"])["feedback"]
+    opened.close()
+    assert "look#1/review[0]: scan False (a.py:2)" in feedback
+
+
+def test_a_tie_does_not_survive_and_what_nobody_reviewed_does_not_hold(project: Path):
+    claims = claims_of({"a": "text", "b": {"list": [{"x": 1}]}, "c": None}, frozenset())
+    assert [(one.name, one.whole) for one in claims] == [("a", True), ("b.list[0]", False)]
+    held, against = vote("a", True), vote("a", False, {**quote("two = 2"), "found": True})
+    review = tally(claims, {"r1": {"verdicts": [held]}, "r2": {"verdicts": [against]}})
+    assert [(one.name, one.fate) for one in review.claims] == [("a", "refuted"), ("b.list[0]", "unreviewed")]
+    assert not review.holds
+    assert not tally(claims, {"r1": {"verdicts": []}}).holds
+    assert surviving({"b": {"list": [{"x": 1}]}}, frozenset(), review) == {"b": {"list": [{"x": 1}]}}
+
+
+def test_reviewers_and_rounds_count_against_the_cap(project: Path):
+    result = run(project, REVIEWED, '{"default": "x"}', options={"max_agents": 3})
+    assert result.status in ("paused", "partial", "failed")
+    assert result.usage.agents <= 3
+
+
+def test_quotes_are_looked_up_beneath_the_project_alone(project: Path):
+    outside = project.parent / "outside.txt"
+    outside.write_text("secret words\n")
+    (project / "link.txt").symlink_to(outside)
+    cited = CitedEvidence(str(project), "the result")
+    assert cited.is_there(str(project / "a.py"), 1, "one   =  1")
+    for file in ("link.txt", "../outside.txt", str(outside), ".fanfold/x", "a\0b"):
+        assert not cited.is_there(file, 1, "secret words")
+    assert cited.is_there("a.py", 1, "one = 1\ntwo = 2")
