@@ -89,10 +89,10 @@ BACKENDS = (
 
 def _commands(home: Path, known: Sequence[BackendKind]) -> list[BackendKind]:
     """A row for every profile of an agent that is a program, as far as nothing else is called so."""
-    from fanfold.agents.command.profile import PLAIN, profile_names
+    from fanfold.agents.command.profile import OF_ROLES, profile_names
 
     taken = {kind.name for kind in known}
-    names = [name for name in (PLAIN.name, *profile_names(home)) if name not in taken]
+    names = [name for name in (*OF_ROLES, *profile_names(home)) if name not in taken]
     return [
         BackendKind(name=name, make=partial(_command, name=name), check=partial(_check_command, name=name))
         for name in names

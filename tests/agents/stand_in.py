@@ -7,6 +7,8 @@ what it does after that, `hang` or `flood`. What it was called with is kept in i
 
 import json
 import os
+import socket
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -26,6 +28,24 @@ def attempt_write(path: str, text: str) -> str:
     return "written"
 
 
+def attempt_connection(port: int) -> str:
+    """Try to reach a port of the loopback as its provider would be; what it says, or why not."""
+    try:
+        with socket.create_connection(("127.0.0.1", port), timeout=5) as line:
+            line.sendall(b"hello\n")
+            return line.recv(100).decode() or "closed"
+    except OSError as error:
+        return type(error).__name__
+
+
+def ask_proxy(line: str) -> str:
+    """Say a line to the proxy that the environment names; how it answers."""
+    address = os.environ["HTTPS_PROXY"].removeprefix("http://").split(":")
+    with socket.create_connection((address[0], int(address[1])), timeout=5) as proxy:
+        proxy.sendall(f"{line}\r\n\r\n".encode())
+        return proxy.recv(100).decode()
+
+
 def flood() -> None:
     """Say very much, in lines of every size."""
     block = json.dumps({"type": "noise", "text": "x" * 60_000}) + "\n"
@@ -43,14 +63,26 @@ def main(name: str) -> int:
     seen = {path: Path(path).expanduser().exists() for path in act.get("looks", ())}
     read = {path: Path(path).expanduser().read_text() for path in act.get("reads", ())}
     wrote = {path: attempt_write(path, text) for path, text in act.get("writes", {}).items()}
-    asked = "" if act.get("deaf") else sys.stdin.read()
+    reached = {str(port): attempt_connection(port) for port in act.get("connects", ())}
+    answered = {line: ask_proxy(line) for line in act.get("asks", ())}
+    for path, text in act.get("later", {}).items():
+        attempt_write(path, text)
+    if act.get("spawns"):
+        subprocess.Popen(["sleep", "3600"], start_new_session=True)
+    asked = sys.stdin.read()
     call = {"argv": sys.argv[1:], "stdin": asked, "environment": dict(os.environ), "cwd": os.getcwd()}
     with kept.open("a") as out:
-        out.write(json.dumps({**call, "seen": seen, "read": read, "wrote": wrote}) + "\n")
+        out.write(
+            json.dumps(
+                {**call, "seen": seen, "read": read, "wrote": wrote, "reached": reached, "answered": answered}
+            )
+            + "\n"
+        )
     if act.get("then") == "flood":
         flood()
     recorded = (HERE / act["says"]).read_text() if "says" in act else ""
-    for line in [*recorded.splitlines(), *act.get("lines", ())]:
+    lines = [*act.get("lines", ()), *recorded.splitlines()]
+    for line in lines[: act.get("cut", len(lines))]:
         sys.stdout.write(line.replace("/project", os.getcwd()) + "\n")
     sys.stdout.flush()
     if act.get("then") == "hang":

@@ -20,6 +20,16 @@ SUCCESS = {
     "goose": "goose-stream-json.jsonl",
     "copilot": "copilot-json.jsonl",
 }
+SPEAKING = {
+    "claude-agent-acp": ("claude-acp", "acp-claude.jsonl"),
+    "codex-acp": ("codex-acp", "acp-codex.jsonl"),
+    "opencode": ("opencode-acp", "acp-opencode.jsonl"),
+    "copilot": ("copilot-acp", "acp-copilot.jsonl"),
+    "gemini": ("gemini-acp", "acp-gemini-nofs.jsonl"),
+    "goose": ("goose-acp", "acp-goose.jsonl"),
+    "qwen": ("qwen-acp", "acp-qwen.jsonl"),
+}
+"""By program: the profile that speaks the protocol, and what was recorded."""
 ROLE = """name = "{name}"
 description = "Does what it is told"
 developer_instructions = "You are careful."
@@ -40,10 +50,10 @@ class AgentWorld:
         python = os.path.dirname(os.path.realpath(sys.executable))
         monkeypatch.setenv("PATH", f"{self.bin}:{python}:/usr/local/bin:/usr/bin:/bin")
 
-    def install(self, name: str, *acts: dict[str, Any]) -> None:
-        """Put a stand-in on PATH."""
+    def install(self, name: str, *acts: dict[str, Any], speaks: bool = False) -> None:
+        """Put a stand-in on PATH; one that `speaks` does so by the Agent Client Protocol."""
         program = self.bin / name
-        source = (AGENTS / "stand_in.py").read_text()
+        source = (AGENTS / ("acp_stand_in.py" if speaks else "stand_in.py")).read_text()
         program.write_text(f"#!/usr/bin/env python3\n{source}")
         program.chmod(0o755)
         for act in acts:
@@ -71,6 +81,12 @@ class AgentWorld:
         found = sorted(self.homes(), key=lambda home: (home / "calls.jsonl").stat().st_mtime_ns)
         lines = [line for home in found for line in (home / "calls.jsonl").read_text().splitlines()]
         return [json.loads(line) for line in lines]
+
+    def spoken(self) -> list[dict[str, Any]]:
+        """What stand-ins that speak the protocol kept, in the order of sessions."""
+        found = self.project.glob(".fanfold/workspace/homes/*/*/conversation.jsonl")
+        files = sorted(found, key=lambda file: file.stat().st_mtime_ns)
+        return [json.loads(line) for file in files for line in file.read_text().splitlines()]
 
     def homes(self) -> list[Path]:
         """The private homes of the sessions in which something was called."""

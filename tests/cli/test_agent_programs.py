@@ -20,7 +20,7 @@ def test_an_agent_changes_files_in_a_workspace_of_its_own_and_they_are_merged(ag
     agents.install(name, writing(name))
     agents.role("coder", name)
     done = run(fanfold, agents.recipe(step("coder", write_set=["*.txt"])))
-    assert done["status"] == "completed", done
+    assert done["status"] == "completed", done["steps"]
     assert done["output"] == "I wrote hello.txt."
     assert (project / "hello.txt").read_text() == "hello\n"
     [call] = agents.calls()
@@ -64,13 +64,16 @@ def test_what_ends_with_status_0_and_did_not_work_fails_with_the_right_class(
 
 
 @pytest.mark.parametrize(
-    ("name", "says", "kind"),
-    [("codex", "codex-unreachable.jsonl", "transport"), ("gemini", "gemini-unreachable.jsonl", "timeout")],
+    ("name", "says", "kind", "limit"),
+    [
+        ("codex", "codex-unreachable.jsonl", "transport", "patience_s = 0.5"),
+        ("gemini", "gemini-unreachable.jsonl", "timeout", "idle_s = 1"),
+    ],
 )
-def test_an_agent_that_waits_for_ever_is_ended(agents, fanfold, name, says, kind):
+def test_an_agent_that_waits_for_ever_is_ended(agents, fanfold, name, says, kind, limit):
     agents.install(name, {"says": says, "then": "hang"})
     agents.role("coder", name)
-    agents.profile(name, "credentials = []\npatience_s = 0.5\nidle_s = 1\n")
+    agents.profile(name, f"credentials = []\n{limit}\n")
     done = run(fanfold, agents.recipe(step("coder", retry={"attempts": 1})))
     assert done["steps"]["work"]["error"]["class"] == kind
 
@@ -86,7 +89,7 @@ def test_a_hundred_megabytes_of_output_are_read_and_not_kept(agents, fanfold, pr
     agents.install("codex", writing("codex", then="flood"))
     agents.role("coder", "codex")
     done = run(fanfold, agents.recipe(step("coder", write_set=["*.txt"])))
-    assert done["status"] == "completed", done
+    assert done["status"] == "completed", done["steps"]
     stored = sum(file.stat().st_size for file in (project / ".fanfold").glob("*.db*"))
     assert stored < 5_000_000
 
@@ -188,7 +191,7 @@ def test_what_a_role_runs_is_asked_for_first(agents, fanfold):
 def test_one_flag_gives_an_agent_to_every_role(agents, fanfold, project):
     agents.install("codex", writing("codex"))
     done = run(fanfold, agents.recipe(step("worker", write_set=["*.txt"])), "--agent-backend", "codex")
-    assert done["status"] == "completed", done
+    assert done["status"] == "completed", done["steps"]
     assert (project / "hello.txt").exists()
 
 

@@ -54,7 +54,10 @@ def gone(_: Machine) -> None:
     raise WorldError("parrot.gone", "the parrot flew away", hint="open the cage")
 
 
-THERE_ARE = "there are claude, codex, command, copilot, gemini, goose, local, model, opencode, qwen, scripted"
+THERE_ARE = (
+    "there are acp, claude, claude-acp, codex, codex-acp, command, copilot, copilot-acp, gemini, gemini-acp,"
+    " goose, goose-acp, local, model, opencode, opencode-acp, qwen, qwen-acp, scripted"
+)
 PARROT = BackendKind(name="parrot", make=Parrot)
 
 

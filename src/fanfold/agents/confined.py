@@ -29,6 +29,8 @@ class AgentHome(Struct, frozen=True):
     outside: Path
     inside: Path
     """Where it is for the agent."""
+    workspace: str
+    """Where the agent finds what it works on."""
 
 
 class Confines(Struct, frozen=True, kw_only=True):

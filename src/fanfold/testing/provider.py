@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Literal, Self
 
 from msgspec import Struct, field
@@ -99,7 +99,7 @@ class Asked(Struct, frozen=True):
 
 
 Answer = Reply | Fault
-Script = Sequence[Answer] | Callable[[Asked], Answer]
+Script = Sequence[Answer] | Callable[[Asked], Answer | Awaitable[Answer]]
 
 
 def answer_with(value: JSON, asked: Asked | None = None) -> Reply:
@@ -163,7 +163,7 @@ class ScriptedProvider:
             await _send(writer, 404, _error(MESSAGES, "unknown_model"), {})
             return
         asked = self._note(form, headers, body)
-        given = Fault("bad_key") if self._key not in (None, asked.key) else self._next(asked)
+        given = Fault("bad_key") if self._key not in (None, asked.key) else await self._next(asked)
         if isinstance(given, Reply):
             await _reply(writer, form, ids(given, asked.number), asked, None)
         elif given.kind in ("stall", "reset", "malformed"):
@@ -182,9 +182,10 @@ class ScriptedProvider:
         self._news.set()
         return asked
 
-    def _next(self, asked: Asked) -> Answer:
+    async def _next(self, asked: Asked) -> Answer:
         if callable(self._script):
-            return self._script(asked)
+            said = self._script(asked)
+            return said if isinstance(said, Reply | Fault) else await said
         if asked.number > len(self._script):
             return Fault("rejected")  # a test that asks more often than it said fails at once
         return self._script[asked.number - 1]

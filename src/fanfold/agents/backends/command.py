@@ -7,13 +7,15 @@ itself. What they have in common is `agents.command`; what tells them apart is d
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Coroutine, Mapping
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from fanfold.agents.backend import Progress, Record, SessionFailed, SessionRequest, SessionResult
 from fanfold.agents.backend_registry import BackendSetup, Machine
 from fanfold.agents.command.belongings import Belongings
-from fanfold.agents.command.profile import PLAIN, Profile, load_profiles
+from fanfold.agents.command.profile import OF_ROLES, Profile, load_profiles
 from fanfold.agents.command.session import CommandParts, CommandSession
 from fanfold.agents.confined import AgentPrograms
 from fanfold.agents.redaction import Redactor
@@ -38,10 +40,11 @@ class CommandBackend:
             programs=programs,
             belongings=Belongings(profile, environment),
             redactor=redactor,
+            listen=partial(_listener(profile), profile),
         )
 
     async def run(self, request: SessionRequest, record: Record, progress: Progress) -> SessionResult:
-        if self.name == PLAIN.name and not request.role.command:
+        if self.name in OF_ROLES and not request.role.command:
             message = f'{request.step}: role "{request.role.name}" names no program'
             raise SessionFailed(
                 Failure("agent", "backend.no_command", message, _COMMAND_HINT, retryable=False)
@@ -50,6 +53,16 @@ class CommandBackend:
 
     async def aclose(self) -> None:
         """Nothing is held."""
+
+
+def _listener(profile: Profile) -> Callable[..., Coroutine[Any, Any, None]]:
+    if profile.acp:
+        from fanfold.agents.acp import conversation
+
+        return conversation.listen
+    from fanfold.agents.command import lines
+
+    return lines.listen
 
 
 NOWHERE = Path("/nonexistent")
@@ -66,8 +79,8 @@ def make(setup: BackendSetup, name: str) -> CommandBackend:
 
 
 def profile_named(name: str, machine: Machine) -> Profile:
-    if name == PLAIN.name:
-        return PLAIN
+    if name in OF_ROLES:
+        return OF_ROLES[name]
     found = load_profiles(machine.home).get(name)
     if found is None:
         raise AuthorError("backend.unknown", f'there is no agent back end "{name}"')
@@ -77,7 +90,7 @@ def profile_named(name: str, machine: Machine) -> Profile:
 def check(machine: Machine, name: str) -> None:
     """Whether the program is here, and the user has said what of theirs it may have."""
     profile = profile_named(name, machine)
-    if name == PLAIN.name:
+    if name in OF_ROLES:
         return
     if not profile.program:
         raise AuthorError("backend.bad_profile", f'the profile "{name}" names no program')

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +10,15 @@ import msgspec
 from msgspec import Struct
 
 from fanfold.agents.backend import SessionRequest
-from fanfold.agents.command.profile import PLAIN, Profile
+from fanfold.agents.command.profile import OF_ROLES, Profile
+from fanfold.agents.entries import Entry, Response, UserInput
 from fanfold.agents.models.answers import Contract
 from fanfold.errors import AuthorError
+from fanfold.text.excerpts import shorten_middle
 
 ASIDE = ".fanfold"
 """In the home of a session: files that a call names."""
+MAX_RETOLD_CHARS = 20_000
 TYPED = (
     "Your last message must be the answer and nothing else: one JSON value, without a fence around it, that"
     " fits this schema:\n"
@@ -37,18 +40,15 @@ class Turn(Struct, frozen=True, kw_only=True):
     conversation: str = ""
     """The program's own id of the conversation, ours to choose where it takes one."""
     resumes: bool = False
+    folder: str = ""
+    """Where the workspace is for the program."""
 
 
 def make_call(profile: Profile, request: SessionRequest, turn: Turn, home: Path) -> ProgramCall:
     """What a program is called with for one turn; `home` is its home as it sees it."""
     role, contract = request.role, Contract.of(request)
-    told = profile.options.get("instructions") is not None
     schema = native_schema(profile, contract)
-    prompt = turn.prompt
-    if contract.typed and not turn.resumes:
-        prompt = f"{prompt}\n\n{TYPED}{contract.text}"
-    if role.instructions and not told and not turn.resumes:
-        prompt = f"{role.instructions}\n\n{prompt}"
+    prompt = with_instructions(profile, request, turn)
     files = {"prompt.md": prompt.encode(errors="replace")} if profile.prompt == "file" else {}
     values: dict[str, str] = {
         "prompt": prompt,
@@ -63,12 +63,38 @@ def make_call(profile: Profile, request: SessionRequest, turn: Turn, home: Path)
         text = msgspec.json.encode(schema)
         values |= {"schema": text.decode(), "schema_file": str(home / ASIDE / "schema.json")}
         files["schema.json"] = text
-    words = role.command if profile.name == PLAIN.name else (profile.program, *profile.call)
+    words = role.command if profile.name in OF_ROLES else (profile.program, *profile.call)
     argv = tuple(_words(profile, words, values, _groups(profile, turn, values)))
     by_stdin = profile.prompt == "stdin" and not any("{prompt" in word for word in words)
     if any("{prompt_file}" in word for word in words):
         files["prompt.md"] = prompt.encode(errors="replace")
     return ProgramCall(argv=argv, stdin=prompt.encode(errors="replace") if by_stdin else b"", files=files)
+
+
+def with_instructions(profile: Profile, request: SessionRequest, turn: Turn) -> str:
+    """What is said in a turn: at first with who the agent is and what its answer must be, as far as it is not
+    told otherwise.
+    """
+    role, contract, prompt = request.role, Contract.of(request), turn.prompt
+    if turn.resumes:
+        return prompt
+    if contract.typed:
+        prompt = f"{prompt}\n\n{TYPED}{contract.text}"
+    if role.instructions and "instructions" not in profile.options:
+        prompt = f"{role.instructions}\n\n{prompt}"
+    return prompt
+
+
+def retold(entries: Sequence[Entry]) -> str:
+    """A conversation as an agent is told of it that does not remember; empty where there was none."""
+    lines: list[str] = []
+    for entry in entries:
+        if isinstance(entry, UserInput):
+            lines.append(f"You were told:\n{entry.text}")
+        elif isinstance(entry, Response) and entry.text:
+            lines.append(f"You said:\n{entry.text}")
+    text = shorten_middle("\n\n".join(lines), MAX_RETOLD_CHARS, tail=2 / 3)
+    return f"This is what was said before.\n\n{text}\n\nThis is what you are told now:" if lines else ""
 
 
 def native_schema(profile: Profile, contract: Contract) -> Any:
@@ -101,8 +127,7 @@ def is_strict(schema: Any) -> bool:
 def model_for(profile: Profile, model: str | None) -> str:
     """A model's name as the program takes it; empty where it is another provider's.
 
-    >>> from msgspec.structs import replace
-    >>> claude = replace(PLAIN, provider="anthropic")
+    >>> claude = Profile(program="claude", provider="anthropic")
     >>> model_for(claude, "anthropic:opus"), model_for(claude, "openai:gpt-5"), model_for(claude, "opus")
     ('opus', '', 'opus')
     """
@@ -130,7 +155,7 @@ def _words(
 ) -> list[str]:
     found: list[str] = []
     for word in words:
-        if word.startswith("<") and word.endswith(">") and profile.name != PLAIN.name:
+        if word.startswith("<") and word.endswith(">") and profile.name not in OF_ROLES:
             found += [_filled(one, values) for one in groups.get(word[1:-1], ())]
         else:
             found.append(_filled(word, values))

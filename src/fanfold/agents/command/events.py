@@ -175,7 +175,7 @@ def _make(means: str, taken: Mapping[str, JSON]) -> Fact | None:
         case "trouble":
             return Hitch(text("text"), _status(taken.get("status")))
         case "spent":
-            return _spent(taken)
+            return consumed(taken)[0]
         case "denied":
             return Denied(text("id"), text("tool") or "tool")
         case _:
@@ -204,11 +204,12 @@ def _is_bad(taken: Mapping[str, JSON]) -> bool:
     )
 
 
-def _spent(taken: Mapping[str, JSON]) -> Consumed | None:
+def consumed(taken: Mapping[str, JSON]) -> list[Fact]:
+    """What was used, and its price if one is said; none at all is not known to be nothing."""
     usd = taken.get("usd")
     priced = isinstance(usd, int | float) and math.isfinite(usd) and usd > 0
     price = math.ceil(usd * _MICRO) if priced and isinstance(usd, int | float) else None
-    return Consumed(Usage(_number(taken.get("input")), _number(taken.get("output")), price))
+    return [Consumed(Usage(_number(taken.get("input")), _number(taken.get("output")), price))]
 
 
 def _number(value: JSON) -> int:

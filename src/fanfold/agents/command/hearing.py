@@ -81,7 +81,11 @@ class Hearing:
         """Take one fact."""
         match fact:
             case Began():
-                self.began = self.began or fact
+                known = self.began
+                if known is None or not known.conversation:
+                    self.began = structs.replace(
+                        fact, version=fact.version or (known.version if known else "")
+                    )
                 self.model = fact.model or self.model
                 return
             case Hitch():

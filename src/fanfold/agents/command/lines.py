@@ -11,6 +11,8 @@ from collections.abc import Awaitable, Callable, Iterator
 
 import msgspec
 
+from fanfold.agents.backend import SessionRequest
+from fanfold.agents.command.calls import ProgramCall, Turn
 from fanfold.agents.command.events import Fact, Said, TurnEnd, read_line
 from fanfold.agents.command.hearing import MAX_TEXT_CHARS, Hearing
 from fanfold.agents.command.profile import Profile
@@ -47,17 +49,16 @@ class LineCutter:
 
 
 async def listen(
-    program: AgentProgram,
-    stdin: bytes,
     profile: Profile,
+    program: AgentProgram,
+    call: ProgramCall,
+    _request: SessionRequest,
+    _turn: Turn,
     hearing: Hearing,
     attached: Callable[[], Awaitable[None]],
 ) -> None:
-    """Give a program its task, hear it to its end, and find out how it ended.
-
-    `attached` is called once it has told which conversation this is.
-    """
-    feeding = asyncio.create_task(_feed(program, stdin))
+    """Give a program its task, hear it to its end, and find out how it ended; see `session.Listen`."""
+    feeding = asyncio.create_task(_feed(program, call.stdin))
     reader = _Reader(profile, hearing, attached)
     try:
         await _read(program, profile, hearing, reader)
@@ -136,9 +137,9 @@ class _Reader:
             ending.garbage += 1
             return
         for fact in facts:
-            unknown = self._hearing.began is None
+            known = self._hearing.began
             await self._hearing.hear(fact)
-            if unknown and self._hearing.began is not None:
+            if self._hearing.began is not known:
                 await self._attached()
 
 

@@ -14,6 +14,7 @@ Rules
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
@@ -87,6 +88,10 @@ class Profile(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     title: str = ""
     acp: bool = False
     """Whether it speaks the Agent Client Protocol; then it has no rules for its words."""
+    mode: str = ""
+    """Of an agent that speaks it: the mode in which it asks nobody."""
+    like: str = ""
+    """Another profile, which says everything that this one does not."""
     call: tuple[str, ...] = ()
     options: dict[str, tuple[str, ...]] = {}
     prompt: Prompt = "stdin"
@@ -128,6 +133,24 @@ class Profile(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 PLAIN = Profile(name="command", program="", title="a command", output="text", named=True)
 """A role with a `command` of its own: the task on its standard input, its answer on standard output."""
+SPOKEN = Profile(name="acp", program="", title="an agent", acp=True, named=True)
+"""A role with a `command` of its own that speaks the Agent Client Protocol."""
+OF_ROLES = {PLAIN.name: PLAIN, SPOKEN.name: SPOKEN}
+"""Those for programs that roles name."""
+_OWN = (
+    "name",
+    "like",
+    "named",
+    "options",
+    "events",
+    "output",
+    "acp",
+    "call",
+    "counts_all",
+    "errors",
+    "priced",
+)
+"""What is never taken from another profile: how it is called and how it speaks."""
 
 
 def load_profiles(home: Path) -> dict[str, Profile]:
@@ -135,7 +158,7 @@ def load_profiles(home: Path) -> dict[str, Profile]:
     found = dict(_built_in())
     folder = home / "backends"
     for file in sorted(folder.glob("*.toml")) if folder.is_dir() else ():
-        found[file.stem] = _own(file, found.get(file.stem))
+        found[file.stem] = _own(file, found)
     return found
 
 
@@ -147,16 +170,28 @@ def profile_names(home: Path) -> list[str]:
 
 @cache
 def _built_in() -> dict[str, Profile]:
-    return {
-        file.stem: msgspec.convert({**_read(file), "name": file.stem}, Profile, strict=False)
-        for file in sorted(OURS.glob("*.toml"))
-    }
+    said = {file.stem: _read(file) for file in sorted(OURS.glob("*.toml"))}
+    return {name: msgspec.convert({**_alike(one, said), "name": name}, Profile) for name, one in said.items()}
 
 
-def _own(file: Path, ours: Profile | None) -> Profile:
+def _alike(said: dict[str, Any], known: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
+    """A profile with what it leaves to the one it is like."""
+    other = known.get(said.get("like", ""), {})
+    return {**{key: value for key, value in other.items() if key not in _OWN}, **said}
+
+
+def _below(said: dict[str, Any], ours: Profile | None, known: Mapping[str, Profile]) -> dict[str, Any]:
+    if ours is not None:
+        return dict(msgspec.to_builtins(ours))
+    other = known.get(said.get("like", ""))
+    taken = {} if other is None else msgspec.to_builtins(other)
+    return {key: value for key, value in taken.items() if key not in _OWN}
+
+
+def _own(file: Path, known: Mapping[str, Profile]) -> Profile:
     try:
         said = _read(file)
-        below = {} if ours is None else msgspec.to_builtins(ours)
+        below = _below(said, known.get(file.stem), known)
         merged = {**_over(below, said), "name": file.stem, "named": "credentials" in said}
         return msgspec.convert(merged, Profile)
     except (OSError, ValueError) as error:  # what decoding and validation raise, too

@@ -14,19 +14,18 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from msgspec import UNSET, Struct, structs
 
 from fanfold.agents.backend import Progress, Record, SessionFailed, SessionRequest, SessionResult
 from fanfold.agents.command.belongings import Belongings, remove_beneath, write_beneath
-from fanfold.agents.command.calls import ASIDE, ProgramCall, Turn, make_call, model_for, native_schema
+from fanfold.agents.command.calls import ASIDE, ProgramCall, Turn, make_call, model_for, native_schema, retold
 from fanfold.agents.command.hearing import Hearing
-from fanfold.agents.command.lines import listen
 from fanfold.agents.command.profile import Profile
 from fanfold.agents.command.provider_gate import ProviderGate, loopback_ports
 from fanfold.agents.command.verdict import judge
@@ -54,6 +53,23 @@ INTERRUPTED = (
 )
 
 
+class Listen(Protocol):
+    """Gives a program its task, hears it to its end, and leaves in the hearing what came of it."""
+
+    async def __call__(
+        self,
+        program: AgentProgram,
+        call: ProgramCall,
+        request: SessionRequest,
+        turn: Turn,
+        hearing: Hearing,
+        attached: Callable[[], Awaitable[None]],
+        /,
+    ) -> None:
+        """`attached` is called once it has told which conversation this is."""
+        ...
+
+
 class CommandParts(Struct, frozen=True, kw_only=True):
     """What a session works with."""
 
@@ -61,6 +77,8 @@ class CommandParts(Struct, frozen=True, kw_only=True):
     programs: AgentPrograms
     belongings: Belongings
     redactor: Redactor
+    listen: Listen
+    """How it is spoken to and heard."""
 
 
 def reach_of(role: Role) -> NetworkReach:
@@ -79,6 +97,7 @@ class CommandSession:
         self._programs = parts.programs
         self._belongings = parts.belongings
         self._redactor = parts.redactor
+        self._listen = parts.listen
         self._own = Redactor(parts.belongings.secrets())
         self._record_raw = record
         self._progress = progress
@@ -107,10 +126,16 @@ class CommandSession:
         """How to begin: anew, with the next words of a conversation, or where a crash cut it off."""
         begun, prompt = self._begun, self._request.prompt
         if begun is None or not begun.conversation or not self._profile.resumes:
-            return Turn(prompt=prompt, conversation=self._new_conversation())
+            return self._anew()
         interrupted = any(isinstance(entry, AgentBegin) for entry in recorded)
         asked = f"{INTERRUPTED}{prompt}" if interrupted else prompt
         return Turn(prompt=asked, conversation=begun.conversation, resumes=True)
+
+    def _anew(self) -> Turn:
+        """The task from its beginning, with what was said before it for an agent that cannot know."""
+        before = retold(self._request.earlier)
+        prompt = f"{before}\n\n{self._request.prompt}" if before else self._request.prompt
+        return Turn(prompt=prompt, conversation=self._new_conversation())
 
     def _new_conversation(self) -> str:
         match self._profile.ids:
@@ -135,7 +160,7 @@ class CommandSession:
             hearing, failure = await self._call(turn, home, anew)
             if failure is not None and turn.resumes and failure.kind == "agent" and not hearing.has_worked:
                 anew = f"{self._profile.title} does not know the conversation any more: {failure.message}"
-                turn = Turn(prompt=self._request.prompt, conversation=self._new_conversation())
+                turn = self._anew()
                 continue
             if failure is not None:
                 await hearing.close(Response(text=hearing.text, usage=self._spent(hearing)))
@@ -167,6 +192,7 @@ class CommandSession:
     async def _call(self, turn: Turn, home: AgentHome, anew: str) -> tuple[Hearing, Failure | None]:
         profile, reach = self._profile, reach_of(self._request.role)
         await self._programs.check_reach(reach)
+        turn = structs.replace(turn, folder=home.workspace)
         call = make_call(profile, self._request, turn, home.inside)
         hearing = Hearing(self._record, self._progress, model_for(profile, self._request.role.model))
         if turn.conversation:
@@ -181,10 +207,11 @@ class CommandSession:
                 gate = await stack.enter_async_context(ProviderGate(home.outside / SOCKET, hosts))
             program = await self._start(call, home, reach, loopback_ports(hosts))
             try:
-                await listen(program, call.stdin, profile, hearing, partial(self._attached, hearing, anew))
+                attached = partial(self._attached, hearing, anew)
+                await self._listen(program, call, self._request, turn, hearing, attached)
             finally:
                 await program.end()
-        failure = judge(profile, hearing.ending)
+        failure = judge(profile, hearing.ending, read_only=self._request.role.read_only)
         if failure is not None and failure.kind == "transport" and gate is not None and gate.refused:
             told = f"it was kept from {', '.join(gate.refused[:5])}"
             file = f"~/.fanfold/backends/{profile.name}.toml"
@@ -230,7 +257,8 @@ class CommandSession:
     async def _begin(self, conversation: str, anew: str) -> None:
         known = self._begun
         home = self._request.session_id
-        if known is not None and (known.conversation, known.home) == (conversation, home):
+        same = known is not None and (known.conversation, known.home) == (conversation, home)
+        if same and (not anew or (known is not None and known.anew == anew)):
             return
         self._begun = AgentBegin(
             program=self._profile.name, version=self._version, conversation=conversation, home=home, anew=anew

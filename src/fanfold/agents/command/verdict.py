@@ -74,8 +74,11 @@ class CallEnd:
             self.done.setdefault(self.tools.get(one.id, one.tool), []).append(one.id)
 
 
-def judge(profile: Profile, ending: CallEnd) -> Failure | None:
-    """Why a call of a program failed; None when it did its work."""
+def judge(profile: Profile, ending: CallEnd, *, read_only: bool = False) -> Failure | None:
+    """Why a call of a program failed; None when it did its work.
+
+    Whoever may only read is refused things by design, and is told so.
+    """
     finished = ending.finished
     if ending.stopped == "idle":
         message = f"{profile.title} said nothing for {profile.idle_s:g} s"
@@ -92,11 +95,11 @@ def judge(profile: Profile, ending: CallEnd) -> Failure | None:
     if ending.exit_code != 0:
         how = f"signal {-ending.exit_code}" if ending.exit_code < 0 else f"status {ending.exit_code}"
         return _sorted(profile, ending, f"it ended with {how}")
-    if denied := _still_denied(ending):
+    if not read_only and (denied := _still_denied(ending)):
         message = f"{profile.title} was not allowed to use {', '.join(denied)}, and says that it is done"
         hint = "its own permissions refuse it: look at its configuration, or its profile"
         return Failure("permission", "agent.denied", message, hint, retryable=False)
-    if finished is None and any(rule.means == "finished" for rule in profile.events):
+    if finished is None and (profile.acp or any(rule.means == "finished" for rule in profile.events)):
         return _broken_off(profile, ending)
     return None
 
@@ -187,5 +190,11 @@ def _is_error_text(profile: Profile, text: str) -> bool:
 
 
 def _last_line(text: str) -> str:
+    """The line of stderr that says most: the last that tells of an error, else the last."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return shorten_line(lines[-1], MAX_WORDS_CHARS) if lines else ""
+    told = [
+        line
+        for line in lines
+        if re.search(r"error|fail|cannot|denied|refused|not found", line, re.IGNORECASE)
+    ]
+    return shorten_line((told or lines)[-1], MAX_WORDS_CHARS) if lines else ""

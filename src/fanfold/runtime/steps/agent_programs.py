@@ -33,8 +33,9 @@ class ConfinedAgents:
     async def home_of(self, request: SessionRequest, earlier: str = "") -> AgentHome:
         """The home of a session; it is the user's own place for the agent where the sandbox can say so."""
         outside = await self._programs.home_of(request.session_id, request.run_id, earlier)
-        level = await self._programs.level()
-        return AgentHome(outside, Path.home() if level == "bubblewrap" else outside)
+        if await self._programs.level() == "bubblewrap":
+            return AgentHome(outside, Path.home(), str(self._programs.project))
+        return AgentHome(outside, outside, request.workspace)
 
     async def check_reach(self, network: NetworkReach) -> None:
         if network == "provider" and await self._programs.level() == "landlock":
@@ -45,8 +46,9 @@ class ConfinedAgents:
     async def start(self, request: SessionRequest, argv: Sequence[str], confines: Confines) -> RunningProgram:
         from fanfold.workspace.sandbox.policy import Rooms
 
-        home, also = confines.home, list[Path]()
-        words = [self._found(argv[0]), *argv[1:]]
+        program = self._found(argv[0])
+        home, also = confines.home, installation(program)
+        words = [program, *argv[1:]]
         if confines.network == "provider" and await self._programs.level() == "bubblewrap":
             words = [*self._forwarded(home, confines.ports, also), *words]
         return await self._programs.start_agent(
@@ -88,3 +90,16 @@ class ConfinedAgents:
             str(PROXY_PORT),
             own,
         ]
+
+
+def installation(program: str) -> list[Path]:
+    """What a program is made of besides its own file, where that is known: packages of Node lie side by side.
+
+    >>> installation("/opt/a/node_modules/.bin/a")
+    [PosixPath('/opt/a/node_modules')]
+    """
+    real = Path(os.path.realpath(program))
+    tops = [
+        folder for path in (Path(program), real) for folder in path.parents if folder.name == "node_modules"
+    ]
+    return list(dict.fromkeys(tops))[-1:]

@@ -1,0 +1,131 @@
+"""The messages between us and an agent, line by line, before the protocol's own library sees them.
+
+Rules
+* What an agent tells of its work (`session/update`) becomes facts here, from the plain JSON: agents tell more
+  kinds of things than any version of the library knows, and what is not known is passed over.
+* The library gets requests and answers alone. Lines that are no message never reach it: it would print them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+
+from fanfold.agents.command.events import Called, Delta, Fact, Returned, Said, consumed
+from fanfold.agents.command.lines import CHUNK_BYTES, LineCutter
+from fanfold.agents.confined import AgentProgram
+from fanfold.kernel.plan import JSON
+from fanfold.text.json_value import with_text_only
+
+UPDATE = "session/update"
+_OVER = ("completed", "failed")
+
+
+class AgentMessages:
+    """A transport of the library's, over the pipes of a program.
+
+    `hear` is given each fact, `garbage` called for each line that is no message.
+    """
+
+    def __init__(
+        self, program: AgentProgram, hear: Callable[[Fact], None], garbage: Callable[[], None]
+    ) -> None:
+        self._program = program
+        self._hear = hear
+        self._garbage = garbage
+        self._lines = LineCutter()
+        self._ready: list[dict[str, Any]] = []
+        self._calls: dict[str, dict[str, JSON]] = {}
+        self.is_listening = False
+        """Whether what is told belongs to this turn; what comes before it is history."""
+
+    async def send(self, message: dict[str, Any]) -> None:
+        self._program.stdin.write(msgspec.json.encode(message) + b"\n")
+        await self._program.stdin.drain()
+
+    async def receive(self) -> dict[str, Any] | None:
+        """The next message for the library; None when there is no more."""
+        while not self._ready:
+            data = await self._program.stdout.read(CHUNK_BYTES)
+            if not data:
+                return None
+            for line in self._lines.add(data):
+                if line is None or line.strip():
+                    self._take(line)
+            await asyncio.sleep(0)  # whoever hears must get a turn, however much is said
+        return self._ready.pop(0)
+
+    async def close(self) -> None:
+        """The program is ended by who started it."""
+
+    def _take(self, line: bytes | None) -> None:
+        try:
+            message = with_text_only(msgspec.json.decode(line or b""))
+        except (msgspec.DecodeError, RecursionError):
+            message = None
+        if not isinstance(message, dict) or not isinstance(message.get("method", ""), str):
+            self._garbage()
+            return
+        if message.get("method") != UPDATE:
+            self._ready.append(message)
+            return
+        params = message.get("params")
+        update = params.get("update") if isinstance(params, dict) else None
+        if isinstance(update, dict) and self.is_listening:
+            for fact in self._facts(update):
+                self._hear(fact)
+
+    def _facts(self, update: Mapping[str, JSON]) -> list[Fact]:
+        match update.get("sessionUpdate"):
+            case "agent_message_chunk":
+                return [Said(_text(update.get("content")), str(update.get("messageId") or ""), "", True)]
+            case "agent_thought_chunk":
+                return [Delta("")]  # a sign of life
+            case "tool_call" | "tool_call_update":
+                return self._call(update)
+            case "usage_update":
+                cost = update.get("cost")
+                return consumed({"usd": cost.get("amount")}) if isinstance(cost, dict) else []
+        return []
+
+    def _call(self, update: Mapping[str, JSON]) -> list[Fact]:
+        """A call, put together from what is told of it bit by bit: its arguments may come late."""
+        name = str(update.get("toolCallId") or "")
+        known = self._calls.setdefault(name, {})
+        known.update({key: value for key, value in update.items() if value not in (None, {}, [], "")})
+        tool = _tool(known)
+        facts: list[Fact] = []
+        if known.get("rawInput") is not None or known.get("status") in (*_OVER, "in_progress"):
+            facts.append(Called(name, tool, known.get("rawInput")))
+        else:
+            facts.append(Delta(""))
+        if known.get("status") in _OVER:
+            text = _text(known.get("content")) or _text(known.get("rawOutput"))
+            facts.append(Returned(name, text, known["status"] == "failed", tool, known.get("rawInput")))
+        return facts
+
+
+def _tool(known: Mapping[str, JSON]) -> str:
+    """What a tool is called: agents have names of their own beside the kinds of the protocol."""
+    meta = known.get("_meta")
+    for inner in meta.values() if isinstance(meta, dict) else ():
+        if isinstance(inner, dict) and isinstance(inner.get("toolName"), str):
+            return str(inner["toolName"])
+    return str(known.get("kind") or known.get("title") or "tool")
+
+
+def _text(content: JSON) -> str:
+    """The text of a block, a list of them, or of what a tool put out."""
+    if isinstance(content, str):
+        return content
+    if isinstance(content, list):
+        return "\n".join(filter(None, map(_text, content)))
+    if isinstance(content, dict):
+        if content.get("type") == "diff":
+            return f"{content.get('path')}: changed"
+        inner = content.get("text", content.get("content", content.get("output")))
+        return _text(inner) if inner is not None else ""
+    return ""

@@ -1,0 +1,94 @@
+"""Agents that speak the Agent Client Protocol work like any other: merged, permission answered, resumed."""
+
+import time
+
+import pytest
+
+from tests.cli.agent_world import SPEAKING, AgentWorld, step
+
+
+@pytest.fixture
+def agents(project, tmp_path, monkeypatch):
+    return AgentWorld(project, tmp_path / "home", monkeypatch)
+
+
+def run(fanfold, recipe, *flags):
+    return fanfold("run", recipe, "--yes", "--json", *flags).json()
+
+
+@pytest.mark.parametrize("program", SPEAKING)
+def test_an_agent_changes_files_and_they_are_merged(agents, fanfold, project, program):
+    name, says = SPEAKING[program]
+    agents.install(program, {"says": says, "writes": {"hello.txt": "hello\n"}}, speaks=True)
+    agents.role("coder", name)
+    done = run(fanfold, agents.recipe(step("coder", write_set=["*.txt"])))
+    assert done["status"] == "completed", done["steps"]
+    assert done["output"].endswith("I wrote hello.txt.")
+    assert (project / "hello.txt").read_text() == "hello\n"
+    kept = agents.spoken()
+    assert not any(kept[0]["offered"].get("fs", {}).values())
+    assert {one["permission"]["outcome"] for one in kept if "permission" in one} <= {"selected"}
+    assert any(one.get("cwd") == str(project) for one in kept)
+    told = fanfold("transcript", "last", "work", "--json").json()
+    assert [entry["kind"] for entry in told["entries"]].count("tool_result") == 1
+
+
+def test_one_that_may_only_read_is_refused_a_change_and_goes_on(agents, fanfold):
+    agents.install("opencode", {"says": "acp-opencode.jsonl"}, speaks=True)
+    agents.role("reader", "opencode-acp", 'sandbox_mode = "read-only"')
+    done = run(fanfold, agents.recipe(step("reader")))
+    assert done["status"] == "completed", done["steps"]
+    answers = [one["permission"] for one in agents.spoken() if "permission" in one]
+    assert answers == [{"outcome": "selected", "optionId": "reject"}]
+
+
+def test_lines_that_are_no_messages_reach_no_terminal_and_do_no_harm(agents, fanfold):
+    agents.install("codex-acp", {"says": "acp-codex.jsonl", "then": "garbage"}, speaks=True)
+    agents.role("coder", "codex-acp")
+    done = fanfold("run", agents.recipe(step("coder")), "--yes")
+    assert done.status == 0
+    assert "not a message" not in done.err
+    assert "\x1b[31m" not in done.err
+
+
+def test_a_conversation_is_loaded_by_the_next_turn_and_what_is_old_is_not_heard_again(agents, fanfold):
+    agents.install("codex-acp", {"says": "acp-codex.jsonl"}, speaks=True)
+    agents.role("coder", "codex-acp")
+    name = fanfold("spawn", "coder", "Write hello.txt", "--yes", "--json").json()["id"]
+    fanfold("wait", name)
+    assert fanfold("send", name, "And now?").status == 0
+    waited = fanfold("wait", name, "--json")
+    assert waited.status == 0
+    kept = agents.spoken()
+    assert [one["loaded"] for one in kept if "loaded" in one] == ["01a1e26c-8465-7063-aef1-91c4f7b7658e"]
+    assert [one["prompt"] for one in kept if "prompt" in one][-1] == "And now?"
+    assert "something old" not in waited.out
+
+
+def test_one_that_has_forgotten_begins_again_and_says_so(agents, fanfold):
+    says = {"says": "acp-codex.jsonl"}
+    agents.install("codex-acp", says, {**says, "forgets": True}, speaks=True)
+    agents.role("coder", "codex-acp")
+    name = fanfold("spawn", "coder", "Write hello.txt", "--yes", "--json").json()["id"]
+    fanfold("wait", name)
+    assert fanfold("send", name, "And now?").status == 0
+    assert fanfold("wait", name).status == 0
+    told = fanfold("transcript", "last", f"{name}#2", "--json").json()
+    last = [one["prompt"] for one in agents.spoken() if "prompt" in one][-1]
+    assert "You were told:\nWrite hello.txt" in last
+    assert last.endswith("And now?")
+    begun = [entry for entry in told["entries"] if entry["kind"] == "agent"]
+    assert begun[-1]["text"].startswith("Codex over ACP does not know the conversation any more")
+
+
+def test_who_cancels_a_run_cancels_in_the_agent_and_then_it_is_ended(agents, fanfold, background):
+    agents.install("codex-acp", {"says": "acp-codex.jsonl", "then": "hang"}, speaks=True)
+    agents.role("coder", "codex-acp")
+    process = background("run", agents.recipe(step("coder")), "--yes", "--json")
+    deadline = time.monotonic() + 30
+    while not any("prompt" in one for one in agents.spoken()):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    assert fanfold("cancel", "last").status == 0
+    assert process.wait() == 7
+    assert {"cancelled": True} in agents.spoken()

@@ -1,0 +1,262 @@
+"""An agent that is a program gets what its user named, reaches its provider, and leaves nothing behind."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.cli.agent_world import AgentWorld, step, writing
+
+TOKENS = {
+    "accessToken": "access-token-of-the-user",
+    "refreshToken": "refresh-token-of-the-user",
+    "expiresAt": 4_000_000_000_000,
+}
+
+
+@pytest.fixture
+def agents(project, tmp_path, monkeypatch):
+    for name in ("ANTHROPIC_API_KEY", "ANTHROPIC_BASE_URL", "OPENAI_API_KEY", "CLAUDE_CONFIG_DIR"):
+        monkeypatch.delenv(name, raising=False)
+    return AgentWorld(project, tmp_path / "home", monkeypatch)
+
+
+@pytest.fixture
+def listeners():
+    """Ports of this machine's loopback, behind each of which somebody says who they are."""
+    servers = []
+
+    def listen(words):
+        server = socket.create_server(("127.0.0.1", 0))
+        servers.append(server)
+
+        def serve():
+            while True:
+                try:
+                    line, _ = server.accept()
+                except OSError:
+                    return
+                with line:
+                    line.recv(100)
+                    line.sendall(words.encode())
+
+        threading.Thread(target=serve, daemon=True).start()
+        return server.getsockname()[1]
+
+    yield listen
+    for server in servers:
+        server.close()
+
+
+def run(fanfold, recipe, *flags):
+    return fanfold("run", recipe, "--yes", "--json", *flags).json()
+
+
+def test_the_environment_holds_what_was_named_and_nothing_of_ours(agents, fanfold, monkeypatch):
+    monkeypatch.setenv("IS_SANDBOX", "1")
+    monkeypatch.setenv("CLAUDECODE", "1")
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "key-of-the-user-0123456789")
+    monkeypatch.setenv("OPENAI_API_KEY", "other-key-of-the-user-0123")
+    agents.install("claude", writing("claude"))
+    agents.profile("claude", 'credentials = ["ANTHROPIC_API_KEY"]\n')
+    agents.role("coder", "claude")
+    assert run(fanfold, agents.recipe(step("coder")))["status"] == "completed"
+    [call] = agents.calls()
+    given = call["environment"]
+    assert given["ANTHROPIC_API_KEY"] == "key-of-the-user-0123456789"
+    assert given["CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC"] == "1"
+    assert not {"IS_SANDBOX", "CLAUDECODE", "OPENAI_API_KEY", "FANFOLD_HOME"} & set(given)
+
+
+def test_nothing_secret_is_lent_before_the_user_says_what(agents, fanfold, monkeypatch):
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "key-of-the-user-0123456789")
+    agents.install("claude", writing("claude"))
+    agents.role("coder", "claude")
+    error = run(fanfold, agents.recipe(step("coder")))["error"]
+    assert "you did not say which of your credentials Claude Code may have" in error["message"]
+    assert 'credentials = ["ANTHROPIC_API_KEY"]' in json.dumps(error).replace('\\"', '"')
+    agents.profile("claude", "credentials = []\n")
+    assert run(fanfold, agents.recipe(step("coder")))["status"] == "completed"
+    [call] = agents.calls()
+    assert "ANTHROPIC_API_KEY" not in call["environment"]
+
+
+def test_a_login_is_lent_without_what_could_be_used_up_and_the_user_s_own_stays_as_it_was(
+    agents, fanfold, project
+):
+    login = agents.home / ".claude" / ".credentials.json"
+    login.parent.mkdir()
+    login.write_text(json.dumps({"claudeAiOauth": TOKENS}))
+    (agents.home / ".claude" / "settings.json").write_text('{"model": "opus"}')
+    before = login.read_bytes()
+    refreshed = json.dumps({"claudeAiOauth": {"accessToken": "stolen"}})
+    lines = ['{"type":"assistant","message":{"content":[{"type":"text","text":"access-token-of-the-user"}]}}']
+    act = writing("claude", reads=["~/.claude/.credentials.json", "~/.claude/settings.json"])
+    act["writes"] |= {"~/.claude/settings.json": "{}"}
+    act["later"] = {"~/.claude/.credentials.json": refreshed}
+    agents.install("claude", {**act, "lines": lines})
+    agents.profile("claude", 'credentials = ["login"]\n')
+    agents.role("coder", "claude")
+    assert run(fanfold, agents.recipe(step("coder", write_set=["*.txt"])))["status"] == "completed"
+    [call] = agents.calls()
+    lent = json.loads(call["read"]["~/.claude/.credentials.json"])["claudeAiOauth"]
+    assert (lent["accessToken"], lent["refreshToken"]) == ("access-token-of-the-user", "")
+    assert login.read_bytes() == before
+    assert (agents.home / ".claude" / "settings.json").read_text() == '{"model": "opus"}'
+    [home] = agents.homes()
+    assert not (home / ".claude" / ".credentials.json").exists(), "it is taken back"
+    told = fanfold("transcript", "last", "work").out
+    assert "access-token-of-the-user" not in told
+    known = [".credentials.json", "claude.toml", "settings.json", *_own_files(agents.home)]
+    assert sorted(path.name for path in agents.home.rglob("*") if path.is_file()) == sorted(known)
+
+
+def _own_files(home: Path) -> list[str]:
+    """What Fanfold itself keeps in the user's folder."""
+    return sorted(path.name for path in (home / ".fanfold").iterdir() if path.is_file())
+
+
+def test_a_login_that_has_run_out_says_how_to_renew_it(agents, fanfold):
+    login = agents.home / ".claude" / ".credentials.json"
+    login.parent.mkdir()
+    login.write_text(json.dumps({"claudeAiOauth": {**TOKENS, "expiresAt": 1}}))
+    agents.install("claude", writing("claude"))
+    agents.profile("claude", 'credentials = ["login"]\n')
+    agents.role("coder", "claude")
+    error = run(fanfold, agents.recipe(step("coder")))["steps"]["work"]["error"]
+    assert error["code"] == "agent.login_expired"
+    assert "start claude once" in error["hint"]
+
+
+@pytest.mark.parametrize(
+    ("network", "provider", "other"),
+    [("", "provider", "other"), ('network = "provider"', "provider", "other"), ("network = false", "", "")],
+)
+def test_the_provider_is_reached_and_no_other_port(
+    agents, fanfold, monkeypatch, listeners, network, provider, other
+):
+    own, others = listeners("provider"), listeners("other")
+    monkeypatch.setenv("ANTHROPIC_BASE_URL", f"http://127.0.0.1:{own}")
+    agents.install("claude", writing("claude", connects=[own, others]))
+    agents.role("coder", "claude", network)
+    assert run(fanfold, agents.recipe(step("coder")))["status"] == "completed"
+    [call] = agents.calls()
+    refused = "ConnectionRefusedError"
+    assert call["reached"] == {str(own): provider or refused, str(others): refused}
+    assert other in ("", "other")
+
+
+def test_with_a_network_everybody_is_reached(agents, fanfold, listeners):
+    others = listeners("other")
+    agents.install("claude", writing("claude", connects=[others]))
+    agents.role("coder", "claude", "network = true")
+    assert run(fanfold, agents.recipe(step("coder")))["status"] == "completed"
+    [call] = agents.calls()
+    assert call["reached"] == {str(others): "other"}
+
+
+def test_the_proxy_lets_through_to_the_provider_alone(agents, fanfold, monkeypatch, listeners):
+    own, others = listeners("provider"), listeners("other")
+    monkeypatch.setenv("ANTHROPIC_BASE_URL", f"http://127.0.0.1:{own}")
+    asks = [
+        f"CONNECT 127.0.0.1:{others} HTTP/1.1",
+        f"CONNECT 127.0.0.1:{own} HTTP/1.1",
+        "CONNECT a b",
+        "junk",
+    ]
+    agents.install("claude", writing("claude", asks=asks))
+    agents.role("coder", "claude")
+    assert run(fanfold, agents.recipe(step("coder")))["status"] == "completed"
+    [call] = agents.calls()
+    said = [call["answered"][one] for one in asks]
+    assert [words.split(" ")[1] for words in said] == ["403", "200", "403", "403"]
+
+
+@pytest.mark.parametrize("name", ["claude", "codex"])
+def test_a_killed_session_goes_on_by_the_agent_s_own_conversation(
+    agents, fanfold, background, until, project, name
+):
+    resumed = {"claude": "claude-resume.json", "codex": "codex-resume.jsonl"}[name]
+    begins = {**writing(name), "then": "hang", "cut": 2}
+    agents.install(name, begins, {"says": resumed})
+    agents.role("coder", name)
+    process = background("run", agents.recipe(step("coder", write_set=["*.txt"])), "--yes", "--json")
+    until(lambda seen: seen["steps"].get("work", {}).get("status") == "running" and agents.homes())
+    session = fanfold("transcript", "last", "work", "--json").json()["session_id"]
+    _until_begun(fanfold)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    done = fanfold("resume", "last", "--json").json()
+    assert done["status"] == "completed", done["steps"]
+    assert (project / "hello.txt").read_text() == "hello\n"
+    _, second = agents.calls()
+    begun = fanfold("transcript", "last", "work", "--json").json()
+    assert begun["session_id"] == session
+    known = {entry["id"] for entry in begun["entries"] if entry["kind"] == "agent" and entry.get("id")}
+    assert known & set(second["argv"])
+    assert "You were interrupted" in second["stdin"]
+    assert "Write hello.txt" in second["stdin"]
+    assert not _left(session)
+
+
+def _until_begun(fanfold) -> None:
+    deadline = time.monotonic() + 20
+    while True:
+        told = fanfold("transcript", "last", "work", "--json").json()
+        if any(entry["kind"] == "agent" and entry.get("id") for entry in told.get("entries", ())):
+            return
+        assert time.monotonic() < deadline, told
+        time.sleep(0.05)
+
+
+def _left(session: str) -> list[str]:
+    """Processes that belong to a session."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        try:
+            if f"FANFOLD_SESSION={session}".encode() in (entry / "environ").read_bytes():
+                found.append((entry / "cmdline").read_text())
+        except OSError:
+            continue
+    return found
+
+
+STARTS = 50 if os.environ.get("AGENTS_TEST") else 3
+
+
+def test_starts_and_kills_leave_nothing(agents, fanfold, background, until, project):
+    agents.install("codex", {**writing("codex"), "then": "hang", "spawns": True})
+    agents.role("coder", "codex")
+    recipe = agents.recipe(step("coder", write_set=["*.txt"]))
+    for _ in range(STARTS):
+        known = len(agents.homes())
+        process = background("run", recipe, "--yes")
+        deadline = time.monotonic() + 30
+        while len(agents.homes()) == known:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    deadline = time.monotonic() + 10
+    while (left := _processes_of(agents.bin)) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not left
+    for run_id in [row["run_id"] for row in fanfold("runs", "--json").json()]:
+        assert fanfold("cancel", run_id).status in (0, 7)
+    assert fanfold("gc", "--older-than", "0m").status == 0
+    assert not agents.homes()
+    mounts = Path("/proc/self/mountinfo").read_text()
+    assert str(project) not in mounts
+    user = [path for path in agents.home.rglob("*") if ".fanfold" not in path.parts]
+    assert user == []
+
+
+def _processes_of(folder: Path) -> list[str]:
+    found = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True).stdout
+    return [line for line in found.splitlines() if str(folder) in line and " ps " not in line]
