@@ -107,6 +107,7 @@ SETTINGS = (
     Setting("sessions.max_depth", ("FANFOLD_MAX_DEPTH",), "integer", 1, 0, 5, only_less=True),
     Setting("sessions.max_sessions", ("FANFOLD_MAX_SESSIONS",), "integer", 256, 1, 100_000, only_less=True),
     Setting("store.durability", ("FANFOLD_DURABILITY",), "choice", "full", choices=("full", "normal")),
+    Setting("server.streams", ("FANFOLD_SERVER_STREAMS",), "integer", 256, 1, 10_000, not_in=("project",)),
     Setting("server.operators", (), "digests", "", not_in=("project",)),
     Setting("server.viewers", (), "digests", "", not_in=("project",)),
     Setting("store.url", ("FANFOLD_STORE",), not_in=("project",)),

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Iterable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from typing import Protocol
 
-from starlette.applications import Starlette
+from starlette.routing import Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from fanfold.errors import EXIT_PERMISSION, WorldError
@@ -42,15 +42,14 @@ class Application:
         self._console = ConsoleFiles()
         self._api: Api | None = None
         self.feed: Feed | None = None
-        inner = Starlette(lifespan=self._live)
-        inner.mount("/", self._dispatch)
+        inner = Router(redirect_slashes=False, default=self._dispatch, lifespan=self._live)
         self._guarded = RequestGuard(inner, access, hosts, cookie)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await self._guarded(scope, receive, send)
 
     @asynccontextmanager
-    async def _live(self, _: Starlette) -> AsyncIterator[None]:
+    async def _live(self, _: object) -> AsyncIterator[None]:
         """Begins and ends with the server, in its event loop."""
         feed = self.feed = Feed(self._desk.history.store)
         streams = Streams(self._desk, feed)

@@ -18,7 +18,7 @@ from fanfold.errors import NotFoundError
 from fanfold.server.replies import failure
 
 FOLDER = Path(__file__).parent / "console"
-PAGES = frozenset({"", "recipes", "runs", "compare", "approvals", "search", "agents", "system"})
+PAGES = frozenset({"recipes", "runs", "compare", "approvals", "search", "agents", "system"})
 """First words of the console's addresses: the page itself knows the rest."""
 TYPES = {
     ".html": "text/html; charset=utf-8",
@@ -56,7 +56,7 @@ class ConsoleFiles:
 
     def _reply(self, request: Request) -> Response:
         path = request.url.path
-        name = "/index.html" if path.split("/")[1] in PAGES else path
+        name = "/index.html" if path == "/" or path.split("/")[1] in PAGES else path
         file = self._files.get(name)
         if request.method not in ("GET", "HEAD") or file is None:
             return failure(NotFoundError("request.not_found", "there is nothing at this path"))

@@ -32,7 +32,6 @@ from fanfold.server.desk import Desk
 from fanfold.server.feed import Feed
 from fanfold.store.protocol import Store
 
-MAX_STREAMS = 256
 SLOW_S = 20.0
 QUIET_S = 10.0
 """After so long without an event a comment goes out, so that a connection that is gone is noticed."""
@@ -71,6 +70,7 @@ class Streams:
         self._feed = feed
         self._shared: dict[str, _SharedLog] = {}
         self._open = 0
+        self._most = self._project.config.integer("server.streams")
 
     async def of_run(self, asked: MatchedRequest, request: Request) -> Response:
         """What one run and those below it record, from a number on."""
@@ -84,8 +84,9 @@ class Streams:
         return self._reply(self._project_frames(_last_seen(request)))
 
     def _reply(self, frames: AsyncIterator[bytes]) -> Response:
-        if self._open >= MAX_STREAMS:
-            raise WorldError("server.busy", f"{MAX_STREAMS} streams are open already")
+        if self._open >= self._most:
+            hint = "server.streams in your own configuration allows more"
+            raise WorldError("server.busy", f"{self._most} streams are open already", hint=hint)
         return _EventStream(frames, self)
 
     def opened(self) -> None:

@@ -1,0 +1,164 @@
+"""Live streams: nothing missed, nothing twice, whatever happens to the connection or the server."""
+
+from __future__ import annotations
+
+import json
+import re
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+
+from tests.server.conftest import Serve, Server, lay_out, run_command, serving
+
+MANY = """
+name: many
+steps:
+  - {id: each, agent: explorer, for_each: 'lines("%s")', prompt: "{{item}}", max_concurrency: 8}
+limits: {max_agents: 500, max_concurrency: 8}
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    made = tmp_path / "project"
+    made.mkdir()
+    lay_out(made)
+    text = MANY % "\\n".join(f"item {number}" for number in range(150))
+    (made / ".fanfold" / "workflows" / "many.yaml").write_text(text)
+    return made
+
+
+@pytest.fixture
+def serve(folder: Path, tmp_path: Path) -> Iterator[Serve]:
+    with serving(folder, tmp_path / "home") as made:
+        yield made
+
+
+def events(lines: Iterator[str]) -> Iterator[tuple[str, int | None, Any]]:
+    """(event, id, data) of a stream."""
+    held: dict[str, str] = {}
+    for line in lines:
+        if line:
+            key, _, value = line.partition(": ")
+            held[key] = value
+            continue
+        if "event" in held:
+            yield held["event"], int(held["id"]) if "id" in held else None, json.loads(held["data"])
+        held = {}
+
+
+def follow(server: Server, run: str, after: int, most: int) -> list[int]:
+    """Numbers of at most so many events of a run behind one; the connection is cut then."""
+    headers = {"Last-Event-ID": str(after)} if after else {}
+    seen: list[int] = []
+    with server.client.stream("GET", f"/api/runs/{run}/stream", headers=headers) as reply:
+        assert reply.status_code == 200
+        for name, number, data in events(reply.iter_lines()):
+            if name == "end":
+                return seen
+            if name == "envelope":
+                assert number is not None
+                assert number == data["tree_seq"]
+                seen.append(number)
+            if len(seen) == most:
+                return seen
+    return seen
+
+
+def test_whoever_comes_back_misses_nothing_and_gets_nothing_twice(serve: Serve) -> None:
+    """Cut after every few events, with the server killed and started again in between."""
+    server = serve()
+    script = {"default": {"output": "x", "delay_ms": 5}}
+    run = server.post("/api/runs", {"recipe": "many", "script": script}, 201)["run_id"]
+    seen: list[int] = []
+    for most in (1, 7, 60):
+        seen += follow(server, run, len(seen), most)
+    server.process.kill()
+    server.process.wait()
+    server = serve()
+    for most in (30, 100_000):
+        seen += follow(server, run, len(seen), most)
+    reach = server.get(f"/api/runs/{run}/head")
+    assert reach["status"] == "completed"
+    assert seen == list(range(1, reach["reach"] + 1))
+    assert follow(server, run, reach["reach"], 10) == []
+
+
+def test_the_stream_of_the_project_tells_what_moved_while_one_was_away(serve: Serve, tmp_path: Path) -> None:
+    server = serve()
+    with server.client.stream("GET", "/api/stream") as reply:
+        told = events(reply.iter_lines())
+        assert next(told)[0] == "hello"
+        run_command(server.folder, tmp_path / "home", "run", "team", "--script", "script.yaml", "--yes")
+        name, number, data = next(told)
+        assert name == "run"
+        run = data["run_id"]
+        while data["status"] != "waiting":
+            _, number, data = next(told)
+    server.post(f"/api/runs/{run}/cancel", {})
+    with server.client.stream("GET", "/api/stream", headers={"Last-Event-ID": str(number)}) as reply:
+        told = events(reply.iter_lines())
+        assert next(told)[0] == "hello"
+        assert next(told)[2]["status"] == "cancelled"
+
+
+def test_the_server_stops_within_two_seconds_though_streams_are_open(serve: Serve, tmp_path: Path) -> None:
+    server = serve()
+    run_command(server.folder, tmp_path / "home", "run", "team", "--script", "script.yaml", "--yes")
+    run = server.get("/api/runs")["items"][0]["run_id"]
+    with (
+        server.client.stream("GET", "/api/stream") as one,
+        server.client.stream("GET", f"/api/runs/{run}/stream") as two,
+    ):
+        first, second = one.iter_raw(), two.iter_raw()
+        next(first), next(second)
+        began = time.monotonic()
+        assert server.stop() == 0
+        assert time.monotonic() - began < 2
+        list(first), list(second)  # they ended, and were not cut
+
+
+def test_a_client_that_takes_nothing_costs_no_memory_and_holds_nobody_up(serve: Serve) -> None:
+    server = serve()
+    script = {"default": {"output": "x" * 2_000}}
+    run = server.post("/api/runs", {"recipe": "many", "script": script}, 201)["run_id"]
+    assert follow(server, run, 0, 100_000)
+    host, port = re.fullmatch(r"http://([\d.]+):(\d+)/", server.url).groups()  # type: ignore[union-attr] # it is one
+    lazy = []
+    for _ in range(20):
+        client = socket.create_connection((host, int(port)))
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
+        head = f"GET /api/runs/{run}/stream HTTP/1.1\r\nHost: {host}:{port}\r\n"
+        client.sendall(f"{head}Authorization: Bearer {server.token}\r\n\r\n".encode())
+        lazy.append(client)
+    before = _memory(server)
+    for _ in range(3):
+        assert len(follow(server, run, 0, 100_000)) > 300
+    assert _memory(server) - before < 20_000_000
+    for client in lazy:
+        client.close()
+
+
+def test_too_many_streams_are_refused(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FANFOLD_SERVER_STREAMS", "3")
+    server = serve()
+    held = [server.client.stream("GET", "/api/stream") for _ in range(3)]
+    for one in held:
+        assert one.__enter__().status_code == 200
+    refused = httpx2.get(f"{server.url}api/stream", headers={"Authorization": f"Bearer {server.token}"})
+    assert refused.status_code == 503
+    assert refused.json()["error"]["code"] == "server.busy"
+    for one in held:
+        one.__exit__(None, None, None)
+
+
+def _memory(server: Server) -> int:
+    status = Path(f"/proc/{server.process.pid}/status").read_text()
+    found = re.search(r"VmRSS:\s+(\d+)", status)
+    assert found is not None
+    return int(found[1]) * 1_024
