@@ -11,7 +11,7 @@ JOBS ?= $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check static style lint mypy pyright imports sim agree fuzz fix docs coverage kill-test requests hostile local-test bench lock audit clean
+.PHONY: help demo test check static style lint mypy pyright imports sim agree fuzz fix docs coverage kill-test requests hostile http local-test bench lock audit clean
 
 help: ## list these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -71,6 +71,9 @@ requests: $(READY) ## pause, cancel, approve, reject at every event of a run, he
 
 hostile: $(READY) ## every hostile tree, repository, link and attempt, at every level, also without root
 	HOSTILE=all HOSTILE_TREES=2000 $(BIN)/python -m pytest -q --numprocesses auto tests/hostile tests/workspace $(ARGS)
+
+http: $(READY) ## hold the HTTP API against its description: every edge of every parameter, many examples
+	HTTP_TEST=all $(BIN)/python -m pytest -q -s tests/server/test_described.py $(ARGS)
 
 local-test: $(READY) ## fetch the local model and test it for real: shared, idle, killed, measured
 	$(BIN)/python -m pip install -qq --disable-pip-version-check --require-hashes --requirement requirements/local.txt

@@ -190,7 +190,7 @@ def test_no_form_can_change_anything(server: Server, cookie: str, media: str) ->
     """What any page can send unasked: a cookie, one of three content types, no header of its own."""
     before = server.get("/api/runs")
     body = json.dumps({"recipe": "team", "yes": True})
-    for path in ("/api/runs", "/api/runs/last/cancel", "/api/recipes/check"):
+    for path in ("/api/runs", "/api/runs/last/cancel", "/api/check"):
         assert ask(server, "POST", path, {"Cookie": cookie, "Content-Type": media}, body)[0] == 403
         own = {"Cookie": cookie, "Content-Type": media, "X-Fanfold": "1"}
         assert ask(server, "POST", path, own, body)[0] == 415
@@ -201,10 +201,10 @@ def test_no_form_can_change_anything(server: Server, cookie: str, media: str) ->
 def test_a_cookie_changes_something_only_from_our_own_pages(server: Server, cookie: str) -> None:
     body = json.dumps({"text": "name: x\nsteps: []\n"})
     sent = {"Cookie": cookie, "Content-Type": "application/json"}
-    assert ask(server, "POST", "/api/recipes/check", sent, body)[0] == 403
+    assert ask(server, "POST", "/api/check", sent, body)[0] == 403
     own = server.url.rstrip("/")
     for more in ({"X-Fanfold": "1"}, {"Origin": own}, {"Origin": own, "Sec-Fetch-Site": "same-origin"}):
-        assert ask(server, "POST", "/api/recipes/check", {**sent, **more}, body)[0] == 200
+        assert ask(server, "POST", "/api/check", {**sent, **more}, body)[0] == 200
     assert ask(server, "GET", "/api/runs", {"Cookie": cookie})[0] == 200
 
 
@@ -248,7 +248,7 @@ BODIES = {
 @pytest.mark.parametrize("body", BODIES.values(), ids=BODIES.keys())
 def test_a_body_that_is_not_what_it_should_be_is_refused(server: Server, body: bytes) -> None:
     headers = with_token(server, Content_Type="application/json")
-    status, _, said = ask(server, "POST", "/api/recipes/check", headers, body)
+    status, _, said = ask(server, "POST", "/api/check", headers, body)
     assert status == 400, said
     assert json.loads(said)["error"]["code"] == "request.invalid"
 
@@ -265,7 +265,7 @@ def test_huge_bodies_are_refused_without_being_read(server: Server) -> None:
     place = urlsplit(server.url)
     for head, sent in ((headers, b""), (with_token(server, Content_Type="application/json"), None)):
         with socket.create_connection((place.hostname or "", place.port or 0), timeout=20) as client:
-            lines = [f"POST /api/recipes/check HTTP/1.1\r\nHost: {place.netloc}\r\n"]
+            lines = [f"POST /api/check HTTP/1.1\r\nHost: {place.netloc}\r\n"]
             lines += [f"{name}: {value}\r\n" for name, value in head.items()]
             client.sendall("".join(lines).encode() + (b"\r\n" if sent is not None else b""))
             if sent is None:
@@ -364,7 +364,7 @@ def test_unknown_parameters_methods_and_headers_are_refused(server: Server) -> N
     assert (status, found["allow"]) == (405, "GET, POST")
     assert ask(server, "GET", "/api/runs/last/stream", {**sent, "Last-Event-ID": "x"})[0] == 400
     posted = {**sent, "Content-Type": "application/json", "Idempotency-Key": "k" * 300}
-    assert ask(server, "POST", "/api/recipes/check", posted, '{"text": ""}')[0] == 400
+    assert ask(server, "POST", "/api/check", posted, '{"text": ""}')[0] == 400
 
 
 def _serve(home: Path, folder: Path, *options: str) -> tuple[int, str]:

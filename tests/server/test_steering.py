@@ -163,7 +163,7 @@ def test_a_step_is_shown_with_where_its_prompt_comes_from(server: Server) -> Non
 
 def test_recipes_are_tried_and_kept_and_not_written_over_unseen(server: Server) -> None:
     text = "name: fresh\nsteps: [{id: a, agent: explorer, prompt: x, depends_on: [b]}]\n"
-    tried = server.post("/api/recipes/check", {"text": text, "name": "fresh"})
+    tried = server.post("/api/check", {"text": text, "name": "fresh"})
     assert not tried["ok"]
     assert tried["diagnostics"][0]["code"] == "recipe.unknown_step"
     put = {"text": text, "seen": None}

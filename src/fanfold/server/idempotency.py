@@ -38,8 +38,8 @@ class Idempotency:
 
     def begin(self, who: str, key: str, *request: bytes) -> KeptReply | None:
         """The reply that was given already; None when this request is the first with its key."""
-        if not 1 <= len(key) <= MAX_KEY_CHARS or not key.isascii() or not key.isprintable():
-            message = f"Idempotency-Key must have 1 to {MAX_KEY_CHARS} printable ASCII characters"
+        if not 1 <= len(key) <= MAX_KEY_CHARS or not all("!" <= char <= "~" for char in key):
+            message = f"Idempotency-Key must have 1 to {MAX_KEY_CHARS} visible ASCII characters"
             raise AuthorError("request.bad_header", message)
         digest = sha256(b"\0".join(request)).digest()
         known = self._entries.get((who, key))

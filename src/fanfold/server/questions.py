@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TypeVar
+from typing import Any, TypeVar, get_args
 from urllib.parse import parse_qsl, unquote_to_bytes
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, structs
 from starlette.requests import ClientDisconnect, Request
 from starlette.types import Scope
 
 from fanfold.errors import AuthorError, FanfoldError, WorldError
-from fanfold.text.json_value import strict
+from fanfold.text.json_value import JSON, strict
 
 MAX_BODY_BYTES = 4 * 1024 * 1024
 MAX_PARAMETERS = 50
@@ -51,9 +51,13 @@ def read_parameters(kind: type[T], parts: dict[str, str], query: bytes) -> T:
         if any(char < " " or char == "\x7f" for char in value):
             raise _bad(f"{name[:80]} holds a control character")
     try:
-        return msgspec.convert(given, kind, strict=False)
+        read = msgspec.convert(given, kind, strict=False)
     except msgspec.ValidationError as error:
         raise _bad(_words(error)) from None
+    for field in structs.fields(kind):
+        if field.encode_name in given and getattr(read, field.name) is None:
+            raise _bad(f"{field.encode_name} is null; what is not wanted is left out")
+    return read
 
 
 async def read_bytes(request: Request) -> bytes:
@@ -82,14 +86,32 @@ async def read_bytes(request: Request) -> bytes:
 def read_body(kind: type[T], data: bytes) -> T:
     """A body as a struct; what a log could not hold is refused too."""
     try:
-        value = msgspec.json.decode(data)
-        return msgspec.convert(strict(value, "the body"), kind)
+        value = strict(msgspec.json.decode(data), "the body")
+        return msgspec.convert(_with_whole_numbers(kind, value), kind)
     except msgspec.ValidationError as error:
         raise _bad(_words(error)) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise _bad(f"the body is not JSON: {error}") from None
     except ValueError as error:
         raise _bad(str(error)) from None
+
+
+def _with_whole_numbers(kind: type[Struct], value: JSON) -> JSON:
+    """In JSON, and in JSON Schema, 2.0 is a whole number; where one is wanted it is taken as such."""
+    if not isinstance(value, dict):
+        return value
+    read = dict(value)
+    for field in structs.fields(kind):
+        given = read.get(field.encode_name)
+        if isinstance(given, float) and given.is_integer() and _is_whole(field.type):
+            read[field.encode_name] = int(given)
+        elif isinstance(given, dict) and isinstance(field.type, type) and issubclass(field.type, Struct):
+            read[field.encode_name] = _with_whole_numbers(field.type, given)
+    return read
+
+
+def _is_whole(kind: Any) -> bool:
+    return kind is int or any(_is_whole(inner) for inner in get_args(kind))
 
 
 def _words(error: msgspec.ValidationError) -> str:

@@ -32,11 +32,12 @@ from fanfold.runtime.views.transcripts import Transcript
 from fanfold.server.desk import Desk
 from fanfold.server.endpoints.parameters import (
     Count,
-    Name,
     NoParameters,
     Number,
+    RecipeName,
     RunAsked,
     RunAt,
+    RunName,
     Status,
     StepAsked,
     StepAt,
@@ -48,10 +49,10 @@ from fanfold.server.routes import Route, look, text
 
 class RunsAsked(NoParameters, frozen=True, forbid_unknown_fields=True, kw_only=True):
     status: Status | None = None
-    recipe: Name | None = None
+    recipe: RecipeName | None = None
     q: Words = ""
     limit: Count = 50
-    cursor: Name | None = None
+    cursor: RunName | None = None
 
 
 class EventsAsked(RunAsked, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -61,7 +62,14 @@ class EventsAsked(RunAsked, frozen=True, forbid_unknown_fields=True, kw_only=Tru
 
 
 class GraphAsked(RunAt, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    open: Annotated[str, Meta(max_length=20_000, description="path,path,-path: opened, and closed.")] = ""
+    open: Annotated[
+        str,
+        Meta(
+            max_length=20_000,
+            pattern=r"^[^\x00-\x1f\x7f]*$",
+            description="path,path,-path: opened, and closed.",
+        ),
+    ] = ""
 
 
 class TranscriptAsked(StepAsked, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -77,8 +85,8 @@ class SlotsAsked(RunAsked, frozen=True, forbid_unknown_fields=True, kw_only=True
 
 
 class PairAsked(NoParameters, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    a: Name
-    b: Name
+    a: RunName
+    b: RunName
 
 
 def list_runs(desk: Desk, asked: RunsAsked) -> RunPage:

@@ -10,31 +10,31 @@ from fanfold.runtime.operations.history.query import FoundOutputs, query
 from fanfold.runtime.operations.overview.home import show_home
 from fanfold.runtime.operations.overview.questions import all_questions
 from fanfold.runtime.operations.overview.sessions import AgentsDocument, session_transcript, show_agents
-from fanfold.runtime.operations.overview.spellings import Spellings, spell
+from fanfold.runtime.operations.overview.spellings import SpelledAction, Spellings, spell
 from fanfold.runtime.views.home import Home
 from fanfold.runtime.views.installation import Examination
 from fanfold.runtime.views.pending_questions import PendingQuestions
 from fanfold.runtime.views.transcripts import Transcript
 from fanfold.server.desk import Desk
-from fanfold.server.endpoints.parameters import Name, NoParameters, StepPath
+from fanfold.server.endpoints.parameters import PRINTABLE, NoParameters, RecipeName, RunName, StepPath
 from fanfold.server.routes import Route, get, look
 
 
 class SearchAsked(NoParameters, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    q: Annotated[str, Meta(min_length=1, max_length=1_000)]
-    run: Name | None = None
+    q: Annotated[str, Meta(max_length=1_000, pattern=PRINTABLE)]
+    run: RunName | None = None
     k: Annotated[int, Meta(ge=1, le=100)] = 20
 
 
 class SessionAsked(NoParameters, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    session: Name
+    session: RunName
 
 
 class CopyAsked(NoParameters, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    action: Annotated[str, Meta(pattern="^[a-z_]{1,30}$")]
-    run: Name | None = None
+    action: SpelledAction
+    run: RunName | None = None
     step: StepPath | None = None
-    recipe: Name | None = None
+    recipe: RecipeName | None = None
 
 
 def home(desk: Desk, asked: NoParameters) -> Home:

@@ -6,11 +6,20 @@ from typing import Annotated, Literal, TypeAlias
 
 from msgspec import Meta, Struct
 
-Name: TypeAlias = Annotated[str, Meta(min_length=1, max_length=200)]
-StepPath: TypeAlias = Annotated[str, Meta(min_length=1, max_length=2_000, description="A slash is %2F.")]
+PRINTABLE = r"^[^\x00-\x1f\x7f]+$"
+RunName: TypeAlias = Annotated[
+    str, Meta(pattern="^[A-Za-z0-9_-]{1,64}$", description="An id, the beginning of one, or `last`.")
+]
+RecipeName: TypeAlias = Annotated[
+    str, Meta(pattern="^[a-z0-9][a-z0-9_-]{0,63}(@v?[1-9][0-9]{0,8})?$", description="`name` or `name@2`.")
+]
+Word: TypeAlias = Annotated[str, Meta(min_length=1, max_length=200, pattern=PRINTABLE)]
+StepPath: TypeAlias = Annotated[
+    str, Meta(max_length=2_000, pattern=PRINTABLE, description="A slash in it is %2F.")
+]
 Number: TypeAlias = Annotated[int, Meta(ge=1, le=2**53)]
 Count: TypeAlias = Annotated[int, Meta(ge=1, le=500)]
-Words: TypeAlias = Annotated[str, Meta(max_length=1_000)]
+Words: TypeAlias = Annotated[str, Meta(max_length=1_000, pattern=r"^[^\x00-\x1f\x7f]*$")]
 Status: TypeAlias = Literal[
     "pending", "running", "waiting", "paused", "completed", "partial", "failed", "cancelled", "timed_out"
 ]
@@ -21,7 +30,7 @@ class NoParameters(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class RunAsked(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    run: Name
+    run: RunName
 
 
 class RunAt(RunAsked, frozen=True, forbid_unknown_fields=True, kw_only=True):

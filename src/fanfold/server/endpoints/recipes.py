@@ -9,21 +9,21 @@ from msgspec import Meta, Struct
 from fanfold.runtime.operations.overview.recipes import list_shelf, save_text, show_page, try_text
 from fanfold.runtime.views.recipe_pages import CheckedText, RecipePage, RecipeRows
 from fanfold.server.desk import Desk
-from fanfold.server.endpoints.parameters import Name, NoParameters
+from fanfold.server.endpoints.parameters import NoParameters, RecipeName
 from fanfold.server.routes import Route, change, get
 
 Text = Annotated[str, Meta(max_length=512 * 1024)]
 
 
 class RecipeAsked(NoParameters, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    name: Name
+    name: RecipeName
 
 
 class TextGiven(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A recipe that is being written."""
 
     text: Text
-    name: Annotated[str, Meta(pattern="^[a-z0-9][a-z0-9_-]{0,63}(@[1-9][0-9]{0,8})?$")] = "recipe"
+    name: RecipeName = "recipe"
 
 
 class TextChanged(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -62,7 +62,7 @@ ROUTES: list[Route] = [
     get("/api/recipes/{name}", "One recipe with its text and picture", RecipeAsked, RecipePage, show_recipe),
     change(
         "POST",
-        "/api/recipes/check",
+        "/api/check",
         "What is wrong with a text",
         (NoParameters, TextGiven, CheckedText),
         check_recipe,

@@ -35,7 +35,7 @@ from fanfold.runtime.views.changes import Applied
 from fanfold.runtime.views.forecasts import DryRun
 from fanfold.runtime.views.forks import ForkForecast
 from fanfold.server.desk import Desk
-from fanfold.server.endpoints.parameters import Name, NoParameters, RunAsked, StepAsked
+from fanfold.server.endpoints.parameters import NoParameters, RecipeName, RunAsked, StepAsked, Word
 from fanfold.server.endpoints.recipes import RecipeAsked
 from fanfold.server.routes import Nothing, Route, change
 from fanfold.store.protocol import RunHead
@@ -48,8 +48,8 @@ Comment = Annotated[str, Meta(max_length=20_000)]
 class RunOptions(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """What may be fixed for one run; what is left out, recipe and configuration say."""
 
-    model: Name | None = None
-    agent_backend: Name | None = None
+    model: Word | None = None
+    agent_backend: Word | None = None
     max_concurrency: Amount | None = None
     max_agents: Amount | None = None
     budget_usd: Dollars | None = None
@@ -70,7 +70,7 @@ class StartBody(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     declares.
     """
 
-    recipe: Name
+    recipe: RecipeName
     inputs: dict[str, JSON] = {}
     options: RunOptions = RunOptions()
     script: dict[str, JSON] | None = None
@@ -104,7 +104,7 @@ class ForkBody(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 class RetryBody(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """What is different in a retry."""
 
-    model: Name | None = None
+    model: Word | None = None
     script: dict[str, JSON] | None = None
     dry_run: bool = False
     yes: bool = False

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import islice
 
-from fanfold.errors import AuthorError, NotFoundError
+from fanfold.errors import NotFoundError
 from fanfold.runtime.operations.history.runs import owner_of
 from fanfold.runtime.operations.project import Project
 from fanfold.runtime.views.pages import EventPage, RunPage
@@ -30,7 +30,7 @@ def page_of_runs(
     if not project.has_runs:
         return RunPage([], None)
     if cursor is not None and project.store.head(cursor) is None:
-        raise AuthorError("request.bad_cursor", "this cursor is of no list here", hint="begin without one")
+        raise NotFoundError("run.not_found", "this cursor is of no list here", hint="begin without one")
     found: list[RunHead] = []
     wanted = words.lower().split()
     looked_at = 0

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 import shlex
+from typing import Literal, TypeAlias
 from urllib.parse import quote
 
 from msgspec import Struct
-
-from fanfold.errors import AuthorError
 
 
 class Spellings(Struct, frozen=True):
@@ -20,19 +19,17 @@ class Spellings(Struct, frozen=True):
     mcp: str | None
 
 
-ACTIONS = (
+SpelledAction: TypeAlias = Literal[
     "run", "pause", "cancel", "resume", "retry", "fork", "undo", "approve", "reject", "inspect", "explain",
     "transcript", "diff", "watch", "export",
-)  # fmt: skip
+]  # fmt: skip
 _OF_STEPS = frozenset({"approve", "reject", "transcript"})
 
 
 def spell(
-    action: str, *, run: str | None = None, step: str | None = None, recipe: str | None = None
+    action: SpelledAction, *, run: str | None = None, step: str | None = None, recipe: str | None = None
 ) -> Spellings:
     """How an action is said elsewhere; what was not given stands as a word in capitals."""
-    if action not in ACTIONS:
-        raise AuthorError("usage.bad_value", f"{action} is no action", hint=f"one of {', '.join(ACTIONS)}")
     if action == "run":
         return _start(recipe or "RECIPE")
     run = run or "RUN"
