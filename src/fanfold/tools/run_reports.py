@@ -11,12 +11,12 @@ from msgspec import Struct
 
 from fanfold.kernel.lifecycle import COMPLETED, TERMINAL
 from fanfold.kernel.nodes import Run
-from fanfold.kernel.plan import JSON
 from fanfold.runtime.hosting.run_tree import RunTree
 from fanfold.runtime.views.approvals import OpenApproval, open_approvals
 from fanfold.runtime.views.runs import RunUsage, run_document
 from fanfold.text.excerpts import shorten
 from fanfold.text.json_value import as_text
+from fanfold.tools.tool import AnyValue
 
 MAX_OUTPUT_CHARS = 6_000
 MAX_MESSAGE_CHARS = 400
@@ -55,7 +55,7 @@ class RunReport(Struct, frozen=True, kw_only=True):
     run_id: str
     recipe: str
     status: str
-    output: JSON
+    output: AnyValue
     output_cut: bool
     error: str | None
     steps: list[StepState]

@@ -39,7 +39,7 @@ from fanfold.tools.permission import Agreed, permit
 from fanfold.tools.questions import approval_form, decision_of
 from fanfold.tools.recipe_sources import find_recipe
 from fanfold.tools.run_reports import RunReport, run_report
-from fanfold.tools.tool import Tool
+from fanfold.tools.tool import AnyValue, Tool
 
 MAX_STEP_CHARS = 8_000
 MAX_CONFLICTS = 20
@@ -99,7 +99,7 @@ class StepOutput(Struct, frozen=True, kw_only=True):
     status: str
     role: str | None
     task: str
-    output: JSON
+    output: AnyValue
     output_cut: bool
     error: str | None
 

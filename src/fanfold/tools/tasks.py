@@ -23,7 +23,7 @@ from fanfold.text.json_value import as_text
 from fanfold.tools.caller import Caller
 from fanfold.tools.permission import permit
 from fanfold.tools.subagents import AgentState, DryRunFlag, SpawnAgent, agent_state, declared, start
-from fanfold.tools.tool import Tool
+from fanfold.tools.tool import AnyValue, Tool
 
 MAX_OUTPUT_CHARS = 6_000
 """Of the answer to one task; of those to a batch, together."""
@@ -36,7 +36,7 @@ class TaskResult(Struct, frozen=True, kw_only=True):
 
     agent: AgentState | None
     """None where it was not started."""
-    output: JSON
+    output: AnyValue
     cut: bool
     error: str | None = None
 

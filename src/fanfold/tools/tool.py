@@ -7,15 +7,19 @@ own: it calls an operation and makes the answer short.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Any, Generic, TypeVar
+from typing import Annotated, Any, Generic, TypeVar
 
 import msgspec
-from msgspec import Struct
+from msgspec import Meta, Struct
 
+from fanfold.kernel.plan import JSON
 from fanfold.runtime.views.errors import ErrorDocument
 from fanfold.tools.caller import Caller
 
 REFERENCE = "#/$defs/{name}"
+_KINDS = ["object", "array", "string", "number", "boolean", "null"]
+AnyValue = Annotated[JSON, Meta(extra_json_schema={"type": _KINDS})]
+"""Any JSON value, in words that every client understands."""
 Takes = TypeVar("Takes", bound=Struct)
 
 
