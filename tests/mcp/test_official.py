@@ -144,6 +144,7 @@ def conform(programs: Path, url: str, version: str, *more: str) -> None:
     assert "passed, 0 failed" in done.stdout
 
 
+@pytest.mark.filterwarnings("ignore::mcp.shared.exceptions.MCPDeprecationWarning")  # the older one wants it
 @pytest.mark.parametrize("version", SPEC_VERSIONS)
 def test_the_conformance_suite_passes_on_a_server_that_is_reached_like_ours(programs, served, version):
     conform(programs, served(make_fixture()).url, version)
@@ -157,6 +158,7 @@ def test_the_conformance_suite_fails_on_our_server_only_where_it_wants_other_con
     conform(programs, url, version, "--expected-failures", str(HERE / f"expected_failures_{version}.yaml"))
 
 
+@pytest.mark.filterwarnings("ignore::mcp.shared.exceptions.MCPDeprecationWarning")
 @pytest.mark.skipif(not EVERYTHING, reason="the older suite asks less than the newer one: make mcp-test")
 def test_the_released_conformance_suite_passes_too(programs, served):
     program = programs / "@modelcontextprotocol/conformance/dist/index.js"
