@@ -17,8 +17,8 @@ from fanfold.store.protocol import Store
 
 REMEMBERED = 2_000
 REMEMBERED_BYTES = 16 * 1024 * 1024
-"""Of values that are kept at hand, as they are stored; the one that was used last is kept whatever its size, so
-that every item of a long list does not read the list again."""
+"""Of values that are kept at hand, as they are stored; the one that was used last is kept whatever its size,
+so that not every item of a long list reads the list again."""
 _encoder = msgspec.json.Encoder()
 
 
