@@ -9,9 +9,11 @@ SEED ?= 1
 N ?= 5000
 JOBS ?= $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
 ARGS ?=
+AGENTS ?=
+AGENTS_CACHE ?= $(HOME)/.cache/fanfold/agents
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check static style lint mypy pyright imports sim agree fuzz fix docs coverage kill-test requests hostile http local-test bench lock audit clean mcp-test
+.PHONY: help demo test check static style lint mypy pyright imports sim agree fuzz fix docs coverage kill-test requests hostile http local-test agents-test bench lock audit clean mcp-test
 
 help: ## list these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -64,7 +66,7 @@ coverage: $(READY) ## run the tests and show every line and branch they do not r
 	$(BIN)/coverage report
 
 kill-test: $(READY) ## kill runs at every commit, merges at every system call, whoever takes over; 200 take-overs between containers
-	KILL_TEST=all $(BIN)/python -m pytest -q tests/kill tests/delivery tests/phases/test_audit_fix_verify.py tests/runtime/test_workspaces.py tests/runtime/test_resolving.py tests/workspace/test_journal.py $(ARGS)
+	KILL_TEST=all $(BIN)/python -m pytest -q tests/kill tests/phases/test_audit_fix_verify.py tests/runtime/test_workspaces.py tests/runtime/test_resolving.py tests/workspace/test_journal.py $(ARGS)
 
 requests: $(READY) ## pause, cancel, approve, reject at every event of a run, here and from elsewhere
 	REQUESTS=all $(BIN)/python -m pytest -q --numprocesses auto tests/runtime/test_requests.py $(ARGS)
@@ -81,6 +83,11 @@ local-test: $(READY) ## fetch the local model and test it for real: shared, idle
 
 mcp-test: $(READY) ## the official Inspector and conformance suites on every tool, transport and protocol
 	MCP_TEST=all $(BIN)/python -m pytest -q --numprocesses auto tests/mcp $(ARGS)
+
+agents-test: $(READY) ## fetch the real Claude Code, Codex, OpenCode … and try them on a scripted provider (AGENTS="codex claude")
+	$(BIN)/python -m tools.agents $(AGENTS_CACHE)
+	AGENTS_TEST=all AGENTS="$(AGENTS)" AGENTS_CACHE=$(AGENTS_CACHE) $(BIN)/python -m pytest -q tests/real_agents tests/cli/test_agent_confinement.py $(ARGS)
+	$(BIN)/python -m tools.docs
 
 bench: $(READY) ## run the benchmarks (ARGS=--quick: those that need no other packages)
 	$(BIN)/python -m bench $(ARGS)

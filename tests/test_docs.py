@@ -42,11 +42,28 @@ def is_recipe(block: Block) -> bool:
     return isinstance(value, dict) and "name" in value and bool({"steps", "phases"} & value.keys())
 
 
+def installed_agents(project: Path) -> Path:
+    """A folder for PATH with the agents that readers of a page have installed; they do nothing."""
+    folder = project.parent / f"{project.name}-agents"
+    folder.mkdir(exist_ok=True)
+    for name in ("claude", "codex"):
+        (folder / name).write_text("#!/bin/sh\n")
+        (folder / name).chmod(0o755)
+    return folder
+
+
 def run(command: list[str], project: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [str(BIN / command[0]), *command[1:]],
         cwd=project,
-        env={**os.environ, "COLUMNS": "100", "NO_COLOR": "1", "FANFOLD_HOME": str(project / "user")},
+        env={
+            **os.environ,
+            "COLUMNS": "100",
+            "NO_COLOR": "1",
+            "HOME": str(project / "home"),
+            "FANFOLD_HOME": str(project / "user"),
+            "PATH": f"{BIN}:{installed_agents(project)}:{os.environ['PATH']}",
+        },
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -99,7 +116,7 @@ def test_commands_do_what_the_page_shows(page, tmp_path):
 def test_recipes_on_the_page_pass_the_checker(page, tmp_path):
     for block in markdown.blocks(page.text):
         name = named_file(block)
-        if block.language == "python" and name:  # a recipe may name a function of it
+        if block.language in ("python", "toml") and name:  # a recipe may name a function of it, or a role
             save(block, tmp_path, name)
         if block.language in {"yaml", "yml"} and is_recipe(block):
             file = save(block, tmp_path, name or f"line-{block.line}.yaml")

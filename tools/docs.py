@@ -104,6 +104,29 @@ def _microseconds(row: dict[str, float]) -> str:
     return f"{row['driven']:,.0f}" if "driven" in row else "not measured"
 
 
+def agents_seen() -> str:
+    """What `make agents-test` saw of the real agents, the last time it was run for each."""
+    kept = json.loads((ROOT / "tests" / "real_agents" / "seen.json").read_text("utf-8"))
+    columns = {
+        "step": "changes files, merged",
+        "network": "reaches its provider alone",
+        "resume": "goes on after `kill -9`",
+        "cancel": "cancelled, nothing left",
+        "usage": "tells its tokens",
+    }
+    head = [
+        "| back end | version | " + " | ".join(columns.values()) + " |",
+        "|---" * (len(columns) + 2) + "|",
+    ]
+    rows = [
+        f"| `{name}` | {seen['version']} | "
+        + " | ".join(seen.get(key, "not tried") for key in columns)
+        + " |"
+        for name, seen in sorted(kept.items())
+    ]
+    return "\n".join([*head, *rows])
+
+
 PAGES: dict[str, Callable[[], str]] = {
     "docs/cookbook.md": cookbook,
     "docs/modules.md": module_index,
@@ -114,6 +137,7 @@ MODULES: dict[str, Callable[[], str]] = {"src/fanfold/cli/help_text.py": static_
 SECTIONS: dict[tuple[str, str], Callable[[], str]] = {
     ("docs/architecture.md", "states"): state_diagrams.state_diagrams,
     ("README.md", "costs"): costs,
+    ("docs/agents.md", "agents seen"): agents_seen,
     ("docs/expressions.md", "functions"): expression_functions,
 }
 

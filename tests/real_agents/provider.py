@@ -1,9 +1,9 @@
-"""A provider for real agents, on loopback: whatever agent asks, its model writes a file and then says so.
+"""A provider for real agents, on loopback: their model does what the prompt says, with whatever tools it has.
 
 Run as `python -m tests.real_agents.provider FOLDER`: it writes its port to `FOLDER/port`, and a line for each
 request to `FOLDER/asked.jsonl`. What the model does is in the prompt, as JSON behind `DO`:
-`{"path": "hello.txt", "text": "hello", "say": "done", "wait": true}`. With `wait` the last answer does not
-come until `FOLDER/go` is there: time to kill somebody.
+`{"acts": [{"write": "a.txt", "text": "hello"}, {"run": "true"}], "say": "done", "wait": "go"}`. With `wait`
+the last answer does not come until a file of that name is in FOLDER: time to kill somebody.
 """
 
 import asyncio
@@ -13,67 +13,64 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from fanfold.testing.provider import Asked, Call, Fault, Reply, ScriptedProvider
+from fanfold.testing.provider import Asked, Call, Reply, ScriptedProvider
 
 KEY = "key-of-the-scripted-provider"
-_TASK = re.compile(r"DO (\{.*?\})(?:\s|$)")
+_TASK = re.compile(r"DO (\{.*\}) END")
 
 
-def writing_call(asked: Asked, path: str, text: str) -> Call | None:
-    """The call by which this agent's model writes a file: each has tools of its own."""
-    command = f"printf '%s\\n' '{text}' > '{path}'"
-    cwd = _working_folder(asked)
-    absolute = f"{cwd}/{path}" if cwd else path
-    known: dict[str, dict[str, Any]] = {
-        "Write": {"file_path": absolute, "content": f"{text}\n"},
-        "write": {"filePath": absolute, "path": absolute, "content": f"{text}\n"},
-        "write_file": {"file_path": absolute, "content": f"{text}\n"},
-        "developer__text_editor": {"command": "write", "path": absolute, "file_text": f"{text}\n"},
+def call_for(asked: Asked, act: dict[str, Any]) -> Call | None:
+    """The call by which this agent's model does something: each has tools of its own."""
+    command = act.get("run") or f"printf '%s\\n' '{act['text']}' > '{act['write']}'"
+    known: dict[str, dict[str, Any]] = {}
+    if "write" in act:
+        absolute = f"{_working_folder(asked)}/{act['write']}"
+        text = f"{act['text']}\n"
+        known |= {
+            "Write": {"file_path": absolute, "content": text},
+            "write": {"filePath": absolute, "path": absolute, "content": text},
+            "write_file": {"file_path": absolute, "content": text},
+        }
+    known |= {
+        "Bash": {"command": command, "description": "work"},
         "exec_command": {"cmd": command},
         "shell_command": {"command": command},
-        "shell": {"command": ["sh", "-c", command]},
-        "bash": {"command": command, "description": "write a file"},
+        "shell": {"command": command},
+        "bash": {"command": command, "description": "work"},
+        "run_shell_command": {"command": command, "is_background": False, "description": "work"},
     }
-    for tool, args in known.items():
-        if tool in asked.tools:
-            return Call(tool, args)
-    return None
+    return next((Call(tool, args) for tool, args in known.items() if tool in asked.tools), None)
 
 
 def _working_folder(asked: Asked) -> str:
     """Where the agent says that it works: some tools want whole paths."""
-    said = json.dumps(asked.body)
-    found = re.search(
-        r"(?:[Ww]orking directory(?: is)?|<cwd>|Workspace root folder|working directory[^:/]*|directory)"
-        r"[:\s`*\\n]*(/[^\s\\`<\",]+)",
-        said,
-    )
+    found = re.search(r"directory(?: is)?[:\s`*\\n]*(/[^\s\\`<\",]+)", json.dumps(asked.body))
     return found[1] if found else ""
 
 
-def answer(asked: Asked, folder: Path) -> Reply | Fault | None:
+def answer(asked: Asked, folder: Path) -> Reply | None:
     """What the model says; None while it has to wait."""
-    users = [heard.text for heard in asked.messages if heard.role == "user" and "DO {" in heard.text]
-    if not users:
+    told = [i for i, heard in enumerate(asked.messages) if heard.role == "user" and _TASK.search(heard.text)]
+    if not told:
         return Reply(text="A title")  # some ask for one first
-    task = json.loads(_TASK.findall(users[-1])[-1])
-    after = max(i for i, heard in enumerate(asked.messages) if heard.role == "user" and "DO {" in heard.text)
-    done = any(heard.results for heard in asked.messages[after:])
-    call = None if done or "path" not in task else writing_call(asked, task["path"], task["text"])
+    task = json.loads(_TASK.findall(asked.messages[told[-1]].text)[-1])
+    done = sum(len(heard.results) for heard in asked.messages[told[-1] :])
+    acts = task.get("acts", [])
+    call = call_for(asked, acts[done]) if done < len(acts) else None
     if call is not None:
-        return Reply(text="I will write the file.", calls=(call,), input_tokens=1_000, output_tokens=20)
-    if task.get("wait") and not (folder / "go").exists():
+        return Reply(text="I will do it.", calls=(call,), input_tokens=1_000, output_tokens=20)
+    if "wait" in task and not (folder / task["wait"]).exists():
         return None
-    turns = sum("DO {" in heard.text for heard in asked.messages if heard.role == "user")
-    return Reply(text=task["say"].replace("TURNS", str(turns)), input_tokens=1_200, output_tokens=30)
+    words = task["say"].replace("TURNS", str(asked.turns))
+    return Reply(text=words, input_tokens=1_200, output_tokens=30)
 
 
 async def serve(folder: Path) -> None:
     log = (folder / "asked.jsonl").open("a")
 
-    async def script(asked: Asked) -> Reply | Fault:
-        kept = {"format": asked.format, "model": asked.model, "tools": asked.tools, "key": asked.key}
-        log.write(json.dumps({**kept, "messages": len(asked.messages), "body": asked.body}) + "\n")
+    async def script(asked: Asked) -> Reply:
+        kept = {"format": asked.format, "model": asked.model, "tools": asked.tools, "turns": asked.turns}
+        log.write(json.dumps({**kept, "body": asked.body}) + "\n")
         log.flush()
         while (said := answer(asked, folder)) is None:  # noqa: ASYNC110 - a file of another process says when
             await asyncio.sleep(0.05)

@@ -39,7 +39,6 @@ from fanfold.kernel.fold.progress import open_run
 from fanfold.kernel.fold.run_events import RUN_HANDLERS
 from fanfold.kernel.fold.step_events import STEP_HANDLERS, is_current, spend
 from fanfold.kernel.lifecycle import (
-    ASKED,
     CANCELLED,
     COMPLETED,
     EVENT_WORDS,
@@ -51,7 +50,7 @@ from fanfold.kernel.lifecycle import (
 from fanfold.kernel.nodes import Node, Run, State
 from fanfold.kernel.plan import GroupAction, Plan, Step
 
-REPORTED = frozenset((COMPLETED, FAILED, TIMED_OUT, CANCELLED, "interrupted", ASKED))
+REPORTED = frozenset((COMPLETED, FAILED, TIMED_OUT, CANCELLED, "interrupted"))
 """Words that end an execution; these can come late."""
 
 

@@ -32,7 +32,13 @@ def examine(folder: Path, open_project: Callable[[], Project], version: str) -> 
         findings.append(_found("config", "error", error.message, error.hint))
     findings += [_found("python", "ok", f"{platform.python_version()} at {sys.executable}"), *_tools(folder)]
     if project is not None:
-        findings += [_store(project.address), *_roles(project), *_recipes(project), *_runs(project)]
+        findings += [
+            _store(project.address),
+            *_roles(project),
+            *_agents(project),
+            *_recipes(project),
+            *_runs(project),
+        ]
         project.close()
     return Examination(
         all(one.ok for one in findings),
@@ -119,6 +125,28 @@ def _roles(project: Project) -> Iterator[Finding]:
     if not found:
         names = project.roles.names()
         yield _found("roles", "ok", f"{len(names)} known: {', '.join(names)}")
+
+
+def _agents(project: Project) -> Iterator[Finding]:
+    """Agents that are programs, as far as they are installed."""
+    from fanfold.runtime.operations.system.installed_agents import find_agents
+
+    try:
+        found = find_agents(project.config.home, project.folder)
+    except FanfoldError as error:
+        yield _found("agents", "error", error.message, error.hint)
+        return
+    for agent in found:
+        names = ", ".join(agent.names)
+        lent = f"may have {', '.join(agent.credentials)}" if agent.credentials else "is lent no credentials"
+        message = f"{agent.title} {agent.version or 'does not answer'} ({names}) at {agent.program}, {lent}"
+        if agent.unnamed:
+            file = f"{project.config.home}/backends/{agent.names[0]}.toml"
+            words = ", ".join(f'"{one}"' for one in agent.unnamed)
+            hint = f"to let roles use it, say what it may have in {file}: credentials = [{words}], or []"
+            yield _found("agents", "warning", message, hint)
+        else:
+            yield _found("agents", "ok" if agent.version else "warning", message)
 
 
 def _recipes(project: Project) -> Iterator[Finding]:

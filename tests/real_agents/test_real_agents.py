@@ -1,0 +1,155 @@
+"""The real agents, on a provider of ours: each changes files, is resumed, cancelled, kept to its provider.
+
+`make agents-test` fetches them and runs this. What was seen goes into `seen.json`, from there to the docs.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.real_agents.world import (
+    CACHE,
+    COMMANDS,
+    SEEN,
+    SPEAKING,
+    Outside,
+    RealWorld,
+    free_port,
+    task,
+    until,
+)
+
+pytestmark = pytest.mark.skipif(
+    not os.environ.get("AGENTS_TEST"), reason="make agents-test runs the real ones"
+)
+WANTED = os.environ.get("AGENTS", "").split() or [*COMMANDS, *SPEAKING]
+
+
+@pytest.fixture(scope="session")
+def provider(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("provider")
+    process = subprocess.Popen([sys.executable, "-m", "tests.real_agents.provider", str(folder)])
+    until(lambda: (folder / "port").exists() and (folder / "port").read_text(), "provider")
+    yield folder
+    process.kill()
+    process.wait()
+
+
+@pytest.fixture
+def world(tmp_path, provider):
+    outside = Outside(tmp_path, int((provider / "port").read_text()))
+    return RealWorld(tmp_path, outside, provider)
+
+
+@pytest.fixture(scope="session")
+def seen():
+    """What was seen, by agent; written when all is over, over what was known before."""
+    found: dict[str, dict[str, str]] = {}
+    yield found
+    known = json.loads(SEEN.read_text()) if SEEN.exists() else {}
+    for name, facts in found.items():
+        known[name] = {**known.get(name, {}), **facts, "version": _version(name)}
+    SEEN.write_text(json.dumps(known, indent=1, sort_keys=True) + "\n")
+
+
+def _version(name: str) -> str:
+    versions: dict[str, str] = json.loads((CACHE / "versions.json").read_text())
+    return versions.get(name) or versions[name.removesuffix("-acp")]
+
+
+def note(seen, name, what, passed):
+    seen.setdefault(name, {})[what] = passed
+
+
+@pytest.mark.parametrize("name", WANTED)
+def test_a_step_changes_files_and_reaches_its_provider_alone(world, seen, name):
+    note(seen, name, "step", "no")
+    note(seen, name, "network", "no")
+    before = world.outside.files()
+    with free_port() as other:
+        port = other.getsockname()[1]
+        line = f"exec 3<>/dev/tcp/127.0.0.1/{port}"
+        probe = f"({line}) 2>/dev/null && echo reached > net.txt || echo kept > net.txt"
+        acts = [{"write": "hello.txt", "text": "hello"}, {"run": f"bash -c '{probe}'"}]
+        world.role("coder", name)
+        step = {
+            "id": "work",
+            "agent": "coder",
+            "prompt": task(*acts, say="I wrote it."),
+            "write_set": ["*.txt"],
+        }
+        done = world.fanfold("run", world.recipe(step), "--yes")
+    assert done["status"] == "completed", done["steps"]
+    assert done["output"].endswith("I wrote it.")
+    assert (world.project / "hello.txt").read_text() == "hello\n"
+    note(seen, name, "step", "yes")
+    assert (world.project / "net.txt").read_text() == "kept\n"
+    note(seen, name, "network", "yes")
+    note(seen, name, "usage", "yes" if done["usage"]["input_tokens"] else "no")
+    assert world.outside.files() == before, "nothing of the session is in the user's own folders"
+
+
+@pytest.mark.parametrize("name", WANTED)
+def test_a_killed_session_goes_on(world, seen, name):
+    note(seen, name, "resume", "no")
+    world.role("coder", name)
+    acts = [{"write": "hello.txt", "text": "hello"}]
+    go = f"go-{name}"
+    prompt = task(*acts, say="turns TURNS", wait=go)
+    step = {"id": "work", "agent": "coder", "prompt": prompt, "write_set": ["*.txt"]}
+    process = world.start("run", world.recipe(step), "--yes")
+
+    def changed():
+        told = (
+            world.fanfold("transcript", "last", "work") if list(world.project.glob(".fanfold/*.db")) else {}
+        )
+        kinds = [entry["kind"] for entry in told.get("entries", ())]
+        return "tool_result" in kinds and "agent" in kinds
+
+    until(changed, "tool result")
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    session = world.fanfold("transcript", "last", "work")["session_id"]
+    until(lambda: not _processes(session), "end of the agent")
+    (world.signs / go).touch()
+    done = world.fanfold("resume", "last")
+    assert done["status"] == "completed", done["steps"]
+    assert (world.project / "hello.txt").read_text() == "hello\n"
+    begun = [one for one in world.fanfold("transcript", "last", "work")["entries"] if one["kind"] == "agent"]
+    anew = [one["text"] for one in begun if one.get("text")]
+    note(seen, name, "resume", "begins again" if anew else "yes")
+    if not anew:
+        assert int(done["output"].split()[-1]) >= 1, "the model was told what had been said before"
+
+
+@pytest.mark.parametrize("name", WANTED)
+def test_a_cancelled_session_leaves_no_process(world, seen, name):
+    note(seen, name, "cancel", "no")
+    world.role("coder", name)
+    prompt = task(say="never", wait="never")
+    process = world.start("run", world.recipe({"id": "work", "agent": "coder", "prompt": prompt}), "--yes")
+    asked = world.signs / "asked.jsonl"
+    before = asked.read_text().count("\n") if asked.exists() else 0
+    until(lambda: asked.exists() and asked.read_text().count("\n") > before, "request")
+    session = world.fanfold("transcript", "last", "work")["session_id"]
+    world.fanfold("cancel", "last")
+    process.communicate(timeout=60)
+    assert process.returncode == 7
+    assert not _processes(session)
+    note(seen, name, "cancel", "yes")
+
+
+def _processes(session: str) -> list[str]:
+    found = []
+    for entry in Path("/proc").iterdir():
+        try:
+            if f"FANFOLD_SESSION={session}".encode() in (entry / "environ").read_bytes():
+                found.append((entry / "cmdline").read_text())
+        except OSError:
+            continue
+    return found

@@ -1,0 +1,144 @@
+"""Real agents on a scripted provider: what each user would have configured, and a project they work in."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from tests.real_agents.provider import KEY
+
+CACHE = Path(os.environ.get("AGENTS_CACHE", Path.home() / ".cache" / "fanfold" / "agents"))
+SEEN = Path(__file__).parent / "seen.json"
+WAIT_S = 240
+COMMANDS = ("claude", "codex", "opencode", "copilot", "goose", "qwen", "gemini")
+SPEAKING = tuple(f"{name}-acp" for name in COMMANDS)
+WRITER = """name = "{name}"
+description = "Does what it is told"
+developer_instructions = "Be careful."
+backend = "{backend}"
+{more}"""
+
+
+class Outside:
+    """The user's own folder and environment, with agents that are set up to talk to the provider."""
+
+    def __init__(self, folder: Path, port: int) -> None:
+        self.home = folder / "home"
+        self.port = port
+        self.environment = {
+            "HOME": str(self.home),
+            "LANG": "C.UTF-8",
+            "ANTHROPIC_BASE_URL": f"http://127.0.0.1:{port}",
+            "ANTHROPIC_API_KEY": KEY,
+            "OPENAI_API_KEY": KEY,
+            "OPENAI_BASE_URL": f"http://127.0.0.1:{port}/v1",
+            "OPENAI_MODEL": "m1",
+            "GOOSE_PROVIDER": "openai",
+            "GOOSE_MODEL": "m1",
+            "OPENAI_HOST": f"http://127.0.0.1:{port}",
+            "GOOGLE_GEMINI_BASE_URL": f"http://127.0.0.1:{port}",
+            "GEMINI_API_KEY": KEY,
+            "COPILOT_OFFLINE": "true",
+            "COPILOT_PROVIDER_BASE_URL": f"http://127.0.0.1:{port}/v1",
+            "COPILOT_PROVIDER_API_KEY": KEY,
+            "COPILOT_MODEL": "m1",
+        }
+        codex = f"""model = "scripted"\nmodel_provider = "x"\n[model_providers.x]\nname = "x"
+base_url = "http://127.0.0.1:{port}/v1"\nwire_api = "responses"\nenv_key = "OPENAI_API_KEY"\n"""
+        self._write(".codex/config.toml", codex)
+        options = {"baseURL": f"http://127.0.0.1:{port}/v1", "apiKey": "{env:OPENAI_API_KEY}"}
+        scripted = {"npm": "@ai-sdk/openai-compatible", "options": options, "models": {"m1": {"name": "m1"}}}
+        opencode = {"model": "scripted/m1", "provider": {"scripted": scripted}}
+        self._write(".config/opencode/opencode.json", json.dumps(opencode))
+        self._write(".gemini/settings.json", '{"security": {"auth": {"selectedType": "gemini-api-key"}}}')
+        self._write(".qwen/settings.json", '{"security": {"auth": {"selectedType": "openai"}}}')
+        keys = {
+            "claude": "ANTHROPIC_API_KEY",
+            "gemini": "GEMINI_API_KEY",
+            "copilot": "COPILOT_PROVIDER_API_KEY",
+        }
+        for name in COMMANDS:
+            key = f'credentials = ["{keys.get(name, "OPENAI_API_KEY")}"]\n'
+            for file in (name, f"{name}-acp"):
+                self._write(f".fanfold/backends/{file}.toml", key)
+
+    def _write(self, name: str, text: str) -> None:
+        file = self.home / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+
+    def files(self) -> dict[str, bytes]:
+        """Everything in the user's folder but what is Fanfold's own."""
+        found = (path for path in self.home.rglob("*") if path.is_file())
+        kept = [path for path in found if ".fanfold" not in path.relative_to(self.home).parts]
+        return {str(path.relative_to(self.home)): path.read_bytes() for path in kept}
+
+
+class RealWorld:
+    """A project with roles for real agents."""
+
+    def __init__(self, folder: Path, outside: Outside, signs: Path) -> None:
+        self.project = folder / "project"
+        (self.project / ".fanfold" / "agents").mkdir(parents=True)
+        self.outside = outside
+        self.signs = signs
+
+    def role(self, name: str, backend: str, more: str = "") -> None:
+        if backend == "claude":
+            more += 'model = "claude-sonnet-4-5"\n'
+        if backend.startswith("gemini"):
+            more += 'model = "gemini-2.5-flash"\n'
+        text = WRITER.format(name=name, backend=backend, more=more)
+        (self.project / ".fanfold" / "agents" / f"{name}.toml").write_text(text)
+
+    def environment(self) -> dict[str, str]:
+        names = [path.name for path in CACHE.iterdir() if (path / "node_modules").is_dir()]
+        programs = [str(CACHE / name / "node_modules" / ".bin") for name in sorted(names, key=len)]
+        path = ":".join([str(CACHE / "node-bin"), *programs, "/usr/local/bin:/usr/bin:/bin"])
+        return {**self.outside.environment, "PATH": path}
+
+    def start(self, *arguments: str) -> subprocess.Popen[str]:
+        command = [sys.executable, "-m", "fanfold.cli.main", *arguments]
+        return subprocess.Popen(
+            command,
+            cwd=self.project,
+            env=self.environment(),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def fanfold(self, *arguments: str) -> Any:
+        """Run a command to its end; its document."""
+        process = self.start(*arguments, "--json")
+        out, err = process.communicate(timeout=WAIT_S)
+        assert out, err
+        return json.loads(out)
+
+    def recipe(self, *steps: dict[str, Any]) -> str:
+        (self.project / "work.yaml").write_text(json.dumps({"name": "work", "steps": list(steps)}))
+        return "work.yaml"
+
+
+def task(*acts: dict[str, Any], say: str, **more: Any) -> str:
+    """A prompt that the scripted model does."""
+    return f"DO {json.dumps({'acts': list(acts), 'say': say, **more})} END"
+
+
+def until(seen: Callable[[], Any], what: str) -> Any:
+    deadline = time.monotonic() + WAIT_S
+    while not (found := seen()):
+        assert time.monotonic() < deadline, f"still no {what}"
+        time.sleep(0.1)
+    return found
+
+
+def free_port() -> socket.socket:
+    """A port of the loopback on which somebody listens who is not the provider."""
+    return socket.create_server(("127.0.0.1", 0))
