@@ -49,6 +49,7 @@ GROUPS = {
         "schema": "recipes.schema",
     },
     "Agents and models": {
+        "chat": "chat.session",
         "agents": "agents.roles",
         "models": "agents.models",
         "spawn": "agents.subagents",

@@ -33,7 +33,8 @@ class DrivingTools:
         self._request = request
         self._ask = ask
         self._own = own
-        self._tools = {tool.name: tool for tool in offered(project)}
+        wanted = request.role.tools
+        self._tools = {tool.name: tool for tool in offered(project) if wanted is None or tool.name in wanted}
         self._options = Options(
             permission=frozen.permission,
             unsafe_no_sandbox=frozen.unsafe,
@@ -66,8 +67,9 @@ class DrivingTools:
         """A tool of the table never raises: what went wrong is in what it gives."""
         if name not in self._tools:
             if name in BY_NAME:
-                message = "workflows are switched off here"
-                raise ToolFailed("permission", "permission_denied", message, "FANFOLD_WORKFLOWS=on")
+                message = f"{name} is not for this session"
+                hint = "the user can ask for a workflow, or set FANFOLD_WORKFLOWS=on where it is off"
+                raise ToolFailed("permission", "permission_denied", message, hint)
             return await self._own.call(name, args)
         person = None if self._ask is None else _AskedPerson(self._ask, self._request)
         caller = Caller(

@@ -142,12 +142,12 @@ def wait_command(call: Invocation, names: tuple[str, ...], timeout: float) -> in
     """
     with open_project(call) as project:
         if not project.has_runs and not names:
-            return _say_table(call, [])
+            return say_subagents(call, [])
         found = asyncio.run(subagents.wait(project, names, timeout)) if project.has_runs else _none()
     children = [child for bucket in found.values() for child in bucket]
     if names:
         children.sort(key=lambda child: names.index(child.id))
-    _say_table(call, children, with_changes=True)
+    say_subagents(call, children, with_changes=True)
     if any(child.status in LIVE for child in children):
         return EXIT_WAITING
     return EXIT_OK if all(child.status == COMPLETED for child in children) else EXIT_FAILED
@@ -202,7 +202,7 @@ def ps_command(call: Invocation, everything: bool) -> int:
     """
     with open_project(call, to_read=True) as project:
         found = subagents.list_subagents(project) if project.has_runs else []
-    return _say_table(
+    return say_subagents(
         call, [one for one in found if everything or one.status not in OVER or one.left_something]
     )
 
@@ -234,7 +234,7 @@ def _say_status(call: Invocation, child: Subagent) -> int:
     return EXIT_OK
 
 
-def _say_table(call: Invocation, children: Sequence[Subagent], *, with_changes: bool = False) -> int:
+def say_subagents(call: Invocation, children: Sequence[Subagent], *, with_changes: bool = False) -> int:
     """One line for each, or one document for all."""
     if call.as_json:
         say_json(list(children))

@@ -36,13 +36,14 @@ class Foreground:
     def drive(self, owned: Owned, *, resumed: bool = False, raised: Raised | None = None) -> int:
         """Drive a run until it ends or rests, and say how it stands; returns the exit status."""
         try:
-            asyncio.run(self._drive(owned, resumed, raised))
+            asyncio.run(self.see_to(owned, resumed, raised))
         except asyncio.CancelledError:
             tell(f"interrupted; resume it: fanfold resume {owned.tree.root.id}\n")
             return EXIT_INTERRUPTED
         return say_outcome(self._call, owned.tree)
 
-    async def _drive(self, owned: Owned, resumed: bool, raised: Raised | None) -> None:
+    async def see_to(self, owned: Owned, resumed: bool = False, raised: Raised | None = None) -> None:
+        """Drive a run until it ends or rests, where a loop runs already."""
         handle = RunHandle(
             owned,
             resumed=resumed,

@@ -58,7 +58,8 @@ class AgentBody(Body, frozen=True, omit_defaults=True, gc=False):
     """The agent step whose conversation goes on here."""
     summaries: tuple[str, ...] = ()
     """Dependencies whose summary is handed over because the prompt does not place them itself."""
-    purpose: Literal["work", "review", "critic", "fold"] = "work"
+    purpose: Literal["work", "review", "critic", "fold", "lead"] = "work"
+    """`lead`: a person talks to it. It takes no slot, for it waits for those that do."""
 
     @property
     def role(self) -> str:
@@ -66,7 +67,7 @@ class AgentBody(Body, frozen=True, omit_defaults=True, gc=False):
         return self.agent if self.agent_version is None else f"{self.agent}@{self.agent_version}"
 
     def traits(self) -> Traits:
-        return Traits(role=self.agent, continues=self.continue_from)
+        return Traits(slot=self.purpose != "lead", role=self.agent, continues=self.continue_from)
 
     def roles(self) -> tuple[str, ...]:
         return (self.role,)

@@ -23,6 +23,11 @@ def is_agent(node: Node) -> bool:
     return node.step.traits.role is not None
 
 
+def is_lead(node: Node) -> bool:
+    """Whether a person talks to the agent of a step: no subagent, it has them."""
+    return is_agent(node) and not node.step.traits.slot
+
+
 def subagent_event(
     node: Node, word: str, attempt: int, execution: int, task: str, **more: Any
 ) -> SubagentEvent:

@@ -173,6 +173,7 @@ def _request(role: Role, execution: Execution[AgentJob], services: Services) -> 
         outputs=node.step.outputs,
         workspace=place.path,
         write_set=node.write_set,
+        root=job.said.purpose == "lead",
         earlier=conversation(services.store, services.frozen, node),
     )
 

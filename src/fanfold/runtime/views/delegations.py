@@ -20,7 +20,7 @@ from fanfold.recipe.emission.delegations import Delegation
 from fanfold.recipe.types.agent import AgentBody
 from fanfold.recipe.types.body import read_body
 from fanfold.runtime.hosting.run_tree import RunTree
-from fanfold.runtime.records.subagents import child_name, is_agent, session_of
+from fanfold.runtime.records.subagents import child_name, is_agent, is_lead, session_of
 from fanfold.runtime.steps.agent import words_of
 from fanfold.sessions.log import read_entries
 
@@ -35,7 +35,7 @@ def find_delegations(
     found: list[Delegation] = []
     for node in tree.root.scope.children:
         child = child_name(node.path)
-        if not is_agent(node) or (children and child not in children):
+        if not is_agent(node) or is_lead(node) or (children and child not in children):
             continue
         one = _delegation(tree, node, usual_timeout_ms)
         one = replace(one, asked=asked.get(node.path, 0), ended=ended.get(node.path, 0))

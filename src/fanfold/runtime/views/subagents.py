@@ -30,7 +30,7 @@ from fanfold.kernel.nodes import Node
 from fanfold.runtime.hosting.children import is_interrupted, waiting_proposal
 from fanfold.runtime.hosting.run_tree import RunTree
 from fanfold.runtime.records.evidence import ChangedPath, ConflictPath, ViolatedPath
-from fanfold.runtime.records.subagents import child_name, depth_of, home_of, is_agent, session_of
+from fanfold.runtime.records.subagents import child_name, depth_of, home_of, is_agent, is_lead, session_of
 from fanfold.runtime.views.runs import FailureDocument, StepUsage, failure_document, step_usage
 
 QUEUED, CLOSED, DETACHED = "queued", "closed", "detached"
@@ -74,7 +74,7 @@ def find_subagents(tree: RunTree, project: Path, *, owned: bool) -> list[Subagen
     """The children in the order they were added. `owned`: whether a live process drives the run."""
     children: dict[str, list[Node]] = {}
     for node in tree.root.scope.children:
-        if is_agent(node):
+        if is_agent(node) and not is_lead(node):
             children.setdefault(child_name(node.path), []).append(node)
     return [_subagent(tree, project, name, turns, owned) for name, turns in children.items()]
 

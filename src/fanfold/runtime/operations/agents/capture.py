@@ -17,6 +17,9 @@ from fanfold.recipe.emission.recover import recover
 from fanfold.runtime.operations.addresses import Addressed, find_run
 from fanfold.runtime.operations.agents.subagents import SPAWN_TIMEOUT_MS
 from fanfold.runtime.operations.project import Project
+from fanfold.runtime.operations.recipes.saved import save_recipe
+from fanfold.runtime.records.subagents import is_lead
+from fanfold.runtime.steps.agent import words_of
 from fanfold.runtime.views.delegations import find_delegations
 from fanfold.text.diagnostics import Diagnostic
 
@@ -61,13 +64,15 @@ def capture(
                 "subagent.not_found", f"there is no subagent {child}", hint="fanfold ps --all"
             )
     delegations = find_delegations(found.tree, children, SPAWN_TIMEOUT_MS)
+    request = request or "\n".join(words_of(node) for node in found.run.scope.children if is_lead(node))
     emission = recover(delegations, request=request, name=name)
     if emission.recipe is None:
         raise NotFoundError("capture.nothing", _why_nothing(found, emission), hint="fanfold ps --all")
     compiled = emission.recipe.compile(project.surroundings(scripted=True), project.folder)
     diagnostics = compiled.report.diagnostics
     text = emission.recipe.to_yaml()
-    file = _save(project, emission.recipe.name, text, replace) if save and compiled.plan is not None else None
+    saved = save and compiled.plan is not None
+    file = str(save_recipe(project, emission.recipe.name, text, replace=replace)) if saved else None
     return Captured(
         run_id=found.run.id,
         name=emission.recipe.name,
@@ -94,11 +99,3 @@ def _why_nothing(found: Addressed, emission: Emission) -> str:
         return f"nothing was delegated in run {found.run.id}"
     told = "; ".join(f"{one.name}: {one.why}" for one in emission.left_out[:3])
     return f"nothing that was delegated in run {found.run.id} completed: {told}"
-
-
-def _save(project: Project, name: str, text: str, replace: bool) -> str:
-    there = [one for one in project.library.list() if one.name == name and one.origin == "project"]
-    if there and not replace:
-        message = f'there is a recipe "{name}" already: {there[-1].file}'
-        raise AuthorError("recipe.exists", message, hint="choose another --name, or say --replace")
-    return str(project.library.save(name, text))

@@ -128,12 +128,21 @@ def _record(
 
 
 def freeze(
-    project: Project, plan: Plan, options: Options, fork: Lineage | None = None
+    project: Project,
+    plan: Plan,
+    options: Options,
+    fork: Lineage | None = None,
+    own_roles: Mapping[str, Role] | None = None,
 ) -> tuple[Frozen, Settings]:
-    """Everything beside plan and inputs that must not be looked up again later; raises what cannot work."""
+    """Everything beside plan and inputs that must not be looked up again later; raises what cannot work.
+
+    `own_roles` are taken as they are, whatever files of the project call themselves by these names.
+    """
     _check_text(options)
     _check_sandbox(project, plan, options)
-    frozen, settings = _freeze(project, plan, options, fork), settings_of(project.config, plan, options)
+    before = {**(fork.roles if fork is not None else {}), **(own_roles or {})}
+    frozen = _freeze(project, plan, options, fork, before)
+    settings = settings_of(project.config, plan, options)
     needed = frozen.backends()
     if needed - {SCRIPTED}:  # scripted agents need no model, and no import of what knows them
         from fanfold.runtime.operations.runs.preflight import check_backends, prepare
@@ -144,8 +153,9 @@ def freeze(
     return frozen, settings
 
 
-def _freeze(project: Project, plan: Plan, options: Options, fork: Lineage | None) -> Frozen:
-    before = fork.roles if fork is not None else {}
+def _freeze(
+    project: Project, plan: Plan, options: Options, fork: Lineage | None, before: Mapping[str, Role]
+) -> Frozen:
     scripted = options.script is not None
     if scripted and options.backend not in (None, SCRIPTED):
         message = f"a script answers for every agent, so none would work on {options.backend!r}"

@@ -66,6 +66,11 @@ class RunHandle:
     def status(self) -> str:
         return run_status(self.tree.state, self.tree.root)
 
+    @property
+    def is_over(self) -> bool:
+        """Whether nobody here drives the run any more."""
+        return self._work.done()
+
     async def follow(self, after: int | None = None) -> AsyncIterator[list[Envelope]]:
         """What is recorded beyond `after`, or from now on, in pieces, until nobody here drives the run.
 

@@ -1,0 +1,322 @@
+"""Chats: a lead session with whom a person talks, and the subagents that it delegates to.
+
+A chat is an open run. Each thing the user says is a turn of its lead: a step behind the one before, in the
+same conversation, as input is to any subagent. So a chat is durable like everything else: killed at any
+moment, it goes on behind what was recorded, in whichever process takes it up.
+
+Rules
+* The process that a person talks to owns the run. It may be asked what agents want to do.
+* Stopping a turn ends that turn and what it waits for; the session and everything else stays.
+* What the lead may do is fixed with each turn. A change of permission or model is another name for the lead,
+  in the same conversation.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import AsyncIterator
+
+from msgspec import Struct, structs
+
+from fanfold.agents.permissions import Ask
+from fanfold.errors import NotFoundError
+from fanfold.kernel.events import Envelope
+from fanfold.kernel.lifecycle import COMPLETED, PAUSED, RUN_TERMINAL, TERMINAL
+from fanfold.kernel.nodes import Node
+from fanfold.kernel.plan import JSON, Plan
+from fanfold.runtime.hosting.children import AddRequest, ResumeRequest, SubagentRefused, is_interrupted
+from fanfold.runtime.hosting.host import OnProgress
+from fanfold.runtime.hosting.run_tree import RunTree
+from fanfold.runtime.operations.agents import subagents
+from fanfold.runtime.operations.agents.lead import (
+    LEAD,
+    NAME,
+    Ran,
+    has_workflows,
+    lead_step,
+    lead_turns,
+    unheard,
+)
+from fanfold.runtime.operations.project import Project
+from fanfold.runtime.operations.runs.control import ask_owner
+from fanfold.runtime.operations.runs.creation import create_open, freeze
+from fanfold.runtime.operations.runs.follow import until
+from fanfold.runtime.operations.runs.handle import RunHandle
+from fanfold.runtime.operations.runs.options import Options
+from fanfold.runtime.operations.runs.ownership import check_enabled, take_over
+from fanfold.runtime.records.frozen import Frozen, to_json
+from fanfold.runtime.records.ids import new_run_id
+from fanfold.runtime.records.subagents import child_name
+from fanfold.runtime.steps.agent import words_of
+from fanfold.runtime.views.runs import FailureDocument, RunUsage, failure_document, run_document
+from fanfold.runtime.views.specs import Suitability
+from fanfold.runtime.views.subagents import LIVE, Subagent
+
+PREFIX = "chat-"
+LONG_S = 3_600.0
+MANY_DELEGATIONS = 2
+"""From so many on, keeping them as a recipe is offered."""
+
+
+class Turn(Struct, frozen=True, kw_only=True):
+    """What came of one thing the user said."""
+
+    step: str
+    said: str
+    status: str
+    output: JSON
+    error: FailureDocument | None
+
+
+class ChatAnswer(Struct, frozen=True, kw_only=True):
+    """A chat of one turn, as scripts see it."""
+
+    run_id: str
+    status: str
+    output: JSON
+    error: FailureDocument | None
+    suited: Suitability | None
+    """Why a workflow was suggested, if one was."""
+    agents: list[Subagent]
+    usage: RunUsage
+
+
+class Chat:
+    """A chat that this process drives; made by `open_chat` and `resume_chat`."""
+
+    def __init__(
+        self, project: Project, run: str, options: Options, ask: Ask | None, on_progress: OnProgress
+    ) -> None:
+        self.project = project
+        self.id = run
+        self.options = options
+        self._ask_person = ask
+        self._on_progress = on_progress
+        self._taken_up = asyncio.Event()
+        self._handle = self._drive()
+        self._ran: list[Ran] = []
+        self._offered = 0
+        """Delegations that were there when keeping them was last offered."""
+
+    def _drive(self) -> RunHandle:
+        owned = take_over(self.project, self.id, self._ask_person)
+        return RunHandle(owned, resumed=True, on_progress=self._on_progress)
+
+    async def follow(self) -> AsyncIterator[list[Envelope]]:
+        """What is recorded from now on, in pieces, for as long as somebody listens."""
+        while True:
+            self._taken_up.clear()
+            async for written in self._handle.follow():
+                yield written
+            await self._taken_up.wait()
+
+    @property
+    def tree(self) -> RunTree:
+        return self._handle.tree
+
+    # What the user says
+
+    async def judge(self, text: str) -> Suitability | None:
+        """Why a request looks like work for a workflow, where that is not known already."""
+        if not self.project.config.switch("workflows.enabled") or self._has_workflows():
+            return None
+        if self.options.script is not None:  # nobody is paid for scripted agents
+            from fanfold.runtime.specs.intent_patterns import judge
+
+            told = judge(text)
+            found = Suitability(told.suitable, told.reason, "patterns", told.pattern)
+        else:
+            from fanfold.runtime.operations.specs.intent import workflow_suitable
+
+            found = await workflow_suitable(self.project, text)
+        return found if found.suitable else None
+
+    async def say(self, text: str, suited: Suitability | None = None) -> Turn:
+        """Say something to the lead and wait for its answer. `suited` is what `judge` found."""
+        await self._be_driven()
+        if (cut_off := self.cut_off()) is not None:
+            await self.go_on(cut_off)
+        turns = lead_turns(self.tree)
+        before = turns[-1] if turns else None
+        with_workflows = suited is not None or self._has_workflows()
+        step = lead_step(
+            NAME,
+            text,
+            before.path if before is not None else None,
+            heard=unheard(self.tree, self.agents()),
+            ran=self._ran,
+            suited=suited,
+            with_workflows=with_workflows,
+        )
+        frozen, _ = freeze(self.project, Plan(name=NAME, steps=(step,)), self.options, own_roles={NAME: LEAD})
+        step = structs.replace(step, id=self._next_name(turns, frozen))
+        self._ran = []
+        await self._request(AddRequest(step=step, frozen=to_json(frozen), key=secrets.token_hex(8)))
+        return await self._end_of(step.id)
+
+    def _next_name(self, turns: list[Node], frozen: Frozen) -> str:
+        """The next turn of the lead as it is; with other facts, the first turn under another name."""
+        if not turns:
+            return NAME
+        last = child_name(turns[-1].path)
+        if self.tree.frozen(turns[-1]) == frozen:
+            return f"{last}#{sum(child_name(turn.path) == last for turn in turns) + 1}"
+        names = {child_name(turn.path) for turn in turns}
+        return f"{NAME}-{len(names) + 1}"
+
+    def _has_workflows(self) -> bool:
+        turns = lead_turns(self.tree)
+        return bool(turns) and has_workflows(turns[-1])
+
+    # Turns that were cut off
+
+    def cut_off(self) -> Node | None:
+        """The turn that lost its process before it ended, or that a provider refused."""
+        turns = lead_turns(self.tree)
+        return turns[-1] if turns and is_interrupted(turns[-1]) else None
+
+    async def go_on(self, cut_off: Node) -> Turn:
+        """Go on with such a turn, behind the last thing it recorded."""
+        await self._be_driven()
+        await self._request(ResumeRequest(child_name(cut_off.path)))
+        return await self._end_of(cut_off.path)
+
+    async def _end_of(self, path: str) -> Turn:
+        def look() -> Node | None:
+            node = self.tree.root.nodes.get(path)
+            over = node is not None and (node.status in TERMINAL or self._is_over())
+            return node if over else None
+
+        node: Node | None = None
+        while node is None:
+            node = await until(self.project, self.id, look, LONG_S)
+        return self._turn(node)
+
+    def _turn(self, node: Node) -> Turn:
+        failure = node.error or self.tree.memory.held_by
+        return Turn(
+            step=node.path,
+            said=words_of(node),
+            status=node.status if node.status in TERMINAL else PAUSED,
+            output=self.tree.values.output(node),
+            error=failure_document(failure, node) if node.status != COMPLETED else None,
+        )
+
+    async def stop(self) -> None:
+        """Stop the turn that runs; the session goes on with the next thing that is said."""
+        running = [turn for turn in lead_turns(self.tree) if turn.status not in TERMINAL]
+        if running and not self._is_over():
+            await subagents.close(self.project, child_name(running[-1].path), run=self.id)
+
+    # What is around it
+
+    def turns(self) -> list[Turn]:
+        """What was said so far, oldest first."""
+        return [self._turn(node) for node in lead_turns(self.tree)]
+
+    def agents(self) -> list[Subagent]:
+        """The subagents of this chat."""
+        return subagents.list_subagents(self.project, run=self.id)
+
+    def usage(self) -> RunUsage:
+        return run_document(self.tree).usage
+
+    def note_run(self, ran: Ran) -> None:
+        """A workflow that the user ran: the lead hears of it with the next thing that is said."""
+        self._ran.append(ran)
+
+    def worth_keeping(self) -> bool:
+        """Whether delegations came to a good end since keeping them was last offered."""
+        done = sum(child.status == COMPLETED for child in self.agents())
+        offer = done >= MANY_DELEGATIONS and done > self._offered
+        if offer:
+            self._offered = done
+        return offer
+
+    async def rest(self) -> None:
+        """Wait until no subagent runs."""
+        while any(child.status in LIVE for child in self.agents()):
+            await subagents.wait(self.project, timeout_s=LONG_S, run=self.id)
+
+    async def leave(self) -> None:
+        """Let go of the chat. What still runs is stopped and can be gone on with."""
+        if not self._is_over():
+            await self._handle.leave()
+
+    # The owner of the run
+
+    def _is_over(self) -> bool:
+        """Whether nobody here drives the run any more: a provider refuses us, or somebody paused it."""
+        return self._handle.is_over
+
+    async def _be_driven(self) -> None:
+        if not self._is_over():
+            return
+        if self._handle.status in RUN_TERMINAL:
+            raise SubagentRefused(
+                "chat.ended", f"chat {self.id} was ended", hint="fanfold chat begins another"
+            )
+        await self._handle.wait()  # raises what went wrong
+        self._handle = self._drive()
+        self._taken_up.set()
+
+    async def _request(self, request: AddRequest | ResumeRequest) -> None:
+        number, _ = await ask_owner(self.project, self.project.resolve(self.id), request)
+        refused = self.tree.memory.refusals.get(number)
+        if refused is not None:
+            raise SubagentRefused(refused.code, refused.message, hint=refused.hint)
+
+
+def open_chat(project: Project, options: Options, ask: Ask | None, on_progress: OnProgress) -> Chat:
+    """Begin a chat. Nothing is asked of a model before something is said."""
+    check_enabled(project)
+    run = f"{PREFIX}{new_run_id()[:6]}"
+    create_open(project, run)
+    return Chat(project, run, options, ask, on_progress)
+
+
+def resume_chat(
+    project: Project,
+    run: str,
+    ask: Ask | None,
+    on_progress: OnProgress,
+    *,
+    permission: str | None = None,
+    model: str | None = None,
+) -> Chat:
+    """Take a chat up again, the latest for an empty `run`; it may do what it might, unless told otherwise."""
+    found = find_chat(project, run)
+    turns = lead_turns(project.view(found))
+    frozen = project.view(found).frozen(turns[-1]) if turns else Frozen()
+    options = Options(
+        permission=permission or frozen.permission,
+        unsafe_no_sandbox=frozen.unsafe,
+        backend=None if frozen.script is not None or not turns else frozen.backend,
+        model=model or frozen.model,
+        script=frozen.script,
+        script_file=frozen.script_file,
+    )
+    return Chat(project, found, options, ask, on_progress)
+
+
+def find_chat(project: Project, run: str) -> str:
+    """The chat that somebody means: an id, its beginning with or without `chat-`, or the latest."""
+    if not project.has_runs:
+        raise _none(run)
+    heads = [head for head in project.store.heads(limit=-1) if head.run_id.startswith(PREFIX)]
+    open_ones = [head.run_id for head in heads if head.status not in RUN_TERMINAL]
+    if not run:
+        if not open_ones:
+            raise _none(run)
+        return open_ones[0]
+    wanted = run if run.startswith(PREFIX) else f"{PREFIX}{run}"
+    found = [head.run_id for head in heads if head.run_id.startswith(wanted)]
+    if len(found) != 1:
+        raise _none(run)
+    return found[0]
+
+
+def _none(run: str) -> NotFoundError:
+    what = f"there is no chat {run}" if run else "there is no chat to go on with"
+    return NotFoundError("chat.not_found", what, hint="fanfold chat begins one; fanfold runs lists them")
