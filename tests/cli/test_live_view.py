@@ -1,20 +1,10 @@
 """The live view on a real terminal of several sizes: what a person sees, cell by cell."""
 
 import asyncio
-import fcntl
 import io
-import os
-import pty
-import select
-import struct
-import subprocess
-import sys
-import termios
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import pyte
 import pytest
 
 from fanfold.agents.entries import Preparing
@@ -22,6 +12,7 @@ from fanfold.cli.terminal import progress
 from fanfold.runtime.operations.runs.creation import create
 from fanfold.runtime.operations.runs.options import Options
 from fanfold.wiring import wire
+from tests.cli.screen import Screen
 
 RECIPE = """\
 name: a-recipe-with-a-name-that-no-narrow-terminal-has-room-for
@@ -47,48 +38,6 @@ steps:
     output: changed
     tool_calls: [{tool: run_command, args: {argv: [sh, -c, "echo 漢字; sleep 60"]}}]
 """
-
-
-class Screen:
-    """A command at a terminal of a given size, and what stands on it."""
-
-    def __init__(self, columns: int, lines: int, folder: Path, *arguments: str) -> None:
-        self._here, there = pty.openpty()
-        self.resize(columns, lines)
-        known = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "fanfold.cli.main", *arguments],
-            stdin=there,
-            stdout=there,
-            stderr=there,
-            cwd=folder,
-            env={**known, "TERM": "xterm-256color", "PYTHONUTF8": "1"},
-            start_new_session=True,
-        )
-        os.close(there)
-
-    def resize(self, columns: int, lines: int) -> None:
-        fcntl.ioctl(self._here, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
-        self._screen = pyte.Screen(columns, lines)
-        self._stream = pyte.ByteStream(self._screen)
-
-    def until(self, *words: str, timeout_s: float = 60) -> list[str]:
-        """The screen as soon as all the words stand on it."""
-        deadline = time.monotonic() + timeout_s
-        while not all(word in "\n".join(self.rows) for word in words):
-            assert time.monotonic() < deadline, f"no {words} in\n" + "\n".join(self.rows)
-            if select.select([self._here], [], [], 0.2)[0]:
-                self._stream.feed(os.read(self._here, 65_536))
-        return self.rows
-
-    @property
-    def rows(self) -> list[str]:
-        return [row.rstrip() for row in self._screen.display]
-
-    def close(self) -> None:
-        self.process.kill()
-        self.process.wait()
-        os.close(self._here)
 
 
 @pytest.fixture

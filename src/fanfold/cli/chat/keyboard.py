@@ -1,6 +1,6 @@
 """What a person types in a chat: lines with history, several at a time, and answers to questions.
 
-Enter sends; Alt-Enter, Ctrl-J or a backslash at the end begins another line. The history is the user's own
+Enter sends; Alt-Enter, or a backslash at the end, begins another line. The history is the user's own
 file in the user's own folder: a project could have brought one that leads elsewhere.
 """
 
@@ -133,5 +133,5 @@ def _keys() -> KeyBindings:
 
     keys.add("enter")(send)
     keys.add("escape", "enter")(next_line)
-    keys.add("c-j")(next_line)
+    keys.add("c-j")(send)  # Enter that was typed ahead, while the terminal was not ours yet
     return keys

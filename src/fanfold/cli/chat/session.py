@@ -94,14 +94,14 @@ class _Talk:
         assert self._chat is not None, "it is opened first"
         return self._chat
 
-    def _open(self) -> None:
+    async def _open(self) -> None:
         from fanfold.runtime.operations.agents.chats import open_chat, resume_chat
         from fanfold.runtime.operations.runs.options import Options
 
         project, flags = self._project, self._flags
         ask = self._keyboard.allow if on_terminal() else None
         if self._resume is not None:
-            self._chat = resume_chat(
+            self._chat = await resume_chat(
                 project, self._resume, ask, self._hear, permission=flags.permission, model=flags.model
             )
             return
@@ -113,10 +113,10 @@ class _Talk:
             script=script,
             script_file=flags.script or "",
         )
-        self._chat = open_chat(project, options, ask, self._hear)
+        self._chat = await open_chat(project, options, ask, self._hear)
 
     def _hear(self, _run: str, step: str, news: News) -> None:
-        if not self._call.as_json:
+        if not self._call.as_json and self._chat is not None:
             self._speech.hear(self.chat.tree, step, news)
 
     async def _listen(self) -> None:
@@ -128,7 +128,7 @@ class _Talk:
     async def once(self, text: str) -> int:
         from fanfold.runtime.operations.agents.chats import ChatAnswer
 
-        self._open()
+        await self._open()
         listening = None if self._call.as_json else asyncio.create_task(self._listen())
         try:
             suited = await self.chat.judge(text)
@@ -161,7 +161,7 @@ class _Talk:
     async def interactive(self) -> int:
         from fanfold.cli.chat.slash import SlashCommands
 
-        self._open()
+        await self._open()
         chat = self.chat
         slash = SlashCommands(self._call, chat, self._keyboard)
         listening = asyncio.create_task(self._listen())

@@ -15,7 +15,8 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import TypeAlias
 
 from msgspec import Struct, structs
 
@@ -82,26 +83,22 @@ class ChatAnswer(Struct, frozen=True, kw_only=True):
     usage: RunUsage
 
 
+TakeUp: TypeAlias = Callable[[], Awaitable[RunHandle]]
+
+
 class Chat:
     """A chat that this process drives; made by `open_chat` and `resume_chat`."""
 
-    def __init__(
-        self, project: Project, run: str, options: Options, ask: Ask | None, on_progress: OnProgress
-    ) -> None:
+    def __init__(self, project: Project, options: Options, handle: RunHandle, take_up: TakeUp) -> None:
         self.project = project
-        self.id = run
+        self.id = handle.id
         self.options = options
-        self._ask_person = ask
-        self._on_progress = on_progress
+        self._handle = handle
+        self._take_up = take_up
         self._taken_up = asyncio.Event()
-        self._handle = self._drive()
         self._ran: list[Ran] = []
         self._offered = 0
         """Delegations that were there when keeping them was last offered."""
-
-    def _drive(self) -> RunHandle:
-        owned = take_over(self.project, self.id, self._ask_person)
-        return RunHandle(owned, resumed=True, on_progress=self._on_progress)
 
     async def follow(self) -> AsyncIterator[list[Envelope]]:
         """What is recorded from now on, in pieces, for as long as somebody listens."""
@@ -258,7 +255,7 @@ class Chat:
                 "chat.ended", f"chat {self.id} was ended", hint="fanfold chat begins another"
             )
         await self._handle.wait()  # raises what went wrong
-        self._handle = self._drive()
+        self._handle = await self._take_up()
         self._taken_up.set()
 
     async def _request(self, request: AddRequest | ResumeRequest) -> None:
@@ -268,15 +265,15 @@ class Chat:
             raise SubagentRefused(refused.code, refused.message, hint=refused.hint)
 
 
-def open_chat(project: Project, options: Options, ask: Ask | None, on_progress: OnProgress) -> Chat:
+async def open_chat(project: Project, options: Options, ask: Ask | None, on_progress: OnProgress) -> Chat:
     """Begin a chat. Nothing is asked of a model before something is said."""
     check_enabled(project)
     run = f"{PREFIX}{new_run_id()[:6]}"
     create_open(project, run)
-    return Chat(project, run, options, ask, on_progress)
+    return await _chat(project, run, options, ask, on_progress)
 
 
-def resume_chat(
+async def resume_chat(
     project: Project,
     run: str,
     ask: Ask | None,
@@ -297,7 +294,19 @@ def resume_chat(
         script=frozen.script,
         script_file=frozen.script_file,
     )
-    return Chat(project, found, options, ask, on_progress)
+    return await _chat(project, found, options, ask, on_progress)
+
+
+async def _chat(
+    project: Project, run: str, options: Options, ask: Ask | None, on_progress: OnProgress
+) -> Chat:
+    async def take_up() -> RunHandle:
+        handle = RunHandle(take_over(project, run, ask), resumed=True, on_progress=on_progress)
+        async for _ in handle.follow():  # what lost its process is known to have when this is recorded
+            break
+        return handle
+
+    return Chat(project, options, await take_up(), take_up)
 
 
 def find_chat(project: Project, run: str) -> str:

@@ -1,0 +1,218 @@
+"""`fanfold chat`: at a real pseudo-terminal, in one line, killed and gone on with."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.cli.screen import Screen
+
+SCRIPT = """\
+steps:
+  lead:
+    output: It is in a.py, as scout says.
+    tool_calls:
+      - {tool: task, args: {role: explorer, task: Find the switch., name: scout}}
+      - {tool: task, args: {role: explorer, task: "Explain this: the switch is in a.py, line 3", name: why}}
+  scout: the switch is in a.py, line 3
+  why: It is read at start-up only.
+  "lead#2": You are welcome.
+  slow: {output: late, delay_ms: 60000}
+default: "you said it"
+"""
+Open = Callable[..., Screen]
+
+
+@pytest.fixture
+def talk(project: Path) -> Iterator[Open]:
+    """Open a chat at a terminal; whatever is left of it is ended with the test."""
+    (project / "script.yaml").write_text(SCRIPT)
+    opened: list[Screen] = []
+
+    def start(*arguments: str, **environment: str) -> Screen:
+        screen = Screen(100, 40, project, "chat", *arguments, PROMPT_TOOLKIT_NO_CPR="1", **environment)
+        opened.append(screen)
+        return screen
+
+    yield start
+    for screen in opened:
+        screen.close()
+
+
+def lead_words(fanfold: Callable[..., Any]) -> list[str]:
+    """What the user said, as the log has it."""
+    chat = fanfold("runs", "--json").json()[0]["run_id"]
+    steps = fanfold("inspect", chat, "--steps", "--json").json()["steps"]
+    return [step for step in steps if step.startswith("lead")]
+
+
+def test_a_person_talks_delegates_looks_and_saves_at_a_terminal(
+    talk: Open, fanfold: Any, project: Path
+) -> None:
+    screen = talk("--script", "script.yaml", "--permission", "auto")
+    screen.until("leaves\n>")
+    screen.type("Where is the switch?\r")
+    screen.until("It is in a.py, as scout says.", "scout completed", "/save NAME keeps")
+    screen.type("/agents\r")
+    screen.until("the switch is in a.py, line 3")
+    screen.type("/save find-switch\r")
+    screen.until("saved as", "fanfold run find-switch runs it")
+    screen.type("/cost\r")
+    screen.until("tokens in")
+    screen.type("/status\r")
+    screen.until("lead")
+    screen.type("/wrong\r")
+    screen.until("there is no /wrong here")
+    screen.type("Thank you.\r")
+    screen.until("You are welcome.\n>")
+    screen.type("\x04")
+    assert screen.end() == 0
+    assert "fanfold chat --resume chat-" in "\n".join(screen.rows)
+    saved = (project / ".fanfold/workflows/find-switch.yaml").read_text()
+    assert "Explain this: {{steps.scout.output}}" in saved
+    assert fanfold("verify", "last").status == 0
+
+
+def test_several_lines_are_one_thing_to_say_and_history_brings_it_back(talk: Open, fanfold: Any) -> None:
+    screen = talk("--script", "script.yaml", "--permission", "auto")
+    screen.until("leaves\n>")
+    screen.type("one\x1b\rtwo\\\rthree\r")
+    screen.until("It is in a.py", "\n>")
+    chat = fanfold("runs", "--json").json()[0]["run_id"]
+    assert "> one\n> two\n> three" in fanfold("transcript", chat, "lead").out
+    screen.type("\x1b[A")
+    screen.until("> one")
+    screen.type("\r")
+    screen.until("You are welcome.\n>")
+    screen.type("\x04")
+    assert screen.end() == 0
+
+
+def test_ctrl_c_stops_the_turn_and_keeps_the_session(talk: Open, fanfold: Any, project: Path) -> None:
+    (project / "script.yaml").write_text(
+        'steps: {lead: {output: late, delay_ms: 60000}, "lead#2": Here I am.}\n'
+    )
+    screen = talk("--script", "script.yaml")
+    screen.until("leaves\n>")
+    screen.type("Think long.\r")
+    deadline = time.monotonic() + 30
+    while "lead" not in fanfold("inspect", "last", "--steps").out:
+        assert time.monotonic() < deadline
+    screen.type("\x03")
+    screen.until("stopping the turn", "cancelled")
+    screen.type("Still there?\r")
+    screen.until("Here I am.")
+    screen.type("/quit\r")
+    assert screen.end() == 0
+    found = fanfold("inspect", "last", "--json").json()["steps"]
+    assert (found["lead"]["status"], found["lead#2"]["status"]) == ("cancelled", "completed")
+
+
+def test_a_person_is_asked_before_anything_is_delegated_and_may_change_that(talk: Open) -> None:
+    screen = talk("--script", "script.yaml")
+    screen.until("permission ask", "leaves\n>")
+    screen.type("Where is the switch?\r")
+    screen.until("lead wants to do this", "Find the switch.", "allow it? [y/N]")
+    screen.type("n\r")
+    screen.until("Explain this", "allow it? [y/N]")
+    screen.type("y\r")
+    screen.until("why completed")
+    screen.until("It is in a.py", "\n>")
+    screen.type("/permission auto\r")
+    screen.until("permission: auto")
+    screen.type("/permission all\r")
+    screen.until("all is no permission")
+    screen.type("\x04")
+    assert screen.end() == 0
+
+
+def test_work_for_a_workflow_is_recognised_and_said_to_be_so(talk: Open, fanfold: Any) -> None:
+    screen = talk("--script", "script.yaml", "--permission", "auto")
+    screen.until("leaves\n>")
+    screen.type("Audit every package for missing tests, fix what you find and verify it.\r")
+    screen.until("looks like work for a workflow", "It is in a.py")
+    screen.type("\x04")
+    assert screen.end() == 0
+    told = fanfold("transcript", "last", "lead").out
+    assert "This looks like work for a workflow" in told
+    assert "plan_workflow" in told
+
+
+def test_a_recipe_is_run_from_a_chat_and_the_lead_hears_how_it_ended(
+    talk: Open, fanfold: Any, project: Path
+) -> None:
+    (project / "greet.yaml").write_text(
+        "name: greet\ninputs: [{name: who, required: true}]\n"
+        "steps: [{id: hello, agent: explorer, prompt: 'Greet {{inputs.who}}.'}]\n"
+    )
+    screen = talk("--script", "script.yaml", "--permission", "auto")
+    screen.until("leaves\n>")
+    screen.type("/run greet.yaml who=Ada\r")
+    screen.until("you said it")
+    screen.type("What did it say?\r")
+    screen.until("It is in a.py", "\n>")
+    screen.type("\x04")
+    assert screen.end() == 0
+    chat = next(run["run_id"] for run in fanfold("runs", "--json").json() if run["run_id"].startswith("chat"))
+    assert (
+        '"recipe":"greet","status":"completed","output":"you said it"'
+        in fanfold("transcript", chat, "lead").out
+    )
+
+
+@pytest.mark.parametrize("where", ["lead", "scout"])
+def test_a_chat_that_is_killed_goes_on_behind_what_was_recorded(
+    where: str, talk: Open, fanfold: Any, project: Path
+) -> None:
+    script = yaml.safe_load(SCRIPT)
+    said = script["steps"][where]
+    script["steps"][where] = {**(said if isinstance(said, dict) else {"output": said}), "delay_ms": 3_000}
+    (project / "script.yaml").write_text(yaml.safe_dump(script))
+    calls = project / "calls"
+    screen = talk("--script", "script.yaml", "--permission", "auto", FANFOLD_SCRIPT_CALLS=str(calls))
+    screen.until("leaves\n>")
+    screen.type("Where is the switch?\r")
+    deadline = time.monotonic() + 30
+    while not calls.exists() or where not in calls.read_text():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    os.kill(screen.process.pid, signal.SIGKILL)
+    screen.process.wait()
+    again = talk("--resume", FANFOLD_SCRIPT_CALLS=str(calls))
+    again.until("you said: Where is the switch?", "it was cut off; going on", "It is in a.py, as scout says.")
+    again.type("Thank you.\r")
+    again.until("You are welcome.\n>")
+    again.type("\x04")
+    assert again.end() == 0
+    assert fanfold("verify", "last").status == 0
+
+
+def test_one_thing_is_asked_without_a_terminal(shell: Any, project: Path) -> None:
+    (project / "script.yaml").write_text(SCRIPT)
+    asked = shell("chat", "Where is the switch?", "--script", "script.yaml", "--permission", "auto", "--json")
+    assert asked.status == 0, asked.err
+    answer = json.loads(asked.out)
+    assert (answer["status"], answer["output"]) == ("completed", "It is in a.py, as scout says.")
+    assert [child["id"] for child in answer["agents"]] == ["scout", "why"]
+    more = shell("chat", "--resume", answer["run_id"], "Thanks.", "--json")
+    assert json.loads(more.out)["output"] == "You are welcome."
+    assert shell("chat", "--resume", "nobody", "x", "--json").json()["error"]["code"] == "chat.not_found"
+
+
+def test_without_a_terminal_nothing_is_delegated_unless_it_is_allowed(shell: Any, project: Path) -> None:
+    (project / "script.yaml").write_text(SCRIPT)
+    asked = shell("chat", "Where is the switch?", "--script", "script.yaml", "--json")
+    assert (asked.status, asked.json()["agents"]) == (0, [])
+
+
+def test_nothing_to_say_is_refused(shell: Any, project: Path) -> None:
+    refused = shell("chat", "--json")
+    assert (refused.status, refused.json()["error"]["code"]) == (2, "usage.missing")
