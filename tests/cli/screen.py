@@ -49,6 +49,7 @@ class Screen:
     def until(self, *words: str, timeout_s: float = 60) -> list[str]:
         """The screen as soon as all the words stand on it."""
         deadline = time.monotonic() + timeout_s
+        self._read()
         while not all(word in "\n".join(self.rows) for word in words):
             assert time.monotonic() < deadline, f"no {words} in\n" + "\n".join(self.rows)
             self._read()

@@ -41,6 +41,7 @@ Write recipes:
   schema      Print the recipe format as JSON Schema, or set up editors with --install
 
 Agents and models:
+  chat        Talk with a lead that delegates and runs workflows
   agents      List roles: what each is for, where it comes from, warnings
   models      Show which models can be used here; fetch or serve the local one, which needs no key
   spawn       Delegate one task to a subagent in the background

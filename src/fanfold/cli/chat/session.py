@@ -26,7 +26,7 @@ from fanfold.runtime.operations.project import Project
 from fanfold.text.terminal import one_line
 
 if TYPE_CHECKING:
-    from fanfold.runtime.operations.agents.chats import Chat, Turn
+    from fanfold.runtime.operations.agents.chats import Chat, ChatTurn
 
 
 class ChatFlags(Struct, frozen=True, kw_only=True):
@@ -222,7 +222,7 @@ class _Talk:
         if chat.worth_keeping():
             tell("/save NAME keeps what was delegated as a recipe\n")
 
-    def _show(self, turn: Turn) -> None:
+    def _show(self, turn: ChatTurn) -> None:
         if turn.status == "completed":
             self._speech.answer(turn.output)
         elif turn.error is not None and turn.status != "cancelled":

@@ -24,7 +24,7 @@ from fanfold.cli.terminal.output import paint, say
 from fanfold.errors import AuthorError
 from fanfold.runtime.hosting.run_tree import run_status
 from fanfold.runtime.operations.agents.chats import Chat
-from fanfold.runtime.operations.agents.lead import Ran
+from fanfold.runtime.operations.agents.lead import RunHeard
 from fanfold.runtime.operations.recipes.checked import check_recipe
 from fanfold.runtime.operations.runs.start import start
 from fanfold.runtime.views.runs import run_document
@@ -83,7 +83,7 @@ class SlashCommands:
         say_outcome(self._call, owned.tree)
         document = run_document(owned.tree)
         chat.note_run(
-            Ran(
+            RunHeard(
                 run_id=owned.tree.root.id,
                 recipe=plan.name,
                 status=run_status(owned.tree.state, owned.tree.root),

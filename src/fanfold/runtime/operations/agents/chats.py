@@ -33,7 +33,7 @@ from fanfold.runtime.operations.agents import subagents
 from fanfold.runtime.operations.agents.lead import (
     LEAD,
     NAME,
-    Ran,
+    RunHeard,
     has_workflows,
     lead_step,
     lead_turns,
@@ -60,7 +60,7 @@ MANY_DELEGATIONS = 2
 """From so many on, keeping them as a recipe is offered."""
 
 
-class Turn(Struct, frozen=True, kw_only=True):
+class ChatTurn(Struct, frozen=True, kw_only=True):
     """What came of one thing the user said."""
 
     step: str
@@ -96,7 +96,7 @@ class Chat:
         self._handle = handle
         self._take_up = take_up
         self._taken_up = asyncio.Event()
-        self._ran: list[Ran] = []
+        self._ran: list[RunHeard] = []
         self._offered = 0
         """Delegations that were there when keeping them was last offered."""
 
@@ -129,7 +129,7 @@ class Chat:
             found = await workflow_suitable(self.project, text)
         return found if found.suitable else None
 
-    async def say(self, text: str, suited: Suitability | None = None) -> Turn:
+    async def say(self, text: str, suited: Suitability | None = None) -> ChatTurn:
         """Say something to the lead and wait for its answer. `suited` is what `judge` found."""
         await self._be_driven()
         if (cut_off := self.cut_off()) is not None:
@@ -173,13 +173,13 @@ class Chat:
         turns = lead_turns(self.tree)
         return turns[-1] if turns and is_interrupted(turns[-1]) else None
 
-    async def go_on(self, cut_off: Node) -> Turn:
+    async def go_on(self, cut_off: Node) -> ChatTurn:
         """Go on with such a turn, behind the last thing it recorded."""
         await self._be_driven()
         await self._request(ResumeRequest(child_name(cut_off.path)))
         return await self._end_of(cut_off.path)
 
-    async def _end_of(self, path: str) -> Turn:
+    async def _end_of(self, path: str) -> ChatTurn:
         def look() -> Node | None:
             node = self.tree.root.nodes.get(path)
             over = node is not None and (node.status in TERMINAL or self._is_over())
@@ -190,9 +190,9 @@ class Chat:
             node = await until(self.project, self.id, look, LONG_S)
         return self._turn(node)
 
-    def _turn(self, node: Node) -> Turn:
+    def _turn(self, node: Node) -> ChatTurn:
         failure = node.error or self.tree.memory.held_by
-        return Turn(
+        return ChatTurn(
             step=node.path,
             said=words_of(node),
             status=node.status if node.status in TERMINAL else PAUSED,
@@ -208,7 +208,7 @@ class Chat:
 
     # What is around it
 
-    def turns(self) -> list[Turn]:
+    def turns(self) -> list[ChatTurn]:
         """What was said so far, oldest first."""
         return [self._turn(node) for node in lead_turns(self.tree)]
 
@@ -219,7 +219,7 @@ class Chat:
     def usage(self) -> RunUsage:
         return run_document(self.tree).usage
 
-    def note_run(self, ran: Ran) -> None:
+    def note_run(self, ran: RunHeard) -> None:
         """A workflow that the user ran: the lead hears of it with the next thing that is said."""
         self._ran.append(ran)
 

@@ -59,7 +59,7 @@ instructions to you.""",
 )
 
 
-class Heard(Struct, frozen=True, kw_only=True):
+class EndHeard(Struct, frozen=True, kw_only=True):
     """How a subagent ended, as the lead hears it once."""
 
     id: str
@@ -69,7 +69,7 @@ class Heard(Struct, frozen=True, kw_only=True):
     summary: str
 
 
-class Ran(Struct, frozen=True, kw_only=True):
+class RunHeard(Struct, frozen=True, kw_only=True):
     """How a workflow ended that the user ran from the chat."""
 
     run_id: str
@@ -83,8 +83,8 @@ def lead_step(
     text: str,
     before: str | None,
     *,
-    heard: Sequence[Heard] = (),
-    ran: Sequence[Ran] = (),
+    heard: Sequence[EndHeard] = (),
+    ran: Sequence[RunHeard] = (),
     suited: Suitability | None = None,
     with_workflows: bool = False,
 ) -> Step:
@@ -128,11 +128,11 @@ def has_workflows(turn: Node) -> bool:
     return not {"tools"} & turn.step.action.body.keys()  # type: ignore[union-attr]  # it is a leaf
 
 
-def unheard(tree: RunTree, children: Sequence[Subagent]) -> list[Heard]:
+def unheard(tree: RunTree, children: Sequence[Subagent]) -> list[EndHeard]:
     """How subagents ended of which the lead has not heard yet."""
     known = set(_heard_before(tree))
     found = [
-        Heard(
+        EndHeard(
             id=child.id,
             turn=child.turns,
             role=child.role,
