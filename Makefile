@@ -66,7 +66,7 @@ coverage: $(READY) ## run the tests and show every line and branch they do not r
 	$(BIN)/coverage report
 
 kill-test: $(READY) ## kill runs at every commit, merges at every system call, whoever takes over; 200 take-overs between containers
-	KILL_TEST=all $(BIN)/python -m pytest -q tests/kill tests/phases/test_audit_fix_verify.py tests/runtime/test_workspaces.py tests/runtime/test_resolving.py tests/workspace/test_journal.py $(ARGS)
+	KILL_TEST=all $(BIN)/python -m pytest -q tests/kill tests/delivery tests/phases/test_audit_fix_verify.py tests/runtime/test_workspaces.py tests/runtime/test_resolving.py tests/workspace/test_journal.py $(ARGS)
 
 requests: $(READY) ## pause, cancel, approve, reject at every event of a run, here and from elsewhere
 	REQUESTS=all $(BIN)/python -m pytest -q --numprocesses auto tests/runtime/test_requests.py $(ARGS)

@@ -55,6 +55,12 @@ class Demo:
         """Show a command and wait for it."""
         return self.start(*command).wait()
 
+    def latest_run(self) -> str:
+        asked = subprocess.run(
+            [str(FANFOLD), "runs", "--json"], cwd=self.folder, capture_output=True, check=True
+        )
+        return str(json.loads(asked.stdout)[0]["run_id"])
+
     def status_of(self, step: str) -> str:
         """The status of a step of the latest run, or nothing when there is no such thing yet."""
         asked = subprocess.run(
@@ -80,11 +86,12 @@ def main(arguments: list[str]) -> int:
     demo.show("python3", "-m", "unittest", "-q")
     agents = options.agents or choose_agents()
     status = mend(demo, [] if agents == "real" else ["--script", "script.yaml"])
+    run = demo.latest_run()
     if not options.no_local and agents != "real":
         meet_local_model(demo)
     demo.say(
-        f"Look around:\n  cd {shlex.quote(str(folder))}\n  {FANFOLD} transcript last report\n"
-        f"  {FANFOLD} explain last 'mend#2'\n  {FANFOLD} diff last"
+        f"Look around:\n  cd {shlex.quote(str(folder))}\n  {FANFOLD} transcript {run} report\n"
+        f"  {FANFOLD} explain {run} 'mend#2'\n  {FANFOLD} diff {run}"
     )
     return status
 

@@ -101,6 +101,10 @@ class _Witness:
         self._first = first
         self._known = {first}
         self._confined: set[int] = set()
+        self._servers: set[int] = set()
+        """Fork servers; what they fork are keepers, and what those fork are commands."""
+        self._keepers: set[int] = set()
+        self._commands: set[int] = set()
         self._opening: dict[int, tuple[str, str, bool]] = {}
         self.seen: list[Seen] = []
 
@@ -132,10 +136,16 @@ class _Witness:
             return _SYSCALL, who, 0, 0
         if event in (1, 2, 3) and who in self._confined:
             self._confined.add(_message(who))
+        elif event in (1, 2, 3) and who in self._servers:
+            self._keepers.add(_message(who))
+        elif event in (1, 2, 3) and who in self._keepers:
+            self._commands.add(_message(who))
         return _CONT, who, 0, 0 if event else signalled
 
     def _note(self, who: int) -> bool:
         """Look at a call about to be made; whether its end is of interest."""
+        if who in self._commands and _gains_nothing(who):
+            self._confined.add(who)  # from here on the launcher puts the sandbox up in it
         if who in self._confined:
             return False
         number, arguments = _call(who)
@@ -150,6 +160,8 @@ class _Witness:
             words = _words(who, arguments[1 if name == "execve" else 2])
             if os.path.basename(program) == "bwrap" or any(map(_is_launcher, words)):
                 self._confined.add(who)
+            elif any(word.endswith("/fork_server_process.py") for word in words):
+                self._servers.add(who)
         elif name in _NUMBERS[platform.machine()].values():
             address = _address(who, name, arguments)
             if address:
@@ -182,8 +194,16 @@ def _call(pid: int) -> tuple[int, list[int]]:
 
 
 def _parent(pid: int) -> int:
+    return _status(pid, "PPid")
+
+
+def _gains_nothing(pid: int) -> bool:
+    return _status(pid, "NoNewPrivs") == 1
+
+
+def _status(pid: int, what: str) -> int:
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith("PPid:"))
+    return next(int(line.split()[1]) for line in lines if line.startswith(f"{what}:"))
 
 
 def _message(pid: int) -> int:

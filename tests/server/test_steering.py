@@ -189,6 +189,9 @@ def test_the_rest_of_what_can_be_looked_at(server: Server, waiting: str) -> None
     assert server.get(f"/api/whatif/{waiting}", max_concurrency=1)["max_concurrency"]["asked"] == 1
     assert server.client.get(f"{run}/report").text.startswith("# team: waiting")
     assert server.get("/api/search", q="found", run=waiting)["hits"]
+    exported = server.client.get(f"{run}/export")
+    assert exported.headers["content-disposition"] == 'attachment; filename="run.html"'
+    assert exported.text.startswith("<!doctype html>")
     assert server.get("/api/home")["needs"]
     assert "explorer" in [role["name"] for role in server.get("/api/agents")["roles"]["roles"]]
     assert server.get("/api/system")["version"]

@@ -210,8 +210,7 @@ def test_a_killed_keeper_takes_its_command_along_and_the_mark_finds_the_rest(tmp
             ["bash", "-c", TREES["double-forks"].format(pids=pids)], cwd="/", session_id=f"{MINE}-keeper"
         )
         await until(lambda: len(pids_in(pids)) == 2)
-        assert process._keeper is not None
-        process._keeper.kill()
+        os.kill(process.keeper, signal.SIGKILL)
         return await process.wait()
 
     assert asyncio.run(kill()) == -signal.SIGKILL

@@ -28,6 +28,8 @@ Look at runs:
   explain     Why a run or step waits, was skipped, retried, or ran then
   whatif      What a run would have taken with another number of slots
   query       Search the outputs of steps, best match first
+  export      Write a run into one file that opens anywhere
+  import      Take a run from a file that export wrote
   replay      Fold a run's log again without running anything
   verify      Check that what is stored is what was written, and keeps every invariant
 

@@ -36,6 +36,8 @@ GROUPS = {
         "explain": "history.explain",
         "whatif": "history.whatif",
         "query": "history.query",
+        "export": "runs.archives",
+        "import": "runs.archives",
         "replay": "history.verify",
         "verify": "history.verify",
     },

@@ -29,9 +29,9 @@ from fanfold.kernel.commands import Command, Pause, Stop
 from fanfold.kernel.events import Failure
 from fanfold.kernel.fold.admission import enqueue, requeue_starved, start_ready
 from fanfold.kernel.fold.outcomes import conclude
-from fanfold.kernel.fold.progress import BACK_OFF
 from fanfold.kernel.fold.sweep import end_run, sweep
 from fanfold.kernel.lifecycle import (
+    BACK_OFF,
     COMPLETED,
     FAILED,
     PAUSED,
@@ -72,8 +72,13 @@ def is_waiting(state: State) -> bool:
     """Only people or the time can go on: nothing runs, and no step waits for its next attempt, or for files
     that another run works on.
     """
-    busy = state.in_flight or state.backoffs or state.held or state.agenda
+    busy = _is_at_work(state) or state.backoffs or state.held or state.agenda
     return not busy and _awaits(state)
+
+
+def _is_at_work(state: State) -> bool:
+    """Whether an attempt was chosen or runs; one that waits for a person to agree to it does not."""
+    return len(state.in_flight) > state.asked
 
 
 def needs_people(state: State) -> bool:
@@ -98,7 +103,7 @@ def settle(state: State) -> None:
         return
     if state.dirty:
         start_ready(state)
-    if not state.in_flight and not state.agenda and (state.starved or state.oversize):
+    if not _is_at_work(state) and not state.agenda and (state.starved or state.oversize):
         _give_up_on_limits(state)
     if not state.agenda and not _has_something_to_wait_for(state):
         raise BugError("kernel.stuck", "the run has nothing to do and nothing to wait for")
@@ -111,13 +116,13 @@ def _give_up_on_limits(state: State) -> None:
     state.oversize = [
         held for held in state.oversize if not held[1].closing and held[1].status not in TERMINAL
     ]
-    waits = state.in_flight or state.backoffs or state.held
+    waits = _is_at_work(state) or state.backoffs or state.held
     if not waits and (state.starved or state.oversize):
         state.agenda.append(Pause(state.root.id, "budget"))
 
 
 def _has_something_to_wait_for(state: State) -> bool:
-    return bool(state.in_flight or state.held) or state.backoffs > 0 or _awaits(state)
+    return _is_at_work(state) or bool(state.held) or state.backoffs > 0 or _awaits(state)
 
 
 # Timers

@@ -11,8 +11,19 @@ from __future__ import annotations
 from msgspec import Struct
 
 from fanfold.kernel.fold.admission import find_blocker
-from fanfold.kernel.fold.progress import BACK_OFF, HELD, INTERRUPTED
-from fanfold.kernel.lifecycle import COMPLETED, PENDING, READY, RUNNING, SKIPPED, TERMINAL, WAITING
+from fanfold.kernel.lifecycle import (
+    ASKED,
+    BACK_OFF,
+    COMPLETED,
+    HELD,
+    INTERRUPTED,
+    PENDING,
+    READY,
+    RUNNING,
+    SKIPPED,
+    TERMINAL,
+    WAITING,
+)
 from fanfold.kernel.nodes import CALL, LOOP, MAP, Composite, Node, State
 
 SENTENCES = {
@@ -84,8 +95,8 @@ def _reason(state: State, node: Node) -> tuple[str, list[Node]]:
         waits = node.step.traits.waits
         if waits is not None:
             return WAITING_FOR[waits], []
-        if node.reason == HELD:
-            return HELD, []
+        if node.reason in (HELD, ASKED):
+            return ("approval" if node.reason == ASKED else HELD), []
         return (INTERRUPTED if node.lost else BACK_OFF), []
     if isinstance(node, Composite):
         if _is_oversize(state, node):

@@ -37,14 +37,14 @@ def fingerprint(state: State) -> str:
             row = (
                 path, node.status, node.reason, node.attempt, node.execution, node.lost, node.stopping,
                 node.output, node.unmet, node.holding, node.reserving, node.ready_seq, node.reservation,
-                node.closing, node.closed,
+                node.closing, node.closed, node.agreed,
             )  # fmt: skip
             digest.update(repr(row).encode())
     ledger = state.ledger
     totals = (
         state.now, state.clock, state.epoch, state.live, state.executing, state.agents, state.instances,
-        state.approvals, state.delays, state.backoffs, state.interrupted, state.late, state.pausing,
-        state.max_agents, state.max_steps, list(state.held),
+        state.approvals, state.asked, state.delays, state.backoffs, state.interrupted, state.late,
+        state.pausing, state.max_agents, state.max_steps, list(state.held),
         ledger.spent_tokens, ledger.spent_micro_usd, ledger.reserved_tokens, ledger.reserved_micro_usd,
         ledger.max_tokens, ledger.max_micro_usd, tuple(repr(command) for command in state.agenda),
         sorted(timer[:3] for timer in state.timers), sorted(state.run_deadlines),

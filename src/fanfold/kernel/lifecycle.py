@@ -27,6 +27,15 @@ RUN_TERMINAL: Final = frozenset((COMPLETED, PARTIAL, FAILED, CANCELLED, TIMED_OU
 UNSUCCESSFUL: Final = frozenset((FAILED, CANCELLED, TIMED_OUT))
 """Statuses that count as a failure for dependents. A skip counts by its reason instead."""
 
+BACK_OFF: Final = "back-off"
+"""The `reason` of a step that waits for its next attempt."""
+HELD: Final = "held"
+"""The `reason` of a step that waits for files which a run of another process works on."""
+ASKED: Final = "asked"
+"""The `reason` of a step that began and waits for a person to agree to the rest of its work."""
+INTERRUPTED: Final = "interrupted"
+"""The `reason` of a step of an open run that lost its process and waits for a person to take it up."""
+
 STEP_STATUSES: Final = (
     PENDING, READY, RUNNING, WAITING, COMPLETED, FAILED, SKIPPED, CANCELLED, TIMED_OUT,
 )  # fmt: skip
@@ -61,11 +70,13 @@ STEP_TRANSITIONS: Final[dict[tuple[str, str], tuple[str, ...]]] = {
     (RUNNING, "timed_out"): (TIMED_OUT, WAITING),
     (RUNNING, "cancelled"): (CANCELLED,),
     (RUNNING, "decided"): (RUNNING,),
+    (RUNNING, "asked"): (WAITING, RUNNING),  # its work is prepared, and a person has to agree to it
     # Waiting for a person, for the end of a back-off, or for files that another run works on.
     (WAITING, "resume_requested"): (READY,),
     (WAITING, "retrying"): (WAITING,),
     (WAITING, "woke"): (READY,),
     (WAITING, "freed"): (READY,),
+    (WAITING, "agreed"): (RUNNING,),
     (WAITING, "completed"): (COMPLETED,),
     (WAITING, "failed"): (FAILED,),
     (WAITING, "timed_out"): (TIMED_OUT,),

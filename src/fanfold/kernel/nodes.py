@@ -54,7 +54,7 @@ class Node:
     """One instance of one step."""
 
     __slots__ = (
-        "attempt", "blocked_by", "closed", "closing", "deadline", "dependents", "ended_at", "error",
+        "agreed", "attempt", "blocked_by", "closed", "closing", "deadline", "dependents", "ended_at", "error",
         "execution", "holding", "kind", "line", "lost", "order", "output", "parent", "path", "quotas",
         "read_set", "ready_from", "ready_seq", "reason", "reservation", "reserving", "run", "spawned",
         "started_at", "status", "step", "stopping", "unmet", "waiters", "waits_for", "write_set",
@@ -76,6 +76,8 @@ class Node:
         """Steps of an open run that its agent asked for."""
         self.blocked_by: Node | None = None
         """A dependency whose failure will skip this step."""
+        self.agreed = False
+        """A person agreed to what the step is about to do."""
         self.attempt = 0
         self.execution = 0
         self.lost = False
@@ -259,8 +261,9 @@ class State:
     """Everything the kernel knows about one run tree."""
 
     __slots__ = (
-        "agenda", "agents", "approvals", "backoffs", "budgeted", "claimants", "clock", "delays", "dirty",
-        "epoch", "executing", "held", "history", "in_flight", "instances", "interrupted", "late", "ledger",
+        "agenda", "agents", "approvals", "asked", "backoffs", "budgeted", "claimants", "clock", "delays",
+        "dirty", "epoch", "executing", "held", "history", "in_flight", "instances", "interrupted", "late",
+        "ledger",
         "live", "live_claims", "max_agents", "max_steps", "now", "oversize", "parked_claims", "pausing",
         "plan",
         "promised", "quotas", "raised_agents", "ready", "ready_count", "ready_from", "root", "run_deadlines",
@@ -330,8 +333,8 @@ class State:
         self.run_deadlines: list[tuple[int, str]] = []  # a heap of (clock, run id)
         self.scope_deadlines: list[tuple[int, int, Composite]] = []
         """Heap of (clock, tie-break, group or call): their time, too, counts only while the run is live."""
-        self.backoffs = self.approvals = self.delays = 0
-        """Steps that wait for their next attempt, for a person, for their time."""
+        self.backoffs = self.approvals = self.asked = self.delays = 0
+        """Steps that wait for their next attempt, for a person (`asked`: and have begun), for their time."""
         self.held: dict[tuple[str, str], Node] = {}
         """Steps that wait for files which runs of other processes work on, by run and path."""
         self.interrupted = 0

@@ -92,9 +92,10 @@ class Traits(Struct, frozen=True, omit_defaults=True, gc=False):
     """A running attempt takes one of the run's slots."""
     role: str | None = None
     """Not None: it counts as an agent, and what it spends is estimated and remembered under this name."""
-    workspace: Literal["own", "scratch", "project", "none"] = "own"
+    workspace: Literal["own", "scratch", "project", "claims", "none"] = "own"
     """Where it works. `own`: where the step's mode and sets say. `scratch`: the same, but a reader may write
-    into its snapshot, which is thrown away. `project`: in the project itself, as code of this process."""
+    into its snapshot, which is thrown away. `project`: in the project itself, as code of this process.
+    `claims`: nowhere, but nobody else may change what its sets name meanwhile."""
     waits: Literal["person", "timer"] | None = None
     """Not None: its start is answered by `waiting`, and somebody or the time ends it."""
     default: str | None = None

@@ -39,6 +39,7 @@ from fanfold.kernel.fold.progress import open_run
 from fanfold.kernel.fold.run_events import RUN_HANDLERS
 from fanfold.kernel.fold.step_events import STEP_HANDLERS, is_current, spend
 from fanfold.kernel.lifecycle import (
+    ASKED,
     CANCELLED,
     COMPLETED,
     EVENT_WORDS,
@@ -50,7 +51,7 @@ from fanfold.kernel.lifecycle import (
 from fanfold.kernel.nodes import Node, Run, State
 from fanfold.kernel.plan import GroupAction, Plan, Step
 
-REPORTED = frozenset((COMPLETED, FAILED, TIMED_OUT, CANCELLED, "interrupted"))
+REPORTED = frozenset((COMPLETED, FAILED, TIMED_OUT, CANCELLED, "interrupted", ASKED))
 """Words that end an execution; these can come late."""
 
 

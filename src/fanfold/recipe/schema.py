@@ -26,7 +26,7 @@ def shapes() -> dict[str, Shape]:
     """Every object of the language, in the order the reference explains them."""
     found = (
         keys.RECIPE, keys.INPUT, keys.LIMITS, keys.BUDGET, keys.DEFAULTS, STEPS.shape, keys.RETRY,
-        keys.REPEAT, keys.PHASE, keys.REVIEW, GATES.shape, keys.CONVERGE,
+        keys.REPEAT, keys.DELIVER, keys.PULL_REQUEST, keys.PHASE, keys.REVIEW, GATES.shape, keys.CONVERGE,
     )  # fmt: skip
     return {shape.name: shape for shape in found}
 

@@ -162,7 +162,10 @@ def _encoded(route: Route, made: Any) -> bytes:
 
 
 def _reply(route: Route, body: bytes) -> Response:
-    return Response(body, route.status, {"cache-control": "no-store"}, route.media)
+    headers = {"cache-control": "no-store"}
+    if route.attached:
+        headers["content-disposition"] = f'attachment; filename="{route.attached}"'
+    return Response(body, route.status, headers, route.media)
 
 
 class _KeptReplies:

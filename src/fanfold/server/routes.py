@@ -40,6 +40,8 @@ class Route(Struct, frozen=True, kw_only=True):
     """The type of the document; None where `media` is not JSON."""
     media: str = "application/json"
     status: int = 200
+    attached: str = ""
+    """The name of a file to be kept, for what is not to be shown by a browser from here."""
     role: Role
     of_runs: bool = False
     """Whether it looks at runs and at nothing else; then its answer holds until something happens to one."""

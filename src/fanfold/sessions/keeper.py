@@ -1,7 +1,6 @@
 """The keeper: a small process between us and each command, which outlives neither of them.
 
-Run as a program (`python -I -S keeper.py LIFE NEWS COMMAND…`), never imported by it: it uses the standard
-library alone, so that it starts in about 10 ms.
+A fork of the fork server becomes one (see `fork_server`): it uses the standard library alone.
 
 Why a process of its own
 * It adopts orphans (`PR_SET_CHILD_SUBREAPER`). Whatever a command starts, however often it forks away,
@@ -21,7 +20,8 @@ Ending
   takes microseconds.
 * The same happens to what is left when the command itself ends: nothing outlives its command.
 
-NEWS carries lines: `p PID` started · `x ERRNO` could not be executed · `e STATUS` the command ended ·
+NEWS carries lines: `k PID` the keeper itself · `p PID` started · `d ERRNO` there is no
+such folder · `x ERRNO` could not be executed · `e STATUS` the command ended ·
 `l` something refuses to die. LIFE carries `t MILLISECONDS`: end now, with that much grace.
 """
 
@@ -32,9 +32,12 @@ import select
 import signal
 import sys
 import time
+from collections.abc import Callable
+from functools import cache
+from typing import Any
 
 LINUX = sys.platform == "linux"
-PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
+PR_SET_PDEATHSIG, PR_SET_NAME, PR_SET_CHILD_SUBREAPER = 1, 15, 36
 ORPHANED_GRACE_S = 0.5
 """What is left of a command that ended, and of everything when our owner died, gets this long."""
 STUBBORN_S = 5.0
@@ -97,10 +100,11 @@ def signal_one(pid: int, parent: int, number: int, groups: set[int] | None = Non
 class Keeper:
     """One command and everything that comes of it."""
 
-    def __init__(self, life: int, news: int, wake: int) -> None:
+    def __init__(self, life: int, news: int, wake: int, become: Callable[[list[str]], None]) -> None:
         self._life = life
         self._news = news
         self._wake = wake
+        self._become_command = become
         self._command = 0
 
     def run(self, argv: list[str]) -> None:
@@ -139,7 +143,7 @@ class Keeper:
                 os._exit(127)
             for number in _RESTORED:
                 signal.signal(number, signal.SIG_DFL)
-            os.execvp(argv[0], argv)  # noqa: S606 - a list of arguments and no shell is what we want
+            self._become_command(argv)
         except OSError as error:
             os.write(failing, str(error.errno).encode())
         finally:
@@ -225,19 +229,23 @@ def _grace_s(line: bytes) -> float:
     return min(int(word) for word in line.split()[1::2]) / 1_000
 
 
+@cache
+def libc() -> Any:
+    """Loaded when it is first needed: whoever only looks at processes does without."""
+    import ctypes
+
+    return ctypes.CDLL(None, use_errno=True)
+
+
 def prctl(option: int, value: int) -> None:
     """Linux alone adopts orphans; elsewhere the keeper does what a process group allows."""
     if not LINUX:
         return
-    import ctypes
-
-    ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0)
+    libc().prctl(option, value, 0, 0, 0)
 
 
-def main(argv: list[str]) -> None:
-    life, news = int(argv[1]), int(argv[2])
-    os.set_inheritable(life, False)
-    os.set_inheritable(news, False)
+def keep(life: int, news: int, argv: list[str], become: Callable[[list[str]], None]) -> None:
+    """Keep a command until nothing of it is left; `become` turns a fork of this process into it."""
     heard, wake = os.pipe()
     os.set_blocking(wake, False)
     signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
@@ -245,9 +253,11 @@ def main(argv: list[str]) -> None:
     for number in _HELD_BACK:
         signal.signal(number, signal.SIG_IGN)
     prctl(PR_SET_CHILD_SUBREAPER, 1)
-    Keeper(life, news, heard).run(argv[3:])
+    os.write(news, b"k %d\n" % os.getpid())
+    Keeper(life, news, heard, become).run(argv)
 
 
-if __name__ == "__main__":
-    main(sys.argv)
-    os._exit(0)
+def name(mark: str) -> None:
+    """Carry a mark by which a keeper is found whose owner is gone; see `stragglers`."""
+    if LINUX:
+        libc().prctl(PR_SET_NAME, mark.encode(), 0, 0, 0)

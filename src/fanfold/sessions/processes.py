@@ -15,17 +15,15 @@ from __future__ import annotations
 
 import asyncio
 import os
-import subprocess
-import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import IO, NamedTuple
 
 from fanfold.errors import WorldError
-from fanfold.sessions import keeper
 from fanfold.sessions.capture import Capture
 from fanfold.sessions.environment import child_environment
+from fanfold.sessions.fork_server import fork_keeper
 from fanfold.sessions.insist import insist
-from fanfold.sessions.stragglers import sweep_stragglers
+from fanfold.sessions.stragglers import keeper_mark, sweep_stragglers, wait_for_end
 
 GRACE_S = 2.0
 STUBBORN_S = 10.0
@@ -56,6 +54,15 @@ class ProcessTimeout(WorldError):
         self.ended = ended
 
 
+class _Pipes(NamedTuple):
+    """Our ends of what a keeper and its command were given."""
+
+    stdin: IO[bytes]
+    stdout: IO[bytes]
+    stderr: IO[bytes]
+    news: IO[bytes]
+
+
 class _News(asyncio.Protocol):
     """Hears what the keeper tells."""
 
@@ -64,14 +71,20 @@ class _News(asyncio.Protocol):
         self.started: asyncio.Future[int] = loop.create_future()
         self.over: asyncio.Future[None] = loop.create_future()
         self.status: int | None = None
+        self.keeper = 0
+        self.cwd = ""
         self._tell_over = over
         self._line = b""
 
     def data_received(self, data: bytes) -> None:
         *lines, self._line = (self._line + data).split(b"\n")
         for word, *number in map(bytes.split, lines):
-            if word == b"p":
+            if word == b"k":
+                self.keeper = int(number[0])
+            elif word == b"p":
                 self.started.set_result(int(number[0]))
+            elif word == b"d":
+                self.started.set_exception(OSError(int(number[0]), os.strerror(int(number[0])), self.cwd))
             elif word == b"x":
                 self.started.set_exception(OSError(int(number[0]), os.strerror(int(number[0]))))
             elif word == b"e":
@@ -114,7 +127,6 @@ class Process:
         self._err = _Sink(max_output_bytes)
         self._transports: list[asyncio.BaseTransport] = []
         self._life = -1
-        self._keeper: subprocess.Popen[bytes] | None = None
 
     async def wait(self) -> int:
         """Wait until the command and all it started are gone; the command's exit code."""
@@ -149,51 +161,44 @@ class Process:
         """What came on stdout and stderr so far, as far as it was kept."""
         return self._out.capture.text(), self._err.capture.text()
 
-    def launch(self, cwd: str, environment: Mapping[str, str]) -> tuple[subprocess.Popen[bytes], int]:
-        """Start the keeper; its process and the pipe it tells its news through."""
+    @property
+    def keeper(self) -> int:
+        """The process that keeps the tree."""
+        return self._news.keeper
+
+    def launch(self, cwd: str, environment: Mapping[str, str]) -> _Pipes:
+        """Start the keeper; our ends of its pipes."""
+        self._news.cwd = cwd
         life, self._life = os.pipe()
-        news, telling = os.pipe()
-        command = [sys.executable, "-I", "-S", keeper.__file__, str(life), str(telling), *self.argv]
+        ends = [os.pipe() for _ in range(4)]
+        (stdin, feed), (out, stdout), (err, stderr), (news, telling) = ends
+        theirs = (stdin, stdout, stderr, life, telling)
         try:
-            self._keeper = subprocess.Popen(
-                command,
-                cwd=cwd,
-                env=dict(environment),
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                pass_fds=(life, telling),
-                start_new_session=True,
-            )
+            fork_keeper(self.argv, cwd, environment, keeper_mark(self.session_id), theirs)
         except BaseException:
-            os.close(self._life)
-            os.close(news)
+            for end in (self._life, feed, out, err, news):
+                os.close(end)
             raise
         finally:
-            os.close(life)
-            os.close(telling)
+            for end in theirs:
+                os.close(end)
         _live.setdefault(self.session_id, set()).add(self)
-        return self._keeper, news
+        return _Pipes(os.fdopen(feed, "wb", 0), *(os.fdopen(end, "rb", 0) for end in (out, err, news)))
 
-    async def connect(
-        self, started: subprocess.Popen[bytes], news: int, stdin: bytes | None, interactive: bool
-    ) -> None:
+    async def connect(self, pipes: _Pipes, stdin: bytes | None, interactive: bool) -> None:
         """Hook the pipes up and wait until the command runs; raises OSError when it cannot."""
-        assert started.stdin is not None
-        assert started.stdout is not None
-        assert started.stderr is not None
         loop = asyncio.get_running_loop()
-        await self._read(lambda: self._news, os.fdopen(news, "rb", 0))
-        await self._read(lambda: self._err, started.stderr)
+        await self._read(lambda: self._news, pipes.news)
+        await self._read(lambda: self._err, pipes.stderr)
         if interactive:
             self.stdout = reader = asyncio.StreamReader(limit=MAX_LINE_BYTES)
-            await self._read(lambda: asyncio.StreamReaderProtocol(reader), started.stdout)
-            pipe, protocol = await loop.connect_write_pipe(asyncio.streams.FlowControlMixin, started.stdin)
+            await self._read(lambda: asyncio.StreamReaderProtocol(reader), pipes.stdout)
+            pipe, protocol = await loop.connect_write_pipe(asyncio.streams.FlowControlMixin, pipes.stdin)
             self.stdin = asyncio.StreamWriter(pipe, protocol, None, loop)
             self._transports.append(pipe)
         else:
-            await self._read(lambda: self._out, started.stdout)
-            feed, _ = await loop.connect_write_pipe(asyncio.BaseProtocol, started.stdin)
+            await self._read(lambda: self._out, pipes.stdout)
+            feed, _ = await loop.connect_write_pipe(asyncio.BaseProtocol, pipes.stdin)
             feed.write(stdin or b"")
             feed.close()
         self.pid = await asyncio.shield(self._news.started)
@@ -204,9 +209,8 @@ class Process:
 
     def _forget(self) -> None:
         """The keeper is gone, and with it the tree."""
-        assert self._keeper is not None
         os.close(self._life)  # first: a keeper that has not ended yet does so because of this
-        self._keeper.wait()
+        wait_for_end(self._news.keeper)
         trees = _live[self.session_id]
         trees.discard(self)
         if not trees:
@@ -231,10 +235,10 @@ async def start_process(
     `stdin` and `stdout`; of any other, output is kept and `stdin` is all it gets to read.
     """
     process = Process(argv, session_id, max_output_bytes)
-    started, news = process.launch(cwd, child_environment(session_id, env, named=named))
+    pipes = process.launch(cwd, child_environment(session_id, env, named=named))
     try:
         # Half connected, nobody would hear the keeper; it takes a few milliseconds, cancelled or not.
-        await insist(process.connect(started, news, stdin, interactive))
+        await insist(process.connect(pipes, stdin, interactive))
     except BaseException:
         await insist(process.end(0.0))
         raise

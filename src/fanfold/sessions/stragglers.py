@@ -1,4 +1,4 @@
-"""Processes of sessions whose owner is gone, found by the mark in their environment.
+"""Processes of sessions whose owner is gone, found by the mark in their environment, keepers by their name.
 
 A keeper ends its tree when its owner dies, so there is normally nothing to find. This is for what is left
 when the keeper was killed too: marked processes and everything below them. A process that was started
@@ -12,24 +12,26 @@ import select
 import signal
 import time
 from collections.abc import Collection
+from hashlib import blake2b
 
 from fanfold.process_identity import start_time
-from fanfold.sessions import keeper
 from fanfold.sessions.environment import MARKER
 from fanfold.sessions.keeper import descendants_of, family_of
 
 LIMIT_S = 5.0
 KEEPERS_S = 1.5
 LOOK_S = 0.005
+KEEPER = "keep-"
 
 
 def find_stragglers(session_ids: Collection[str]) -> dict[int, str]:
     """Live marked processes of these sessions and what is below them: pid and when it started."""
     marks = frozenset(f"{MARKER}={session_id}".encode() for session_id in session_ids)
+    keepers = frozenset(keeper_mark(session_id).encode() for session_id in session_ids)
     spared = _own_line()
     found: dict[int, str] = {}
     for name in os.listdir("/proc") if marks and os.path.isdir("/proc") else ():
-        if not name.isdigit() or not _is_marked(name, marks):
+        if not name.isdigit() or not (_name_of(name) in keepers or _is_marked(name, marks)):
             continue
         for pid in (int(name), *(pid for pid, _ in descendants_of(int(name)))):
             if pid not in spared and (started := start_time(pid)):
@@ -70,6 +72,18 @@ def _until_one_ends(pids: Collection[int]) -> None:
             os.close(handle)
 
 
+def wait_for_end(pid: int) -> None:
+    """Return when a process that is about to end has done so."""
+    try:
+        handle = os.pidfd_open(pid)
+    except OSError:
+        return  # gone
+    try:
+        select.select([handle], [], [], LIMIT_S)
+    finally:
+        os.close(handle)
+
+
 def _kill(pid: int, started: str) -> bool:
     """Kill a process if the number still means the one that was found."""
     try:
@@ -87,12 +101,21 @@ def _kill(pid: int, started: str) -> bool:
     return False
 
 
+def keeper_mark(session_id: str) -> str:
+    """The name of a process that keeps a tree of a session: as much as the kernel has room for."""
+    return KEEPER + blake2b(session_id.encode("utf-8", "surrogateescape"), digest_size=5).hexdigest()
+
+
 def _is_keeper(pid: int) -> bool:
+    return _name_of(str(pid)).startswith(KEEPER.encode())
+
+
+def _name_of(pid: str) -> bytes:
     try:
-        with open(f"/proc/{pid}/cmdline", "rb") as file:
-            return keeper.__file__.encode() in file.read().split(b"\0")[:5]
+        with open(f"/proc/{pid}/comm", "rb") as file:
+            return file.read().rstrip(b"\n")
     except OSError:
-        return False
+        return b""  # gone
 
 
 def _is_marked(pid: str, marks: Collection[bytes]) -> bool:

@@ -16,15 +16,17 @@ from fanfold.kernel.plan import JSON
 from fanfold.store.protocol import Store
 
 REMEMBERED = 2_000
-LARGE_BYTES = 256 * 1024
-"""Larger values are read again when they are needed: a run may make thousands of them."""
+REMEMBERED_BYTES = 16 * 1024 * 1024
+"""Of values that are kept at hand, as they are stored; the one that was used last is kept whatever its size,
+so that not every item of a long list reads the list again."""
 _encoder = msgspec.json.Encoder()
 
 
 class Blobs:
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._known: OrderedDict[str, JSON] = OrderedDict()
+        self._known: OrderedDict[str, tuple[JSON, int]] = OrderedDict()
+        self._known_bytes = 0
         self.fresh: list[tuple[str, bytes]] = []
         """Values to be written with the next batch."""
         self._last: tuple[JSON, str] = (None, "")
@@ -41,8 +43,7 @@ class Blobs:
         name = _name(content)
         if name not in self._known:
             self.fresh.append((name, content))
-            if len(content) <= LARGE_BYTES:
-                self._remember(name, value)
+            self._remember(name, value, len(content))
         self._last = (value, name)
         return name
 
@@ -56,24 +57,27 @@ class Blobs:
         """The value of a hash. Treat it as read-only: it is shared."""
         if name in self._known:
             self._known.move_to_end(name)
-            return self._known[name]
+            return self._known[name][0]
         for fresh, content in self.fresh:
             if fresh == name:
                 return msgspec.json.decode(content)
         content = self._store.blob(name)
         value = msgspec.json.decode(content)
-        if len(content) <= LARGE_BYTES:
-            self._remember(name, value)
+        self._remember(name, value, len(content))
         return value
 
     def take_fresh(self) -> list[tuple[str, bytes]]:
         taken, self.fresh = self.fresh, []
         return taken
 
-    def _remember(self, name: str, value: JSON) -> None:
-        self._known[name] = value
-        if len(self._known) > REMEMBERED:
-            self._known.popitem(last=False)
+    def _remember(self, name: str, value: JSON, size: int) -> None:
+        self._known[name] = (value, size)
+        self._known_bytes += size
+        while len(self._known) > 1 and (
+            len(self._known) > REMEMBERED or self._known_bytes > REMEMBERED_BYTES
+        ):
+            _, (_, gone) = self._known.popitem(last=False)
+            self._known_bytes -= gone
 
 
 def _name(content: bytes) -> str:

@@ -9,7 +9,7 @@ from fanfold.kernel.plan import MAX_NESTING_DEPTH, GroupAction, Plan
 from fanfold.testing.faults import FAILURES
 
 CONSTRUCTS = (
-    "agent", "function", "command", "workflow", "approval", "group", "timer", "note", "set", "end",
+    "agent", "function", "command", "workflow", "approval", "group", "timer", "note", "set", "end", "deliver",
     "agent without a slot",
     "depends_on", "when", "for_each", "empty for_each", "for_each over a group", "for_each over a call",
     "repeat", "repeat inside for_each", "repeat of a group", "fold", "nested group", "nested child run",
@@ -31,7 +31,8 @@ SITUATIONS = (
     "added", "next turn", "input to a running child", "input after a failure", "closed while running",
     "closed while queued", "closed when over", "refused behind a closed one", "interrupted child resumed",
     "interrupted child closed", "told to end", "asked for by an agent", "asked while paused",
-    "held by a limit of a scope", "live child cancelled", "approval by choice", "run waiting",
+    "held by a limit of a scope", "live child cancelled", "approval by choice", "agreed", "not agreed",
+    "run waiting",
     *(f"failure {kind}" for kind in FAILURES),
 )  # fmt: skip
 """What faults and constructs lead to together."""

@@ -23,8 +23,8 @@ from fanfold.kernel.events import (
     Usage,
     Woke,
 )
-from fanfold.kernel.lifecycle import PAUSED, PENDING, READY, RUN_TERMINAL
-from fanfold.kernel.nodes import Quota, State
+from fanfold.kernel.lifecycle import ASKED, PAUSED, PENDING, READY, RUN_TERMINAL
+from fanfold.kernel.nodes import Node, Quota, State
 from fanfold.kernel.replies import REJECT, judge
 from fanfold.kernel.state import mark_late
 from fanfold.recipe.types.approval import ApprovalBody
@@ -105,16 +105,23 @@ def _report(owner: Owner, execution: SimulatedExecution) -> None:
 
 def deliver(owner: Owner, run: str, data: StepEvent | SubagentEvent) -> None:
     """Record a report as what it is now: a result, or a late one."""
+    node = owner.state.runs[run].nodes[data.step]
+    if data.status == "agreed" and node.reason != ASKED:
+        return  # nobody is asked any more
     marked = mark_late(owner.state, Event(run, owner.world.now, data)).data
     assert isinstance(marked, StepEvent | SubagentEvent)
     if marked.late:
         owner.world.reached["late"] += 1
     owner.record(run, marked)
+    if node.reason == ASKED and data.status == ASKED:
+        owner.ask(run, data.step)
 
 
 def _answer_of_person(owner: Owner, execution: SimulatedExecution) -> StepEvent:
     world = owner.world
     node = owner.state.runs[execution.run].nodes[execution.step]
+    if node.step.type == "deliver":
+        return _agreement(owner, node)
     action = read_body(ApprovalBody, node.step)
     if action.choices:
         world.reached["approval by choice"] += 1
@@ -125,11 +132,24 @@ def _answer_of_person(owner: Owner, execution: SimulatedExecution) -> StepEvent:
     return StepEvent(execution.step, "completed" if error is None else "failed", 1, 1, output, error=error)
 
 
+def _agreement(owner: Owner, node: Node) -> StepEvent:
+    """What a person says to work that is prepared; to what is over, nothing that would change it."""
+    world = owner.world
+    if node.reason != ASKED or not world.faults.hits("rejection"):
+        world.reached["agreed"] += 1
+        return StepEvent(node.path, "agreed", node.attempt, node.execution)
+    world.reached["not agreed"] += 1
+    refused = Failure("permission", "deliver.rejected", retryable=False, step=node.path)
+    return StepEvent(node.path, "failed", node.attempt, node.execution, error=refused)
+
+
 def _result(owner: Owner, execution: SimulatedExecution) -> StepEvent | SubagentEvent:
     word = _outcome(owner, execution)
     if word == "interrupted":
         return StepEvent(execution.step, word, execution.attempt, execution.execution)
     node = owner.state.runs[execution.run].nodes[execution.step]
+    if word == "completed" and node.step.type == "deliver" and not node.agreed:
+        return StepEvent(execution.step, ASKED, execution.attempt, execution.execution)
     shape: type[StepEvent | SubagentEvent] = StepEvent
     usage = None
     if node.step.traits.role is not None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from fanfold.kernel.commands import Command, Finish, Start, Stop
 from fanfold.kernel.decide import decide
 from fanfold.kernel.events import Data, Event, Resumed, Woke
-from fanfold.kernel.lifecycle import WAITING
+from fanfold.kernel.lifecycle import ASKED, WAITING
 from fanfold.kernel.nodes import State
 from fanfold.kernel.state import evolve
 from fanfold.testing.answers import answer
@@ -148,5 +148,6 @@ class Owner:
         """After a crash the approvals that are open are still before people."""
         for run in self.state.runs.values():
             for node in run.nodes.values():
-                if node.status == WAITING and node.step.traits.waits == "person":
+                asks = node.step.traits.waits == "person" or node.reason == ASKED
+                if node.status == WAITING and asks:
                     self.ask(run.id, node.path)

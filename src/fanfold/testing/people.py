@@ -19,8 +19,7 @@ from fanfold.kernel.events import (
     SubagentEvent,
 )
 from fanfold.kernel.fold.open_runs import why_not_added
-from fanfold.kernel.fold.progress import INTERRUPTED
-from fanfold.kernel.lifecycle import PAUSED, RUNNING, TERMINAL, TIMED_OUT, UNSUCCESSFUL, WAITING
+from fanfold.kernel.lifecycle import INTERRUPTED, PAUSED, RUNNING, TERMINAL, TIMED_OUT, UNSUCCESSFUL, WAITING
 from fanfold.kernel.nodes import LEAF, Node, State
 from fanfold.kernel.plan import Step
 from fanfold.recipe.types.agent import AgentBody

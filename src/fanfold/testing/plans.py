@@ -62,6 +62,7 @@ UNTIL = (*("from:1", "from:2", "from:3", "coin") * 2, "never", "error")
 TIMER = LeafAction("timer", traits=Traits(slot=False, workspace="none", waits="timer"))
 NOTE = LeafAction("note", traits=Traits(slot=False, workspace="none"))
 LEAD = replace(AgentBody(prompt="lead").action(), traits=Traits(slot=False, role="default"))
+DELIVER = LeafAction("deliver", traits=Traits(slot=False, workspace="claims"))
 SET = LeafAction("set", traits=Traits(slot=False, workspace="none"))
 ENDS = tuple(
     LeafAction("end", traits=Traits(slot=False, workspace="none", ends=status))
@@ -251,7 +252,9 @@ class _Maker:
             default = rng.choice(choices or ("approve", "reject")) if rng.random() < 0.4 else None
             return ApprovalBody("go?", choices=choices, default=default).action(), 1
         if roll < 0.41:
-            return rng.choice((TIMER, NOTE, LEAD, SET) if self.open else (TIMER, NOTE, LEAD, SET, *ENDS)), 1
+            return rng.choice(
+                (TIMER, NOTE, LEAD, SET) if self.open else (TIMER, NOTE, LEAD, SET, DELIVER, *ENDS)
+            ), 1
         if roll < 0.52:
             return FunctionBody("count").action(), 1
         if roll < 0.62:

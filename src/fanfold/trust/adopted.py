@@ -41,6 +41,11 @@ def note_adopted(project: Path, roots: Iterable[str]) -> None:
     _write(project, sorted(roots))
 
 
+def add_adopted(project: Path, root: str) -> None:
+    """A run came from elsewhere, by itself: it has to be permitted like those that came with state."""
+    _write(project, sorted({*_listed(project), root}))
+
+
 def is_adopted(project: Path, root: str) -> bool:
     """Whether a run has to be permitted before it goes on."""
     listed = _listed(project)

@@ -21,7 +21,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import msgspec
 
@@ -47,6 +47,9 @@ from fanfold.workspace.snapshots import children
 from fanfold.workspace.snapshots.bases import Base, Bases
 from fanfold.workspace.snapshots.changes import violations
 from fanfold.workspace.snapshots.children import Child
+
+if TYPE_CHECKING:
+    from fanfold.workspace.delivery.deliveries import Deliveries
 
 Mode: TypeAlias = Literal["auto", "propose", "discard"]
 MERGED = "merged.json"
@@ -247,6 +250,16 @@ class Workspaces:
     def receipt(self, receipt_id: str) -> Receipt:
         """What one merge put into the parent, and what had been there."""
         return self._receipts.get(receipt_id)
+
+    def is_taken_back(self, receipt_id: str) -> bool:
+        """Whether a merge was undone."""
+        return self._receipts.is_undone(receipt_id)
+
+    def deliveries(self, project: Path) -> Deliveries:
+        """What deliver steps make of merges, in the repository of a project."""
+        from fanfold.workspace.delivery.deliveries import Deliveries
+
+        return Deliveries(project, self._layout, self._objects)
 
     def diff_merged(self, receipt_id: str) -> str:
         """What one merge did to the parent, as a patch; without files of which nobody has both sides."""

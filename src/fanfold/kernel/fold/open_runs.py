@@ -17,9 +17,9 @@ from fanfold.kernel.events import Added, CloseRequested, EndRequested, ResumeReq
 from fanfold.kernel.fold.admission import enqueue
 from fanfold.kernel.fold.agenda import require_idle, unexpected
 from fanfold.kernel.fold.outcomes import wind_up
-from fanfold.kernel.fold.progress import INTERRUPTED, add_step
+from fanfold.kernel.fold.progress import add_step
 from fanfold.kernel.fold.sweep import sweep
-from fanfold.kernel.lifecycle import CANCELLED, RUNNING, TERMINAL, WAITING
+from fanfold.kernel.lifecycle import CANCELLED, INTERRUPTED, RUNNING, TERMINAL, WAITING
 from fanfold.kernel.nodes import Node, Run, State
 from fanfold.kernel.plan import Step, WorkflowAction
 

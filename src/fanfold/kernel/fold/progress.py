@@ -21,9 +21,13 @@ from fanfold.kernel.fold.outcomes import can_be_repeated, conclude, wind_up
 from fanfold.kernel.fold.sweep import ENDED, end_run, sweep
 from fanfold.kernel.fold.tolerance import is_unsuccessful
 from fanfold.kernel.lifecycle import (
+    ASKED,
+    BACK_OFF,
     CANCELLED,
     COMPLETED,
     FAILED,
+    HELD,
+    INTERRUPTED,
     PENDING,
     READY,
     RUNNING,
@@ -58,12 +62,6 @@ from fanfold.kernel.plan import (
 # Creating instances
 
 DECLARED, ITEM, BODY = 0, 1, 2
-BACK_OFF = "back-off"
-"""The `reason` of a step that waits for its next attempt."""
-HELD = "held"
-"""The `reason` of a step that waits for files which a run of another process works on."""
-INTERRUPTED = "interrupted"
-"""The `reason` of a step of an open run that lost its process and waits for a person to take it up."""
 
 
 def create(state: State, step: Step, parent: Composite, path: str, order: Order, level: int) -> Node:
@@ -307,6 +305,8 @@ def resume_oversize(state: State) -> None:
 def finish(state: State, node: Node, status: str, reason: str = "") -> None:
     """A step reached a terminal status: count it, then tell its dependents and its parent."""
     if node.holding:
+        if node.status == WAITING:
+            _leave_waiting(state, node)
         release(state, node)
     elif isinstance(node, Composite):
         redeem(state, node)
@@ -369,6 +369,9 @@ def _leave_waiting(state: State, node: Node) -> None:
         state.approvals -= 1
     elif node.reason == BACK_OFF:
         state.backoffs -= 1
+    elif node.reason == ASKED:
+        state.approvals -= 1
+        state.asked -= 1
     elif node.reason == INTERRUPTED:
         state.interrupted -= 1
     elif node.reason == HELD:

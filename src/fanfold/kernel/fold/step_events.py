@@ -13,22 +13,16 @@ from fanfold.kernel.events import Failure, StepEvent, SubagentEvent, Usage
 from fanfold.kernel.fold.admission import enqueue, release, return_agent, unchoose
 from fanfold.kernel.fold.agenda import require_idle, take, unexpected
 from fanfold.kernel.fold.outcomes import conclude
-from fanfold.kernel.fold.progress import (
-    BACK_OFF,
-    HELD,
-    INTERRUPTED,
-    admit,
-    enter_scope,
-    finish,
-    limit_scope,
-    open_run,
-    redeem,
-)
+from fanfold.kernel.fold.progress import admit, enter_scope, finish, limit_scope, open_run, redeem
 from fanfold.kernel.lifecycle import (
+    ASKED,
+    BACK_OFF,
     CANCELLED,
     COMPLETED,
     EVENT_WORDS,
     FAILED,
+    HELD,
+    INTERRUPTED,
     RUNNING,
     SKIPPED,
     TIMED_OUT,
@@ -46,7 +40,7 @@ def is_current(node: Node, data: Report) -> bool:
         return False
     if node.status == RUNNING:
         return node.holding and not node.lost
-    return node.status == WAITING and node.step.traits.waits is not None
+    return node.status == WAITING and (node.step.traits.waits is not None or node.reason == ASKED)
 
 
 def _queued(state: State, node: Node, _data: Report) -> None:
@@ -109,6 +103,35 @@ def _waiting(state: State, node: Node, data: Report) -> None:
         _push_timer(state, data.due_at, "answer", node)
     else:
         _arm(state, node, "answer", node.step.timeout_ms)
+
+
+def _asked(state: State, node: Node, data: Report) -> None:
+    """What the step will do is prepared, and a person has to agree; it keeps its sets meanwhile."""
+    require_idle(state, "a question")
+    if not is_current(node, data):
+        raise unexpected(f"{node.path} has no execution {data.attempt}.{data.execution} that could ask")
+    state.executing -= 1
+    if node.stopping in (CANCELLED, TIMED_OUT):
+        lose(state, node)
+        return
+    node.status = WAITING
+    node.reason = ASKED
+    node.stopping = ""
+    state.approvals += 1
+    state.asked += 1
+
+
+def _agreed(state: State, node: Node, _data: Report) -> None:
+    """A person agreed: the attempt goes on with another execution."""
+    require_idle(state, "an agreement")
+    if node.reason != ASKED:
+        raise unexpected(f"{node.path} asks nobody")
+    state.approvals -= 1
+    state.asked -= 1
+    node.reason = ""
+    node.agreed = True
+    node.status = RUNNING
+    lose(state, node)
 
 
 def _held(state: State, node: Node, _data: Report) -> None:
@@ -288,6 +311,8 @@ STEP_HANDLERS: dict[str, Callable[[State, Node, Report], None]] = {
     "queued": _queued,
     "started": _started,
     "waiting": _waiting,
+    ASKED: _asked,
+    "agreed": _agreed,
     HELD: _held,
     "freed": _freed,
     COMPLETED: _ended,

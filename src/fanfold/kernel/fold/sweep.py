@@ -61,7 +61,8 @@ def _has_not_begun(node: Node) -> bool:
     """Whether nothing of it is under way: it waits for its turn, for a person or for a time."""
     if isinstance(node, Composite):
         return node.status in (PENDING, READY) and not node.entered
-    return node.status in (PENDING, READY, WAITING) and not node.lost
+    asked = node.status == WAITING and node.holding  # it has begun, and waits for a person to agree
+    return node.status in (PENDING, READY, WAITING) and not node.lost and not asked
 
 
 def _skip(state: State, node: Node) -> None:

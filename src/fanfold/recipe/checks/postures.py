@@ -69,7 +69,7 @@ def settle_posture(draft: Draft, unit: Unit) -> None:
     if not writes:
         draft.facts.write_set = ()
     elif not claims:
-        draft.facts.write_set = EVERYTHING
+        draft.facts.write_set = draft.facts.write_set or EVERYTHING
     if role_known:
         _refuse_what_needs_a_writer(draft, notes, writes=writes, mode=mode)
 

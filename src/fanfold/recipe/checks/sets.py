@@ -11,6 +11,8 @@ here, not when the step has done its work.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from fanfold.kernel.sets.globs import GlobError, check_glob, is_in_class, read_glob
 from fanfold.kernel.sets.protected import owner_of
 from fanfold.recipe.checks.references import References, TextPlace
@@ -24,14 +26,21 @@ _STAND_IN = "x"
 
 def read_set(key: str, draft: Draft, references: References) -> tuple[tuple[str, ...], bool]:
     """The patterns of `read_set` or `write_set`, and whether any holds a template."""
+    return read_patterns(draft.entries.scalars(key), draft, references, writes=key == "write_set")
+
+
+def read_patterns(
+    nodes: Iterable[Scalar], draft: Draft, references: References, *, writes: bool
+) -> tuple[tuple[str, ...], bool]:
+    """The patterns of a list that a step of this draft has, and whether any holds a template."""
     templated = False
     patterns: list[str] = []
-    for node in draft.entries.scalars(key):
+    for node in nodes:
         if "{{" in node.text:
             templated = True
             _check_templated(node, draft, references)
         else:
-            _check_static(node, references, writes=key == "write_set")
+            _check_static(node, references, writes=writes)
         if node.text.startswith("!"):
             hint = "list what belongs to the set; ?name matches a file whose name begins with !"
             references.notes.error("recipe.bad_glob", "patterns have no negation", node.span(0, 1), hint)

@@ -136,6 +136,25 @@ REPEAT = shape(
     ),
 )
 
+DELIVER = shape(
+    "deliver",
+    "What a deliver step makes of all that this run merged. It is asked for each time.",
+    Key("branch", "template", "Name of the new branch.", required=True),
+    Key("message", "template", "Message of the commit.", required=True),
+    Key("paths", "globs", "Files of the project to deliver.", "what this run merged"),
+    Key("push", "boolean", "Push the branch to `origin`.", "false; true with a pull request"),
+    Key("pull_request", "object", "Open a pull request, through `gh`.", of="pull_request"),
+)
+
+PULL_REQUEST = shape(
+    "pull_request",
+    "A pull request for the branch.",
+    Key("title", "template", "Its title.", required=True),
+    Key("body", "template", "Its text."),
+    Key("base", "template", "The branch it goes into, on which the commit is made.", "HEAD; the default"),
+    Key("draft", "boolean", "Not ready for review yet.", "false"),
+)
+
 STEP_KEYS = (
     Key("id", "id", "Unique in its scope; the step's address.", required=True),
     Key("description", "text", "What the step is for."),

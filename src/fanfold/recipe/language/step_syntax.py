@@ -35,7 +35,7 @@ class StepSyntax(Struct, frozen=True, kw_only=True):
     """Those of the common keys that not every type has."""
     instead: Mapping[str, str] = {}
     """What to do instead of writing a key that means nothing here."""
-    workspace: Literal["own", "scratch", "project", "none"] = "none"
+    workspace: Literal["own", "scratch", "project", "claims", "none"] = "none"
     """See `kernel.plan.Traits`."""
     writes: bool = False
     """It may write although it declares no `write_set`."""

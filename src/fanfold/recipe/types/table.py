@@ -12,6 +12,7 @@ from fanfold.recipe.types.approval import ApprovalGrammar
 from fanfold.recipe.types.ask import AskGrammar
 from fanfold.recipe.types.body import read_body
 from fanfold.recipe.types.command import CommandGrammar
+from fanfold.recipe.types.deliver import DeliverGrammar
 from fanfold.recipe.types.end import EndGrammar
 from fanfold.recipe.types.function import FunctionGrammar
 from fanfold.recipe.types.grammar import LeafGrammar, StepGrammar
@@ -58,6 +59,7 @@ STEPS = StepTable(
     SetGrammar(),
     AskGrammar(),
     WaitGrammar(),
+    DeliverGrammar(),
     EndGrammar(),
     ApprovalGrammar(),
     GroupGrammar(),

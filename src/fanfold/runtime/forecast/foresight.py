@@ -137,6 +137,8 @@ class Foresight:
                 self.assumed.answer(node)
             return StepEvent(step, "waiting", attempt, execution)
         if not isinstance(action, WorkflowAction):
+            if action.traits.workspace == "claims":
+                self.assumed.answer(node)
             problem = self._work_out(node)
             if problem is not None:
                 return StepEvent(step, FAILED, attempt, execution, error=problem)

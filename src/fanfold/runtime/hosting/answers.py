@@ -25,9 +25,8 @@ from fanfold.kernel.commands import (
     Stop,
 )
 from fanfold.kernel.events import Created, Data, Decided, Failure, Finished, Paused, StepEvent
-from fanfold.kernel.fold.progress import HELD
 from fanfold.kernel.fold.tolerance import is_unsuccessful
-from fanfold.kernel.lifecycle import COMPLETED, FAILED, SKIPPED, UNSUCCESSFUL
+from fanfold.kernel.lifecycle import ASKED, COMPLETED, FAILED, HELD, SKIPPED, UNSUCCESSFUL
 from fanfold.kernel.nodes import Composite, Loop, Map, Node, Run, Scope, State, WorkflowCall, is_shared_writer
 from fanfold.kernel.plan import JSON, GroupAction, Output, WorkflowAction
 from fanfold.kernel.replies import BY_DEFAULT
@@ -50,7 +49,7 @@ from fanfold.runtime.steps.decisions import (
 )
 from fanfold.runtime.steps.registry import Unrenderable, prepare, type_of
 from fanfold.runtime.steps.rendering import value_of
-from fanfold.runtime.steps.step_type import Job, Question, Settled, Timer
+from fanfold.runtime.steps.step_type import Job, NeededAgreement, Question, Settled, Timer
 from fanfold.runtime.steps.structure import CallJob
 from fanfold.store.blobs import Blobs
 from fanfold.store.protocol import Claim
@@ -295,6 +294,13 @@ class Answers:
         if output is not None:
             return value_of(output, names)
         return self._values.output(scope.children[-1])
+
+
+def asked_event(blobs: Blobs, start: Start, asked: NeededAgreement) -> StepEvent:
+    """The event of a step that has prepared its work and needs somebody to agree to it."""
+    shown = blobs.put({"question": asked.question, "show": asked.show})
+    summary = shorten(f"{asked.question}\n\n{asked.show}", QUESTION_CHARS)
+    return StepEvent(start.step, ASKED, start.attempt, start.execution, shown, summary)
 
 
 def _at_timeout(node: Node) -> JSON:

@@ -18,8 +18,7 @@ from msgspec.structs import replace
 from fanfold.errors import FanfoldError, NotFoundError, WorldError
 from fanfold.kernel.events import Added, CloseRequested, Failure, Refused, ResumeRequested
 from fanfold.kernel.fold.open_runs import why_not_added
-from fanfold.kernel.fold.progress import INTERRUPTED
-from fanfold.kernel.lifecycle import COMPLETED, READY, RUNNING, TERMINAL, WAITING
+from fanfold.kernel.lifecycle import COMPLETED, INTERRUPTED, READY, RUNNING, TERMINAL, WAITING
 from fanfold.kernel.nodes import Node
 from fanfold.kernel.plan import Step
 from fanfold.recipe.types.agent import AgentBody

@@ -35,8 +35,17 @@ from fanfold.kernel.events import (
     SubagentEvent,
     Woke,
 )
-from fanfold.kernel.lifecycle import CANCELLED, COMPLETED, FAILED, PAUSED, RUN_TERMINAL, RUNNING, TIMED_OUT
+from fanfold.kernel.lifecycle import (
+    CANCELLED,
+    COMPLETED,
+    FAILED,
+    PAUSED,
+    RUN_TERMINAL,
+    RUNNING,
+    TIMED_OUT,
+)
 from fanfold.kernel.nodes import Node
+from fanfold.runtime.hosting.answers import asked_event
 from fanfold.runtime.hosting.requests import act_on
 from fanfold.runtime.hosting.run_tree import RunTree
 from fanfold.runtime.records.ids import session_id
@@ -318,10 +327,13 @@ class Host:
         if outcome.unsettled:
             self._unsettled.append(outcome.unsettled)
         reason = self._stop_reasons.pop((start.run, start.step), "")
-        if outcome.error is not None and self._holds_the_run(node, outcome.error, reason):
+        if outcome.error is not None and self._holds_the_run(node, outcome, reason):
+            assert outcome.error is not None
             data = _report(
                 self._task(node), node, "interrupted", start.attempt, start.execution, error=outcome.error
             )
+        elif outcome.asks is not None:
+            data = asked_event(self.tree.blobs, start, outcome.asks)
         elif outcome.error is not None:
             data = _report(
                 self._task(node),
@@ -342,14 +354,20 @@ class Host:
                 output=output, summary=outcome.summary, usage=outcome.usage, error=outcome.warning,
             )  # fmt: skip
         if self._held_by is not None:  # first: a step interrupted in a run that goes on would start again
-            self.pause(f"provider: {self._held_by.message}", self._held_by)
+            who = "provider" if is_agent(node) else node.step.type
+            self.pause(f"{who}: {self._held_by.message}", self._held_by)
             self._held_by = None
         self.post(start.run, data)
 
-    def _holds_the_run(self, node: Node, error: Failure, stopping: str) -> bool:
-        """Whether an execution ended for now, not for good: it was paused, or its provider refuses us all."""
+    def _holds_the_run(self, node: Node, outcome: Outcome, stopping: str) -> bool:
+        """Whether an execution ended for now, not for good: it was paused, or somebody outside refuses us."""
+        error = outcome.error
+        assert error is not None
         if error.code == "session.paused":
             return stopping in ("", "pause")
+        if outcome.holds and stopping in ("", "pause"):
+            self._held_by = error
+            return True
         refused = error.kind == "quota" or (error.kind == "permission" and error.code.startswith("model."))
         if not refused or not is_agent(node) or stopping not in ("", "pause"):
             return False

@@ -18,7 +18,16 @@ from msgspec import Struct
 from fanfold.agents.redaction import MARK
 from fanfold.errors import AuthorError, NotFoundError
 from fanfold.kernel.events import CancelRequested, Evidence, PauseRequested, StepEvent
-from fanfold.kernel.lifecycle import COMPLETED, FAILED, PAUSED, RUN_TERMINAL, RUNNING, TERMINAL, WAITING
+from fanfold.kernel.lifecycle import (
+    ASKED,
+    COMPLETED,
+    FAILED,
+    PAUSED,
+    RUN_TERMINAL,
+    RUNNING,
+    TERMINAL,
+    WAITING,
+)
 from fanfold.kernel.nodes import Node, State
 from fanfold.kernel.plan import JSON
 from fanfold.kernel.state import find_node
@@ -132,7 +141,7 @@ def _find_asking(state: State, path: str) -> Node:
         raise NotFoundError(
             "step.not_found", f"this run has no step {path}", hint="fanfold inspect RUN --steps"
         )
-    if node.step.traits.waits != "person":
+    if node.step.traits.waits != "person" and node.reason != ASKED and not node.agreed:
         raise AuthorError("approval.not_one", f"{path} asks nobody: it is a {node.step.type} step")
     if node.status in TERMINAL:
         raise AuthorError("approval.closed", f"{path} is {node.status} already")
@@ -150,6 +159,8 @@ def check_recorded(tree: RunTree, request: AnswerRequest) -> None:
     node = find_node(tree.state, request.path)
     if node is None or node.status == WAITING:
         raise AuthorError("approval.not_open", f"{request.path} did not take the answer")
+    if node.step.traits.waits is None and node.agreed == (request.decision == "approve"):
+        return  # its output is not the answer
     if node.output is None:
         raise AuthorError("approval.closed", f"{request.path} is {node.status} already")
     found, given = tree.blobs.get(node.output), answer(tree.values, node, _reply(request)).output
@@ -234,7 +245,11 @@ def _answer(tree: RunTree, request: AnswerRequest, at: int) -> None:
         outcome = answer(tree.values, node, _reply(request))
     except (AuthorError, NotFoundError):
         return
+    if node.reason == ASKED and outcome.error is None:
+        agreed = StepEvent(node.path, "agreed", node.attempt, node.execution, summary=request.by)
+        tree.report(node.run.id, at, agreed)
+        return
     word = COMPLETED if outcome.error is None else FAILED
-    output = tree.blobs.put(outcome.output)
+    output = tree.blobs.put(outcome.output) if node.reason != ASKED else None
     data = StepEvent(node.path, word, node.attempt, node.execution, output, error=outcome.error)
     tree.report(node.run.id, at, data)

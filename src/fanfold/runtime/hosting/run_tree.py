@@ -36,7 +36,7 @@ from fanfold.kernel.events import (
 )
 from fanfold.kernel.fingerprint import trace
 from fanfold.kernel.holding import budget_news
-from fanfold.kernel.lifecycle import EVENT_WORDS, READY, RUNNING, TERMINAL, WAITING
+from fanfold.kernel.lifecycle import ASKED, EVENT_WORDS, READY, RUNNING, TERMINAL, WAITING
 from fanfold.kernel.nodes import LEAF, Node, Run, State
 from fanfold.kernel.paths import overlaps
 from fanfold.kernel.state import create_state, evolve, mark_late
@@ -384,7 +384,7 @@ def _only_asks(state: State, top: Run) -> bool:
         if above is None:
             continue
         for node in run.nodes.values():
-            if node.status == WAITING and node.step.traits.waits is not None:
+            if node.status == WAITING and (node.step.traits.waits is not None or node.reason == ASKED):
                 asks = True
             elif node.kind == LEAF and node.status in (READY, RUNNING, WAITING):
                 return False

@@ -90,7 +90,7 @@ class Isolation:
     """The workspaces of one project, opened when the first isolated step needs one."""
 
     def __init__(self, project: Path) -> None:
-        self._project = project
+        self.project = project
         self._places: dict[str, Place] = {}
         self._watching = Watching(lambda: self.spaces)
 
@@ -98,14 +98,14 @@ class Isolation:
     def spaces(self) -> Workspaces:
         from fanfold.workspace.workspaces import Workspaces
 
-        spaces = Workspaces(self._project)
+        spaces = Workspaces(self.project)
         spaces.recover()
         return spaces
 
     @property
     def is_used(self) -> bool:
         """Whether any isolated step ever ran here."""
-        return (self._project / ".fanfold" / "subagents").is_dir()
+        return (self.project / ".fanfold" / "subagents").is_dir()
 
     def recover(self) -> None:
         """Finish or undo what dead processes left, where any isolated step ever ran."""
@@ -149,7 +149,7 @@ class Isolation:
         return self._places.get(session) or self._here()
 
     def _here(self) -> Place:
-        return Place(str(self._project), None)
+        return Place(str(self.project), None)
 
     async def _open_snapshot(self, node: Node, session: str, execution: int, home: str) -> Place:
         place = await _in_thread(lambda: self._snapshot(node, session, execution, home), _detach)

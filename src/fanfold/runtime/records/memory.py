@@ -28,6 +28,7 @@ from fanfold.kernel.events import (
     Usage,
     WorkflowEvent,
 )
+from fanfold.kernel.lifecycle import ASKED
 from fanfold.runtime.records.evidence import (
     Apply,
     Conflict,
@@ -80,6 +81,8 @@ class Memory:
         self.summaries: dict[Address, str] = {}
         self.questions: dict[Address, str] = {}
         """What was asked by each approval, with its templates filled in, and what it shows below."""
+        self.shown: dict[Address, str] = {}
+        """Blob of all that a person is shown who has to agree to the work of a step."""
         self.changes: dict[str, list[FileChange]] = {}
         """What each run's steps changed in the workspace, in order of merging."""
         self.receipts: dict[Address, str] = {}
@@ -107,8 +110,10 @@ class Memory:
                 self._observe_workspace(event.run, workspace_fact(data.data))
         elif isinstance(data, StepEvent | SubagentEvent):
             address = (event.run, data.step)
-            if data.status == "waiting" and isinstance(data, StepEvent):
+            if data.status in ("waiting", ASKED) and isinstance(data, StepEvent):
                 self.questions[address] = data.summary
+                if data.output is not None:
+                    self.shown[address] = data.output
             elif data.status == "held":
                 self.holders[address] = data.summary
             elif data.summary:

@@ -60,6 +60,14 @@ class Values:
         """The time by the log, in milliseconds since the epoch."""
         return self._state.now
 
+    def receipts(self, run: Run) -> tuple[str, ...]:
+        """What was merged by the steps of a run and of those below it."""
+        return tuple(
+            receipt
+            for (owner, _), receipt in self._memory.receipts.items()
+            if _is_below(self._state.runs[owner], run)
+        )
+
     def inputs(self, run: Run) -> dict[str, JSON]:
         name = self._memory.inputs.get(run.id)
         return self._blobs.get(name) if name is not None else {}
@@ -317,3 +325,9 @@ def _plainly(value: JSON) -> str:
     if isinstance(value, dict) and isinstance(value.get("feedback"), str):
         return str(value["feedback"])
     return as_text(value)
+
+
+def _is_below(run: Run | None, top: Run) -> bool:
+    while run is not None and run is not top:
+        run = run.parent
+    return run is top

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine, Sequence
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -25,43 +24,26 @@ from fanfold.kernel.events import NOTHING_SPENT, Failure, Usage
 from fanfold.kernel.lifecycle import COMPLETED
 from fanfold.kernel.nodes import Node, State, is_shared_writer
 from fanfold.kernel.plan import JSON
-from fanfold.runtime.handlers.pool import FunctionProcesses
-from fanfold.runtime.places.isolation import Isolation, Place
-from fanfold.runtime.records.frozen import Frozen
+from fanfold.runtime.places.isolation import Place
 from fanfold.runtime.records.ids import session_id, settling_ids
 from fanfold.runtime.records.outputs import check_output, unfit
 from fanfold.runtime.records.subagents import home_of
 from fanfold.runtime.steps.cache import content_key
-from fanfold.runtime.steps.programs import Programs
 from fanfold.runtime.steps.registry import type_of
 from fanfold.runtime.steps.resolving import Settling, takes
 from fanfold.runtime.steps.step_type import Execution, Job, Outcome, Services, Tell, failure
 from fanfold.sessions.log import read_entries
-from fanfold.sessions.supervisor import Supervisor
-from fanfold.store.journal import Journal
-from fanfold.store.protocol import LeaseLost, Store, StoreFault
+from fanfold.store.protocol import LeaseLost, StoreFault
 from fanfold.text.json_value import strict
 
 
 class Performer:
-    def __init__(
-        self,
-        store: Store,
-        supervisor: Supervisor,
-        frozen: Frozen,
-        project: str,
-        functions: FunctionProcesses,
-        isolation: Isolation,
-        programs: Programs,
-        journal: Journal,
-    ) -> None:
-        self._services = Services(
-            store, supervisor, frozen, functions, programs, journal, Path(project) / ".fanfold"
-        )
-        self._isolation = isolation
-        self._store = store
-        self._supervisor = supervisor
-        self._frozen = frozen
+    def __init__(self, services: Services, project: str) -> None:
+        self._services = services
+        self._isolation = services.isolation
+        self._store = services.store
+        self._supervisor = services.supervisor
+        self._frozen = services.frozen
         self._project = project
         self._keys: dict[tuple[str, str], str] = {}
         self._ended: dict[str, Place] = {}
@@ -225,12 +207,12 @@ class Performer:
 def _needs_place(node: Node) -> bool:
     """Whether the work of a step touches files; code of this process does when it says so."""
     workspace = node.step.traits.workspace
-    return workspace != "none" and (workspace != "project" or bool(node.write_set))
+    return workspace not in ("none", "claims") and (workspace != "project" or bool(node.write_set))
 
 
 def _checked(node: Node, outcome: Outcome) -> Outcome:
     """An output that does not keep the step's promise is a failure."""
-    if outcome.error is not None:
+    if outcome.error is not None or outcome.asks is not None:
         return outcome
     try:
         value = strict(outcome.output)

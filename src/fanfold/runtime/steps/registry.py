@@ -16,6 +16,7 @@ from fanfold.runtime.steps.agent import AgentSteps
 from fanfold.runtime.steps.approval import ApprovalSteps
 from fanfold.runtime.steps.ask import AskSteps
 from fanfold.runtime.steps.command import CommandSteps
+from fanfold.runtime.steps.deliver import DeliverSteps
 from fanfold.runtime.steps.end import EndSteps
 from fanfold.runtime.steps.function import FunctionSteps
 from fanfold.runtime.steps.rendering import value_of
@@ -29,7 +30,7 @@ STEP_TYPES: dict[str, StepType[Any, Any]] = {
     kind.name: kind
     for kind in (
         AgentSteps(), FunctionSteps(), CommandSteps(), WorkflowSteps(), SetSteps(), AskSteps(), WaitSteps(),
-        EndSteps(), ApprovalSteps(), GroupSteps(),
+        DeliverSteps(), EndSteps(), ApprovalSteps(), GroupSteps(),
     )
 }  # fmt: skip
 

@@ -13,7 +13,6 @@ Rules
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import ClassVar, Generic, Literal, NamedTuple, TypeVar
 
 from msgspec import Struct
@@ -26,7 +25,7 @@ from fanfold.kernel.nodes import Node
 from fanfold.kernel.plan import JSON, Step
 from fanfold.recipe.types.body import Body, read_body
 from fanfold.runtime.handlers.pool import FunctionProcesses
-from fanfold.runtime.places.isolation import Place
+from fanfold.runtime.places.isolation import Isolation, Place
 from fanfold.runtime.records.evidence import WorkspaceFact
 from fanfold.runtime.records.frozen import Frozen
 from fanfold.runtime.records.values import Values
@@ -113,6 +112,13 @@ class Execution(NamedTuple, Generic[J]):
     progress: Tell
 
 
+class NeededAgreement(Struct, frozen=True):
+    """What a person has to agree to before a step goes on, and all that there is to see of it."""
+
+    question: str
+    show: str
+
+
 class Outcome(Struct, frozen=True):
     """How an execution ended: `output` when `error` is None."""
 
@@ -125,6 +131,10 @@ class Outcome(Struct, frozen=True):
     """What went wrong without keeping the step from an output."""
     evidence: tuple[WorkspaceFact, ...] = ()
     """What happened to the workspace, for the log."""
+    holds: bool = False
+    """The error is no end: something outside has to change first. The run pauses, and says so."""
+    asks: NeededAgreement | None = None
+    """Neither: a person has to agree first; then another execution goes on."""
     unsettled: str = ""
     """The session whose workspace stays until the log has this outcome; then it must be settled."""
 
@@ -140,7 +150,8 @@ class Services:
         functions: FunctionProcesses,
         programs: Programs,
         journal: Journal,
-        memory: Path,
+        isolation: Isolation,
+        deliver_unasked: bool,
     ) -> None:
         self.store = store
         self.supervisor = supervisor
@@ -149,7 +160,10 @@ class Services:
         self.programs = programs
         self.journal = journal
         """Where the owner of the tree writes, and so its sessions."""
-        self.memory = memory
+        self.isolation = isolation
+        self.deliver_unasked = deliver_unasked
+        """The user's own configuration says that deliveries need no asking."""
+        self.memory = isolation.project / ".fanfold"
         """The project's `.fanfold`."""
 
 

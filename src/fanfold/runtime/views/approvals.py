@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from fanfold.kernel.lifecycle import RUN_TERMINAL, WAITING
+from fanfold.kernel.lifecycle import ASKED, RUN_TERMINAL, WAITING
 from fanfold.kernel.nodes import Node
 from fanfold.kernel.plan import JSON
 from fanfold.runtime.hosting.run_tree import RunTree
@@ -34,7 +34,8 @@ class ApprovalDocument(Struct, frozen=True, omit_defaults=True):
     show: str
     choices: list[str]
     kind: str = "approval"
-    """`approval` takes a decision, `question` an answer in words, or in data that fits `schema`."""
+    """`approval` and `delivery` take a decision, `question` an answer in words, or in data that fits
+    `schema`."""
     schema: JSON = None
 
 
@@ -57,12 +58,15 @@ def open_approvals(tree: RunTree) -> list[OpenApproval]:
 
 def is_open(node: Node) -> bool:
     """Whether this is a question that waits for its answer."""
-    return node.status == WAITING and node.step.traits.waits == "person"
+    return node.status == WAITING and (node.step.traits.waits == "person" or node.reason == ASKED)
 
 
 def read_approval(tree: RunTree, node: Node) -> OpenApproval:
     """A question as the person reads it who is to answer it."""
     path = node.run.tree_path(node.path)
+    if node.reason == ASKED:
+        shown = tree.blobs.get(tree.memory.shown[node.run.id, node.path])
+        return OpenApproval(path, shown["question"], shown["show"], (), "delivery")
     try:
         asked = prepare(tree.values, node)
     except Unrenderable:  # it could be rendered when it was opened, so only a damaged store leads here

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from msgspec import Struct
 
 from fanfold.kernel.explain import SKIPPED_FOR
-from fanfold.kernel.lifecycle import COMPLETED, PENDING, READY, RUNNING, SKIPPED, TERMINAL, WAITING
+from fanfold.kernel.lifecycle import ASKED, COMPLETED, PENDING, READY, RUNNING, SKIPPED, TERMINAL, WAITING
 from fanfold.kernel.nodes import LEAF, MAP, Composite, Node, Run, WorkflowCall
 from fanfold.runtime.hosting.run_tree import RunTree
 from fanfold.runtime.steps.registry import label_of
@@ -156,7 +156,7 @@ class _Walk:
             parts.append(_tally(inside))
         if node.attempt > 1 and node.kind == LEAF:
             parts.append(f"attempt {node.attempt}")
-        if node.status == WAITING and node.step.traits.waits is not None:
+        if node.status == WAITING and (node.step.traits.waits is not None or node.reason == ASKED):
             asked = self._questions.get((node.run.id, node.path), "")
             parts.append(one_line(asked.partition("\n\n")[0], MAX_NOTE_CHARS))
         elif node.status == WAITING:

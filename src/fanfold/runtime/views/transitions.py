@@ -34,6 +34,7 @@ from fanfold.kernel.events import (
     event_of,
 )
 from fanfold.kernel.explain import SKIPPED_FOR
+from fanfold.kernel.lifecycle import ASKED
 from fanfold.kernel.plan import Step
 from fanfold.runtime.hosting.run_tree import RunTree
 from fanfold.runtime.steps.registry import type_of
@@ -135,7 +136,9 @@ class Transitions:
             return _ended("completed", took) + _why(data.error, "warning: ")
         if word in ("failed", "timed_out", "cancelled", "interrupted"):
             return _ended(word.replace("_", " "), took) + _why(data.error)
-        if word == "waiting":
+        if word == "agreed":
+            return f"was agreed to by {one_line(data.summary, MAX_NOTE_CHARS)}"
+        if word in ("waiting", ASKED):
             self._started[key] = envelope.at
             asked = one_line(data.summary.partition(chr(10) * 2)[0], MAX_NOTE_CHARS)
             step = self._find_step(envelope.run_id, data.step)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from msgspec import Meta
+from msgspec import Meta, structs
 
 from fanfold.runtime.operations.addresses import find_run
+from fanfold.runtime.operations.archives.transfer import export_run
 from fanfold.runtime.operations.history.audits import replay_run
 from fanfold.runtime.operations.history.explain import explain_run, explain_step
 from fanfold.runtime.operations.history.pages import page_of_events, page_of_runs
@@ -143,6 +144,10 @@ def report_of_run(desk: Desk, asked: RunAsked) -> str:
     return report_markdown(found.tree, found.run)
 
 
+def export(desk: Desk, asked: RunAsked) -> str:
+    return export_run(desk.history, asked.run, desk.version)
+
+
 def verify_run(desk: Desk, asked: RunAsked) -> AuditedRun:
     return replay_run(desk.history, asked.run, checked=True)
 
@@ -176,6 +181,9 @@ ROUTES: list[Route] = [
     look(f"{_RUN}/diff", "What steps changed in files", ChangesAsked, RunChanges, show_changes),
     look(f"{_RUN}/cost", "Who spent what", RunAt, RunCost, cost_of_run),
     text(f"{_RUN}/report", "The executive report", RunAsked, "text/markdown", report_of_run),
+    structs.replace(
+        text(f"{_RUN}/export", "The run as one file", RunAsked, "text/html", export), attached="run.html"
+    ),
     look(f"{_RUN}/verify", "The log checked against every invariant", RunAsked, AuditedRun, verify_run),
     look("/api/whatif/{run}", "A run with another number of slots", SlotsAsked, WhatIf, foresee_slots),
     look("/api/compare/{a}/{b}", "Two runs side by side", PairAsked, Comparison, compare),

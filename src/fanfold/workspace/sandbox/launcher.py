@@ -1,8 +1,8 @@
 """The last thing outside: a small program that puts the sandbox around itself and becomes the command.
 
-Run as `python -I -S launcher.py SPEC COMMAND…`: it uses the standard library alone, so that it
-starts in about 10 ms, and needs no handle from its parent. SPEC is JSON (see `sandbox`). Whatever cannot be
-put in place ends it with status 126 and a sentence on stderr: it fails closed.
+Run as `python -I -S launcher.py SPEC COMMAND…`, or in a fork of a process that has loaded it (`become`): it
+uses the standard library alone and needs no handle from its parent. SPEC is JSON (see `sandbox`). Whatever
+cannot be put in place ends it with status 126 and a sentence on stderr: it fails closed.
 
 Order matters: the cgroup before anything can fork, namespaces before paths are opened, limits before the
 rules (/proc may be closed after them), rules before the filter (it forbids what makes rules).
@@ -194,8 +194,8 @@ def handed(data: bytes) -> str:
 
 
 def main(spec: dict[str, Any], command: list[str]) -> None:
-    join_cgroups(spec["cgroups"])
     checked(libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "no_new_privs")
+    join_cgroups(spec["cgroups"])
     if spec["namespaces"]:
         enter(spec["namespaces"])
     elif spec["wrapper"]:
@@ -228,12 +228,20 @@ def main(spec: dict[str, Any], command: list[str]) -> None:
         raise
 
 
-if __name__ == "__main__":
+def become(words: list[str]) -> None:
+    """Put the sandbox up around this process and become the command; returns never."""
     try:
-        main(json.loads(sys.argv[1]), sys.argv[2:])
+        main(json.loads(words[0]), words[1:])
     except SandboxRefused as refused:
         sys.stderr.write(f"sandbox: {refused}\n")
     except OSError as error:
-        sys.stderr.write(f"sandbox: {error.filename or sys.argv[2:3]}: {error.strerror}\n")
+        sys.stderr.write(f"sandbox: {error.filename or words[1:2]}: {error.strerror}\n")
+        sys.stderr.flush()
         os._exit(127 if isinstance(error, FileNotFoundError) else REFUSED)
-    os._exit(REFUSED)
+    finally:
+        sys.stderr.flush()
+        os._exit(REFUSED)
+
+
+if __name__ == "__main__":
+    become(sys.argv[1:])

@@ -10,8 +10,7 @@ from msgspec import UNSET, structs
 from fanfold.kernel.events import Added, event_of
 from fanfold.kernel.explain import SENTENCES
 from fanfold.kernel.explain import explain as explain_node
-from fanfold.kernel.fold.progress import HELD, INTERRUPTED
-from fanfold.kernel.lifecycle import COMPLETED, PAUSED, READY, RUN_TERMINAL, WAITING
+from fanfold.kernel.lifecycle import COMPLETED, HELD, INTERRUPTED, PAUSED, READY, RUN_TERMINAL, WAITING
 from fanfold.kernel.nodes import LEAF, Composite, Node, Run
 from fanfold.runtime.hosting.run_tree import RunTree, run_status
 from fanfold.runtime.operations.addresses import find_run

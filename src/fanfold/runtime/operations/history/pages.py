@@ -64,6 +64,7 @@ def page_of_events(
         end = reach if before is None else min(before - 1, reach)
         after = max(0, end - limit)
         limit = max(0, end - after)
+    after = min(after, reach)
     events = list(shown(project.store, islice(project.store.tree(root, after), limit)))
     last = events[-1].tree_seq if events else after
     return EventPage(events, last if last < reach else None, after + 1 if after > 0 else None)

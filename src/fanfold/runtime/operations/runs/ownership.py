@@ -25,6 +25,7 @@ from fanfold.runtime.steps.agent_programs import ConfinedAgents
 from fanfold.runtime.steps.performer import Performer
 from fanfold.runtime.steps.performers import Performers
 from fanfold.runtime.steps.programs import Programs
+from fanfold.runtime.steps.step_type import Services
 from fanfold.runtime.steps.toolboxes import Toolboxes
 from fanfold.runtime.views.mirror import has_mirror, write_mirror
 from fanfold.sessions.supervisor import Supervisor
@@ -152,16 +153,17 @@ def performer_of(
         functions_id(journal.root),
         project.config.names("environment.allow"),
     )
-    return Performer(
+    services = Services(
         project.store,
         supervisor,
         frozen,
-        str(project.folder),
         functions,
-        project.isolation,
         programs,
         journal,
+        project.isolation,
+        project.config.switch("deliver.allow"),
     )
+    return Performer(services, str(project.folder))
 
 
 def performers_of(project: Project, own: Performer, journal: Journal, ask: Ask | None) -> Performers:

@@ -1,0 +1,70 @@
+"""`fanfold export` and `import`: a run as one file, and back."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+
+import click
+
+from fanfold.cli.command import Invocation, command
+from fanfold.cli.project import open_project
+from fanfold.cli.terminal.output import plain, say, say_json, tell
+from fanfold.errors import EXIT_OK, AuthorError
+
+
+@command("export", summary="Write a run into one file that opens anywhere")
+@click.argument("run")
+@click.option("-o", "--output", "file", metavar="FILE", help="Default: RECIPE-RUN.html here; -: stdout.")
+def export_command(call: Invocation, run: str, file: str | None) -> int:
+    """Write RUN, with the runs below it, into one HTML file that needs no network and no Fanfold.
+
+    It shows the graph, the answer and every step, and carries everything that was recorded, so that
+    `fanfold import` can take it in and fork it. Secrets of this environment are left out.
+    """
+    from fanfold import __version__
+    from fanfold.runtime.operations.archives.transfer import Exported, export_run
+
+    with open_project(call, to_read=True) as project:
+        head = project.resolve(run)
+        page = export_run(project, head.root_run_id, __version__)
+    if file == "-":
+        sys.stdout.write(page)
+        return EXIT_OK
+    target = Path(file or f"{head.recipe}-{head.root_run_id}.html")
+    try:
+        target.write_text(page, encoding="utf-8")
+    except OSError as error:
+        raise AuthorError("usage.bad_file", f"{target} cannot be written: {error.strerror}") from None
+    if call.as_json:
+        say_json(Exported(head.root_run_id, str(target), len(page.encode())))
+    else:
+        say(f"{plain(str(target))}\n")
+    return EXIT_OK
+
+
+@command("import", summary="Take a run from a file that export wrote")
+@click.argument("file")
+def import_command(call: Invocation, file: str) -> int:
+    """Take the run in FILE into this project, to be looked at and forked.
+
+    What the file says is checked as if this Fanfold had recorded it; anything else is refused whole. Nothing
+    of it runs. What goes on from it, a fork or the run itself, asks first, whatever it was permitted before.
+    """
+    from fanfold.runtime.operations.archives.transfer import MAX_BYTES, import_run
+
+    try:
+        with Path(file).open("rb") as opened:
+            page = opened.read(MAX_BYTES + 1)
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "not a file name"
+        raise AuthorError("usage.bad_file", f"{file} cannot be read: {reason}") from None
+    with open_project(call) as project:
+        done = import_run(project, page)
+    if call.as_json:
+        say_json(done)
+        return EXIT_OK
+    say(f"{plain(done.run_id)}\n")
+    tell(f"{plain(done.recipe)}, {done.status}; look at it: fanfold inspect {shlex.quote(done.run_id)}\n")
+    return EXIT_OK
