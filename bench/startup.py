@@ -46,7 +46,7 @@ def compile_package() -> None:
 
 
 def cpu_ms(command: list[str], folder: str) -> float:
-    process = subprocess.Popen(command, cwd=folder, stdout=subprocess.DEVNULL)
+    process = subprocess.Popen(command, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     _, status, usage = os.wait4(process.pid, 0)
     process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode != 0:
