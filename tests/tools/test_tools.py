@@ -152,6 +152,43 @@ def test_an_approval_that_nobody_answers_waits_and_says_what_the_user_can_run(ca
     assert sent_away["run"]["status"] == "waiting"
 
 
+PERSON = '{"type": "object", "properties": {"name": {"type": "string"}, "age": {"type": "integer"}}}'
+
+
+@pytest.mark.parametrize(
+    ("asks", "answer", "output"),
+    [
+        ("ask: Which colour?", {"answer": "blue"}, "blue"),
+        ("ask: Which?, choices: [red, blue]", {"answer": "blue"}, "blue"),
+        (f"ask: Who?, output_schema: {PERSON}", {"name": "Ann", "age": 3}, {"name": "Ann", "age": 3}),
+        ("ask: Which?, output_schema: {type: array}", {"answer": "[1, 2]"}, [1, 2]),
+    ],
+)
+def test_a_question_is_put_to_the_person_in_the_form_its_answer_needs(call, asks, answer, output):
+    person = Persona(answer)
+    spec = f"name: asking\nsteps:\n  - {{id: q, {asks}}}\n"
+    done = call("run_workflow", {"spec": spec}, person=person)
+    assert (done["run"]["status"], done["run"]["output"]) == ("completed", output), done
+    assert set(person.asked[0].properties) == set(answer)
+    waiting = call("run_workflow", {"spec": spec})["run"]
+    said = "red" if "red" in asks else "TEXT"
+    assert waiting["questions"][0]["user_runs"] == f"fanfold answer {waiting['run_id']} q {said}"
+
+
+def test_what_was_delegated_is_kept_as_a_recipe(call):
+    found = "barn owl, tawny owl and the rare eagle owl of the northern valley"
+    script = f"steps: {{list: {json.dumps(found)}}}\ndefault: three\n"
+    call("task", {"role": "explorer", "task": "List the owls.", "name": "list"}, script=script)
+    asked = {"role": "explorer", "task": f"Count these: {found}", "name": "count"}
+    call("task", asked, script=script)
+    saved = call("save_workflow", {"name": "owls", "agents": ["list", "count"]})
+    assert saved["ok"], saved
+    assert "{{steps.list.output}}" in saved["recipe"]
+    assert call("run_workflow", {"name": "owls"})["run"]["status"] == "completed"
+    neither = call("save_workflow", {"name": "owls"})
+    assert neither["error"]["code"] == "invalid_args"
+
+
 def test_a_run_that_is_not_waited_for_is_found_by_its_id(call):
     begun = call("run_workflow", {"name": "read-two", "inputs": {"topic": "owls"}, "wait": False})
     run = begun["run"]["run_id"]

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, structs
 
 from fanfold.errors import AuthorError
 from fanfold.kernel.plan import JSON
+from fanfold.runtime.operations.agents import subagents
+from fanfold.runtime.operations.agents.capture import Captured, capture
 from fanfold.runtime.operations.recipes.checked import CheckedRecipe
 from fanfold.runtime.operations.recipes.saved import save_recipe
 from fanfold.runtime.operations.specs.draft import Wanted, draft_spec
@@ -49,7 +51,15 @@ class PlannedWorkflow(Struct, frozen=True, kw_only=True):
 
 class SaveWorkflow(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     name: Annotated[str, Meta(min_length=1, description="name, or name@2 for a second version")]
-    recipe: Annotated[str | dict[str, JSON], Meta(description="a recipe, as YAML text or as an object")]
+    recipe: Annotated[
+        str | dict[str, JSON] | None, Meta(description="a recipe, as YAML text or as an object")
+    ] = None
+    agents: Annotated[
+        list[str],
+        Meta(
+            description="instead of a recipe: subagents of yours, whose work becomes one that does it again"
+        ),
+    ] = []
     replace: Annotated[bool, Meta(description="also over a recipe of that name")] = False
     dry_run: Annotated[bool, Meta(description="only check it; nothing is written")] = False
 
@@ -60,6 +70,10 @@ class SavedWorkflow(Struct, frozen=True, kw_only=True):
     file: str
     """Empty where it was only tried."""
     warnings: list[str]
+    recipe: str = ""
+    """Where it was made from the work of subagents: its text."""
+    guessed: list[str] = []
+    """What of it a person should look at."""
 
 
 async def plan_workflow(caller: Caller, asked: PlanWorkflow) -> PlannedWorkflow:
@@ -86,16 +100,34 @@ async def plan_workflow(caller: Caller, asked: PlanWorkflow) -> PlannedWorkflow:
 
 
 async def save_workflow(caller: Caller, asked: SaveWorkflow) -> SavedWorkflow:
-    text = text_of(asked.recipe)
+    text, made = _wanted(caller, asked)
     checked = check_text(caller.project, text)
     plan = checked.runnable()
-    warnings = [one.message for one in checked.diagnostics]
+    saved = SavedWorkflow(
+        ok=True,
+        name=asked.name,
+        file="",
+        warnings=[one.message for one in checked.diagnostics],
+        recipe=text if made is not None else "",
+        guessed=list(made.guessed) if made is not None else [],
+    )
     if asked.dry_run:
-        return SavedWorkflow(ok=True, name=asked.name, file="", warnings=warnings)
+        return saved
     lines = [f"recipe {plan.name}: {_steps(checked)}", "replaces one of that name" if asked.replace else ""]
     await permit(caller, f"save the recipe {asked.name}", [line for line in lines if line])
     file = save_recipe(caller.project, asked.name, text, replace=asked.replace)
-    return SavedWorkflow(ok=True, name=asked.name, file=str(file), warnings=warnings)
+    return structs.replace(saved, file=str(file))
+
+
+def _wanted(caller: Caller, asked: SaveWorkflow) -> tuple[str, Captured | None]:
+    """The text to save, and what it was recovered from, if it was."""
+    if (asked.recipe is None) == (not asked.agents):
+        raise AuthorError("usage.conflict", "give either a recipe or the subagents that did the work")
+    if asked.recipe is not None:
+        return text_of(asked.recipe), None
+    run = caller.open_run or subagents.current_run(caller.project)
+    made = capture(caller.project, run, children=asked.agents, name=asked.name.partition("@")[0])
+    return made.recipe, made
 
 
 def _steps(checked: CheckedRecipe) -> str:
@@ -121,7 +153,8 @@ SAVE_WORKFLOW = Tool(
     name="save_workflow",
     title="Keep a workflow",
     description="Save a recipe in this project's library, so that it can be run again by its"
-    " name. It is checked first; one with errors is refused with its diagnostics.",
+    " name. Give its text, or the subagents whose work it is to repeat. It is checked first; one"
+    " with errors is refused with its diagnostics.",
     takes=SaveWorkflow,
     gives=SavedWorkflow,
     call=save_workflow,

@@ -5,14 +5,12 @@ Everything else stays where it is: `query_workflow` finds it, resources and the 
 
 from __future__ import annotations
 
-import shlex
-
 from msgspec import Struct
 
 from fanfold.kernel.lifecycle import COMPLETED, TERMINAL
 from fanfold.kernel.nodes import Run
 from fanfold.runtime.hosting.run_tree import RunTree
-from fanfold.runtime.views.approvals import OpenApproval, open_approvals
+from fanfold.runtime.views.approvals import OpenApproval, how_to_answer, open_approvals
 from fanfold.runtime.views.runs import RunUsage, run_document
 from fanfold.text.excerpts import shorten
 from fanfold.text.json_value import as_text
@@ -112,11 +110,10 @@ def report_address(run: str) -> str:
 
 
 def _question(run: str, asked: OpenApproval) -> OpenQuestion:
-    answer = f"fanfold approve {run} {shlex.quote(asked.path)}"
     return OpenQuestion(
         path=asked.path,
         question=shorten(asked.question, MAX_QUESTION_CHARS),
         show=shorten(asked.show, MAX_QUESTION_CHARS),
         choices=list(asked.choices),
-        user_runs=f"{answer} --choice CHOICE" if asked.choices else answer,
+        user_runs=how_to_answer(run, asked),
     )

@@ -22,7 +22,7 @@ from fanfold.runtime.operations.history.runs import inspect_step, list_heads
 from fanfold.runtime.operations.project import Project
 from fanfold.runtime.operations.recipes.checked import CheckedRecipe
 from fanfold.runtime.operations.runs.background import Background, hand_over
-from fanfold.runtime.operations.runs.control import answer, cancel
+from fanfold.runtime.operations.runs.control import cancel
 from fanfold.runtime.operations.runs.dry_run import foresee_run
 from fanfold.runtime.operations.runs.limits import check_budget, micro_usd
 from fanfold.runtime.operations.runs.options import Options
@@ -36,7 +36,7 @@ from fanfold.text.json_value import as_text
 from fanfold.tools.caller import Caller
 from fanfold.tools.following import answered_elsewhere, follow_run
 from fanfold.tools.permission import Agreed, permit
-from fanfold.tools.questions import approval_form, decision_of
+from fanfold.tools.questions import approval_form, give_answer
 from fanfold.tools.recipe_sources import find_recipe
 from fanfold.tools.run_reports import RunReport, run_report
 from fanfold.tools.tool import AnyValue, Tool
@@ -180,15 +180,7 @@ async def _answer(caller: Caller, run: str, asked: OpenApproval) -> bool:
         for task in (filling, closing):
             task.cancel()
         await asyncio.gather(filling, closing, return_exceptions=True)
-    said = None if filled is None else decision_of(asked, filled)
-    if said is None:
-        return False
-    try:
-        await answer(caller.project, run, asked.path, *said)
-    except AuthorError as error:
-        if not error.code.startswith("approval."):
-            raise  # otherwise somebody else answered it meanwhile
-    return True
+    return filled is not None and await give_answer(caller.project, run, asked, filled)
 
 
 async def _cancel(project: Project, run: str) -> None:

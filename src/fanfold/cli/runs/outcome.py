@@ -6,7 +6,6 @@ long ago, so that a script need not know which of them it was that finished the 
 
 from __future__ import annotations
 
-import shlex
 import sys
 
 from fanfold.cli.command import Invocation
@@ -20,7 +19,7 @@ from fanfold.kernel.nodes import Node
 from fanfold.runtime.hosting.run_tree import RunTree, run_status
 from fanfold.runtime.operations.runs.changes import has_left_work
 from fanfold.runtime.operations.runs.limits import limits_to_raise
-from fanfold.runtime.views.approvals import OpenApproval, open_approvals
+from fanfold.runtime.views.approvals import how_to_answer, open_approvals
 from fanfold.runtime.views.runs import (
     exit_status,
     how_to_retry,
@@ -121,16 +120,8 @@ def _how_to_answer(tree: RunTree) -> list[str]:
     lines: list[str] = []
     for approval in open_approvals(tree)[:MAX_FAILURES]:
         lines.append(f"  {approval.path}: {one_line(approval.question)}\n")
-        lines.append(f"    answer it: {_answering(tree.root.id, approval)}\n")
+        lines.append(f"    answer it: {how_to_answer(tree.root.id, approval)}\n")
     return lines
-
-
-def _answering(run: str, approval: OpenApproval) -> str:
-    """The command that answers; what is chosen or said in it is an example."""
-    first = shlex.quote(approval.choices[0]) if approval.choices else ""
-    if approval.kind == "question":
-        return f"fanfold answer {run} {approval.path} {first or 'TEXT'}"
-    return f"fanfold approve {run} {approval.path}{f' --choice {first}' if first else ''}"
 
 
 def _proposals(tree: RunTree) -> list[str]:

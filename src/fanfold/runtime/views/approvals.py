@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+
 from msgspec import Struct
 
 from fanfold.kernel.lifecycle import ASKED, RUN_TERMINAL, WAITING
@@ -73,6 +75,15 @@ def read_approval(tree: RunTree, node: Node) -> OpenApproval:
         return OpenApproval(path, tree.memory.questions.get((node.run.id, node.path), ""), "", ())
     assert isinstance(asked, Question)
     return OpenApproval(path, asked.question, asked.show, asked.choices, asked.kind, asked.schema)
+
+
+def how_to_answer(run: str, approval: OpenApproval) -> str:
+    """The command that answers; what is chosen or said in it is an example."""
+    where = f"{run} {shlex.quote(approval.path)}"
+    first = shlex.quote(approval.choices[0]) if approval.choices else ""
+    if approval.kind == "question":
+        return f"fanfold answer {where} {first or 'TEXT'}"
+    return f"fanfold approve {where}{f' --choice {first}' if first else ''}"
 
 
 def approval_document(tree: RunTree, node: Node) -> ApprovalDocument:
