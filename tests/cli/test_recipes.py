@@ -5,7 +5,7 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from fanfold.runtime.operations.recipes.vscode import SettingsUnreadableError, add_schema
+from fanfold.text.json_comments import SettingsUnreadableError, set_entry
 
 OWN = "name: own\ndescription: Mine\nversion: 3\nsteps:\n  - {id: one, agent: explorer, prompt: Look.}\n"
 
@@ -132,7 +132,7 @@ def test_settings_of_the_user_stay_as_they_are(fanfold, project):
 )
 def test_settings_that_are_not_understood_are_left_alone(fanfold, project, text):
     with pytest.raises(SettingsUnreadableError):
-        add_schema(text, "s", ["g"])
+        set_entry(text, ("yaml.schemas", "s"), ["g"])
     (project / ".vscode").mkdir()
     (project / ".vscode/settings.json").write_text(text)
     status, out, _ = fanfold("schema", "--install")
@@ -145,7 +145,7 @@ def test_settings_that_are_not_understood_are_left_alone(fanfold, project, text)
     "text", ["", "{}", '{"a": 1}', '{"yaml.schemas": {}}', '{\n  "yaml.schemas": {"x": "y"}\n}\n']
 )
 def test_an_added_entry_leaves_valid_settings(text):
-    once = add_schema(text, "./s.json", ["*.yaml"])
+    once = set_entry(text, ("yaml.schemas", "./s.json"), ["*.yaml"])
     assert json.loads(once)["yaml.schemas"]["./s.json"] == ["*.yaml"]
     assert json.loads(once).items() >= {k: v for k, v in json.loads(text or "{}").items() if k == "a"}.items()
-    assert add_schema(once, "./s.json", ["*.yaml"]) == once
+    assert set_entry(once, ("yaml.schemas", "./s.json"), ["*.yaml"]) == once

@@ -51,7 +51,7 @@ Agents and models:
   send        Say something to a subagent; one that is over runs again
   close       Cancel a subagent that runs, or close one for good
   ps          List subagents, newest last
-  mcp         Serve this project to an MCP client over stdio
+  mcp         Serve this project to an MCP client, or enter it in a client's configuration
 
 This installation:
   serve       Serve the console and the HTTP API of this project

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from pathlib import Path
 from typing import Literal
 
 import click
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from fanfold.cli.command import Invocation, command
 from fanfold.cli.inputs import read_text_file
 from fanfold.cli.project import open_project
-from fanfold.errors import EXIT_OK
+from fanfold.cli.terminal.output import plain, say, say_json, tell
+from fanfold.errors import EXIT_OK, AuthorError
 from fanfold.runtime.operations.runs.options import Options
 
 
@@ -25,7 +27,11 @@ class ServeFlags(Struct, frozen=True, kw_only=True):
     script: str | None
 
 
-@command("mcp", summary="Serve this project to an MCP client over stdio")
+@command("mcp", summary="Serve this project to an MCP client, or enter it in a client's configuration")
+@click.argument("action", type=click.Choice(["serve", "install"]), default="serve")
+@click.argument(
+    "client", type=click.Choice(["claude", "codex", "cursor", "vscode", "opencode", "gemini"]), required=False
+)
 @click.option(
     "--permission",
     type=click.Choice(["read_only", "ask", "auto"]),
@@ -34,12 +40,34 @@ class ServeFlags(Struct, frozen=True, kw_only=True):
 @click.option("--model", metavar="M", help="Model for steps that name none.")
 @click.option("--agent-backend", metavar="B", help="Back end for roles that name none.")
 @click.option("--script", metavar="FILE", help="Scripted agents instead of models, for tests.")
-def mcp_command(call: Invocation, **given: object) -> int:
+@click.option(
+    "--scope", type=click.Choice(["user", "project"]), help="install: in which file; it has a default."
+)
+@click.option("--dry-run", is_flag=True, help="install: show the change and write nothing.")
+@click.option("--remove", is_flag=True, help="install: take the entry out again.")
+def mcp_command(
+    call: Invocation,
+    action: str,
+    client: str | None,
+    scope: Literal["user", "project"] | None,
+    dry_run: bool,
+    remove: bool,
+    **given: object,
+) -> int:
     """Serve MCP on stdin and stdout: the tools that let an agent run workflows and subagents here.
 
     Recipes are prompts, reports and transcripts are resources. What a client starts goes on when it leaves.
+
+    install CLIENT enters `fanfold mcp` with these options in the configuration of claude, codex, cursor,
+    vscode, opencode or gemini; everything else in that file stays as it is.
     """
     flags = ServeFlags(**given)  # type: ignore[arg-type]  # click gives exactly these
+    if action == "install":
+        return _install(call, client, flags, scope, dry_run, remove)
+    if client is not None or scope is not None or dry_run or remove:
+        raise AuthorError(
+            "usage.conflict", "a client, --scope, --dry-run and --remove are for fanfold mcp install"
+        )
     with open_project(call, to_read=True) as project:  # what is wrong with it is said before a client waits
         options = _options(project.folder, flags)
         folder = project.folder
@@ -47,6 +75,35 @@ def mcp_command(call: Invocation, **given: object) -> int:
     from fanfold.wiring import serve_mcp_stdio
 
     asyncio.run(serve_mcp_stdio(folder, options, __version__))
+    return EXIT_OK
+
+
+def _install(
+    call: Invocation,
+    client: str | None,
+    flags: ServeFlags,
+    scope: Literal["user", "project"] | None,
+    dry_run: bool,
+    remove: bool,
+) -> int:
+    from fanfold.runtime.operations.system.mcp_clients import BY_NAME
+    from fanfold.runtime.operations.system.mcp_setup import Wish, set_up_client
+
+    if client is None:
+        raise AuthorError("usage.missing_argument", "which client?", hint=f"one of {', '.join(BY_NAME)}")
+    words = [(f"--{name.replace('_', '-')}", value) for name, value in structs.asdict(flags).items()]
+    arguments = tuple(word for name, value in words if value is not None for word in (name, str(value)))
+    wish = Wish(scope=scope, arguments=arguments, remove=remove, trial=dry_run)
+    done = set_up_client(BY_NAME[client], call.project, os.environ, wish)
+    if call.as_json:
+        say_json(done)
+        return EXIT_OK
+    if dry_run:
+        say(plain(done.difference) if done.difference else f"{plain(done.file)} stays as it is\n")
+        return EXIT_OK
+    say(f"{done.change} {plain(done.file)}\n")
+    if done.next_step:
+        tell(f"{done.next_step}\n")
     return EXIT_OK
 
 

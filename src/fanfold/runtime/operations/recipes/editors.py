@@ -8,8 +8,8 @@ import msgspec
 
 from fanfold.errors import WorldError
 from fanfold.runtime.operations.project import Project
-from fanfold.runtime.operations.recipes.vscode import SettingsUnreadableError, add_schema
 from fanfold.runtime.views.recipes import SCHEMA_FILE, SETTINGS_FILE, EditorSetUp
+from fanfold.text.json_comments import SettingsUnreadableError, has_entry, set_entry
 from fanfold.trust.project_files import read_beneath, write_beneath
 
 MAX_BYTES = 4 * 1024 * 1024
@@ -31,7 +31,8 @@ def set_up_editors(project: Project) -> EditorSetUp:
     schema = _write(project.folder, SCHEMA_FILE, recipe_schema(project))
     before = _read(project.folder, SETTINGS_FILE)
     try:
-        after = add_schema(before, f"./{SCHEMA_FILE}", RECIPE_GLOBS)
+        where = ("yaml.schemas", f"./{SCHEMA_FILE}")
+        after = before if has_entry(before, where) else set_entry(before, where, RECIPE_GLOBS)
     except SettingsUnreadableError:
         line = f'"yaml.schemas": {{"./{SCHEMA_FILE}": {msgspec.json.encode(RECIPE_GLOBS).decode()}}}'
         note = f"The settings could not be understood and were left alone; add this yourself:\n  {line}"

@@ -1,0 +1,143 @@
+"""Putting Fanfold into the configuration of an MCP client, or taking it out again.
+
+The file is the user's: one entry of it is ours, and everything else stays as it is. A file that is not
+understood is left alone, and what to add is said. It is replaced as a whole or not at all.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import shutil
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from msgspec import Struct
+
+from fanfold.errors import AuthorError, WorldError
+from fanfold.runtime.operations.system.mcp_clients import McpClient, Scope
+from fanfold.text.json_comments import SettingsUnreadableError, remove_entry, set_entry
+from fanfold.text.json_value import as_text
+from fanfold.text.toml_tables import remove_table, set_table
+from fanfold.trust.project_files import read_beneath, write_beneath
+
+MAX_BYTES = 64 * 1024 * 1024
+
+
+class ClientSetUp(Struct, frozen=True, kw_only=True):
+    """`change` is `written`, `removed` or `unchanged`; of a trial, what it would be."""
+
+    client: str
+    file: str
+    change: str
+    trial: bool
+    difference: str
+    next_step: str
+
+
+class Wish(Struct, frozen=True, kw_only=True):
+    """What is to become of a client's configuration."""
+
+    scope: Scope | None = None
+    arguments: tuple[str, ...] = ()
+    """For `fanfold mcp`."""
+    remove: bool = False
+    trial: bool = False
+
+
+def set_up_client(
+    client: McpClient, project: Path, environment: Mapping[str, str], wish: Wish
+) -> ClientSetUp:
+    """Write the entry of a client, or take it away; doing it again changes nothing."""
+    scope = wish.scope or client.scope
+    file = project / client.project_file if scope == "project" else client.user_file(environment)
+    before = _read(project, file, scope)
+    after = _edited(client, file, before, wish)
+    change = "unchanged" if after == before else "removed" if wish.remove else "written"
+    if change != "unchanged" and not wish.trial:
+        _write(project, file, scope, after)
+    return ClientSetUp(
+        client=client.name,
+        file=str(file),
+        change=change,
+        trial=wish.trial,
+        difference=_difference(file, before, after),
+        next_step="" if wish.remove else client.next_step,
+    )
+
+
+def own_command() -> list[str]:
+    """What starts this very Fanfold, wherever it is called from."""
+    beside = Path(sys.executable).with_name("fanfold")
+    found = str(beside) if beside.exists() else shutil.which("fanfold")
+    return [found] if found else [sys.executable, "-m", "fanfold.cli.main"]
+
+
+def _edited(client: McpClient, file: Path, before: str, wish: Wish) -> str:
+    entry = client.entry([*own_command(), "mcp", *client.in_project, *wish.arguments])
+    try:
+        if client.toml:
+            return (
+                remove_table(before, client.where) if wish.remove else set_table(before, client.where, entry)
+            )
+        return remove_entry(before, client.where) if wish.remove else set_entry(before, client.where, entry)
+    except SettingsUnreadableError:
+        what = f"{'.'.join(client.where)} = {as_text(entry)}"
+        raise AuthorError(
+            "mcp.unreadable",
+            f"{file} could not be understood and was left alone",
+            hint=f"{'take out' if wish.remove else 'add this yourself:'} {what}",
+        ) from None
+
+
+def _read(project: Path, file: Path, scope: Scope) -> str:
+    try:
+        if scope == "project":
+            return read_beneath(project, file, MAX_BYTES).decode()
+        return file.read_bytes().decode()
+    except FileNotFoundError:
+        return ""
+    except UnicodeDecodeError:
+        raise AuthorError("mcp.unreadable", f"{file} is not UTF-8 text and was left alone") from None
+    except OSError as error:
+        raise WorldError("world.io", f"{file} cannot be read: {error.strerror}") from None
+
+
+def _write(project: Path, file: Path, scope: Scope, text: str) -> None:
+    try:
+        if scope == "project":
+            write_beneath(project, str(file.relative_to(project)), text.encode())
+        else:
+            _replace(file, text)
+    except OSError as error:
+        raise WorldError("world.io", f"{file} cannot be written: {error.strerror}") from None
+
+
+def _replace(file: Path, text: str) -> None:
+    """All or nothing, with the mode it had; a file of the user may be a link to where they keep it."""
+    real = Path(os.path.realpath(file))
+    real.parent.mkdir(parents=True, exist_ok=True)
+    mode = real.stat().st_mode & 0o777 if real.exists() else 0o600
+    fresh = real.with_name(f".{real.name}.{os.getpid()}")
+    handle = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+    try:
+        with os.fdopen(handle, "wb") as opened:
+            os.fchmod(opened.fileno(), mode)
+            opened.write(text.encode())
+            opened.flush()
+            os.fsync(opened.fileno())
+        fresh.replace(real)
+    except BaseException:
+        fresh.unlink(missing_ok=True)
+        raise
+
+
+def _difference(file: Path, before: str, after: str) -> str:
+    """Only the lines around the change: the rest may hold what is nobody's business."""
+    lines: Sequence[str] = list(
+        difflib.unified_diff(
+            before.splitlines(keepends=True), after.splitlines(keepends=True), str(file), str(file), n=1
+        )
+    )
+    return "".join(line if line.endswith("\n") else f"{line}\n" for line in lines)
