@@ -87,13 +87,13 @@ def _install(
     remove: bool,
 ) -> int:
     from fanfold.runtime.operations.system.mcp_clients import BY_NAME
-    from fanfold.runtime.operations.system.mcp_setup import Wish, set_up_client
+    from fanfold.runtime.operations.system.mcp_setup import ClientWish, set_up_client
 
     if client is None:
         raise AuthorError("usage.missing_argument", "which client?", hint=f"one of {', '.join(BY_NAME)}")
     words = [(f"--{name.replace('_', '-')}", value) for name, value in structs.asdict(flags).items()]
     arguments = tuple(word for name, value in words if value is not None for word in (name, str(value)))
-    wish = Wish(scope=scope, arguments=arguments, remove=remove, trial=dry_run)
+    wish = ClientWish(scope=scope, arguments=arguments, remove=remove, trial=dry_run)
     done = set_up_client(BY_NAME[client], call.project, os.environ, wish)
     if call.as_json:
         say_json(done)

@@ -36,7 +36,7 @@ class ClientSetUp(Struct, frozen=True, kw_only=True):
     next_step: str
 
 
-class Wish(Struct, frozen=True, kw_only=True):
+class ClientWish(Struct, frozen=True, kw_only=True):
     """What is to become of a client's configuration."""
 
     scope: Scope | None = None
@@ -47,7 +47,7 @@ class Wish(Struct, frozen=True, kw_only=True):
 
 
 def set_up_client(
-    client: McpClient, project: Path, environment: Mapping[str, str], wish: Wish
+    client: McpClient, project: Path, environment: Mapping[str, str], wish: ClientWish
 ) -> ClientSetUp:
     """Write the entry of a client, or take it away; doing it again changes nothing."""
     scope = wish.scope or client.scope
@@ -74,7 +74,7 @@ def own_command() -> list[str]:
     return [found] if found else [sys.executable, "-m", "fanfold.cli.main"]
 
 
-def _edited(client: McpClient, file: Path, before: str, wish: Wish) -> str:
+def _edited(client: McpClient, file: Path, before: str, wish: ClientWish) -> str:
     entry = client.entry([*own_command(), "mcp", *client.in_project, *wish.arguments])
     try:
         if client.toml:
