@@ -35,6 +35,17 @@ def expression_functions() -> str:
     return "\n".join(["| function | gives |", "|---|---|", *rows])
 
 
+def http_routes() -> str:
+    """The table of routes as the server has it."""
+    from fanfold.server.endpoints.table import routes
+
+    rows = [
+        f"| {route.method} | `{route.path}` | {route.summary} |"
+        for route in sorted(routes(), key=lambda route: (route.path, route.method))
+    ]
+    return "\n".join(["| | path | |", "|---|---|---|", *rows])
+
+
 def module_index() -> str:
     """Every module of the package with the first line of its docstring, by folder."""
     package = ROOT / "src" / "fanfold"
@@ -139,6 +150,7 @@ SECTIONS: dict[tuple[str, str], Callable[[], str]] = {
     ("README.md", "costs"): costs,
     ("docs/agents.md", "agents seen"): agents_seen,
     ("docs/expressions.md", "functions"): expression_functions,
+    ("docs/http.md", "routes"): http_routes,
 }
 
 
