@@ -64,7 +64,7 @@ def test_no_request_takes_long_to_judge(piece: str):
 def ask(folder: Path, text: str, environment: Mapping[str, str]) -> Suitability:
     project = wire(folder, {"FANFOLD_HOME": str(folder / "home"), **environment})
     try:
-        return asyncio.run(workflow_suitable(project, text))
+        return asyncio.run(workflow_suitable(project, text, patience_s=120))
     finally:
         project.close()
 

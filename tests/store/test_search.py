@@ -9,6 +9,7 @@ import time
 from itertools import accumulate
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -16,7 +17,8 @@ from hypothesis import strategies as st
 
 from fanfold.store.excerpts import excerpt
 from fanfold.store.protocol import Batch, OutputRow
-from fanfold.store.search import Search, addresses, readable
+from fanfold.store.search import Filters, Search
+from fanfold.store.search_documents import addresses, readable
 from fanfold.store.sqlite import SqliteStore
 from fanfold.testing.stores.trees import stored
 from tests.disk import Disk
@@ -30,13 +32,13 @@ class Project:
         self.store = SqliteStore(folder, durability="normal", vfs=vfs)
         self.search = Search(self.store, folder)
 
-    def add(self, run: str, path: str, value: object, root: str = "", **fields: str) -> None:
+    def add(self, run: str, path: str, value: object, root: str = "", at: int = 1, **fields: str) -> None:
         blob = stored(value)
-        row = OutputRow(run_id=run, root_run_id=root or run, path=path, blob=blob[0], at=1, **fields)
+        row = OutputRow(run_id=run, root_run_id=root or run, path=path, blob=blob[0], at=at, **fields)
         self.store.write([Batch(root="any", epoch=0, blobs=[blob], outputs=[row])])
 
-    def found(self, words: str, k: int = 5, **filters: str) -> list[str]:
-        return [f"{hit.run_id}:{hit.path}" for hit in self.search.query(words, k=k, **filters)]
+    def found(self, words: str, k: int = 5, **filters: Any) -> list[str]:
+        return [f"{hit.run_id}:{hit.path}" for hit in self.search.query(words, Filters(**filters), k=k)]
 
 
 @pytest.fixture
@@ -78,7 +80,7 @@ def test_filters_choose_but_do_not_rank(project: Project):
     assert project.found("dendrites say", step="verify[0]") == ["r1:verify[0]/check"]
     assert project.found("dendrites say", step="verify/check", status="failed") == ["r1:verify[1]/check"]
     assert project.found("dendrites cells", role="researcher", run="r1") == ["r1:gather"]
-    filtered = project.search.query("dendrites", run="r1", role="critic")
+    filtered = project.search.query("dendrites", Filters(run="r1", role="critic"))
     assert filtered[0].score == pytest.approx(plain["verify[0]/check"])
     assert len(project.search.query("dendrites", k=1)) == 1
     assert project.search.query("dendrites", k=0) == []

@@ -7,8 +7,9 @@ Rules
   remedy: build it again from the store. No question fails because of it.
 * One process at a time writes the index, holding a lock that dies with the process. Whoever cannot get
   the lock soon answers from what is committed: an answer that may miss the newest outputs beats none.
-* Words are words. They are cut exactly as the indexed text was, any of them may match, and nothing in
-  them is an operator, so there is no such thing as a wrong query.
+* Any word may match, a phrase in quotes, the beginning of a word (see `questions`); no question is wrong.
+* Equal scores are ordered by age, the newest first, so that the same question has the same answer however
+  the index came to be.
 
 `tantivy` is imported on first use: it takes longer to load than most commands take to run.
 """
@@ -17,7 +18,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-import re
 import shutil
 import threading
 import time
@@ -27,29 +27,37 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-from msgspec import Struct
+from msgspec import UNSET, Struct, UnsetType, structs
 
 from fanfold.errors import NotFoundError
 from fanfold.store.excerpts import excerpt
 from fanfold.store.folder import private_folder
 from fanfold.store.protocol import DELETED, OutputRow, Store
+from fanfold.store.questions import ScorePart, SearchWish, query_of, score_part, understand, words_shown
+from fanfold.store.search_documents import (
+    INDEX_VERSION,
+    WORDS,
+    describe,
+    document_schema,
+    readable,
+    row_line,
+    word_cutter,
+)
 
 if TYPE_CHECKING:
     import tantivy
 
-INDEX_VERSION = 1
-"""Raise it whenever what is indexed, or how, changes: older indexes are then built again."""
-MAX_WORDS = 32
 MAX_CHARACTERS = 1_000_000
 """Of one output; what is behind is not searched."""
 LOCK_PATIENCE_S = 2.0
 REPAIR_PATIENCE_S = 60.0
 """Without an index there is no answer, so waiting for whoever builds it is worth more."""
 ROWS_PER_READ = 1_000
+MAX_HITS = 1_000
+WIDER = 64
+"""Hits that are looked at where the last of those asked for has equals."""
+LATEST = 2**62
 HEAP_BYTES = 48_000_000
-
-_TOKENS = "words"
-_INSTANCE = re.compile(r"(?:\[\d+\]|#\d+)(?=/|$)")
 
 
 class Hit(Struct, frozen=True):
@@ -60,6 +68,38 @@ class Hit(Struct, frozen=True):
     role: str
     score: float
     excerpt: str
+    parts: list[ScorePart] | UnsetType = UNSET
+    """What makes up the score, where that was asked for."""
+
+
+class Filters(Struct, frozen=True, kw_only=True):
+    """Which outputs are asked about; None: all."""
+
+    run: str | None = None
+    """Also the runs below it."""
+    recipe: str | None = None
+    phase: str | None = None
+    step: str | None = None
+    """Also its instances, and the steps inside it."""
+    role: str | None = None
+    status: str | None = None
+    since: int | None = None
+    """Milliseconds since the epoch."""
+
+    def terms(self) -> list[tuple[str, str]]:
+        """The fields that must have a value."""
+        given = (
+            ("run", self.run),
+            ("recipe", self.recipe),
+            ("step", self.phase),
+            ("step", self.step),
+            ("role", self.role),
+            ("status", self.status),
+        )
+        return [(field, value) for field, value in given if value is not None]
+
+
+NO_FILTERS = Filters()
 
 
 class Search:
@@ -73,57 +113,50 @@ class Search:
         self._index: tantivy.Index | None = None
         self._done = 0
         """Number of the last output row in the index, as this process knows it."""
+        self._known_recipes: dict[str, str] = {}
 
     def query(
-        self,
-        words: str,
-        *,
-        run: str | None = None,
-        step: str | None = None,
-        role: str | None = None,
-        status: str | None = None,
-        k: int = 5,
+        self, words: str, filters: Filters = NO_FILTERS, *, k: int = 5, explained: bool = False
     ) -> list[Hit]:
-        """The `k` best outputs in which any of the words occurs.
-
-        `run` also finds the outputs of runs below it; `step` also the instances and the inner steps of
-        the step it names.
-        """
+        """The `k` best outputs in which any of the words, phrases or beginnings occurs."""
         with self._guard:
-            tokens = list(dict.fromkeys(_analyzer().analyze(words[:10_000])))[:MAX_WORDS]
-            if not tokens or k < 1:
+            wishes = understand(words, word_cutter().analyze)
+            if not wishes or k < 1:
                 return []
-            filters = {"run": run, "step": step, "role": role, "status": status}
             self._catch_up()
             try:
-                return self._search(tokens, filters, k)
+                return self._search(wishes, filters, k, explained)
             except BaseException as error:
                 if not _is_damage(error):
                     raise
             self._repair()
-            return self._search(tokens, filters, k)
+            return self._search(wishes, filters, k, explained)
 
     # ------------------------------------------------------------------------------------ asking
 
-    def _search(self, tokens: list[str], filters: dict[str, str | None], k: int) -> list[Hit]:
-        from tantivy import Occur, Query
+    def _search(self, wishes: list[SearchWish], filters: Filters, k: int, explained: bool) -> list[Hit]:
+        from tantivy import FieldType, Occur, Query
 
         index = self._opened()
-        schema = index.schema
-        clauses = [(Occur.Should, Query.term_query(schema, "text", token, "freq")) for token in tokens]
-        for field, value in filters.items():
-            if value is not None:
-                # A filter decides whether an output is an answer, not how good it is.
-                only = Query.const_score_query(Query.term_query(schema, field, value, "basic"), 0.0)
-                clauses.append((Occur.Must, only))
-        searcher = index.searcher()
+        schema, searcher = index.schema, index.searcher()
+        asked = [(wish, query_of(wish, searcher, schema)) for wish in wishes]
+        clauses = [(Occur.Should, query) for _, query in asked]
+        only = [Query.term_query(schema, field, value, "basic") for field, value in filters.terms()]
+        if filters.since is not None:
+            since = max(0, filters.since)
+            only.append(Query.range_query(schema, "at", FieldType.Unsigned, since, LATEST))
+        # A filter decides whether an output is an answer, not how good it is.
+        clauses += [(Occur.Must, Query.const_score_query(one, 0.0)) for one in only]
         query = Query.boolean_query(clauses, minimum_number_should_match=1)
-        found = searcher.search(query, min(k, 1_000), count=False)
+        shown = words_shown(wishes, searcher)
         hits = []
-        for score, address in found.hits:
-            document = searcher.doc(address).to_dict()
+        for score, address, document in _best(searcher, query, min(k, MAX_HITS)):
             run_id, path, role, _, blob = msgspec.json.decode(document["row"][0])
-            hits.append(Hit(run_id, path, role, float(score), excerpt(self._text(blob), tokens)))
+            hit = Hit(run_id, path, role, score, excerpt(self._text(blob), shown))
+            if explained:
+                parts = (score_part(wish, one, searcher, address) for wish, one in asked)
+                hit = structs.replace(hit, parts=[part for part in parts if part is not None])
+            hits.append(hit)
         return hits
 
     def _text(self, blob: str) -> str:
@@ -169,7 +202,17 @@ class Search:
         index = self._opened()
         searcher = index.searcher()
         found = searcher.search(Query.term_query(index.schema, "number", number), 1, count=False)
-        return any(searcher.doc(address).get_first("row") == _line(row) for _, address in found.hits)
+        return any(searcher.doc(address).get_first("row") == row_line(row) for _, address in found.hits)
+
+    def _recipes(self, row: OutputRow) -> set[str]:
+        """What the run of an output, and the run around it, are runs of."""
+        found = set()
+        for run in {row.run_id, row.root_run_id}:
+            if run not in self._known_recipes:
+                head = self._store.head(run)
+                self._known_recipes[run] = "" if head is None else head.recipe
+            found.add(self._known_recipes[run])
+        return found - {""}
 
     def _index_rows(self) -> None:
         import tantivy
@@ -180,11 +223,11 @@ class Search:
             for number, row in rows:
                 document = tantivy.Document()
                 document.add_unsigned("number", number)
-                document.add_text("row", _line(row))
+                document.add_text("row", row_line(row))
                 if row.status == DELETED:
                     writer.delete_documents_by_term("run", row.root_run_id)
                 else:
-                    _describe(document, row, self._text(row.blob))
+                    describe(document, row, self._text(row.blob), self._recipes(row))
                 writer.add_document(document)
             self._done = rows[-1][0]
         writer.commit()
@@ -206,7 +249,7 @@ class Search:
             raise ValueError(f"the index is of version {version!r}")
         index = tantivy.Index.open(str(self._folder))
         index.config_reader("manual")
-        index.register_tokenizer(_TOKENS, _analyzer())
+        index.register_tokenizer(WORDS, word_cutter())
         index.reload()
         searcher = index.searcher()
         newest = searcher.search(tantivy.Query.all_query(), 1, order_by_field="number", count=False).hits
@@ -241,7 +284,7 @@ class Search:
             self._folder.rename(doomed)
             shutil.rmtree(doomed, ignore_errors=True)
         private_folder(self._folder)
-        tantivy.Index(_schema(), path=str(self._folder))
+        tantivy.Index(document_schema(), path=str(self._folder))
         (self._folder / "version").write_text(_version())
         self._open()
 
@@ -255,70 +298,18 @@ class Search:
             os.close(descriptor)
 
 
-def readable(content: bytes) -> str:
-    """The words of a stored value: text as it is, anything else as its keys and leaves, one on a line."""
-    try:
-        value = msgspec.json.decode(content)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return content.decode("utf-8", "replace")
-    lines: list[str] = []
-    rest: list[Any] = [value]
-    while rest:
-        item = rest.pop()
-        if isinstance(item, dict):
-            rest.extend(part for pair in reversed(item.items()) for part in reversed(pair))
-        elif isinstance(item, list):
-            rest.extend(reversed(item))
-        elif item is not None:
-            lines.append(item if isinstance(item, str) else str(item))
-    return "\n".join(lines)
-
-
-def addresses(path: str) -> set[str]:
-    """What a step may be called in a question: itself or a step around it, with or without numbers.
-
-    >>> sorted(addresses("audit/per_package[3]/confirm"))[:3]
-    ['audit', 'audit/per_package', 'audit/per_package/confirm']
-    """
-    names = set()
-    for whole in {path, _INSTANCE.sub("", path)}:
-        parts = whole.split("/")
-        names |= {"/".join(parts[:count]) for count in range(1, len(parts) + 1)}
-        names |= {_INSTANCE.sub("", name) for name in names}
-    return names
-
-
-def _describe(document: tantivy.Document, row: OutputRow, text: str) -> None:
-    document.add_text("text", text)
-    for run in {row.run_id, row.root_run_id}:
-        document.add_text("run", run)
-    for name in addresses(row.path):
-        document.add_text("step", name)
-    document.add_text("role", row.role)
-    document.add_text("status", row.status)
-
-
-def _line(row: OutputRow) -> str:
-    return msgspec.json.encode((row.run_id, row.path, row.role, row.status, row.blob)).decode()
-
-
-def _schema() -> tantivy.Schema:
-    import tantivy
-
-    builder = tantivy.SchemaBuilder()
-    builder.add_text_field("text", tokenizer_name=_TOKENS, index_option="freq")
-    for name in ("run", "step", "role", "status"):
-        builder.add_text_field(name, tokenizer_name="raw", index_option="basic")
-    builder.add_text_field("row", stored=True, tokenizer_name="raw", index_option="basic")
-    builder.add_unsigned_field("number", indexed=True, fast=True)
-    return builder.build()
-
-
-def _analyzer() -> tantivy.TextAnalyzer:
-    from tantivy import Filter, TextAnalyzerBuilder, Tokenizer
-
-    words = TextAnalyzerBuilder(Tokenizer.simple()).filter(Filter.remove_long(64))
-    return words.filter(Filter.lowercase()).filter(Filter.ascii_fold()).build()
+def _best(
+    searcher: tantivy.Searcher, query: tantivy.Query, k: int
+) -> list[tuple[float, tantivy.DocAddress, dict[str, list[Any]]]]:
+    """The `k` best documents; of equal ones the newest, which the index itself does not promise."""
+    found = searcher.search(query, k + 1, count=False).hits
+    for wider in (WIDER, MAX_HITS):
+        if len(found) <= k or found[-1][0] != found[k - 1][0] or len(found) >= wider:
+            break
+        found = searcher.search(query, wider, count=False).hits
+    numbers = searcher.fast_field_values("number", [address for _, address in found])
+    ranked = sorted(zip(found, numbers, strict=True), key=lambda one: (-one[0][0], -(one[1] or 0)))
+    return [(float(hit[0]), hit[1], searcher.doc(hit[1]).to_dict()) for hit, _ in ranked[:k]]
 
 
 def _version() -> str:

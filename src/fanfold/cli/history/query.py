@@ -2,26 +2,50 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import click
 
+from fanfold.cli.ages import read_moment
 from fanfold.cli.command import Invocation, command
 from fanfold.cli.project import open_project
 from fanfold.cli.terminal.output import paint, plain, say, say_json
 from fanfold.errors import EXIT_OK
 from fanfold.runtime.operations.history.query import named_run, query
+from fanfold.store.search import Filters, Hit
 
 
 @command("query", summary="Search the outputs of steps, best match first")
 @click.argument("words", nargs=-1, required=True, metavar="[RUN] WORDS...")
 @click.option("-k", "most", type=click.IntRange(1, 1_000), default=5, metavar="N", help="At most this many.")
-def query_command(call: Invocation, words: tuple[str, ...], most: int) -> int:
+@click.option("--run", metavar="RUN", help="Only of this run and the runs below it.")
+@click.option("--recipe", metavar="NAME", help="Only of runs of this recipe.")
+@click.option("--phase", metavar="ID", help="Only of this phase.")
+@click.option("--step", metavar="PATH", help="Only of this step, its items, and the steps inside it.")
+@click.option("--role", metavar="NAME", help="Only of agents of this role.")
+@click.option("--status", metavar="S", help="Only of steps that ended so: completed, failed …")
+@click.option("--since", metavar="WHEN", help="Only of steps that ended since: an age (12h, 30d) or a date.")
+@click.option("--explain", "explained", is_flag=True, help="Show what makes up each score.")
+def query_command(
+    call: Invocation,
+    words: tuple[str, ...],
+    most: int,
+    run: str | None,
+    since: str | None,
+    explained: bool,
+    **only: str | None,
+) -> int:
     """Search outputs for any of WORDS; only those of RUN and the runs below it when the first word is one.
 
-    RUN is `last`, an id, or at least four characters that begin exactly one.
+    A "phrase in quotes" is found where its words stand together, and dendr* finds every word that begins so.
+    RUN is `last`, an id, or at least four characters that begin exactly one. Of equal hits the newest comes
+    first.
     """
+    filters = Filters(**only, since=None if since is None else read_moment("--since", since))
     with open_project(call, to_read=True) as project:
-        run = named_run(project, words)
-        found = query(project, words if run is None else words[1:], run=run, most=most)
+        named = named_run(project, words) if run is None else None
+        asked = words if named is None else words[1:]
+        found = query(project, asked, filters, run=run or named, most=most, explained=explained)
         nothing = "no output matches\n" if project.has_runs else "nothing has run here yet\n"
     if call.as_json:
         say_json(found)
@@ -30,6 +54,16 @@ def query_command(call: Invocation, words: tuple[str, ...], most: int) -> int:
         role = paint(f"  {hit.role}", "dim", call.colour) if hit.role else ""
         say(f"{paint(hit.run_id, 'dim', call.colour)} {paint(hit.path, 'cyan', call.colour)}{role}\n")
         say(f"  {plain(hit.excerpt)}\n")
+        say("".join(_parts(hit)))
     if not found.hits:
         say(nothing)
     return EXIT_OK
+
+
+def _parts(hit: Hit) -> Iterator[str]:
+    if not isinstance(hit.parts, list):
+        return
+    yield f"  score {hit.score:.3f}\n"
+    for part in hit.parts:
+        factors = f"rarity {part.rarity:.3f}, frequency {part.frequency:.3f}"
+        yield f"    {part.score:.3f}  {plain(part.wish)}  ({factors})\n"

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import re
-
 import click
 
+from fanfold.cli.ages import read_age
 from fanfold.cli.command import Invocation, command
 from fanfold.cli.project import open_project
 from fanfold.cli.terminal.output import plain, say, say_json
-from fanfold.errors import EXIT_OK, AuthorError
+from fanfold.errors import EXIT_OK
 from fanfold.runtime.operations.system.gc import collect
-
-_AGE = re.compile(r"([0-9]{1,6})(m|h|d|w)", re.ASCII)
-_UNIT_MS = {"m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 7 * 86_400_000}
 
 
 @command("gc", summary="Forget runs that ended long ago, with their files")
@@ -29,7 +25,7 @@ def gc_command(call: Invocation, older_than: str, dry_run: bool) -> int:
     of subagents goes when everybody in it is over for that long and nothing waits. What other runs still
     refer to stays, and so does every proposal of a run that stays.
     """
-    age_ms = _age(older_than)
+    age_ms = read_age("--older-than", older_than)
     with open_project(call) as project:
         removed = collect(project, age_ms, dry_run=dry_run)
     if call.as_json:
@@ -42,15 +38,6 @@ def gc_command(call: Invocation, older_than: str, dry_run: bool) -> int:
     counts = [_count(len(names), word.strip()) for word, names in named[1:] if names]
     say(f"{verb} {', '.join([_count(len(removed.runs), 'run'), *counts])}\n")
     return EXIT_OK
-
-
-def _age(text: str) -> int:
-    found = _AGE.fullmatch(text)
-    if found is None:
-        raise AuthorError(
-            "usage.bad_value", f"--older-than {text} is not an age", hint="write 90m, 12h, 30d or 8w"
-        )
-    return int(found[1]) * _UNIT_MS[found[2]]
 
 
 def _count(number: int, word: str) -> str:

@@ -40,7 +40,7 @@ from fanfold.runtime.views.result import Result
 from fanfold.runtime.views.runs import InspectDocument, InspectStepDocument, RunRow
 from fanfold.runtime.views.subagents import Subagent
 from fanfold.runtime.views.transcripts import Transcript, TranscriptEntry
-from fanfold.store.search import Hit
+from fanfold.store.search import NO_FILTERS, Filters, Hit
 
 AnyRecipe: TypeAlias = str | os.PathLike[str] | Recipe
 """A recipe by name, by file, or built in code."""
@@ -217,9 +217,11 @@ class Client:
         """Why a run, or one step of it, is where it is."""
         return explain_run(self.project, run) if step is None else explain_step(self.project, run, step)
 
-    def query(self, *words: str, run: str | None = None, most: int = 5) -> list[Hit]:
+    def query(
+        self, *words: str, run: str | None = None, most: int = 5, filters: Filters = NO_FILTERS
+    ) -> list[Hit]:
         """Outputs with any of the words, best match first; of one run and those below it, or of all."""
-        return query(self.project, words, run=run, most=most).hits
+        return query(self.project, words, filters, run=run, most=most).hits
 
     def logs(self, run: str, *, tree: bool = False) -> list[Envelope]:
         """What was recorded about a run, or about its whole tree."""

@@ -90,5 +90,7 @@ class Toolboxes:
         return Search(self._store, self._memory)
 
     async def _query(self, request: SessionRequest, words: str, k: int) -> JSON:
-        hits = await asyncio.to_thread(self._search.query, words, run=request.run_id, k=k)
+        from fanfold.store.search import Filters
+
+        hits = await asyncio.to_thread(self._search.query, words, Filters(run=request.run_id), k=k)
         return [{"path": hit.path, "role": hit.role, "excerpt": hit.excerpt} for hit in hits]

@@ -7,11 +7,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from fanfold.errors import FanfoldError
 from fanfold.runtime.operations.project import Project
-from fanfold.store.search import Hit, Search
+from fanfold.store.search import NO_FILTERS, Filters, Hit, Search
 
 MIN_PREFIX = 4
 """Shorter words are not taken for the beginning of a run's id."""
@@ -23,15 +23,24 @@ class FoundOutputs(Struct, frozen=True):
     hits: list[Hit]
 
 
-def query(project: Project, words: Sequence[str], *, run: str | None = None, most: int = 5) -> FoundOutputs:
+def query(
+    project: Project,
+    words: Sequence[str],
+    filters: Filters = NO_FILTERS,
+    *,
+    run: str | None = None,
+    most: int = 5,
+    explained: bool = False,
+) -> FoundOutputs:
     """Outputs with any of the words, of all runs or of one and the runs below it."""
     if not project.has_runs:
         return FoundOutputs([])
     text = " ".join(words).encode("utf-8", "replace").decode()  # a shell may hand over what is no text
     if run is not None:
-        run = project.resolve(run).run_id
+        filters = structs.replace(filters, run=project.resolve(run).run_id)
     with _index_folder(project) as folder:
-        return FoundOutputs(Search(project.store, folder).query(text, run=run, k=most))
+        search = Search(project.store, folder)
+        return FoundOutputs(search.query(text, filters, k=most, explained=explained))
 
 
 @contextmanager

@@ -26,7 +26,7 @@ from fanfold.runtime.operations.project import Project
 from fanfold.runtime.specs.intent_patterns import MAX_CHARS, judge
 from fanfold.runtime.views.specs import Suitability
 
-PATIENCE_S = 15.0
+PATIENCE_S = 20.0
 MAX_ANSWER_TOKENS = 300
 MAX_REASON_CHARS = 300
 _SCHEMA: dict[str, JSON] = {
@@ -47,7 +47,9 @@ _JUDGE = Role(
 )
 
 
-async def workflow_suitable(project: Project, text: str, *, model: str | None = None) -> Suitability:
+async def workflow_suitable(
+    project: Project, text: str, *, model: str | None = None, patience_s: float = PATIENCE_S
+) -> Suitability:
     """Whether a request is work for a workflow, with the reason."""
     told = judge(text)
     try:
@@ -58,10 +60,10 @@ async def workflow_suitable(project: Project, text: str, *, model: str | None = 
         note = "" if chosen is not None else "the local model is not asked such questions unless it is chosen"
     if chosen is not None and told.pattern != "nothing":
         try:
-            answer = await asyncio.wait_for(_ask(project, chosen, text), PATIENCE_S)
+            answer = await asyncio.wait_for(_ask(project, chosen, text), patience_s)
             return Suitability(bool(answer["suitable"]), str(answer["reason"])[:MAX_REASON_CHARS], "model")
         except TimeoutError:
-            note = f"{chosen} gave no answer within {PATIENCE_S:.0f} s"
+            note = f"{chosen} gave no answer within {patience_s:.0f} s"
         except FanfoldError as error:
             note = f"{chosen} gave no answer: {error.message}"
     return Suitability(told.suitable, told.reason, "patterns", told.pattern, note)
