@@ -13,7 +13,7 @@ AGENTS ?=
 AGENTS_CACHE ?= $(HOME)/.cache/fanfold/agents
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check static style lint mypy pyright imports sim agree fuzz fix docs coverage kill-test requests hostile http local-test agents-test bench lock audit clean mcp-test
+.PHONY: help demo test check static style lint mypy pyright imports console-types sim agree fuzz fix docs coverage kill-test requests hostile http local-test agents-test browser bench lock audit clean mcp-test
 
 help: ## list these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -26,7 +26,7 @@ test: $(READY) ## run the tests (ARGS="-k glob -x" goes to pytest)
 
 check: static sim test ## everything that must hold before a change lands
 
-static: style lint mypy pyright imports ## the checks that run nothing
+static: style lint mypy pyright imports console-types ## the checks that run nothing
 
 style: $(READY) ## formatting, changing nothing
 	$(BIN)/ruff format --check $(CODE)
@@ -42,6 +42,9 @@ pyright: $(READY) ## types, as pyright sees them
 
 imports: $(READY) ## the architecture: who may import whom
 	$(BIN)/lint-imports --no-logo
+
+console-types: ## types of the console's JSDoc; says why when it cannot be done here
+	tools/console_types
 
 sim: $(READY) ## simulate N schedules from SEED (SEED=1 N=20000)
 	$(BIN)/python -m fanfold.testing.simulate --seed $(SEED) --count $(N) --jobs $(JOBS)
@@ -88,6 +91,10 @@ agents-test: $(READY) ## fetch the real Claude Code, Codex, OpenCode … and try
 	$(BIN)/python -m tools.agents $(AGENTS_CACHE)
 	AGENTS_TEST=all AGENTS="$(AGENTS)" AGENTS_CACHE=$(AGENTS_CACHE) $(BIN)/python -m pytest -q tests/real_agents tests/cli/test_agent_confinement.py $(ARGS)
 	$(BIN)/python -m tools.docs
+
+browser: $(READY) ## use the console in a real Chromium: every page, twelve tabs, 2,000 steps; writes the pictures of the docs
+	tools/browser
+	BROWSER=all $(BIN)/python -m pytest -q -s tests/browser $(ARGS)
 
 bench: $(READY) ## run the benchmarks (ARGS=--quick: those that need no other packages)
 	$(BIN)/python -m bench $(ARGS)

@@ -47,6 +47,12 @@ def test_a_fork_runs_the_step_and_its_followers_again_and_reuses_the_rest(fanfol
     assert f"forked from {run}" in fanfold("runs").out
 
 
+def test_a_fork_says_whose_it_is(fanfold, essay):
+    run, _ = essay
+    fork = fanfold("fork", run, "--from", "write", "--json").json()["run_id"]
+    assert fanfold("inspect", fork, "--json").json()["forked_from"] == run
+
+
 def test_what_a_fork_will_do_and_cost_is_said_before_it_starts(fanfold, essay):
     run, _ = essay
     err = fanfold("fork", run, "--from", "write").err

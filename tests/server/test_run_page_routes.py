@@ -22,5 +22,13 @@ def test_the_table_and_the_timeline_have_the_same_rows(server: Server) -> None:
     assert not any(row["spans"] for row in server.get("/api/runs/last/timeline", at=2)["rows"])
 
 
+def test_a_run_that_was_begun_this_moment_is_not_called_stuck(server: Server) -> None:
+    body = {"recipe": "team", "script": {"default": {"output": "x", "delay_ms": 2_000}}, "yes": True}
+    run = server.post("/api/runs", body, 201)["run_id"]
+    needs = server.get("/api/home")["needs"]
+    assert [one["kind"] for one in needs if one["run_id"] == run] == []
+    server.post(f"/api/runs/{run}/cancel", {})
+
+
 def test_nobody_drives_a_run_that_was_left(server: Server) -> None:
     assert server.get("/api/runs/last/pulse") == {"owner": None, "heartbeat_age_ms": None}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import islice
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from fanfold.kernel.plan import JSON
 from fanfold.runtime.hosting.clock import wall_clock_ms
@@ -42,7 +42,11 @@ def show_output(desk: Desk, asked: RunAt) -> RunOutput:
 
 def show_head(desk: Desk, asked: RunAt) -> RunHeadDocument:
     found = find_run(desk.history, asked.run, asked.at)
-    return run_head(found.tree, found.run, reach=desk.history.store.reach(found.root_id))
+    store = desk.history.store
+    head = run_head(found.tree, found.run, reach=store.reach(found.root_id))
+    kept = store.head(found.run.id)
+    # Whose fork it is stands in no event, only in the row of the run.
+    return head if kept is None else structs.replace(head, forked_from=kept.forked_from)
 
 
 def show_table(desk: Desk, asked: RunAt) -> RunTable:

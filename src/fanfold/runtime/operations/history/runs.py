@@ -49,7 +49,9 @@ def inspect(project: Project, run: str, *, with_state: bool = False) -> InspectD
 def inspect_found(project: Project, found: Addressed, *, with_state: bool = False) -> InspectDocument:
     """The same, for a run that was looked up already."""
     owner = owner_of(project, found.root_id)
-    document = structs.replace(inspect_document(found.tree, found.run), owner=owner)
+    head = project.store.head(found.run.id)
+    forked_from = None if head is None else head.forked_from
+    document = structs.replace(inspect_document(found.tree, found.run), owner=owner, forked_from=forked_from)
     return structs.replace(document, state=state_document(found.tree, owner)) if with_state else document
 
 

@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from fanfold.errors import FanfoldError
 from fanfold.kernel.events import NOTHING_SPENT
 from fanfold.kernel.lifecycle import RUNNING
+from fanfold.runtime.hosting.clock import wall_clock_ms
 from fanfold.runtime.operations.history.runs import owner_of
 from fanfold.runtime.operations.overview.questions import all_questions
 from fanfold.runtime.operations.project import Project
@@ -21,6 +22,8 @@ MAX_RUNNING = 50
 MAX_FAILED = 20
 COUNTED = 1_000
 PIECE = 200
+STARTING_MS = 15_000
+"""A run that goes on in a process of its own has nobody until that process is there."""
 _KINDS: dict[str, NeedKind] = {"ask": "question", "deliver": "delivery"}
 """Types of steps that wait for a person in a way of their own; any other asks for an approval."""
 
@@ -68,8 +71,11 @@ def _questions(project: Project) -> Iterator[Need]:
 def _stuck(project: Project) -> Iterator[Need]:
     if not project.has_runs:
         return
+    lately = wall_clock_ms() - STARTING_MS
     for root in abandoned(project):
         head = project.resolve(root)
+        if head.created_at > lately:
+            continue  # its process is on the way
         yield Need("stuck", root, head.recipe, None, "no process drives it", when(head.started_at))
 
 

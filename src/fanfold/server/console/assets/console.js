@@ -38,7 +38,9 @@ function Console() {
   const path = place.value.path;
   useEffect(() => {
     announce(document.title);
-    /** @type {HTMLElement | null} */ (document.querySelector("main"))?.focus({ preventScroll: true });
+    // A page that put the focus somewhere itself knows better.
+    const main = document.querySelector("main");
+    if (!main?.contains(document.activeElement) || document.activeElement === main) main?.focus({ preventScroll: true });
   }, [path]);
   for (const [pattern, Page] of PAGES) {
     const found = pattern.exec(path);

@@ -22,7 +22,7 @@ function become(next) {
   tell({ type: "state", state, since });
 }
 
-function open() {
+function openStream() {
   source = new EventSource(last ? `/api/stream?after=${encodeURIComponent(last)}` : "/api/stream");
   source.onopen = () => become("live");
   source.onerror = () => {
@@ -31,7 +31,7 @@ function open() {
     if (source && source.readyState === 2) {
       source.close();
       source = null;
-      setTimeout(() => tabs.size && !source && open(), 1500);
+      setTimeout(() => tabs.size && !source && openStream(), 1500);
     }
   };
   for (const type of ["run", "activity"])
@@ -53,8 +53,8 @@ self.onconnect = (event) => {
     if (!tabs.size && source) {
       source.close();
       source = null;
-    } else if (tabs.size && !source) open();
+    } else if (tabs.size && !source) openStream();
   };
   port.postMessage({ type: "state", state, since });
-  if (!source) open();
+  if (!source) openStream();
 };

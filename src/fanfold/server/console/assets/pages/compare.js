@@ -22,7 +22,7 @@ function Sides({ data, all }) {
   const steps = data.steps.filter((/** @type {any} */ step) => all || !step.same);
   const inputs = (data.inputs || []).filter((/** @type {any} */ one) => all || !one.same);
   return html`
-    ${inputs.length > 0 && html`<section><div class="section-head"><h2>Inputs</h2></div><div class="table-box"><table><thead><tr><th scope="col">Input</th><th scope="col">First</th><th scope="col">Second</th></tr></thead>
+    ${inputs.length > 0 && html`<section><div class="section-head"><h2>Inputs</h2></div><div class="table-box" tabindex="0" role="group" aria-label="Table, scrolls sideways"><table><thead><tr><th scope="col">Input</th><th scope="col">First</th><th scope="col">Second</th></tr></thead>
       <tbody>${inputs.map((/** @type {any} */ one) => html`<tr key=${one.name}><td>${one.name}</td><td><code>${asText(one.a)}</code></td><td><code>${asText(one.b)}</code></td></tr>`)}</tbody></table></div></section>`}
     <section><div class="section-head"><h2>Steps</h2><span class="more quiet">${data.steps.length - data.steps.filter((/** @type {any} */ step) => step.same).length} of ${data.steps.length} differ</span></div>
       ${steps.length ? html`<ul class="card list">${steps.map((/** @type {any} */ step) => html`<li key=${step.path}><details class="grow" open=${!step.same && steps.length < 8}>

@@ -25,7 +25,7 @@ export function Recipes() {
 
 /** @param {{rows: any[]}} props */
 function Shelf({ rows }) {
-  return html`<div class="table-box"><table>
+  return html`<div class="table-box" tabindex="0" role="group" aria-label="Table, scrolls sideways"><table>
     <thead><tr><th scope="col">Recipe</th><th scope="col">Last run</th><th scope="col" class="number hide-narrow">Median time</th><th scope="col" class="number hide-narrow">Median cost</th><th scope="col"><span class="unseen">Run</span></th></tr></thead>
     <tbody>${rows.map((row) => html`<tr key=${row.name}>
       <td><a class="row-link" href=${`/recipes/${row.name}`}>${row.name}</a> <span class="quiet small">@${row.version}</span><div class="quiet small">${row.description}</div></td>

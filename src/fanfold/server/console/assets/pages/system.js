@@ -17,7 +17,7 @@ export function System() {
       <section><div class="section-head"><h2>Checks</h2></div><ul class="card list">${data.checks.map((/** @type {any} */ check) => html`<li key=${check.name}>
         <span class=${`status tone-${toneOf(SIGNS[check.level])}`}><${Sign} status=${SIGNS[check.level]} /><span class="unseen">${check.level}</span></span>
         <div class="grow"><span class="title">${check.name}</span> <span>${check.message}</span>${check.hint && html`<div class="quiet small">${check.hint}</div>`}${check.details?.map((/** @type {string} */ one) => html`<div class="quiet small mono" key=${one}>${one}</div>`)}</div></li>`)}</ul></section>
-      <section><div class="section-head"><h2>Settings</h2></div><div class="table-box"><table><thead><tr><th scope="col">Setting</th><th scope="col">Value</th><th scope="col">From</th></tr></thead>
+      <section><div class="section-head"><h2>Settings</h2></div><div class="table-box" tabindex="0" role="group" aria-label="Table, scrolls sideways"><table><thead><tr><th scope="col">Setting</th><th scope="col">Value</th><th scope="col">From</th></tr></thead>
         <tbody>${data.config.map((/** @type {any} */ one) => html`<tr key=${one.key}><td><code>${one.key}</code></td><td>${one.value === null ? html`<span class="quiet">not set</span>` : String(one.value)}</td><td class="quiet">${one.origin}</td></tr>`)}</tbody></table></div></section>`}</${Loaded}>
   </div>`;
 }

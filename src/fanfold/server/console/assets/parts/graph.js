@@ -115,8 +115,7 @@ function Box({ node, far, chosen, changed, onChoose, onToggle }) {
     <text class="who" x=${node.x + 14} y=${node.y + 41}>${cut(says(node), node.w - (canOpen ? 44 : 24), 6.5)}</text>
     ${node.marks?.length ? html`<text class="mark" x=${node.x + 14} y=${node.y + 57}>${cut(node.marks.join(" · "), node.w - 24, 5.6)}</text>` : null}
     ${node.cells && html`<${Strip} node=${node} />`}
-    ${canOpen && html`<${Toggle} node=${node} onToggle=${onToggle} x=${node.x + node.w - 26} y=${node.y + 29} />`}
-  </g>`;
+  </g>${canOpen && html`<${Toggle} node=${node} onToggle=${onToggle} x=${node.x + node.w - 26} y=${node.y + 29} />`}`;
 }
 
 /** @param {any} props */

@@ -16,15 +16,15 @@ export function RecipeSource({ page, onSaved }) {
   const [error, setError] = useState(/** @type {any} */ (null));
   const [busy, setBusy] = useState(false);
   const changed = text !== page.text || !page.name;
+  const own = /^name:\s*["']?([a-z0-9][a-z0-9_-]*)/m.exec(text)?.[1] || "";
+  const name = page.writable && page.name ? page.name : own;
   useEffect(() => {
     if (!changed && page.check) return setReport({ ...page.check, graph: page.graph });
     const timer = setTimeout(() => {
-      post("/recipes/check", { text, ...(page.name && { name: page.name }) }).then((found) => { setReport(found); setError(null); }, setError);
+      post("/recipes/check", { text, ...(name && { name }) }).then((found) => { setReport(found); setError(null); }, setError);
     }, WAIT_MS);
     return () => clearTimeout(timer);
   }, [text]);
-  const own = /^name:\s*["']?([a-z0-9][a-z0-9_-]*)/m.exec(text)?.[1] || "";
-  const name = page.writable && page.name ? page.name : own;
   const keep = async () => {
     setBusy(true);
     try {

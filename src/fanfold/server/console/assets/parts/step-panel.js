@@ -69,7 +69,7 @@ function Body({ tab, step, run, path, at, concerns, reload }) {
     ${step.error && html`<${Failure} error=${step.error} />`}
     ${step.warning && html`<${Failure} error=${step.warning} tone="wants" />`}
     ${step.approval && !at && html`<${AnswerHere} run=${run} path=${step.tree_path || path} onAnswered=${reload} />`}
-    <${Output} value=${step.output} empty=${isOver(step.status) ? "This step put nothing out." : "There is no output yet."} />`;
+    ${(!step.approval || at) && html`<${Output} value=${step.output} empty=${isOver(step.status) ? "This step put nothing out." : "There is no output yet."} />`}`;
 }
 
 /** @param {{error: any, tone?: string}} props */

@@ -21,8 +21,8 @@ export function startKeys() {
     if (event.ctrlKey || event.metaKey || event.altKey) return;
     const target = /** @type {HTMLElement} */ (event.target);
     const typing = target.matches?.("input:not([type=checkbox]):not([type=range]), textarea, select, [contenteditable]");
-    if (event.key !== "Escape" && (typing || document.querySelector("dialog[open]"))) return;
-    if (event.key === "Escape" && typing) return target.blur();
+    if (document.querySelector("dialog[open]")) return; // it closes itself
+    if (typing) return event.key === "Escape" ? target.blur() : undefined;
     const found = knownKeys().reverse().find((one) => one.key === event.key);
     if (!found) return;
     event.preventDefault();

@@ -101,7 +101,7 @@ const indentOf = (line) => line.length - line.trimStart().length;
 function table(lines) {
   /** @param {string} line */
   const cells = (line) => line.trim().replace(/^\||\|$/g, "").split("|").map((cell) => inline(cell.trim()));
-  return html`<div class="table-box"><table>
+  return html`<div class="table-box" tabindex="0" role="group" aria-label="Table, scrolls sideways"><table>
     <thead><tr>${cells(lines[0]).map((cell) => html`<th>${cell}</th>`)}</tr></thead>
     <tbody>${lines.slice(2).map((line) => html`<tr>${cells(line).map((cell) => html`<td>${cell}</td>`)}</tr>`)}</tbody>
   </table></div>`;

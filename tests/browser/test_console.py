@@ -1,0 +1,226 @@
+"""The console as a person uses it: by looking, pressing and typing."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, expect
+
+from tests.browser.conftest import COMPLETE, SLOW_SCRIPT, SWEEP_SCRIPT, Console, spent
+from tests.server.conftest import serving
+
+
+def test_a_first_visit_teaches_and_runs_something_without_a_key(browser: Browser, tmp_path: Path) -> None:
+    (tmp_path / "project").mkdir()
+    with serving(tmp_path / "project", tmp_path / "home") as serve:
+        console = Console(browser, serve())
+        page = console.page
+        expect(page.get_by_role("heading", name="Welcome to Fanfold")).to_be_visible()
+        expect(page.get_by_text("scripted", exact=True)).to_be_visible()
+        page.get_by_role("button", name="Run Research a topic, scripted").click()
+        expect(page).to_have_url(re.compile(r"/runs/\w+"))
+        expect(page.locator(".run-head .status")).to_have_text("completed")
+        page.get_by_role("link", name="Output").click()
+        expect(page.get_by_role("heading", name="Solid-state batteries")).to_be_visible()
+        page.goto(console.base)
+        expect(page.get_by_role("heading", name="Needs you")).to_be_visible()
+        console.context.close()
+        assert console.watch.wrong == []
+
+
+@pytest.mark.skipif(not COMPLETE, reason="takes long: make browser")
+@pytest.mark.parametrize("name", ["Let two sides argue", "Build side by side"])
+def test_the_other_first_runs_end_well_too(browser: Browser, tmp_path: Path, name: str) -> None:
+    (tmp_path / "project").mkdir()
+    with serving(tmp_path / "project", tmp_path / "home") as serve:
+        console = Console(browser, serve())
+        console.page.get_by_role("button", name=f"Run {name}, scripted").click()
+        expect(console.page.locator(".run-head .status")).to_have_text("completed", timeout=40_000)
+        console.context.close()
+        assert console.watch.wrong == []
+
+
+def test_a_recipe_is_run_from_its_form_watched_and_approved(console: Console) -> None:
+    page = console.go("/recipes/two-sides?view=run")
+    page.get_by_label("topic").fill("sea ice")
+    expect(page.get_by_text("What it would do")).to_be_visible()
+    expect(page.locator(".figures").get_by_text("Agents")).to_be_visible()
+    # A form starts models; the same run with scripted agents is begun by the API, and watched from its start.
+    run = console.start("sweep", SWEEP_SCRIPT, reason="the form")
+    page = console.go(f"/runs/{run}")
+    expect(page.locator(".run-head .status")).to_have_text("waiting", timeout=60_000)
+    page.get_by_role("button", name="Answer release").click()
+    drawer = page.get_by_label("Step release")
+    expect(drawer.get_by_text("What runs next")).to_be_visible()
+    expect(drawer.get_by_text("CHANGES.md")).to_be_visible()
+    drawer.get_by_role("button", name="Approve").click()
+    expect(page.locator(".run-head .status")).to_have_text("completed", timeout=60_000)
+    page = console.go(f"/runs/{run}/steps/publish")
+    page.get_by_role("tab", name="Files").click()
+    expect(page.locator(".diff")).to_contain_text("+- three fixes")
+
+
+def test_a_form_says_what_needs_leave_and_refuses_what_does_not_fit(console: Console) -> None:
+    page = console.go("/recipes/sweep?view=run")
+    run = page.get_by_role("button", name="Run", exact=True)
+    expect(run).to_be_disabled()
+    page.get_by_label("reason").fill("because")
+    expect(page.get_by_text("It needs your leave")).to_be_visible()
+    expect(run).to_be_disabled()
+    page.get_by_label("It may").check()
+    expect(run).to_be_enabled()
+
+
+def test_a_fan_out_of_three_hundred_is_one_box_and_opens(console: Console, swept: str) -> None:
+    page = console.go(f"/runs/{swept}")
+    box = page.locator('.node[data-path="each"]')
+    expect(box).to_be_visible()
+    expect(box).to_have_attribute("aria-label", re.compile("299 completed|1 failed"))
+    assert page.locator(".graph .node").count() < 20
+    page.get_by_role("button", name="Open each").click()
+    expect(page).to_have_url(re.compile("open=each"))
+    expect(page.locator('.node[data-path="each[0]"]')).to_be_visible()
+    expect(page.locator('.node[data-path="each[0]"]')).to_contain_text("src/module_000")
+
+
+def test_a_nested_run_opens_in_place_and_has_the_way_back(console: Console, swept: str) -> None:
+    page = console.go(f"/runs/{swept}")
+    page.get_by_role("button", name="Open notes").click()
+    expect(page.locator('.node[data-path="notes/left"]')).to_be_visible()
+    page.locator('.node[data-path="notes/left"]').click()
+    expect(page.get_by_label("Step notes/left")).to_be_visible()
+    page = console.go(f"/runs/{swept}?step=notes")
+    page.get_by_role("link", name="child run").click()
+    expect(page.get_by_role("navigation", name="Runs above")).to_contain_text("sweep")
+    page.get_by_role("navigation", name="Runs above").get_by_role("link").click()
+    expect(page).to_have_url(re.compile(f"/runs/{swept}"))
+
+
+def test_what_a_model_wrote_is_never_markup(console: Console, swept: str) -> None:
+    page = console.go(f"/runs/{swept}?step=notes%2Fleft")
+    drawer = page.get_by_label("Step notes/left")
+    expect(drawer).to_contain_text("<script>")
+    expect(drawer.locator("strong", has_text="bold")).to_be_visible()
+    assert drawer.locator("img, script").count() == 0
+    assert drawer.locator('a[href^="javascript"]').count() == 0
+    assert page.title() != "owned"
+
+
+def test_a_run_can_be_seen_as_it_was(console: Console, swept: str) -> None:
+    page = console.go(f"/runs/{swept}?at=6")
+    expect(page.get_by_text("As it was at event")).to_be_visible()
+    expect(page.locator(".run-head .status")).to_have_text("running")
+    page.get_by_role("button", name="Back to now").click()
+    expect(page.locator(".run-head .status")).to_have_text("waiting")
+    assert "at=" not in page.url
+    page.locator("#scrub").fill("9")
+    expect(page).to_have_url(re.compile(r"at=9\b"))
+
+
+def test_the_timeline_folds_away_what_went_well_and_the_table_has_it_all(
+    console: Console, swept: str
+) -> None:
+    page = console.go(f"/runs/{swept}?view=timeline")
+    expect(page.get_by_role("button", name=re.compile(r"^each\[17\]"))).to_be_visible()
+    assert page.locator(".span-row").count() < 40
+    page = console.go(f"/runs/{swept}?view=table")
+    table = page.get_by_role("table")
+    expect(table).to_have_attribute("aria-rowcount", re.compile(r"31\d"))
+    assert page.locator("tbody tr").count() < 120
+
+
+def test_events_come_in_windows(console: Console, swept: str) -> None:
+    page = console.go(f"/runs/{swept}?view=events")
+    expect(page.get_by_role("button", name="150 older events")).to_be_visible()
+    before = page.locator("tbody tr").count()
+    page.get_by_role("button", name="150 older events").click()
+    expect(page.locator("tbody tr")).to_have_count(before + 150)
+
+
+def test_keys_move_through_steps_and_views_and_say_so(console: Console, swept: str) -> None:
+    page = console.go(f"/runs/{swept}?view=table")
+    expect(page.get_by_role("button", name="list", exact=True)).to_be_visible()
+    page.keyboard.press("j")
+    expect(page).to_have_url(re.compile("step=list"))
+    page.keyboard.press("n")
+    expect(page).to_have_url(re.compile("step=each%5B17%5D"))
+    expect(page.locator("#said")).to_contain_text("failed")
+    page.keyboard.press("t")
+    expect(page).to_have_url(re.compile("view=timeline"))
+    page.keyboard.press("g")
+    expect(page.locator(".graph")).to_be_visible()
+    page.keyboard.press("Escape")
+    expect(page.locator(".drawer")).to_have_count(0)
+    page.keyboard.press("?")
+    expect(page.get_by_role("dialog")).to_contain_text("Next failure")
+    page.keyboard.press("Escape")
+    expect(page.get_by_role("dialog")).to_have_count(0)
+    page.keyboard.press("/")
+    expect(page.get_by_label("Words")).to_be_focused()
+    page.keyboard.type("quokka")
+    expect(page.locator(".excerpt").first).to_contain_text("quokka")
+
+
+def test_several_runs_are_cancelled_at_once_after_a_question(console: Console) -> None:
+    runs = [console.start("slow", SLOW_SCRIPT) for _ in range(2)]
+    page = console.go("/runs?recipe=slow")
+    for run in runs:
+        page.get_by_label(f"Pick slow {run}").check()
+    page.get_by_role("button", name="Cancel 2", exact=True).click()
+    dialog = page.get_by_role("dialog")
+    expect(dialog).to_contain_text("Every process of theirs is ended")
+    dialog.get_by_role("button", name="Cancel 2").click()
+    expect(page.locator(".status", has_text="cancelled")).to_have_count(2)
+    assert {console.status_of(run) for run in runs} == {"cancelled"}
+    page.get_by_label("Status").select_option("completed")
+    expect(page).to_have_url(re.compile("status=completed"))
+    expect(page.get_by_text("No run is like that")).to_be_visible()
+
+
+def test_a_fork_says_what_is_kept_and_can_be_compared(console: Console, swept: str) -> None:
+    page = console.go(f"/runs/{swept}?step=mend")
+    page.get_by_role("button", name="Fork …").click()
+    dialog = page.get_by_role("dialog")
+    expect(dialog.get_by_label("Run again from")).to_have_value("mend")
+    expect(dialog.get_by_text("Cost last time")).to_be_visible()
+    expect(dialog.locator(".figures")).to_contain_text(re.compile(r"Kept30\d"))
+    dialog.get_by_role("button", name="Fork", exact=True).click()
+    expect(page).not_to_have_url(re.compile(swept))
+    expect(page.locator(".run-head .status")).to_have_text("waiting", timeout=60_000)
+    page.get_by_role("link", name="compare").click()
+    expect(page.get_by_role("heading", name="Compare")).to_be_visible()
+    expect(page.get_by_text("differ")).to_be_visible()
+
+
+def test_a_recipe_is_changed_with_its_mistakes_shown_in_place(console: Console) -> None:
+    page = console.go("/recipes/new?view=source")
+    field = page.get_by_label("Text of the recipe")
+    field.fill("name: mine\nsteps:\n  - {id: a, agent: nobody, prompt: x}\n")
+    expect(page.get_by_label("Problems")).to_contain_text("nobody")
+    expect(page.locator(".editor .wrong")).to_have_text("nobody")
+    expect(page.get_by_role("button", name="Keep as mine")).to_be_disabled()
+    field.fill("name: mine\nsteps:\n  - {id: a, agent: explorer, prompt: x}\n")
+    expect(page.get_by_text("No mistake found.")).to_be_visible()
+    page.get_by_role("button", name="Keep as mine").click()
+    expect(page).to_have_url(re.compile("/recipes/mine"))
+    expect(page.get_by_text("this project")).to_be_visible()
+
+
+def test_every_action_can_be_copied_for_elsewhere(console: Console, swept: str) -> None:
+    page = console.go(f"/runs/{swept}")
+    page.get_by_role("button", name="Copy as …").click()
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_label("Action").select_option("cancel")
+    expect(dialog).to_contain_text(f"fanfold cancel {swept}")
+    expect(dialog).to_contain_text("/api/runs/")
+
+
+def test_a_run_that_ends_is_seen_to_end_without_anybody_asking(console: Console) -> None:
+    run = console.start("two-sides", {"default": spent("seen", 4_000)}, topic="now")
+    page = console.go(f"/runs/{run}")
+    expect(page.locator(".run-head .status")).to_have_text("running")
+    expect(page.get_by_text("heartbeat")).to_be_visible()
+    expect(page.locator(".run-head .status")).to_have_text("completed")
+    expect(page.locator("#said")).to_contain_text("completed")
