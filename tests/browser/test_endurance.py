@@ -59,18 +59,15 @@ def layered(count: int, width: int = 40) -> str:
     steps = []
     for i in range(count):
         deps = [f"s{j}" for j in (i - width, i - width + 1) if j >= 0] if i >= width else []
-        steps.append(f"  - {{id: s{i}, agent: explorer, prompt: go, depends_on: {deps}}}".replace("'", ""))
-    limits = f"limits: {{max_agents: {count + 10}, max_steps: {count + 10}, max_concurrency: 16}}"
+        steps.append(f"  - {{id: s{i}, set: {{n: 1}}, depends_on: {deps}}}".replace("'", ""))
+    limits = f"limits: {{max_steps: {count + 10}}}"
     return "\n".join(["name: large", limits, "steps:", *steps, ""])
 
 
 @complete_only
-def test_two_thousand_steps_stay_responsive(
-    console: Console, folder: Path, home: Path, record_testsuite_property: object
-) -> None:
+def test_two_thousand_steps_stay_responsive(console: Console, folder: Path, home: Path) -> None:
     (folder / ".fanfold" / "workflows" / "large.yaml").write_text(layered(STEPS))
-    (folder / "large.json").write_text(json.dumps({"default": "ok"}))
-    run_command(folder, home, "run", "large", "--script", "large.json", "--yes")
+    run_command(folder, home, "run", "large", "--yes")
     page = console.go("/runs/last")
     ready_ms = page.evaluate(
         """() => new Promise(done => {
