@@ -138,6 +138,20 @@ def agents_seen() -> str:
     return "\n".join([*head, *rows])
 
 
+def tools_of_models() -> str:
+    """The tools that models call, with what each takes."""
+    from fanfold.tools.registry import TOOLS
+
+    rows = []
+    for tool in TOOLS:
+        schema = tool.input_schema
+        needed = set(schema.get("required", ()))
+        takes = ", ".join(f"`{name}`" if name in needed else f"[`{name}`]" for name in schema["properties"])
+        does = tool.description.partition(". ")[0].removesuffix(".").replace("|", "\\|")
+        rows.append(f"| `{tool.name}` | {'changes' if tool.mutates else 'looks'} | {does} | {takes} |")
+    return "\n".join(["| tool | | what it does | takes |", "|---|---|---|---|", *rows])
+
+
 PAGES: dict[str, Callable[[], str]] = {
     "docs/cookbook.md": cookbook,
     "docs/modules.md": module_index,
@@ -149,6 +163,7 @@ SECTIONS: dict[tuple[str, str], Callable[[], str]] = {
     ("docs/architecture.md", "states"): state_diagrams.state_diagrams,
     ("README.md", "costs"): costs,
     ("docs/agents.md", "agents seen"): agents_seen,
+    ("docs/mcp.md", "tools"): tools_of_models,
     ("docs/expressions.md", "functions"): expression_functions,
     ("docs/http.md", "routes"): http_routes,
 }
