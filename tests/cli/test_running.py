@@ -309,3 +309,27 @@ def test_child_runs_are_named_and_have_their_own_steps(fanfold, project):
     assert (child["execution_path"], child["nesting_depth"]) == ("kids[0]", 1)
     assert child["parent_run_id"] == document["run_id"]
     assert set(child["steps"]) == {"up"}
+
+
+@pytest.mark.parametrize(
+    "output",
+    [
+        "'{{steps.a.output}} and {{steps.b.output}}'",
+        "'{{steps.a.output}} and {{steps.c.title}}'",
+        "{one: '{{steps.a.output}}', two: '{{steps.c.output}}'}",
+        "steps.b.output",
+    ],
+)
+def test_an_output_of_which_a_part_is_missing_is_not_printed(fanfold, project, output):
+    (project / "r.yaml").write_text(
+        "name: r\nsteps:\n  - {id: a, agent: explorer, prompt: x}\n  - {id: b, agent: explorer, prompt: x}\n"
+        "  - {id: c, agent: explorer, prompt: x, depends_on: [b], outputs: [title]}\n"
+        f"output: {output}\n"
+    )
+    (project / "s.yaml").write_text("{default: ok, steps: {b: {fail: {class: agent}}}}")
+    result = fanfold("run", "r.yaml", "--script", "s.yaml")
+    assert (result.status, result.out) == (1, "")
+    assert fanfold("inspect", "last", "--json").json()["output"] is None
+    told = "output: 'b is {{steps.b.status}}'\n"
+    (project / "r.yaml").write_text((project / "r.yaml").read_text().replace(f"output: {output}\n", told))
+    assert fanfold("run", "r.yaml", "--script", "s.yaml").out == "b is failed\n"

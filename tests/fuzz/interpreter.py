@@ -112,7 +112,9 @@ class RunReading:
             status = "partial" if done else "failed"
         status = self._ended or status
         if recipe.output is not None:
-            return status, {name: ends[name].seen() for name in recipe.output}
+            whole = {name: ends[name].seen() for name in recipe.output}
+            holes = any(ends[name].lost and value is None for name, value in whole.items())
+            return status, None if holes else whole
         return status, ends[recipe.steps[-1].id].seen()
 
     # Scopes

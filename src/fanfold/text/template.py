@@ -259,7 +259,8 @@ def resolve(path: Path, lookup: Mapping[str, JSON]) -> JSON:
         if value is None:
             return None
         if depth == 1 and path.root == "steps" and part not in STEP_FIELDS and isinstance(value, dict):
-            value = value if part in value else value.get("output")
+            if part not in value:
+                value = _enter(value, "output", path)
             if value is None:
                 return None
         value = _enter(value, part, path)

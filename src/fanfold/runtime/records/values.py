@@ -93,7 +93,10 @@ class Values:
         return names
 
     def of_run(self, run: Run) -> dict[str, JSON]:
-        return {"inputs": self.inputs(run), "steps": StepsView(self, [run.scope])}
+        """The names that the output of a run may use. What a step did not give is not null there but missing:
+        an output with holes would look like an answer.
+        """
+        return {"inputs": self.inputs(run), "steps": StepsView(self, [run.scope], holes=False)}
 
     def gate(self, loop: Loop) -> dict[str, JSON]:
         """What `until` sees after an iteration."""
@@ -204,11 +207,20 @@ class Values:
 
 
 class StepsView(Mapping[str, Any]):
-    """Steps by id: the nearest scope wins. Outputs are fetched when a step is asked for."""
+    """Steps by id: the nearest scope wins. Outputs are fetched when a step is asked for. Without `holes`, a
+    step that failed, or was skipped for a failure, and left nothing has no output rather than a null.
+    """
 
-    def __init__(self, values: Values, places: list[Composite | tuple[Composite, tuple[str, ...]]]) -> None:
+    def __init__(
+        self,
+        values: Values,
+        places: list[Composite | tuple[Composite, tuple[str, ...]]],
+        *,
+        holes: bool = True,
+    ) -> None:
         self._values = values
         self._places = places
+        self._holes = holes
 
     def __getitem__(self, name: str) -> dict[str, JSON]:
         for place in self._places:
@@ -217,7 +229,10 @@ class StepsView(Mapping[str, Any]):
                 continue
             node = scope.run.nodes.get(f"{scope.path}/{name}" if scope.path else name)
             if node is not None:
-                return step_view(self._values, node)
+                seen = step_view(self._values, node)
+                if not self._holes and seen["output"] is None and is_unsuccessful(node):
+                    del seen["output"]
+                return seen
         raise KeyError(name)
 
     def __iter__(self) -> Iterator[str]:
