@@ -47,6 +47,11 @@ class FanfoldError(Exception):
         self.details: dict[str, object] = dict(details or {})
         self.exit_status = self.default_exit_status if exit_status is None else exit_status
 
+    @property
+    def __notes__(self) -> list[str]:
+        """What a traceback shows below the message."""
+        return [f"hint: {self.hint}"] if self.hint else []
+
 
 class AuthorError(FanfoldError):
     """What the author wrote cannot be used: a recipe, a flag, a configuration value."""

@@ -1,4 +1,7 @@
-"""Whatever command a message suggests exists, with the options it is suggested with."""
+"""Whatever command a message suggests exists, with its options, and says everything that it needs.
+
+`test_working_hints.py` and `test_executed_hints.py` carry such commands out where they are suggested.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import ast
 import re
 from collections.abc import Iterator
 from importlib import import_module
+from itertools import takewhile
 from pathlib import Path
 
 import click
@@ -17,7 +21,7 @@ from tools.tidy import ROOT
 SOURCE = ROOT / "src" / "fanfold"
 SUGGESTED = re.compile(r"(?<![\w/.-])fanfold ([a-z]+)((?: (?:--?[a-z][a-z-]*(?:=\S+)?|[\w@./{}…\[\]|=-]+))*)")
 OPTION = re.compile(r"(?<!\S)(--?[a-z][a-z-]*)")
-NO_COMMAND = {"function", "leases"}
+NO_COMMAND = {"function", "leases", "look", "act"}
 """Names of threads."""
 COMMON = {"--json", "--project", "--no-color", "--help"}
 
@@ -51,6 +55,26 @@ FOUND = [one for one in suggestions() if one[1] not in NO_COMMAND]
 
 def test_there_are_many():
     assert len(FOUND) > 60
+
+
+LITERAL = {"research-and-brief", "bash", "zsh", "fish"}
+"""Words that are not put in and still say what is meant."""
+NO_SUGGESTION = {"runtime/operations/system/init.py run", "runtime/steps/folding.py query"}
+"""Texts about a command, for people who know it."""
+PLACEHOLDER = re.compile(r"(?<![\w-])[A-Z]{2,}(?![\w-])")
+
+
+@pytest.mark.parametrize(("where", "name", "rest"), FOUND, ids=[f"{w} {n}" for w, n, _ in FOUND])
+def test_a_suggested_command_has_all_that_it_needs_and_nothing_to_fill_in(where: str, name: str, rest: str):
+    if f"{where.partition(':')[0]} {name}" in NO_SUGGESTION:
+        return
+    command = getattr(import_module(COMMANDS[name]), f"{name}_command")
+    needed = [one for one in command.params if isinstance(one, click.Argument) and one.required]
+    given = list(takewhile(lambda word: "X" in word or word in LITERAL, rest.split()))
+    assert len(given) >= len(needed) or "--help" in rest, (
+        f"{where}: {name}{rest} lacks {needed[len(given) :]}"
+    )
+    assert not PLACEHOLDER.search(rest.replace("X", "")), f"{where}: {name}{rest}"
 
 
 @pytest.mark.parametrize(("where", "name", "rest"), FOUND, ids=[f"{w} {n}" for w, n, _ in FOUND])

@@ -91,7 +91,17 @@ def test_code_without_a_loop_can_do_whatever_code_with_one_can():
         return {name for name in vars(kind) if not name.startswith("_")}
 
     assert public(fanfold.Client) - {"plan_of"} <= public(fanfold.SyncClient)
-    driving = {"follow", "wait", "answer", "interrupt", "abort", "leave_when_waiting", "leave"}
+    driving = {
+        "follow",
+        "wait",
+        "answer",
+        "interrupt",
+        "abort",
+        "leave_when_waiting",
+        "leave",
+        "post",
+        "check",
+    }
     assert public(fanfold.RunHandle) - driving <= public(fanfold.SyncRun)
 
 
@@ -124,3 +134,129 @@ def test_names_are_loaded_when_they_are_used():
         "for name in fanfold.__all__: getattr(fanfold, name)\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=30)
+
+
+ASKS = """\
+name: asks
+steps:
+  - {id: think, agent: explorer, prompt: x}
+  - {id: ok, approve: Go?, depends_on: [think]}
+  - {id: say, agent: explorer, prompt: y, depends_on: [ok]}
+"""
+
+
+def test_results_and_events_return_at_an_approval_and_go_on_after_the_answer(project):
+    (project / "asks.yaml").write_text(ASKS)
+
+    async def work():
+        async with fanfold.open(project) as ff:
+            run = await ff.start("asks.yaml", options=OPTIONS)
+            seen = [event async for event in run.events()]
+            waiting = await run.result()
+            assert (waiting.status, waiting.steps["think"].output) == ("waiting", "OK from think")
+            await run.approve("ok")
+            rest = [event async for event in run.events(seen[-1].tree_seq)]
+            assert [event.tree_seq for event in seen + rest] == list(range(1, rest[-1].tree_seq + 1))
+            return await run.result()
+
+    assert asyncio.run(asyncio.wait_for(work(), 30)).output == "OK from say"
+    with fanfold.open_sync(project) as ff:
+        run = ff.start("asks.yaml", options=OPTIONS)
+        assert run.result().status == "waiting"
+        run.approve("ok")
+        assert run.result().ok
+
+
+def test_who_stops_waiting_stops_nothing_else(project):
+    (project / "slow.yaml").write_text("default: {output: done, delay_ms: 300}\n")
+    slow = fanfold.Options(script=(project / "slow.yaml").read_text())
+
+    async def work():
+        async with fanfold.open(project) as ff:
+            run = await ff.start("greet.yaml", options=slow)
+            for waiting in (run.result, run.wait):
+                with pytest.raises(asyncio.TimeoutError):
+                    await asyncio.wait_for(waiting(), 0.01)
+            walk = run.events()
+            await anext(walk)
+            await walk.aclose()
+            assert (await run.result()).ok
+            with pytest.raises(asyncio.TimeoutError):
+                await asyncio.wait_for(ff.run("greet.yaml", options=slow), 0.05)
+        return (await fanfold.open(project).resume("last")).tree.root.id
+
+    async def again(run_id):
+        async with fanfold.open(project) as ff:
+            return ff.inspect(run_id).status
+
+    run_id = asyncio.run(work())
+    assert asyncio.run(again(run_id)) in ("running", "paused", "completed")
+
+
+def test_errors_show_the_place_and_what_to_do_as_the_command_line_does(project):
+    import traceback
+
+    (project / "greet.yaml").write_text(RECIPE.replace("explorer", "explorr", 1))
+    with pytest.raises(fanfold.AuthorError) as refused:
+        fanfold.run_sync("greet.yaml", options=OPTIONS)
+    shown = "".join(traceback.format_exception(refused.value))
+    assert "greet.yaml:4" in shown
+    assert "^^^^^^^" in shown
+    assert 'did you mean "explorer"' in shown
+    assert (refused.value.line, refused.value.file) == (4, "greet.yaml")
+    with pytest.raises(fanfold.NotFoundError) as missing:
+        fanfold.run_sync("nowhere", options=OPTIONS)
+    assert f"hint: {missing.value.hint}" in "".join(traceback.format_exception(missing.value))
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"permission": "atuo"}, {"permission": None}, {"max_agents": "4"}, {"max_concurrency": True},
+        {"budget_tokens": -1}, {"timeout_ms": 1.5}, {"model": 4}, {"script": b"default: ok"},
+    ],
+)  # fmt: skip
+def test_options_that_mean_nothing_are_refused_at_once(wrong):
+    with pytest.raises(fanfold.AuthorError) as refused:
+        fanfold.Options(**wrong)
+    assert (refused.value.code, refused.value.details) == ("usage.bad_value", {"option": next(iter(wrong))})
+    with pytest.raises(TypeError):
+        fanfold.Options(no_such_option=1)
+
+
+def test_every_option_is_documented():
+    import ast
+    import inspect
+
+    (shape,) = ast.parse(inspect.getsource(fanfold.Options)).body
+    fields = [at for at, one in enumerate(shape.body) if isinstance(one, ast.AnnAssign)]
+    assert len(fields) >= 11
+    for at in fields:
+        told = shape.body[at + 1]
+        assert isinstance(told, ast.Expr), ast.unparse(shape.body[at])
+
+
+def test_what_is_shown_in_a_line_is_short(project):
+    with fanfold.open_sync(project) as ff:
+        run = ff.start("greet.yaml", options=fanfold.Options(script=f"default: {'long ' * 500}"))
+        result = run.result()
+        shown = [ff, run, result, result.steps["think"], ff.inspect(run.id), ff.transcript(run.id, "say")]
+        for one in shown:
+            assert len(repr(one)) < 160, repr(one)
+        assert repr(run) == f"<run {run.id} of greet, completed>"
+
+
+def test_functions_of_the_running_program_are_found(project):
+    @fanfold.function
+    def only_here(who: str) -> str:
+        return f"hello {who}"
+
+    recipe = fanfold.Recipe(name="f", steps=[{"id": "f", "handler": "only_here", "inputs": {"who": "you"}}])
+    allowed = fanfold.Options(permission="auto")
+    assert fanfold.run_sync(recipe, options=allowed).output == "hello you"
+
+    @fanfold.function
+    def only_here(who: str) -> str:  # noqa: F811  # a cell of a notebook that is run again
+        return f"goodbye {who}"
+
+    assert fanfold.run_sync(recipe, options=allowed).output == "goodbye you"

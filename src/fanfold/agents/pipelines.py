@@ -244,7 +244,7 @@ class _ToolStage:
         """What a recorded result means: the same whether it was just made or stood in the log."""
         if entry.outcome == "unknown":
             message = f"the process died while {self._tool} ran; nobody knows whether it happened"
-            hint = "look at the workspace, then run the step again: fanfold fork RUN --from STEP"
+            hint = "look at the workspace, then retry the run: the step begins again"
             raise SessionFailed(Failure("tool", "tool.outcome_unknown", message, hint, retryable=False))
         said = entry.error
         if said is not None:

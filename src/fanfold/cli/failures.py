@@ -7,6 +7,7 @@ Every failure has the shape of `fanfold.errors`: `error[code]: message` and a hi
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 from collections.abc import Iterable
 from itertools import pairwise
@@ -38,6 +39,7 @@ def report(error: BaseException, arguments: list[str]) -> int:
         tell("interrupted\n")
         return EXIT_INTERRUPTED
     failure = _as_failure(error)
+    complete_hint(failure, arguments)
     try:
         if wants_json(arguments):
             from fanfold.cli.terminal.output import say_json
@@ -54,6 +56,23 @@ def report(error: BaseException, arguments: list[str]) -> int:
     return failure.exit_status
 
 
+def complete_hint(failure: FanfoldError, arguments: list[str]) -> None:
+    """Where one more option is all that is missing, say the whole command, with everything that was given."""
+    more: list[str] = []
+    if failure.code == "permission_denied" and "--yes" in failure.hint and "--yes" not in arguments:
+        more = ["--yes"]
+    elif failure.code == "recipe.missing_input" and "run" in arguments:
+        examples = failure.details.get("examples")
+        pairs = examples.items() if isinstance(examples, dict) else ()
+        more = [word for name, value in pairs for word in ("-i", f"{name}={value}")]
+    if not more:
+        return
+    at = arguments.index("--") if "--" in arguments else len(arguments)
+    command = shlex.join(["fanfold", *arguments[:at], *more, *arguments[at:]])
+    before = f"{failure.hint}; " if failure.hint and more != ["--yes"] else ""
+    failure.hint = f"{before}{'to permit it' if more == ['--yes'] else 'for example'}: {command}"
+
+
 def wants_json(arguments: list[str]) -> bool:
     """True when the command line asks for JSON, also when the rest of it could not be understood."""
     words = arguments[: arguments.index("--")] if "--" in arguments else arguments
@@ -68,7 +87,8 @@ def unknown_command(name: str, known: Iterable[str]) -> AuthorError:
     near = nearest(name, tuple(known))
     hint = f'did you mean "fanfold {near}"?' if near else "fanfold --help lists the commands"
     if name.endswith((".yaml", ".yml")):
-        hint = f"to check or run a recipe: fanfold check {name}, fanfold run {name}"
+        file = shlex.quote(name)
+        hint = f"to check or run a recipe: fanfold check {file}, fanfold run {file}"
     return AuthorError("usage.unknown_command", f'there is no command "{name}"', hint=hint)
 
 

@@ -142,7 +142,10 @@ def bind_inputs(plan: Plan, given: Mapping[str, JSON]) -> dict[str, JSON]:
             for name, code, text, hint in problems
         ]
         message = "; ".join(text for _, _, text, _ in problems)
-        raise AuthorError(problems[0][1], message, hint=problems[0][3], details={"problems": listed})
+        missing = {name for name, code, _, _ in problems if code == "recipe.missing_input"}
+        examples = {one.name: _example(one) for one in plan.inputs if one.name in missing}
+        details = {"problems": listed, "examples": examples}
+        raise AuthorError(problems[0][1], message, hint=problems[0][3], details=details)
     # A copy: what the caller does with its values from now on is its own business.
     return {one.name: strict(given.get(one.name, one.default)) for one in plan.inputs}
 
@@ -177,6 +180,14 @@ _EXAMPLES = {
     "array": '["a", "b"]',
     "object": '{"key": "value"}',
 }
+
+
+def _example(declared: Input) -> str:
+    """A value that an input could have, as `-i` takes it."""
+    if declared.enum:
+        first = declared.enum[0]
+        return first if isinstance(first, str) else json.dumps(first)
+    return _EXAMPLES.get(declared.type or "", "…")
 
 
 def _has_type(value: JSON, kind: str | None) -> bool:

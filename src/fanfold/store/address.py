@@ -40,7 +40,7 @@ class SqliteAddress(Struct, frozen=True, kw_only=True):
             raise NotFoundError(
                 "run.not_found",
                 f"nothing has run in {self.folder.parent.resolve()} yet",
-                hint="fanfold run RECIPE starts a run; --project DIR names another folder",
+                hint="fanfold list shows what can be run; --project DIR names another folder",
             )
         from fanfold.store.sqlite import SqliteStore
 

@@ -88,7 +88,7 @@ def resolve(db: apsw.Connection, prefix: str) -> str:
         )
     ids: list[str] = [run_id for (run_id,) in found]
     if not ids:
-        hint = "list the runs of this project to find its id"
+        hint = "fanfold runs lists those of this project"
         raise NotFoundError("run.not_found", f"there is no run {prefix!r} here", hint=hint)
     if len(ids) > 1 and ids[0] != prefix:
         raise AuthorError(

@@ -12,7 +12,9 @@ from fanfold.text.renderings import render_text
 
 
 class FileRefused(AuthorError):
-    """A file has errors. `rendered` shows them to a person; `details` is what `check --json` says."""
+    """A file has errors. `rendered` shows them to a person; `details` is what `check --json` says. `file`,
+    `line` and `column` are where the first of them stands.
+    """
 
     def __init__(
         self, diagnostics: Sequence[Diagnostic], sources: Mapping[str, Source], hint: str = ""
@@ -24,9 +26,15 @@ class FileRefused(AuthorError):
         place = f"{first.file}:{first.range.start.line}:{first.range.start.column}"
         message = f"{place}: {first.message}{more}"
         super().__init__(first.code, message, hint=hint or first.help, details=details)
-        self._diagnostics = diagnostics
+        self.diagnostics = tuple(diagnostics)
+        self.file, self.line, self.column = first.file, first.range.start.line, first.range.start.column
         self._sources = sources
+
+    @property
+    def __notes__(self) -> list[str]:
+        """Every mistake with its line and a caret, as `fanfold check` shows it."""
+        return [self.rendered(False).rstrip(), *super().__notes__]
 
     def rendered(self, colour: bool) -> str:
         """The diagnostics in compiler style."""
-        return render_text(self._diagnostics, self._sources, colour)
+        return render_text(self.diagnostics, self._sources, colour)

@@ -32,7 +32,7 @@ def open_home(layout: Layout, session_id: str, origin: str, earlier: str = "") -
     before = _folder(layout, earlier) / FILES if earlier else None
     if earlier and (before is None or not before.is_dir()):
         message = f"what the agent of session {earlier} remembers is gone"
-        raise WorldError("agent.forgotten", message, hint="run the step again from the start: fanfold fork")
+        raise WorldError("agent.forgotten", message, hint="run the step again from the start")
     folder.mkdir(mode=0o700, exist_ok=True)
     write_whole(folder / ORIGIN, origin.encode())
     made = folder / f".{os.urandom(4).hex()}"

@@ -155,7 +155,7 @@ def _hint(profile: Profile, kind: str) -> str:
             return "lower the concurrency, or try again later"
         case "transport":
             return "check the network, and which hosts its profile lets it reach (fanfold doctor)"
-    return "fanfold transcript shows what it did"
+    return "its transcript shows what it did"
 
 
 def _still_denied(ending: CallEnd) -> list[str]:

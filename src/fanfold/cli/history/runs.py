@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
 
 import click
@@ -176,7 +177,7 @@ def _step_text(step: InspectStepDocument, colour: bool) -> Iterator[str]:
         yield f"\n{paint('Output', 'bold', colour)}\n"
         yield from (f"  {line}\n" for line in plain(indented(step.output)).splitlines())
     if step.session_id is not None:
-        said = f"what its agent said: fanfold transcript {step.run_id} '{plain(step.path)}'"
+        said = f"what its agent said: fanfold transcript {step.run_id} {plain(shlex.quote(step.path))}"
         yield f"\n{paint(said, 'dim', colour)}\n"
 
 

@@ -6,6 +6,7 @@ A patch that goes into a file or a program is written as it is; on a terminal no
 from __future__ import annotations
 
 import asyncio
+import shlex
 import sys
 
 import click
@@ -132,7 +133,7 @@ def _is_drawn(path: str, patch: str) -> bool:
 def _head(step: StepChanges, run: str) -> str:
     files = _files(len(step.changes))
     if step.state == PROPOSED:
-        whose = run if run == step.path else f"{run} {step.path}"
+        whose = run if run == step.path else f"{run} {shlex.quote(step.path)}"
         return f"{step.path}: {files} proposed; apply them: fanfold apply {whose}"
     if step.state == KEPT:
         why = f" after {step.why}" if step.why else ""
@@ -140,7 +141,9 @@ def _head(step: StepChanges, run: str) -> str:
     if step.state == LEFT_OUT:
         return f"{step.path}: {_left_out(step)}"
     if step.state in (MERGED, APPLIED) and step.patch is not None:
-        return f"{step.path}: {files} {step.state}; take them back: fanfold undo {run} {step.path}"
+        return (
+            f"{step.path}: {files} {step.state}; take them back: fanfold undo {run} {shlex.quote(step.path)}"
+        )
     return f"{step.path}: {files} {step.state}"
 
 

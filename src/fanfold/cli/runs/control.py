@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shlex
 from pathlib import Path
 
 import click
@@ -88,7 +89,9 @@ def answer_command(call: Invocation, run: str, step: str, text: str | None, file
     """
     if (text is None) == (file is None):
         message = "give the answer as TEXT or with --file"
-        raise AuthorError("usage.bad_answer", message, hint=f"fanfold answer {run} {step} TEXT")
+        raise AuthorError(
+            "usage.bad_answer", message, hint=f"put it behind this: fanfold answer {run} {shlex.quote(step)}"
+        )
     with open_project(call) as project:
         given = text if text is not None else _read_answer(project.folder, Path(str(file)))
         done = asyncio.run(control.reply(project, run, step, given))

@@ -129,7 +129,7 @@ def _proposals(tree: RunTree) -> list[str]:
     waiting = waiting_proposals(tree)
     lines = [
         f"  {one_line(path)} proposes to change {files} file{'' if files == 1 else 's'}:"
-        f" fanfold diff {tree.root.id} {one_line(path)}\n"
+        f" fanfold diff {tree.root.id} {one_line(shlex.quote(path))}\n"
         for path, files in list(waiting.items())[:MAX_FAILURES]
     ]
     if len(waiting) > MAX_FAILURES:
@@ -145,7 +145,9 @@ def _left_behind(tree: RunTree) -> list[str]:
     for (run, step), count in bare[:MAX_FAILURES]:
         path = one_line(tree.state.runs[run].tree_path(step))
         files = f"{count} file{'' if count == 1 else 's'}"
-        lines.append(f"  {path} wrote only {files} that git ignores: fanfold diff {tree.root.id} {path}\n")
+        lines.append(
+            f"  {path} wrote only {files} that git ignores: fanfold diff {tree.root.id} {shlex.quote(path)}\n"
+        )
     return lines
 
 
@@ -157,7 +159,7 @@ def _failures(call: Invocation, tree: RunTree, colour: bool) -> list[str]:
         lines.append(_failure_line(node, colour))
         if has_left_work(call.project, node):
             path = one_line(node.run.tree_path(node.path))
-            lines.append(f"    what it changed is kept: fanfold diff {tree.root.id} {path}\n")
+            lines.append(f"    what it changed is kept: fanfold diff {tree.root.id} {shlex.quote(path)}\n")
     if len(failed) > MAX_FAILURES:
         lines.append(f"  and {len(failed) - MAX_FAILURES} more: fanfold inspect {tree.root.id} --steps\n")
     error = tree.root.error

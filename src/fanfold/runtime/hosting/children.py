@@ -10,6 +10,7 @@ Rules
 
 from __future__ import annotations
 
+import shlex
 from typing import Any, TypeAlias
 
 from msgspec import Struct
@@ -150,11 +151,13 @@ def check_spoken_to(tree: RunTree, child: str) -> None:
         raise SubagentRefused("subagent.closed", f"{child} is closed", hint="spawn a new subagent")
     if is_interrupted(last):
         message = f"{child} is detached: nobody knows what it did last"
-        raise SubagentRefused("subagent.detached", message, hint=f"fanfold send {child} --resume")
+        raise SubagentRefused(
+            "subagent.detached", message, hint=f"fanfold send {shlex.quote(child)} --resume"
+        )
     proposal = waiting_proposal(tree, last)
     if proposal is not None:
         message = f"what {child} proposed is not applied yet ({proposal}), and it would not see it"
-        hint = f"fanfold apply {tree.root.id} {last.path} merges it; or spawn another subagent"
+        hint = f"fanfold apply {tree.root.id} {shlex.quote(last.path)} merges it; or spawn another subagent"
         raise SubagentRefused("subagent.proposal_waits", message, hint=hint)
 
 

@@ -138,9 +138,9 @@ def _find_asking(state: State, path: str) -> Node:
     """The step at a tree path, which waits for a person."""
     node = find_node(state, path)
     if node is None:
-        raise NotFoundError(
-            "step.not_found", f"this run has no step {path}", hint="fanfold inspect RUN --steps"
-        )
+        run = state.root.id
+        hint = f"fanfold inspect {run} --steps lists them"
+        raise NotFoundError("step.not_found", f"run {run} has no step {path}", hint=hint)
     if node.step.traits.waits != "person" and node.reason != ASKED and not node.agreed:
         raise AuthorError("approval.not_one", f"{path} asks nobody: it is a {node.step.type} step")
     if node.status in TERMINAL:

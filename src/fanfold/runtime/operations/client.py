@@ -66,6 +66,9 @@ class Client:
         self.project = project
         self._runs: list[RunHandle] = []
 
+    def __repr__(self) -> str:
+        return f"<project {self.project.folder}>"
+
     async def __aenter__(self) -> Self:
         return self
 

@@ -8,6 +8,7 @@ A conversation can be taken up, the files it changed cannot. Whoever goes on is 
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 
 from fanfold.agents.entries import Response, ToolCall, UserInput
@@ -32,7 +33,7 @@ def take_up(tree: RunTree, speaker: Speaker, turn: int, say: str | None) -> Take
     at = [number for number, recorded in enumerate(own) if isinstance(recorded.entry, Response)]
     if turn > len(at):
         turns = f"{len(at)} turn{'' if len(at) == 1 else 's'}"
-        hint = f"fanfold transcript {tree.root.id} {speaker.step}"
+        hint = f"fanfold transcript {tree.root.id} {shlex.quote(speaker.step)}"
         raise NotFoundError("session.no_turn", f"{speaker.step} has had {turns}", hint=hint)
     kept = own if turn == len(at) else own[: at[turn]]
     entries = [*_before(tree, speaker), *kept]

@@ -7,6 +7,7 @@ looking at a project in which nothing ran yet must not make one.
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -163,13 +164,14 @@ class Project:
         from fanfold.text.refusal import FileRefused
 
         if isinstance(recipe, Recipe):
-            name = recipe.name
+            check = ""
             compiled = recipe.compile(self.surroundings(scripted=scripted), self._named)
         else:
             name = os.fspath(recipe)
+            check = f"fanfold check {shlex.quote(name)}"
             compiled = self.compile(self.find_recipe(name), scripted=scripted)
         if compiled.plan is None:
-            raise FileRefused(compiled.report.diagnostics, compiled.sources, f"fanfold check {name}")
+            raise FileRefused(compiled.report.diagnostics, compiled.sources, check)
         return compiled.plan
 
     def compile(self, found: FoundRecipe, *, scripted: bool = False) -> Compiled:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+
 from fanfold.errors import AuthorError, NotFoundError
 from fanfold.kernel.nodes import LEAF, Node
 from fanfold.runtime.operations.addresses import Addressed
@@ -60,7 +62,7 @@ def _not_an_agent(found: Addressed, node: Node) -> AuthorError:
     ]
     path = node.run.tree_path(node.path)
     if not inside:
-        hint = f"fanfold explain {found.run.id} {path} tells what it did"
+        hint = f"fanfold explain {found.root_id} {shlex.quote(path)} tells what it did"
         return AuthorError(
             "step.no_session", f"{path} is a {node.step.type} step: no agent worked on it", hint=hint
         )

@@ -120,9 +120,12 @@ class SyncRun:
     def status(self) -> str:
         return self.other.status
 
-    def events(self) -> Iterator[Envelope]:
-        """Every event of the tree in order, from the first, then live until the run stops."""
-        return self.loop.walk(self.other.events())
+    def __repr__(self) -> str:
+        return repr(self.other)
+
+    def events(self, after: int = 0) -> Iterator[Envelope]:
+        """Every event of the tree in order, then live until the run stops or waits for an answer."""
+        return self.loop.walk(self.other.events(after))
 
     result = _awaited(RunHandle.result)
     approve = _awaited(RunHandle.approve)
@@ -146,6 +149,9 @@ class SyncClient:
         except BaseException:
             self.loop.close()
             raise
+
+    def __repr__(self) -> str:
+        return repr(self.other)
 
     def __enter__(self) -> Self:
         return self

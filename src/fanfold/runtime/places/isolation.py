@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import shlex
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -28,7 +29,7 @@ from fanfold.errors import FanfoldError, WorldError
 from fanfold.kernel.events import Failure
 from fanfold.kernel.lifecycle import COMPLETED
 from fanfold.kernel.nodes import Node
-from fanfold.runtime.places.refusals import ignored_hint, refusal, root_of, violated
+from fanfold.runtime.places.refusals import ignored_hint, refusal, violated
 from fanfold.runtime.places.watching import Watching
 from fanfold.runtime.records.evidence import (
     ChangedPath,
@@ -42,6 +43,7 @@ from fanfold.runtime.records.evidence import (
     left_out,
     violation,
 )
+from fanfold.runtime.records.step_names import root_of
 from fanfold.runtime.records.subagents import home_of, turn_before
 from fanfold.sessions.insist import insist
 
@@ -141,7 +143,7 @@ class Isolation:
         waiting = await _in_thread(lambda: any(one.session == home for one in self.spaces.proposals()))
         if waiting:
             message = f"what {before.path} proposed is not applied yet"
-            hint = f"fanfold apply {node.run.id} {before.path} merges it; then say it again"
+            hint = f"fanfold apply {node.run.id} {shlex.quote(before.path)} merges it; then say it again"
             raise WorldError("subagent.proposal_waits", message, hint=hint)
 
     def place_of(self, session: str) -> Place:

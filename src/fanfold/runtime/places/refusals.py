@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from fanfold.kernel.events import Failure
 from fanfold.kernel.nodes import Node
+from fanfold.runtime.records.step_names import root_of, typed_path
 
 if TYPE_CHECKING:
     from fanfold.workspace.snapshots.changes import FoundChanges, WriteViolation
@@ -31,14 +32,6 @@ WHY = {
 """Why a change may not be, for the message, and what helps."""
 
 
-def root_of(node: Node) -> str:
-    """The id of the run that a person started."""
-    run = node.run
-    while run.parent is not None:
-        run = run.parent
-    return run.id
-
-
 def violated(node: Node, rows: Sequence[WriteViolation], rest: str = "nothing of it was merged") -> Failure:
     """The failure of a step that changed what it may not: each path with the reason, and what helps."""
     reasons = {row.why for row in rows}
@@ -56,7 +49,7 @@ def refusal(
     named = ", ".join(paths[:5]) + (f" and {len(paths) - 5} more" if len(paths) > 5 else "")
     message = f"{node.path} {what}: {named}; {rest}"
     if kind == "conflict" and not hint:
-        again = f"fanfold fork {root_of(node)} --from {node.run.tree_path(node.path)}"
+        again = f"fanfold fork {root_of(node)} --from {typed_path(node)}"
         hint = f"look at both sides, then run the step again from what is there now: {again}"
     return Failure(kind, f"workspace.{kind}", message, hint, retryable=kind == "conflict", step=node.path)
 

@@ -25,6 +25,7 @@ from fanfold.runtime.records.frozen import Frozen, with_stages
 from fanfold.runtime.records.ids import session_id
 from fanfold.runtime.records.published import publish_phase
 from fanfold.runtime.records.reviews import MAX_CLAIMS
+from fanfold.runtime.records.step_names import root_of, typed_path
 from fanfold.runtime.records.subagents import home_of, session_of, turn_before
 from fanfold.runtime.records.values import Piece, Values
 from fanfold.runtime.steps.cited_evidence import CitedEvidence, judged_verdict
@@ -131,7 +132,7 @@ def _check_place(store: Store, start: Start, node: Node, place: Place) -> None:
         return
     if any(isinstance(entry, ToolCall | AgentBegin) for entry in read_entries(store, session)):
         message = f"the workspace of {node.path} is gone, and with it what its agent had changed"
-        hint = "fanfold fork runs the step again from the start"
+        hint = f"fanfold fork {root_of(node)} --from {typed_path(node)} runs the step again from the start"
         raise WorldError("workspace.lost", message, hint=hint)
 
 

@@ -6,6 +6,7 @@ from fanfold.errors import AuthorError
 from fanfold.kernel.plan import JSON, Step
 from fanfold.kernel.replies import BY_DEFAULT, judge
 from fanfold.recipe.types.approval import ApprovalBody
+from fanfold.runtime.records.step_names import root_of, typed_path
 from fanfold.runtime.steps.rendering import text_of
 from fanfold.runtime.steps.step_type import LeafType, Outcome, Preparation, Question, StepLabel, StepReply
 
@@ -25,7 +26,8 @@ class ApprovalSteps(LeafType[ApprovalBody, Question]):
         node = step.node
         if reply.text is not None:
             message = f"{node.path} is an approval, which takes a decision"
-            raise AuthorError("approval.not_text", message, hint=f"fanfold approve RUN {node.path}")
+            hint = f"fanfold approve {root_of(node)} {typed_path(node)}"
+            raise AuthorError("approval.not_text", message, hint=hint)
         if said.choices and reply.decision not in said.choices:
             raise AuthorError(
                 "approval.bad_choice",

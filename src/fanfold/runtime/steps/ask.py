@@ -9,6 +9,7 @@ from fanfold.kernel.nodes import Node
 from fanfold.kernel.plan import JSON, Step
 from fanfold.recipe.expressions.evaluate import evaluate
 from fanfold.recipe.types.ask import AskBody
+from fanfold.runtime.records.step_names import root_of, typed_path
 from fanfold.runtime.steps.rendering import text_of
 from fanfold.runtime.steps.step_type import LeafType, Outcome, Preparation, Question, StepLabel, StepReply
 from fanfold.text.json_schema import misfits
@@ -35,7 +36,8 @@ class AskSteps(LeafType[AskBody, Question]):
         node = step.node
         if reply.text is None:
             message = f"{node.path} is a question, to be answered in words"
-            raise AuthorError("question.needs_text", message, hint=f"fanfold answer RUN {node.path} TEXT")
+            hint = f"put it behind this: fanfold answer {root_of(node)} {typed_path(node)}"
+            raise AuthorError("question.needs_text", message, hint=hint)
         if said.choices or said.choose_from:
             return Outcome(_chosen(node, _offered(said, step), reply.text))
         if node.step.output_schema is not None:

@@ -15,6 +15,7 @@ from fanfold.runtime.handlers.in_process import call_here
 from fanfold.runtime.handlers.registration import registered
 from fanfold.runtime.records.frozen import Frozen
 from fanfold.runtime.records.outputs import TOO_LARGE_HINT
+from fanfold.runtime.records.step_names import root_of, typed_path
 from fanfold.runtime.steps.step_type import (
     Execution,
     Job,
@@ -63,7 +64,7 @@ def _failed(execution: Execution[FunctionJob], error: CallFailure) -> Outcome:
     start, node = execution.start, execution.node
     message, hint = error.message, error.hint
     if error.kind == "permission":
-        hint = f"fanfold fork {start.run} --from {start.step} runs it with the source as it is now"
+        hint = f"fanfold fork {root_of(node)} --from {typed_path(node)} runs it with the source as it is now"
     elif error.kind == "invalid_output":
         message = f"{node.path}: {message}"
         hint = TOO_LARGE_HINT if error.code == "output.too_large" else ""

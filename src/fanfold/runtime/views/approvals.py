@@ -82,7 +82,8 @@ def how_to_answer(run: str, approval: OpenApproval) -> str:
     where = f"{run} {shlex.quote(approval.path)}"
     first = shlex.quote(approval.choices[0]) if approval.choices else ""
     if approval.kind == "question":
-        return f"fanfold answer {where} {first or 'TEXT'}"
+        example = "'…'"
+        return f"fanfold answer {where} {first or example}"
     return f"fanfold approve {where}{f' --choice {first}' if first else ''}"
 
 

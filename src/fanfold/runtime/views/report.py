@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+
 from fanfold.kernel.lifecycle import COMPLETED
 from fanfold.kernel.nodes import Node, Run
 from fanfold.kernel.plan import JSON
@@ -16,10 +18,10 @@ ADVICE = {
     "timeout": "raise the step's `timeout`, or split the step",
     "transport": "check the connection, then retry the run: it keeps what was done",
     "rate_limit": "wait, or lower `max_concurrency`, then retry the run: it keeps what was done",
-    "quota": "check the provider's account, then `fanfold resume`",
+    "quota": "check the provider's account, then resume the run",
     "invalid_output": "look at the step's output and its `output_schema`",
     "permission": "give the permission it asked for, or narrow the step",
-    "budget": "raise the budget with `fanfold resume --budget-tokens` or `--budget-usd`",
+    "budget": "raise the budget when you resume the run",
     "conflict": "look at the paths it names, then run the step again",
 }
 
@@ -81,7 +83,8 @@ def _changes(tree: RunTree, run: Run) -> list[str]:
     if waiting:
         many = f"{len(waiting)} proposals wait" if len(waiting) > 1 else "A proposal waits"
         root = tree.root.id
-        how = f"`fanfold diff {root}` shows what it is, `fanfold apply {root} STEP` applies it"
+        first = shlex.quote(next(iter(waiting)))
+        how = f"`fanfold diff {root}` shows what it is, `fanfold apply {root} {first}` applies the first"
         lines += [f"{many} to be applied ({', '.join(list(waiting)[:10])}): {how}.", ""]
     return lines
 

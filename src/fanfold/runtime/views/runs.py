@@ -23,6 +23,10 @@ from fanfold.runtime.records.subagents import is_agent, session_of
 from fanfold.runtime.records.values import failure_value
 from fanfold.runtime.views.approvals import ApprovalDocument, approval_document, is_open
 from fanfold.store.protocol import RunHead
+from fanfold.text.excerpts import shorten
+
+SHOWN_CHARS = 60
+"""Of an output, where a document is shown in one line."""
 
 
 class StepUsage(Struct, frozen=True):
@@ -66,6 +70,11 @@ class StepResult(Struct, frozen=True, omit_defaults=True):
     warning: FailureDocument | None = None
     """What went wrong without keeping the step from an output."""
 
+    def __repr__(self) -> str:
+        told = f" {shorten(repr(self.output), SHOWN_CHARS)}" if self.output is not None else ""
+        why = f" [{self.error.code}]" if self.error is not None else ""
+        return f"<{self.type} step, {self.status}{why}{told}>"
+
 
 class InspectStepDocument(StepResult, frozen=True, kw_only=True):
     """One step with everything that is known about it. `path` is its path in its run."""
@@ -95,6 +104,11 @@ class RunDocument(Struct, frozen=True):
     usage: RunUsage
     changes: list[FileChange]
     children: list[str]
+
+    def __repr__(self) -> str:
+        told = f" {shorten(repr(self.output), SHOWN_CHARS)}" if self.output is not None else ""
+        why = f" [{self.error.code}]" if self.error is not None else ""
+        return f"<run {self.run_id} of {self.recipe}@{self.version}, {self.status}{why}{told}>"
 
 
 class OwnerDocument(Struct, frozen=True):

@@ -108,6 +108,9 @@ class Transcript(Struct, frozen=True, kw_only=True):
     """Of this session, without those before it."""
     entries: list[TranscriptEntry]
 
+    def __repr__(self) -> str:
+        return f"<transcript of {self.step} in run {self.run_id}, {self.status}, {self.turns} turns>"
+
 
 class Speaker(NamedTuple):
     """One session of one step: whose it is, and what tells its system prompt."""

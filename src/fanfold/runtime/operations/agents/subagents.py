@@ -13,6 +13,7 @@ Rules
 from __future__ import annotations
 
 import secrets
+import shlex
 from collections.abc import Sequence
 from typing import Literal, TypeAlias, cast
 
@@ -158,7 +159,7 @@ async def send_input(
         child = await resume_agent(project, name, run=run)
     elif child.status == DETACHED:
         message = f"{name} is detached: nobody knows what it did last"
-        raise SubagentRefused("subagent.detached", message, hint=f"fanfold send {name} --resume")
+        raise SubagentRefused("subagent.detached", message, hint=f"fanfold send {shlex.quote(name)} --resume")
     else:
         check_spoken_to(tree, name)
     if text is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -51,7 +52,7 @@ class CheckedRecipe:
     def runnable(self) -> Plan:
         """The plan, or `FileRefused`."""
         if self.plan is None or not self.ok:
-            raise FileRefused(self.diagnostics, self.sources, f"fanfold check {self.ref}")
+            raise FileRefused(self.diagnostics, self.sources, f"fanfold check {shlex.quote(self.ref)}")
         return self.plan
 
 

@@ -10,6 +10,7 @@ Rules
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -26,6 +27,7 @@ from fanfold.runtime.operations.project import Project
 from fanfold.runtime.operations.runs.file_records import record
 from fanfold.runtime.records.evidence import ChangedPath
 from fanfold.runtime.records.ids import session_id, settling_ids
+from fanfold.runtime.records.step_names import root_of, typed_path
 from fanfold.runtime.records.subagents import home_of, turn_before
 from fanfold.runtime.views.changes import Applied, RunChanges, StepChanges
 
@@ -180,7 +182,7 @@ async def apply(project: Project, run: str, step: str, *, dry_run: bool = False)
         return Applied(
             run_id=found.run.id, step=path, proposal=proposal, dry_run=dry_run, already=True, changes=changes
         )
-    merged = _merge(spaces, proposal, path, dry_run)
+    merged = _merge(spaces, proposal, node, dry_run)
     if merged.conflicts:
         raise _conflicting(path, merged.conflicts, found.run.id)
     changes = _as_put(merged)
@@ -191,14 +193,16 @@ async def apply(project: Project, run: str, step: str, *, dry_run: bool = False)
     return Applied(run_id=found.run.id, step=path, proposal=proposal, dry_run=dry_run, changes=changes)
 
 
-def _merge(spaces: Workspaces | None, proposal: str, path: str, dry_run: bool) -> Merged:
+def _merge(spaces: Workspaces | None, proposal: str, node: Node, dry_run: bool) -> Merged:
     try:
         if spaces is not None:
             return spaces.apply(proposal, dry_run=dry_run, drop=False)
     except NotFoundError:
         pass
+    path = node.run.tree_path(node.path)
     message = f"{path} proposed changes, but nobody has them any more"
-    raise NotFoundError("changes.gone", message, hint="fanfold fork runs the step again")
+    hint = f"fanfold fork {root_of(node)} --from {typed_path(node)} runs the step again"
+    raise NotFoundError("changes.gone", message, hint=hint)
 
 
 def _as_put(merged: Merged) -> list[ChangedPath]:
@@ -217,9 +221,13 @@ def _drop(spaces: Workspaces | None, proposal: str) -> None:
 
 def _nothing_waits(path: str, node: Node, merged: bool) -> NotFoundError:
     if isinstance(node, Composite):
-        why, hint = f"{path} holds other steps", "name one of them: fanfold diff RUN lists those that wait"
+        why, hint = (
+            f"{path} holds other steps",
+            f"name one of them: fanfold diff {root_of(node)} lists those that wait",
+        )
     elif merged:
-        why, hint = f"the changes of {path} were merged when it ended", ""
+        back = f"fanfold undo {root_of(node)} {typed_path(node)}"
+        why, hint = f"the changes of {path} were merged when it ended", f"{back} takes them back"
     else:
         why, hint = f"{path} is {node.status} and proposes nothing", "`merge: propose` lets a step propose"
     return NotFoundError("changes.none", why, hint=hint)
@@ -232,7 +240,8 @@ def _conflicting(path: str, conflicts: tuple[MergeConflict, ...], run: str) -> W
     return WorldError(
         "workspace.conflict",
         f"{path} does not go together with the project: {named}{more}; nothing was changed",
-        hint=f"fanfold diff {run} {path} shows what it proposes; put one of the sides right and apply again",
+        hint=f"fanfold diff {run} {shlex.quote(path)} shows what it proposes;"
+        " put one of the sides right and apply again",
         details={"conflicts": rows},
     )
 

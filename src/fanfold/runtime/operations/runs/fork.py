@@ -81,7 +81,9 @@ def plan_fork(
         )
     if tree.state.plan.open:
         message = f"run {tree.root.id} is open: there is no plan to run again"
-        raise AuthorError("run.open", message, hint="fanfold send gives a subagent another turn")
+        raise AuthorError(
+            "run.open", message, hint="fanfold ps --all lists its subagents, to whom more can be said"
+        )
     inputs = dict(tree.values.inputs(tree.root))
     unknown = [name for name in changed if name not in inputs]
     if unknown:

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Coroutine
 
 from fanfold.errors import AuthorError
 from fanfold.kernel.events import Envelope, Raised
-from fanfold.kernel.lifecycle import RUN_TERMINAL
+from fanfold.kernel.lifecycle import RUN_TERMINAL, WAITING
 from fanfold.kernel.plan import JSON
 from fanfold.runtime.hosting.clock import wall_clock_ms
 from fanfold.runtime.hosting.host import OnProgress
@@ -71,8 +71,11 @@ class RunHandle:
         """Whether nobody here drives the run any more."""
         return self._work.done()
 
-    async def follow(self, after: int | None = None) -> AsyncIterator[list[Envelope]]:
-        """What is recorded beyond `after`, or from now on, in pieces, until nobody here drives the run.
+    async def follow(
+        self, after: int | None = None, *, until_asked: bool = False
+    ) -> AsyncIterator[list[Envelope]]:
+        """What is recorded beyond `after`, or from now on, in pieces, until nobody here drives the run; or,
+        `until_asked`, until it can only go on when a person has answered.
 
         As `follow` of a run that another process drives, but without reading from the store what was just
         written to it.
@@ -88,18 +91,29 @@ class RunHandle:
                 written = [one for one in follower.take() if after is None or one.tree_seq > after]
                 if written:
                     yield written
-                elif over:
+                elif over or (until_asked and self._asks()):
                     return
                 else:
                     await follower.heard.wait()
         finally:
             self._followers.remove(follower)
 
-    async def events(self) -> AsyncIterator[Envelope]:
-        """Every event of the tree in order, from the first, then live until the run stops."""
-        async for written in self.follow(0):
+    def _asks(self) -> bool:
+        """Whether nothing goes on before a person has answered."""
+        return self.status == WAITING and self.tree.state.approvals > 0
+
+    async def events(self, after: int = 0) -> AsyncIterator[Envelope]:
+        """Every event of the tree in order, then live until the run stops or waits for an answer.
+
+        `after` is the `tree_seq` of the last event that is known: `run.events(last.tree_seq)` goes on when
+        the answer was given.
+        """
+        async for written in self.follow(after, until_asked=True):
             for envelope in shown(self._owned.project.store, written):
                 yield envelope
+
+    def __repr__(self) -> str:
+        return f"<run {self.id} of {self.tree.root.plan.name}, {self.status}>"
 
     async def wait(self) -> RunTree:
         """Wait until the run ended, paused, or waits for people only; the tree as it is then.
@@ -110,8 +124,16 @@ class RunHandle:
         return self.tree
 
     async def result(self) -> Result:
-        """The same, as a result."""
-        return to_result(await self.wait())
+        """What the run gave, when it ended or paused; or has given so far, when it waits for an answer. Its
+        `status` tells which. After an answer it can be asked for again.
+
+        Giving up waiting (`asyncio.wait_for`) does not touch the run.
+        """
+        async for _ in self.follow(until_asked=True):
+            pass
+        if self._work.done():
+            await self._over()
+        return to_result(self.tree)
 
     def transcript(self, step: str, *, attempt: int | None = None) -> Transcript:
         """What the agent of a step was told, said and did so far."""

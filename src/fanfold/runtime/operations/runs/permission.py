@@ -20,7 +20,6 @@ from fanfold.runtime.steps.registry import declare
 from fanfold.text.terminal import visible
 
 MAX_NAMED = 5
-POSTURES = ("read_only", "ask", "auto")
 
 
 def needs_permission(

@@ -16,6 +16,7 @@ Rules
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Iterator
 
 from msgspec import Struct
@@ -95,7 +96,7 @@ def _check_over(tree: RunTree) -> None:
     if tree.state.plan.open:
         message = f"run {root.id} is open: there is no plan to run again"
         raise AuthorError(
-            "run.open", message, hint="fanfold ps lists subagents; fanfold send gives one a turn"
+            "run.open", message, hint="fanfold ps --all lists its subagents, to whom more can be said"
         )
     status = run_status(tree.state, root)
     if status not in RUN_TERMINAL:
@@ -106,7 +107,8 @@ def _check_over(tree: RunTree) -> None:
         raise AuthorError("run.not_over", f"run {root.id} is {status}: it has not ended", hint=hint)
     if status == COMPLETED and not any(True for _ in _undone(tree)):
         message = f"run {root.id} completed: nothing of it failed"
-        hint = f"fanfold fork {root.id} --from STEP runs a step again; fanfold inspect {root.id} lists them"
+        first = shlex.quote(next(iter(root.nodes), ""))
+        hint = f"run it again from a step on, like this: fanfold fork {root.id} --from {first}"
         raise AuthorError("run.nothing_failed", message, hint=hint)
 
 

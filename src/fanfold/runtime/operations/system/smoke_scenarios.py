@@ -34,7 +34,7 @@ ADVICE = {
     "tool": "a program could not do its part: fanfold doctor shows what is missing here",
 }
 UNPROVEN = "smoke.unproven"
-WEAK = "try again, or a stronger model with FANFOLD_MODEL; the file of evidence and fanfold logs show the run"
+WEAK = "try again, or a stronger model with FANFOLD_MODEL; the file of evidence shows the run"
 
 
 class Trouble(NamedTuple):
