@@ -30,12 +30,14 @@ if TYPE_CHECKING:
     from fanfold.runtime.views.runs import StepResult
     from fanfold.runtime.views.subagents import Subagent
     from fanfold.runtime.views.transcripts import Transcript, TranscriptEntry
+    from fanfold.text.refusal import FileRefused
 
 __version__ = "0.1.0"
 __all__ = [
     "AuthorError",
     "Client",
     "FanfoldError",
+    "FileRefused",
     "NotFoundError",
     "Options",
     "Recipe",
@@ -60,6 +62,7 @@ _HOMES = {
     "AuthorError": "fanfold.errors",
     "Client": "fanfold.runtime.operations.client",
     "FanfoldError": "fanfold.errors",
+    "FileRefused": "fanfold.text.refusal",
     "NotFoundError": "fanfold.errors",
     "Options": "fanfold.runtime.operations.runs.options",
     "Recipe": "fanfold.recipe.builder",

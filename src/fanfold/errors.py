@@ -48,7 +48,7 @@ class FanfoldError(Exception):
         self.exit_status = self.default_exit_status if exit_status is None else exit_status
 
     @property
-    def __notes__(self) -> list[str]:
+    def __notes__(self) -> list[str]:  # type: ignore[override]  # a hint may still change
         """What a traceback shows below the message."""
         return [f"hint: {self.hint}"] if self.hint else []
 

@@ -31,7 +31,7 @@ class FileRefused(AuthorError):
         self._sources = sources
 
     @property
-    def __notes__(self) -> list[str]:
+    def __notes__(self) -> list[str]:  # type: ignore[override]  # a hint may still change
         """Every mistake with its line and a caret, as `fanfold check` shows it."""
         return [self.rendered(False).rstrip(), *super().__notes__]
 
