@@ -6,6 +6,7 @@ long ago, so that a script need not know which of them it was that finished the 
 
 from __future__ import annotations
 
+import shlex
 import sys
 
 from fanfold.cli.command import Invocation

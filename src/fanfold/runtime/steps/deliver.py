@@ -17,6 +17,7 @@ from fanfold.kernel.events import Failure
 from fanfold.kernel.plan import EVERYTHING, Step
 from fanfold.recipe.types.deliver import DeliverBody, PullRequestWish
 from fanfold.runtime.records.ids import session_id
+from fanfold.runtime.records.step_names import root_of, typed_path
 from fanfold.runtime.steps.rendering import text_of
 from fanfold.runtime.steps.step_type import (
     Execution,
@@ -88,7 +89,7 @@ class DeliverSteps(LeafType[DeliverBody, DeliverJob]):
         node = step.node
         if reply.text is not None or reply.decision not in ("approve", "reject"):
             message = f"{node.path} asks whether it may deliver"
-            hint = f"fanfold approve RUN {node.path}, or reject"
+            hint = f"fanfold approve {root_of(node)} {typed_path(node)}, or reject"
             raise AuthorError("approval.bad_choice", message, hint=hint)
         if reply.decision == "approve":
             return Outcome()

@@ -51,7 +51,11 @@ def find_data(page: bytes) -> bytes:
     start = page.rfind(_OPENING.encode())
     end = page.find(_CLOSING.encode(), start)
     if start < 0 or end < 0:
-        raise AuthorError("archive.not_one", "this file holds no run", hint="fanfold export RUN makes one")
+        raise AuthorError(
+            "archive.not_one",
+            "this file holds no run",
+            hint="fanfold export last makes one of the latest run",
+        )
     return page[start + len(_OPENING) : end]
 
 
