@@ -2,7 +2,8 @@
 
 What it does is in `<name>.json` beside it: `acts`, one for each call of a session, the last again. An act
 has `says` (a file of recorded lines), or `lines` (as they are), `writes` (files by path), `exit`, and `then`:
-what it does after that, `hang` or `flood`. What it was called with is kept in its home, in `calls.jsonl`.
+what it does after that, `hang` or `flood`; `told` has more of it for prompts that hold certain words. What
+it was called with is kept in its home, in `calls.jsonl`.
 """
 
 import json
@@ -60,6 +61,9 @@ def main(name: str) -> int:
     kept = home / "calls.jsonl"
     before = len(kept.read_text().splitlines()) if kept.exists() else 0
     act = told["acts"][min(before, len(told["acts"]) - 1)]
+    asked = sys.stdin.read()
+    for words, more in act.get("told", {}).items():
+        act = {**act, **(more if words in asked else {})}
     seen = {path: Path(path).expanduser().exists() for path in act.get("looks", ())}
     read = {path: Path(path).expanduser().read_text() for path in act.get("reads", ())}
     wrote = {path: attempt_write(path, text) for path, text in act.get("writes", {}).items()}
@@ -69,7 +73,7 @@ def main(name: str) -> int:
         attempt_write(path, text)
     if act.get("spawns"):
         subprocess.Popen(["sleep", "3600"], start_new_session=True)
-    asked = sys.stdin.read()
+    time.sleep(act.get("takes_s", 0))
     call = {"argv": sys.argv[1:], "stdin": asked, "environment": dict(os.environ), "cwd": os.getcwd()}
     with kept.open("a") as out:
         out.write(

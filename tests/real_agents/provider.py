@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from fanfold.testing.provider import Asked, Call, Reply, ScriptedProvider
+from tests.real_agents.google import serve_google
 
 KEY = "key-of-the-scripted-provider"
 _TASK = re.compile(r"DO (\{.*\}) END")
@@ -77,6 +78,7 @@ async def serve(folder: Path) -> None:
         return said
 
     async with ScriptedProvider(script, key=KEY) as provider:
+        (folder / "google").write_text(str(await serve_google(script)))
         (folder / "port").write_text(str(provider.port))
         await asyncio.Event().wait()
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.real_agents.team import write_team
 from tests.real_agents.world import (
     CACHE,
     COMMANDS,
@@ -42,7 +43,7 @@ def provider(tmp_path_factory):
 
 @pytest.fixture
 def world(tmp_path, provider):
-    outside = Outside(tmp_path, int((provider / "port").read_text()))
+    outside = Outside(tmp_path, *(int((provider / name).read_text()) for name in ("port", "google")))
     return RealWorld(tmp_path, outside, provider)
 
 
@@ -142,6 +143,26 @@ def test_a_cancelled_session_leaves_no_process(world, seen, name):
     assert process.returncode == 7
     assert not _processes(session)
     note(seen, name, "cancel", "yes")
+
+
+def test_claude_plans_two_codex_workers_write_side_by_side_and_a_model_reviews(world, seen):
+    if not {"claude", "codex"} <= set(WANTED):
+        pytest.skip("needs both")
+    write_team(world.project)
+    world.outside.environment |= {"FANFOLD_MODEL": "openai:m1"}
+    plan = task(say="The plan.")
+    acts = [{"run": "mkdir -p api web; test -w api && echo x > $(pwd)/PART/made.txt"}]
+    told = task(*acts, say="Done.")
+    recipe = (world.project / "team.yaml").read_text()
+    recipe = recipe.replace("web/: {{inputs.task}}", f"web/: {{{{inputs.task}}}} {plan}".replace('"', '\\"'))
+    for part in ("api", "web"):
+        own = told.replace("PART", part).replace('"', '\\"')
+        recipe = recipe.replace(f"concerns {part}/.", f"concerns {part}/. {own}")
+    (world.project / "team.yaml").write_text(recipe)
+    done = world.fanfold("run", "team.yaml", "-i", "task=Name it", "--yes")
+    assert done["status"] == "completed", done["steps"]
+    assert [(world.project / part / "made.txt").read_text() for part in ("api", "web")] == ["x\n", "x\n"]
+    note(seen, "claude", "team", "yes")
 
 
 def _processes(session: str) -> list[str]:

@@ -27,7 +27,7 @@ backend = "{backend}"
 class Outside:
     """The user's own folder and environment, with agents that are set up to talk to the provider."""
 
-    def __init__(self, folder: Path, port: int) -> None:
+    def __init__(self, folder: Path, port: int, google: int) -> None:
         self.home = folder / "home"
         self.port = port
         self.environment = {
@@ -41,7 +41,7 @@ class Outside:
             "GOOSE_PROVIDER": "openai",
             "GOOSE_MODEL": "m1",
             "OPENAI_HOST": f"http://127.0.0.1:{port}",
-            "GOOGLE_GEMINI_BASE_URL": f"http://127.0.0.1:{port}",
+            "GOOGLE_GEMINI_BASE_URL": f"http://127.0.0.1:{google}",
             "GEMINI_API_KEY": KEY,
             "COPILOT_OFFLINE": "true",
             "COPILOT_PROVIDER_BASE_URL": f"http://127.0.0.1:{port}/v1",
