@@ -94,7 +94,12 @@ def _commands(home: Path, known: Sequence[BackendKind]) -> list[BackendKind]:
     taken = {kind.name for kind in known}
     names = [name for name in (*OF_ROLES, *profile_names(home)) if name not in taken]
     return [
-        BackendKind(name=name, make=partial(_command, name=name), check=partial(_check_command, name=name))
+        BackendKind(
+            name=name,
+            make=partial(_command, name=name),
+            check=partial(_check_command, name=name),
+            tells_price=partial(_command_tells_price, name=name),
+        )
         for name in names
     ]
 
@@ -103,6 +108,12 @@ def _command(setup: BackendSetup, name: str) -> Backend:
     from fanfold.agents.backends import command
 
     return command.make(setup, name)
+
+
+def _command_tells_price(machine: Machine, name: str) -> bool:
+    from fanfold.agents.backends import command
+
+    return command.profile_named(name, machine).priced
 
 
 def _check_command(machine: Machine, name: str) -> None:

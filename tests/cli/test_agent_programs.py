@@ -201,3 +201,35 @@ def test_an_agent_that_is_not_installed_is_refused_before_anything_runs(agents, 
     error = refused.json()["error"]
     assert error["code"] == "recipe.unknown_backend"
     assert "Claude Code is not installed" in error["message"]
+
+
+def test_a_budget_in_dollars_is_refused_where_the_agent_tells_no_price(agents, fanfold):
+    for name in ("codex", "claude"):
+        agents.install(name, writing(name))
+        agents.role(f"with-{name}", name)
+    refused = fanfold("run", agents.recipe(step("with-codex")), "--yes", "--json", "--budget-usd", "1")
+    assert (refused.status, refused.json()["error"]["code"]) == (5, "budget.unpriced")
+    both = ("--budget-usd", "1", "--budget-tokens", "100000")
+    assert run(fanfold, agents.recipe(step("with-codex")), *both)["status"] == "completed"
+    done = run(fanfold, agents.recipe(step("with-claude")), "--budget-usd", "1")
+    assert (done["status"], done["usage"]["cost_usd"]) == ("completed", 0.00735)
+
+
+def test_doctor_says_which_agents_are_here_and_what_they_may_have(agents, fanfold, monkeypatch):
+    monkeypatch.setenv("OPENAI_API_KEY", "key-of-the-user-0123456789")
+    monkeypatch.delenv("ANTHROPIC_API_KEY", raising=False)
+    for name, version in (("claude", "2.1.325 (Claude Code)"), ("codex", "codex-cli 0.166.0")):
+        (agents.bin / name).write_text(f"#!/bin/sh\necho '{version}'\n")
+        (agents.bin / name).chmod(0o755)
+    (agents.bin / "goose").write_text("#!/bin/sh\nsleep 60\n")
+    (agents.bin / "goose").chmod(0o755)
+    agents.profile("goose", "credentials = []\n")
+    monkeypatch.setattr("fanfold.runtime.operations.system.installed_agents.ANSWER_S", 1.0)
+    checks = [one for one in fanfold("doctor", "--json").json()["checks"] if one["name"] == "agents"]
+    said = {one["message"].split(" at ")[0]: one for one in checks}
+    assert set(said) == {
+        "Claude Code 2.1.325 (claude)",
+        "Codex 0.166.0 (codex)",
+        "Goose does not answer (goose, goose-acp)",
+    }
+    assert 'credentials = ["OPENAI_API_KEY"]' in said["Codex 0.166.0 (codex)"]["hint"]

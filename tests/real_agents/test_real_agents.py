@@ -151,7 +151,7 @@ def test_claude_plans_two_codex_workers_write_side_by_side_and_a_model_reviews(w
     write_team(world.project)
     world.outside.environment |= {"FANFOLD_MODEL": "openai:m1"}
     plan = task(say="The plan.")
-    acts = [{"run": "mkdir -p api web; test -w api && echo x > $(pwd)/PART/made.txt"}]
+    acts = [{"run": "mkdir -p PART && echo x > PART/made.txt"}]
     told = task(*acts, say="Done.")
     recipe = (world.project / "team.yaml").read_text()
     recipe = recipe.replace("web/: {{inputs.task}}", f"web/: {{{{inputs.task}}}} {plan}".replace('"', '\\"'))

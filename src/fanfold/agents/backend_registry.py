@@ -70,6 +70,10 @@ def _nothing(_: Machine) -> None:
     return None
 
 
+def _always(_: Machine) -> bool:
+    return True
+
+
 class BackendKind(Struct, frozen=True, kw_only=True):
     """One row: a back end that roles and `--agent-backend` can name.
 
@@ -79,6 +83,8 @@ class BackendKind(Struct, frozen=True, kw_only=True):
     name: str
     make: Callable[[BackendSetup], Backend]
     check: Callable[[Machine], None] = _nothing
+    tells_price: Callable[[Machine], bool] = _always
+    """Whether what its sessions cost in dollars can be known."""
     in_stages: bool = True
     """Whether a role's pipeline is run stage by stage; a script answers for the whole session."""
 
@@ -120,6 +126,10 @@ class BackendRegistry:
         except FanfoldError as error:
             return error
         return None
+
+    def tells_price(self, name: str) -> bool:
+        """Whether what sessions of a back end cost in dollars can be known."""
+        return self._kinds[name].tells_price(self.machine)
 
     def open(self, setup: BackendSetup) -> Backends:
         """The back ends for one run."""

@@ -29,14 +29,15 @@ from fanfold.agents.command.events import (
 )
 from fanfold.agents.command.verdict import CallEnd
 from fanfold.agents.entries import (
-    Calling,
     Entry,
     RequestedCall,
     Response,
     Retrying,
+    Spent,
     TextDelta,
     ToolError,
     ToolResult,
+    calling,
 )
 from fanfold.kernel.events import Usage
 from fanfold.kernel.plan import JSON
@@ -62,8 +63,13 @@ class Hearing:
     """One call of a program, from its first word to its last."""
 
     def __init__(
-        self, record: Callable[[Entry], Awaitable[None]], progress: Progress, model: str = ""
+        self,
+        record: Callable[[Entry], Awaitable[None]],
+        progress: Progress,
+        clean: Callable[[str], str],
+        model: str = "",
     ) -> None:
+        """`clean` takes secrets out of what is shown live; what is recorded is cleaned by `record`."""
         self.ending = CallEnd()
         self.began: Began | None = None
         self.model = model
@@ -73,6 +79,7 @@ class Hearing:
         self.has_worked = False
         self._record = record
         self._progress = progress
+        self._clean = clean
         self._message = _Message()
         self._results: set[str] = set()
         self._entries = 0
@@ -95,6 +102,7 @@ class Hearing:
                 return
             case Consumed():
                 self.spent = fact.usage if self.spent is None else self.spent + fact.usage
+                self._progress(Spent(self.spent.tokens))
                 return
             case Denied():
                 self.ending.denied.append(fact)
@@ -103,7 +111,7 @@ class Hearing:
                 self.ending.finished = fact
                 return
             case Delta():
-                self._progress(TextDelta(fact.text[:MAX_DELTA_CHARS]))
+                self._progress(TextDelta(self._clean(fact.text[:MAX_DELTA_CHARS])))
             case Said():
                 await self._said(fact)
             case Called():
@@ -145,7 +153,7 @@ class Hearing:
             between = "" if fact.delta or not message.text else "\n"
             message.text = (message.text + between + fact.text)[:MAX_TEXT_CHARS]
             self.ending.last_text = message.text
-            self._progress(TextDelta(fact.text[:MAX_DELTA_CHARS]))
+            self._progress(TextDelta(self._clean(fact.text[:MAX_DELTA_CHARS])))
 
     async def _called(self, fact: Called) -> None:
         if fact.id in self.ending.tools:
@@ -156,7 +164,7 @@ class Hearing:
             self._message.id = fact.message
         self.ending.tools[fact.id] = fact.tool
         self._message.calls.append(RequestedCall(fact.id[:200], fact.tool[:200], _bounded(fact.args)))
-        self._progress(Calling(fact.tool[:200]))
+        self._progress(calling(fact.tool[:200], fact.args, self._clean))
 
     async def _returned(self, fact: Returned) -> None:
         if fact.id in self._results:

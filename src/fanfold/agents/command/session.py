@@ -194,7 +194,8 @@ class CommandSession:
         await self._programs.check_reach(reach)
         turn = structs.replace(turn, folder=home.workspace)
         call = make_call(profile, self._request, turn, home.inside)
-        hearing = Hearing(self._record, self._progress, model_for(profile, self._request.role.model))
+        model = model_for(profile, self._request.role.model)
+        hearing = Hearing(self._record, self._progress, self._clean, model)
         if turn.conversation:
             await self._begin(turn.conversation, anew)
         self._calls += 1

@@ -145,9 +145,10 @@ def freeze(
     settings = settings_of(project.config, plan, options)
     needed = frozen.backends()
     if needed - {SCRIPTED}:  # scripted agents need no model, and no import of what knows them
-        from fanfold.runtime.operations.runs.preflight import check_backends, prepare
+        from fanfold.runtime.operations.runs.preflight import check_backends, check_program_prices, prepare
 
         check_backends(frozen, project.backends)
+        check_program_prices(plan, frozen, settings, project.backends)
         if MODEL in needed:
             frozen, settings = prepare(plan, frozen, settings, project.config, project.store)
     return frozen, settings

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct, structs
 
-from fanfold.agents.backend_registry import MODEL, BackendRegistry
+from fanfold.agents.backend_registry import IN_PROCESS, MODEL, BackendRegistry
 from fanfold.agents.local.weights import PROVIDER, LocalState, find_weights, local_state
 from fanfold.agents.role import Role
 from fanfold.errors import EXIT_BUDGET, AuthorError, FanfoldError
@@ -57,6 +57,22 @@ def check_backends(frozen: Frozen, backends: BackendRegistry) -> None:
         if problem is not None:
             where = f'role "{name}": ' if role.backend is not None and frozen.script is None else ""
             raise _said(problem, where + problem.message, {"role": name})
+
+
+def check_program_prices(plan: Plan, frozen: Frozen, settings: Settings, backends: BackendRegistry) -> None:
+    """Refuse a budget in dollars alone for agents that do not tell what they cost."""
+    for limited in _limited_in_dollars(plan, settings):
+        for name, role in frozen.roles.items():
+            backend = frozen.backend_of(role)
+            if backend in IN_PROCESS or backends.tells_price(backend):
+                continue
+            whose = "" if limited is plan else f' of "{limited.name}"'
+            hint = (
+                "set --budget-tokens too" if not whose else "give `limits.budget` of that recipe `tokens` too"
+            )
+            message = f'the budget{whose} in dollars cannot be kept: "{backend}" does not tell what it costs'
+            details = {"backend": backend, "where": f'role "{name}"'}
+            raise AuthorError("budget.unpriced", message, hint=hint, details=details, exit_status=EXIT_BUDGET)
 
 
 def prepare(
@@ -180,14 +196,16 @@ def _is_limited(plan: Plan, settings: Settings) -> bool:
     return any(limit is not None for budget in budgets for limit in budget)
 
 
+def _limited_in_dollars(plan: Plan, settings: Settings) -> list[Plan]:
+    """The plan and its sub-workflows, as far as dollars limit them and tokens do not."""
+    dollars = [plan] if settings.budget_micro_usd is not None and settings.budget_tokens is None else []
+    budgets = ((kid, kid.limits.budget) for kid in plan.workflows.values())
+    return dollars + [kid for kid, one in budgets if one.micro_usd is not None and one.tokens is None]
+
+
 def _check_prices(plan: Plan, frozen: Frozen, settings: Settings, config: Config, prices: Prices) -> None:
     """Refuse a budget in dollars that nobody could keep."""
-    dollars = [plan] if settings.budget_micro_usd is not None and settings.budget_tokens is None else []
-    for kid in plan.workflows.values():
-        budget = kid.limits.budget
-        if budget.micro_usd is not None and budget.tokens is None:
-            dollars.append(kid)
-    for limited in dollars:
+    for limited in _limited_in_dollars(plan, settings):
         part = structs.replace(limited, workflows=plan.workflows)
         for use in models_of(part, frozen, config):
             model = prices.unpriced(use.model)
