@@ -13,7 +13,10 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.cli.screen import Screen
+from fanfold.testing.provider import Asked, Reply, answer_with
+from tests.e2e.world import MODELS, Provider
+from tools import chat_recording
+from tools.screen import Screen
 
 SCRIPT = """\
 steps:
@@ -49,10 +52,7 @@ def talk(project: Path) -> Iterator[Open]:
 
 def leave(screen: Screen) -> None:
     """End the input where it is awaited: in between, Ctrl-D is nobody's."""
-    deadline = time.monotonic() + 60
-    while [row for row in screen.rows if row][-1:] != [">"]:
-        assert time.monotonic() < deadline, screen.rows
-        screen.until()
+    screen.until_prompt()
     screen.type("\x04")
     assert screen.end() == 0
 
@@ -213,3 +213,25 @@ def test_without_a_terminal_nothing_is_delegated_unless_it_is_allowed(shell: Any
 def test_nothing_to_say_is_refused(shell: Any, project: Path) -> None:
     refused = shell("chat", "--json")
     assert (refused.status, refused.json()["error"]["code"]) == (2, "usage.missing")
+
+
+def test_words_of_a_model_are_shown_as_they_come_and_drive_no_terminal(talk: Open) -> None:
+    evil = "Look: \x1b]0;owned\x07\x1b[2J\x1b[31m and \u202egnp.exe\r\nThat is all."
+
+    def answer(asked: Asked) -> Reply:
+        if asked.prompt.startswith("The request, as a JSON string"):
+            return answer_with({"suitable": True, "reason": "\x1b[2Jno"}, asked)
+        return Reply(text=evil)
+
+    with Provider(answer) as provider:
+        screen = talk(**provider.environment, FANFOLD_MODEL=MODELS["chat"])
+        screen.until("leaves\n>")
+        screen.type("Show me.\r")
+        screen.until("Look: ␛]0;owned␇␛[2J␛[31m and <U+202E>gnp.exe", "That is all.", "␛[2Jno")
+        assert b"\x1b]0;owned" not in screen.told
+        assert "\u202e".encode() not in screen.told
+        leave(screen)
+
+
+def test_the_chat_in_the_documentation_is_what_happens() -> None:
+    assert chat_recording.page_with(chat_recording.record()) == chat_recording.PAGE.read_text()

@@ -12,7 +12,7 @@ from fanfold.cli.terminal import progress
 from fanfold.runtime.operations.runs.creation import create
 from fanfold.runtime.operations.runs.options import Options
 from fanfold.wiring import wire
-from tests.cli.screen import Screen
+from tools.screen import Screen
 
 RECIPE = """\
 name: a-recipe-with-a-name-that-no-narrow-terminal-has-room-for

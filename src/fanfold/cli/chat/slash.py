@@ -17,7 +17,7 @@ from fanfold.cli.agents.subagents import say_subagents
 from fanfold.cli.chat.keyboard import Keyboard
 from fanfold.cli.command import Invocation
 from fanfold.cli.inputs import read_inputs
-from fanfold.cli.main import COMMANDS, main
+from fanfold.cli.main import main
 from fanfold.cli.runs.foreground import Foreground
 from fanfold.cli.runs.outcome import say_outcome
 from fanfold.cli.terminal.output import paint, say
@@ -126,10 +126,6 @@ class SlashCommands:
         )
 
     async def undo(self, rest: str) -> None:
-        if "undo" not in COMMANDS:
-            raise AuthorError(
-                "chat.unknown_word", "nothing can be taken back here", hint="git shows the changes"
-            )
         await self._fanfold("undo", self._chat.id, *_words(rest, least=0))
 
     async def quit(self, _rest: str) -> None:

@@ -56,7 +56,7 @@ class Speech:
         for envelope in written:
             found = self._transitions.read(envelope)
             node = tree.root.nodes.get(found.path) if found is not None and found.path else None
-            if found is not None and node is not None and not is_lead(node):
+            if found is not None and node is not None and not is_lead(node) and found.word != "added":
                 self._note(f"{found.path} {found.text}")
 
     def answer(self, output: object) -> None:

@@ -61,7 +61,7 @@ def notes_text(found: Captured, colour: bool) -> str:
         if notes:
             lines += [paint(heading, "bold", colour), *(f"  {plain(note)}" for note in notes)]
     if found.file is not None:
-        lines.append(f"saved as {plain(found.file)}; fanfold run {found.name} runs it")
+        lines += [f"saved as {plain(found.file)}", f"fanfold run {found.name} runs it"]
     else:
         lines.append(f"fanfold capture {found.run_id} --name {found.name} saves it")
     return "".join(f"{line}\n" for line in lines)

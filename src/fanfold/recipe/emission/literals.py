@@ -78,6 +78,8 @@ def _candidates(request: str, prompts: Sequence[Pieces]) -> Iterator[tuple[str, 
 def _kind_of(word: str) -> str:
     if "://" in word:
         return "url"
+    if not any(letter.isalpha() for letter in word):
+        return "number"
     if _FILE.fullmatch(word.rpartition("/")[2]) and not word.endswith("/"):
         return "file"
     return "path" if "/" in word else "name"

@@ -131,6 +131,7 @@ class Chat:
 
     async def say(self, text: str, suited: Suitability | None = None) -> ChatTurn:
         """Say something to the lead and wait for its answer. `suited` is what `judge` found."""
+        await self._forget_refusal()
         await self._be_driven()
         if (cut_off := self.cut_off()) is not None:
             await self.go_on(cut_off)
@@ -246,6 +247,17 @@ class Chat:
     def _is_over(self) -> bool:
         """Whether nobody here drives the run any more: a provider refuses us, or somebody paused it."""
         return self._handle.is_over
+
+    async def _forget_refusal(self) -> None:
+        """A provider that refused us is not asked for a while. Whoever speaks on may have paid meanwhile: it
+        is asked again, with connections that know nothing of it.
+        """
+        turns = lead_turns(self.tree)
+        failed = turns[-1].error if turns else None
+        if failed is None or failed.kind not in ("quota", "permission"):
+            return
+        if not any(child.status in LIVE for child in self.agents()):
+            await self.leave()
 
     async def _be_driven(self) -> None:
         if not self._is_over():

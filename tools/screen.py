@@ -55,6 +55,13 @@ class Screen:
             self._read()
         return self.rows
 
+    def until_prompt(self, timeout_s: float = 60) -> None:
+        """Wait until a chat waits for something to be said: in between, keys are nobody's."""
+        deadline = time.monotonic() + timeout_s
+        while [row for row in self.rows if row][-1:] != [">"]:
+            assert time.monotonic() < deadline, "no prompt in\n" + "\n".join(self.rows)
+            self._read()
+
     def end(self, timeout_s: float = 60) -> int:
         """Wait until the command has ended; its exit status. What it said last stands on the screen."""
         deadline = time.monotonic() + timeout_s
