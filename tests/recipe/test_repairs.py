@@ -13,7 +13,7 @@ inputs:
   - {name: count, type: int, default: 3}
 steps:
   - {id: a, prompt: x, retry: 3, when: inputs.count = 3}
-  - {id: b, prompt: x, depends_on: a, for_each: inputs.files, when: "inputs.count > 3 and inputs.count < 9"}
+  - {id: b, prompt: x, for_each: inputs.files, when: "inputs.count > 3 and inputs.count < 9"}
   - {id: c, prompt: "{{steps.a.output}}", depends_on: b}
 """
 MEANT = """\
@@ -23,7 +23,7 @@ inputs:
   - {name: count, type: integer, default: 3}
 steps:
   - {id: a, prompt: x, retry: {attempts: 3}, when: inputs.count == 3}
-  - {id: b, prompt: x, depends_on: a, for_each: inputs.files, when: "inputs.count > 3 && inputs.count < 9"}
+  - {id: b, prompt: x, for_each: inputs.files, when: "inputs.count > 3 && inputs.count < 9"}
   - {id: c, prompt: "{{steps.a.output}}", depends_on: [b, a]}
 """
 

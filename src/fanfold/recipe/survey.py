@@ -143,6 +143,8 @@ def survey_body(draft: Draft, nodes: list[Node], notes: Notes, extra: frozenset[
 def _tell_type(draft: Draft, notes: Notes) -> StepSyntax | None:
     entries = draft.entries
     deciding = [name for name in entries.keys if name in STEPS.deciding]
+    if "gate" in deciding:  # then the prompt is what a person is asked
+        deciding = [name for name in deciding if name != "prompt"]
     said = entries.text("type")
     if said is not None:
         foreign = _refuse_foreign_keys(entries, {said}, notes)

@@ -2,7 +2,7 @@
 
 Rules
 * A reference is an edge. One that was not written is reported, with the repair, because a reader of
-  `depends_on` should see the whole graph.
+  `depends_on` should see the whole graph; but not where written edges lead there through other steps.
 * A ring is reported once, at the step of it that is declared first, with every step of it by name.
 * Everything here is linear in steps and edges: a generated recipe may have ten thousand of them.
 """
@@ -26,6 +26,7 @@ def connect(scope: DraftScope, notes: Notes) -> None:
         targets = _targets(draft)
         draft.facts.depends_on = tuple(target.id for target in targets)
         forward = forward or any(target.order >= draft.order for target in targets)
+    for draft in scope.drafts:
         _warn_implied(draft, notes)
     if forward:  # edges that all lead to earlier steps cannot make a ring
         _report_rings(scope, notes)
@@ -51,6 +52,9 @@ def _warn_implied(draft: Draft, notes: Notes) -> None:
         missing = [name for name in missing if name in by_id and by_id[name].order > draft.order]
     if draft.entries.has("depends_on") and "depends_on" not in draft.entries.nodes:
         return  # the list could not be read, so nobody knows what was written
+    if missing and draft.written:
+        reached = _reached(draft)
+        missing = [name for name in missing if name not in reached]
     for i, name in enumerate(missing):
         at, who = draft.implied[name]
         what = (
@@ -62,6 +66,19 @@ def _warn_implied(draft: Draft, notes: Notes) -> None:
         # One repair for all missing edges of a step: two would each write a `depends_on` of their own.
         fix = _write_edges(draft, missing, notes) if i == 0 else None
         notes.warning("recipe.implied_edge", message, at.span(), f"add {quoted(name)} to its depends_on", fix)
+
+
+def _reached(draft: Draft) -> set[str]:
+    """Every step that the edges an author wrote lead to from here, directly or through others."""
+    by_id = draft.scope.by_id
+    found: set[str] = set()
+    stack = [*draft.written]
+    while stack:
+        name = stack.pop()
+        if name not in found and name in by_id:
+            found.add(name)
+            stack.extend(by_id[name].written)
+    return found
 
 
 def _write_edges(draft: Draft, names: list[str], notes: Notes) -> Fix | None:

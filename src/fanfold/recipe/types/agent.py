@@ -6,10 +6,12 @@ from typing import ClassVar, Literal
 
 from msgspec.structs import replace
 
+from fanfold.errors import FanfoldError
 from fanfold.kernel.plan import Traits
+from fanfold.recipe.checks.references import TextPlace
 from fanfold.recipe.checks.unit import Unit
 from fanfold.recipe.drafts.draft import Draft
-from fanfold.recipe.drafts.roles import NamedRole, find_role
+from fanfold.recipe.drafts.roles import UNKNOWN, NamedRole, find_role
 from fanfold.recipe.language.known_outputs import TEXT
 from fanfold.recipe.language.step_syntax import ATTEMPT_KEYS, StepSyntax
 from fanfold.recipe.types.body import Body
@@ -22,14 +24,26 @@ from fanfold.text.trees.tree import Mapping, Scalar
 
 SYNTAX = StepSyntax(
     name="agent",
-    decided_by=("prompt",),
+    decided_by=("prompt", "prompt_file"),
     hinted_by=("agent",),
     keys=(
-        Key("agent", "text", "Role, `name` or `name@version`.", default="default"),
+        Key(
+            "agent",
+            "text",
+            "Role, `name` or `name@version`; or a template that gives one of `agents`.",
+            default="default",
+        ),
         Key("subagent", "text", "Another word for `agent`.", alias="agent"),
         Key("role", "text", "Another word for `agent`.", alias="agent"),
+        Key("agents", "texts", "The roles that a template in `agent` may give."),
         Key("prompt", "template", "The task. Without one the role's own prompt template is used."),
         Key("task", "template", "Another word for `prompt`.", alias="prompt"),
+        Key("prompt_file", "text", "The same from a file beside the recipe, frozen with the run."),
+        Key(
+            "continue",
+            "id",
+            "An agent step of this scope and role; this one goes on in a copy of its conversation.",
+        ),
         Key("model", "text", "Model to use.", default="the role's"),
         Key("reasoning_effort", "text", "How hard the model thinks.", "the role's"),
         Key("max_turns", "integer", "Turns of the session.", "the role's", 1, 1_000),
@@ -48,6 +62,9 @@ class AgentBody(Body, frozen=True, omit_defaults=True, gc=False):
     agent: str = "default"
     """Role name, without its version."""
     agent_version: str | None = None
+    pick: str = ""
+    """A template that gives the role, one of `agents`; then `agent` is the one of them that may do most."""
+    agents: tuple[str, ...] = ()
     prompt: str | None = None
     """None: the role's own prompt template is used with the step's `inputs`."""
     model: str | None = None
@@ -70,7 +87,7 @@ class AgentBody(Body, frozen=True, omit_defaults=True, gc=False):
         return Traits(slot=self.purpose != "lead", role=self.agent, continues=self.continue_from)
 
     def roles(self) -> tuple[str, ...]:
-        return (self.role,)
+        return self.agents or (self.role,)
 
 
 class AgentGrammar(LeafGrammar[AgentBody]):
@@ -78,13 +95,21 @@ class AgentGrammar(LeafGrammar[AgentBody]):
 
     def read(self, step: Written) -> AgentBody:
         entries, unit = step.entries, step.unit
-        role = _role(entries, unit)
+        node = entries.nodes.get("agent")
+        picked = node if isinstance(node, Scalar) and "{{" in node.text else None
+        listed = [find_role(one.text, one, unit.around, unit.notes) for one in entries.scalars("agents")]
+        _check_listed(step, picked, listed)
+        role = _role(entries, unit) if picked is None else _widest(listed)
         step.draft.facts.role = role
-        _check_tools(entries, role.facts.tools, unit.notes)
+        for one in listed or [role]:
+            _check_tools(entries, one.facts.tools, unit.notes)
         return AgentBody(
             agent=role.name,
             agent_version=role.version,
+            pick="" if picked is None else unit.references.template(picked, step.place),
+            agents=tuple(one.text for one in entries.scalars("agents")) if picked is not None else (),
             prompt=_prompt(step, role),
+            continue_from=_continued(step),
             model=entries.text("model") or unit.defaults.model,
             reasoning_effort=entries.text("reasoning_effort"),
             max_turns=entries.integer("max_turns"),
@@ -103,6 +128,90 @@ def _role(entries: Entries, unit: Unit) -> NamedRole:
     return find_role(unit.defaults.agent or "default", None, unit.around, unit.notes)
 
 
+def _check_listed(step: Written, picked: Scalar | None, listed: list[NamedRole]) -> None:
+    """A template needs the roles that it may give, and they need a template."""
+    entries, notes = step.entries, step.notes
+    if picked is not None and not listed and not entries.has("agents"):
+        hint = "list them: agents: [explorer, worker]"
+        notes.error(
+            "recipe.missing_key", "a role that is a template needs the roles it may give", picked, hint
+        )
+    elif entries.has("agents") and picked is None:
+        message = '"agents" belongs to a template in "agent", which is not here'
+        notes.error("recipe.conflicting_keys", message, entries.keys["agents"])
+    elif "agents" in entries.nodes and not listed:
+        notes.error("recipe.bad_value", '"agents" must not be empty', entries.nodes["agents"])
+
+
+def _widest(listed: list[NamedRole]) -> NamedRole:
+    """The one that may do most: what a step claims and may cost is judged by it."""
+    writers = [one for one in listed if not one.facts.read_only]
+    return (writers or listed or [NamedRole("default", None, UNKNOWN, known=False)])[0]
+
+
+def _continued(step: Written) -> str | None:
+    """The step whose conversation goes on here; the edge to it is as good as written."""
+    node, draft, notes = step.entries.nodes.get("continue"), step.draft, step.notes
+    if not isinstance(node, Scalar):
+        return None
+    target = draft.scope.by_id.get(node.text)
+    problem = ""
+    if target is None:
+        hint = notes.did_you_mean(node.text, draft.scope.by_id)
+        message = f"step {quoted(draft.id)} continues {quoted(node.text)}, which does not exist here"
+        notes.error("recipe.unknown_step", message, node, hint)
+    elif target.type != "agent":
+        problem = f"{quoted(node.text)} is no agent step, and has no conversation"
+    elif any(target.entries.has(key) or step.entries.has(key) for key in ("for_each", "repeat")):
+        problem = "a conversation goes on from one step to one step, not from or into a map or a loop"
+    elif _named(target.entries, step.unit) != _named(step.entries, step.unit):
+        problem = f"{quoted(node.text)} has another role, and a conversation belongs to one"
+    elif draft is target:
+        problem = "a step cannot go on with its own conversation"
+    if problem:
+        notes.error("recipe.conflicting_keys", problem, node)
+    elif target is not None:
+        target.used = True
+        draft.written.setdefault(target.id, node)
+        draft.placed.add(target.id)
+    return node.text
+
+
+def _named(entries: Entries, unit: Unit) -> str:
+    return entries.text("agent") or unit.defaults.agent or "default"
+
+
+class _FromFile(Scalar):
+    """Text that stands in another file: whatever is wrong in it is shown where the file is named."""
+
+    __slots__ = ()
+
+    def span(self, i: int, j: int) -> tuple[int, int]:
+        del i, j
+        return self.start, self.end
+
+
+def _read_prompt(step: Written) -> str | None:
+    """The template in the file that `prompt_file` names, its references checked."""
+    node, notes = step.entries.nodes.get("prompt_file"), step.notes
+    if not isinstance(node, Scalar):
+        return None
+    ref = node.text if "/" in node.text else f"./{node.text}"
+    try:
+        text = step.unit.around.library.find(ref, step.unit.source.file).data.decode()
+    except FanfoldError as error:
+        notes.error("recipe.bad_value", f"the prompt cannot be read: {error.message}", node, error.hint)
+        return None
+    except UnicodeDecodeError:
+        notes.error("recipe.encoding", f"{quoted(node.text)} is not UTF-8", node)
+        return None
+    if not text.strip():
+        notes.error("recipe.bad_value", f"{quoted(node.text)} is empty", node)
+    place = TextPlace(step.place.draft, step.place.scope, step.place.names, placing=True)
+    written = _FromFile(text, text, node.start, node.end, "", "")
+    return step.unit.references.template(written, place)
+
+
 def _prompt(step: Written, role: NamedRole) -> str | None:
     entries, notes = step.entries, step.notes
     prompt = step.template("prompt", placing=True)
@@ -110,6 +219,8 @@ def _prompt(step: Written, role: NamedRole) -> str | None:
         notes.error("recipe.bad_value", "the prompt is empty", entries.nodes["prompt"])
     if not entries.lacks("prompt"):
         return prompt
+    if not entries.lacks("prompt_file"):
+        return _read_prompt(step)
     if role.facts.prompt_template:
         _check_prompt_template(step.draft, role.name, role.facts.prompt_template, notes)
     elif entries.lacks("inputs") and role.known:

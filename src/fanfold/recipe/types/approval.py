@@ -25,9 +25,16 @@ def _answer(entries: Entries) -> Known:
 
 SYNTAX = StepSyntax(
     name="approval",
-    decided_by=("approve",),
+    decided_by=("approve", "gate"),
     keys=(
         Key("approve", "template", "The question put to a person."),
+        Key(
+            "gate",
+            "word",
+            "`human`: an approval whose question is `prompt`, or the description.",
+            words=("human",),
+        ),
+        Key("prompt", "template", "With `gate: human`: the question put to a person."),
         Key("show", "template", "What the person sees with the question."),
         Key("choices", "choices", "Answers that complete the step.", "approve or reject"),
         Key("default", "json", "The answer when `timeout` passes."),
@@ -60,11 +67,18 @@ class ApprovalGrammar(LeafGrammar[ApprovalBody]):
         choices = tuple(item.text for item in step.entries.scalars("choices"))
         _check_choices(step.entries, choices, step.notes)
         return ApprovalBody(
-            approve=step.template("approve") or "",
+            approve=_question(step),
             show=step.template("show"),
             choices=choices,
             default=step.entries.text("default"),
         )
+
+
+def _question(step: Written) -> str:
+    entries = step.entries
+    if not entries.has("gate"):
+        return step.template("approve") or ""
+    return step.template("prompt") or entries.text("description") or f"Go on with {step.draft.id}?"
 
 
 def _check_choices(entries: Entries, choices: tuple[str, ...], notes: Notes) -> None:

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from msgspec.structs import replace
+
 from fanfold.agents.backend import SUMMARY_CHARS
 from fanfold.errors import AuthorError
 from fanfold.kernel.commands import (
@@ -189,7 +191,11 @@ class Answers:
             return StepEvent(step, "waiting", attempt, execution, due_at=job.due_at)
         if is_agent(node):
             task = shorten(type_of(node.step).task(job), TASK_CHARS)
-            return subagent_event(node, "started", attempt, execution, task)
+            begun, who = (
+                subagent_event(node, "started", attempt, execution, task),
+                type_of(node.step).who(job),
+            )
+            return replace(begun, role=who) if who else begun
         return StepEvent(step, "started", attempt, execution)
 
     def _start_child(self, command: Start, node: Node, job: CallJob) -> StepEvent:

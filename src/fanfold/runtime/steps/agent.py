@@ -40,6 +40,7 @@ from fanfold.runtime.steps.step_type import (
     Preparation,
     Services,
     StepLabel,
+    failure,
 )
 from fanfold.sessions.log import read_entries
 from fanfold.store.protocol import Store
@@ -61,13 +62,16 @@ class AgentJob(Job, frozen=True):
     """Of a fold: what it sums up."""
     agents_left: int = 0
     """Of a fold: how many sessions may help with it."""
+    unlisted: str = ""
+    """What a template gave for a role, where the step does not list it."""
 
 
 class AgentSteps(LeafType[AgentBody, AgentJob]):
     body = AgentBody
 
     def label(self, step: Step, said: AgentBody) -> StepLabel:
-        return StepLabel("writer" if step.posture == "writer" else "reader", said.role)
+        who = f"one of {', '.join(said.agents)}" if said.pick else said.role
+        return StepLabel("writer" if step.posture == "writer" else "reader", who)
 
     def declare(self, step: Step, _said: AgentBody) -> str:
         return f"writes {', '.join(step.write_set)}" if step.posture == "writer" else ""
@@ -81,6 +85,12 @@ class AgentSteps(LeafType[AgentBody, AgentJob]):
 
     def prepare(self, step: Preparation, said: AgentBody) -> AgentJob:
         prompt = _prompt(step, said)
+        if said.pick:
+            name = text_of(said.pick, step.names).strip()
+            if name not in said.agents:
+                return AgentJob(said, prompt, step.inputs, unlisted=name or "nothing")
+            role, marked, version = name.partition("@")
+            said = replace(said, agent=role, agent_version=version if marked else None)
         if said.purpose == "fold":
             pieces = _folded(step.values, step.node)
             return AgentJob(said, prompt, step.inputs, "", pieces, step.values.agents_left())
@@ -88,6 +98,11 @@ class AgentSteps(LeafType[AgentBody, AgentJob]):
 
     async def perform(self, services: Services, execution: Execution[AgentJob]) -> Outcome:
         start, node, job, place, progress = execution
+        if job.unlisted:
+            message = f"{node.path} was given the role {job.unlisted!r:.80}, which is not among its agents"
+            hint = f"it may be one of: {', '.join(job.said.agents)}"
+            told = failure(node, start, "permission", "agent.not_listed", message, hint, retryable=False)
+            return Outcome(error=told)
         _check_place(services.store, start, node, place)
         role = services.frozen.session_role(node.step, job.said)
         request = _request(role, execution, services)
@@ -122,6 +137,9 @@ class AgentSteps(LeafType[AgentBody, AgentJob]):
 
     def task(self, job: AgentJob) -> str:
         return job.prompt
+
+    def who(self, job: AgentJob) -> str:
+        return job.said.role if job.said.pick and not job.unlisted else ""
 
 
 def _check_place(store: Store, start: Start, node: Node, place: Place) -> None:

@@ -219,6 +219,10 @@ class StepType(Generic[A, J]):
         """What the work is, in words for the log and for an agent that settles its conflicts."""
         return self.name
 
+    def who(self, _job: J) -> str:
+        """The role that was picked for the work, where that is known only now; empty otherwise."""
+        return ""
+
     def answer(self, step: Preparation, _said: A, _reply: StepReply) -> Outcome:
         """What a person's reply makes of a step that waits; `AuthorError` when it is no answer to it."""
         raise AuthorError("approval.not_one", f"{step.node.path} is not an approval but a {self.name} step")

@@ -1,0 +1,162 @@
+"""Keys of agent steps: `agents`, `prompt_file`, `continue`, and human gates."""
+
+import json
+
+import pytest
+
+
+def write(project, text, name="a.yaml"):
+    (project / name).write_text(text)
+    return name
+
+
+PICKS = """\
+name: picks
+inputs: {who: {default: explorer}}
+steps:
+  - {id: a, agent: "{{inputs.who}}", agents: [explorer, critic], prompt: look}
+output: "{{steps.a.output}}"
+"""
+
+
+def test_a_role_is_picked_at_run_time_and_the_log_says_which(project, fanfold):
+    write(project, "default: ok\n", "s.yaml")
+    assert fanfold("run", write(project, PICKS), "--script", "s.yaml", "-i", "who=critic").status == 0
+    log = [json.loads(line)["data"] for line in fanfold("logs", "last", "--json").out.splitlines()]
+    assert [data["role"] for data in log if data.get("status") == "started" and "role" in data] == ["critic"]
+
+
+def test_a_role_that_is_not_listed_is_refused_for_lack_of_permission(project, fanfold):
+    write(project, "default: ok\n", "s.yaml")
+    done = fanfold("run", write(project, PICKS), "--script", "s.yaml", "-i", "who=worker", "--json").json()
+    error = done["steps"]["a"]["error"]
+    assert (error["class"], error["code"]) == ("permission", "agent.not_listed")
+    assert "explorer, critic" in error["hint"]
+
+
+def test_claims_are_those_of_the_widest_role_that_may_come(project, fanfold):
+    recipe = PICKS.replace("[explorer, critic]", "[explorer, worker]")
+    told = fanfold("run", write(project, recipe), "--dry-run").out
+    assert "one of explorer, worker" in told
+    plan = fanfold("show", "a.yaml", "--json").json()
+    assert '"writer"' in json.dumps(plan)
+
+
+@pytest.mark.parametrize(
+    ("step", "code", "words"),
+    [
+        ('agent: "{{inputs.who}}", prompt: x', "recipe.missing_key", "the roles it may give"),
+        ('agent: "{{inputs.who}}", agents: [nobody], prompt: x', "recipe.unknown_role", "nobody"),
+        ('agent: "{{inputs.who}}", agents: [], prompt: x', "recipe.bad_value", "must not be empty"),
+        ("agent: explorer, agents: [critic], prompt: x", "recipe.conflicting_keys", "belongs to a template"),
+        ('agent: "{{steps.z.output}}", agents: [critic], prompt: x', "recipe.unknown_step", '"z"'),
+        ("prompt_file: missing.md", "recipe.bad_value", "cannot be read"),
+        ("prompt_file: ../../secret.md", "recipe.bad_value", "cannot be read"),
+        ("prompt_file: bad.md", "recipe.unknown_input", "nope"),
+        ("prompt_file: empty.md", "recipe.bad_value", "is empty"),
+        ("prompt: x, prompt_file: good.md", "recipe.conflicting_keys", "not both"),
+        ("prompt: x, continue: z", "recipe.unknown_step", '"z"'),
+        ("prompt: x, continue: v", "recipe.conflicting_keys", "no agent step"),
+        ("prompt: x, agent: critic, continue: first", "recipe.conflicting_keys", "another role"),
+        ("prompt: x, continue: first, for_each: '[1]'", "recipe.conflicting_keys", "not from or into a map"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused_where_it_stands(project, fanfold, step, code, words):
+    (project / "bad.md").write_text("see {{inputs.nope}}")
+    (project / "good.md").write_text("see {{inputs.who}}")
+    (project / "empty.md").write_text("\n")
+    (project.parent / "secret.md").write_text("secret")
+    recipe = (
+        "name: x\ninputs: {who: {}}\nsteps:\n  - {id: first, prompt: x}\n  - {id: v, set: {a: 1}}\n"
+        "  - {id: a, " + step + "}\n"
+    )
+    told = fanfold("check", write(project, recipe), "--json")
+    found = [one for one in told.json()["diagnostics"] if one["code"] == code]
+    assert found, told.out
+    assert found[0]["range"]["start"]["line"] == 6
+    assert words in f"{found[0]['message']} {found[0]['help']}"
+
+
+def test_a_prompt_from_a_file_is_frozen_with_the_run(project, fanfold):
+    (project / "prompts").mkdir()
+    (project / "prompts/look.md").write_text("Look for {{inputs.topic}}.")
+    write(project, "default: ok\n", "s.yaml")
+    recipe = """\
+name: x
+inputs: {topic: {default: owls}}
+steps:
+  - {id: wait, approve: Go?}
+  - {id: a, agent: explorer, prompt_file: ./prompts/look.md, depends_on: wait}
+"""
+    fanfold("run", write(project, recipe), "--script", "s.yaml")
+    (project / "prompts/look.md").write_text("Something else.")
+    fanfold("approve", "last", "wait")
+    fanfold("watch", "last")
+    assert "Look for owls." in fanfold("transcript", "last", "a").out
+
+
+def test_a_step_goes_on_in_a_copy_of_another_ones_conversation(project, fanfold):
+    write(project, "steps: {a: first words, b: more words, c: other words}\n", "s.yaml")
+    recipe = """\
+name: x
+steps:
+  - {id: a, agent: explorer, prompt: Remember seven.}
+  - {id: b, agent: explorer, prompt: What was it?, continue: a}
+  - {id: c, agent: explorer, prompt: And now?, continue: a}
+output: {b: steps.b.output, c: steps.c.output}
+"""
+    checked = fanfold("check", write(project, recipe), "--json").json()
+    assert checked["diagnostics"] == []
+    done = fanfold("run", "a.yaml", "--script", "s.yaml", "--json").json()
+    assert done["output"] == {"b": "more words", "c": "other words"}
+    for step in ("b", "c"):
+        told = fanfold("transcript", "last", step).out
+        assert "Remember seven." in told, told
+
+
+def test_a_human_gate_is_an_approval_whose_question_is_its_prompt(project, fanfold):
+    recipe = """\
+name: x
+steps:
+  - {id: a, gate: human, prompt: "Shall we?"}
+  - {id: b, gate: human, description: Is it good?, depends_on: a}
+"""
+    assert fanfold("run", write(project, recipe)).status == 3
+    steps = fanfold("inspect", "last", "--json").json()["steps"]
+    assert steps["a"]["approval"]["question"] == "Shall we?"
+    assert steps["a"]["type"] == "approval"
+
+
+def test_an_edge_that_exists_through_other_steps_is_not_warned_about(project, fanfold):
+    recipe = """\
+name: x
+steps:
+  - {id: a, agent: explorer, prompt: x}
+  - {id: b, agent: explorer, prompt: "{{steps.a.output}}", depends_on: a}
+  - {id: c, agent: explorer, prompt: "{{steps.a.output}} {{steps.b.output}}", depends_on: b}
+  - {id: d, agent: explorer, prompt: "{{steps.a.output}} {{steps.c.output}}"}
+"""
+    told = fanfold("check", write(project, recipe), "--json").json()["diagnostics"]
+    assert [(one["code"], one["range"]["start"]["line"]) for one in told] == [("recipe.implied_edge", 6)] * 2
+
+
+def test_feedback_and_its_fields_are_null_in_the_first_round(project, fanfold):
+    write(
+        project,
+        "steps: {'loop#1': {said: no}, 'loop#2': {said: yes}}\n".replace(
+            "{said: no}", '{output: {said: "no"}}'
+        ).replace("{said: yes}", '{output: {said: "yes"}}'),
+        "s.yaml",
+    )
+    recipe = """\
+name: x
+steps:
+  - id: loop
+    agent: explorer
+    prompt: "before: {{feedback.said}} {{feedback}}"
+    outputs: [said]
+    repeat: {until: output.said == "yes", max_iterations: 3}
+output: "{{steps.loop.output.said}}"
+"""
+    done = fanfold("run", write(project, recipe), "--script", "s.yaml")
+    assert (done.status, done.out) == (0, "yes\n")
