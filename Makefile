@@ -13,7 +13,7 @@ AGENTS ?=
 AGENTS_CACHE ?= $(HOME)/.cache/fanfold/agents
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check static style lint mypy pyright imports console-types sim agree fuzz fix docs coverage kill-test requests hostile http local-test agents-test browser bench lock audit clean mcp-test
+.PHONY: help demo test check static style lint mypy pyright imports console-types sim agree fuzz fix docs coverage kill-test requests hostile http local-test agents-test browser bench load lock audit clean mcp-test
 
 help: ## list these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -98,6 +98,9 @@ browser: $(READY) ## use the console in a real Chromium: every page, twelve tabs
 
 bench: $(READY) ## run the benchmarks (ARGS=--quick: those that need no other packages)
 	$(BIN)/python -m bench $(ARGS)
+
+load: $(READY) ## 200 clients reading, 50 following, 5 starting runs, in turn with a bare starlette application
+	$(BIN)/python -m bench.load $(ARGS)
 
 lock: ## resolve requirements/*.txt anew, with hashes, after a change of dependencies (ARGS=--upgrade)
 	tools/lock $(ARGS)

@@ -136,12 +136,15 @@ class Library:
             listed = ", ".join(str(one) for one in versions)
             message = f'recipe "{name}" has no version {version}'
             return NotFoundError("recipe.unknown_workflow", message, hint=f"there are versions {listed}")
-        names = list(dict.fromkeys(one.name for one in self._candidates()))
-        meant = nearest(name, names)
+        meant = nearest(name, self.names())
         hint = f'did you mean "{meant}"?' if meant else "`fanfold list` shows the recipes known here"
         return NotFoundError("recipe.unknown_workflow", f'there is no recipe "{name}"', hint=hint)
 
     # -- listing -------------------------------------------------------------------------------------
+
+    def names(self) -> list[str]:
+        """The names of all recipes; no file is opened for that."""
+        return sorted({one.name for one in self._candidates()})
 
     def list(self) -> list[ListedRecipe]:
         """Every recipe by name and version, those that are hidden left out but named in a warning."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
+import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -34,6 +35,7 @@ MAX_ACTING = 16
 """Operations that change something, or do not look at runs, at the same time; further ones wait."""
 MAX_KEPT_BYTES = 32 * 1024 * 1024
 MAX_KEPT_REPLY_BYTES = 4 * 1024 * 1024
+MAX_LATEST = 16
 
 _log = logging.getLogger("fanfold.server")
 
@@ -63,6 +65,7 @@ class Api:
         self._acting = ThreadPoolExecutor(MAX_ACTING, "fanfold act")
         self._idempotency = Idempotency()
         self._kept = _KeptReplies()
+        self._latest = _LatestReplies()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive)
@@ -127,10 +130,16 @@ class Api:
         body = self._kept.find(key, generation)
         if body is None:
             parameters = read_parameters(route.asked, asked.parts, asked.query)
-            pool = self._looking if route.of_runs else self._acting
-            body = await self._in_thread(pool, lambda: _encoded(route, route.handle(self._desk, parameters)))
+
+            def make() -> bytes:
+                return _encoded(route, route.handle(self._desk, parameters))
+
             if route.of_runs:
+                asked_at = time.monotonic()
+                body = await self._in_thread(self._looking, lambda: self._latest.give(key, asked_at, make))
                 self._kept.keep(key, generation, body)
+            else:
+                body = await self._in_thread(self._acting, make)
         return _reply(route, body)
 
     async def _act(self, asked: MatchedRequest, data: bytes) -> bytes:
@@ -166,6 +175,28 @@ def _reply(route: Route, body: bytes) -> Response:
     if route.attached:
         headers["content-disposition"] = f'attachment; filename="{route.attached}"'
     return Response(body, route.status, headers, route.media)
+
+
+class _LatestReplies:
+    """Bodies that the looking thread made last. Whoever asked before one was begun is given that one: where
+    many ask for the same and the thread has much to do, it does it once.
+    """
+
+    def __init__(self) -> None:
+        self._made: OrderedDict[tuple[Any, ...], tuple[float, bytes]] = OrderedDict()
+
+    def give(self, key: tuple[Any, ...], asked_at: float, make: Callable[[], bytes]) -> bytes:
+        known = self._made.get(key)
+        if known is not None and known[0] >= asked_at:
+            return known[1]
+        began = time.monotonic()
+        body = make()
+        if len(body) <= MAX_KEPT_REPLY_BYTES:
+            self._made[key] = (began, body)
+            self._made.move_to_end(key)
+        while len(self._made) > MAX_LATEST:
+            self._made.popitem(last=False)
+        return body
 
 
 class _KeptReplies:

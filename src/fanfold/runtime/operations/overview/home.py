@@ -39,7 +39,7 @@ def show_home(project: Project) -> Home:
         needs=[*_questions(project), *_stuck(project), *_failed(week)],
         running=[run_row(head, owner_of(project, head.run_id)) for head in running],
         spend=SpendDocument(_spend(today), _spend(week)),
-        recipes=len(project.library.list()),
+        recipes=len(project.library.names()),
         runs=len(project.store.heads(limit=COUNTED)) if project.has_runs else 0,
     )
 

@@ -1,0 +1,26 @@
+"""The server under a little load: `make load` has all of it."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+
+from tools.tidy import ROOT
+
+
+def test_nothing_fails_and_no_stream_has_a_gap_under_load() -> None:
+    options = ["--readers=20", "--streams=10", "--starters=1", "--seconds=3", "--rounds=1"]
+    done = subprocess.run(
+        [sys.executable, "-m", "bench.load", *options],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert re.search(r"meanwhile [1-9]\d* runs ran, and streams got [1-9][\d,]* events", done.stdout), (
+        done.stdout
+    )
+    assert "0 errors and gaps" in done.stdout
