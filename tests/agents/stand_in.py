@@ -73,6 +73,9 @@ def main(name: str) -> int:
         attempt_write(path, text)
     if act.get("spawns"):
         subprocess.Popen(["sleep", "3600"], start_new_session=True)
+    for path, target in act.get("links", {}).items():
+        Path(path).expanduser().rename(f"{Path(path).expanduser()}-before")
+        Path(path).expanduser().symlink_to(target)
     time.sleep(act.get("takes_s", 0))
     call = {"argv": sys.argv[1:], "stdin": asked, "environment": dict(os.environ), "cwd": os.getcwd()}
     with kept.open("a") as out:

@@ -260,3 +260,43 @@ def test_starts_and_kills_leave_nothing(agents, fanfold, background, until, proj
 def _processes_of(folder: Path) -> list[str]:
     found = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True).stdout
     return [line for line in found.splitlines() if str(folder) in line and " ps " not in line]
+
+
+def test_links_that_an_agent_leaves_in_its_home_lead_us_nowhere(agents, fanfold, project, tmp_path):
+    """A second turn finds what the first left: links in place of the folders that we write to."""
+    victim = tmp_path / "victim"
+    victim.mkdir()
+    login = agents.home / ".claude" / ".credentials.json"
+    login.parent.mkdir()
+    login.write_text(json.dumps({"claudeAiOauth": TOKENS}))
+    (agents.home / ".claude" / "settings.json").write_text("{}")
+    links = {"~/.claude": str(victim), "~/.fanfold": str(victim)}
+    agents.install("claude", writing("claude", links=links), writing("claude"))
+    agents.profile("claude", 'credentials = ["login"]\n')
+    agents.role("coder", "claude")
+    name = fanfold("spawn", "coder", "Write hello.txt", "--yes", "--json").json()["id"]
+    fanfold("wait", name)
+    fanfold("send", name, "And now?")
+    fanfold("wait", name)
+    assert list(victim.iterdir()) == []
+    assert json.loads(login.read_text())["claudeAiOauth"] == TOKENS
+
+
+def test_one_that_may_only_read_finds_the_project_closed(agents, fanfold, project):
+    agents.install("claude", writing("claude"))
+    agents.role("reader", "claude", 'sandbox_mode = "read-only"')
+    assert run(fanfold, agents.recipe(step("reader")))["status"] == "completed"
+    [call] = agents.calls()
+    assert call["wrote"] == {"hello.txt": "Read-only file system"}
+    assert not (project / "hello.txt").exists()
+
+
+def test_where_nobody_can_be_kept_to_a_provider_nothing_is_started(agents, fanfold, monkeypatch):
+    monkeypatch.setattr("fanfold.runtime.steps.programs.Programs._choose_level", lambda _: "landlock")
+    agents.install("claude", writing("claude"))
+    agents.role("coder", "claude")
+    error = run(fanfold, agents.recipe(step("coder")))["steps"]["work"]["error"]
+    assert error["code"] == "sandbox.insufficient"
+    agents.role("coder", "claude", "network = false")
+    done = run(fanfold, agents.recipe(step("coder", write_set=["*.txt"])))
+    assert done["status"] == "completed", done["steps"]

@@ -45,7 +45,9 @@ def call_for(asked: Asked, act: dict[str, Any]) -> Call | None:
 
 def _working_folder(asked: Asked) -> str:
     """Where the agent says that it works: some tools want whole paths."""
-    found = re.search(r"director(?:y|ies)(?: is)?[:\s`*\\n-]*(/[^\s\\`<\",]+)", json.dumps(asked.body))
+    found = re.search(
+        r"(?i)(?<!temporary )director(?:y|ies)(?: is)?[:\s`*\\n-]*(/[^\s\\`<\",]+)", json.dumps(asked.body)
+    )
     return found[1] if found else ""
 
 

@@ -17,6 +17,8 @@ from fanfold.agents.backend import SessionRequest
 
 NetworkReach: TypeAlias = Literal["none", "provider", "all"]
 """What an agent may reach: nobody, its provider through a socket in its home, everybody."""
+FURNISHED = "furnished"
+"""Beside a home, where no agent can reach it: that the user's configuration is in it."""
 SOCKET = ".fanfold/provider.sock"
 """Where that socket is, below the home."""
 PROXY_PORT = 47_113

@@ -12,6 +12,8 @@ from fanfold.text.json_value import JSON
 SandboxMode: TypeAlias = Literal["read-only", "workspace-write", "danger-full-access"]
 
 BUILT_IN = "built-in"
+COMMAND, SPOKEN = "command", "acp"
+"""The back ends for the program that a role itself names; one speaks the Agent Client Protocol with it."""
 DEFAULT_MODEL = "default"
 """In a stage: the model that its session has anyway."""
 

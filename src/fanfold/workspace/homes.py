@@ -39,6 +39,9 @@ def open_home(layout: Layout, session_id: str, origin: str, earlier: str = "") -
     if before is not None:
         shutil.copytree(before, made, symlinks=True, ignore=_special)
         made.chmod(0o700)
+        for mark in before.parent.iterdir():  # what is known of it beside the files themselves
+            if mark.is_file() and not (folder / mark.name).exists():
+                shutil.copyfile(mark, folder / mark.name)
     else:
         made.mkdir(mode=0o700)
     made.rename(files)  # whole, or not there: we may die while it is copied

@@ -22,6 +22,7 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 from msgspec import Struct
 
+from fanfold.agents.role import COMMAND, SPOKEN
 from fanfold.errors import AuthorError
 
 OURS = Path(__file__).parent / "profiles"
@@ -131,11 +132,11 @@ class Profile(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         return self.acp or "resume" in self.options or "conversation" in self.options
 
 
-PLAIN = Profile(name="command", program="", title="a command", output="text", named=True)
+PLAIN = Profile(name=COMMAND, program="", title="a command", output="text", named=True)
 """A role with a `command` of its own: the task on its standard input, its answer on standard output."""
-SPOKEN = Profile(name="acp", program="", title="an agent", acp=True, named=True)
+TALKING = Profile(name=SPOKEN, program="", title="an agent", acp=True, named=True)
 """A role with a `command` of its own that speaks the Agent Client Protocol."""
-OF_ROLES = {PLAIN.name: PLAIN, SPOKEN.name: SPOKEN}
+OF_ROLES = {PLAIN.name: PLAIN, TALKING.name: TALKING}
 """Those for programs that roles name."""
 _OWN = (
     "name",

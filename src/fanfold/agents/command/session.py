@@ -30,6 +30,7 @@ from fanfold.agents.command.profile import Profile
 from fanfold.agents.command.provider_gate import ProviderGate, loopback_ports
 from fanfold.agents.command.verdict import judge
 from fanfold.agents.confined import (
+    FURNISHED,
     PROXY_PORT,
     SOCKET,
     AgentHome,
@@ -237,11 +238,12 @@ class CommandSession:
             raise self._failed(Failure("agent", "agent.no_program", message, "install it", False)) from None
 
     def _furnish(self, home: Path) -> None:
-        """Copy the configuration into a home that is new."""
-        mark = home / ASIDE
+        """Copy the configuration into a home that is new: later it is full of what the agent put there."""
+        mark = home.parent / FURNISHED
         if not mark.exists():
             self._belongings.furnish(home)
-            mark.mkdir(mode=0o700)
+            (home / ASIDE).mkdir(mode=0o700, exist_ok=True)
+            mark.touch()
 
     def _prepare(self, home: Path, call: ProgramCall) -> None:
         for name, data in call.files.items():

@@ -14,7 +14,7 @@ from typing import Any, Literal, NamedTuple
 from msgspec import Struct
 
 from fanfold.agents.providers import ANTHROPIC
-from fanfold.agents.role import IGNORED, Notice, Role, SandboxMode, Stage
+from fanfold.agents.role import COMMAND, IGNORED, Notice, Role, SandboxMode, Stage
 from fanfold.agents.roles.tools import claude_tools, only_reads, toml_tools
 from fanfold.text.diagnostics import Diagnostic, Source
 from fanfold.text.notes import Notes, span_of
@@ -29,8 +29,6 @@ from fanfold.trust.project_files import read_beneath
 
 MAX_FILE_BYTES = 256 * 1024
 PROVIDER_ONLY = "provider"
-COMMAND = "command"
-"""The back end of a role that is a program and names no other."""
 FORMAT = TextFormat(name="role", max_bytes=MAX_FILE_BYTES, clean_text=False, clean_values=False)
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}\Z")
 VERSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,31}\Z")

@@ -12,7 +12,7 @@ from typing import Protocol
 
 from fanfold.agents.backend_registry import IN_PROCESS
 from fanfold.agents.permissions import Action
-from fanfold.agents.role import Role
+from fanfold.agents.role import COMMAND, SPOKEN, Role
 from fanfold.errors import EXIT_PERMISSION, WorldError
 from fanfold.kernel.plan import Plan
 from fanfold.runtime.records.frozen import all_steps, freeze_roles, with_stages
@@ -39,10 +39,13 @@ def needs_permission(
 
 
 def _program_lines(role: Role) -> list[str]:
-    """The program that does a role's work, where it is one."""
-    if role.command:
-        return [f"role {role.name} runs: {shlex.join(role.command)}"]
-    return [] if role.backend in IN_PROCESS else [f"role {role.name} runs the agent {role.backend}"]
+    """The program that does a role's work, where it is one; a `command` that nobody will run is not named."""
+    if role.backend in IN_PROCESS:
+        return []
+    own = role.backend in (COMMAND, SPOKEN)
+    return [
+        f"role {role.name} runs{f': {shlex.join(role.command)}' if own else f' the agent {role.backend}'}"
+    ]
 
 
 def served_lines(role: Role) -> list[str]:
