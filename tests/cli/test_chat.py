@@ -202,6 +202,8 @@ def test_one_thing_is_asked_without_a_terminal(shell: Any, project: Path) -> Non
     more = shell("chat", "--resume", answer["run_id"], "Thanks.", "--json")
     assert json.loads(more.out)["output"] == "You are welcome."
     assert shell("chat", "--resume", "nobody", "x", "--json").json()["error"]["code"] == "chat.not_found"
+    assert shell("gc", "--older-than", "0m", "--json").json()["runs"] == [answer["run_id"]]
+    assert shell("chat", "--resume", "--json", "x").json()["error"]["code"] == "chat.not_found"
 
 
 def test_without_a_terminal_nothing_is_delegated_unless_it_is_allowed(shell: Any, project: Path) -> None:

@@ -81,6 +81,7 @@ class Quotes:
         self._outputs = [words_of(as_text(one.output)) for one in delegations]
         self._pairs = [_pairs(words) for words in self._outputs]
         self._words, self._runs, self._stems = _Seen(), _Seen(), _Seen()
+        self._forms: dict[int, list[tuple[Path, str, bool]]] = {}
         self._earlier = [(AT_ONCE, request), *((one.asked, one.prompt) for one in delegations)]
         self._note_asked(words_of(request), AT_ONCE)
         for number, one in enumerate(delegations):
@@ -119,8 +120,8 @@ class Quotes:
         prompt = self._all[number].prompt
         found: list[Quote] = []
         for source in before:
-            for path, text, exact in _forms(self._all[source].output):
-                at = prompt.find(text) if self._tells(text, source) else -1
+            for path, text, exact in self._telling_forms(source):
+                at = prompt.find(text)
                 while at >= 0:
                     found.append(Quote(at, at + len(text), source, path, exact))
                     at = prompt.find(text, at + len(text))
@@ -130,6 +131,13 @@ class Quotes:
             if all(quote.end <= other.start or other.end <= quote.start for other in kept):
                 kept.append(quote)
         return kept
+
+    def _telling_forms(self, source: int) -> list[tuple[Path, str, bool]]:
+        """How an output may stand in a prompt, as far as finding it there tells anything."""
+        if source not in self._forms:
+            found = _forms(self._all[source].output)
+            self._forms[source] = [one for one in found if self._tells(one[1], source)]
+        return self._forms[source]
 
     def _tells(self, text: str, source: int) -> bool:
         """Whether finding this text somewhere tells that it came from this output."""

@@ -8,6 +8,7 @@ several together tell something.
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
 from msgspec import Struct
 
@@ -15,6 +16,8 @@ from fanfold.recipe.emission.common_words import COMMON
 
 MAX_WORDS = 50_000
 """Of one text; what comes after is not looked at."""
+
+MAX_CACHED = 65_536
 
 _WORD = re.compile(r"https?://[^\s<>\"')\]]*[\w/]|[./~]{0,3}\w[\w./@#'\u2019-]{0,300}\w/?|\w", re.UNICODE)
 _ENDINGS = tuple("ations ation ities ings ions ity ing ion ies ers ed es er ly s e y".split())
@@ -52,6 +55,7 @@ def words_of(text: str) -> list[Word]:
     return found
 
 
+@lru_cache(maxsize=MAX_CACHED)
 def is_marked(word: str) -> bool:
     """Whether a word is a name for one thing rather than part of the language.
 
@@ -74,6 +78,7 @@ def is_marked(word: str) -> bool:
     return low.startswith(("/", "~")) or bool(_INNER_CAPITAL.search(word.strip("./~")))
 
 
+@lru_cache(maxsize=MAX_CACHED)
 def stem(word: str) -> str:
     """What is left of a word without its ending, so that "expired" and "expires" are one.
 

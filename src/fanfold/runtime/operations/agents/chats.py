@@ -39,6 +39,7 @@ from fanfold.runtime.operations.agents.lead import (
     lead_turns,
     unheard,
 )
+from fanfold.runtime.operations.agents.subagents import CHAT
 from fanfold.runtime.operations.project import Project
 from fanfold.runtime.operations.runs.control import ask_owner
 from fanfold.runtime.operations.runs.creation import create_open, freeze
@@ -54,7 +55,6 @@ from fanfold.runtime.views.runs import FailureDocument, RunUsage, failure_docume
 from fanfold.runtime.views.specs import Suitability
 from fanfold.runtime.views.subagents import LIVE, Subagent
 
-PREFIX = "chat-"
 LONG_S = 3_600.0
 MANY_DELEGATIONS = 2
 """From so many on, keeping them as a recipe is offered."""
@@ -170,14 +170,15 @@ class Chat:
     # Turns that were cut off
 
     def cut_off(self) -> Node | None:
-        """The turn that lost its process before it ended, or that a provider refused."""
+        """The turn that has not ended: it lost its process, or was asked for when nobody was there."""
         turns = lead_turns(self.tree)
-        return turns[-1] if turns and is_interrupted(turns[-1]) else None
+        return turns[-1] if turns and turns[-1].status not in TERMINAL else None
 
     async def go_on(self, cut_off: Node) -> ChatTurn:
         """Go on with such a turn, behind the last thing it recorded."""
         await self._be_driven()
-        await self._request(ResumeRequest(child_name(cut_off.path)))
+        if is_interrupted(cut_off):
+            await self._request(ResumeRequest(child_name(cut_off.path)))
         return await self._end_of(cut_off.path)
 
     async def _end_of(self, path: str) -> ChatTurn:
@@ -280,7 +281,7 @@ class Chat:
 async def open_chat(project: Project, options: Options, ask: Ask | None, on_progress: OnProgress) -> Chat:
     """Begin a chat. Nothing is asked of a model before something is said."""
     check_enabled(project)
-    run = f"{PREFIX}{new_run_id()[:6]}"
+    run = f"{CHAT}{new_run_id()[:6]}"
     create_open(project, run)
     return await _chat(project, run, options, ask, on_progress)
 
@@ -325,13 +326,13 @@ def find_chat(project: Project, run: str) -> str:
     """The chat that somebody means: an id, its beginning with or without `chat-`, or the latest."""
     if not project.has_runs:
         raise _none(run)
-    heads = [head for head in project.store.heads(limit=-1) if head.run_id.startswith(PREFIX)]
+    heads = [head for head in project.store.heads(limit=-1) if head.run_id.startswith(CHAT)]
     open_ones = [head.run_id for head in heads if head.status not in RUN_TERMINAL]
     if not run:
         if not open_ones:
             raise _none(run)
         return open_ones[0]
-    wanted = run if run.startswith(PREFIX) else f"{PREFIX}{run}"
+    wanted = run if run.startswith(CHAT) else f"{CHAT}{run}"
     found = [head.run_id for head in heads if head.run_id.startswith(wanted)]
     if len(found) != 1:
         raise _none(run)

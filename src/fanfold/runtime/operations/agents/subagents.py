@@ -67,6 +67,8 @@ from fanfold.text.template import literal
 
 HAND = "hand"
 """The open run of subagents that people start themselves."""
+CHAT = "chat-"
+"""How the names of chats begin."""
 SPAWN_TIMEOUT_MS = 120_000
 WAIT_S = 30.0
 Merge: TypeAlias = Literal["auto", "propose", "discard"]
@@ -257,10 +259,10 @@ def _named(project: Project, tree: RunTree, names: Sequence[str]) -> list[Subage
 # The run
 
 
-def is_hand(run: str) -> bool:
-    """Whether a run is, or was, the open run of subagents that people start themselves."""
+def is_kept_open(run: str) -> bool:
+    """Whether a run is, or was, one that nobody ends: that of subagents which people start, or a chat."""
     name, _, number = run.partition("-")
-    return name == HAND and (not number or number.isdecimal())
+    return run.startswith(CHAT) or (name == HAND and (not number or number.isdecimal()))
 
 
 def current_run(project: Project) -> str:

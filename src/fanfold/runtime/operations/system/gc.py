@@ -10,8 +10,8 @@ from time import time
 from typing import TYPE_CHECKING
 
 from fanfold.agents.toolbox.published import PUBLISHED
-from fanfold.kernel.lifecycle import RUN_TERMINAL, TERMINAL, WAITING
-from fanfold.runtime.operations.agents.subagents import is_hand
+from fanfold.kernel.lifecycle import PAUSED, RUN_TERMINAL, TERMINAL, WAITING
+from fanfold.runtime.operations.agents.subagents import is_kept_open
 from fanfold.runtime.operations.history.runs import list_heads
 from fanfold.runtime.operations.project import Project
 from fanfold.runtime.records.ids import RUN_ID_CHARS
@@ -82,7 +82,9 @@ def _is_old(head: RunHead, before: int) -> bool:
 
 def _is_at_rest(project: Project, head: RunHead, before: int) -> bool:
     """Whether it is an open run whose subagents are all over, nothing of whom waits, since that long ago."""
-    if head.status != WAITING or not is_hand(head.run_id) or project.store.requests(head.run_id):
+    if head.status not in (WAITING, PAUSED) or not is_kept_open(head.run_id):
+        return False
+    if project.store.requests(head.run_id):
         return False
     tree = project.view(head.run_id)
     nodes = tree.root.nodes.values()
