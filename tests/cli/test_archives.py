@@ -88,6 +88,24 @@ def test_a_run_is_imported_whole_and_can_be_forked_again(
     assert "which may be somebody else's" in refused.err
 
 
+def test_a_fork_of_an_imported_run_runs_once_it_is_permitted(
+    fanfold: Fanfold, project: Path, elsewhere: Go
+) -> None:
+    (project / "sum.yaml").write_text(
+        "name: sum\ninputs: [{name: n, type: integer, default: 2}]\nsteps:\n"
+        "  - {id: twice, set: {value: inputs.n * 2}}\n"
+        "  - {id: more, set: {value: steps.twice.output.value + 1}, depends_on: [twice]}\n"
+    )
+    assert fanfold("run", "sum.yaml").status == 0
+    fanfold("export", "last", "-o", "run.html")
+    elsewhere()
+    run = fanfold("import", str(project / "run.html"), "--json").json()["run_id"]
+    assert fanfold("fork", run, "--from", "more").status == 4
+    forked = fanfold("fork", run, "--from", "more", "--yes", "--json")
+    assert forked.status == 0, forked.err
+    assert forked.json()["output"] == {"value": 5}
+
+
 def test_an_imported_run_that_was_not_over_goes_on_only_when_permitted(
     fanfold: Fanfold, project: Path, elsewhere: Go
 ) -> None:

@@ -119,6 +119,20 @@ def test_what_failed_is_run_again(server: Server) -> None:
     assert run not in [one["run_id"] for one in server.get("/api/home")["needs"] if one["kind"] == "failed"]
 
 
+def test_what_a_run_merged_is_taken_back(server: Server) -> None:
+    note = {"output": "noted", "writes": {"n.txt": "to be undone\n"}}
+    run = start(server, script={**SCRIPT, "steps": {"note": note}})
+    wait_until(server, run, "waiting")
+    assert (server.folder / "n.txt").read_text() == "to be undone\n"
+    assert server.client.post(f"/api/runs/{run}/undo", json={}).status_code == 409
+    server.post(f"/api/runs/{run}/cancel", {})
+    foretold = server.post(f"/api/runs/{run}/undo", {"dry_run": True})
+    assert [one["path"] for one in foretold["changes"]] == ["n.txt"]
+    server.post(f"/api/runs/{run}/undo", {})
+    left = server.folder / "n.txt"
+    assert not left.exists() or left.read_text() != "to be undone\n"
+
+
 def test_a_request_that_is_sent_again_with_its_key_is_not_done_twice(server: Server) -> None:
     body = {"recipe": "team", "script": SCRIPT, "yes": True}
     first = server.client.post("/api/runs", json=body, headers={"Idempotency-Key": "k1"})

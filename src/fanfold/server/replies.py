@@ -38,10 +38,13 @@ _CONFLICTS = frozenset(
         "approval.none",
         "approval.not_open",
         "approval.which",
+        "changes.changed_since",
         "idempotency.in_progress",
         "recipe.changed",
         "run.busy",
         "run.ended",
+        "run.not_over",
+        "run.nothing_failed",
         "run.open",
         "workspace.conflict",
     }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import Any
 
 from msgspec import Struct, structs
 
@@ -50,12 +51,13 @@ def run_head(
     tree: RunTree, run: Run, *, reach: int | None = None, heartbeat_age_ms: int | None = None
 ) -> RunHeadDocument:
     """How a run stands, as its tree was folded."""
-    row = structs.asdict(run_row(tree.head(run)))
+    row: dict[str, Any] = structs.asdict(run_row(tree.head(run)))
     ledger = tree.state.ledger
     usd = None if ledger.max_micro_usd is None else ledger.max_micro_usd / 1_000_000
     error = run_error(tree, run)
+    row["error"] = _failure(error, run.nodes.get(error.step) if error is not None else None)
     return RunHeadDocument(
-        **row | {"error": _failure(error, run.nodes.get(error.step) if error is not None else None)},
+        **row,
         description=run.plan.description,
         seq=tree.tree_seq,
         reach=tree.tree_seq if reach is None else reach,

@@ -30,12 +30,13 @@ from fanfold.runtime.operations.runs.limits import (
 from fanfold.runtime.operations.runs.options import Options
 from fanfold.runtime.operations.runs.retry import Retried, plan_retry
 from fanfold.runtime.operations.runs.start import start
+from fanfold.runtime.operations.runs.undo import undo
 from fanfold.runtime.views.approvals import Answered
-from fanfold.runtime.views.changes import Applied
+from fanfold.runtime.views.changes import Applied, Undone
 from fanfold.runtime.views.forecasts import DryRun
 from fanfold.runtime.views.forks import ForkForecast
 from fanfold.server.desk import Desk
-from fanfold.server.endpoints.parameters import NoParameters, RecipeName, RunAsked, StepAsked, Word
+from fanfold.server.endpoints.parameters import NoParameters, RecipeName, RunAsked, StepAsked, StepPath, Word
 from fanfold.server.endpoints.recipes import RecipeAsked
 from fanfold.server.routes import Nothing, Route, change
 from fanfold.store.protocol import RunHead
@@ -108,6 +109,13 @@ class RetryBody(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     script: dict[str, JSON] | None = None
     dry_run: bool = False
     yes: bool = False
+
+
+class UndoBody(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What is taken back: what one step merged into the project, or all that the run did."""
+
+    step: StepPath | None = None
+    dry_run: bool = False
 
 
 class AnswerBody(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -249,6 +257,10 @@ def _fork(project: Project, fork: Fork, *, dry_run: bool, yes: bool) -> ForkedRu
     return ForkedRun(hand_over(start_fork(project, fork, yes=yes)).root, forecast)
 
 
+async def undo_run(desk: Desk, asked: RunAsked, body: UndoBody) -> Undone:
+    return await undo(desk.fresh(), asked.run, body.step, dry_run=body.dry_run)
+
+
 async def answer_question(desk: Desk, asked: StepAsked, body: AnswerBody) -> Answered:
     decision = body.choice or body.decision
     return await control.answer(
@@ -281,6 +293,7 @@ ROUTES: list[Route] = [
     change(
         "POST", "/api/runs/{run}/fork", "Run again from a step on", (RunAsked, ForkBody, ForkedRun), fork_run
     ),
+    change("POST", "/api/runs/{run}/undo", "Take a merge back", (RunAsked, UndoBody, Undone), undo_run),
     change(
         "POST", "/api/runs/{run}/retry", "Run again what failed", (RunAsked, RetryBody, ForkedRun), retry_run
     ),

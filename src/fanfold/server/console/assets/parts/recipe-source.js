@@ -21,7 +21,7 @@ export function RecipeSource({ page, onSaved }) {
   useEffect(() => {
     if (!changed && page.check) return setReport({ ...page.check, graph: page.graph });
     const timer = setTimeout(() => {
-      post("/recipes/check", { text, ...(name && { name }) }).then((found) => { setReport(found); setError(null); }, setError);
+      post("/check", { text, ...(name && { name }) }).then((found) => { setReport(found); setError(null); }, setError);
     }, WAIT_MS);
     return () => clearTimeout(timer);
   }, [text]);
