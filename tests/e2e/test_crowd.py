@@ -85,7 +85,7 @@ def test_two_hundred_agents_of_a_recipe_work_at_once_and_all_complete(project: P
             return Reply(calls=(Call("read_file", {"path": "a.txt"}),))
         return answer_with({"who": who}, asked)
 
-    given = ("-i", f"numbers={json.dumps(NUMBERS)}", "--model", MODELS["chat"], "--json")
+    given = ("-i", f"numbers={json.dumps(NUMBERS)}", "--model", MODELS["chat"], "--yes", "--json")
     with Provider(script) as provider:
         ran = measure(project, "run", "crowd.yaml", *given, **provider.environment)
     sys.stdout.write(f"{ran}\n")

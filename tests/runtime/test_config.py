@@ -34,6 +34,8 @@ def test_defaults_are_those_of_the_documentation(project):
         "sessions.max_sessions": 256,
         "ceilings.concurrency": 16,
         "ceilings.agents": 500,
+        "permission.ask_above_agents": 20,
+        "permission.ask_above_cents": 100,
     }
     assert {key: config.integer(key) for key in numbers} == numbers
     assert config.text("store.durability") == "full"

@@ -101,6 +101,8 @@ SETTINGS = (
     Setting("workflows.model", _both("WORKFLOW_MODEL")),
     Setting("agents.project_instructions", ("FANFOLD_PROJECT_INSTRUCTIONS",), "switch", True),
     Setting("environment.allow", ("FANFOLD_ENVIRONMENT_ALLOW",), "names", "", not_in=("project",)),
+    Setting("permission.ask_above_agents", ("FANFOLD_ASK_ABOVE_AGENTS",), "integer", 20, not_in=("project",)),
+    Setting("permission.ask_above_cents", ("FANFOLD_ASK_ABOVE_CENTS",), "integer", 100, not_in=("project",)),
     Setting("deliver.allow", (), "switch", False, not_in=("project",)),
     Setting("models.model", ("FANFOLD_MODEL",)),
     Setting("models.local_idle_s", ("FANFOLD_LOCAL_IDLE_S",), "integer", 300, 1, 86_400),

@@ -34,6 +34,7 @@ from fanfold.runtime.operations.runs.options import Options
 from fanfold.runtime.operations.runs.ownership import Owned
 from fanfold.runtime.operations.runs.permission import Attendant, permit, permit_lines
 from fanfold.runtime.operations.runs.reached import KeptResults, Reached
+from fanfold.runtime.operations.runs.spending import Spending, asked_about
 from fanfold.runtime.operations.session_addresses import find_speaker
 from fanfold.runtime.records.frozen import TakenUp
 from fanfold.runtime.views.forks import ForkForecast, RecipeChanges
@@ -169,6 +170,9 @@ def start_fork(
     if is_adopted(project.folder, fork.lineage.run_id):
         fork = _as_a_stranger_s(fork)
         permit(fork.plan, known, "ask", yes=yes, attendant=attendant, also=[KEPT_FROM_LOG])
+    if fork.options.permission == "ask" and fork.options.script is None and not yes and confirm is None:
+        taken = Spending(fork.kept.agents, fork.kept.spent.micro_usd or 0)
+        permit_lines(fork.plan, asked_about(project.config, taken), "ask", attendant=attendant)
     if fork.asks and fork.options.permission == "auto":
         permit_lines(fork.plan, fork.asks, "ask", yes=yes, attendant=attendant)
     scripted = fork.options.script is not None

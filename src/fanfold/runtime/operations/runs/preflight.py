@@ -143,6 +143,21 @@ def foresee(
     return Foreseen(warnings=[*refusals, *report.warnings], usable=not refusals, estimates=estimates)
 
 
+def usual_estimates(
+    project: Project, plan: Plan, backend: str | None, model: str | None
+) -> dict[str, Estimate]:
+    """By role: what one attempt will probably spend; nothing for a role whose model cannot be told."""
+    from fanfold.runtime.forecast.estimates import Prices, estimates_of
+
+    config, find = project.config, project.roles.find
+    roles = with_stages(freeze_roles(plan, find), find)
+    fast = config.text("workflows.model")
+    frozen = Frozen(roles=roles, backend=backend or MODEL, model=model, fast_model=fast)
+    uses = list(models_of(plan, frozen, config))
+    chosen = look(uses, frozen, config, local_state(config.home)).chosen
+    return estimates_of(uses, Prices(chosen, config), project.store if project.has_runs else None)
+
+
 def look(uses: Sequence[ModelUse], frozen: Frozen, config: Config, local: LocalState) -> ModelReport:
     """Try every model once; nothing is raised, so that a dry run can tell too."""
     chosen: dict[str | None, Choice] = {}

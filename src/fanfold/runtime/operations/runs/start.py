@@ -1,6 +1,7 @@
 """Starting a recipe: its inputs bound, its permission asked for, the run recorded.
 
-One question at the start covers what the recipe declares. Where nobody can answer, the answer is no.
+One question at the start covers what the recipe declares, and what it will probably take where that is much
+(see `spending`). Where nobody can answer, the answer is no.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from fanfold.runtime.operations.runs.creation import create
 from fanfold.runtime.operations.runs.options import Options
 from fanfold.runtime.operations.runs.ownership import Owned, check_enabled
 from fanfold.runtime.operations.runs.permission import Attendant, permit
+from fanfold.runtime.operations.runs.spending import asked_about, foresee_spending
 
 
 def start(
@@ -34,7 +36,18 @@ def start(
     bound = bind_inputs(plan, given)
     check_enabled(project)
     scripted = options.script is not None
-    permit(plan, project.roles.find, options.permission, yes=yes, attendant=attendant, scripted=scripted)
+    also: list[str] = []
+    if options.permission == "ask" and not yes:
+        also = asked_about(project.config, foresee_spending(project, plan, bound, options))
+    permit(
+        plan,
+        project.roles.find,
+        options.permission,
+        yes=yes,
+        attendant=attendant,
+        also=also,
+        scripted=scripted,
+    )
     if yes and options.permission == "ask":
         options = structs.replace(options, permission="auto")
     return create(project, plan, bound, options, ask=None if attendant is None else attendant.allow)
