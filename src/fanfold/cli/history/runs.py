@@ -10,12 +10,12 @@ from msgspec import structs
 
 from fanfold.cli.command import Invocation, command
 from fanfold.cli.project import open_project
-from fanfold.cli.terminal.output import paint, plain, say, say_json, to_json
+from fanfold.cli.terminal.output import hand_over, paint, plain, say, say_json, to_json
 from fanfold.cli.terminal.statuses import COLOURS
 from fanfold.errors import EXIT_OK
 from fanfold.kernel.lifecycle import RUN_STATUSES, RUN_TERMINAL, RUNNING
 from fanfold.runtime.operations.addresses import find_run
-from fanfold.runtime.operations.history.runs import inspect_found, inspect_step, list_runs, step_rows
+from fanfold.runtime.operations.history.runs import inspect, inspect_found, inspect_step, list_runs, step_rows
 from fanfold.runtime.views.runs import (
     InspectDocument,
     InspectStepDocument,
@@ -111,9 +111,19 @@ def _facts(usage: RunUsage) -> str:
 @click.option(
     "--state", is_flag=True, help="Also what the scheduler knows: limits, slots, what is held back."
 )
-def inspect_command(call: Invocation, run: str, step: str | None, steps: bool, state: bool) -> int:
+@click.option("--output", is_flag=True, help="Nothing but the output of the run or STEP, as it is.")
+def inspect_command(
+    call: Invocation, run: str, step: str | None, steps: bool, state: bool, output: bool
+) -> int:
     """Show RUN as its log is now: an id, the beginning of one, or `last`; or one STEP of it, by its path."""
     with open_project(call, to_read=True) as project:
+        if output:
+            given = inspect(project, run) if step is None else inspect_step(project, run, step)
+            if call.as_json:
+                say_json(given.output)
+            else:
+                hand_over("" if given.output is None else f"{indented(given.output)}\n")
+            return EXIT_OK
         if step is not None:
             one = inspect_step(project, run, step)
             if call.as_json:

@@ -33,6 +33,7 @@ from fanfold.runtime.views.transitions import duration
 from fanfold.text.terminal import one_line
 
 MAX_FAILURES = 5
+MAX_CHANGES = 10
 NO_FLAG = "no flag raises it: the limit is one of a phase or child recipe, or the highest there is"
 
 
@@ -70,6 +71,7 @@ def _say_result(call: Invocation, tree: RunTree) -> None:
 def _summary(call: Invocation, tree: RunTree, colour: bool) -> list[str]:
     status = run_status(tree.state, tree.root)
     lines = [f"{paint(status, COLOURS.get(status, 'bold'), colour)}  {_facts(tree)}\n"]
+    lines += _changed(tree)
     lines += _proposals(tree)
     lines += _left_behind(tree)
     if status in RUN_TERMINAL:
@@ -122,6 +124,21 @@ def _how_to_answer(tree: RunTree) -> list[str]:
     for approval in open_approvals(tree)[:MAX_FAILURES]:
         lines.append(f"  {approval.path}: {one_line(approval.question)}\n")
         lines.append(f"    answer it: {how_to_answer(tree.root.id, approval)}\n")
+    return lines
+
+
+def _changed(tree: RunTree) -> list[str]:
+    """What came home, file by file: the last step that changed each."""
+    rows = {row.path: row for changes in tree.memory.changes.values() for row in changes}
+    merged = [row for row in rows.values() if row.state in ("merged", "applied")]
+    if not merged:
+        return []
+    width = max(len(one_line(row.path)) for row in merged[:MAX_CHANGES])
+    lines = [
+        f"  {one_line(row.path).ljust(width)}  {row.kind:8}  {row.step}\n" for row in merged[:MAX_CHANGES]
+    ]
+    if len(merged) > MAX_CHANGES:
+        lines.append(f"  and {len(merged) - MAX_CHANGES} more files: fanfold diff {tree.root.id}\n")
     return lines
 
 

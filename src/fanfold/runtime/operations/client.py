@@ -34,10 +34,13 @@ from fanfold.runtime.operations.runs.ownership import Owned, take_over
 from fanfold.runtime.operations.runs.retry import Retried, plan_retry
 from fanfold.runtime.operations.runs.start import start
 from fanfold.runtime.operations.runs.undo import undo
+from fanfold.runtime.operations.specs.draft import Wanted, draft_spec
+from fanfold.runtime.operations.specs.intent import workflow_suitable
 from fanfold.runtime.views.changes import Applied, RunChanges, Undone
 from fanfold.runtime.views.explanations import ExplainedRun, ExplainedStep
 from fanfold.runtime.views.result import Result
 from fanfold.runtime.views.runs import InspectDocument, InspectStepDocument, RunRow
+from fanfold.runtime.views.specs import DraftedSpec, Suitability
 from fanfold.runtime.views.subagents import Subagent
 from fanfold.runtime.views.transcripts import Transcript, TranscriptEntry
 from fanfold.store.search import NO_FILTERS, Filters, Hit
@@ -225,6 +228,19 @@ class Client:
     ) -> list[Hit]:
         """Outputs with any of the words, best match first; of one run and those below it, or of all."""
         return query(self.project, words, filters, run=run, most=most).hits
+
+    async def plan(
+        self, task: str, *, refine: str | None = None, use_model: bool = True, options: Options | None = None
+    ) -> DraftedSpec:
+        """Draft a recipe for a task, or change the one that `refine` names; nothing of it runs."""
+        found = None if refine is None else self.project.find_recipe(refine)
+        return await draft_spec(
+            self.project, Wanted(task=task, refine=found, use_model=use_model), options or Options()
+        )
+
+    async def workflow_suitable(self, text: str) -> Suitability:
+        """Whether a request is work for a workflow of several agents, with the reason."""
+        return await workflow_suitable(self.project, text)
 
     def logs(self, run: str, *, tree: bool = False) -> list[Envelope]:
         """What was recorded about a run, or about its whole tree."""

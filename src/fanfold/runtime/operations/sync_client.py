@@ -176,6 +176,8 @@ class SyncClient:
     explain = _called(Client.explain)
     logs = _called(Client.logs)
     query = _called(Client.query)
+    plan = _awaited(Client.plan)
+    workflow_suitable = _awaited(Client.workflow_suitable)
     transcript = _called(Client.transcript)
     spawn_agent = _awaited(Client.spawn_agent)
     wait_agent = _awaited(Client.wait_agent)

@@ -13,6 +13,7 @@ from msgspec import structs
 
 from fanfold.kernel.plan import Plan
 from fanfold.runtime.hosting.run_tree import RunTree
+from fanfold.runtime.views.report import report_markdown
 from fanfold.runtime.views.runs import RunDocument, StepResult, indented, run_document
 
 MAX_ROWS = 200
@@ -26,6 +27,8 @@ class Result(RunDocument, frozen=True):
 
     plan: Plan | None = None
     """What was run; for pictures."""
+    report: str = ""
+    """The executive report as Markdown: status, answer, steps, changes, reviews, failures and what to do."""
 
     @property
     def ok(self) -> bool:
@@ -37,7 +40,7 @@ class Result(RunDocument, frozen=True):
 
 
 def to_result(tree: RunTree) -> Result:
-    return Result(**structs.asdict(run_document(tree)), plan=tree.state.plan)
+    return Result(**structs.asdict(run_document(tree)), plan=tree.state.plan, report=report_markdown(tree))
 
 
 def _html(result: Result) -> str:
