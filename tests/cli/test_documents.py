@@ -23,7 +23,8 @@ from fanfold.runtime.views.installation import Examination, Initialised, Removed
 from fanfold.runtime.views.models import ModelsDocument
 from fanfold.runtime.views.recipes import CheckReport, EditorSetUp, RecipeDocument
 from fanfold.runtime.views.roles import RoleDocument, RoleList
-from fanfold.runtime.views.runs import InspectDocument, RunDocument, RunRow
+from fanfold.runtime.views.run_rows import RunRow
+from fanfold.runtime.views.runs import InspectDocument, RunDocument
 
 RECIPE = """
 name: team

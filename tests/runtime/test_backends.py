@@ -19,7 +19,7 @@ from fanfold.runtime.operations.client import Client
 from fanfold.runtime.operations.runs.options import Options
 from fanfold.runtime.operations.runs.ownership import own
 from fanfold.runtime.views.result import Result, to_result
-from fanfold.runtime.views.runs import RunRow
+from fanfold.runtime.views.run_rows import RunRow
 from fanfold.text.refusal import FileRefused
 from fanfold.wiring import BACKENDS, wire
 from tests.runtime.running import client

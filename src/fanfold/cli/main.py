@@ -29,7 +29,7 @@ GROUPS = {
     },
     "Look at runs": {
         "runs": "history.runs",
-        "inspect": "history.runs",
+        "inspect": "history.inspect",
         "watch": "history.logs",
         "logs": "history.logs",
         "transcript": "history.transcript",

@@ -14,7 +14,6 @@ Rules
 
 from __future__ import annotations
 
-import asyncio
 import os
 import select
 import sys
@@ -23,9 +22,12 @@ import time
 from hashlib import blake2b
 from pathlib import Path
 from types import TracebackType
-from typing import Literal, Self, TypeAlias
+from typing import TYPE_CHECKING, Literal, Self, TypeAlias
 
 from fanfold.store.protocol import RECHECK_S
+
+if TYPE_CHECKING:
+    import asyncio
 
 FILES = 64
 
@@ -100,6 +102,8 @@ class FileSignal:
 
     async def wait(self, timeout_s: float | None = None) -> bool:
         """For a task of an event loop."""
+        import asyncio  # here alone: most commands only read, and never wait
+
         if self._watch is not None and self._watch.drain():
             return True
         waited_s, answer = _patience(timeout_s)

@@ -17,8 +17,9 @@ from fanfold.kernel.lifecycle import RUN_TERMINAL
 from fanfold.kernel.plan import JSON, Plan
 from fanfold.recipe.inputs import bind_inputs
 from fanfold.runtime.operations.addresses import find_run
+from fanfold.runtime.operations.history.listing import list_heads
 from fanfold.runtime.operations.history.query import query
-from fanfold.runtime.operations.history.runs import inspect_step, list_heads
+from fanfold.runtime.operations.history.runs import inspect_step
 from fanfold.runtime.operations.project import Project
 from fanfold.runtime.operations.recipes.checked import CheckedRecipe
 from fanfold.runtime.operations.runs.background import Background, hand_over
@@ -30,7 +31,7 @@ from fanfold.runtime.operations.runs.permission import needs_permission
 from fanfold.runtime.operations.runs.start import start
 from fanfold.runtime.views.approvals import OpenApproval, open_approvals
 from fanfold.runtime.views.forecasts import DryRun
-from fanfold.runtime.views.runs import RunRow, RunUsage, run_row
+from fanfold.runtime.views.run_rows import RunRow, RunUsage, run_row
 from fanfold.text.excerpts import shorten
 from fanfold.text.json_value import as_text
 from fanfold.tools.caller import Caller

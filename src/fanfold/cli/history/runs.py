@@ -1,36 +1,24 @@
-"""`fanfold runs` and `fanfold inspect`: which runs there are, and how one of them stands."""
+"""`fanfold runs`: which runs there are."""
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import click
-from msgspec import structs
 
 from fanfold.cli.command import Invocation, command
 from fanfold.cli.project import open_project
-from fanfold.cli.terminal.output import hand_over, paint, plain, say, say_json, to_json
+from fanfold.cli.terminal.output import paint, say, say_json
 from fanfold.cli.terminal.statuses import COLOURS
 from fanfold.errors import EXIT_OK
-from fanfold.kernel.lifecycle import RUN_STATUSES, RUN_TERMINAL, RUNNING
-from fanfold.runtime.operations.addresses import find_run
-from fanfold.runtime.operations.history.runs import inspect, inspect_found, inspect_step, list_runs, step_rows
-from fanfold.runtime.views.runs import (
-    InspectDocument,
-    InspectStepDocument,
-    RunRow,
-    RunUsage,
-    StepUsage,
-    elapsed_ms,
-    how_to_retry,
-    indented,
-)
-from fanfold.runtime.views.step_rows import Row
-from fanfold.runtime.views.transitions import duration
-from fanfold.text.terminal import one_line
+from fanfold.kernel.lifecycle import RUN_STATUSES, RUNNING
+from fanfold.runtime.operations.history.listing import list_runs
+from fanfold.runtime.views.run_rows import RunRow, RunUsage
+from fanfold.runtime.views.times import duration, elapsed_ms
 
-MAX_OUTPUT_LINES = 20
+if TYPE_CHECKING:
+    from fanfold.runtime.views.runs import InspectDocument
 
 
 @command("runs", summary="List runs, newest first")
@@ -74,16 +62,16 @@ def _cells(run: RunRow) -> tuple[str, str, str, str, str, str]:
     status = run.status
     if status == RUNNING and not (run.owner and run.owner.alive):
         status += " (no process)"
-    facts = _facts(run.usage)
+    facts = usage_text(run.usage)
     if run.parent_run_id is not None:
         facts = f"{run.execution_path} of {run.root_run_id}  {facts}".rstrip()
     if run.forked_from is not None:
         facts = f"forked from {run.forked_from}  {facts}".rstrip()
     age = _age(elapsed_ms(run.created_at) or 0)
-    return run.run_id, f"{run.recipe}@{run.version}", status, age, _took(run), facts
+    return run.run_id, f"{run.recipe}@{run.version}", status, age, took_text(run), facts
 
 
-def _took(run: RunRow | InspectDocument) -> str:
+def took_text(run: RunRow | InspectDocument) -> str:
     ms = elapsed_ms(run.started_at, run.ended_at) if run.ended_at else None
     return "" if ms is None else duration(ms)
 
@@ -95,120 +83,10 @@ def _age(ms: int) -> str:
     return f"{max(0, ms) // 1_000} s ago"
 
 
-def _facts(usage: RunUsage) -> str:
+def usage_text(usage: RunUsage) -> str:
     parts = [f"{usage.agents} agent{'' if usage.agents == 1 else 's'}"] if usage.agents else []
     if tokens := usage.input_tokens + usage.output_tokens:
         parts.append(f"{tokens:,} tokens")
     if usage.cost_usd:
         parts.append(f"${usage.cost_usd:.4f}")
     return ", ".join(parts)
-
-
-@command("inspect", summary="Show a run: its steps, child runs, result and cost")
-@click.argument("run")
-@click.argument("step", required=False)
-@click.option("--steps", is_flag=True, help="Every step, also of large fan-outs, with outputs and errors.")
-@click.option(
-    "--state", is_flag=True, help="Also what the scheduler knows: limits, slots, what is held back."
-)
-@click.option("--output", is_flag=True, help="Nothing but the output of the run or STEP, as it is.")
-def inspect_command(
-    call: Invocation, run: str, step: str | None, steps: bool, state: bool, output: bool
-) -> int:
-    """Show RUN as its log is now: an id, the beginning of one, or `last`; or one STEP of it, by its path."""
-    with open_project(call, to_read=True) as project:
-        if output:
-            given = inspect(project, run) if step is None else inspect_step(project, run, step)
-            if call.as_json:
-                say_json(given.output)
-            else:
-                hand_over("" if given.output is None else f"{indented(given.output)}\n")
-            return EXIT_OK
-        if step is not None:
-            one = inspect_step(project, run, step)
-            if call.as_json:
-                say_json(one)
-            else:
-                say("".join(_step_text(one, call.colour)))
-            return EXIT_OK
-        found = find_run(project, run)
-        document = inspect_found(project, found, with_state=state)
-        if call.as_json:
-            say_json(document)
-        else:
-            say("".join(_text(document, step_rows(found, every=steps), steps, call.colour)))
-            if again := how_to_retry(found.tree):
-                say(f"\n{paint(f'run again what did not complete: {again}', 'dim', call.colour)}\n")
-    return EXIT_OK
-
-
-def _text(run: InspectDocument, rows: list[Row], steps: bool, colour: bool) -> Iterator[str]:
-    from fanfold.cli.terminal.step_text import step_lines
-
-    yield f"{paint(f'{run.recipe}@{run.version}', 'bold', colour)}  run {run.run_id}  "
-    yield paint(run.status, COLOURS.get(run.status, "blue"), colour)
-    if run.status not in RUN_TERMINAL and not (run.owner and run.owner.alive):
-        yield paint("  no process drives it", "yellow", colour)
-    yield "\n"
-    for name, value in _heading(run):
-        yield f"  {paint(name.ljust(9), 'dim', colour)} {value}\n"
-    yield f"\n{paint('Steps', 'bold', colour)}\n"
-    yield from step_lines(run, rows, every=steps, colour=colour)
-    if run.state:
-        yield f"\n{paint('State', 'bold', colour)}\n"
-        known = structs.asdict(run.state)
-        yield from (f"  {name}: {plain(to_json(value))}\n" for name, value in known.items())
-    if run.output is not None:
-        yield f"\n{paint('Output', 'bold', colour)}\n"
-        lines = plain(indented(run.output)).splitlines()
-        yield from (f"  {one}\n" for one in (lines if steps else lines[:MAX_OUTPUT_LINES]))
-        if len(lines) > MAX_OUTPUT_LINES and not steps:
-            yield f"  … {len(lines) - MAX_OUTPUT_LINES} more lines: fanfold inspect {run.run_id} --steps\n"
-
-
-def _step_text(step: InspectStepDocument, colour: bool) -> Iterator[str]:
-    status = paint(step.status, COLOURS.get(step.status, "blue"), colour)
-    yield f"{paint(plain(step.path), 'bold', colour)}  {step.role or step.type}  {status}"
-    yield f" ({step.reason})\n" if step.reason else "\n"
-    facts = [
-        ("asked", one_line(step.task, 200)),
-        ("attempts", str(step.attempts) if step.attempts > 1 else ""),
-        ("started", step.started_at or ""),
-        ("ended", step.ended_at or ""),
-        ("reads", plain(", ".join(step.read_set))),
-        ("may write", plain(", ".join(step.write_set))),
-        ("used", _spent(step.usage)),
-        ("because", one_line(f"{step.error.message} [{step.error.code}]") if step.error else ""),
-    ]
-    yield from (f"  {paint(name.ljust(9), 'dim', colour)} {value}\n" for name, value in facts if value)
-    for row in step.changes:
-        yield f"  {paint(row.state.ljust(9), 'dim', colour)} {plain(row.path)} ({row.kind})\n"
-    if step.output is not None:
-        yield f"\n{paint('Output', 'bold', colour)}\n"
-        yield from (f"  {line}\n" for line in plain(indented(step.output)).splitlines())
-    if step.session_id is not None:
-        said = f"what its agent said: fanfold transcript {step.run_id} {plain(shlex.quote(step.path))}"
-        yield f"\n{paint(said, 'dim', colour)}\n"
-
-
-def _spent(usage: StepUsage | None) -> str:
-    if usage is None:
-        return ""
-    price = "price unknown" if usage.cost_usd is None else f"${usage.cost_usd:.4f}"
-    return f"{usage.input_tokens:,} tokens in, {usage.output_tokens:,} out, {price}"
-
-
-def _heading(run: InspectDocument) -> Iterator[tuple[str, str]]:
-    yield "created", run.created_at or ""
-    if took := _took(run):
-        yield "took", took
-    if run.parent_run_id is not None:
-        yield "called by", f"{run.execution_path} of run {run.parent_run_id}"
-    if run.forked_from is not None:
-        yield "forked", f"from run {run.forked_from}"
-    for name, value in run.inputs.items():
-        yield "input", f"{name} = {one_line(indented(value), 80)}"
-    if facts := _facts(run.usage):
-        yield "used", facts
-    if run.error is not None:
-        yield "because", one_line(f"{run.error.message} [{run.error.code}]")

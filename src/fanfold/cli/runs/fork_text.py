@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from fanfold.cli.terminal.output import paint, plain
 from fanfold.runtime.views.forks import ForkForecast, RecipeChanges
-from fanfold.runtime.views.runs import StepUsage
+from fanfold.runtime.views.run_rows import StepUsage
 
 MAX_PATHS = 12
 

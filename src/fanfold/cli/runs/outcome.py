@@ -29,7 +29,7 @@ from fanfold.runtime.views.runs import (
     run_error,
     waiting_proposals,
 )
-from fanfold.runtime.views.transitions import duration
+from fanfold.runtime.views.times import duration
 from fanfold.text.terminal import one_line
 
 MAX_FAILURES = 5

@@ -103,7 +103,7 @@ def _names(call: Invocation, name: str) -> Iterable[str]:
         if name in _ROLES:
             return project.roles.names()
         if name in GROUPS["Run recipes"] or name in GROUPS["Look at runs"]:
-            from fanfold.runtime.operations.history.runs import list_runs
+            from fanfold.runtime.operations.history.listing import list_runs
 
             return ["last", *(head.run_id for head in list_runs(project, limit=_MAX_RUNS))]
     return ()

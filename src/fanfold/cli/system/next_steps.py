@@ -12,9 +12,9 @@ from fanfold.cli.terminal.output import paint, plain, say, say_json
 from fanfold.errors import EXIT_OK
 from fanfold.kernel.lifecycle import RUN_TERMINAL, RUNNING
 from fanfold.recipe.library import ListedRecipe
-from fanfold.runtime.operations.history.runs import list_runs
+from fanfold.runtime.operations.history.listing import list_runs
 from fanfold.runtime.operations.recipes.catalogue import list_recipes
-from fanfold.runtime.views.runs import RunRow
+from fanfold.runtime.views.run_rows import RunRow
 
 MAX_RUNS = 5
 FIRST_RECIPE = "research-and-brief"

@@ -12,7 +12,7 @@ from fanfold.cli.project import open_project
 from fanfold.cli.terminal.output import say, say_json, tell
 from fanfold.errors import EXIT_OK, EXIT_PERMISSION, WorldError
 from fanfold.runtime.config import fanfold_home
-from fanfold.runtime.operations.history.runs import list_heads
+from fanfold.runtime.operations.history.listing import list_heads
 from fanfold.runtime.operations.system.state import StateView, adopt_state, remove_state, show_state
 from fanfold.text.terminal import one_line
 

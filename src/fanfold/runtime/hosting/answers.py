@@ -35,12 +35,13 @@ from fanfold.kernel.replies import BY_DEFAULT
 from fanfold.recipe.inputs import bind_inputs
 from fanfold.recipe.types.body import find_body
 from fanfold.recipe.types.end import EndBody
+from fanfold.runtime.records.failures import failure_value
 from fanfold.runtime.records.ids import new_run_id
 from fanfold.runtime.records.memory import Memory
 from fanfold.runtime.records.outputs import check_output
 from fanfold.runtime.records.reviews import to_value
 from fanfold.runtime.records.subagents import is_agent, subagent_event
-from fanfold.runtime.records.values import Values, failure_value, last_iteration
+from fanfold.runtime.records.values import Values, last_iteration
 from fanfold.runtime.steps.decisions import (
     UNDECIDABLE,
     condition_holds,

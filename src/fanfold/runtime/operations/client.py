@@ -22,9 +22,10 @@ from fanfold.runtime.operations.addresses import find_run
 from fanfold.runtime.operations.agents import subagents
 from fanfold.runtime.operations.history import transcripts
 from fanfold.runtime.operations.history.explain import explain_run, explain_step
+from fanfold.runtime.operations.history.listing import list_runs
 from fanfold.runtime.operations.history.logs import read_log
 from fanfold.runtime.operations.history.query import query
-from fanfold.runtime.operations.history.runs import inspect, inspect_step, list_runs
+from fanfold.runtime.operations.history.runs import inspect, inspect_step
 from fanfold.runtime.operations.project import Project
 from fanfold.runtime.operations.runs.changes import apply, diff
 from fanfold.runtime.operations.runs.fork import AtTurn, plan_fork, start_fork
@@ -39,7 +40,8 @@ from fanfold.runtime.operations.specs.intent import workflow_suitable
 from fanfold.runtime.views.changes import Applied, RunChanges, Undone
 from fanfold.runtime.views.explanations import ExplainedRun, ExplainedStep
 from fanfold.runtime.views.result import Result
-from fanfold.runtime.views.runs import InspectDocument, InspectStepDocument, RunRow
+from fanfold.runtime.views.run_rows import RunRow
+from fanfold.runtime.views.runs import InspectDocument, InspectStepDocument
 from fanfold.runtime.views.specs import DraftedSpec, Suitability
 from fanfold.runtime.views.subagents import Subagent
 from fanfold.runtime.views.transcripts import Transcript, TranscriptEntry

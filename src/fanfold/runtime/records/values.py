@@ -16,11 +16,11 @@ from typing import Any
 from msgspec import Struct
 
 from fanfold.agents.backend import SUMMARY_CHARS
-from fanfold.kernel.events import Failure
 from fanfold.kernel.fold.tolerance import is_unsuccessful
 from fanfold.kernel.lifecycle import COMPLETED, FAILED, SKIPPED, TIMED_OUT, UNSUCCESSFUL
 from fanfold.kernel.nodes import MAP, SCOPE, Composite, Loop, Node, Run, Scope, State
 from fanfold.kernel.plan import JSON, GroupAction
+from fanfold.runtime.records.failures import failure_value
 from fanfold.runtime.records.memory import Memory
 from fanfold.runtime.records.reviews import (
     Review,
@@ -251,21 +251,6 @@ def step_view(values: Values, node: Node) -> dict[str, JSON]:
     """What `steps.<id>` is: output, status and error."""
     error = node.error if node.status != COMPLETED else None
     return {"output": values.output(node), "status": node.status, "error": failure_value(error, node)}
-
-
-def failure_value(failure: Failure | None, node: Node | None = None) -> dict[str, JSON] | None:
-    """A failure as a value: what scripts, templates and expressions see. `node` is the step that has it."""
-    if failure is None:
-        return None
-    return {
-        "class": failure.kind,
-        "code": failure.code,
-        "message": failure.message,
-        "hint": failure.hint,
-        "retryable": failure.retryable,
-        "step": failure.step or (node.path if node is not None else ""),
-        "attempt": failure.attempt or (node.attempt if node is not None else 0),
-    }
 
 
 def last_iteration(loop: Loop) -> Node:

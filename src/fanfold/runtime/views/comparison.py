@@ -6,7 +6,7 @@ from msgspec import Struct
 
 from fanfold.kernel.plan import JSON
 from fanfold.runtime.views.forks import RecipeChanges
-from fanfold.runtime.views.runs import RunRow
+from fanfold.runtime.views.run_rows import RunRow
 
 
 class ComparedInput(Struct, frozen=True):

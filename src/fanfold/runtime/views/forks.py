@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from fanfold.runtime.views.runs import StepUsage
+from fanfold.runtime.views.run_rows import StepUsage
 
 
 class RecipeChanges(Struct, frozen=True, kw_only=True):

@@ -19,7 +19,7 @@ from fanfold.kernel.state import find_node
 from fanfold.runtime.hosting.run_tree import RunTree
 from fanfold.runtime.steps.registry import declare
 from fanfold.runtime.views.approvals import is_open, read_approval
-from fanfold.runtime.views.runs import when
+from fanfold.runtime.views.times import when
 
 MAX_NEXT = 50
 

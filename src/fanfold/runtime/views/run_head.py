@@ -9,8 +9,9 @@ from msgspec import Struct, structs
 
 from fanfold.kernel.nodes import LEAF, Run
 from fanfold.runtime.hosting.run_tree import RunTree
-from fanfold.runtime.views.runs import RunRow, run_error, run_row
-from fanfold.runtime.views.runs import failure_document as _failure
+from fanfold.runtime.views.run_rows import RunRow, run_row
+from fanfold.runtime.views.run_rows import failure_document as _failure
+from fanfold.runtime.views.runs import run_error
 
 
 class SpendCap(Struct, frozen=True):

@@ -9,8 +9,9 @@ from msgspec import Struct
 
 from fanfold.kernel.nodes import CALL, LEAF, LOOP, MAP, Node, Run
 from fanfold.runtime.hosting.run_tree import RunTree
-from fanfold.runtime.views.runs import step_usage, when
+from fanfold.runtime.views.run_rows import step_usage
 from fanfold.runtime.views.step_rows import run_rows
+from fanfold.runtime.views.times import when
 
 MAX_ROWS = 20_000
 _KINDS = {LEAF: "step", MAP: "map", LOOP: "loop", CALL: "run"}

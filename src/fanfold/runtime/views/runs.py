@@ -6,13 +6,11 @@ one encodes it; the shapes are what scripts rely on.
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
-
 import msgspec
-from msgspec import UNSET, Struct, UnsetType, field, structs
+from msgspec import UNSET, Struct, UnsetType, structs
 
 from fanfold.errors import EXIT_BUDGET, EXIT_CANCELLED, EXIT_FAILED, EXIT_OK, EXIT_WAITING
-from fanfold.kernel.events import Failure, Usage
+from fanfold.kernel.events import Failure
 from fanfold.kernel.holding import held_back
 from fanfold.kernel.lifecycle import CANCELLED, COMPLETED, PAUSED, RUN_TERMINAL
 from fanfold.kernel.nodes import Node, Run
@@ -20,37 +18,22 @@ from fanfold.kernel.plan import JSON
 from fanfold.runtime.hosting.run_tree import RunTree, run_status
 from fanfold.runtime.records.memory import FileChange
 from fanfold.runtime.records.subagents import is_agent, session_of
-from fanfold.runtime.records.values import failure_value
 from fanfold.runtime.views.approvals import ApprovalDocument, approval_document, is_open
-from fanfold.store.protocol import RunHead
+from fanfold.runtime.views.run_rows import (
+    FailureDocument,
+    OwnerDocument,
+    RunUsage,
+    StepUsage,
+    failure_document,
+    run_row,
+    run_usage,
+    step_usage,
+)
+from fanfold.runtime.views.times import when
 from fanfold.text.excerpts import shorten
 
 SHOWN_CHARS = 60
 """Of an output, where a document is shown in one line."""
-
-
-class StepUsage(Struct, frozen=True):
-    """What was spent; an unknown price is null."""
-
-    input_tokens: int
-    output_tokens: int
-    cost_usd: float | None
-
-
-class RunUsage(StepUsage, frozen=True):
-    agents: int
-
-
-class FailureDocument(Struct, frozen=True):
-    """Why a step or run did not succeed."""
-
-    kind: str = field(name="class")
-    code: str
-    message: str
-    hint: str
-    retryable: bool
-    step: str
-    attempt: int
 
 
 class StepResult(Struct, frozen=True, omit_defaults=True):
@@ -111,13 +94,6 @@ class RunDocument(Struct, frozen=True):
         return f"<run {self.run_id} of {self.recipe}@{self.version}, {self.status}{why}{told}>"
 
 
-class OwnerDocument(Struct, frozen=True):
-    """The process that drives a run, or that did when it died."""
-
-    pid: int
-    alive: bool
-
-
 class Used(Struct, frozen=True):
     """How much of a limit is used."""
 
@@ -165,26 +141,6 @@ class InspectDocument(RunDocument, frozen=True):
     state: StateDocument | UnsetType = UNSET
 
 
-class RunRow(Struct, frozen=True):
-    """A run in a list."""
-
-    run_id: str
-    recipe: str
-    version: int
-    status: str
-    root_run_id: str
-    parent_run_id: str | None
-    nesting_depth: int
-    execution_path: str
-    created_at: str | None
-    started_at: str | None
-    ended_at: str | None
-    forked_from: str | None
-    error: FailureDocument | None
-    usage: RunUsage
-    owner: OwnerDocument | UnsetType | None = UNSET
-
-
 def run_document(tree: RunTree, run: Run | None = None) -> RunDocument:
     """A run as its tree is now."""
     run = run or tree.root
@@ -198,7 +154,7 @@ def run_document(tree: RunTree, run: Run | None = None) -> RunDocument:
         output=tree.blobs.get(run.output) if run.output is not None else None,
         error=failure_document(error, run.nodes.get(error.step) if error is not None else None),
         steps={path: step_document(tree, node) for path, node in run.nodes.items()},
-        usage=_run_usage(usage, agents),
+        usage=run_usage(usage, agents),
         changes=tree.memory.changes.get(run.id, []),
         children=[other.id for other in tree.state.runs.values() if other.parent is run],
     )
@@ -277,61 +233,7 @@ def state_document(tree: RunTree, owner: OwnerDocument | None) -> StateDocument:
     )
 
 
-def run_row(head: RunHead, owner: OwnerDocument | UnsetType | None = UNSET) -> RunRow:
-    """A run in a list, from its head alone."""
-    return RunRow(
-        run_id=head.run_id,
-        recipe=head.recipe,
-        version=head.version,
-        status=head.status,
-        root_run_id=head.root_run_id,
-        parent_run_id=head.parent_run_id,
-        nesting_depth=head.nesting_depth,
-        execution_path=head.execution_path,
-        created_at=when(head.created_at),
-        started_at=when(head.started_at),
-        ended_at=when(head.ended_at),
-        forked_from=head.forked_from,
-        error=failure_document(head.error),
-        usage=_run_usage(head.usage, head.agents),
-        owner=owner,
-    )
-
-
-def failure_document(failure: Failure | None, node: Node | None = None) -> FailureDocument | None:
-    """A failure; `node` is the step that has it."""
-    value = failure_value(failure, node)
-    return None if value is None else msgspec.convert(value, FailureDocument)
-
-
-def step_usage(usage: Usage) -> StepUsage:
-    return StepUsage(usage.input_tokens, usage.output_tokens, _dollars(usage))
-
-
-def _run_usage(usage: Usage, agents: int) -> RunUsage:
-    return RunUsage(usage.input_tokens, usage.output_tokens, _dollars(usage), agents)
-
-
-def _dollars(usage: Usage) -> float | None:
-    return None if usage.micro_usd is None else usage.micro_usd / 1_000_000
-
-
 # Facts that several views need
-
-
-def when(at: int | None) -> str | None:
-    """A point in time as people and scripts read it: ISO 8601 in UTC, milliseconds kept."""
-    if not at:
-        return None
-    return datetime.fromtimestamp(at / 1_000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-
-
-def elapsed_ms(since: str | None, until: str | None = None) -> int | None:
-    """What lies between two times of a document, or one of them and now."""
-    if since is None:
-        return None
-    end = datetime.now(UTC) if until is None else datetime.fromisoformat(until)
-    return round((end - datetime.fromisoformat(since)).total_seconds() * 1_000)
 
 
 def indented(value: JSON) -> str:

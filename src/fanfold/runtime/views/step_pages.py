@@ -14,15 +14,9 @@ from fanfold.runtime.records.subagents import is_agent
 from fanfold.runtime.views.changes import StepChanges
 from fanfold.runtime.views.explanations import Explained
 from fanfold.runtime.views.prompts import PromptDocument, prompt_of
-from fanfold.runtime.views.runs import (
-    FailureDocument,
-    InspectStepDocument,
-    StepUsage,
-    failure_document,
-    inspect_step_document,
-    step_usage,
-    when,
-)
+from fanfold.runtime.views.run_rows import FailureDocument, StepUsage, failure_document, step_usage
+from fanfold.runtime.views.runs import InspectStepDocument, inspect_step_document
+from fanfold.runtime.views.times import when
 
 _ENDINGS = {"finished": "completed", "completed": "completed", "failed": "failed", "timed_out": "timed_out"}
 

@@ -18,7 +18,7 @@ from fanfold.runtime.hosting.run_tree import RunTree
 from fanfold.runtime.steps.registry import label_of
 from fanfold.runtime.views.items import item_name
 from fanfold.runtime.views.rounds import did_not_pass, why_not
-from fanfold.runtime.views.transitions import duration
+from fanfold.runtime.views.times import duration
 from fanfold.text.terminal import one_line
 
 MAX_ITEMS = 12

@@ -31,7 +31,7 @@ from fanfold.runtime.hosting.children import is_interrupted, waiting_proposal
 from fanfold.runtime.hosting.run_tree import RunTree
 from fanfold.runtime.records.evidence import ChangedPath, ConflictPath, ViolatedPath
 from fanfold.runtime.records.subagents import child_name, depth_of, home_of, is_agent, is_lead, session_of
-from fanfold.runtime.views.runs import FailureDocument, StepUsage, failure_document, step_usage
+from fanfold.runtime.views.run_rows import FailureDocument, StepUsage, failure_document, step_usage
 
 QUEUED, CLOSED, DETACHED = "queued", "closed", "detached"
 OVER = frozenset({COMPLETED, FAILED, TIMED_OUT, CANCELLED, SKIPPED, CLOSED})

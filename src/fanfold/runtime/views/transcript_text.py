@@ -12,7 +12,7 @@ import msgspec
 from msgspec import UNSET
 
 from fanfold.kernel.plan import JSON
-from fanfold.runtime.views.runs import StepUsage
+from fanfold.runtime.views.run_rows import StepUsage
 from fanfold.runtime.views.transcripts import Transcript, TranscriptEntry
 
 

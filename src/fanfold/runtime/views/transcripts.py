@@ -43,7 +43,8 @@ from fanfold.runtime.records.ids import session_id, settling_ids
 from fanfold.runtime.records.subagents import is_agent, session_of, turn_before
 from fanfold.runtime.steps.agent import AgentJob, asked_of
 from fanfold.runtime.steps.registry import Unrenderable, prepare
-from fanfold.runtime.views.runs import StepUsage, step_usage, when
+from fanfold.runtime.views.run_rows import StepUsage, step_usage
+from fanfold.runtime.views.times import when
 from fanfold.sessions.log import read_recorded
 
 

@@ -38,6 +38,7 @@ from fanfold.kernel.lifecycle import ASKED
 from fanfold.kernel.plan import Step
 from fanfold.runtime.hosting.run_tree import RunTree
 from fanfold.runtime.steps.registry import type_of
+from fanfold.runtime.views.times import duration
 from fanfold.text.terminal import one_line
 
 NameItem: TypeAlias = Callable[[str, str], str]
@@ -172,23 +173,6 @@ class Transitions:
         if data.execution > 1:
             names.append("again")
         return f" ({', '.join(names)})" if names else ""
-
-
-def duration(ms: int) -> str:
-    """How long something took, as short as it can be said.
-
-    >>> duration(34), duration(1234), duration(75_000), duration(3_725_000)
-    ('34 ms', '1.2 s', '1 min 15 s', '1 h 2 min')
-    """
-    if ms < 100:
-        return f"{max(0, ms)} ms"
-    seconds = ms / 1_000
-    if seconds < 59.95:
-        return f"{seconds:.1f} s"
-    minutes, seconds = divmod(round(seconds), 60)
-    if minutes < 60:
-        return f"{minutes} min {seconds} s"
-    return f"{minutes // 60} h {minutes % 60} min"
 
 
 def _ended(word: str, took: str) -> str:

@@ -9,11 +9,11 @@ from msgspec import Struct, structs
 from fanfold.kernel.plan import JSON
 from fanfold.runtime.hosting.clock import wall_clock_ms
 from fanfold.runtime.operations.addresses import find_run
-from fanfold.runtime.operations.history.runs import owner_of
+from fanfold.runtime.operations.history.listing import owner_of
 from fanfold.runtime.records.memory import FileChange
 from fanfold.runtime.views.run_head import RunHeadDocument, run_head
+from fanfold.runtime.views.run_rows import OwnerDocument
 from fanfold.runtime.views.run_table import RunTable, run_table
-from fanfold.runtime.views.runs import OwnerDocument
 from fanfold.runtime.views.timeline import Timeline, timeline
 from fanfold.server.desk import Desk
 from fanfold.server.endpoints.parameters import RunAsked, RunAt

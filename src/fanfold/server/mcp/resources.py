@@ -8,7 +8,8 @@ from mcp_types import Resource, ResourceTemplate
 
 from fanfold.errors import NotFoundError
 from fanfold.runtime.operations.addresses import find_run
-from fanfold.runtime.operations.history.runs import inspect_step, list_heads
+from fanfold.runtime.operations.history.listing import list_heads
+from fanfold.runtime.operations.history.runs import inspect_step
 from fanfold.runtime.operations.history.transcripts import transcript
 from fanfold.runtime.operations.project import Project
 from fanfold.runtime.views.report import report_markdown

@@ -51,7 +51,8 @@ from fanfold.runtime.records.frozen import Frozen, to_json
 from fanfold.runtime.records.ids import new_run_id
 from fanfold.runtime.records.subagents import child_name
 from fanfold.runtime.steps.agent import words_of
-from fanfold.runtime.views.runs import FailureDocument, RunUsage, failure_document, run_document
+from fanfold.runtime.views.run_rows import FailureDocument, RunUsage, failure_document
+from fanfold.runtime.views.runs import run_document
 from fanfold.runtime.views.specs import Suitability
 from fanfold.runtime.views.subagents import LIVE, Subagent
 

@@ -17,8 +17,9 @@ from fanfold.runtime.operations.addresses import find_run
 from fanfold.runtime.operations.project import Project
 from fanfold.runtime.views.approvals import approval_document, is_open
 from fanfold.runtime.views.explanations import Explained, ExplainedRun, ExplainedStep, HistoryEntry, explained
-from fanfold.runtime.views.runs import how_to_retry, run_error, when
-from fanfold.runtime.views.transitions import Transitions, duration, step_at
+from fanfold.runtime.views.runs import how_to_retry, run_error
+from fanfold.runtime.views.times import duration, when
+from fanfold.runtime.views.transitions import Transitions, step_at
 from fanfold.runtime.views.used_sets import StepTouch, recipe_path, suggest, touched_by
 
 MAX_STEPS = 1_000

@@ -5,10 +5,10 @@ from __future__ import annotations
 from itertools import islice
 
 from fanfold.errors import NotFoundError
-from fanfold.runtime.operations.history.runs import owner_of
+from fanfold.runtime.operations.history.listing import owner_of
 from fanfold.runtime.operations.project import Project
 from fanfold.runtime.views.pages import EventPage, RunPage
-from fanfold.runtime.views.runs import run_row
+from fanfold.runtime.views.run_rows import run_row
 from fanfold.runtime.views.shown import shown
 from fanfold.store.protocol import RunHead
 

@@ -2,43 +2,21 @@
 
 from __future__ import annotations
 
-import sys
 from time import time
 
 from msgspec import structs
 
 from fanfold.runtime.operations.addresses import Addressed, find_run
+from fanfold.runtime.operations.history.listing import owner_of
 from fanfold.runtime.operations.project import Project
 from fanfold.runtime.views.runs import (
     InspectDocument,
     InspectStepDocument,
-    OwnerDocument,
-    RunRow,
     inspect_document,
     inspect_step_document,
-    run_row,
     state_document,
 )
 from fanfold.runtime.views.step_rows import Row, run_rows
-from fanfold.store.protocol import RunHead
-
-
-def list_heads(
-    project: Project, *, status: str | None = None, limit: int | None = None, children: bool = False
-) -> list[RunHead]:
-    """Runs, newest first; root runs alone unless `children` are asked for."""
-    if not project.has_runs:
-        return []
-    most = sys.maxsize if limit is None else limit
-    return project.store.heads(roots_only=not children, status=status, limit=most)
-
-
-def list_runs(
-    project: Project, *, status: str | None = None, limit: int | None = None, children: bool = False
-) -> list[RunRow]:
-    """The same, as rows with the process that drives each."""
-    heads = list_heads(project, status=status, limit=limit, children=children)
-    return [run_row(head, owner_of(project, head.root_run_id)) for head in heads]
 
 
 def inspect(project: Project, run: str, *, with_state: bool = False) -> InspectDocument:
@@ -65,9 +43,3 @@ def inspect_step(project: Project, run: str, step: str) -> InspectStepDocument:
     found = find_run(project, run)
     turns = found.turns(step)
     return inspect_step_document(found.tree, turns[-1] if turns else found.step(step))
-
-
-def owner_of(project: Project, root: str) -> OwnerDocument | None:
-    """The process that drives a run tree, or that did when it died."""
-    found = project.store.owner(root)
-    return None if found is None else OwnerDocument(found[0].pid, found[1])

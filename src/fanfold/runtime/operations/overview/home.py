@@ -9,13 +9,14 @@ from fanfold.errors import FanfoldError
 from fanfold.kernel.events import NOTHING_SPENT
 from fanfold.kernel.lifecycle import RUNNING
 from fanfold.runtime.hosting.clock import wall_clock_ms
-from fanfold.runtime.operations.history.runs import owner_of
+from fanfold.runtime.operations.history.listing import owner_of
 from fanfold.runtime.operations.overview.questions import all_questions
 from fanfold.runtime.operations.project import Project
 from fanfold.runtime.operations.runs.abandoned import abandoned
 from fanfold.runtime.views.costs import Spend
 from fanfold.runtime.views.home import Home, Need, NeedKind, SpendDocument
-from fanfold.runtime.views.runs import run_row, when
+from fanfold.runtime.views.run_rows import run_row
+from fanfold.runtime.views.times import when
 from fanfold.store.protocol import RunHead
 
 MAX_RUNNING = 50

@@ -20,7 +20,7 @@ from fanfold.runtime.operations.runs.permission import needs_permission
 from fanfold.runtime.views.graph.drawing import draw
 from fanfold.runtime.views.recipe_pages import CheckedText, LastRun, RecipePage, RecipeRow, RecipeRows
 from fanfold.runtime.views.recipes import CheckReport, recipe_document
-from fanfold.runtime.views.runs import when
+from fanfold.runtime.views.times import when
 from fanfold.store.protocol import RunHead
 
 LOOKED_AT = 50

@@ -11,7 +11,7 @@ from fanfold.runtime.operations.history.transcripts import transcript
 from fanfold.runtime.operations.project import Project
 from fanfold.runtime.records.subagents import is_agent, session_of
 from fanfold.runtime.views.roles import RoleList
-from fanfold.runtime.views.runs import when
+from fanfold.runtime.views.times import when
 from fanfold.runtime.views.transcripts import Transcript
 
 MAX_RUNS = 100

@@ -38,7 +38,7 @@ from fanfold.runtime.operations.runs.spending import Spending, asked_about
 from fanfold.runtime.operations.session_addresses import find_speaker
 from fanfold.runtime.records.frozen import TakenUp
 from fanfold.runtime.views.forks import ForkForecast, RecipeChanges
-from fanfold.runtime.views.runs import step_usage
+from fanfold.runtime.views.run_rows import step_usage
 from fanfold.text.template import Hole, TemplateError, parse_template
 from fanfold.trust.adopted import is_adopted
 

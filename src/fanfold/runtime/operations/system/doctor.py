@@ -14,7 +14,7 @@ from typing import Literal
 from fanfold.errors import FanfoldError
 from fanfold.kernel.lifecycle import PENDING, RUN_TERMINAL, RUNNING
 from fanfold.runtime.config import Config, settings_of
-from fanfold.runtime.operations.history.runs import list_heads
+from fanfold.runtime.operations.history.listing import list_heads
 from fanfold.runtime.operations.project import Project
 from fanfold.runtime.views.installation import ConfigValue, Examination, Finding
 from fanfold.store.protocol import StoreAddress
