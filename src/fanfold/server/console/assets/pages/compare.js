@@ -4,15 +4,15 @@ import { useResource } from "../live/resource.js";
 import { Loaded } from "../parts/states.js";
 import { Status } from "../parts/status.js";
 import { PageHead } from "../shell/frame.js";
-import { asText, duration, money } from "../text/format.js";
+import { Took } from "../parts/time.js";
+import { amount, asText, cost, duration, money } from "../text/format.js";
 
 /** @param {{first: string, second: string}} props */
 export function Compare({ first, second }) {
   const found = useResource(`/compare/${first}/${second}`, (event) => event.run_id === first || event.run_id === second);
   const [all, setAll] = useState(false);
   return html`<div class="page wide">
-    <${PageHead} title="Compare" lead=${html`<a class="mono" href=${`/runs/${first}`}>${first}</a> and <a class="mono" href=${`/runs/${second}`}>${second}</a>`}
-      actions=${html`<label class="check"><input type="checkbox" checked=${all} onChange=${() => setAll(!all)} /> Show what is the same</label>`} />
+    <${PageHead} title="Compare" actions=${html`<label class="check"><input type="checkbox" checked=${all} onChange=${() => setAll(!all)} /> Show what is the same</label>`} />
     <${Loaded} of=${found}>${(/** @type {any} */ data) => html`<${Sides} data=${data} all=${all} />`}</${Loaded}>
   </div>`;
 }
@@ -22,6 +22,9 @@ function Sides({ data, all }) {
   const steps = data.steps.filter((/** @type {any} */ step) => all || !step.same);
   const inputs = (data.inputs || []).filter((/** @type {any} */ one) => all || !one.same);
   return html`
+    <div class="table-box" tabindex="0" role="group" aria-label="The two runs"><table><thead><tr><th scope="col"></th><th scope="col">Run</th><th scope="col">Recipe</th><th scope="col">Status</th><th scope="col" class="number">Time</th><th scope="col" class="number">Tokens</th><th scope="col" class="number">Cost</th></tr></thead>
+      <tbody>${[["First", data.a], ["Second", data.b]].map(([name, run]) => html`<tr key=${name}><th scope="row">${name}</th><td><a class="mono" href=${`/runs/${run.run_id}`}>${run.run_id}</a>${run.forked_from ? html` <span class="chip">fork</span>` : ""}</td><td>${run.recipe}@${run.version}</td><td><${Status} status=${run.status} /></td><td class="number"><${Took} from=${run.started_at || run.created_at} to=${run.ended_at} /></td><td class="number">${amount(run.usage.input_tokens + run.usage.output_tokens)}</td><td class="number">${cost(run.usage)}</td></tr>`)}</tbody></table></div>
+    <${Changed} recipe=${data.recipe} />
     ${inputs.length > 0 && html`<section><div class="section-head"><h2>Inputs</h2></div><div class="table-box" tabindex="0" role="group" aria-label="Table, scrolls sideways"><table><thead><tr><th scope="col">Input</th><th scope="col">First</th><th scope="col">Second</th></tr></thead>
       <tbody>${inputs.map((/** @type {any} */ one) => html`<tr key=${one.name}><td>${one.name}</td><td><code>${asText(one.a)}</code></td><td><code>${asText(one.b)}</code></td></tr>`)}</tbody></table></div></section>`}
     <section><div class="section-head"><h2>Steps</h2><span class="more quiet">${data.steps.length - data.steps.filter((/** @type {any} */ step) => step.same).length} of ${data.steps.length} differ</span></div>
@@ -29,6 +32,14 @@ function Sides({ data, all }) {
         <summary><code>${step.path}</code> ${step.same ? html`<span class="chip">same</span>` : ""} <${Brief} side=${step.a} /> <span class="quiet">→</span> <${Brief} side=${step.b} /></summary>
         <div class="compare-output"><${Side} side=${step.a} label="First" /><${Side} side=${step.b} label="Second" /></div></details></li>`)}</ul>` : html`<p class="card padded quiet">Every step gave the same.</p>`}
     </section>`;
+}
+
+/** How the recipe differs. @param {{recipe: any}} props */
+function Changed({ recipe }) {
+  const words = { added: "Added", removed: "Removed", changed: "Changed", tuned: "Tuned", roles: "Roles", others: "Other parts" };
+  const rows = Object.entries(words).filter(([key]) => recipe?.[key]?.length);
+  if (!rows.length) return null;
+  return html`<section><div class="section-head"><h2>Recipe</h2></div><dl class="pairs card padded">${rows.map(([key, word]) => html`<dt key=${key}>${word}</dt><dd class="chips">${recipe[key].map((/** @type {string} */ one) => html`<span class="chip" key=${one}>${one}</span>`)}</dd>`)}</dl></section>`;
 }
 
 /** @param {{side: any}} props */

@@ -38,7 +38,7 @@ function grouped(rows, by) {
 function Share({ title, rows }) {
   const most = Math.max(1, ...rows.map((row) => row.input + row.output));
   return html`<section aria-label=${title}><div class="section-head"><h2>${title}</h2></div><div class="table-box" tabindex="0" role="group" aria-label="Table, scrolls sideways"><table>
-    <thead><tr><th scope="col">${title.slice(3)}</th><th scope="col" class="number">Sessions</th><th scope="col" class="number hide-narrow">In</th><th scope="col" class="number hide-narrow">Out</th><th scope="col">Share</th><th scope="col" class="number">Cost</th></tr></thead>
+    <thead><tr><th scope="col">${title === "By agent" ? "Agent" : "Step"}</th><th scope="col" class="number">Sessions</th><th scope="col" class="number hide-narrow">In</th><th scope="col" class="number hide-narrow">Out</th><th scope="col">Share</th><th scope="col" class="number">Cost</th></tr></thead>
     <tbody>${rows.slice(0, 200).map((row) => html`<tr key=${row.name}><td>${row.name}</td><td class="number">${amount(row.steps)}</td><td class="number hide-narrow">${amount(row.input)}</td><td class="number hide-narrow">${amount(row.output)}</td>
       <td><span class="meter" role="img" aria-label=${counted(row.input + row.output, "token")}><i class="tone-running" style=${{ width: `${((row.input + row.output) / most) * 100}%` }}></i></span></td><td class="number">${money(row.usd)}</td></tr>`)}</tbody>
   </table></div></section>`;

@@ -9,7 +9,8 @@ import { counted } from "../text/format.js";
 import { Sign, toneOf, wordOf } from "./status.js";
 
 const FAR = 0.42;
-const SPARE = 400;
+const SPARE = 300;
+const STRIDE = 400;
 
 /**
  * @param {{layout: any, chosen?: string | null, onChoose?: (node: any) => void, onToggle?: (node: any) => void, label: string}} props
@@ -25,8 +26,8 @@ export function Graph({ layout, chosen, onChoose, onToggle, label }) {
     const element = box.current;
     if (!element) return;
     const next = {
-      x: Math.floor(element.scrollLeft / zoom / 200) * 200, y: Math.floor(element.scrollTop / zoom / 200) * 200,
-      w: element.clientWidth / zoom + 200, h: element.clientHeight / zoom + 200,
+      x: Math.floor(element.scrollLeft / zoom / STRIDE) * STRIDE, y: Math.floor(element.scrollTop / zoom / STRIDE) * STRIDE,
+      w: element.clientWidth / zoom + STRIDE, h: element.clientHeight / zoom + STRIDE,
     };
     setSight((old) => (old.x === next.x && old.y === next.y && old.w === next.w && old.h === next.h ? old : next));
   };
@@ -64,13 +65,17 @@ export function Graph({ layout, chosen, onChoose, onToggle, label }) {
   }, [layout]);
 
   const far = zoom < FAR;
-  const within = (/** @type {number} */ x, /** @type {number} */ y, /** @type {number} */ w, /** @type {number} */ h) =>
-    x < sight.x + sight.w + SPARE && x + w > sight.x - SPARE && y < sight.y + sight.h + SPARE && y + h > sight.y - SPARE;
-  const nodes = layout.nodes.filter((/** @type {any} */ node) => within(node.x, node.y, node.w, node.h));
-  const edges = layout.edges.filter((/** @type {any} */ edge) => {
-    const [first, last] = [edge.points[0], edge.points[edge.points.length - 1]];
-    return within(Math.min(first[0], last[0]), Math.min(first[1], last[1]), Math.abs(last[0] - first[0]) + 1, Math.abs(last[1] - first[1]) + 1);
-  });
+  const [nodes, edges] = useMemo(() => {
+    const within = (/** @type {number} */ x, /** @type {number} */ y, /** @type {number} */ w, /** @type {number} */ h) =>
+      x < sight.x + sight.w + SPARE && x + w > sight.x - SPARE && y < sight.y + sight.h + SPARE && y + h > sight.y - SPARE;
+    const shown = layout.nodes.filter((/** @type {any} */ node) => within(node.x, node.y, node.w, node.h));
+    const lines = layout.edges.filter((/** @type {any} */ edge) => {
+      const [x0, y0] = edge.points[0];
+      const [x1, y1] = edge.points[edge.points.length - 1];
+      return within(Math.min(x0, x1), Math.min(y0, y1), Math.abs(x1 - x0) + 1, Math.abs(y1 - y0) + 1);
+    });
+    return [shown, lines];
+  }, [layout, sight]);
   return html`<div class="graph-box">
     <div class="graph-tools" role="group" aria-label="Size of the graph">
       <span>${counted(layout.nodes.length, "box", "boxes")}${zoom < 0.995 || zoom > 1.005 ? `, ${Math.round(zoom * 100)} %` : ""}</span>

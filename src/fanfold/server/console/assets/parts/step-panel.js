@@ -1,8 +1,9 @@
 /** Everything about one step: prompt and where its words came from, output, conversation, tries, files, and why. */
 import { html, useState } from "../vendor/preact.js";
-import { quoted, withQuery } from "../live/api.js";
+import { post, quoted, withQuery } from "../live/api.js";
 import { useResource } from "../live/resource.js";
-import { amount, cost, lastOf } from "../text/format.js";
+import { say, sayError } from "../shell/said.js";
+import { amount, cost, counted, lastOf } from "../text/format.js";
 import { AnswerHere } from "./answer-form.js";
 import { Diff } from "./diff.js";
 import { Output } from "./output.js";
@@ -29,7 +30,7 @@ export function StepPanel({ run, path, at, concerns, onClose }) {
   return html`
     <div class="drawer-head">
       <div class="line"><h2 class="clip" title=${path}>${lastOf(path)}</h2>${step && html`<${Status} status=${step.status} pill />`}
-        ${onClose && html`<a class="button plain small close" href=${`/runs/${run}/steps/${path.split("/").map(encodeURIComponent).join("/")}${at ? `?at=${at}` : ""}`}>Open page</a><button class="button plain small" onClick=${onClose} aria-label="Close the step">Esc</button>`}</div>
+        ${onClose && html`<span class="close"><a class="button plain small" href=${`/runs/${run}/steps/${path.split("/").map(encodeURIComponent).join("/")}${at ? `?at=${at}` : ""}`}>Open page</a><button class="button plain small" onClick=${onClose} aria-label="Close the step">Esc</button></span>`}</div>
       ${step && html`<div class="run-facts">
         <span class="mono">${path}</span>
         ${step.role && html`<span>${step.role}</span>`}
@@ -62,7 +63,7 @@ function Body({ tab, step, run, path, at, concerns, reload }) {
   if (tab === "prompt") return html`<${Prompt} step=${step} run=${run} />`;
   if (tab === "transcript") return html`<${Transcript} run=${run} path=${path} live=${!at && !isOver(step.status)} concerns=${concerns} />`;
   if (tab === "attempts") return html`<${Attempts} list=${step.tries} />`;
-  if (tab === "files") return html`<${Files} step=${step} />`;
+  if (tab === "files") return html`<${Files} step=${step} run=${run} path=${path} reload=${reload} />`;
   if (tab === "inside") return html`<ul class="list card">${step.inside.map((/** @type {string} */ one) => html`<li key=${one}><a href=${`/runs/${run}?step=${encodeURIComponent(one)}`}>${one}</a></li>`)}</ul>`;
   if (tab === "why") return html`<${Why} why=${step.why} error=${step.error} />`;
   return html`
@@ -102,11 +103,12 @@ function Attempts({ list }) {
     <span class="quiet small"><${Took} from=${one.started_at} to=${one.ended_at ?? one.started_at} /> · <${Ago} at=${one.started_at} /></span></li>`)}</ul>`;
 }
 
-/** @param {{step: any}} props */
-function Files({ step }) {
+/** @param {{step: any, run: string, path: string, reload: () => void}} props */
+function Files({ step, run, path, reload }) {
+  const apply = () => post(`/runs/${run}/steps/${quoted(path)}/apply`).then((done) => { say(`${counted(done.changes.length, "file")} put into the project.`); reload(); }, sayError);
   const files = step.files || [];
   if (!files.length) return html`<ul>${step.changes.map((/** @type {any} */ change) => html`<li key=${change.path}><span class="chip">${change.kind}</span> <code>${change.path}</code> <span class="quiet">${change.state}</span></li>`)}</ul>`;
-  return html`${files.map((/** @type {any} */ one) => html`<div key=${one.path}><p class="quiet small">${one.state}${one.why ? `: ${one.why}` : ""}</p>${one.patch ? html`<${Diff} patch=${one.patch} />` : html`<p>${(one.changes || []).map((/** @type {any} */ change) => change.path).join(", ")}</p>`}</div>`)}`;
+  return html`${files.map((/** @type {any} */ one) => html`<div key=${one.path}><p class="quiet small">${one.state}${one.why ? `: ${one.why}` : ""} ${one.state === "proposed" && html`<button class="button small" onClick=${apply}>Apply</button>`}</p>${one.patch ? html`<${Diff} patch=${one.patch} />` : html`<p>${(one.changes || []).map((/** @type {any} */ change) => change.path).join(", ")}</p>`}</div>`)}`;
 }
 
 /** @param {{why: any, error: any}} props */
