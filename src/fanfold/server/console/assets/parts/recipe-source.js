@@ -74,14 +74,14 @@ export function samples(recipe) {
   return found;
 }
 
-/** @param {{name: string, inputs: any, options?: any}} props */
-export function DryRun({ name, inputs, options }) {
+/** @param {{name: string, inputs: any, options?: any, scripted?: boolean}} props */
+export function DryRun({ name, inputs, options, scripted = false }) {
   const [found, setFound] = useState(/** @type {any} */ (null));
   const [error, setError] = useState(/** @type {any} */ (null));
-  const asked = JSON.stringify([name, inputs, options || {}]);
+  const asked = JSON.stringify([name, inputs, options || {}, scripted]);
   useEffect(() => {
     const timer = setTimeout(() => {
-      post(`/recipes/${encodeURIComponent(name)}/dry-run`, { inputs, options: options || {} }).then((data) => { setFound(data); setError(null); }, (failure) => { setFound(null); setError(failure); });
+      post(`/recipes/${encodeURIComponent(name)}/dry-run`, { inputs, options: options || {}, scripted }).then((data) => { setFound(data); setError(null); }, (failure) => { setFound(null); setError(failure); });
     }, WAIT_MS);
     return () => clearTimeout(timer);
   }, [asked]);

@@ -4,9 +4,22 @@ import { post } from "../live/api.js";
 import { go } from "../shell/route.js";
 import { say, sayError } from "../shell/said.js";
 import { CopyAs } from "./copy-as.js";
-import { Confirm } from "./dialog.js";
+import { Confirm, Dialog } from "./dialog.js";
 import { ForkDialog } from "./fork-dialog.js";
 import { isOver } from "./status.js";
+
+const LIMITS = [["budget_usd", "Budget in dollars"], ["budget_tokens", "Budget in tokens"], ["max_agents", "Agents at most"], ["max_steps", "Steps at most"]];
+
+/** A run that a limit holds goes on with a higher one. @param {{run: any, onResume: (raised: any) => void, onClose: () => void}} props */
+function ResumeDialog({ run, onResume, onClose }) {
+  const [raised, setRaised] = useState(/** @type {Record<string, string>} */ ({}));
+  const given = Object.fromEntries(Object.entries(raised).filter(([, value]) => value !== "").map(([name, value]) => [name, Number(value)]));
+  return html`<${Dialog} title="Resume with higher limits" onClose=${onClose} foot=${html`<button class="button" onClick=${onClose}>Not now</button>
+      <button class="button primary" disabled=${!Object.keys(given).length} onClick=${() => { onClose(); onResume(given); }}>Resume</button>`}>
+    <p>${run.error?.message || "A limit holds this run."}</p>
+    ${LIMITS.map(([name, words]) => html`<div class="field" key=${name}><label for=${`raise-${name}`}>${words}</label><input id=${`raise-${name}`} type="number" min="0" step="any" value=${raised[name] || ""} onInput=${(/** @type {any} */ event) => setRaised((before) => ({ ...before, [name]: event.target.value }))} /></div>`)}
+  </${Dialog}>`;
+}
 
 /** @param {{run: any, step: string | null, at: string | null, reload: () => void}} props */
 export function RunActions({ run, step, at, reload }) {
@@ -25,11 +38,12 @@ export function RunActions({ run, step, at, reload }) {
     }
     setBusy("");
   };
+  const resume = () => (run.pausing === "budget" ? setAsking("resume") : act("resume"));
   const button = (/** @type {string} */ what, /** @type {string} */ name, kind = "") =>
     html`<button class=${`button ${kind}`} disabled=${busy !== ""} onClick=${() => act(what)}>${busy === what ? "…" : name}</button>`;
   return html`
     ${!over && run.status === "running" && button("pause", "Pause")}
-    ${!over && (run.status === "paused" || run.status === "waiting" || run.status === "running") && run.status !== "running" && button("resume", "Resume", run.status === "paused" ? "primary" : "")}
+    ${!over && (run.status === "paused" || run.status === "waiting" || run.status === "running") && run.status !== "running" && html`<button class=${`button ${run.status === "paused" ? "primary" : ""}`} disabled=${busy !== ""} onClick=${resume}>${busy === "resume" ? "…" : "Resume"}</button>`}
     ${!over && html`<button class="button danger" onClick=${() => setAsking("cancel")}>Cancel</button>`}
     ${over && ["failed", "partial", "timed_out"].includes(run.status) && button("retry", "Retry what failed", "primary")}
     <button class="button" onClick=${() => setAsking("fork")}>Fork …</button>
@@ -37,5 +51,6 @@ export function RunActions({ run, step, at, reload }) {
     <a class="button plain" href=${`/api/runs/${run.run_id}/export`} download=${`${run.recipe}-${run.run_id}.html`}>Export</a>
     ${asking === "cancel" && html`<${Confirm} title="Cancel this run?" verb="Cancel the run" onYes=${() => act("cancel")} onClose=${() => setAsking("")}
       text="Every process of it is ended, child runs too. What it recorded stays, and it can be forked." />`}
+    ${asking === "resume" && html`<${ResumeDialog} run=${run} onResume=${(/** @type {any} */ raised) => act("resume", raised)} onClose=${() => setAsking("")} />`}
     ${asking === "fork" && html`<${ForkDialog} run=${run} step=${step} at=${at} onClose=${() => setAsking("")} />`}`;
 }

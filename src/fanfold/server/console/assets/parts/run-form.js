@@ -51,7 +51,7 @@ export function RunForm({ page }) {
       <${Trouble} error=${error} />
       <div class="actions"><button class="button primary" disabled=${busy || missing || (needs.length > 0 && !allowed)}>${busy ? "Starting …" : "Run"}</button><${CopyAs} action="run" words=${{ recipe: page.name }} /></div>
     </form>
-    ${missing ? html`<section class="card padded"><h2>What it would do</h2><p class="quiet">Fill in what is required, and the price stands here.</p></section>` : html`<${DryRun} name=${page.name} inputs=${given} options=${chosen} />`}
+    ${missing ? html`<section class="card padded"><h2>What it would do</h2><p class="quiet">Fill in what is required, and the price stands here.</p></section>` : html`<${DryRun} name=${page.name} inputs=${given} options=${chosen} scripted=${scripted} />`}
   </div>`;
 }
 
