@@ -7,10 +7,9 @@ itself. What they have in common is `agents.command`; what tells them apart is d
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from fanfold.agents.backend import Progress, Record, SessionFailed, SessionRequest, SessionResult
 from fanfold.agents.backend_registry import BackendSetup, Machine
@@ -55,7 +54,7 @@ class CommandBackend:
         """Nothing is held."""
 
 
-def _listener(profile: Profile) -> Callable[..., Coroutine[Any, Any, None]]:
+def _listener(profile: Profile) -> Callable[..., Awaitable[None]]:
     if profile.acp:
         from fanfold.agents.acp import conversation
 

@@ -57,7 +57,7 @@ INTERRUPTED = (
 class Listen(Protocol):
     """Gives a program its task, hears it to its end, and leaves in the hearing what came of it."""
 
-    async def __call__(
+    def __call__(
         self,
         program: AgentProgram,
         call: ProgramCall,
@@ -66,7 +66,7 @@ class Listen(Protocol):
         hearing: Hearing,
         attached: Callable[[], Awaitable[None]],
         /,
-    ) -> None:
+    ) -> Awaitable[None]:
         """`attached` is called once it has told which conversation this is."""
         ...
 

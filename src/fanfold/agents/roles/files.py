@@ -247,8 +247,11 @@ class _RoleMaker:
         node = self._entries.nodes.get("network")
         if node is None:
             return None
-        if isinstance(node, Scalar) and (isinstance(node.value, bool) or node.value == PROVIDER_ONLY):
-            return node.value
+        value = node.value if isinstance(node, Scalar) else None
+        if isinstance(value, bool):
+            return value
+        if value == PROVIDER_ONLY:
+            return PROVIDER_ONLY
         self._notes.error(".bad_value", '"network" must be true, false or "provider"', node)
         return None
 
