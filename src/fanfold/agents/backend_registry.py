@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 
 MODEL = "model"
 SCRIPTED = "scripted"
-IN_PROCESS = (None, MODEL, "local", SCRIPTED)
-"""Back ends that start no program: what a role may name without asking. None is what its run has."""
 
 
 class Machine(Struct, frozen=True, kw_only=True):

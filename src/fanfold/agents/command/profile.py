@@ -164,9 +164,18 @@ def load_profiles(home: Path) -> dict[str, Profile]:
 
 
 def profile_names(home: Path) -> list[str]:
-    """The names alone, without reading any."""
-    files = [*OURS.glob("*.toml"), *(home / "backends").glob("*.toml")]
-    return sorted({file.stem for file in files})
+    """The names alone, without reading any; from now on they are known to mean programs."""
+    names = {file.stem for folder in (OURS, home / "backends") for file in folder.glob("*.toml")}
+    _programs.update(names)
+    return sorted(names)
+
+
+_programs: set[str] = set()
+
+
+def is_program(backend: str) -> bool:
+    """Whether a back end starts a program; one that a program of somebody else's brings is its own affair."""
+    return backend in OF_ROLES or backend in _programs or (OURS / f"{backend}.toml").is_file()
 
 
 @cache

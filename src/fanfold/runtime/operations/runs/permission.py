@@ -10,7 +10,6 @@ import shlex
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from fanfold.agents.backend_registry import IN_PROCESS
 from fanfold.agents.permissions import Action
 from fanfold.agents.role import COMMAND, SPOKEN, Role
 from fanfold.errors import EXIT_PERMISSION, WorldError
@@ -40,7 +39,11 @@ def needs_permission(
 
 def _program_lines(role: Role) -> list[str]:
     """The program that does a role's work, where it is one; a `command` that nobody will run is not named."""
-    if role.backend in IN_PROCESS:
+    if role.backend is None:
+        return []
+    from fanfold.agents.command.profile import is_program  # few roles name any
+
+    if not is_program(role.backend):
         return []
     own = role.backend in (COMMAND, SPOKEN)
     return [

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct, structs
 
-from fanfold.agents.backend_registry import IN_PROCESS, MODEL, BackendRegistry
+from fanfold.agents.backend_registry import MODEL, BackendRegistry
 from fanfold.agents.local.weights import PROVIDER, LocalState, find_weights, local_state
 from fanfold.agents.role import Role
 from fanfold.errors import EXIT_BUDGET, AuthorError, FanfoldError
@@ -64,7 +64,7 @@ def check_program_prices(plan: Plan, frozen: Frozen, settings: Settings, backend
     for limited in _limited_in_dollars(plan, settings):
         for name, role in frozen.roles.items():
             backend = frozen.backend_of(role)
-            if backend in IN_PROCESS or backends.tells_price(backend):
+            if backends.tells_price(backend):
                 continue
             whose = "" if limited is plan else f' of "{limited.name}"'
             hint = (
