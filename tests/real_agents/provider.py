@@ -2,7 +2,8 @@
 
 Run as `python -m tests.real_agents.provider FOLDER`: it writes its port to `FOLDER/port`, and a line for each
 request to `FOLDER/asked.jsonl`. What the model does is in the prompt, as JSON behind `DO`:
-`{"acts": [{"write": "a.txt", "text": "hello"}, {"run": "true"}], "say": "done", "wait": "go"}`. With `wait`
+`{"acts": [{"write": "a.txt", "text": "hello"}, {"run": "true"}], "say": "done", "wait": "go"}`; an act may
+also be a tool of an MCP server, `{"mcp": "run_workflow", "args": {…}}`. With `wait`
 the last answer does not come until a file of that name is in FOLDER: time to kill somebody.
 """
 
@@ -17,11 +18,15 @@ from fanfold.testing.provider import Asked, Call, Reply, ScriptedProvider
 from tests.real_agents.google import serve_google
 
 KEY = "key-of-the-scripted-provider"
+CONNECTING = "WaitForMcpServers"
+"""What a model calls while servers are still being reached."""
 _TASK = re.compile(r"DO (\{.*\}) END")
 
 
 def call_for(asked: Asked, act: dict[str, Any]) -> Call | None:
     """The call by which this agent's model does something: each has tools of its own."""
+    if "mcp" in act:
+        return _call_server(asked, act["mcp"], act["args"])
     command = act.get("run") or f"printf '%s\\n' '{act['text']}' > '{act['write']}'"
     known: dict[str, dict[str, Any]] = {}
     if "write" in act:
@@ -43,6 +48,16 @@ def call_for(asked: Asked, act: dict[str, Any]) -> Call | None:
     return next((Call(tool, args) for tool, args in known.items() if tool in asked.tools), None)
 
 
+def _call_server(asked: Asked, name: str, args: dict[str, Any]) -> Call | None:
+    """A tool of an MCP server: named with the server in front, or in a namespace of the server's."""
+    found = next((Call(tool, args) for tool in asked.tools if tool.endswith(name)), None)
+    for one in asked.body.get("tools") or ():
+        inside = [tool["name"] for tool in one.get("tools", ()) if tool["name"].endswith(name)]
+        if one.get("type") == "namespace" and inside:
+            return Call(inside[0], args, namespace=one["name"])
+    return found or (Call(CONNECTING, {}) if CONNECTING in asked.tools else None)
+
+
 def _working_folder(asked: Asked) -> str:
     """Where the agent says that it works: some tools want whole paths."""
     found = re.search(
@@ -57,7 +72,9 @@ def answer(asked: Asked, folder: Path) -> Reply | None:
     if not told:
         return Reply(text="A title")  # some ask for one first
     task = json.loads(_TASK.findall(asked.messages[told[-1]].text)[-1])
-    done = sum(len(heard.results) for heard in asked.messages[told[-1] :])
+    since = asked.messages[told[-1] :]
+    waited = sum(call.tool == CONNECTING for heard in since for call in heard.calls)
+    done = sum(len(heard.results) for heard in since) - waited
     acts = task.get("acts", [])
     call = call_for(asked, acts[done]) if done < len(acts) else None
     if call is not None:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from fanfold.kernel.plan import JSON
 
@@ -29,6 +30,8 @@ class Call(Struct, frozen=True):
     tool: str
     args: JSON = {}
     id: str = ""
+    namespace: str = ""
+    """Where the tool stands in one; of the Responses protocol alone."""
 
 
 class Reply(Struct, frozen=True, kw_only=True):
@@ -80,7 +83,7 @@ def _flat(content: object) -> str:
 
 def ids(reply: Reply, number: int) -> Reply:
     """The reply with an id for every call, unique among all replies of a server."""
-    calls = tuple(Call(c.tool, c.args, c.id or f"call_{number}_{i}") for i, c in enumerate(reply.calls, 1))
+    calls = tuple(replace(c, id=c.id or f"call_{number}_{i}") for i, c in enumerate(reply.calls, 1))
     return Reply(
         text=reply.text,
         calls=calls,
@@ -232,6 +235,7 @@ def responses_document(reply: Reply, model: str, number: int) -> Body:
             "name": call.tool,
             "arguments": _args(call),
             "status": "completed",
+            **({"namespace": call.namespace} if call.namespace else {}),
         }
         for i, call in enumerate(reply.calls)
     ]

@@ -1,0 +1,84 @@
+"""MCP at `/mcp` of `fanfold serve`, and subagents whose process was killed."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from typing import Any
+
+import anyio
+import httpx2
+import pytest
+from mcp.client.streamable_http import streamable_http_client
+
+from fanfold.runtime.operations.runs.options import Options
+from fanfold.wiring import make_mcp_server, wire
+from tests.mcp.conftest import ERAS, connected
+from tests.mcp.test_session import use
+from tests.tools.conftest import SCRIPT
+
+
+@pytest.fixture
+def serving(project):
+    """`fanfold serve` as a process: its address, and the token of the link it prints."""
+    command = [sys.executable, "-m", "fanfold.cli.main", "serve", "--port", "0", "--json"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=dict(os.environ))
+    assert process.stdout is not None
+    said = json.loads(process.stdout.readline())
+    yield f"{said['url']}mcp", said["link"].partition("token=")[2]
+    process.terminate()
+    assert process.wait(20) == 0
+    process.stdout.close()
+
+
+@pytest.mark.parametrize("era", ERAS)
+def test_a_served_project_answers_whoever_has_the_token(serving, era):
+    url, token = serving
+    assert httpx2.post(url, json={}).status_code == 401
+
+    async def session() -> None:
+        async with (
+            httpx2.AsyncClient(headers={"Authorization": f"Bearer {token}"}) as http,
+            connected(streamable_http_client(url, http_client=http), era) as client,
+        ):
+            tried = await use(client, "run_workflow", name="write-one", dry_run=True)
+            assert tried["needs"] == ["w writes out.txt"]
+            refused = await use(client, "run_workflow", name="write-one")
+            assert refused["error"]["code"] == "permission_denied"
+
+    anyio.run(session)
+
+
+async def _becomes(client: Any, status: str) -> None:
+    """Look at the only subagent until it stands like this."""
+    for _ in range(1_000):
+        if (await use(client, "list_agents"))["agents"][0]["status"] == status:
+            return
+        await anyio.sleep(0.02)
+    raise AssertionError(f"it never became {status}")
+
+
+def test_a_subagent_whose_process_was_killed_is_detached_until_it_is_resumed(project):
+    script = "steps: {slow: {output: at last, delay_ms: 4000}}\n" + SCRIPT
+    server = make_mcp_server(project, Options(permission="auto", script=script))
+
+    async def session() -> None:
+        async with connected(server, "auto") as client:
+            await use(client, "spawn_agent", role="explorer", task="take your time", name="slow")
+            await _becomes(client, "running")
+            opened = wire(project)
+            owner = opened.store.owner("hand")
+            opened.close()
+            assert owner is not None
+            os.kill(owner[0].pid, signal.SIGKILL)
+            await _becomes(client, "detached")
+            refused = await use(client, "send_input", agent="slow", text="hello?")
+            assert refused["error"]["code"] == "detached"
+            waited = await use(client, "wait_agent", agents=["slow"], timeout_s=0.1)
+            assert waited["agents"][0]["status"] == "detached"
+            assert (await use(client, "send_input", agent="slow", text="go on", resume=True))["ok"] is True
+            done = await use(client, "wait_agent", agents=["slow"], timeout_s=60)
+            assert (done["agents"][0]["status"], done["agents"][0]["turns"]) == ("completed", 2)
+
+    anyio.run(session)
