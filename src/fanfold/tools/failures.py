@@ -36,6 +36,7 @@ _BY_CODE: dict[str, FailureCode] = {
     "tool.timeout": "timeout",
     "world.io": "internal",
 }
+_BY_WORD: dict[str, FailureCode] = {code: code for code in CODES}
 _BY_STATUS: dict[int, FailureCode] = {
     EXIT_PERMISSION: "permission_denied",
     EXIT_NOT_FOUND: "not_found",
@@ -57,7 +58,7 @@ def code_of(error: FanfoldError) -> FailureCode:
     if isinstance(error, BugError):
         return "internal"
     last = error.code.rpartition(".")[2]
-    return next((code for code in CODES if code == last), "invalid_args")
+    return _BY_WORD.get(last, "invalid_args")
 
 
 def crashed(name: str, error: Exception) -> ErrorDocument:

@@ -23,10 +23,10 @@ MAX_LINE_CHARS = 300
 class Agreed:
     """A person who agreed to what a recipe or task declares, and whom nobody can ask again."""
 
-    def may_run(self, _plan: Plan, _lines: Sequence[str]) -> bool:
+    def may_run(self, plan: Plan, lines: Sequence[str]) -> bool:  # noqa: ARG002 - they were shown before
         return True
 
-    async def allow(self, _action: Action) -> bool:
+    async def allow(self, action: Action) -> bool:  # noqa: ARG002 - whatever it is
         return False
 
 
