@@ -77,7 +77,14 @@ class Delegated:
         await handle.leave()
 
     async def _spawn(self, child: dict[str, Any]) -> str:
-        script = yaml.safe_dump({"default": answer_of(child)})
+        if "to" in child:
+            sent = await subagents.send_input(self.project, child["to"], child["task"])
+            turn = 1 + sum(name.partition("#")[0] == sent.id for name in self.answers)
+            self.answers[f"{sent.id}#{turn}"] = answer_of(child)
+            return sent.id
+        later = [one for wave in self.case["waves"] for one in wave if one.get("to") == child.get("name", "")]
+        turns = {f"{one['to']}#{turn}": answer_of(one) for turn, one in enumerate(later, 2)}
+        script = yaml.safe_dump({"default": answer_of(child), "steps": turns})
         task = Task(
             role=child["role"],
             task=child["task"],

@@ -111,7 +111,7 @@ class Quotes:
             else:
                 traces.append(source)
         sources = {quote.source for quote in quotes} | set(traces)
-        traces += [source for source in self._read(number, before) if source not in sources]
+        traces += [source for source in self._read(number, before, quotes) if source not in sources]
         return Taken(sorted(quotes, key=lambda quote: quote.start), sorted(traces))
 
     # Whole outputs, and values of structured ones
@@ -226,13 +226,14 @@ class Quotes:
 
     # Traces
 
-    def _read(self, number: int, before: Sequence[int]) -> Iterator[int]:
-        """Outputs of which a prompt has several words that nobody had said before."""
+    def _read(self, number: int, before: Sequence[int], quotes: Sequence[Quote]) -> Iterator[int]:
+        """Outputs of which a prompt has several words, outside of quotes, that nobody had said before."""
         asked = self._all[number].asked
         counted: defaultdict[int, set[str]] = defaultdict(set)
         for word in self._prompts[number]:
             root = stem(word.text)
-            if word.common or word.marked or len(root) < len("abcd"):
+            quoted = any(quote.start < word.end and word.start < quote.end for quote in quotes)
+            if quoted or word.common or word.marked or len(root) < len("abcd"):
                 continue
             for source in self._stems.given.get(root, ()):
                 if self._all[source].ended < asked and self._brought(self._stems, root, source):

@@ -81,9 +81,12 @@ class _Assembly:
         self.recognised: list[str] = []
         self.guessed: list[str] = []
         self.stands_for: list[StandsFor] = []
+        self.continued: dict[str, str] = {}
         self._name_drafts()
         self.prompts = [self._resolve(draft) for draft in self.drafts]
-        self.edges = [self._edges(number) for number in range(len(self.drafts))]
+        self.edges: list[dict[str, _Edge]] = []
+        for number in range(len(self.drafts)):
+            self.edges.append(self._edges(number))
         self._add_time()
         self.lists: dict[int, str] = {}
         self.literals: list[Literal] = []
@@ -148,8 +151,10 @@ class _Assembly:
             for source, one in enumerate(self.all[:member]):
                 if one.name == before:
                     other = self.draft_of[source]
-                    why = f"it went on in the conversation of {self.drafts[other].id}"
-                    edges[self.drafts[other].id] = _Edge(other, why, certain=False)
+                    edges[self.drafts[other].id] = _Edge(other, "", certain=True)
+                    self.continued[draft.id] = self.drafts[other].id
+                    told = f"{draft.id} goes on in the conversation of {self.drafts[other].id}"
+                    self.recognised.append(told)
         certain = {edge.source for edge in edges.values() if edge.certain}
         return {
             name: edge
@@ -173,7 +178,7 @@ class _Assembly:
 
     def _comes_after(self, later: int, earlier: int) -> bool:
         """Whether one step waits for another by the edges so far."""
-        if later == earlier or later >= len(getattr(self, "edges", ())):
+        if later == earlier or later >= len(self.edges):
             return False
         return any(
             edge.source == earlier or self._comes_after(edge.source, earlier)
@@ -239,6 +244,8 @@ class _Assembly:
         edges = self.edges[number]
         if edges:
             step["depends_on"] = [other.id for other in self.drafts if other.id in edges]
+        if draft.id in self.continued:
+            step["continue"] = self.continued[draft.id]
         if number in self.lists:
             step["for_each"] = self.lists[number]
         step.update(draft.settings)

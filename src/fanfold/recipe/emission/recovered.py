@@ -108,13 +108,15 @@ def _alike(
 ) -> list[int]:
     """Delegations that could be the same step as this one, for other items."""
     one = delegations[number]
-    if one.continues or one.failed_as:
+    spoken_to = {other.continues for other in delegations}
+    if one.continues or one.failed_as or one.name in spoken_to:
         return [number]
     found = [number]
     for other in range(number + 1, min(len(delegations), number + MAX_ALIKE)):
         if (
             other not in used
             and not delegations[other].continues
+            and delegations[other].name not in spoken_to
             and _kind(delegations[other]) == _kind(one)
             and _independent(other, found, delegations, taken)
             and find_shape([pieces[number], pieces[other]]) is not None
