@@ -38,6 +38,7 @@ Write recipes:
   list        List the recipes known here
   show        Show a recipe's inputs and graph, as text, Mermaid or SVG
   check       Check recipes and explain every problem, with its place and a hint
+  convert     Make a recipe of another system's workflow, and say what it lacks
   plan        Draft a recipe in phases from a task, or refine one
   capture     Recover a recipe from what was delegated
   schema      Print the recipe format as JSON Schema, or set up editors with --install

@@ -46,6 +46,7 @@ GROUPS = {
         "list": "recipes.catalogue",
         "show": "recipes.catalogue",
         "check": "recipes.check",
+        "convert": "recipes.convert",
         "plan": "recipes.plan",
         "capture": "recipes.capture",
         "schema": "recipes.schema",

@@ -1,0 +1,47 @@
+"""`fanfold convert`: a recipe from another system's workflow."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from fanfold.cli.command import Invocation, command
+from fanfold.cli.project import open_project
+from fanfold.cli.terminal.output import hand_over, plain, say_json, tell
+from fanfold.errors import EXIT_OK, EXIT_USAGE, AuthorError
+from fanfold.recipe.conversion.formats import SYSTEMS
+from fanfold.runtime.operations.recipes.convert import convert_file
+
+
+@command("convert", summary="Make a recipe of another system's workflow, and say what it lacks")
+@click.argument("file")
+@click.option(
+    "--from", "system", type=click.Choice(SYSTEMS), help="Whose workflow it is; else told by the file."
+)
+@click.option("-o", "--output", metavar="FILE", help="Write the recipe there instead of to standard output.")
+def convert_command(call: Invocation, file: str, system: str | None, output: str | None) -> int:
+    """Convert FILE: a workflow of protoAgent, Conductor, Archon or CrewAI, or a script of Claude Code.
+
+    It is read, never executed. What cannot be carried over is listed with its line on standard error.
+    """
+    with open_project(call) as project:
+        try:
+            made = convert_file(project, Path(file), system)
+        except OSError as error:
+            raise AuthorError("convert.unreadable", f"{file} cannot be read: {error.strerror}") from None
+    if call.as_json:
+        say_json(made)
+        return EXIT_OK if made.ok else EXIT_USAGE
+    if output is not None:
+        with Path(output).open("x", encoding="utf-8") as written:
+            written.write(made.text)
+        tell(f"wrote {plain(output)}\n")
+    else:
+        hand_over(made.text)
+    for one in made.lost:
+        why = f": {plain(one.why)}" if one.why else ""
+        tell(f"{plain(file)}:{one.line}: not carried over: {plain(one.what)}{why}\n")
+    for problem in made.diagnostics:
+        tell(f"recipe:{problem.range.start.line}: {plain(problem.message)} [{problem.code}]\n")
+    return EXIT_OK if made.ok else EXIT_USAGE

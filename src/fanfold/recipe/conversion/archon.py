@@ -1,0 +1,192 @@
+"""Archon's workflows: nodes with edges; prompts, commands, shell scripts, loops, approvals."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from fanfold.recipe.conversion.conditions import to_cel
+from fanfold.recipe.conversion.source import Converted, ForeignFile, Reader, slug, step_id
+from fanfold.text.trees.tree import Mapping
+
+_NAME = re.compile(r"\$([A-Za-z_][A-Za-z0-9_-]*)((?:\.[A-Za-z_][A-Za-z0-9_]*)*)", re.ASCII)
+_ARGUMENTS = frozenset({"ARGUMENTS", "USER_MESSAGE"})
+_USUAL_RULES = frozenset({"all_success", "none_failed_min_one_success", "none_failed", "all_done"})
+
+
+class _Archon:
+    def __init__(self, source: ForeignFile) -> None:
+        self.source = source
+        self.ids: set[str] = set()
+        self.asks = False
+
+    def convert(self) -> Converted:
+        top = Reader(self.source, self.source.tree(), "workflow")
+        recipe: dict[str, Any] = {"name": slug(top.text("name"))}
+        if top.text("description"):
+            recipe["description"] = " ".join(top.text("description").split())[:500]
+        nodes = top.objects("nodes")
+        self.ids = {Reader(self.source, node, "").text("id") for node in nodes}
+        steps = [step for node in nodes for step in self._node(node)]
+        if top.text("model"):
+            recipe["defaults"] = {"model": top.text("model")}
+        for name in ("provider", "interactive", "modelReasoningEffort", "webSearchMode", "tags"):
+            top.lose(name, "who works, and how, is a matter of roles and configuration here")
+        top.done()
+        if self.asks:
+            recipe["inputs"] = {
+                "arguments": {"required": True, "description": "What the workflow is called with."}
+            }
+        recipe["steps"] = steps
+        return Converted(recipe, self.source.lost)
+
+    def _node(self, node: Mapping) -> list[dict[str, Any]]:
+        reader = Reader(self.source, node, "")
+        name = reader.text("id")
+        reader.what = f"node {name}"
+        step: dict[str, Any] = {"id": step_id(name)}
+        needed = [step_id(one) for one in reader.texts("depends_on")]
+        if needed:
+            step["depends_on"] = needed
+        self._conditions(reader, step)
+        self._work(reader, step)
+        for key in ("model",):
+            if reader.text(key) and "prompt" in step:
+                step[key] = reader.text(key)
+        if reader.value("output_format") is not None:
+            step["output_schema"] = reader.value("output_format")
+        timeout = reader.value("timeout")
+        if isinstance(timeout, int):
+            step["timeout_ms"] = timeout
+        retry = reader.get("retry")
+        if isinstance(retry, Mapping):
+            inner = Reader(self.source, retry, f"{reader.what}: retry")
+            times = inner.value("max_attempts")
+            step["retry"] = {"attempts": min(10, (times if isinstance(times, int) else 1) + 1)}
+            inner.done()
+        if reader.text("context") not in ("", "fresh"):
+            reader.lose("context", "say `continue: STEP` to go on with a conversation")
+        for key in ("allowed_tools", "denied_tools", "skills", "mcp", "hooks", "agents"):
+            reader.lose(key, "give the step a role with these tools")
+        reader.lose("idle_timeout", "a step has a timeout, from its start")
+        reader.done()
+        return [step]
+
+    def _conditions(self, reader: Reader, step: dict[str, Any]) -> None:
+        said = reader.text("when")
+        if said:
+            found = to_cel(said, self._path)
+            if found is None:
+                reader.lose("when", f"the condition could not be read: {said}")
+            else:
+                step["when"] = found
+        rule = reader.text("trigger_rule")
+        if rule in ("all_done", "one_success"):
+            reader.lose("trigger_rule", "steps before it that may fail need `on_failure: inline`")
+        elif rule and rule not in _USUAL_RULES:
+            reader.lose("trigger_rule", "steps run when those before them ended well")
+
+    def _work(self, reader: Reader, step: dict[str, Any]) -> None:
+        loop, approval = reader.get("loop"), reader.get("approval")
+        if reader.get("bash") is not None:
+            step |= self._script(reader.text("bash"))
+        elif reader.get("script") is not None:
+            step |= {"shell": "exit 1"}
+            reader.lose("script", "write it as a function, or as a program that `run` starts")
+        elif isinstance(loop, Mapping):
+            self._loop(Reader(self.source, loop, f"{reader.what}: loop"), step)
+        elif isinstance(approval, Mapping):
+            inner = Reader(self.source, approval, f"{reader.what}: approval")
+            captured = inner.value("capture_response") is True
+            step["ask" if captured else "approve"] = self._text(inner.text("message") or "Go on?", reader)
+            inner.lose("on_reject", "a no fails the step; with choices it may lead elsewhere")
+            inner.done()
+        elif reader.get("cancel") is not None:
+            step |= {"end": "failed", "message": self._text(reader.text("cancel"), reader)}
+        elif reader.get("command") is not None:
+            step |= {"prompt": self._command(reader)}
+        else:
+            step["prompt"] = self._text(reader.text("prompt"), reader) or "Go on."
+
+    def _command(self, reader: Reader) -> str:
+        name = reader.text("command")
+        found = self.source.beside(f"../commands/{name}.md")
+        if found is None:
+            reader.lose("command", f"commands/{name}.md is not there; put its text into the prompt")
+            return f"Carry out the command {name}." + (" {{inputs.arguments}}" if self._asking() else "")
+        text = found.decode("utf-8", "replace")
+        text = re.sub(r"\A---\n.*?\n---\n", "", text, flags=re.DOTALL)
+        return self._text(text, reader)
+
+    def _asking(self) -> bool:
+        self.asks = True
+        return True
+
+    def _loop(self, loop: Reader, step: dict[str, Any]) -> None:
+        step["prompt"] = self._text(loop.text("prompt"), loop) or "Go on."
+        until, most = loop.text("until") or "DONE", loop.value("max_iterations")
+        step["repeat"] = {
+            "until": f'output.contains("{until}")',
+            "max_iterations": min(50, most) if isinstance(most, int) else 10,
+        }
+        if isinstance(most, int) and most > 50:
+            loop.lose("max_iterations", "50 rounds at most")
+        loop.lose("until_bash", "make a group of it, with a command as its gate")
+        for name in ("interactive", "gate_message"):
+            loop.lose(name, "put an `ask` step into the loop")
+        if loop.value("fresh_context") is False:
+            loop.lose(
+                "fresh_context", "every round begins anew and is told what the last one said: {{feedback}}"
+            )
+        loop.get("fresh_context")
+        loop.done()
+
+    def _script(self, text: str) -> dict[str, Any]:
+        """A script, with what it names of the run as variables."""
+        inputs: dict[str, str] = {}
+
+        def variable(found: re.Match[str]) -> str:
+            name, rest = found[1], found[2]
+            if name in _ARGUMENTS:
+                self.asks = True
+                inputs[name] = "inputs.arguments"
+                return f"${name}"
+            if name in self.ids and rest.startswith(".output"):
+                word = re.sub(r"\W", "_", f"{name}{rest}")
+                inputs[word] = f"steps.{step_id(name)}{rest}"
+                return f"${word}"
+            return found[0]
+
+        text = _NAME.sub(variable, text)
+        if "{{" in text:
+            text = text.replace("{{", "{ {")
+        return {"shell": text} | ({"inputs": inputs} if inputs else {})
+
+    def _text(self, text: str, reader: Reader) -> str:
+        def hole(found: re.Match[str]) -> str:
+            path = self._path(f"${found[1]}{found[2]}")
+            if path is None:
+                known = found[1].isupper() and found[1] not in ("PATH", "HOME")
+                if known:
+                    self.source.lose(
+                        reader.node, f"{reader.what}: ${found[1]}", "recipes have no such variable"
+                    )
+                return found[0]
+            return f"{{{{{path}}}}}"
+
+        return _NAME.sub(hole, text.replace("{{", "\\{{"))
+
+    def _path(self, name: str) -> str | None:
+        """`$node.output.field` and `$ARGUMENTS` in our names."""
+        word, _, rest = name.removeprefix("$").partition(".")
+        if word in _ARGUMENTS:
+            self.asks = True
+            return "inputs.arguments"
+        if word in self.ids and rest.split(".")[0] == "output":
+            return f"steps.{step_id(word)}.{rest}"
+        return None
+
+
+def convert(source: ForeignFile) -> Converted:
+    """A workflow of Archon as a recipe."""
+    return _Archon(source).convert()

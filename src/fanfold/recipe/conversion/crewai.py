@@ -1,0 +1,118 @@
+"""CrewAI's YAML: tasks, one after the other, and the agents that do them."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from fanfold.recipe.conversion.source import Converted, ForeignFile, Reader, slug, step_id
+from fanfold.text.trees.tree import Mapping
+
+_HOLE = re.compile(r"(?<!\{)\{([A-Za-z_][A-Za-z0-9_]*)\}(?!\})", re.ASCII)
+_WHY = {
+    "tools": "give the step a role with these tools",
+    "output_file": "have the step write it, with a write_set",
+    "output_json": "write its JSON Schema as output_schema",
+    "output_pydantic": "write its JSON Schema as output_schema",
+    "guardrail": "repeat the step until a check passes",
+    "callback": "a function step may follow",
+    "markdown": "say so in the prompt",
+    "max_retries": "say `retry`",
+}
+_AGENT_WHY = {
+    "tools": "give the step a role with these tools",
+    "llm": "say `model` in the step",
+    "allow_delegation": "agents of a run do not delegate",
+    "verbose": "every run keeps a transcript",
+    "max_iter": "say `max_turns` in the step",
+    "memory": "sessions have no memory of their own",
+    "max_rpm": "providers are throttled by themselves",
+    "allow_code_execution": "give the step a role that may run commands",
+}
+
+
+def convert(source: ForeignFile) -> Converted:
+    """A crew's tasks as a recipe; its agents stand beside them in `agents.yaml`."""
+    tree = source.tree()
+    agents = _agents(source, tree)
+    inputs: dict[str, Any] = {}
+    steps: list[dict[str, Any]] = []
+    tasks = tree.get("tasks")
+    before = ""
+    for word, node in (tasks if isinstance(tasks, Mapping) else tree).entries:
+        if not isinstance(node, Mapping):
+            source.lose(word, word.text, "it is no task")
+            continue
+        reader = Reader(source, node, f"task {word.text}")
+        step = _task(reader, step_id(word.text), agents, inputs)
+        alone = reader.value("async_execution") is True
+        context = [step_id(one) for one in reader.texts("context")]
+        if context:
+            step["prompt"] += "".join(f"\n\nFrom {one}:\n{{{{steps.{one}.output}}}}" for one in context)
+        needed = context or ([before] if before and not alone else [])
+        if needed:
+            step["depends_on"] = needed
+        steps.append(step)
+        if reader.value("human_input") is True:
+            gate = {"id": f"{step['id']}-check", "depends_on": [step["id"]]}
+            steps.append(gate | {"approve": "Is this good?", "show": f"{{{{steps.{step['id']}.output}}}}"})
+        before = steps[-1]["id"]
+        for name, why in _WHY.items():
+            reader.lose(name, why)
+        reader.done()
+    folder = source.file.replace("\\", "/").rpartition("/")[0].split("/")
+    named = [one for one in folder if one not in ("", ".", "config", "src")]
+    recipe: dict[str, Any] = {"name": slug(named[-1] if named else "crew")}
+    if inputs:
+        recipe["inputs"] = inputs
+    recipe["steps"] = steps
+    return Converted(recipe, source.lost)
+
+
+def _agents(source: ForeignFile, top: Mapping) -> dict[str, str]:
+    """What each agent is told about itself, by name."""
+    own = top.get("agents")
+    data = None if isinstance(own, Mapping) else source.beside("agents.yaml")
+    if data is not None:
+        other = ForeignFile(data, "agents.yaml", lambda _: None)
+        found = _told(other, other.tree())
+        source.lost += other.lost
+        return found
+    return _told(source, own) if isinstance(own, Mapping) else {}
+
+
+def _told(source: ForeignFile, agents: Mapping) -> dict[str, str]:
+    told: dict[str, str] = {}
+    for word, node in agents.entries:
+        if not isinstance(node, Mapping):
+            continue
+        reader = Reader(source, node, f"agent {word.text}")
+        role, goal, story = (" ".join(reader.text(key).split()) for key in ("role", "goal", "backstory"))
+        told[word.text] = "\n".join(
+            line
+            for line in (f"You are {role}." if role else "", f"Your goal: {goal}" if goal else "", story)
+            if line
+        )
+        for name, why in _AGENT_WHY.items():
+            reader.lose(name, why)
+        reader.done()
+    return told
+
+
+def _task(reader: Reader, name: str, agents: dict[str, str], inputs: dict[str, Any]) -> dict[str, Any]:
+    who, parts = reader.text("agent"), []
+    if who and who not in agents:
+        reader.lose("agent", f"nothing here says who {who} is; a role of that name would do")
+    elif who:
+        parts.append(agents[who])
+    parts.append(reader.text("description").strip())
+    if reader.text("expected_output"):
+        parts.append(f"What is expected: {reader.text('expected_output').strip()}")
+    reader.get("name")
+
+    def hole(found: re.Match[str]) -> str:
+        inputs[found[1]] = {"required": True}
+        return f"{{{{inputs.{found[1]}}}}}"
+
+    text = "\n\n".join(part for part in parts if part).replace("{{", "\\{{")
+    return {"id": name, "agent": "default", "prompt": _HOLE.sub(hole, text) or "Go on."}

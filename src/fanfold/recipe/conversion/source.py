@@ -1,0 +1,146 @@
+"""A foreign workflow while it is read: its tree with lines, and what was not carried over.
+
+Rules
+* Nothing is lost in silence: a key that nobody asked for is listed with its line when its object was read.
+* Nothing is executed, fetched or looked up outside the file and, where a format says so, files beside it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+from msgspec import Struct
+
+from fanfold.errors import AuthorError
+from fanfold.text.trees import tree
+from fanfold.text.trees.tree import Mapping, Node, Scalar, plain
+from fanfold.text.trees.yaml import TextFormat, parse_yaml
+
+MAX_BYTES = 1024 * 1024
+FORMAT = TextFormat(name="workflow", max_bytes=MAX_BYTES, clean_text=False, clean_values=False)
+_HOLE = re.compile(r"\{\{(.*?)\}\}", re.DOTALL)
+_PATH = re.compile(r"[A-Za-z_][\w-]*(?:\.[A-Za-z_][\w-]*|\[\d+\])*", re.ASCII)
+
+
+class Lost(Struct, frozen=True, order=True):
+    """What was not carried over: where it stands, what it is, and what to do about it."""
+
+    line: int
+    what: str
+    why: str = ""
+
+
+class Converted(Struct, frozen=True):
+    """A recipe as plain data, and what is missing in it."""
+
+    recipe: dict[str, Any]
+    lost: list[Lost]
+
+
+class ForeignFile:
+    """One file and what was found out about it."""
+
+    def __init__(self, data: bytes, file: str, beside: Callable[[str], bytes | None]) -> None:
+        self.file = file
+        self.beside = beside
+        """The bytes of another file, relative to this one; None when it is not there."""
+        self.text = data.decode("utf-8", "replace")
+        self.lost: list[Lost] = []
+
+    def tree(self) -> Mapping:
+        found, _, report = parse_yaml(self.text.encode(), self.file, FORMAT)
+        if not isinstance(found, Mapping) or not report.ok:
+            first = next((one for one in report.diagnostics if one.severity == "error"), None)
+            where = f":{first.range.start.line}" if first is not None else ""
+            message = first.message if first is not None else "it is not a map of keys"
+            raise AuthorError("convert.unreadable", f"{self.file}{where}: {message}")
+        return found
+
+    def line(self, node: Node) -> int:
+        return self.text.count("\n", 0, node.start) + 1
+
+    def lose(self, at: Node | int, what: str, why: str = "") -> None:
+        self.lost.append(Lost(at if isinstance(at, int) else self.line(at), what, why))
+
+
+class Reader:
+    """One object of the file: keys are taken, and those that nobody took are lost."""
+
+    def __init__(self, source: ForeignFile, node: Mapping, what: str) -> None:
+        self.source = source
+        self.node = node
+        self.what = what
+        self._taken: set[str] = set()
+
+    def get(self, name: str) -> Node | None:
+        self._taken.add(name)
+        found = self.node.get(name)
+        return None if isinstance(found, Scalar) and found.value is None else found
+
+    def text(self, name: str) -> str:
+        found = self.get(name)
+        return found.text if isinstance(found, Scalar) else ""
+
+    def value(self, name: str) -> Any:
+        found = self.get(name)
+        return None if found is None else plain(found)
+
+    def objects(self, name: str) -> list[Mapping]:
+        found = self.get(name)
+        items = found.items if isinstance(found, tree.Sequence) else []
+        for one in items:
+            if not isinstance(one, Mapping):
+                self.source.lose(one, f"an item of {name}", "it is no object")
+        return [one for one in items if isinstance(one, Mapping)]
+
+    def texts(self, name: str) -> list[str]:
+        found = self.get(name)
+        if isinstance(found, Scalar):
+            return [found.text]
+        return (
+            [one.text for one in found.items if isinstance(one, Scalar)]
+            if isinstance(found, tree.Sequence)
+            else []
+        )
+
+    def lose(self, name: str, why: str) -> None:
+        """Give a key up, if it is there."""
+        found = self.node.key(name)
+        self._taken.add(name)
+        if found is not None:
+            self.source.lose(found, f"{self.what}: {name}", why)
+
+    def done(self) -> None:
+        """Whatever was not asked for is lost."""
+        for word, _ in self.node.entries:
+            if word.text not in self._taken:
+                self.source.lose(word, f"{self.what}: {word.text}", "recipes have nothing like it")
+
+
+def step_id(name: str) -> str:
+    """A name as the id of a step."""
+    found = re.sub(r"[^A-Za-z0-9_-]+", "-", name).strip("-_") or "step"
+    return found[:120]
+
+
+def slug(name: str) -> str:
+    """A name as that of a recipe."""
+    return re.sub(r"[^a-z0-9_-]+", "-", name.lower()).strip("-_")[:64] or "converted"
+
+
+def rewrite(text: str, resolve: Callable[[str], str | None], lose: Callable[[str], None]) -> str:
+    """A text with `{{ path }}` holes in our names; what is no path stays as text, and is lost."""
+
+    def hole(found: re.Match[str]) -> str:
+        inside = found[1].strip()
+        path = resolve(inside) if _PATH.fullmatch(inside) else None
+        if path is None:
+            lose(f"{{{{{found[1]}}}}}")
+            return f"\\{{{{{found[1]}}}}}"
+        return f"{{{{{path}}}}}"
+
+    for logic in re.findall(r"\{%.*?%\}", text, re.DOTALL):
+        lose(logic)
+    return _HOLE.sub(hole, text)

@@ -1,0 +1,42 @@
+"""A recipe from another system's workflow: made, checked as any other, with a list of what it lacks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from msgspec import Struct
+
+from fanfold.recipe.compile import compile_recipe
+from fanfold.recipe.conversion.formats import as_yaml, convert
+from fanfold.recipe.conversion.source import MAX_BYTES, ForeignFile, Lost
+from fanfold.runtime.operations.project import Project
+from fanfold.text.diagnostics import Diagnostic
+from fanfold.trust.project_files import read_named
+
+
+class ConvertedRecipe(Struct, frozen=True):
+    """`ok`: it passes `check`. What was not carried over stands in `lost`, by line."""
+
+    ok: bool
+    system: str
+    text: str
+    lost: list[Lost]
+    diagnostics: list[Diagnostic]
+
+
+def convert_file(project: Project, file: Path, system: str | None) -> ConvertedRecipe:
+    """Convert one file; raises `AuthorError` for what cannot be read, OSError for what is not there."""
+
+    def beside(name: str) -> bytes | None:
+        try:
+            return read_named(project.folder, file.parent / name, MAX_BYTES)
+        except (OSError, ValueError):
+            return None
+
+    data = read_named(project.folder, file, MAX_BYTES)
+    source = ForeignFile(data, str(file), beside)
+    found, converted = convert(source, system)
+    text = source.text if found == "protoagent" else as_yaml(converted.recipe)
+    checked = compile_recipe(text.encode(), "recipe.yaml", project.around)
+    problems = [one for one in checked.report.diagnostics if one.severity == "error"]
+    return ConvertedRecipe(checked.plan is not None, found, text, sorted(converted.lost), problems)

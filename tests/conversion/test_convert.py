@@ -1,0 +1,103 @@
+"""Workflows of other systems, converted by reading, checked, and run on scripted agents to their end."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fanfold.cli.main import main
+from tests.conversion.workflows import ALL, PROTOAGENT
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "project"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    return folder
+
+
+def put(project: Path, name: str, text: str) -> None:
+    file = project / name
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(text)
+
+
+def fanfold(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, Any]:
+    status = main([*words, "--json"])
+    return status, json.loads(capsys.readouterr().out)
+
+
+def test_there_are_twenty_of_them() -> None:
+    assert len(ALL) >= 20
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_a_workflow_of_another_system_runs_to_its_end(
+    name: str, project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    system, workflow = ALL[name]
+    put(project, workflow.file, workflow.text)
+    for other, text in workflow.others.items():
+        put(project, other, text)
+    status, made = fanfold(capsys, "convert", workflow.file)
+    assert made["diagnostics"] == [], made["text"]
+    assert (status, made["system"]) == (0, system)
+    assert sorted(one["line"] for one in made["lost"]) == sorted(workflow.lost), made["lost"]
+    (project / "recipe.yaml").write_text(made["text"])
+    (project / "script.yaml").write_text(json.dumps({"default": "ok", "steps": dict(workflow.script)}))
+    inputs = [word for key, value in workflow.inputs.items() for word in ("-i", f"{key}={value}")]
+    if name == "claude-each":
+        (project / "in.json").write_text(json.dumps({"files": ["a", "b"]}))
+        inputs = ["--inputs", "in.json"]
+    status, run = fanfold(capsys, "run", "recipe.yaml", "--script", "script.yaml", "--yes", *inputs)
+    if run["status"] == "waiting":  # a question with a default, whose time is over
+        status, run = fanfold(capsys, "resume", "last")
+    assert run["status"] == "completed", run
+    done = {path for path, step in run["steps"].items() if step["status"] == "completed"}
+    assert set(workflow.steps) <= done, run["steps"]
+
+
+@pytest.mark.parametrize("name", PROTOAGENT)
+def test_a_recipe_of_protoagent_is_one_of_ours_as_it_is(
+    name: str, project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    workflow = PROTOAGENT[name]
+    put(project, workflow.file, workflow.text)
+    _, made = fanfold(capsys, "convert", workflow.file)
+    assert made["text"] == workflow.text
+    _, checked = fanfold(capsys, "check", workflow.file)
+    assert [one for one in checked["diagnostics"] if one["severity"] == "error"] == []
+
+
+def test_what_is_not_carried_over_is_told_with_its_line(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    put(project, "w.yaml", "name: x\nprovider: codex\nnodes:\n  - {id: a, prompt: Go., odd: 1}\n")
+    assert main(["convert", "w.yaml", "-o", "recipe.yaml"]) == 0
+    told = capsys.readouterr().err
+    assert "w.yaml:2: not carried over: workflow: provider" in told
+    assert "w.yaml:4: not carried over: node a: odd: recipes have nothing like it" in told
+    assert main(["check", "recipe.yaml"]) == 0
+    capsys.readouterr()
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("just: text\n", "--from"),
+        ("a: [1\n", "w.yaml:"),
+        ("- 1\n", "not a map"),
+        ("a: &x 1\nb: *x\n", "w.yaml:"),
+    ],
+)
+def test_a_file_that_is_no_workflow_is_refused(
+    text: str, words: str, project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    put(project, "w.yaml", text)
+    assert main(["convert", "w.yaml"]) == 2
+    assert words in capsys.readouterr().err
