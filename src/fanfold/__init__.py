@@ -17,6 +17,9 @@ TYPE_CHECKING = False  # type checkers take it for true; importing it from typin
 if TYPE_CHECKING:
     import os
     from collections.abc import Mapping
+    from typing import TypeVar, overload
+
+    T = TypeVar("T")
 
     from fanfold.errors import AuthorError, FanfoldError, NotFoundError, WorldError
     from fanfold.kernel.plan import JSON
@@ -26,11 +29,17 @@ if TYPE_CHECKING:
     from fanfold.runtime.operations.runs.handle import RunHandle
     from fanfold.runtime.operations.runs.options import Options
     from fanfold.runtime.operations.sync_client import SyncClient, SyncRun
-    from fanfold.runtime.views.result import Result
+    from fanfold.runtime.views.result import Result, TypedResult
     from fanfold.runtime.views.runs import StepResult
     from fanfold.runtime.views.subagents import Subagent
     from fanfold.runtime.views.transcripts import Transcript, TranscriptEntry
     from fanfold.text.refusal import FileRefused
+
+else:
+
+    def overload(_function):  # for type checkers alone
+        return None
+
 
 __version__ = "0.1.0"
 __all__ = [
@@ -49,6 +58,7 @@ __all__ = [
     "SyncRun",
     "Transcript",
     "TranscriptEntry",
+    "TypedResult",
     "WorldError",
     "__version__",
     "function",
@@ -74,6 +84,7 @@ _HOMES = {
     "SyncRun": "fanfold.runtime.operations.sync_client",
     "Transcript": "fanfold.runtime.views.transcripts",
     "TranscriptEntry": "fanfold.runtime.views.transcripts",
+    "TypedResult": "fanfold.runtime.views.result",
     "WorldError": "fanfold.errors",
     "function": "fanfold.runtime.handlers.registration",
 }
@@ -96,32 +107,81 @@ def open_sync(path: str | os.PathLike[str] = ".") -> SyncClient:
     return SyncClient(lambda: open(path))
 
 
+@overload
 async def run(
     recipe: str | os.PathLike[str] | Recipe,
     /,
     *,
+    output: None = None,
     project: str | os.PathLike[str] = ".",
     inputs: Mapping[str, JSON] | None = None,
     options: Options | None = None,
     **named: JSON,
-) -> Result:
+) -> Result: ...
+@overload
+async def run(  # noqa: F811  # overloads, which only type checkers see
+    recipe: str | os.PathLike[str] | Recipe,
+    /,
+    *,
+    output: type[T],
+    project: str | os.PathLike[str] = ".",
+    inputs: Mapping[str, JSON] | None = None,
+    options: Options | None = None,
+    **named: JSON,
+) -> TypedResult[T]: ...
+async def run(  # noqa: F811  # overloads, which only type checkers see
+    recipe: str | os.PathLike[str] | Recipe,
+    /,
+    *,
+    output: type[T] | None = None,
+    project: str | os.PathLike[str] = ".",
+    inputs: Mapping[str, JSON] | None = None,
+    options: Options | None = None,
+    **named: JSON,
+) -> Result | TypedResult[T]:
     """Run a recipe until it ends, pauses, or only people can go on.
 
     `recipe` is a name, a file or a `Recipe`; inputs are given by name, or as a map where a name is taken.
+    With `output`, a struct, dataclass or pydantic model, the output of the result is a value of that type.
     """
     async with open(project) as client:
-        return await client.run(recipe, inputs=inputs, options=options, **named)
+        if output is None:
+            return await client.run(recipe, inputs=inputs, options=options, **named)
+        return await client.run(recipe, output=output, inputs=inputs, options=options, **named)
 
 
+@overload
 def run_sync(
     recipe: str | os.PathLike[str] | Recipe,
     /,
     *,
+    output: None = None,
     project: str | os.PathLike[str] = ".",
     inputs: Mapping[str, JSON] | None = None,
     options: Options | None = None,
     **named: JSON,
-) -> Result:
+) -> Result: ...
+@overload
+def run_sync(  # noqa: F811  # overloads, which only type checkers see
+    recipe: str | os.PathLike[str] | Recipe,
+    /,
+    *,
+    output: type[T],
+    project: str | os.PathLike[str] = ".",
+    inputs: Mapping[str, JSON] | None = None,
+    options: Options | None = None,
+    **named: JSON,
+) -> TypedResult[T]: ...
+def run_sync(  # noqa: F811  # overloads, which only type checkers see
+    recipe: str | os.PathLike[str] | Recipe,
+    /,
+    *,
+    output: type[T] | None = None,
+    project: str | os.PathLike[str] = ".",
+    inputs: Mapping[str, JSON] | None = None,
+    options: Options | None = None,
+    **named: JSON,
+) -> Result | TypedResult[T]:
     """`run` for code that is not async. In a notebook, where a loop runs already, it uses a thread."""
     import asyncio
 
@@ -129,11 +189,17 @@ def run_sync(
     try:
         asyncio.get_running_loop()
     except RuntimeError:
-        return asyncio.run(work)
-    from concurrent.futures import ThreadPoolExecutor
+        done = asyncio.run(work)
+    else:
+        from concurrent.futures import ThreadPoolExecutor
 
-    with ThreadPoolExecutor(1, "fanfold") as pool:
-        return pool.submit(asyncio.run, work).result()
+        with ThreadPoolExecutor(1, "fanfold") as pool:
+            done = pool.submit(asyncio.run, work).result()
+    if output is None:
+        return done
+    from fanfold.runtime.views.result import with_type
+
+    return with_type(done, output)
 
 
 def __getattr__(name: str) -> object:

@@ -13,7 +13,7 @@ import asyncio
 import os
 from collections.abc import AsyncIterator, Mapping
 from types import TracebackType
-from typing import Literal, Self, TypeAlias, TypedDict, Unpack
+from typing import Literal, Self, TypeAlias, TypedDict, TypeVar, Unpack, overload
 
 from fanfold.kernel.events import Envelope
 from fanfold.kernel.plan import JSON, Plan
@@ -39,7 +39,7 @@ from fanfold.runtime.operations.specs.draft import Wanted, draft_spec
 from fanfold.runtime.operations.specs.intent import workflow_suitable
 from fanfold.runtime.views.changes import Applied, RunChanges, Undone
 from fanfold.runtime.views.explanations import ExplainedRun, ExplainedStep
-from fanfold.runtime.views.result import Result
+from fanfold.runtime.views.result import Result, TypedResult, with_type
 from fanfold.runtime.views.run_rows import RunRow
 from fanfold.runtime.views.runs import InspectDocument, InspectStepDocument
 from fanfold.runtime.views.specs import DraftedSpec, Suitability
@@ -47,6 +47,7 @@ from fanfold.runtime.views.subagents import Subagent
 from fanfold.runtime.views.transcripts import Transcript, TranscriptEntry
 from fanfold.store.search import NO_FILTERS, Filters, Hit
 
+T = TypeVar("T")
 AnyRecipe: TypeAlias = str | os.PathLike[str] | Recipe
 """A recipe by name, by file, or built in code."""
 
@@ -95,18 +96,44 @@ class Client:
         """Start a recipe: a name, a file, or a `Recipe`. Inputs by name, or as a mapping."""
         return self._drive(self._record(recipe, {**(inputs or {}), **named}, options))
 
+    @overload
     async def run(
         self,
         recipe: AnyRecipe,
         /,
         *,
+        output: None = None,
         inputs: Mapping[str, JSON] | None = None,
         options: Options | None = None,
         **named: JSON,
-    ) -> Result:
-        """Run a recipe until it ends, pauses, or waits for people only."""
+    ) -> Result: ...
+    @overload
+    async def run(
+        self,
+        recipe: AnyRecipe,
+        /,
+        *,
+        output: type[T],
+        inputs: Mapping[str, JSON] | None = None,
+        options: Options | None = None,
+        **named: JSON,
+    ) -> TypedResult[T]: ...
+    async def run(
+        self,
+        recipe: AnyRecipe,
+        /,
+        *,
+        output: type[T] | None = None,
+        inputs: Mapping[str, JSON] | None = None,
+        options: Options | None = None,
+        **named: JSON,
+    ) -> Result | TypedResult[T]:
+        """Run a recipe until it ends, pauses, or waits for people only; with `output`, a type, its output is
+        a value of that type.
+        """
         owned = self._record(recipe, {**(inputs or {}), **named}, options)
-        return await self._drive(owned, leave_when_waiting=True).result()
+        done = await self._drive(owned, leave_when_waiting=True).result()
+        return done if output is None else with_type(done, output)
 
     def _record(self, recipe: AnyRecipe, inputs: Mapping[str, JSON], options: Options | None) -> Owned:
         options = options or Options()

@@ -15,14 +15,17 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping
 from functools import wraps
 from types import TracebackType
-from typing import Any, Concatenate, ParamSpec, Protocol, Self, TypeVar
+from typing import Any, Concatenate, ParamSpec, Protocol, Self, TypeVar, overload
 
 from fanfold.kernel.events import Envelope
-from fanfold.runtime.operations.client import Client
+from fanfold.kernel.plan import JSON
+from fanfold.runtime.operations.client import AnyRecipe, Client
 from fanfold.runtime.operations.runs.handle import RunHandle
+from fanfold.runtime.operations.runs.options import Options
+from fanfold.runtime.views.result import Result, TypedResult, with_type
 from fanfold.runtime.views.transcripts import TranscriptEntry
 
 P = ParamSpec("P")
@@ -127,7 +130,16 @@ class SyncRun:
         """Every event of the tree in order, then live until the run stops or waits for an answer."""
         return self.loop.walk(self.other.events(after))
 
-    result = _awaited(RunHandle.result)
+    @overload
+    def result(self) -> Result: ...
+    @overload
+    def result(self, output: type[T]) -> TypedResult[T]: ...
+    def result(self, output: type[T] | None = None) -> Result | TypedResult[T]:
+        """What the run gave, or has given so far when it waits for an answer."""
+        if output is None:
+            return self.loop.wait(self.other.result())
+        return self.loop.wait(self.other.result(output))
+
     approve = _awaited(RunHandle.approve)
     reject = _awaited(RunHandle.reject)
     cancel = _awaited(RunHandle.cancel)
@@ -166,7 +178,6 @@ class SyncClient:
     resume = _driving(Client.resume)
     fork = _driving(Client.fork)
     retry = _driving(Client.retry)
-    run = _awaited(Client.run)
     apply = _awaited(Client.apply)
     undo = _awaited(Client.undo)
     diff = _called(Client.diff)
@@ -185,6 +196,43 @@ class SyncClient:
     close_agent = _awaited(Client.close_agent)
     fork_agent = _awaited(Client.fork_agent)
     list_agents = _called(Client.list_agents)
+
+    @overload
+    def run(
+        self,
+        recipe: AnyRecipe,
+        /,
+        *,
+        output: None = None,
+        inputs: Mapping[str, JSON] | None = None,
+        options: Options | None = None,
+        **named: JSON,
+    ) -> Result: ...
+    @overload
+    def run(
+        self,
+        recipe: AnyRecipe,
+        /,
+        *,
+        output: type[T],
+        inputs: Mapping[str, JSON] | None = None,
+        options: Options | None = None,
+        **named: JSON,
+    ) -> TypedResult[T]: ...
+    def run(
+        self,
+        recipe: AnyRecipe,
+        /,
+        *,
+        output: type[T] | None = None,
+        inputs: Mapping[str, JSON] | None = None,
+        options: Options | None = None,
+        **named: JSON,
+    ) -> Result | TypedResult[T]:
+        """Run a recipe until it ends, pauses, or waits for people only."""
+        work = self.other.run(recipe, inputs=inputs, options=options, **named)
+        done = self.loop.wait(work)
+        return done if output is None else with_type(done, output)
 
     def follow_transcript(
         self, run: str, step: str, *, attempt: int | None = None

@@ -8,14 +8,17 @@ from __future__ import annotations
 
 from datetime import datetime
 from html import escape
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from msgspec import structs
 
-from fanfold.kernel.plan import Plan
+from fanfold.errors import WorldError
+from fanfold.kernel.plan import JSON, Plan
 from fanfold.runtime.hosting.run_tree import RunTree
 from fanfold.runtime.views.report import report_markdown
 from fanfold.runtime.views.runs import RunDocument, StepResult, indented, run_document
 
+T = TypeVar("T")
 MAX_ROWS = 200
 MAX_ANSWER_CHARS = 20_000
 MAX_DRAWN_STEPS = 200
@@ -34,13 +37,53 @@ class Result(RunDocument, frozen=True):
     def ok(self) -> bool:
         return self.status == "completed"
 
+    def expect(self) -> JSON:
+        """The output of a run that completed; raises what keeps another one from having one."""
+        if not self.ok:
+            raise _no_output(self)
+        return self.output
+
     def _repr_html_(self) -> str:
         """How a notebook shows it: status, answer, the graph, and a table of steps."""
         return _html(self)
 
 
+class TypedResult(Result, Generic[T], frozen=True):
+    """A result whose output is a value of a type that the caller named; None where there is no output."""
+
+    if TYPE_CHECKING:
+        output: T | None
+
+    def expect(self) -> T:
+        """The output of a run that completed; raises what keeps another one from having one."""
+        if not self.ok or self.output is None:
+            raise _no_output(self)
+        return self.output
+
+
+def _no_output(result: Result) -> WorldError:
+    error = result.error
+    why = f": {error.message}" if error is not None else ""
+    hint = f"fanfold explain {result.run_id}"
+    return WorldError(
+        "run.no_output",
+        f"run {result.run_id} is {result.status}{why}",
+        hint=hint,
+        details={"run_id": result.run_id},
+    )
+
+
 def to_result(tree: RunTree) -> Result:
     return Result(**structs.asdict(run_document(tree)), plan=tree.state.plan, report=report_markdown(tree))
+
+
+def with_type(result: Result, kind: type[T]) -> TypedResult[T]:
+    """The same with its output as a value of this type."""
+    from fanfold.runtime.views.typed_output import fit
+
+    given = structs.asdict(result)
+    output = None if result.output is None else fit(result.output, kind, result.run_id)
+    return TypedResult(**given | {"output": output})
 
 
 def _html(result: Result) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Coroutine
+from typing import TypeVar, overload
 
 from fanfold.errors import AuthorError
 from fanfold.kernel.events import Envelope, Raised
@@ -18,11 +19,12 @@ from fanfold.runtime.operations.addresses import find_run
 from fanfold.runtime.operations.runs import control
 from fanfold.runtime.operations.runs.ownership import Owned
 from fanfold.runtime.operations.session_addresses import find_speaker
-from fanfold.runtime.views.result import Result, to_result
+from fanfold.runtime.views.result import Result, TypedResult, to_result, with_type
 from fanfold.runtime.views.shown import shown
 from fanfold.runtime.views.transcripts import Transcript, transcript_of
 from fanfold.text.json_value import as_text
 
+T = TypeVar("T")
 API = "api"
 """Who answers, where a program does and not a person."""
 
@@ -123,9 +125,14 @@ class RunHandle:
         await self._over()
         return self.tree
 
-    async def result(self) -> Result:
+    @overload
+    async def result(self) -> Result: ...
+    @overload
+    async def result(self, output: type[T]) -> TypedResult[T]: ...
+    async def result(self, output: type[T] | None = None) -> Result | TypedResult[T]:
         """What the run gave, when it ended or paused; or has given so far, when it waits for an answer. Its
-        `status` tells which. After an answer it can be asked for again.
+        `status` tells which. After an answer it can be asked for again. With `output`, a type, its output is
+        a value of that type.
 
         Giving up waiting (`asyncio.wait_for`) does not touch the run.
         """
@@ -133,7 +140,8 @@ class RunHandle:
             pass
         if self._work.done():
             await self._over()
-        return to_result(self.tree)
+        done = to_result(self.tree)
+        return done if output is None else with_type(done, output)
 
     def transcript(self, step: str, *, attempt: int | None = None) -> Transcript:
         """What the agent of a step was told, said and did so far."""

@@ -1,0 +1,42 @@
+"""The package is typed for those who use it: two checkers agree, and the program does what its types say."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tools.tidy import ROOT
+
+PROGRAM = Path(__file__).with_name("program.py")
+
+
+def run(*command: str, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", *command], cwd=cwd, capture_output=True, text=True, check=False, timeout=300
+    )
+
+
+def test_the_package_says_that_it_is_typed():
+    import fanfold
+
+    assert (Path(fanfold.__file__).parent / "py.typed").exists()
+
+
+@pytest.mark.parametrize("checker", [["mypy", "--strict"], ["pyright"]], ids=["mypy", "pyright"])
+def test_a_program_that_uses_it_passes_and_a_wrong_one_does_not(checker: list[str], tmp_path: Path):
+    done = run(*checker, str(PROGRAM))
+    assert done.returncode == 0, done.stdout + done.stderr
+    wrong = tmp_path / "wrong.py"
+    wrong.write_text(PROGRAM.read_text().replace(".points[0].upper()", ".points.title"))
+    refused = run(*checker, str(wrong))
+    assert refused.returncode == 1
+    assert "title" in refused.stdout
+
+
+def test_it_does_what_its_types_say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    done = subprocess.run(
+        [sys.executable, str(PROGRAM)], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
