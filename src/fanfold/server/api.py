@@ -14,7 +14,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 from starlette.requests import Request
@@ -37,6 +37,7 @@ MAX_KEPT_BYTES = 32 * 1024 * 1024
 MAX_KEPT_REPLY_BYTES = 4 * 1024 * 1024
 MAX_LATEST = 16
 
+T = TypeVar("T")
 _log = logging.getLogger("fanfold.server")
 
 
@@ -55,11 +56,11 @@ Stream = Callable[[MatchedRequest, Request], Awaitable[Response]]
 class Api:
     """The ASGI application below `/api`."""
 
-    def __init__(self, desk: Desk, feed: Feed, table: RouteTable, streams: dict[str, Stream]) -> None:
+    def __init__(self, desk: Desk, feed: Feed, table: RouteTable) -> None:
         self._desk = desk
         self._feed = feed
         self._table = table
-        self._streams = streams
+        self.streams: dict[str, Stream] = {}
         """Path → what answers with a stream."""
         self._looking = ThreadPoolExecutor(1, "fanfold look")
         self._acting = ThreadPoolExecutor(MAX_ACTING, "fanfold act")
@@ -84,7 +85,7 @@ class Api:
 
     async def _answer(self, request: Request) -> Response:
         asked = self._match(request)
-        stream = self._streams.get(asked.route.path)
+        stream = self.streams.get(asked.route.path)
         if stream is not None:
             return await stream(asked, request)
         if asked.route.body is None:
@@ -157,7 +158,11 @@ class Api:
         finally:
             self._feed.bump()
 
-    async def _in_thread(self, pool: ThreadPoolExecutor, call: Callable[[], bytes]) -> bytes:
+    async def look(self, call: Callable[[], T]) -> T:
+        """Have the thread that looks at runs do something."""
+        return await self._in_thread(self._looking, call)
+
+    async def _in_thread(self, pool: ThreadPoolExecutor, call: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(pool, call)
 
     def close(self) -> None:

@@ -52,11 +52,9 @@ class Application:
     async def _live(self, _: object) -> AsyncIterator[None]:
         """Begins and ends with the server, in its event loop."""
         feed = self.feed = Feed(self._desk.history.store)
-        streams = Streams(self._desk, feed)
-        table = RouteTable(routes())
-        self._api = Api(
-            self._desk, feed, table, {RUN_STREAM: streams.of_run, PROJECT_STREAM: streams.of_project}
-        )
+        self._api = Api(self._desk, feed, RouteTable(routes()))
+        streams = Streams(self._desk, feed, self._api.look)
+        self._api.streams |= {RUN_STREAM: streams.of_run, PROJECT_STREAM: streams.of_project}
         following = asyncio.create_task(feed.run())
         try:
             async with nullcontext() if self._mcp is None else self._mcp.lifespan():

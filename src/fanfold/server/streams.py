@@ -13,8 +13,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from itertools import islice
+from typing import TypeAlias
 
 import msgspec
 from msgspec import Struct
@@ -25,6 +26,7 @@ from starlette.types import Message, Receive, Scope, Send
 from fanfold.errors import AuthorError, WorldError
 from fanfold.kernel.lifecycle import RUN_TERMINAL
 from fanfold.runtime.hosting.clock import wall_clock_ms
+from fanfold.runtime.operations.overview.activity import Activities, Activity
 from fanfold.runtime.operations.project import Project
 from fanfold.runtime.views.shown import shown
 from fanfold.server.api import MatchedRequest
@@ -33,6 +35,8 @@ from fanfold.server.feed import Feed
 from fanfold.store.protocol import Store
 
 SLOW_S = 20.0
+ACTIVITY_S = 0.3
+"""Between two looks at what agents do, while any is at work."""
 QUIET_S = 10.0
 """After so long without an event a comment goes out, so that a connection that is gone is noticed."""
 PIECE = 200
@@ -43,6 +47,9 @@ MARGIN_MS = 10_000
 """Clocks of processes differ, and what one recorded is told a little later."""
 LISTED = 200
 """The newest runs, whose changes the stream of the project tells."""
+
+
+Look: TypeAlias = Callable[[Callable[[], list[Activity]]], Awaitable[list[Activity]]]
 
 
 class Hello(Struct, frozen=True):
@@ -63,9 +70,15 @@ class RunMoved(Struct, frozen=True):
 
 
 class Streams:
-    """All streams of a server."""
+    """All streams of a server. `look` has the one thread that looks at runs call something."""
 
-    def __init__(self, desk: Desk, feed: Feed) -> None:
+    def __init__(self, desk: Desk, feed: Feed, look: Look) -> None:
+        self._desk = desk
+        self._look = look
+        self._activities = Activities()
+        self._doing: list[Activity] = []
+        self._looked_at, self._looked_in = 0.0, -1
+        self._taking_turns = asyncio.Lock()
         self._project: Project = desk.fresh()
         self._feed = feed
         self._shared: dict[str, _SharedLog] = {}
@@ -125,6 +138,7 @@ class Streams:
     async def _project_frames(self, seen_ms: int) -> AsyncIterator[bytes]:
         """The number of an event is when it was told: a run that ended since then is told again."""
         moved = _Moved(self._project.store, seen_ms - MARGIN_MS if seen_ms else wall_clock_ms())
+        told: dict[tuple[str, str], Activity] = {}
         yield b"event: hello\ndata: {}\n\n"
         while not self._feed.closing.is_set():
             news = self._feed.next()
@@ -132,8 +146,24 @@ class Streams:
             frames = [_frame("run", one, now) for one in moved.since_last_time()]
             if frames:
                 yield b"".join(frames)
-            elif not await _happens(news):
+            fresh = [one for one in await self._activity() if told.get((one.run_id, one.path)) != one]
+            if fresh:
+                told |= {(one.run_id, one.path): one for one in fresh}
+                yield b"".join(_frame("activity", one) for one in fresh)
+            if not await _happens(news):
                 yield b": quiet\n\n"
+
+    async def _activity(self) -> list[Activity]:
+        """What agents do, looked at once in a while for all streams together."""
+        loop = asyncio.get_running_loop()
+        async with self._taking_turns:
+            if self._doing:
+                await asyncio.sleep(self._looked_at + ACTIVITY_S - loop.time())
+            generation = self._feed.generation()
+            if generation != self._looked_in:
+                self._doing = await self._look(lambda: self._activities.look(self._desk.history))
+                self._looked_at, self._looked_in = loop.time(), generation
+        return self._doing
 
 
 class _Moved:
