@@ -171,7 +171,7 @@ def test_a_question_is_put_to_the_person_in_the_form_its_answer_needs(call, asks
     assert (done["run"]["status"], done["run"]["output"]) == ("completed", output), done
     assert set(person.asked[0].properties) == set(answer)
     waiting = call("run_workflow", {"spec": spec})["run"]
-    said = "red" if "red" in asks else "TEXT"
+    said = "red" if "red" in asks else "'…'"
     assert waiting["questions"][0]["user_runs"] == f"fanfold answer {waiting['run_id']} q {said}"
 
 

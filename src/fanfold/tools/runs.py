@@ -13,7 +13,7 @@ from typing import Annotated
 from msgspec import Meta, Struct, structs
 
 from fanfold.errors import AuthorError
-from fanfold.kernel.lifecycle import RUN_TERMINAL
+from fanfold.kernel.lifecycle import PENDING, RUN_TERMINAL
 from fanfold.kernel.plan import JSON, Plan
 from fanfold.recipe.inputs import bind_inputs
 from fanfold.runtime.operations.addresses import find_run
@@ -236,10 +236,16 @@ async def workflow_status(caller: Caller, asked: WorkflowStatus) -> StatusReport
         return StatusReport(ok=True, step=_step_output(project, head.run_id, asked.step))
     if asked.timeout_s:
         try:
-            await asyncio.wait_for(follow_run(caller, head.root_run_id), asked.timeout_s)
+            await asyncio.wait_for(_begin_and_rest(caller, head.root_run_id), asked.timeout_s)
         except TimeoutError:
             pass  # it goes on; how it stands is the answer
     return StatusReport(ok=True, run=run_report(*find_run(project, head.run_id)))
+
+
+async def _begin_and_rest(caller: Caller, root: str) -> None:
+    """Wait for a run that somebody started; its process may only be about to begin."""
+    while (await follow_run(caller, root)).root.status == PENDING:
+        pass
 
 
 def _line(row: RunRow) -> RunLine:
