@@ -226,7 +226,10 @@ def judge(request: str) -> PatternVerdict:
 def kind_of(request: str) -> Kind:
     """What kind of work it is: which template a plan without a model begins with."""
     text = _even(request).lower()
-    return next((kind for kind, pattern in _KINDS.items() if _compiled(pattern).search(text)), "general")
+    for kind, pattern in _KINDS.items():
+        if _compiled(pattern).search(text):
+            return kind
+    return "general"
 
 
 def _even(request: str) -> str:
