@@ -173,7 +173,7 @@ class _Conductor:
                         inner.text("route"), f'steps.{in_cel(step["id"])}.output.decision == "{word}"', option
                     )
                 )
-            inner.get("label"), inner.get("description"), inner.get("name")
+            inner.pass_over("label", "description", "name")
             inner.lose("prompt_for", "an `ask` step takes words")
             inner.done()
         asked = gate.text("prompt") or gate.text("description") or "Go on?"
@@ -205,7 +205,7 @@ class _Conductor:
             step["on_failure"] = "inline"
         if one.text("key_by"):
             step["key"] = one.text("key_by")
-        one.get("type"), one.get("description")
+        one.pass_over("type", "description")
         self.steps[name] = step
         self._read_routes(one, name)
         one.done()

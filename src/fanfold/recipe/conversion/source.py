@@ -112,6 +112,10 @@ class Reader:
         if found is not None:
             self.source.lose(found, f"{self.what}: {name}", why)
 
+    def pass_over(self, *names: str) -> None:
+        """Keys that say nothing a recipe would have to say."""
+        self._taken |= set(names)
+
     def done(self) -> None:
         """Whatever was not asked for is lost."""
         for word, _ in self.node.entries:
