@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from datetime import datetime
 from html import escape
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from msgspec import structs
 
@@ -81,9 +81,10 @@ def with_type(result: Result, kind: type[T]) -> TypedResult[T]:
     """The same with its output as a value of this type."""
     from fanfold.runtime.views.typed_output import fit
 
-    given = structs.asdict(result)
-    output = None if result.output is None else fit(result.output, kind, result.run_id)
-    return TypedResult(**given | {"output": output})
+    given: dict[str, Any] = structs.asdict(result)
+    if result.output is not None:
+        given["output"] = fit(result.output, kind, result.run_id)
+    return TypedResult(**given)
 
 
 def _html(result: Result) -> str:
