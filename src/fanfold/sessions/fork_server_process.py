@@ -17,7 +17,7 @@ import os
 import signal
 import socket
 import sys
-import warnings  # noqa: F401 - `os.execvp` asks for it, and each fork would load it anew
+from importlib import import_module
 from importlib.machinery import SourceFileLoader
 from types import ModuleType
 from typing import Any
@@ -104,6 +104,7 @@ def main(argv: list[str]) -> None:
     with socket.socket(fileno=int(argv[1])) as server:
         server.set_inheritable(False)
         keeper, launcher = load("keeper", argv[2]), load("launcher", argv[3])
+        import_module("warnings")  # `os.execvp` asks for it, and each fork would load it anew
         keeper.libc()
         gc.disable()
         gc.freeze()  # a fork that collected garbage would touch, and so copy, every page
