@@ -48,6 +48,7 @@ def run(folder: Path, recipe: str, script: str = "default: ok from {{step}}", **
     async def work() -> Result:
         async with client(folder) as opened:
             handle = await opened.start(recipe, options=options, inputs=named)
-            return await asyncio.wait_for(handle.result(), 30)
+            await asyncio.wait_for(handle.wait(), 30)  # also through approvals that time will answer
+            return await handle.result()
 
     return asyncio.run(work())
