@@ -163,8 +163,9 @@ class Console:
         return str(self.server.get(f"/api/runs/{run}/head")["status"])
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
+    """Chromium, and the event loop that drives it: while it runs, nothing else in this thread may start one."""
     if CHROMIUM is None:
         pytest.skip(
             "no Chromium here: tools/browser installs it for root, apt-get install chromium for anybody"
