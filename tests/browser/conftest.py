@@ -165,7 +165,7 @@ class Console:
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    """Chromium, and the event loop that drives it: while it runs, nothing else in this thread may start one."""
+    """Chromium, and the event loop that drives it: while it runs, this thread can start no other."""
     if CHROMIUM is None:
         pytest.skip(
             "no Chromium here: tools/browser installs it for root, apt-get install chromium for anybody"
