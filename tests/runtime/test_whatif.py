@@ -62,7 +62,7 @@ class TimedRun(TickedRun):
 
 def record(seed: int) -> TimedRun:
     rng = Random(seed)
-    plan = random_plan(rng)
+    plan = random_plan(rng, only_work=True)
     slots = random_settings(rng, plan).max_concurrency
     run = TimedRun(without_deadlines(in_cel(plan, rng)), Settings(slots, 500, 5_000, None), rng)
     run.drive()

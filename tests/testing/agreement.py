@@ -67,7 +67,7 @@ class Disagreement(Struct, frozen=True):
 def compare(seed: int) -> Disagreement | None:
     """One random plan, foretold and run."""
     rng = Random(seed)
-    plan = random_plan(rng)
+    plan = random_plan(rng, only_work=True)
     settings = replace(random_settings(rng, plan), timeout_ms=None)
     plan = without_deadlines(in_cel(plan, rng))
     run = TickedRun(plan, settings)

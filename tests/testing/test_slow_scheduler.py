@@ -12,11 +12,15 @@ from fanfold.kernel.plan import GroupAction, Limits, Plan, RetryPolicy, Step
 from fanfold.recipe.types.approval import ApprovalBody
 from fanfold.recipe.types.body import find_body
 from fanfold.testing.owner import Owner
+from fanfold.testing.plans import NOTE
 from fanfold.testing.schedule import create_run, live
 from fanfold.testing.world import SimulatedWorld
 from tests.testing.planted import plant
 from tests.testing.slow_scheduler import Address, SlowScheduler
 from tests.testing.test_planted import LEFT_TO_THE_SLOW_SCHEDULER
+
+NO_WORK = frozenset({"set", "end", "deliver"})
+"""What is done as soon as it is decided, ends the run, or asks in the middle of its work."""
 
 
 def without_trouble(plan: Plan) -> Plan:
@@ -33,6 +37,8 @@ def step_without_trouble(step: Step) -> Step:
         action = replace(action, steps=tuple(step_without_trouble(inner) for inner in action.steps))
     elif (asked := find_body(ApprovalBody, step)) is not None:
         action = replace(asked, default=None).action()
+    elif step.type in NO_WORK:
+        action = NOTE
     when = "true" if step.when == "error" else step.when
     items = "items:2" if step.for_each == "error" else step.for_each
     return replace(

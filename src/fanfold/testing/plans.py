@@ -49,7 +49,10 @@ from fanfold.kernel.plan import (
 from fanfold.recipe.types.agent import AgentBody
 from fanfold.recipe.types.approval import ApprovalBody
 from fanfold.recipe.types.command import CommandBody
+from fanfold.recipe.types.deliver import DeliverBody
+from fanfold.recipe.types.end import EndBody
 from fanfold.recipe.types.function import FunctionBody
+from fanfold.recipe.types.set import SetBody
 
 ROLES = ("default", "explorer", "worker")
 SETS = ("src/**", "src/*.py", "src/a.py", "src/b/**", "docs/**", "docs/*.md", "{src,docs}/a.*", "lib/[ab]/**")
@@ -62,21 +65,20 @@ UNTIL = (*("from:1", "from:2", "from:3", "coin") * 2, "never", "error")
 TIMER = LeafAction("timer", traits=Traits(slot=False, workspace="none", waits="timer"))
 NOTE = LeafAction("note", traits=Traits(slot=False, workspace="none"))
 LEAD = replace(AgentBody(prompt="lead").action(), traits=Traits(slot=False, role="default"))
-DELIVER = LeafAction("deliver", traits=Traits(slot=False, workspace="claims"))
-SET = LeafAction("set", traits=Traits(slot=False, workspace="none"))
-ENDS = tuple(
-    LeafAction("end", traits=Traits(slot=False, workspace="none", ends=status))
-    for status in ("completed", "failed")
-)
+DELIVER = DeliverBody(branch="a-branch", message="what was done").action()
+SET = SetBody({"one": "1"}).action()
+ENDS = (EndBody(end="completed").action(), EndBody(end="failed").action())
 """Work without a slot: what waits for its time, what touches nothing, an agent that does; and what is done
 as soon as it is decided."""
 CHAIN = 6
 """Sub-workflows that call each other in a row: one more than may nest."""
 
 
-def random_plan(rng: Random) -> Plan:
-    """A plan for one schedule, with its closure of sub-workflows."""
-    return _Maker(rng).plan()
+def random_plan(rng: Random, *, only_work: bool = False) -> Plan:
+    """A plan for one schedule, with its closure of sub-workflows; `only_work`: without steps that are done as
+    soon as they are decided, that end the run, or that ask in the middle of their work.
+    """
+    return _Maker(rng, only_work).plan()
 
 
 def random_additions(rng: Random) -> tuple[Plan, tuple[Step, ...]]:
@@ -99,8 +101,9 @@ def random_settings(rng: Random, plan: Plan) -> Settings:
 
 
 class _Maker:
-    def __init__(self, rng: Random) -> None:
+    def __init__(self, rng: Random, only_work: bool = False) -> None:
         self.rng = rng
+        self.only_work = only_work
         self.count = 0
         self.costs: dict[str, int] = {}
         self.workflows: dict[str, Plan] = {}
@@ -252,15 +255,19 @@ class _Maker:
             default = rng.choice(choices or ("approve", "reject")) if rng.random() < 0.4 else None
             return ApprovalBody("go?", choices=choices, default=default).action(), 1
         if roll < 0.41:
-            return rng.choice(
-                (TIMER, NOTE, LEAD, SET) if self.open else (TIMER, NOTE, LEAD, SET, DELIVER, *ENDS)
-            ), 1
+            return rng.choice(self._without_slots()), 1
         if roll < 0.52:
             return FunctionBody("count").action(), 1
         if roll < 0.62:
             return CommandBody(("make", "test")).action(), 1
         prompt = "".join(f"{{{{steps.{name}.output}}}} " for name in outer if rng.random() < 0.5)
         return AgentBody(rng.choice(ROLES), prompt=f"{prompt}{{{{inputs.topic}}}}").action(), 1
+
+    def _without_slots(self) -> tuple[Action, ...]:
+        work: tuple[Action, ...] = (TIMER, NOTE, LEAD)
+        if self.only_work:
+            return work
+        return (*work, SET) if self.open else (*work, SET, DELIVER, *ENDS)
 
     def _group(self, budget: int, nesting: int, in_map: bool, outer: tuple[str, ...]) -> tuple[Action, int]:
         rng = self.rng
