@@ -33,6 +33,12 @@ ARGUMENTS = {
     "transcript": ["last", "a"],
     "whatif": ["last", "--max-concurrency", "2"],
     "smoke": ["--real", "--dry-run"],
+    "answer": ["last", "a", "words"],
+    "import": ["one.yaml"],
+    "mcp": [],
+    "serve": [],
+    "chat": ["hello"],
+    "plan": ["do this", "--save", "this"],
 }
 WITHOUT_PROJECT = {"state", "models", "smoke", "init", "schema", "completion", "doctor"}
 """Commands that decide about state, tell of it, or have nothing to do with that of this project."""
