@@ -56,10 +56,10 @@ class Disturbance:
         self.at = rng.randint(1, 12)
 
 
-def check_seed(seed: int, *, calm: bool = False) -> None:
+def check_seed(seed: int, *, calm: bool = False, mostly_agents: bool = False) -> None:
     """Run the recipes of a seed; raises `Difference`."""
     rng = Random(seed * 7919)
-    writer = Writer(seed)
+    writer = Writer(seed, mostly_agents=mostly_agents)
     recipes = writer.draw()
     foretold = Interpreter(recipes, writer.outcomes).foretell(ROOT)
     stages = [] if calm or rng.random() < 0.3 else [Disturbance(rng) for _ in range(rng.randint(1, 4))]
@@ -231,9 +231,9 @@ def _same(expected: Any, found: Any) -> bool:
 # Many seeds
 
 
-def find_difference(seed: int) -> tuple[int, str]:
+def find_difference(seed: int, *, mostly_agents: bool = False) -> tuple[int, str]:
     try:
-        check_seed(seed)
+        check_seed(seed, mostly_agents=mostly_agents)
     except Difference as difference:
         return seed, str(difference)
     return seed, ""

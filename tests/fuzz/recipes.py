@@ -46,10 +46,11 @@ class Outcomes:
 
 
 class Writer:
-    """Draws one tree of recipes from a seed."""
+    """Draws one tree of recipes from a seed; `mostly_agents`: without questions, values, waits and ends."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, *, mostly_agents: bool = False) -> None:
         self.rng = Random(seed)
+        self._mostly_agents = mostly_agents
         self.outcomes = Outcomes(seed, self.rng.choice((0.0, 0.1, 0.25, 0.5)))
         self.recipes: dict[str, ModelRecipe] = {}
         self._stopping = self.rng.random() < 0.15
@@ -70,7 +71,9 @@ class Writer:
         steps = self._steps(self.rng.randint(1, 6 if depth == 0 else 3), depth, names)
         if "folder" in names and self.rng.random() < 0.15:
             steps.append(self._writer(f"w{len(steps)}", names["folder"]))
-        if self.rng.random() < 0.15:  # after all others: how far those got would be a matter of time
+        if (
+            not self._mostly_agents and self.rng.random() < 0.15
+        ):  # after all others: how far those got would be a matter of time
             needs = tuple(step.id for step in steps)
             steps.append(ModelStep("over", "end", needs, word=self.rng.choice(("completed", "failed"))))
         return ModelRecipe(name, steps, self._shown(steps), names, slots=self.rng.choice((1, 2, 4, 8)))
@@ -90,9 +93,10 @@ class Writer:
 
     def _step(self, name: str, before: list[str], depth: int, names: dict[str, Any]) -> ModelStep:
         rng = self.rng
-        kinds = (
-            ["agent"] * 7 + ["approval", "ask", "set", "set", "wait"] + (["group"] * 2 if depth < 2 else [])
-        )
+        kinds = ["agent"] * 6 + ["approval"]
+        if not self._mostly_agents:
+            kinds = ["agent", *kinds, "ask", "set", "set", "wait"]
+        kinds += ["group"] * 2 if depth < 2 else []
         kinds += ["workflow"] if depth == 0 and self.recipes else []
         step = ModelStep(name, rng.choice(kinds))
         needs = {one for one in before if rng.random() < 0.3}
