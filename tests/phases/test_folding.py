@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from fanfold.runtime.operations.history.transcripts import transcript
@@ -50,7 +51,7 @@ def checked_report(folder: Path, result: Result) -> str:
 def transcript_of_use(folder: Path, result: Result) -> str:
     project = wire(folder)
     try:
-        return str(transcript(project, result.run_id, "use#1/t", None))
+        return msgspec.json.encode(transcript(project, result.run_id, "use#1/t", None)).decode()
     finally:
         project.close()
 

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from fanfold.runtime.operations.history.explain import explain_run
@@ -84,7 +85,7 @@ def test_what_the_gate_said_reaches_a_prompt_that_does_not_place_it(tmp_path: Pa
     result = run(tmp_path, GATE % "sh, -c, 'echo the roof leaks; exit 3'", "default: ok")
     assert result.steps["work"].status == "failed"
     project = wire(tmp_path)
-    said = str(transcript(project, result.run_id, "work#2/a", None))
+    said = msgspec.json.encode(transcript(project, result.run_id, "work#2/a", None)).decode()
     project.close()
     assert "the roof leaks" in said
     assert "did not pass" in said

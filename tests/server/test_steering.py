@@ -225,7 +225,9 @@ def test_runs_of_dead_processes_go_on_when_that_is_asked_for(serve: Serve, folde
     second = serve()
     while second.get(f"/api/runs/{run}")["owner"]["alive"]:
         pass
-    assert [one["kind"] for one in second.get("/api/home")["needs"]] == ["stuck"]
+    while not (needs := second.get("/api/home")["needs"]):
+        time.sleep(0.2)  # for a while its process might be on the way
+    assert [one["kind"] for one in needs] == ["stuck"]
     third = serve("--take-over")
     wait_until(third, run, "running")
     while not ((owner := third.get(f"/api/runs/{run}/pulse")["owner"]) and owner["alive"]):
