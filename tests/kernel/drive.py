@@ -42,6 +42,7 @@ from fanfold.kernel.events import (
     read_line,
     type_name,
 )
+from fanfold.kernel.fold.open_runs import comes_after
 from fanfold.kernel.invariants import Auditor
 from fanfold.kernel.nodes import Node, State
 from fanfold.kernel.plan import (
@@ -135,9 +136,9 @@ class Drive:
 
     def send(self, name: str, turn: int) -> str:
         """The next turn of a child of an open run; its path."""
-        before = name if turn == 2 else f"{name}#{turn - 1}"
-        action = AgentBody(prompt="and now?", continue_from=before).action()
-        self.add(Step(id=f"{name}#{turn}", action=action, after=(before,)))
+        turns = [self.node(name if number == 1 else f"{name}#{number}") for number in range(1, turn)]
+        action = AgentBody(prompt="and now?", continue_from=turns[-1].path).action()
+        self.add(Step(id=f"{name}#{turn}", action=action, after=comes_after(turns)))
         return f"{name}#{turn}"
 
     def report(self, path: str, status: str = "completed", **more: Any) -> None:

@@ -102,6 +102,20 @@ def test_closing_a_running_child_cancels_it_and_what_waits_behind_its_turn():
     assert run.running() == ["a#3"]
 
 
+def test_what_is_said_to_a_child_that_is_being_closed_waits_for_its_end_and_is_closed_with_it():
+    run = hand()
+    run.add(agent("a"))
+    run.send("a", 2)
+    run.report_run(CloseRequested("a"))
+    run.send("a", 3)
+    assert run.running() == ["a"]  # never two turns of one conversation at a time
+    run.report_run(CloseRequested("a"))
+    assert run.status("a#3") == "cancelled"
+    run.send("a", 4)
+    run.report("a", "cancelled")
+    assert run.running() == ["a#4"]
+
+
 def test_nothing_can_be_added_behind_a_closed_child():
     run = hand()
     run.add(agent("a"))

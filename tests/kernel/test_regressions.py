@@ -5,6 +5,8 @@ from __future__ import annotations
 from fanfold.kernel.events import Failure, Raised, StepEvent, Usage
 from fanfold.kernel.plan import Budget, Limits, RetryPolicy, Step
 from fanfold.recipe.types.agent import AgentBody
+from fanfold.recipe.types.deliver import DeliverBody
+from fanfold.recipe.types.end import EndBody
 from tests.kernel.drive import Drive, agent, call, function, group, plan, repeat
 
 TRIED_AGAIN = RetryPolicy(attempts=3, backoff_ms=100, on=("timeout", "transport"))
@@ -146,3 +148,20 @@ def test_an_agent_that_was_given_back_goes_to_whoever_the_cap_held_back():
     hit = StepEvent("a", "completed", 1, 1, cached=True)
     run = Drive(plan(agent("a"), agent("b"), function("f")), values={"a": hit}, max_agents=1)
     assert run.running() == ["b", "f"]
+
+
+def test_a_question_that_is_reported_twice_is_asked_once():
+    run = Drive(plan(Step(id="d", action=DeliverBody(branch="b", message="m").action())))
+    run.report("d", "asked")
+    run.report("d", "asked")
+    assert run.status("d") == "waiting"
+    run.report("d", "agreed")
+    run.complete_all()
+    assert run.status() == "completed"
+
+
+def test_a_run_that_is_stopped_by_an_end_step_that_failed_is_not_completed():
+    ends = Step(id="e", action=EndBody().action(), when="x", on_failure="stop")
+    run = Drive(plan(agent("a"), ends), values={"e": Failure("agent", "expression.failed")})
+    run.report("a", "cancelled")
+    assert run.status() == "failed"

@@ -45,6 +45,7 @@ from fanfold.recipe.types.function import FunctionBody
 from fanfold.runtime.forecast.dryrun import dry_run
 from fanfold.runtime.forecast.host import lifted, limits_that_hold, without_deadlines
 from fanfold.runtime.hosting.run_tree import RunTree
+from fanfold.runtime.steps.registry import type_of
 from fanfold.store.blobs import Blobs
 from fanfold.store.sqlite import SqliteStore
 from fanfold.testing.plans import random_plan, random_settings
@@ -67,7 +68,7 @@ class Disagreement(Struct, frozen=True):
 def compare(seed: int) -> Disagreement | None:
     """One random plan, foretold and run."""
     rng = Random(seed)
-    plan = random_plan(rng, only_work=True)
+    plan = random_plan(rng, deliveries=False)
     settings = replace(random_settings(rng, plan), timeout_ms=None)
     plan = without_deadlines(in_cel(plan, rng))
     run = TickedRun(plan, settings)
@@ -137,13 +138,15 @@ class TickedRun:
         nodes: list[Node] = []
         for envelope in written:
             data = envelope.data
-            if isinstance(data, StepEvent | SubagentEvent) and data.status in ("started", "waiting"):
-                node = self.tree.state.runs[envelope.run_id].nodes[data.step]
-                if node.kind == LEAF:
-                    nodes.append(node)
+            if not isinstance(data, StepEvent | SubagentEvent):
+                continue
+            node = self.tree.state.runs[envelope.run_id].nodes[data.step]
+            at_once = data.status == "completed" and type_of(node.step).settled
+            if node.kind == LEAF and (at_once or data.status in ("started", "waiting")):
+                nodes.append(node)
         if nodes:
             self._ticks.setdefault(tick, []).extend(node.run.tree_path(node.path) for node in nodes)
-        return nodes
+        return [node for node in nodes if node.status != "completed"]
 
 
 @cache

@@ -16,7 +16,6 @@ from msgspec import Struct
 
 from fanfold.kernel.books import Address, Books
 from fanfold.kernel.events import Envelope, Event, Evidence, Failure, Finished, WorkflowEvent
-from fanfold.kernel.fold.sweep import ENDED
 from fanfold.kernel.fold.tolerance import untolerated
 from fanfold.kernel.lifecycle import (
     COMPLETED,
@@ -290,8 +289,8 @@ def _check_run_end(run: Run) -> Iterator[tuple[int, str]]:
             yield 9, f"run {run.id} ended while {node.path} is {node.status}"
         if node.status in (FAILED, TIMED_OUT) and not isinstance(node.error, Failure):
             yield 10, f"{node.path} is {node.status} without a reason"
-    ended_by = run.stopped_by.step.traits.ends if run.stopped_by is not None else None
-    if ended_by is not None and run.ending == ENDED and run.status != ended_by:
+    ended_by = run.ended_by.step.traits.ends if run.ended_by is not None else None
+    if ended_by is not None and run.status != ended_by:
         yield 10, f"run {run.id} is {run.status}, although a step ended it as {ended_by}"
     elif ended_by is None and run.status == COMPLETED and lost:
         yield 10, f"run {run.id} calls itself completed although it lost {lost}"

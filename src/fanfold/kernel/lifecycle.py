@@ -33,6 +33,8 @@ HELD: Final = "held"
 """The `reason` of a step that waits for files which a run of another process works on."""
 ASKED: Final = "asked"
 """The `reason` of a step that began and waits for a person to agree to the rest of its work."""
+ENDED: Final = "end"
+"""Why a run winds up that a step of its plan ended."""
 INTERRUPTED: Final = "interrupted"
 """The `reason` of a step of an open run that lost its process and waits for a person to take it up."""
 

@@ -23,7 +23,7 @@ from typing import Final
 from fanfold.kernel.budget import NOTHING, Ledger
 from fanfold.kernel.commands import Command
 from fanfold.kernel.events import Failure, Settings, Usage
-from fanfold.kernel.lifecycle import PENDING
+from fanfold.kernel.lifecycle import ENDED, PENDING
 from fanfold.kernel.plan import Plan, Step
 from fanfold.kernel.sets.claims import ClaimIndex
 
@@ -222,6 +222,11 @@ class Run:
         self.usage_output = 0
         self.usage_micro_usd = 0
         self.usage_unpriced = False
+
+    @property
+    def ended_by(self) -> Node | None:
+        """The step that ended the run as the plan says; None for one that failed and so stopped it."""
+        return self.stopped_by if self.ending == ENDED else None
 
     def tree_path(self, path: str) -> str:
         """A path of this run as seen from the root."""

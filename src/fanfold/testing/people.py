@@ -18,7 +18,7 @@ from fanfold.kernel.events import (
     StepEvent,
     SubagentEvent,
 )
-from fanfold.kernel.fold.open_runs import why_not_added
+from fanfold.kernel.fold.open_runs import comes_after, why_not_added
 from fanfold.kernel.lifecycle import INTERRUPTED, PAUSED, RUNNING, TERMINAL, TIMED_OUT, UNSUCCESSFUL, WAITING
 from fanfold.kernel.nodes import LEAF, Node, State
 from fanfold.kernel.plan import Step
@@ -123,7 +123,7 @@ def _send(owner: Owner) -> bool:
         last.step,
         id=turn,
         action=said.action(),
-        after=(last.path,),
+        after=comes_after(children[name]),
         depends_on=(),
         inputs={},
         when=None,

@@ -74,11 +74,11 @@ CHAIN = 6
 """Sub-workflows that call each other in a row: one more than may nest."""
 
 
-def random_plan(rng: Random, *, only_work: bool = False) -> Plan:
-    """A plan for one schedule, with its closure of sub-workflows; `only_work`: without steps that are done as
-    soon as they are decided, that end the run, or that ask in the middle of their work.
+def random_plan(rng: Random, *, deliveries: bool = True) -> Plan:
+    """A plan for one schedule, with its closure of sub-workflows; perhaps without steps that ask a person in
+    the middle of their work.
     """
-    return _Maker(rng, only_work).plan()
+    return _Maker(rng, deliveries).plan()
 
 
 def random_additions(rng: Random) -> tuple[Plan, tuple[Step, ...]]:
@@ -101,9 +101,9 @@ def random_settings(rng: Random, plan: Plan) -> Settings:
 
 
 class _Maker:
-    def __init__(self, rng: Random, only_work: bool = False) -> None:
+    def __init__(self, rng: Random, deliveries: bool = True) -> None:
         self.rng = rng
-        self.only_work = only_work
+        self.deliveries = deliveries
         self.count = 0
         self.costs: dict[str, int] = {}
         self.workflows: dict[str, Plan] = {}
@@ -264,10 +264,9 @@ class _Maker:
         return AgentBody(rng.choice(ROLES), prompt=f"{prompt}{{{{inputs.topic}}}}").action(), 1
 
     def _without_slots(self) -> tuple[Action, ...]:
-        work: tuple[Action, ...] = (TIMER, NOTE, LEAD)
-        if self.only_work:
-            return work
-        return (*work, SET) if self.open else (*work, SET, DELIVER, *ENDS)
+        if self.open:
+            return (TIMER, NOTE, LEAD, SET)
+        return (TIMER, NOTE, LEAD, SET, *((DELIVER,) if self.deliveries else ()), *ENDS)
 
     def _group(self, budget: int, nesting: int, in_map: bool, outer: tuple[str, ...]) -> tuple[Action, int]:
         rng = self.rng

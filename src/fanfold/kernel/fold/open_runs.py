@@ -12,6 +12,8 @@ Rules
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from fanfold.kernel.commands import Queue
 from fanfold.kernel.events import Added, CloseRequested, EndRequested, ResumeRequested
 from fanfold.kernel.fold.admission import enqueue
@@ -46,6 +48,15 @@ def why_not_added(run: Run, step: Step) -> str:
     if before is not None and before not in step.depends_on + step.after:
         return f"{step.id} continues {before} without waiting for it"
     return ""
+
+
+def comes_after(turns: Sequence[Node]) -> tuple[str, ...]:
+    """What a child's next turn waits for: the last one, and any before it that still run.
+
+    Turns that were queued when their child was closed have ended while the one before them is being stopped.
+    """
+    *before, last = turns
+    return (*(turn.path for turn in before if turn.status not in TERMINAL), last.path)
 
 
 def add(state: State, run: Run, data: Added) -> None:

@@ -86,7 +86,7 @@ def _run_outcome(run: Run) -> tuple[str, Failure | None]:
         return CANCELLED, None
     if run.ending == TIMED_OUT:
         return TIMED_OUT, Failure("timeout", "run.timeout", "the run took longer than its limit")
-    ended_by = run.stopped_by
+    ended_by = run.ended_by
     if ended_by is not None and ended_by.step.traits.ends is not None:
         return ended_by.step.traits.ends, ended_by.error
     if run.ending == "stop":

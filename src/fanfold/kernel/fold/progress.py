@@ -18,13 +18,14 @@ from fanfold.kernel.commands import Evaluate, Skip, Start
 from fanfold.kernel.events import Failure
 from fanfold.kernel.fold.admission import enqueue, release, withdraw
 from fanfold.kernel.fold.outcomes import can_be_repeated, conclude, wind_up
-from fanfold.kernel.fold.sweep import ENDED, end_run, sweep
+from fanfold.kernel.fold.sweep import end_run, sweep
 from fanfold.kernel.fold.tolerance import is_unsuccessful
 from fanfold.kernel.lifecycle import (
     ASKED,
     BACK_OFF,
     CANCELLED,
     COMPLETED,
+    ENDED,
     FAILED,
     HELD,
     INTERRUPTED,

@@ -40,6 +40,8 @@ def is_current(node: Node, data: Report) -> bool:
         return False
     if node.status == RUNNING:
         return node.holding and not node.lost
+    if data.status == ASKED:
+        return False  # it asks already: an execution asks once
     return node.status == WAITING and (node.step.traits.waits is not None or node.reason == ASKED)
 
 

@@ -10,11 +10,8 @@ from __future__ import annotations
 from fanfold.kernel.commands import Command, Evaluate, Queue, Retry, Skip, Start, Stop
 from fanfold.kernel.fold.admission import unchoose
 from fanfold.kernel.fold.outcomes import conclude, wind_up
-from fanfold.kernel.lifecycle import CANCELLED, PENDING, READY, RUNNING, TERMINAL, WAITING
+from fanfold.kernel.lifecycle import CANCELLED, ENDED, PENDING, READY, RUNNING, TERMINAL, WAITING
 from fanfold.kernel.nodes import CALL, Composite, Node, Run, State, WorkflowCall
-
-ENDED = "end"
-"""Why a run winds up that a step of its plan ended."""
 
 
 def end_run(state: State, run: Run, why: str) -> None:

@@ -28,6 +28,7 @@ from fanfold.runtime.steps.decisions import (
     sets_of,
     undecided,
 )
+from fanfold.runtime.steps.registry import type_of
 from fanfold.runtime.steps.rendering import value_of
 from fanfold.text.template import UnresolvedPath
 
@@ -142,7 +143,8 @@ class Foresight:
             problem = self._work_out(node)
             if problem is not None:
                 return StepEvent(step, FAILED, attempt, execution, error=problem)
-            return StepEvent(step, "started", attempt, execution)
+            word = COMPLETED if type_of(node.step).settled else "started"
+            return StepEvent(step, word, attempt, execution)
         child = f"{state.root.id}.{len(state.runs)}"
         try:
             self._known.inputs[child] = self._inputs_of_child(state, node, action)

@@ -48,10 +48,11 @@ from fanfold.kernel.events import (
     StepEvent,
     Woke,
 )
-from fanfold.kernel.lifecycle import PAUSED, READY, RUN_TERMINAL, RUNNING, SKIPPED, WAITING
+from fanfold.kernel.lifecycle import COMPLETED, PAUSED, READY, RUN_TERMINAL, RUNNING, SKIPPED, WAITING
 from fanfold.kernel.nodes import LEAF, Node, State
 from fanfold.kernel.plan import GroupAction, Plan, Step
 from fanfold.kernel.state import create_state, evolve, mark_late
+from fanfold.runtime.steps.registry import type_of
 
 ROOT = "forecast"
 MAX_INSTANCES = 20_000
@@ -168,6 +169,8 @@ class ForecastHost:
 
     def _begin(self, start: Start) -> None:
         node = self._node(start.run, start.step)
+        if node.kind == LEAF and node.status == COMPLETED and type_of(node.step).settled:  # it takes no time
+            self.begun.append(Begun(self.now, self.now, node))
         if node.kind != LEAF or node.status not in (RUNNING, WAITING):
             return
         takes, end = self._world.outcome(node, start)

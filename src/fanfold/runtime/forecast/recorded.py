@@ -25,7 +25,7 @@ from fanfold.kernel.events import (
     StepEvent,
     SubagentEvent,
 )
-from fanfold.kernel.lifecycle import COMPLETED, EVENT_WORDS, TERMINAL
+from fanfold.kernel.lifecycle import CANCELLED, COMPLETED, EVENT_WORDS, SKIPPED, TERMINAL
 from fanfold.kernel.nodes import LEAF, Map, Node, State
 from fanfold.kernel.plan import Plan
 
@@ -76,6 +76,9 @@ class Recording:
             self._children[address] = data.child_run_id
         if word not in TERMINAL and word not in ("started", "waiting", "interrupted"):
             return
+        if word == SKIPPED:
+            self._note_skip(address, event.at)
+            return
         attempt = self._attempts.setdefault(address, {}).setdefault(data.attempt, RecordedAttempt())
         if attempt.since is not None:
             if word == "started":
@@ -86,6 +89,13 @@ class Recording:
         attempt.begun = attempt.begun or attempt.since is not None
         if word in TERMINAL and not attempt.status:  # else the step was ended while it waited to try again
             attempt.status, attempt.error = word, data.error
+
+    def _note_skip(self, address: Address, at: int) -> None:
+        """A step that waited when the plan ended its run is skipped: what waited is over then."""
+        for attempt in self._attempts.get(address, {}).values():
+            if attempt.since is not None:
+                attempt.took_ms += max(0, at - attempt.since)
+                attempt.since, attempt.status = None, CANCELLED
 
     def decided(self, node: Node, what: str, time: int) -> Decided | None:
         """What an expression came to the given time it was asked for."""
@@ -135,7 +145,7 @@ class Replayed:
         attempt = self._recording.attempt(node, start.attempt)
         assert attempt is not None, "it was started because the log has it"
         end = StepEvent(node.path, attempt.status, start.attempt, start.execution, error=attempt.error)
-        if node.step.traits.waits == "person":
+        if node.step.traits.waits == "person" and attempt.status != CANCELLED:
             self.people += 1
             return 0, end
         return attempt.took_ms, end

@@ -288,9 +288,10 @@ class Answers:
     def _run_output(self, run: Run) -> str | None:
         if not run.scope.children:
             return None
-        said = find_body(EndBody, run.stopped_by.step) if run.stopped_by is not None else None
-        if said is not None and said.output is not None and run.stopped_by is not None:
-            return run.stopped_by.output
+        ended_by = run.ended_by
+        said = find_body(EndBody, ended_by.step) if ended_by is not None else None
+        if ended_by is not None and said is not None and said.output is not None:
+            return ended_by.output
         try:
             value = self._rendered(run.plan.output, run.scope, self._values.of_run(run))
         except UnresolvedPath:

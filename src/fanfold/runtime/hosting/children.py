@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from fanfold.errors import FanfoldError, NotFoundError, WorldError
 from fanfold.kernel.events import Added, CloseRequested, Failure, Refused, ResumeRequested
-from fanfold.kernel.fold.open_runs import why_not_added
+from fanfold.kernel.fold.open_runs import comes_after, why_not_added
 from fanfold.kernel.lifecycle import COMPLETED, INTERRUPTED, READY, RUNNING, TERMINAL, WAITING
 from fanfold.kernel.nodes import Node
 from fanfold.kernel.plan import Step
@@ -137,7 +137,7 @@ def _send(tree: RunTree, request: InputRequest, at: int) -> None:
         id=f"{request.child}#{len(turns) + 1}",
         action=replace(said, prompt=literal(request.text), continue_from=last.path).action(),
         description=shorten(request.text, TASK_CHARS),
-        after=(last.path,),
+        after=comes_after(turns),
         depends_on=(),
         inputs={},
     )

@@ -11,6 +11,7 @@ from fanfold.runtime.steps.step_type import LeafType, Preparation, Settled, Step
 
 class EndSteps(LeafType[EndBody, Settled]):
     body = EndBody
+    settled = True
 
     def label(self, _step: Step, said: EndBody) -> StepLabel:
         return StepLabel("end", f"ends the run as {said.end}")

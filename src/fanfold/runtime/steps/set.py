@@ -10,6 +10,7 @@ from fanfold.runtime.steps.step_type import LeafType, Preparation, Settled, Step
 
 class SetSteps(LeafType[SetBody, Settled]):
     body = SetBody
+    settled = True
 
     def label(self, _step: Step, said: SetBody) -> StepLabel:
         return StepLabel("set", ", ".join(said.set))

@@ -180,6 +180,8 @@ class StepType(Generic[A, J]):
     name: str
     starts_programs: ClassVar[bool] = False
     """Whether its steps need a sandbox to work at all."""
+    settled: ClassVar[bool] = False
+    """Whether its steps are over as soon as they are decided: their job is a `Settled`, and takes no time."""
     waiting: ClassVar[str] = "waits"
     """What a step does that waits, in words that follow its name."""
 
