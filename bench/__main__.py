@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Protocol, cast
 
 from fanfold import __version__
-from fanfold.store.presence import file_system
+from fanfold.store.database.presence import file_system
 
 Table = dict[str, dict[str, float]]
 SECTIONS = ("kernel", "startup", "sizes", "search", "workspace", "waits", "growth", "durable")

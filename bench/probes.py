@@ -26,9 +26,9 @@ from fanfold.kernel.plan import Input, Limits, Plan, Step
 from fanfold.recipe.types.agent import AgentBody
 from fanfold.runtime.hosting.run_tree import RunTree
 from fanfold.runtime.operations.project import Project
-from fanfold.runtime.operations.runs.creation import create
-from fanfold.runtime.operations.runs.options import Options
 from fanfold.runtime.operations.runs.ownership import own
+from fanfold.runtime.operations.runs.starting.creation import create
+from fanfold.runtime.operations.runs.starting.options import Options
 from fanfold.wiring import wire
 
 Figures = dict[str, float]

@@ -19,8 +19,8 @@ from rich.console import Console
 
 from fanfold.agents.entries import Calling, News
 from fanfold.cli.terminal.live import LiveTree
-from fanfold.runtime.operations.runs.creation import create
-from fanfold.runtime.operations.runs.options import Options
+from fanfold.runtime.operations.runs.starting.creation import create
+from fanfold.runtime.operations.runs.starting.options import Options
 from fanfold.wiring import wire
 from tools.tidy import ROOT
 

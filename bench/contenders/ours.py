@@ -21,9 +21,9 @@ from fanfold.kernel.lifecycle import COMPLETED
 from fanfold.kernel.plan import LeafAction, Limits, Plan, Step
 from fanfold.recipe.types.agent import AgentBody
 from fanfold.recipe.types.function import FunctionBody
-from fanfold.runtime.operations.runs.creation import create
-from fanfold.runtime.operations.runs.options import Options
 from fanfold.runtime.operations.runs.ownership import Owned
+from fanfold.runtime.operations.runs.starting.creation import create
+from fanfold.runtime.operations.runs.starting.options import Options
 from fanfold.wiring import wire
 
 SCRIPT = f'default: "{{{{step}}}} {WORDS}"'

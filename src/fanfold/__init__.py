@@ -27,12 +27,12 @@ if TYPE_CHECKING:
     from fanfold.runtime.handlers.registration import function
     from fanfold.runtime.operations.client import Client
     from fanfold.runtime.operations.runs.handle import RunHandle
-    from fanfold.runtime.operations.runs.options import Options
+    from fanfold.runtime.operations.runs.starting.options import Options
     from fanfold.runtime.operations.sync_client import SyncClient, SyncRun
-    from fanfold.runtime.views.result import Result, TypedResult
-    from fanfold.runtime.views.runs import StepResult
-    from fanfold.runtime.views.subagents import Subagent
-    from fanfold.runtime.views.transcripts import Transcript, TranscriptEntry
+    from fanfold.runtime.views.runs.documents import StepResult
+    from fanfold.runtime.views.runs.result import Result, TypedResult
+    from fanfold.runtime.views.sessions.subagents import Subagent
+    from fanfold.runtime.views.sessions.transcripts import Transcript, TranscriptEntry
     from fanfold.text.refusal import FileRefused
 
 else:
@@ -74,17 +74,17 @@ _HOMES = {
     "FanfoldError": "fanfold.errors",
     "FileRefused": "fanfold.text.refusal",
     "NotFoundError": "fanfold.errors",
-    "Options": "fanfold.runtime.operations.runs.options",
+    "Options": "fanfold.runtime.operations.runs.starting.options",
     "Recipe": "fanfold.recipe.builder",
-    "Result": "fanfold.runtime.views.result",
+    "Result": "fanfold.runtime.views.runs.result",
     "RunHandle": "fanfold.runtime.operations.runs.handle",
-    "StepResult": "fanfold.runtime.views.runs",
-    "Subagent": "fanfold.runtime.views.subagents",
+    "StepResult": "fanfold.runtime.views.runs.documents",
+    "Subagent": "fanfold.runtime.views.sessions.subagents",
     "SyncClient": "fanfold.runtime.operations.sync_client",
     "SyncRun": "fanfold.runtime.operations.sync_client",
-    "Transcript": "fanfold.runtime.views.transcripts",
-    "TranscriptEntry": "fanfold.runtime.views.transcripts",
-    "TypedResult": "fanfold.runtime.views.result",
+    "Transcript": "fanfold.runtime.views.sessions.transcripts",
+    "TranscriptEntry": "fanfold.runtime.views.sessions.transcripts",
+    "TypedResult": "fanfold.runtime.views.runs.result",
     "WorldError": "fanfold.errors",
     "function": "fanfold.runtime.handlers.registration",
 }
@@ -197,7 +197,7 @@ def run_sync(  # noqa: F811  # overloads, which only type checkers see
             done = pool.submit(asyncio.run, work).result()
     if output is None:
         return done
-    from fanfold.runtime.views.result import with_type
+    from fanfold.runtime.views.runs.result import with_type
 
     return with_type(done, output)
 

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from fanfold.agents.toolbox.catalogue import Tools
     from fanfold.kernel.events import Raised
     from fanfold.runtime.operations.kept_trees import KeptTrees
-    from fanfold.runtime.operations.runs.options import Options
+    from fanfold.runtime.operations.runs.starting.options import Options
     from fanfold.runtime.records.frozen import Frozen
     from fanfold.runtime.views.served import Served
     from fanfold.server.mcp.service import FanfoldServer
@@ -258,7 +258,7 @@ def serve(
     """Serve a project over HTTP until somebody stops it; `tell` hears when it can be reached."""
     from fanfold.runtime.operations.kept_trees import KeptTrees
     from fanfold.runtime.operations.runs.abandoned import take_up_abandoned
-    from fanfold.runtime.operations.runs.options import Options
+    from fanfold.runtime.operations.runs.starting.options import Options
     from fanfold.runtime.operations.system.doctor import examine
     from fanfold.server.desk import Desk
     from fanfold.server.mcp.transports import http_endpoint

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.agent_world import AgentWorld, step, writing
+from tests.hostile.worlds import without_bubblewrap
 
 TOKENS = {
     "accessToken": "access-token-of-the-user",
@@ -298,7 +299,7 @@ def test_one_that_may_only_read_finds_the_project_closed(agents, fanfold, projec
 
 
 def test_where_nobody_can_be_kept_to_a_provider_nothing_is_started(agents, fanfold, monkeypatch):
-    monkeypatch.setattr("fanfold.runtime.steps.programs.Programs._choose_level", lambda _: "landlock")
+    monkeypatch.setenv("PATH", f"{agents.bin}:{without_bubblewrap()}")
     agents.install("claude", writing("claude"))
     agents.role("coder", "claude")
     error = run(fanfold, agents.recipe(step("coder")))["steps"]["work"]["error"]

@@ -14,7 +14,7 @@ import pytest
 from fanfold.kernel.events import Event, Evidence
 from fanfold.kernel.fingerprint import fingerprint
 from fanfold.runtime.operations.client import Client
-from fanfold.runtime.operations.runs.options import Options
+from fanfold.runtime.operations.runs.starting.options import Options
 from fanfold.wiring import wire
 from tests.kernel.drive import Drive, function, plan
 

@@ -15,16 +15,16 @@ from fanfold.recipe.library import ListedRecipe
 from fanfold.runtime import views
 from fanfold.runtime.operations.history.query import FoundOutputs
 from fanfold.runtime.views.audits import Audit, AuditedRun
-from fanfold.runtime.views.changes import Applied, RunChanges
 from fanfold.runtime.views.errors import ErrorDocument
-from fanfold.runtime.views.explanations import ExplainedRun, ExplainedStep
-from fanfold.runtime.views.forecasts import DryRun, WhatIf
 from fanfold.runtime.views.installation import Examination, Initialised, Removed, SmokeReport
-from fanfold.runtime.views.models import ModelsDocument
-from fanfold.runtime.views.recipes import CheckReport, EditorSetUp, RecipeDocument
-from fanfold.runtime.views.roles import RoleDocument, RoleList
-from fanfold.runtime.views.run_rows import RunRow
-from fanfold.runtime.views.runs import InspectDocument, RunDocument
+from fanfold.runtime.views.recipes.documents import CheckReport, EditorSetUp, RecipeDocument
+from fanfold.runtime.views.recipes.forecasts import DryRun, WhatIf
+from fanfold.runtime.views.recipes.models import ModelsDocument
+from fanfold.runtime.views.recipes.roles import RoleDocument, RoleList
+from fanfold.runtime.views.runs.changes import Applied, RunChanges
+from fanfold.runtime.views.runs.documents import InspectDocument, RunDocument
+from fanfold.runtime.views.runs.rows import RunRow
+from fanfold.runtime.views.steps.explanations import ExplainedRun, ExplainedStep
 
 RECIPE = """
 name: team

@@ -9,8 +9,8 @@ import pytest
 
 from fanfold.agents.entries import Preparing
 from fanfold.cli.terminal import progress
-from fanfold.runtime.operations.runs.creation import create
-from fanfold.runtime.operations.runs.options import Options
+from fanfold.runtime.operations.runs.starting.creation import create
+from fanfold.runtime.operations.runs.starting.options import Options
 from fanfold.wiring import wire
 from tools.screen import Screen
 

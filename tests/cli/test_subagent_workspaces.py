@@ -16,8 +16,8 @@ from fanfold.runtime.hosting.children import AddRequest
 from fanfold.runtime.hosting.requests import to_row
 from fanfold.runtime.operations.agents.roles import find_role
 from fanfold.runtime.operations.agents.subagents import Task, list_subagents, make_step
-from fanfold.runtime.operations.runs.creation import create_open, freeze
-from fanfold.runtime.operations.runs.options import Options
+from fanfold.runtime.operations.runs.starting.creation import create_open, freeze
+from fanfold.runtime.operations.runs.starting.options import Options
 from fanfold.runtime.records.frozen import to_json
 from fanfold.sessions.log import read_entries
 from fanfold.wiring import wire

@@ -59,7 +59,7 @@ def test_there_are_many():
 
 LITERAL = {"research-and-brief", "last", "bash", "zsh", "fish"}
 """Words that are not put in and still say what is meant."""
-NO_SUGGESTION = {"runtime/operations/system/init.py run", "runtime/steps/folding.py query"}
+NO_SUGGESTION = {"runtime/operations/system/init.py run", "runtime/steps/phases/folding.py query"}
 """Texts about a command, for people who know it."""
 PLACEHOLDER = re.compile(r"(?<![\w-])[A-Z]{2,}(?![\w-])")
 

@@ -158,7 +158,7 @@ def test_a_subagent_is_shown_with_all_its_turns(fanfold, project):
 
 def test_a_model_s_transcript_tells_who_answered_for_how_much_and_no_secret(tmp_path: Path) -> None:
 
-    from fanfold.runtime.operations.runs.options import Options
+    from fanfold.runtime.operations.runs.starting.options import Options
     from tests.runtime.running import HERE, client
 
     def script(asked: Asked) -> Reply:

@@ -30,9 +30,9 @@ from fanfold.kernel.nodes import Node
 from fanfold.recipe.compile import compile_recipe
 from fanfold.runtime.hosting.run_tree import RunTree
 from fanfold.runtime.operations.history.verify import verify
-from fanfold.runtime.operations.runs.creation import create
-from fanfold.runtime.operations.runs.options import Options
 from fanfold.runtime.operations.runs.ownership import own
+from fanfold.runtime.operations.runs.starting.creation import create
+from fanfold.runtime.operations.runs.starting.options import Options
 from fanfold.wiring import wire
 from tests.dying_store import DyingStore, claimed, opened
 from tests.fuzz.interpreter import Foretold, Interpreter, Said, StepEnd

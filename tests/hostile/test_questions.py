@@ -9,7 +9,7 @@ import pytest
 
 from fanfold.agents.role import Role
 from fanfold.agents.toolbox.mcp.servers import LentEnvironment, declare_server, read_server
-from fanfold.runtime.operations.runs.permission import served_lines
+from fanfold.runtime.operations.runs.starting.permission import served_lines
 from tests.hostile.test_state import World
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from fanfold.errors import NotFoundError
 from fanfold.runtime.operations.agents.chats import ChatTurn, open_chat, resume_chat
-from fanfold.runtime.operations.runs.options import Options
+from fanfold.runtime.operations.runs.starting.options import Options
 from fanfold.wiring import wire
 from tests.dying_store import DyingStore, claimed, opened
 

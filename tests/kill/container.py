@@ -19,7 +19,7 @@ import fanfold
 from fanfold.kernel.lifecycle import RUN_TERMINAL
 from fanfold.process_identity import ProcessIdentity
 from fanfold.runtime.operations.runs.ownership import own
-from fanfold.store.leases import boot_clock_ms
+from fanfold.store.owners.leases import boot_clock_ms
 from fanfold.store.protocol import Lease, LeaseHeld, LeaseLost
 from fanfold.store.sqlite import SqliteStore
 from fanfold.wiring import wire

@@ -17,9 +17,9 @@ from fanfold.recipe.compile import compile_recipe
 from fanfold.runtime.hosting.requests import AnswerRequest
 from fanfold.runtime.operations.project import Project
 from fanfold.runtime.operations.runs.control import leave
-from fanfold.runtime.operations.runs.creation import create
-from fanfold.runtime.operations.runs.options import Options
 from fanfold.runtime.operations.runs.ownership import Owned, own
+from fanfold.runtime.operations.runs.starting.creation import create
+from fanfold.runtime.operations.runs.starting.options import Options
 from fanfold.wiring import wire
 from tests.dying_store import DyingStore, claimed, opened
 

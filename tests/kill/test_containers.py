@@ -19,8 +19,8 @@ import pytest
 
 from fanfold.recipe.builder import Recipe
 from fanfold.runtime.operations.history.verify import verify
-from fanfold.runtime.operations.runs.creation import create
-from fanfold.runtime.operations.runs.options import Options
+from fanfold.runtime.operations.runs.starting.creation import create
+from fanfold.runtime.operations.runs.starting.options import Options
 from fanfold.wiring import wire
 from tests.kill.container import EXPIRY_S
 

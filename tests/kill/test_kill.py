@@ -22,7 +22,7 @@ import pytest
 from fanfold.kernel.lifecycle import COMPLETED
 from fanfold.runtime.hosting.run_tree import RunTree
 from fanfold.runtime.operations.history.verify import verify
-from fanfold.runtime.views.runs import run_document
+from fanfold.runtime.views.runs.documents import run_document
 from fanfold.store.sqlite import SqliteStore
 from tests.dying_store import claimed
 

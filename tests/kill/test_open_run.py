@@ -23,8 +23,8 @@ from fanfold.runtime.operations.agents.roles import find_role
 from fanfold.runtime.operations.agents.subagents import Task, list_subagents, make_step
 from fanfold.runtime.operations.history.verify import verify
 from fanfold.runtime.operations.project import Project
-from fanfold.runtime.operations.runs.creation import create_open, freeze
-from fanfold.runtime.operations.runs.options import Options
+from fanfold.runtime.operations.runs.starting.creation import create_open, freeze
+from fanfold.runtime.operations.runs.starting.options import Options
 from fanfold.wiring import wire
 
 HERE = Path(__file__).parent

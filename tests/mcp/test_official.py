@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from fanfold.runtime.operations.agents import subagents
-from fanfold.runtime.operations.runs.options import Options
+from fanfold.runtime.operations.runs.starting.options import Options
 from fanfold.tools.registry import TOOLS
 from fanfold.wiring import make_mcp_server, wire
 from tests.mcp.conftest import HttpServer

@@ -12,7 +12,7 @@ import httpx2
 import pytest
 from mcp.client.streamable_http import streamable_http_client
 
-from fanfold.runtime.operations.runs.options import Options
+from fanfold.runtime.operations.runs.starting.options import Options
 from fanfold.wiring import make_mcp_server, wire
 from tests.mcp.conftest import ERAS, connected
 from tests.mcp.test_session import use

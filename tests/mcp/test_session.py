@@ -12,7 +12,7 @@ import pytest
 from mcp.shared.exceptions import MCPError
 from mcp_types import ElicitResult
 
-from fanfold.runtime.operations.runs.options import Options
+from fanfold.runtime.operations.runs.starting.options import Options
 from fanfold.tools.registry import TOOLS
 from fanfold.wiring import make_mcp_server
 from tests.mcp.conftest import ERAS, connected, stdio

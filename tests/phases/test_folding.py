@@ -12,10 +12,10 @@ import pytest
 from fanfold.runtime.operations.history.transcripts import transcript
 from fanfold.runtime.operations.history.verify import verify
 from fanfold.runtime.records.values import Piece
-from fanfold.runtime.steps.folding import WINDOW_CHARS
-from fanfold.runtime.steps.material import pack, show
-from fanfold.runtime.views.report import report_markdown
-from fanfold.runtime.views.result import Result
+from fanfold.runtime.steps.phases.folding import WINDOW_CHARS
+from fanfold.runtime.steps.phases.material import pack, show
+from fanfold.runtime.views.runs.report import report_markdown
+from fanfold.runtime.views.runs.result import Result
 from fanfold.wiring import wire
 from tests.phases.published import read_published
 from tests.runtime.running import run

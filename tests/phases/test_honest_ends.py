@@ -13,8 +13,8 @@ import pytest
 
 from fanfold.runtime.operations.history.explain import explain_run
 from fanfold.runtime.operations.history.transcripts import transcript
-from fanfold.runtime.views.report import report_markdown
-from fanfold.runtime.views.result import Result
+from fanfold.runtime.views.runs.report import report_markdown
+from fanfold.runtime.views.runs.result import Result
 from fanfold.wiring import wire
 from tests.runtime.running import run
 

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from fanfold.runtime.records.reviews import claims_of, surviving, tally
-from fanfold.runtime.steps.cited_evidence import CitedEvidence
-from fanfold.runtime.views.report import report_markdown
-from fanfold.runtime.views.result import Result
+from fanfold.runtime.steps.phases.cited_evidence import CitedEvidence
+from fanfold.runtime.views.runs.report import report_markdown
+from fanfold.runtime.views.runs.result import Result
 from fanfold.wiring import wire
 from tests.runtime.running import run
 

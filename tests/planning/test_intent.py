@@ -12,7 +12,7 @@ import yaml
 
 from fanfold.runtime.operations.specs.intent import workflow_suitable
 from fanfold.runtime.specs.intent_patterns import MAX_CHARS, PATTERNS, IntentPattern, judge
-from fanfold.runtime.views.specs import Suitability
+from fanfold.runtime.views.recipes.specs import Suitability
 from fanfold.testing.provider import Fault, Reply, answer_with
 from fanfold.wiring import wire
 from tests.e2e.world import Provider

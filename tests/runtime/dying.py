@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from fanfold.recipe.compile import compile_recipe
-from fanfold.runtime.operations.runs.creation import create
-from fanfold.runtime.operations.runs.options import Options
 from fanfold.runtime.operations.runs.ownership import own
+from fanfold.runtime.operations.runs.starting.creation import create
+from fanfold.runtime.operations.runs.starting.options import Options
 from fanfold.wiring import wire
 from fanfold.workspace.workspaces import Workspaces
 from tests.dying_store import DyingStore, claimed, opened

@@ -16,7 +16,7 @@ from msgspec import UNSET
 from fanfold.agents.entries import Response
 from fanfold.runtime.hosting.run_tree import RunTree
 from fanfold.runtime.operations.history.verify import verify
-from fanfold.runtime.views.runs import run_document
+from fanfold.runtime.views.runs.documents import run_document
 from fanfold.sessions.log import read_entries
 from fanfold.store.sqlite import SqliteStore
 

@@ -13,8 +13,8 @@ from fanfold.agents.providers import PROVIDERS, Provider
 from fanfold.kernel.plan import Plan
 from fanfold.recipe.compile import compile_recipe
 from fanfold.runtime.operations.client import Client
-from fanfold.runtime.operations.runs.options import Options
-from fanfold.runtime.views.result import Result
+from fanfold.runtime.operations.runs.starting.options import Options
+from fanfold.runtime.views.runs.result import Result
 from fanfold.wiring import wire
 
 

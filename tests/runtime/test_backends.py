@@ -16,10 +16,10 @@ from fanfold.agents.entries import Response
 from fanfold.errors import AuthorError, FanfoldError, WorldError
 from fanfold.kernel.events import Raised
 from fanfold.runtime.operations.client import Client
-from fanfold.runtime.operations.runs.options import Options
 from fanfold.runtime.operations.runs.ownership import own
-from fanfold.runtime.views.result import Result, to_result
-from fanfold.runtime.views.run_rows import RunRow
+from fanfold.runtime.operations.runs.starting.options import Options
+from fanfold.runtime.views.runs.result import Result, to_result
+from fanfold.runtime.views.runs.rows import RunRow
 from fanfold.text.refusal import FileRefused
 from fanfold.wiring import BACKENDS, wire
 from tests.runtime.running import client

@@ -13,9 +13,9 @@ import pytest
 from fanfold.kernel.budget import Ledger, estimate
 from fanfold.kernel.events import Estimate, Raised, Usage
 from fanfold.kernel.plan import Budget, Limits
-from fanfold.runtime.operations.runs.options import Options
 from fanfold.runtime.operations.runs.ownership import own
-from fanfold.runtime.views.result import Result, to_result
+from fanfold.runtime.operations.runs.starting.options import Options
+from fanfold.runtime.views.runs.result import Result, to_result
 from fanfold.testing.provider import Reply
 from tests.e2e.world import Provider
 from tests.kernel.drive import Drive, agent, call, plan

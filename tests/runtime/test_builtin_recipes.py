@@ -15,9 +15,9 @@ from fanfold.kernel.plan import GroupAction, Plan, Step, WorkflowAction
 from fanfold.recipe.compile import compile_recipe
 from fanfold.runtime.operations.client import Client
 from fanfold.runtime.operations.history.verify import verify
-from fanfold.runtime.operations.runs.options import Options
-from fanfold.runtime.views.report import report_markdown
-from fanfold.runtime.views.result import Result
+from fanfold.runtime.operations.runs.starting.options import Options
+from fanfold.runtime.views.runs.report import report_markdown
+from fanfold.runtime.views.runs.result import Result
 from fanfold.wiring import BUILT_IN_RECIPES, wire
 from tests.recipe.known import surroundings
 

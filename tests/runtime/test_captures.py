@@ -30,10 +30,10 @@ from fanfold.runtime.operations.agents.capture import Captured, capture
 from fanfold.runtime.operations.agents.subagents import Task
 from fanfold.runtime.operations.client import Client
 from fanfold.runtime.operations.project import Project
-from fanfold.runtime.operations.runs.creation import create_open
 from fanfold.runtime.operations.runs.handle import RunHandle
-from fanfold.runtime.operations.runs.options import Options
 from fanfold.runtime.operations.runs.ownership import own
+from fanfold.runtime.operations.runs.starting.creation import create_open
+from fanfold.runtime.operations.runs.starting.options import Options
 from fanfold.runtime.records.subagents import is_agent, session_of
 from fanfold.sessions.log import read_entries
 from fanfold.wiring import wire

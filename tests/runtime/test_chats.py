@@ -17,7 +17,7 @@ from fanfold.runtime.operations.agents.lead import lead_turns
 from fanfold.runtime.operations.history.verify import verify
 from fanfold.runtime.operations.project import Project
 from fanfold.runtime.operations.runs.control import pause
-from fanfold.runtime.operations.runs.options import Options
+from fanfold.runtime.operations.runs.starting.options import Options
 from fanfold.runtime.records.subagents import session_of
 from fanfold.sessions.log import read_entries
 from fanfold.testing.provider import Asked, Call, Fault, Reply

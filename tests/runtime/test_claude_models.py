@@ -9,7 +9,7 @@ import pytest
 
 from fanfold.agents.providers import PROVIDERS
 from fanfold.agents.roles.files import CLAUDE_MODELS
-from fanfold.runtime.views.result import Result
+from fanfold.runtime.views.runs.result import Result
 from fanfold.testing.provider import Reply
 from fanfold.wiring import wire
 from tests.e2e.world import Provider

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from fanfold.runtime.operations.history.verify import verify
-from fanfold.runtime.views.report import report_markdown
-from fanfold.runtime.views.result import Result
+from fanfold.runtime.views.runs.report import report_markdown
+from fanfold.runtime.views.runs.result import Result
 from fanfold.wiring import wire
 from tests.runtime.running import run
 

@@ -26,7 +26,7 @@ from fanfold.recipe.types.agent import AgentBody
 from fanfold.recipe.types.approval import ApprovalBody
 from fanfold.recipe.types.command import CommandBody
 from fanfold.runtime.forecast.dryrun import dry_run
-from fanfold.runtime.views.forecasts import DryRun, ForeseenConflict
+from fanfold.runtime.views.recipes.forecasts import DryRun, ForeseenConflict
 
 
 def agent(id: str, *deps: str, **more: Any) -> Step:

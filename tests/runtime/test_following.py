@@ -14,7 +14,7 @@ from fanfold.runtime.operations.history.logs import follow_log
 from fanfold.runtime.operations.runs.control import answer, cancel, pause
 from fanfold.runtime.operations.runs.follow import follow, until
 from fanfold.runtime.operations.runs.handle import RunHandle
-from fanfold.runtime.operations.runs.options import Options
+from fanfold.runtime.operations.runs.starting.options import Options
 from fanfold.store.protocol import RECHECK_S
 from fanfold.wiring import wire
 from tests.runtime.running import client

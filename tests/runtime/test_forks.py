@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from fanfold.errors import AuthorError
-from fanfold.runtime.operations.runs.creation import create
-from fanfold.runtime.operations.runs.fork import Fork, plan_fork
-from fanfold.runtime.operations.runs.options import Options
+from fanfold.runtime.operations.runs.again.fork import Fork, plan_fork
+from fanfold.runtime.operations.runs.starting.creation import create
+from fanfold.runtime.operations.runs.starting.options import Options
 from tests.runtime.running import client, run
 
 RECIPE = """

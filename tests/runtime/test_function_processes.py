@@ -14,8 +14,8 @@ import pytest
 
 import fanfold
 from fanfold.cli.main import main
-from fanfold.runtime.operations.runs.options import Options
-from fanfold.runtime.views.result import Result
+from fanfold.runtime.operations.runs.starting.options import Options
+from fanfold.runtime.views.runs.result import Result
 from tests.runtime.running import client, run
 
 HANDLERS = """

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from fanfold.runtime.operations.runs.options import Options
-from fanfold.runtime.views.result import Result
+from fanfold.runtime.operations.runs.starting.options import Options
+from fanfold.runtime.views.runs.result import Result
 from fanfold.workspace.sandbox.levels import detect
 from tests.runtime.running import client, run
 from tools.tidy import ROOT

@@ -16,9 +16,9 @@ import pytest
 from fanfold.agents.providers import PROVIDERS
 from fanfold.agents.providers import Provider as ModelProvider
 from fanfold.errors import FanfoldError
-from fanfold.runtime.operations.runs.options import Options
+from fanfold.runtime.operations.runs.starting.options import Options
 from fanfold.runtime.records.frozen import Frozen
-from fanfold.runtime.views.result import Result
+from fanfold.runtime.views.runs.result import Result
 from fanfold.testing.provider import Asked, Fault, Reply
 from tests.e2e.world import Provider
 from tests.runtime.running import HERE, client

@@ -17,8 +17,8 @@ from fanfold.agents.redaction import MARK, Redactor
 from fanfold.errors import AuthorError, FanfoldError
 from fanfold.runtime.config import Config, settings_of
 from fanfold.runtime.model_choice import choose_model
-from fanfold.runtime.operations.runs.options import Options
-from fanfold.runtime.views.result import Result
+from fanfold.runtime.operations.runs.starting.options import Options
+from fanfold.runtime.views.runs.result import Result
 from fanfold.sessions.environment import child_environment
 from fanfold.testing.provider import KEY, Reply
 from fanfold.wiring import wire

@@ -21,7 +21,7 @@ from fanfold.runtime.operations.history.audits import verify_run
 from fanfold.runtime.operations.project import Project
 from fanfold.runtime.operations.runs import control
 from fanfold.runtime.operations.runs.handle import RunHandle
-from fanfold.runtime.operations.runs.options import Options
+from fanfold.runtime.operations.runs.starting.options import Options
 from fanfold.wiring import wire
 from tests.runtime.running import client
 

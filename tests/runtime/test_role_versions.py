@@ -13,10 +13,10 @@ from fanfold.agents.role import Role
 from fanfold.agents.roles.registry import Registry
 from fanfold.kernel.plan import Plan
 from fanfold.recipe.compile import compile_recipe
-from fanfold.runtime.operations.runs.creation import create
 from fanfold.runtime.operations.runs.handle import RunHandle
-from fanfold.runtime.operations.runs.options import Options
-from fanfold.runtime.views.result import Result
+from fanfold.runtime.operations.runs.starting.creation import create
+from fanfold.runtime.operations.runs.starting.options import Options
+from fanfold.runtime.views.runs.result import Result
 from fanfold.wiring import wire
 
 ROLE = """\

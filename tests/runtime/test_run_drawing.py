@@ -7,7 +7,7 @@ import msgspec
 
 from fanfold.kernel.plan import Plan
 from fanfold.runtime.hosting.run_tree import RunTree
-from fanfold.runtime.operations.runs.options import Options
+from fanfold.runtime.operations.runs.starting.options import Options
 from fanfold.runtime.views.graph.boxes import MAX_CELLS, cells_of, tally_of
 from fanfold.runtime.views.graph.drawing import Drawing, DrawnStep
 from fanfold.runtime.views.graph.run_boxes import draw_run, parse_opened

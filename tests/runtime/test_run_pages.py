@@ -6,10 +6,10 @@ from pathlib import Path
 import msgspec
 
 from fanfold.runtime.hosting.run_tree import RunTree
-from fanfold.runtime.operations.runs.options import Options
-from fanfold.runtime.views.run_head import RunHeadDocument, run_head
-from fanfold.runtime.views.run_table import RunTable, run_table
-from fanfold.runtime.views.timeline import Timeline, timeline
+from fanfold.runtime.operations.runs.starting.options import Options
+from fanfold.runtime.views.runs.head import RunHeadDocument, run_head
+from fanfold.runtime.views.runs.table import RunTable, run_table
+from fanfold.runtime.views.runs.timeline import Timeline, timeline
 from tests.runtime.running import client
 
 RECIPE = """\

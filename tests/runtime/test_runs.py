@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from fanfold.runtime.operations.runs.options import Options
+from fanfold.runtime.operations.runs.starting.options import Options
 from fanfold.runtime.records.ids import session_id
 from tests.runtime.running import client, run
 

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from fanfold.runtime.operations.runs.options import Options
+from fanfold.runtime.operations.runs.starting.options import Options
 from fanfold.runtime.places.watching import Watching
-from fanfold.runtime.views.result import Result
+from fanfold.runtime.views.runs.result import Result
 from tests.runtime.running import client, run
 
 # Registered once for the whole process, so they are told where the project is.

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from fanfold.errors import AuthorError, WorldError
-from fanfold.runtime.operations.runs.options import Options
+from fanfold.runtime.operations.runs.starting.options import Options
 from fanfold.testing.provider import Reply
 from tests.e2e.world import Provider
 from tests.runtime.running import HERE, client

@@ -16,7 +16,7 @@ from fanfold.recipe.language.step_syntax import StepSyntax
 from fanfold.recipe.types.body import Body
 from fanfold.recipe.types.grammar import LeafGrammar, Written
 from fanfold.recipe.types.table import STEPS
-from fanfold.runtime.operations.runs.options import Options
+from fanfold.runtime.operations.runs.starting.options import Options
 from fanfold.runtime.steps.registry import STEP_TYPES, label_of, register
 from fanfold.runtime.steps.rendering import text_of
 from fanfold.runtime.steps.step_type import (
@@ -28,7 +28,7 @@ from fanfold.runtime.steps.step_type import (
     StepReply,
     Timer,
 )
-from fanfold.runtime.views.result import Result
+from fanfold.runtime.views.runs.result import Result
 from fanfold.text.tables.shapes import Key
 from tests.runtime.running import client, run
 

@@ -21,12 +21,12 @@ from fanfold.runtime.hosting.children import SubagentRefused
 from fanfold.runtime.operations.agents import subagents
 from fanfold.runtime.operations.agents.subagents import Task
 from fanfold.runtime.operations.history.verify import verify
-from fanfold.runtime.operations.runs.creation import create_open
 from fanfold.runtime.operations.runs.handle import RunHandle
-from fanfold.runtime.operations.runs.options import Options
 from fanfold.runtime.operations.runs.ownership import own
+from fanfold.runtime.operations.runs.starting.creation import create_open
+from fanfold.runtime.operations.runs.starting.options import Options
+from fanfold.runtime.views.sessions.subagents import Subagent
 from fanfold.runtime.views.shown import shown
-from fanfold.runtime.views.subagents import Subagent
 from fanfold.sessions.log import read_entries
 from fanfold.sessions.processes import run_process
 from fanfold.wiring import BACKENDS, wire

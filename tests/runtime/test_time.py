@@ -11,10 +11,10 @@ import pytest
 from fanfold.kernel.events import Envelope
 from fanfold.recipe.compile import compile_recipe
 from fanfold.runtime.operations.project import Project
-from fanfold.runtime.operations.runs.creation import create
-from fanfold.runtime.operations.runs.options import Options
 from fanfold.runtime.operations.runs.ownership import Owned, own
-from fanfold.runtime.views.result import Result
+from fanfold.runtime.operations.runs.starting.creation import create
+from fanfold.runtime.operations.runs.starting.options import Options
+from fanfold.runtime.views.runs.result import Result
 from fanfold.store.protocol import LeaseHeld
 from fanfold.store.sqlite import SqliteStore
 from fanfold.wiring import wire

@@ -7,7 +7,7 @@ import pytest
 from msgspec.structs import replace
 
 from fanfold.runtime.operations.history.verify import verify, verify_store
-from fanfold.runtime.operations.runs.options import Options
+from fanfold.runtime.operations.runs.starting.options import Options
 from fanfold.store.protocol import Batch, Store
 from fanfold.wiring import wire
 from tests.runtime.running import client, run

@@ -15,9 +15,9 @@ import pytest
 
 from fanfold.errors import WorldError
 from fanfold.runtime.operations.history.verify import verify
-from fanfold.runtime.operations.runs.options import Options
+from fanfold.runtime.operations.runs.starting.options import Options
 from fanfold.runtime.records.ids import session_id
-from fanfold.runtime.views.result import Result
+from fanfold.runtime.views.runs.result import Result
 from fanfold.workspace.snapshots import overlay
 from fanfold.workspace.workspaces import Workspaces
 from tests.runtime.killing import Doomed

@@ -11,7 +11,7 @@ from random import Random
 
 import pytest
 
-from fanfold.store.search import Filters
+from fanfold.store.search.index import Filters
 from tests.store.test_search import Project
 
 K1, B = 1.2, 0.75

@@ -15,10 +15,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fanfold.store.excerpts import excerpt
 from fanfold.store.protocol import Batch, OutputRow
-from fanfold.store.search import Filters, Search
-from fanfold.store.search_documents import addresses, readable
+from fanfold.store.search.documents import addresses, readable
+from fanfold.store.search.excerpts import excerpt
+from fanfold.store.search.index import Filters, Search
 from fanfold.store.sqlite import SqliteStore
 from fanfold.testing.stores.trees import stored
 from tests.disk import Disk
@@ -188,7 +188,7 @@ def test_processes_search_while_one_writes(project: Project):
     code = """
         import sys
         from pathlib import Path
-        from fanfold.store.search import Search
+        from fanfold.store.search.index import Search
         from fanfold.store.sqlite import SqliteStore
         folder = Path(sys.argv[1])
         store = SqliteStore(folder)
@@ -222,7 +222,7 @@ def test_processes_search_while_one_writes(project: Project):
 def test_who_cannot_write_the_index_answers_from_what_is_there(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("fanfold.store.search.LOCK_PATIENCE_S", 0.05)
+    monkeypatch.setattr("fanfold.store.search.index.LOCK_PATIENCE_S", 0.05)
     fill(project)
     other = Search(project.store, project.folder)
     before = project.found("dendrites")

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from fanfold.store import signals
 from fanfold.store.follow import follow_tree
+from fanfold.store.owners import signals
+from fanfold.store.owners.signals import Signals
 from fanfold.store.protocol import RECHECK_S
-from fanfold.store.signals import Signals
 from fanfold.store.sqlite import SqliteStore
 from fanfold.testing.stores.trees import Tree
 

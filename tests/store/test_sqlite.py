@@ -10,10 +10,10 @@ import apsw
 import pytest
 
 from fanfold.errors import FanfoldError, NotFoundError
-from fanfold.store import schema
 from fanfold.store.address import SqliteAddress
 from fanfold.store.protocol import Batch, StoreFault
 from fanfold.store.sqlite import SqliteStore
+from fanfold.store.tables import schema
 from fanfold.testing.stores.suite import StoreSuite
 from fanfold.testing.stores.trees import Tree, head
 
@@ -249,7 +249,7 @@ def test_a_project_on_a_network_file_system_is_refused_before_anything_is_made(
     mounts = folder.parent / "mountinfo"
     line = f"36 35 {os.major(device)}:{os.minor(device)} / /home rw,relatime shared:1 - fuse.sshfs host:/ rw"
     mounts.write_text(f"22 27 0:21 / /proc rw - proc proc rw\n{line}\n")
-    monkeypatch.setattr("fanfold.store.presence.MOUNTS", mounts)
+    monkeypatch.setattr("fanfold.store.database.presence.MOUNTS", mounts)
     with pytest.raises(StoreFault) as refused:
         SqliteStore(folder)
     assert (refused.value.code, refused.value.details["file_system"]) == ("store.network", "fuse.sshfs")
@@ -290,7 +290,7 @@ def test_a_database_that_may_not_be_written_says_so(folder: Path):
 def test_a_lock_that_is_never_released_is_reported_with_what_to_do(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("fanfold.store.faults.PATIENCE_S", 0.05)
+    monkeypatch.setattr("fanfold.store.database.faults.PATIENCE_S", 0.05)
     store = SqliteStore(folder)
     hog = apsw.Connection(str(folder / "fanfold.db"))
     hog.execute("BEGIN IMMEDIATE")

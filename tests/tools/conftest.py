@@ -9,8 +9,8 @@ import pytest
 
 from fanfold.runtime.operations.agents import subagents
 from fanfold.runtime.operations.project import Project
-from fanfold.runtime.operations.runs.options import Options
-from fanfold.runtime.views.subagents import LIVE
+from fanfold.runtime.operations.runs.starting.options import Options
+from fanfold.runtime.views.sessions.subagents import LIVE
 from fanfold.tools.caller import Caller, Filled, Form
 from fanfold.tools.registry import call_tool
 from fanfold.wiring import wire

@@ -11,7 +11,7 @@ from typing import Literal
 from msgspec import Struct
 
 from fanfold.errors import NotFoundError
-from fanfold.store.folder import DATABASE
+from fanfold.store.database.folder import DATABASE
 from fanfold.store.protocol import LEASE_S, Clean, Health, Store, as_it_is
 
 
@@ -48,12 +48,12 @@ class SqliteAddress(Struct, frozen=True, kw_only=True):
 
     def examine(self) -> Health | None:
         """Look for damage; None when there is no store."""
-        from fanfold.store.health import examine
+        from fanfold.store.database.health import examine
 
         return examine(self.folder) if self.exists() else None
 
     def engine(self) -> str:
         """What keeps the data, with its version."""
-        from fanfold.store.health import engine
+        from fanfold.store.database.health import engine
 
         return engine()

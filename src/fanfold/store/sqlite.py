@@ -24,9 +24,12 @@ import apsw
 from fanfold.errors import BugError, NotFoundError
 from fanfold.kernel.events import Envelope
 from fanfold.process_identity import ProcessIdentity, this_process
-from fanfold.store import claims, faults, folder, heads, integrity, leases, logs, requests, values
-from fanfold.store.connections import DatabaseConnections
-from fanfold.store.presence import Presence
+from fanfold.store.database import faults, folder
+from fanfold.store.database.connections import DatabaseConnections
+from fanfold.store.database.presence import Presence
+from fanfold.store.owners import claims, leases, requests
+from fanfold.store.owners.renewal import Renewal
+from fanfold.store.owners.signals import Signals
 from fanfold.store.protocol import (
     LEASE_S,
     Batch,
@@ -42,10 +45,9 @@ from fanfold.store.protocol import (
     Signal,
     as_it_is,
 )
-from fanfold.store.removal import Removal
-from fanfold.store.renewal import Renewal
-from fanfold.store.seals import seal
-from fanfold.store.signals import Signals
+from fanfold.store.sealing.seals import seal
+from fanfold.store.tables import heads, integrity, logs, values
+from fanfold.store.tables.removal import Removal
 
 CHECKPOINT_PAGES = 2_000
 """Pages in the write-ahead log after which they are written back: bounds it at 8 MB, stalls of 2-3 ms."""

@@ -17,7 +17,7 @@ from msgspec import Struct, field
 
 from fanfold.kernel.plan import JSON
 from fanfold.runtime.operations.project import Project
-from fanfold.runtime.operations.runs.options import Options
+from fanfold.runtime.operations.runs.starting.options import Options
 
 Report: TypeAlias = Callable[[str], Awaitable[None]]
 """Tells whoever waits for a call that something happened, in a line."""

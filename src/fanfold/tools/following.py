@@ -11,7 +11,7 @@ from fanfold.runtime.operations.project import Project
 from fanfold.runtime.operations.runs.background import Background
 from fanfold.runtime.operations.runs.follow import follow, until
 from fanfold.runtime.views.approvals import open_approvals
-from fanfold.runtime.views.transitions import Transitions, step_at
+from fanfold.runtime.views.runs.transitions import Transitions, step_at
 from fanfold.tools.caller import Caller
 
 

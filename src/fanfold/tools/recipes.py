@@ -13,7 +13,7 @@ from fanfold.runtime.operations.agents.capture import Captured, capture
 from fanfold.runtime.operations.recipes.checked import CheckedRecipe
 from fanfold.runtime.operations.recipes.saved import save_recipe
 from fanfold.runtime.operations.specs.draft import Wanted, draft_spec
-from fanfold.runtime.views.forecasts import Agents, Cost
+from fanfold.runtime.views.recipes.forecasts import Agents, Cost
 from fanfold.text.excerpts import shorten
 from fanfold.tools.caller import Caller
 from fanfold.tools.permission import permit

@@ -11,8 +11,8 @@ from fanfold.kernel.lifecycle import COMPLETED, TERMINAL
 from fanfold.kernel.nodes import Run
 from fanfold.runtime.hosting.run_tree import RunTree
 from fanfold.runtime.views.approvals import OpenApproval, how_to_answer, open_approvals
-from fanfold.runtime.views.run_rows import RunUsage
-from fanfold.runtime.views.runs import run_document
+from fanfold.runtime.views.runs.documents import run_document
+from fanfold.runtime.views.runs.rows import RunUsage
 from fanfold.text.excerpts import shorten
 from fanfold.text.json_value import as_text
 from fanfold.tools.tool import AnyValue

@@ -10,7 +10,7 @@ from msgspec import Meta, Struct, structs
 from fanfold.kernel.plan import JSON
 from fanfold.runtime.operations.agents import subagents
 from fanfold.runtime.operations.agents.roles import find_role
-from fanfold.runtime.views.subagents import LIVE, OVER, Subagent
+from fanfold.runtime.views.sessions.subagents import LIVE, OVER, Subagent
 from fanfold.text.excerpts import shorten
 from fanfold.tools.caller import Caller
 from fanfold.tools.permission import Agreed, permit

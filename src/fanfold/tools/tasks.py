@@ -17,7 +17,7 @@ from fanfold.kernel.lifecycle import COMPLETED
 from fanfold.kernel.plan import JSON
 from fanfold.runtime.operations.agents import subagents
 from fanfold.runtime.operations.history.runs import inspect_step
-from fanfold.runtime.views.subagents import LIVE, Subagent
+from fanfold.runtime.views.sessions.subagents import LIVE, Subagent
 from fanfold.text.excerpts import shorten
 from fanfold.text.json_value import as_text
 from fanfold.tools.caller import Caller

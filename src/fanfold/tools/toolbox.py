@@ -16,7 +16,7 @@ from fanfold.agents.toolbox.catalogue import Tools
 from fanfold.agents.toolbox.schemas import ToolSpec
 from fanfold.kernel.plan import JSON
 from fanfold.runtime.operations.project import Project
-from fanfold.runtime.operations.runs.options import Options
+from fanfold.runtime.operations.runs.starting.options import Options
 from fanfold.runtime.records.frozen import Frozen
 from fanfold.tools.caller import Caller, Filled, Form
 from fanfold.tools.permission import NO, YES

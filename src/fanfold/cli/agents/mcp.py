@@ -15,7 +15,7 @@ from fanfold.cli.inputs import read_text_file
 from fanfold.cli.project import open_project
 from fanfold.cli.terminal.output import plain, say, say_json, tell
 from fanfold.errors import EXIT_OK, AuthorError
-from fanfold.runtime.operations.runs.options import Options
+from fanfold.runtime.operations.runs.starting.options import Options
 
 
 class ServeFlags(Struct, frozen=True, kw_only=True):

@@ -12,7 +12,7 @@ from fanfold.cli.project import open_project
 from fanfold.cli.terminal.output import paint, plain, say, say_json, tell
 from fanfold.errors import EXIT_OK
 from fanfold.runtime.operations.agents.roles import list_roles, show_role
-from fanfold.runtime.views.roles import RoleDocument, RoleList, RoleNotice
+from fanfold.runtime.views.recipes.roles import RoleDocument, RoleList, RoleNotice
 
 
 @command("agents", summary="List roles: what each is for, where it comes from, warnings")

@@ -24,8 +24,8 @@ from fanfold.errors import EXIT_FAILED, EXIT_OK, EXIT_WAITING, AuthorError, NotF
 from fanfold.kernel.lifecycle import COMPLETED
 from fanfold.runtime.operations.agents import subagents
 from fanfold.runtime.operations.agents.subagents import HAND, SPAWN_TIMEOUT_MS, WAIT_S, Merge, Task
-from fanfold.runtime.operations.runs.options import Options
-from fanfold.runtime.views.subagents import LIVE, OVER, Subagent
+from fanfold.runtime.operations.runs.starting.options import Options
+from fanfold.runtime.views.sessions.subagents import LIVE, OVER, Subagent
 from fanfold.text.terminal import one_line
 
 MAX_LINES = 20

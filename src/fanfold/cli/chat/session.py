@@ -96,7 +96,7 @@ class _Talk:
 
     async def _open(self) -> None:
         from fanfold.runtime.operations.agents.chats import open_chat, resume_chat
-        from fanfold.runtime.operations.runs.options import Options
+        from fanfold.runtime.operations.runs.starting.options import Options
 
         project, flags = self._project, self._flags
         ask = self._keyboard.allow if on_terminal() else None

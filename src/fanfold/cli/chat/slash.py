@@ -26,8 +26,8 @@ from fanfold.runtime.hosting.run_tree import run_status
 from fanfold.runtime.operations.agents.chats import Chat
 from fanfold.runtime.operations.agents.lead import RunHeard
 from fanfold.runtime.operations.recipes.checked import check_recipe
-from fanfold.runtime.operations.runs.start import start
-from fanfold.runtime.views.runs import run_document
+from fanfold.runtime.operations.runs.starting.start import start
+from fanfold.runtime.views.runs.documents import run_document
 from fanfold.text.excerpts import shorten
 from fanfold.text.json_value import as_text
 from fanfold.text.spelling import nearest

@@ -13,7 +13,7 @@ from fanfold.cli.terminal.output import paint, plain, say, tell
 from fanfold.kernel.events import Envelope
 from fanfold.runtime.hosting.run_tree import RunTree
 from fanfold.runtime.records.subagents import is_lead
-from fanfold.runtime.views.transitions import Transitions, step_at
+from fanfold.runtime.views.runs.transitions import Transitions, step_at
 from fanfold.text.json_value import as_text
 from fanfold.text.terminal import one_line, visible
 

@@ -10,8 +10,8 @@ from fanfold.cli.terminal.output import paint, plain, say, say_json, to_json
 from fanfold.cli.terminal.statuses import COLOURS, clock
 from fanfold.errors import EXIT_OK
 from fanfold.runtime.operations.history.explain import explain_run, explain_step
-from fanfold.runtime.views.explanations import Explained, ExplainedRun, ExplainedStep, UsedSets
-from fanfold.runtime.views.recipes import SuggestedSet
+from fanfold.runtime.views.recipes.documents import SuggestedSet
+from fanfold.runtime.views.steps.explanations import Explained, ExplainedRun, ExplainedStep, UsedSets
 from fanfold.text.terminal import one_line
 
 MAX_SHOWN = 40

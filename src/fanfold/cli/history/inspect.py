@@ -17,9 +17,9 @@ from fanfold.errors import EXIT_OK
 from fanfold.kernel.lifecycle import RUN_TERMINAL
 from fanfold.runtime.operations.addresses import find_run
 from fanfold.runtime.operations.history.runs import inspect, inspect_found, inspect_step, step_rows
-from fanfold.runtime.views.run_rows import StepUsage
-from fanfold.runtime.views.runs import InspectDocument, InspectStepDocument, how_to_retry, indented
-from fanfold.runtime.views.step_rows import Row
+from fanfold.runtime.views.runs.documents import InspectDocument, InspectStepDocument, how_to_retry, indented
+from fanfold.runtime.views.runs.rows import StepUsage
+from fanfold.runtime.views.runs.step_rows import Row
 from fanfold.text.terminal import one_line
 
 MAX_OUTPUT_LINES = 20

@@ -21,7 +21,7 @@ from fanfold.runtime.operations.history.logs import follow_log, read_log, read_s
 from fanfold.runtime.operations.project import Project
 from fanfold.runtime.operations.runs.follow import follow
 from fanfold.runtime.views.items import item_name_at
-from fanfold.runtime.views.transitions import Transitions, step_at
+from fanfold.runtime.views.runs.transitions import Transitions, step_at
 from fanfold.store.protocol import RunHead
 from fanfold.text.terminal import one_line
 

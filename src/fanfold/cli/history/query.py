@@ -12,7 +12,7 @@ from fanfold.cli.project import open_project
 from fanfold.cli.terminal.output import paint, plain, say, say_json
 from fanfold.errors import EXIT_OK
 from fanfold.runtime.operations.history.query import named_run, query
-from fanfold.store.search import Filters, Hit
+from fanfold.store.search.index import Filters, Hit
 
 
 @command("query", summary="Search the outputs of steps, best match first")

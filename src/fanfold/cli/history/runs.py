@@ -14,11 +14,11 @@ from fanfold.cli.terminal.statuses import COLOURS
 from fanfold.errors import EXIT_OK
 from fanfold.kernel.lifecycle import RUN_STATUSES, RUNNING
 from fanfold.runtime.operations.history.listing import list_runs
-from fanfold.runtime.views.run_rows import RunRow, RunUsage
+from fanfold.runtime.views.runs.rows import RunRow, RunUsage
 from fanfold.runtime.views.times import duration, elapsed_ms
 
 if TYPE_CHECKING:
-    from fanfold.runtime.views.runs import InspectDocument
+    from fanfold.runtime.views.runs.documents import InspectDocument
 
 
 @command("runs", summary="List runs, newest first")

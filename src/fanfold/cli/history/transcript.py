@@ -20,8 +20,8 @@ from fanfold.runtime.operations.history.transcripts import (
 )
 from fanfold.runtime.operations.project import Project
 from fanfold.runtime.operations.session_addresses import find_speaker
-from fanfold.runtime.views.transcript_text import closing, entry_text, heading
-from fanfold.runtime.views.transcripts import TranscriptEntry
+from fanfold.runtime.views.sessions.transcript_text import closing, entry_text, heading
+from fanfold.runtime.views.sessions.transcripts import TranscriptEntry
 
 
 @command("transcript", summary="What an agent was told, said and did, with tokens and prices")

@@ -9,7 +9,7 @@ from fanfold.cli.project import open_project
 from fanfold.cli.terminal.output import paint, plain, say, say_json
 from fanfold.errors import EXIT_OK
 from fanfold.runtime.operations.history.whatif import what_if
-from fanfold.runtime.views.forecasts import WhatIf
+from fanfold.runtime.views.recipes.forecasts import WhatIf
 from fanfold.runtime.views.times import duration
 
 MAX_PATH_STEPS = 12

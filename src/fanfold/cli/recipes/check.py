@@ -19,7 +19,7 @@ from fanfold.runtime.operations.recipes.checked import (
     recipes_meant,
     role_warnings,
 )
-from fanfold.runtime.views.recipes import CheckReport, SuggestedSet
+from fanfold.runtime.views.recipes.documents import CheckReport, SuggestedSet
 from fanfold.text.diagnostics import Diagnostic
 from fanfold.text.renderings import render_text
 

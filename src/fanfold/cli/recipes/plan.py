@@ -14,7 +14,7 @@ from fanfold.cli.project import open_project
 from fanfold.cli.recipes.recipe_text import recipe_text
 from fanfold.cli.terminal.output import hand_over, paint, plain, say_json, tell
 from fanfold.errors import EXIT_OK, AuthorError
-from fanfold.runtime.views.specs import DraftedSpec
+from fanfold.runtime.views.recipes.specs import DraftedSpec
 from fanfold.text.terminal import one_line
 
 
@@ -48,7 +48,7 @@ def plan_command(call: Invocation, task: str, **given: object) -> int:
     """
     # Completion and help need none of this.
     from fanfold.runtime.operations.recipes.saved import save_recipe
-    from fanfold.runtime.operations.runs.options import Options
+    from fanfold.runtime.operations.runs.starting.options import Options
     from fanfold.runtime.operations.specs.draft import Wanted, draft_spec
 
     flags = PlanFlags(**given)  # type: ignore[arg-type]  # click gives exactly these

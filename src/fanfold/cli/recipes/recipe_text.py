@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from fanfold.cli.terminal.output import paint, plain, to_json
-from fanfold.runtime.views.recipes import RecipeDocument, RecipeInput, RecipeStep
+from fanfold.runtime.views.recipes.documents import RecipeDocument, RecipeInput, RecipeStep
 from fanfold.text.terminal import one_line
 
 MAX_VALUE_CHARS = 60

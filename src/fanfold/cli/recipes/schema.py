@@ -9,7 +9,7 @@ from fanfold.cli.project import open_project
 from fanfold.cli.terminal.output import say, say_json
 from fanfold.errors import EXIT_OK
 from fanfold.runtime.operations.recipes.editors import MODELINE, recipe_schema, set_up_editors
-from fanfold.runtime.views.recipes import SCHEMA_FILE, SETTINGS_FILE
+from fanfold.runtime.views.recipes.documents import SCHEMA_FILE, SETTINGS_FILE
 
 
 @command("schema", summary="Print the recipe format as JSON Schema, or set up editors with --install")

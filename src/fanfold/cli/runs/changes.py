@@ -15,8 +15,16 @@ from fanfold.cli.command import Invocation, command
 from fanfold.cli.project import open_project
 from fanfold.cli.terminal.output import paint, plain, say, say_json
 from fanfold.errors import EXIT_OK, AuthorError
-from fanfold.runtime.operations.runs.changes import APPLIED, KEPT, LEFT_OUT, MERGED, PROPOSED, apply, diff
-from fanfold.runtime.views.changes import Applied, RunChanges, StepChanges
+from fanfold.runtime.operations.runs.files.changes import (
+    APPLIED,
+    KEPT,
+    LEFT_OUT,
+    MERGED,
+    PROPOSED,
+    apply,
+    diff,
+)
+from fanfold.runtime.views.runs.changes import Applied, RunChanges, StepChanges
 from fanfold.text.terminal import one_line
 
 MAX_FILES = 40

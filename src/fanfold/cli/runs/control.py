@@ -16,7 +16,7 @@ from fanfold.errors import EXIT_OK, AuthorError
 from fanfold.kernel.lifecycle import PAUSED, WAITING
 from fanfold.runtime.operations.runs import control
 from fanfold.runtime.views.approvals import Answered
-from fanfold.runtime.views.run_rows import run_row
+from fanfold.runtime.views.runs.rows import run_row
 from fanfold.store.protocol import RunHead
 
 

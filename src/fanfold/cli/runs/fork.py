@@ -20,8 +20,8 @@ from fanfold.cli.terminal.questions import confirm
 from fanfold.errors import EXIT_OK, AuthorError
 from fanfold.runtime.operations.addresses import find_run
 from fanfold.runtime.operations.project import Project
+from fanfold.runtime.operations.runs.again.fork import AtTurn, Fork, foretell, plan_fork, start_fork
 from fanfold.runtime.operations.runs.background import hand_over
-from fanfold.runtime.operations.runs.fork import AtTurn, Fork, foretell, plan_fork, start_fork
 
 
 @command("fork", summary="Run again from a step on, reusing what the change does not reach")

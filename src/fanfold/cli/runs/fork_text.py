@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from fanfold.cli.terminal.output import paint, plain
-from fanfold.runtime.views.forks import ForkForecast, RecipeChanges
-from fanfold.runtime.views.run_rows import StepUsage
+from fanfold.runtime.views.runs.forks import ForkForecast, RecipeChanges
+from fanfold.runtime.views.runs.rows import StepUsage
 
 MAX_PATHS = 12
 

@@ -18,10 +18,10 @@ from fanfold.kernel.events import Raised
 from fanfold.kernel.lifecycle import CANCELLED, RUN_TERMINAL, WAITING
 from fanfold.kernel.nodes import Node
 from fanfold.runtime.hosting.run_tree import RunTree, run_status
-from fanfold.runtime.operations.runs.changes import has_left_work
-from fanfold.runtime.operations.runs.limits import limits_to_raise
+from fanfold.runtime.operations.runs.files.changes import has_left_work
+from fanfold.runtime.operations.runs.starting.limits import limits_to_raise
 from fanfold.runtime.views.approvals import how_to_answer, open_approvals
-from fanfold.runtime.views.runs import (
+from fanfold.runtime.views.runs.documents import (
     exit_status,
     how_to_retry,
     indented,

@@ -11,7 +11,7 @@ from fanfold.cli.inputs import read_script
 from fanfold.cli.project import open_project
 from fanfold.cli.runs.fork import carry_out
 from fanfold.runtime.operations.addresses import find_run
-from fanfold.runtime.operations.runs.retry import Retried, plan_retry
+from fanfold.runtime.operations.runs.again.retry import Retried, plan_retry
 
 
 @command("retry", summary="Run again what failed, reusing what completed")

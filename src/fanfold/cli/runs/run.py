@@ -20,11 +20,16 @@ from fanfold.runtime.operations.recipes.checked import (
     check_recipe,
     warnings_of_used_roles,
 )
-from fanfold.runtime.operations.runs.limits import check_agents, check_budget, check_concurrency, micro_usd
+from fanfold.runtime.operations.runs.starting.limits import (
+    check_agents,
+    check_budget,
+    check_concurrency,
+    micro_usd,
+)
 from fanfold.text.terminal import one_line
 
 if TYPE_CHECKING:
-    from fanfold.runtime.operations.runs.options import Options
+    from fanfold.runtime.operations.runs.starting.options import Options
 
 
 class RunFlags(Struct, frozen=True, kw_only=True):
@@ -106,7 +111,7 @@ def _run(
     from fanfold.cli.runs.foreground import Foreground
     from fanfold.cli.runs.outcome import say_detached
     from fanfold.runtime.operations.runs.background import hand_over
-    from fanfold.runtime.operations.runs.start import start
+    from fanfold.runtime.operations.runs.starting.start import start
 
     options = _options(project.folder, flags)
     terminal = Foreground(call)
@@ -118,7 +123,7 @@ def _run(
 
 
 def _options(project: Path, flags: RunFlags) -> Options:
-    from fanfold.runtime.operations.runs.options import Options
+    from fanfold.runtime.operations.runs.starting.options import Options
 
     script = None if flags.script is None else read_script(project, Path(flags.script))
     return Options(
@@ -143,8 +148,8 @@ def _predict(
     missing: list[str],
     flags: RunFlags,
 ) -> None:
-    from fanfold.runtime.operations.runs.dry_run import foresee_run
-    from fanfold.runtime.operations.runs.options import Options
+    from fanfold.runtime.operations.runs.starting.dry_run import foresee_run
+    from fanfold.runtime.operations.runs.starting.options import Options
 
     options = Options(
         max_concurrency=flags.max_concurrency,

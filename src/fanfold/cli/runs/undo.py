@@ -10,8 +10,8 @@ from fanfold.cli.command import Invocation, command
 from fanfold.cli.project import open_project
 from fanfold.cli.terminal.output import say, say_json
 from fanfold.errors import EXIT_OK
-from fanfold.runtime.operations.runs.undo import undo
-from fanfold.runtime.views.changes import Undone
+from fanfold.runtime.operations.runs.files.undo import undo
+from fanfold.runtime.views.runs.changes import Undone
 from fanfold.text.terminal import one_line
 
 MAX_FILES = 40

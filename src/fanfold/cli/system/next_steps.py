@@ -14,7 +14,7 @@ from fanfold.kernel.lifecycle import RUN_TERMINAL, RUNNING
 from fanfold.recipe.library import ListedRecipe
 from fanfold.runtime.operations.history.listing import list_runs
 from fanfold.runtime.operations.recipes.catalogue import list_recipes
-from fanfold.runtime.views.run_rows import RunRow
+from fanfold.runtime.views.runs.rows import RunRow
 
 MAX_RUNS = 5
 FIRST_RECIPE = "research-and-brief"

@@ -20,7 +20,7 @@ from fanfold.kernel.events import Envelope
 from fanfold.kernel.plan import Step
 from fanfold.runtime.hosting.run_tree import RunTree
 from fanfold.runtime.views.items import item_name_at
-from fanfold.runtime.views.transitions import Transition, Transitions, step_at
+from fanfold.runtime.views.runs.transitions import Transition, Transitions, step_at
 
 PATIENCE_S = 1.0
 """What takes longer than this is told."""

@@ -7,14 +7,14 @@ from collections.abc import Iterator, Sequence
 from fanfold.cli.terminal.output import paint, plain
 from fanfold.cli.terminal.statuses import COLOURS
 from fanfold.runtime.views.approvals import MAX_ASKED_CHARS, ApprovalDocument
-from fanfold.runtime.views.runs import (
+from fanfold.runtime.views.runs.documents import (
     InspectDocument,
     StepResult,
     indented,
     steps_by_tree_path,
 )
+from fanfold.runtime.views.runs.step_rows import MAX_NOTE_CHARS, Row
 from fanfold.runtime.views.status_marks import MARKS
-from fanfold.runtime.views.step_rows import MAX_NOTE_CHARS, Row
 from fanfold.text.terminal import one_line
 
 MAX_STEP_LINES = 12

@@ -20,7 +20,7 @@ from fanfold.runtime.forecast.conflicts import MAX_OVERLAPS, Conflicts, find_con
 from fanfold.runtime.forecast.foresight import Foresight
 from fanfold.runtime.forecast.host import MAX_INSTANCES, ForecastHost
 from fanfold.runtime.forecast.order import Order
-from fanfold.runtime.views.forecasts import Agents, Cost, DryRun, ForeseenConflict
+from fanfold.runtime.views.recipes.forecasts import Agents, Cost, DryRun, ForeseenConflict
 
 MAX_FAILURES = 20
 

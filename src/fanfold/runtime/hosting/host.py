@@ -50,8 +50,8 @@ from fanfold.runtime.hosting.requests import act_on
 from fanfold.runtime.hosting.run_tree import RunTree
 from fanfold.runtime.records.ids import session_id
 from fanfold.runtime.records.subagents import child_name, home_of, is_agent, subagent_event
-from fanfold.runtime.steps.performer import Performer
-from fanfold.runtime.steps.performers import Performers
+from fanfold.runtime.steps.performing.performer import Performer
+from fanfold.runtime.steps.performing.performers import Performers
 from fanfold.runtime.steps.step_type import Job, Outcome
 from fanfold.store.protocol import Signal
 

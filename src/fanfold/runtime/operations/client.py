@@ -27,25 +27,25 @@ from fanfold.runtime.operations.history.logs import read_log
 from fanfold.runtime.operations.history.query import query
 from fanfold.runtime.operations.history.runs import inspect, inspect_step
 from fanfold.runtime.operations.project import Project
-from fanfold.runtime.operations.runs.changes import apply, diff
-from fanfold.runtime.operations.runs.fork import AtTurn, plan_fork, start_fork
+from fanfold.runtime.operations.runs.again.fork import AtTurn, plan_fork, start_fork
+from fanfold.runtime.operations.runs.again.retry import Retried, plan_retry
+from fanfold.runtime.operations.runs.files.changes import apply, diff
+from fanfold.runtime.operations.runs.files.undo import undo
 from fanfold.runtime.operations.runs.handle import RunHandle
-from fanfold.runtime.operations.runs.options import Options
 from fanfold.runtime.operations.runs.ownership import Owned, take_over
-from fanfold.runtime.operations.runs.retry import Retried, plan_retry
-from fanfold.runtime.operations.runs.start import start
-from fanfold.runtime.operations.runs.undo import undo
+from fanfold.runtime.operations.runs.starting.options import Options
+from fanfold.runtime.operations.runs.starting.start import start
 from fanfold.runtime.operations.specs.draft import Wanted, draft_spec
 from fanfold.runtime.operations.specs.intent import workflow_suitable
-from fanfold.runtime.views.changes import Applied, RunChanges, Undone
-from fanfold.runtime.views.explanations import ExplainedRun, ExplainedStep
-from fanfold.runtime.views.result import Result, TypedResult, with_type
-from fanfold.runtime.views.run_rows import RunRow
-from fanfold.runtime.views.runs import InspectDocument, InspectStepDocument
-from fanfold.runtime.views.specs import DraftedSpec, Suitability
-from fanfold.runtime.views.subagents import Subagent
-from fanfold.runtime.views.transcripts import Transcript, TranscriptEntry
-from fanfold.store.search import NO_FILTERS, Filters, Hit
+from fanfold.runtime.views.recipes.specs import DraftedSpec, Suitability
+from fanfold.runtime.views.runs.changes import Applied, RunChanges, Undone
+from fanfold.runtime.views.runs.documents import InspectDocument, InspectStepDocument
+from fanfold.runtime.views.runs.result import Result, TypedResult, with_type
+from fanfold.runtime.views.runs.rows import RunRow
+from fanfold.runtime.views.sessions.subagents import Subagent
+from fanfold.runtime.views.sessions.transcripts import Transcript, TranscriptEntry
+from fanfold.runtime.views.steps.explanations import ExplainedRun, ExplainedStep
+from fanfold.store.search.index import NO_FILTERS, Filters, Hit
 
 T = TypeVar("T")
 AnyRecipe: TypeAlias = str | os.PathLike[str] | Recipe

@@ -17,7 +17,7 @@ from fanfold.runtime.hosting.run_tree import RunTree
 from fanfold.runtime.records.frozen import RecordedEntry, TakenUp
 from fanfold.runtime.records.subagents import turn_before
 from fanfold.runtime.steps.agent import words_of
-from fanfold.runtime.views.transcripts import Speaker, speaker_of
+from fanfold.runtime.views.sessions.transcripts import Speaker, speaker_of
 from fanfold.sessions.log import read_recorded
 
 GO_ON = "Go on from here."

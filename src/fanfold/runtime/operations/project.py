@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from fanfold.runtime.operations.kept_trees import KeptTrees
     from fanfold.runtime.places.isolation import Isolation
     from fanfold.runtime.records.frozen import Frozen
-    from fanfold.runtime.steps.toolboxes import RootTools
+    from fanfold.runtime.steps.programs.toolboxes import RootTools
     from fanfold.sessions.places import Places
     from fanfold.store.protocol import RunHead, Store, StoreAddress
 

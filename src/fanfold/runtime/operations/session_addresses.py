@@ -8,7 +8,7 @@ from fanfold.errors import AuthorError, NotFoundError
 from fanfold.kernel.nodes import LEAF, Node
 from fanfold.runtime.operations.addresses import Addressed
 from fanfold.runtime.records.subagents import is_agent
-from fanfold.runtime.views.transcripts import Speaker, find_speakers, speaker_of
+from fanfold.runtime.views.sessions.transcripts import Speaker, find_speakers, speaker_of
 
 MIN_PREFIX = 5
 """Shorter words are not taken for the beginning of a session's id."""

@@ -24,9 +24,9 @@ from fanfold.kernel.events import Envelope
 from fanfold.kernel.plan import JSON
 from fanfold.runtime.operations.client import AnyRecipe, Client
 from fanfold.runtime.operations.runs.handle import RunHandle
-from fanfold.runtime.operations.runs.options import Options
-from fanfold.runtime.views.result import Result, TypedResult, with_type
-from fanfold.runtime.views.transcripts import TranscriptEntry
+from fanfold.runtime.operations.runs.starting.options import Options
+from fanfold.runtime.views.runs.result import Result, TypedResult, with_type
+from fanfold.runtime.views.sessions.transcripts import TranscriptEntry
 
 P = ParamSpec("P")
 T = TypeVar("T")

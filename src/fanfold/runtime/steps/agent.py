@@ -28,9 +28,9 @@ from fanfold.runtime.records.reviews import MAX_CLAIMS
 from fanfold.runtime.records.step_names import root_of, typed_path
 from fanfold.runtime.records.subagents import home_of, session_of, turn_before
 from fanfold.runtime.records.values import Piece, Values
-from fanfold.runtime.steps.cited_evidence import CitedEvidence, judged_verdict
-from fanfold.runtime.steps.folding import Folding
-from fanfold.runtime.steps.material import extract, show
+from fanfold.runtime.steps.phases.cited_evidence import CitedEvidence, judged_verdict
+from fanfold.runtime.steps.phases.folding import Folding
+from fanfold.runtime.steps.phases.material import extract, show
 from fanfold.runtime.steps.rendering import text_of
 from fanfold.runtime.steps.step_type import (
     Execution,

@@ -12,7 +12,7 @@ from fanfold.kernel.nodes import Node
 from fanfold.kernel.plan import JSON, Step
 from fanfold.recipe.types.command import CommandBody
 from fanfold.runtime.records.ids import session_id
-from fanfold.runtime.steps.programs import why_not_startable
+from fanfold.runtime.steps.programs.sandboxed import why_not_startable
 from fanfold.runtime.steps.rendering import text_of
 from fanfold.runtime.steps.step_type import (
     Execution,

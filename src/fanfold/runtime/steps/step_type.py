@@ -29,7 +29,7 @@ from fanfold.runtime.places.isolation import Isolation, Place
 from fanfold.runtime.records.evidence import WorkspaceFact
 from fanfold.runtime.records.frozen import Frozen
 from fanfold.runtime.records.values import Values
-from fanfold.runtime.steps.programs import Programs
+from fanfold.runtime.steps.programs.sandboxed import Programs
 from fanfold.sessions.supervisor import Supervisor
 from fanfold.store.journal import Journal
 from fanfold.store.protocol import Store

@@ -6,8 +6,8 @@ from typing import Literal, TypeAlias
 
 from msgspec import Struct
 
-from fanfold.runtime.views.costs import Spend
-from fanfold.runtime.views.run_rows import RunRow
+from fanfold.runtime.views.runs.costs import Spend
+from fanfold.runtime.views.runs.rows import RunRow
 
 NeedKind: TypeAlias = Literal["approval", "question", "delivery", "stuck", "failed"]
 

@@ -17,9 +17,9 @@ from fanfold.kernel.nodes import LEAF, Run
 from fanfold.runtime.hosting.run_tree import RunTree
 from fanfold.runtime.records.published import private, publish_run, write_folder
 from fanfold.runtime.records.subagents import is_agent
-from fanfold.runtime.views.report import report_markdown
-from fanfold.runtime.views.transcript_text import transcript_text
-from fanfold.runtime.views.transcripts import speaker_of, transcript_of
+from fanfold.runtime.views.runs.report import report_markdown
+from fanfold.runtime.views.sessions.transcript_text import transcript_text
+from fanfold.runtime.views.sessions.transcripts import speaker_of, transcript_of
 
 MAX_TRANSCRIPTS = 200
 """Of one run: to read a session takes as long as a step that does nothing. `fanfold transcript` shows any."""

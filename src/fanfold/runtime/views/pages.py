@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec import Struct
 
 from fanfold.kernel.events import Envelope
-from fanfold.runtime.views.run_rows import RunRow
+from fanfold.runtime.views.runs.rows import RunRow
 
 
 class RunPage(Struct, frozen=True):

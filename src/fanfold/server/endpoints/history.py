@@ -16,20 +16,20 @@ from fanfold.runtime.operations.history.transcripts import transcript
 from fanfold.runtime.operations.history.whatif import what_if
 from fanfold.runtime.operations.overview.compare import compare_runs
 from fanfold.runtime.operations.overview.steps import show_step
-from fanfold.runtime.operations.runs.changes import diff
+from fanfold.runtime.operations.runs.files.changes import diff
 from fanfold.runtime.views.audits import AuditedRun
-from fanfold.runtime.views.changes import RunChanges
-from fanfold.runtime.views.comparison import Comparison
-from fanfold.runtime.views.costs import RunCost, run_cost
-from fanfold.runtime.views.explanations import ExplainedRun, ExplainedStep
-from fanfold.runtime.views.forecasts import WhatIf
 from fanfold.runtime.views.graph.drawing import Drawing
 from fanfold.runtime.views.graph.run_boxes import draw_run, parse_opened
 from fanfold.runtime.views.pages import EventPage, RunPage
-from fanfold.runtime.views.report import report_markdown
-from fanfold.runtime.views.runs import InspectDocument
-from fanfold.runtime.views.step_pages import StepPage
-from fanfold.runtime.views.transcripts import Transcript
+from fanfold.runtime.views.recipes.forecasts import WhatIf
+from fanfold.runtime.views.runs.changes import RunChanges
+from fanfold.runtime.views.runs.comparison import Comparison
+from fanfold.runtime.views.runs.costs import RunCost, run_cost
+from fanfold.runtime.views.runs.documents import InspectDocument
+from fanfold.runtime.views.runs.report import report_markdown
+from fanfold.runtime.views.sessions.transcripts import Transcript
+from fanfold.runtime.views.steps.explanations import ExplainedRun, ExplainedStep
+from fanfold.runtime.views.steps.pages import StepPage
 from fanfold.server.desk import Desk
 from fanfold.server.endpoints.parameters import (
     Count,

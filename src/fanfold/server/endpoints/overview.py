@@ -14,7 +14,7 @@ from fanfold.runtime.operations.overview.spellings import SpelledAction, Spellin
 from fanfold.runtime.views.home import Home
 from fanfold.runtime.views.installation import Examination
 from fanfold.runtime.views.pending_questions import PendingQuestions
-from fanfold.runtime.views.transcripts import Transcript
+from fanfold.runtime.views.sessions.transcripts import Transcript
 from fanfold.server.desk import Desk
 from fanfold.server.endpoints.parameters import PRINTABLE, NoParameters, RecipeName, RunName, StepPath
 from fanfold.server.routes import Route, get, look

@@ -7,7 +7,7 @@ from typing import Annotated
 from msgspec import Meta, Struct
 
 from fanfold.runtime.operations.overview.recipes import list_shelf, save_text, show_page, try_text
-from fanfold.runtime.views.recipe_pages import CheckedText, RecipePage, RecipeRows
+from fanfold.runtime.views.recipes.pages import CheckedText, RecipePage, RecipeRows
 from fanfold.server.desk import Desk
 from fanfold.server.endpoints.parameters import NoParameters, RecipeName
 from fanfold.server.routes import Route, change, get

@@ -11,10 +11,10 @@ from fanfold.runtime.hosting.clock import wall_clock_ms
 from fanfold.runtime.operations.addresses import find_run
 from fanfold.runtime.operations.history.listing import owner_of
 from fanfold.runtime.records.memory import FileChange
-from fanfold.runtime.views.run_head import RunHeadDocument, run_head
-from fanfold.runtime.views.run_rows import OwnerDocument
-from fanfold.runtime.views.run_table import RunTable, run_table
-from fanfold.runtime.views.timeline import Timeline, timeline
+from fanfold.runtime.views.runs.head import RunHeadDocument, run_head
+from fanfold.runtime.views.runs.rows import OwnerDocument
+from fanfold.runtime.views.runs.table import RunTable, run_table
+from fanfold.runtime.views.runs.timeline import Timeline, timeline
 from fanfold.server.desk import Desk
 from fanfold.server.endpoints.parameters import RunAsked, RunAt
 from fanfold.server.routes import Route, get, look

@@ -15,26 +15,27 @@ from fanfold.recipe.inputs import bind_known
 from fanfold.runtime.operations.addresses import find_run
 from fanfold.runtime.operations.overview.recipes import find_named
 from fanfold.runtime.operations.project import Project
-from fanfold.runtime.operations.runs import changes, control
+from fanfold.runtime.operations.runs import control
 from fanfold.runtime.operations.runs.adoption import permit_adopted
+from fanfold.runtime.operations.runs.again.fork import AtTurn, Fork, foretell, plan_fork, start_fork
+from fanfold.runtime.operations.runs.again.retry import Retried, plan_retry
 from fanfold.runtime.operations.runs.background import hand_over, resume_detached
-from fanfold.runtime.operations.runs.dry_run import foresee_run
-from fanfold.runtime.operations.runs.fork import AtTurn, Fork, foretell, plan_fork, start_fork
-from fanfold.runtime.operations.runs.limits import (
+from fanfold.runtime.operations.runs.files import changes
+from fanfold.runtime.operations.runs.files.undo import undo
+from fanfold.runtime.operations.runs.starting.dry_run import foresee_run
+from fanfold.runtime.operations.runs.starting.limits import (
     check_agents,
     check_budget,
     check_concurrency,
     check_raised,
     micro_usd,
 )
-from fanfold.runtime.operations.runs.options import Options
-from fanfold.runtime.operations.runs.retry import Retried, plan_retry
-from fanfold.runtime.operations.runs.start import start
-from fanfold.runtime.operations.runs.undo import undo
+from fanfold.runtime.operations.runs.starting.options import Options
+from fanfold.runtime.operations.runs.starting.start import start
 from fanfold.runtime.views.approvals import Answered
-from fanfold.runtime.views.changes import Applied, Undone
-from fanfold.runtime.views.forecasts import DryRun
-from fanfold.runtime.views.forks import ForkForecast
+from fanfold.runtime.views.recipes.forecasts import DryRun
+from fanfold.runtime.views.runs.changes import Applied, Undone
+from fanfold.runtime.views.runs.forks import ForkForecast
 from fanfold.server.desk import Desk
 from fanfold.server.endpoints.parameters import NoParameters, RecipeName, RunAsked, StepAsked, StepPath, Word
 from fanfold.server.endpoints.recipes import RecipeAsked

@@ -12,9 +12,9 @@ from fanfold.runtime.operations.history.listing import list_heads
 from fanfold.runtime.operations.history.runs import inspect_step
 from fanfold.runtime.operations.history.transcripts import transcript
 from fanfold.runtime.operations.project import Project
-from fanfold.runtime.views.report import report_markdown
-from fanfold.runtime.views.runs import indented
-from fanfold.runtime.views.transcript_text import transcript_text
+from fanfold.runtime.views.runs.documents import indented
+from fanfold.runtime.views.runs.report import report_markdown
+from fanfold.runtime.views.sessions.transcript_text import transcript_text
 from fanfold.tools.run_reports import report_address
 
 SCHEME = "fanfold://runs/"

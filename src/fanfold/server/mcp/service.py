@@ -33,7 +33,7 @@ from pydantic import AnyUrl
 
 from fanfold.errors import FanfoldError, NotFoundError
 from fanfold.runtime.operations.project import Project
-from fanfold.runtime.operations.runs.options import Options
+from fanfold.runtime.operations.runs.starting.options import Options
 from fanfold.server.mcp import prompts, resources
 from fanfold.server.mcp.person import AnswerNeeded, ClientPerson, Rounds
 from fanfold.tools.caller import Caller

@@ -20,7 +20,7 @@ from fanfold.runtime.operations.project import Project
 from fanfold.runtime.operations.recipes.saved import save_recipe
 from fanfold.runtime.records.subagents import is_lead
 from fanfold.runtime.steps.agent import words_of
-from fanfold.runtime.views.delegations import find_delegations
+from fanfold.runtime.views.sessions.delegations import find_delegations
 from fanfold.text.diagnostics import Diagnostic
 
 

@@ -42,19 +42,19 @@ from fanfold.runtime.operations.agents.lead import (
 from fanfold.runtime.operations.agents.subagents import CHAT
 from fanfold.runtime.operations.project import Project
 from fanfold.runtime.operations.runs.control import ask_owner
-from fanfold.runtime.operations.runs.creation import create_open, freeze
 from fanfold.runtime.operations.runs.follow import until
 from fanfold.runtime.operations.runs.handle import RunHandle
-from fanfold.runtime.operations.runs.options import Options
 from fanfold.runtime.operations.runs.ownership import check_enabled, take_over
+from fanfold.runtime.operations.runs.starting.creation import create_open, freeze
+from fanfold.runtime.operations.runs.starting.options import Options
 from fanfold.runtime.records.frozen import Frozen, to_json
 from fanfold.runtime.records.ids import new_run_id
 from fanfold.runtime.records.subagents import child_name
 from fanfold.runtime.steps.agent import words_of
-from fanfold.runtime.views.run_rows import FailureDocument, RunUsage, failure_document
-from fanfold.runtime.views.runs import run_document
-from fanfold.runtime.views.specs import Suitability
-from fanfold.runtime.views.subagents import LIVE, Subagent
+from fanfold.runtime.views.recipes.specs import Suitability
+from fanfold.runtime.views.runs.documents import run_document
+from fanfold.runtime.views.runs.rows import FailureDocument, RunUsage, failure_document
+from fanfold.runtime.views.sessions.subagents import LIVE, Subagent
 
 LONG_S = 3_600.0
 MANY_DELEGATIONS = 2

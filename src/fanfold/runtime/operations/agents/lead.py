@@ -26,8 +26,8 @@ from fanfold.recipe.types.agent import AgentBody
 from fanfold.runtime.hosting.children import TASK_CHARS
 from fanfold.runtime.hosting.run_tree import RunTree
 from fanfold.runtime.records.subagents import is_lead, session_of
-from fanfold.runtime.views.specs import Suitability
-from fanfold.runtime.views.subagents import OVER, Subagent
+from fanfold.runtime.views.recipes.specs import Suitability
+from fanfold.runtime.views.sessions.subagents import OVER, Subagent
 from fanfold.sessions.log import read_entries
 from fanfold.text.excerpts import shorten
 from fanfold.text.template import literal

@@ -14,7 +14,7 @@ from fanfold.errors import AuthorError, FanfoldError
 from fanfold.runtime.config import Config
 from fanfold.runtime.model_choice import LOCAL_MODEL, choose_model
 from fanfold.runtime.views.errors import error_body
-from fanfold.runtime.views.models import (
+from fanfold.runtime.views.recipes.models import (
     ChosenModel,
     LocalModelDocument,
     ModelsDocument,

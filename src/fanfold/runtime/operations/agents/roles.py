@@ -6,7 +6,7 @@ from fanfold.agents.role import IGNORED, Role
 from fanfold.agents.roles.registry import Registry
 from fanfold.errors import AuthorError, NotFoundError
 from fanfold.runtime.operations.project import Project
-from fanfold.runtime.views.roles import RoleDocument, RoleList, role_document, role_notice
+from fanfold.runtime.views.recipes.roles import RoleDocument, RoleList, role_document, role_notice
 
 
 def list_roles(project: Project) -> RoleList:

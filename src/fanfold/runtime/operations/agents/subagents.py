@@ -43,16 +43,16 @@ from fanfold.runtime.operations.addresses import find_run
 from fanfold.runtime.operations.agents.roles import find_role
 from fanfold.runtime.operations.conversations import take_up
 from fanfold.runtime.operations.project import Project
+from fanfold.runtime.operations.runs.again.fork import AtTurn
 from fanfold.runtime.operations.runs.control import ask_owner
-from fanfold.runtime.operations.runs.creation import create_open, freeze
 from fanfold.runtime.operations.runs.follow import until
-from fanfold.runtime.operations.runs.fork import AtTurn
-from fanfold.runtime.operations.runs.options import Options
-from fanfold.runtime.operations.runs.permission import Attendant, permit
+from fanfold.runtime.operations.runs.starting.creation import create_open, freeze
+from fanfold.runtime.operations.runs.starting.options import Options
+from fanfold.runtime.operations.runs.starting.permission import Attendant, permit
 from fanfold.runtime.operations.session_addresses import find_speaker
 from fanfold.runtime.records.frozen import to_json
 from fanfold.runtime.records.subagents import child_name, depth_of
-from fanfold.runtime.views.subagents import (
+from fanfold.runtime.views.sessions.subagents import (
     DETACHED,
     LIVE,
     Subagent,

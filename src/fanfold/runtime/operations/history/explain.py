@@ -16,11 +16,17 @@ from fanfold.runtime.hosting.run_tree import RunTree, run_status
 from fanfold.runtime.operations.addresses import find_run
 from fanfold.runtime.operations.project import Project
 from fanfold.runtime.views.approvals import approval_document, is_open
-from fanfold.runtime.views.explanations import Explained, ExplainedRun, ExplainedStep, HistoryEntry, explained
-from fanfold.runtime.views.runs import how_to_retry, run_error
+from fanfold.runtime.views.runs.documents import how_to_retry, run_error
+from fanfold.runtime.views.runs.transitions import Transitions, step_at
+from fanfold.runtime.views.steps.explanations import (
+    Explained,
+    ExplainedRun,
+    ExplainedStep,
+    HistoryEntry,
+    explained,
+)
+from fanfold.runtime.views.steps.used_sets import StepTouch, recipe_path, suggest, touched_by
 from fanfold.runtime.views.times import duration, when
-from fanfold.runtime.views.transitions import Transitions, step_at
-from fanfold.runtime.views.used_sets import StepTouch, recipe_path, suggest, touched_by
 
 MAX_STEPS = 1_000
 SOON_MS = 50

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 from fanfold.runtime.operations.project import Project
-from fanfold.runtime.views.run_rows import OwnerDocument, RunRow, run_row
+from fanfold.runtime.views.runs.rows import OwnerDocument, RunRow, run_row
 from fanfold.store.protocol import RunHead
 
 

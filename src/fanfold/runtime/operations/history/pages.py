@@ -8,7 +8,7 @@ from fanfold.errors import NotFoundError
 from fanfold.runtime.operations.history.listing import owner_of
 from fanfold.runtime.operations.project import Project
 from fanfold.runtime.views.pages import EventPage, RunPage
-from fanfold.runtime.views.run_rows import run_row
+from fanfold.runtime.views.runs.rows import run_row
 from fanfold.runtime.views.shown import shown
 from fanfold.store.protocol import RunHead
 

@@ -11,7 +11,7 @@ from msgspec import Struct, structs
 
 from fanfold.errors import FanfoldError
 from fanfold.runtime.operations.project import Project
-from fanfold.store.search import NO_FILTERS, Filters, Hit, Search
+from fanfold.store.search.index import NO_FILTERS, Filters, Hit, Search
 
 MIN_PREFIX = 4
 """Shorter words are not taken for the beginning of a run's id."""

@@ -9,14 +9,14 @@ from msgspec import structs
 from fanfold.runtime.operations.addresses import Addressed, find_run
 from fanfold.runtime.operations.history.listing import owner_of
 from fanfold.runtime.operations.project import Project
-from fanfold.runtime.views.runs import (
+from fanfold.runtime.views.runs.documents import (
     InspectDocument,
     InspectStepDocument,
     inspect_document,
     inspect_step_document,
     state_document,
 )
-from fanfold.runtime.views.step_rows import Row, run_rows
+from fanfold.runtime.views.runs.step_rows import Row, run_rows
 
 
 def inspect(project: Project, run: str, *, with_state: bool = False) -> InspectDocument:

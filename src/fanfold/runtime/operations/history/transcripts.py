@@ -9,7 +9,7 @@ from fanfold.runtime.operations.addresses import Addressed, find_run
 from fanfold.runtime.operations.project import Project
 from fanfold.runtime.operations.runs.follow import Ownerless
 from fanfold.runtime.operations.session_addresses import find_speaker
-from fanfold.runtime.views.transcripts import (
+from fanfold.runtime.views.sessions.transcripts import (
     Speaker,
     Told,
     Transcript,

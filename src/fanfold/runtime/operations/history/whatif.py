@@ -14,7 +14,7 @@ from fanfold.runtime.forecast.host import ForecastHost
 from fanfold.runtime.forecast.order import Order
 from fanfold.runtime.forecast.recorded import Recording, Replayed
 from fanfold.runtime.operations.project import Project
-from fanfold.runtime.views.forecasts import Slots, Time, WhatIf
+from fanfold.runtime.views.recipes.forecasts import Slots, Time, WhatIf
 from fanfold.runtime.views.times import duration
 
 MAX_SLOTS = 1_024

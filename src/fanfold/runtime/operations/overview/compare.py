@@ -7,9 +7,9 @@ from fanfold.runtime.hosting.run_tree import RunTree
 from fanfold.runtime.operations.addresses import Addressed, find_run
 from fanfold.runtime.operations.history.listing import owner_of
 from fanfold.runtime.operations.project import Project
-from fanfold.runtime.operations.runs.recipe_changes import compare as compare_recipes
-from fanfold.runtime.views.comparison import ComparedInput, ComparedSide, ComparedStep, Comparison
-from fanfold.runtime.views.run_rows import RunRow, run_row, step_usage
+from fanfold.runtime.operations.runs.again.recipe_changes import compare as compare_recipes
+from fanfold.runtime.views.runs.comparison import ComparedInput, ComparedSide, ComparedStep, Comparison
+from fanfold.runtime.views.runs.rows import RunRow, run_row, step_usage
 
 MAX_STEPS = 1_000
 

@@ -13,9 +13,9 @@ from fanfold.runtime.operations.history.listing import owner_of
 from fanfold.runtime.operations.overview.questions import all_questions
 from fanfold.runtime.operations.project import Project
 from fanfold.runtime.operations.runs.abandoned import abandoned
-from fanfold.runtime.views.costs import Spend
 from fanfold.runtime.views.home import Home, Need, NeedKind, SpendDocument
-from fanfold.runtime.views.run_rows import run_row
+from fanfold.runtime.views.runs.costs import Spend
+from fanfold.runtime.views.runs.rows import run_row
 from fanfold.runtime.views.times import when
 from fanfold.store.protocol import RunHead
 

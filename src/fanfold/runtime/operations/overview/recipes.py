@@ -16,10 +16,10 @@ from fanfold.recipe.library import ListedRecipe, is_path, said_by_file
 from fanfold.recipe.surroundings import FoundRecipe
 from fanfold.runtime.operations.project import Project
 from fanfold.runtime.operations.recipes.checked import CheckedRecipe, check_found
-from fanfold.runtime.operations.runs.permission import needs_permission
+from fanfold.runtime.operations.runs.starting.permission import needs_permission
 from fanfold.runtime.views.graph.drawing import draw
-from fanfold.runtime.views.recipe_pages import CheckedText, LastRun, RecipePage, RecipeRow, RecipeRows
-from fanfold.runtime.views.recipes import CheckReport, recipe_document
+from fanfold.runtime.views.recipes.documents import CheckReport, recipe_document
+from fanfold.runtime.views.recipes.pages import CheckedText, LastRun, RecipePage, RecipeRow, RecipeRows
 from fanfold.runtime.views.times import when
 from fanfold.store.protocol import RunHead
 

@@ -10,9 +10,9 @@ from fanfold.runtime.operations.agents.roles import list_roles
 from fanfold.runtime.operations.history.transcripts import transcript
 from fanfold.runtime.operations.project import Project
 from fanfold.runtime.records.subagents import is_agent, session_of
-from fanfold.runtime.views.roles import RoleList
+from fanfold.runtime.views.recipes.roles import RoleList
+from fanfold.runtime.views.sessions.transcripts import Transcript
 from fanfold.runtime.views.times import when
-from fanfold.runtime.views.transcripts import Transcript
 
 MAX_RUNS = 100
 

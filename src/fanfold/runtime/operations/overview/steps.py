@@ -6,9 +6,9 @@ from fanfold.errors import NotFoundError
 from fanfold.runtime.operations.addresses import find_run
 from fanfold.runtime.operations.history.explain import explain_in
 from fanfold.runtime.operations.project import Project
-from fanfold.runtime.operations.runs.changes import diff
-from fanfold.runtime.views.changes import StepChanges
-from fanfold.runtime.views.step_pages import StepPage, step_page
+from fanfold.runtime.operations.runs.files.changes import diff
+from fanfold.runtime.views.runs.changes import StepChanges
+from fanfold.runtime.views.steps.pages import StepPage, step_page
 
 
 def show_step(project: Project, run: str, step: str, at: int | None = None) -> StepPage:

@@ -7,7 +7,7 @@ from typing import Literal, TypeAlias
 from fanfold.recipe.library import ListedRecipe
 from fanfold.runtime.operations.project import Project
 from fanfold.runtime.operations.recipes.checked import check_recipe
-from fanfold.runtime.views.recipes import RecipeDocument, recipe_document
+from fanfold.runtime.views.recipes.documents import RecipeDocument, recipe_document
 
 Picture: TypeAlias = Literal["mermaid", "svg"]
 

@@ -8,7 +8,7 @@ import msgspec
 
 from fanfold.errors import WorldError
 from fanfold.runtime.operations.project import Project
-from fanfold.runtime.views.recipes import SCHEMA_FILE, SETTINGS_FILE, EditorSetUp
+from fanfold.runtime.views.recipes.documents import SCHEMA_FILE, SETTINGS_FILE, EditorSetUp
 from fanfold.text.json_comments import SettingsUnreadableError, has_entry, set_entry
 from fanfold.trust.project_files import read_beneath, write_beneath
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from fanfold.kernel.plan import Plan
 from fanfold.runtime.operations.project import Project
-from fanfold.runtime.views.recipes import SuggestedSet
-from fanfold.runtime.views.used_sets import StepTouch, plan_steps, suggest, touched_by
+from fanfold.runtime.views.recipes.documents import SuggestedSet
+from fanfold.runtime.views.steps.used_sets import StepTouch, plan_steps, suggest, touched_by
 
 MAX_RUNS = 20
 """The latest of them are looked at."""

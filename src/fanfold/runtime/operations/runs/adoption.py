@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fanfold.runtime.hosting.run_tree import RunTree
 from fanfold.runtime.operations.project import Project
-from fanfold.runtime.operations.runs.permission import Attendant, permit
+from fanfold.runtime.operations.runs.starting.permission import Attendant, permit
 from fanfold.trust.adopted import is_adopted, permitted
 
 KEPT_FROM_LOG = "goes on from results and answers in its log, which may be somebody else's"

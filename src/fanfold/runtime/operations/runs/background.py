@@ -10,7 +10,7 @@ from fanfold.errors import WorldError
 from fanfold.kernel.events import Raised
 from fanfold.runtime.operations.project import Project
 from fanfold.runtime.operations.runs.ownership import Owned, check_enabled, take_over
-from fanfold.store.folder import private_folder
+from fanfold.store.database.folder import private_folder
 from fanfold.trust.adopted import require_permitted
 
 LOG = "detached.log"

@@ -19,9 +19,9 @@ from fanfold.runtime.operations.addresses import find_run
 from fanfold.runtime.operations.runs import control
 from fanfold.runtime.operations.runs.ownership import Owned
 from fanfold.runtime.operations.session_addresses import find_speaker
-from fanfold.runtime.views.result import Result, TypedResult, to_result, with_type
+from fanfold.runtime.views.runs.result import Result, TypedResult, to_result, with_type
+from fanfold.runtime.views.sessions.transcripts import Transcript, transcript_of
 from fanfold.runtime.views.shown import shown
-from fanfold.runtime.views.transcripts import Transcript, transcript_of
 from fanfold.text.json_value import as_text
 
 T = TypeVar("T")

@@ -21,12 +21,12 @@ from fanfold.runtime.hosting.run_tree import RunTree
 from fanfold.runtime.operations.project import Project
 from fanfold.runtime.records.frozen import Frozen, from_json
 from fanfold.runtime.records.ids import functions_id, session_id, settling_ids
-from fanfold.runtime.steps.agent_programs import ConfinedAgents
-from fanfold.runtime.steps.performer import Performer
-from fanfold.runtime.steps.performers import Performers
-from fanfold.runtime.steps.programs import Programs
+from fanfold.runtime.steps.performing.performer import Performer
+from fanfold.runtime.steps.performing.performers import Performers
+from fanfold.runtime.steps.programs.agent_programs import ConfinedAgents
+from fanfold.runtime.steps.programs.sandboxed import Programs
+from fanfold.runtime.steps.programs.toolboxes import Toolboxes
 from fanfold.runtime.steps.step_type import Services
-from fanfold.runtime.steps.toolboxes import Toolboxes
 from fanfold.runtime.views.mirror import has_mirror, write_mirror
 from fanfold.sessions.supervisor import Supervisor
 from fanfold.store.journal import Journal

@@ -23,10 +23,10 @@ from fanfold.recipe.surroundings import FoundRecipe
 from fanfold.runtime.operations.project import Project
 from fanfold.runtime.operations.recipes.checked import CheckedRecipe, check_found
 from fanfold.runtime.operations.recipes.saved import renamed
-from fanfold.runtime.operations.runs.dry_run import foresee_run
 from fanfold.runtime.operations.runs.handle import RunHandle
-from fanfold.runtime.operations.runs.options import Options
-from fanfold.runtime.operations.runs.start import start
+from fanfold.runtime.operations.runs.starting.dry_run import foresee_run
+from fanfold.runtime.operations.runs.starting.options import Options
+from fanfold.runtime.operations.runs.starting.start import start
 from fanfold.runtime.specs.intent_patterns import judge, kind_of
 from fanfold.runtime.specs.planner import (
     LANGUAGE,
@@ -39,8 +39,8 @@ from fanfold.runtime.specs.planner import (
 )
 from fanfold.runtime.specs.project_shape import look_at
 from fanfold.runtime.specs.template_files import fill_in
-from fanfold.runtime.views.recipes import recipe_document
-from fanfold.runtime.views.specs import DraftedSpec, Source
+from fanfold.runtime.views.recipes.documents import recipe_document
+from fanfold.runtime.views.recipes.specs import DraftedSpec, Source
 from fanfold.text.terminal import visible
 
 MAX_TASK_CHARS = 20_000

@@ -24,7 +24,7 @@ from fanfold.kernel.plan import JSON
 from fanfold.runtime.model_choice import choose_model
 from fanfold.runtime.operations.project import Project
 from fanfold.runtime.specs.intent_patterns import MAX_CHARS, judge
-from fanfold.runtime.views.specs import Suitability
+from fanfold.runtime.views.recipes.specs import Suitability
 
 PATIENCE_S = 20.0
 MAX_ANSWER_TOKENS = 300

@@ -16,7 +16,7 @@ from fanfold.runtime.operations.history.listing import list_heads
 from fanfold.runtime.operations.project import Project
 from fanfold.runtime.records.ids import RUN_ID_CHARS
 from fanfold.runtime.views.installation import Removed
-from fanfold.runtime.views.runs import waiting_proposals
+from fanfold.runtime.views.runs.documents import waiting_proposals
 from fanfold.store.protocol import LeaseHeld, RunHead
 
 if TYPE_CHECKING:

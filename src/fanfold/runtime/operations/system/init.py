@@ -6,7 +6,7 @@ from pathlib import Path
 
 from fanfold.errors import WorldError
 from fanfold.runtime.views.installation import Initialised
-from fanfold.store.folder import GITIGNORE
+from fanfold.store.database.folder import GITIGNORE
 from fanfold.trust.project_files import write_beneath
 
 RECIPE_NAME = "first-steps"

@@ -10,8 +10,8 @@ from pathlib import Path
 from fanfold.recipe.compile import compile_recipe
 from fanfold.runtime.hosting.run_tree import RunTree, run_status
 from fanfold.runtime.operations.project import Project
-from fanfold.runtime.operations.runs.creation import create
-from fanfold.runtime.operations.runs.options import Options
+from fanfold.runtime.operations.runs.starting.creation import create
+from fanfold.runtime.operations.runs.starting.options import Options
 from fanfold.runtime.operations.system.smoke import INVALID, PLAN, SCRIPT, Ran
 from fanfold.runtime.views.installation import SmokeCheck, SmokeReport
 from fanfold.runtime.views.shown import shown

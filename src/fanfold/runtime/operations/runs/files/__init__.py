@@ -1,0 +1,1 @@
+"""What runs changed in files: shown, applied, taken back."""

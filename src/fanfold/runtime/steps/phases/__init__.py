@@ -1,0 +1,1 @@
+"""What phases add to their steps: summing up what they gave, and looking up what is cited."""

@@ -1,0 +1,105 @@
+"""Agents that are programs, as a run starts them: in the sandbox, with a home of their own, and one way out.
+
+Rules
+* The program is the user's own, never one that the project put on PATH: it is lent the user's credentials.
+* Without a network an agent would be of no use, and with all of it a prompt that somebody planted could send
+  anything anywhere. So the usual way is neither: no network but a forwarder inside that leads to a socket in
+  the agent's home, and behind the socket, outside, a proxy that knows the provider alone.
+* Where that cannot be kept (Landlock has no network of its own for a program) nothing is started.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from fanfold.agents.backend import SessionRequest
+from fanfold.agents.confined import PROXY_PORT, SOCKET, AgentHome, Confines, NetworkReach
+from fanfold.errors import WorldError
+from fanfold.runtime.steps.programs.sandboxed import Programs, RunningProgram
+
+FORWARDER = ".fanfold/forwarder.py"
+
+
+class ConfinedAgents:
+    """Starts agents for the sessions of one run."""
+
+    def __init__(self, programs: Programs) -> None:
+        self._programs = programs
+
+    async def home_of(self, request: SessionRequest, earlier: str = "") -> AgentHome:
+        """The home of a session; it is the user's own place for the agent where the sandbox can say so."""
+        outside = await self._programs.home_of(request.session_id, request.run_id, earlier)
+        if await self._programs.level() == "bubblewrap":
+            return AgentHome(outside, Path.home(), str(self._programs.project))
+        return AgentHome(outside, outside, request.workspace)
+
+    async def check_reach(self, network: NetworkReach) -> None:
+        if network == "provider" and await self._programs.level() == "landlock":
+            message = "an agent cannot be kept to its provider here: Landlock has no network for it alone"
+            hint = "install bubblewrap, or write network = true into the role"
+            raise WorldError("sandbox.insufficient", message, hint=hint)
+
+    async def start(self, request: SessionRequest, argv: Sequence[str], confines: Confines) -> RunningProgram:
+        from fanfold.workspace.sandbox.policy import Rooms
+
+        program = self._found(argv[0])
+        home, also = confines.home, installation(program)
+        words = [program, *argv[1:]]
+        if confines.network == "provider" and await self._programs.level() == "bubblewrap":
+            words = [*self._forwarded(home, confines.ports, also), *words]
+        return await self._programs.start_agent(
+            request,
+            words,
+            confines.variables,
+            confines.named,
+            Rooms(home=home.outside, also=tuple(also)),
+            network=confines.network == "all",
+        )
+
+    def _found(self, program: str) -> str:
+        from fanfold.workspace.files.programs import find_program
+
+        if os.sep in program:
+            return program
+        found = find_program(program, self._programs.project)
+        if found is None:
+            raise FileNotFoundError(program)
+        return found
+
+    def _forwarded(self, home: AgentHome, ports: tuple[int, ...], also: list[Path]) -> list[str]:
+        """What stands before the agent's own words; `also` grows by what that needs to see."""
+        from fanfold.agents.command.belongings import write_beneath
+        from fanfold.workspace.sandbox import forwarder
+
+        write_beneath(home.outside, FORWARDER, Path(forwarder.__file__).read_bytes())
+        python = Path(os.path.realpath(sys.executable))
+        prefix = Path(os.path.realpath(sys.base_prefix))
+        if shutil.which(python.name, path="/usr/bin:/bin") != str(python):
+            also += [python, *(prefix / part for part in ("lib", "lib64"))]
+        own = ",".join(map(str, ports)) or "-"
+        return [
+            str(python),
+            "-I",
+            "-S",
+            str(home.inside / FORWARDER),
+            str(home.inside / SOCKET),
+            str(PROXY_PORT),
+            own,
+        ]
+
+
+def installation(program: str) -> list[Path]:
+    """What a program is made of besides its own file, where that is known: packages of Node lie side by side.
+
+    >>> installation("/opt/a/node_modules/.bin/a")
+    [PosixPath('/opt/a/node_modules')]
+    """
+    real = Path(os.path.realpath(program))
+    tops = [
+        folder for path in (Path(program), real) for folder in path.parents if folder.name == "node_modules"
+    ]
+    return list(dict.fromkeys(tops))[-1:]

@@ -1,0 +1,96 @@
+"""The toolboxes of a run: what its agents can use. Programs in the sandbox, the outputs of their own run,
+the network where the role allows it, and a person who can be asked.
+
+A session's posture is that of its run, narrowed by its step. One queue of questions serves all agents of a
+run: a person reads one at a time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias, cast
+
+from fanfold.agents.backend import SessionRequest
+from fanfold.agents.permissions import Ask, Permissions, Posture
+from fanfold.kernel.plan import JSON
+from fanfold.runtime.steps.programs.sandboxed import Programs
+from fanfold.store.protocol import Store
+
+if TYPE_CHECKING:
+    from fanfold.agents.toolbox.catalogue import Tools
+    from fanfold.store.search.index import Search
+
+    RootTools: TypeAlias = Callable[[SessionRequest, Tools], Tools]
+
+
+class Toolboxes:
+    """Makes the toolbox of each session of one run. `ask` is None where nobody can be asked."""
+
+    def __init__(
+        self,
+        store: Store,
+        memory: Path,
+        programs: Programs,
+        permission: str,
+        ask: Ask | None,
+        allowed: frozenset[str],
+        root_tools: RootTools | None = None,
+    ) -> None:
+        """`allowed` names the secrets of the user's environment that what a project brings may have.
+        `root_tools` adds what a session may use that a person talks to.
+        """
+        self._store = store
+        self._memory = memory
+        self._programs = programs
+        self._permission = permission
+        self._ask = ask
+        self._allowed = allowed
+        self._root_tools = root_tools
+
+    def of(self, request: SessionRequest) -> Tools:
+        """The tools of a session, as far as its role, step and posture allow."""
+        own = self._own(request)
+        return self._root_tools(request, own) if request.root and self._root_tools is not None else own
+
+    def _own(self, request: SessionRequest) -> Tools:
+        # Most scripted agents use no tool, and a run of functions alone has none.
+        from fanfold.agents.toolbox.catalogue import SessionTools
+        from fanfold.agents.toolbox.fetch import FetchTools
+        from fanfold.agents.toolbox.published import PublishedFiles
+
+        own = SessionTools(
+            request,
+            permissions=self._permissions,
+            runner=self._programs.run_for,
+            fetch=FetchTools() if request.role.network else None,
+            query=self._query,
+            published=PublishedFiles(self._memory, request.run_id),
+        )
+        if not request.role.mcp_servers:
+            return own
+        from fanfold.agents.toolbox.mcp.servers import LentEnvironment
+        from fanfold.agents.toolbox.mcp.tools import ServedTools
+
+        brought = request.role.is_from(self._memory.parent) or bool(request.role.project_servers)
+        environment = LentEnvironment(os.environ, self._allowed) if brought else os.environ
+        return ServedTools(own, request, self._permissions, self._programs.start_for, environment=environment)
+
+    @cached_property
+    def _permissions(self) -> Permissions:
+        return Permissions(cast(Posture, self._permission), self._ask)
+
+    @cached_property
+    def _search(self) -> Search:
+        from fanfold.store.search.index import Search
+
+        return Search(self._store, self._memory)
+
+    async def _query(self, request: SessionRequest, words: str, k: int) -> JSON:
+        from fanfold.store.search.index import Filters
+
+        hits = await asyncio.to_thread(self._search.query, words, Filters(run=request.run_id), k=k)
+        return [{"path": hit.path, "role": hit.role, "excerpt": hit.excerpt} for hit in hits]

@@ -1,0 +1,1 @@
+"""Runs as surfaces show them: in lists, whole, step by step, over time, as a report."""

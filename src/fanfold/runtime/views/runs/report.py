@@ -1,0 +1,117 @@
+"""The executive report: status, what was asked, the answer, who did what, what failed and what to do."""
+
+from __future__ import annotations
+
+import shlex
+
+from fanfold.kernel.lifecycle import COMPLETED
+from fanfold.kernel.nodes import Node, Run
+from fanfold.kernel.plan import JSON
+from fanfold.runtime.hosting.run_tree import RunTree, run_status
+from fanfold.runtime.views.runs.documents import how_to_retry, indented, run_error, waiting_proposals
+from fanfold.runtime.views.runs.reviews import cell, review_lines
+from fanfold.runtime.views.runs.rounds import did_not_pass, why_not
+from fanfold.text.excerpts import shorten
+
+MAX_ROWS = 200
+ADVICE = {
+    "timeout": "raise the step's `timeout`, or split the step",
+    "transport": "check the connection, then retry the run: it keeps what was done",
+    "rate_limit": "wait, or lower `max_concurrency`, then retry the run: it keeps what was done",
+    "quota": "check the provider's account, then resume the run",
+    "invalid_output": "look at the step's output and its `output_schema`",
+    "permission": "give the permission it asked for, or narrow the step",
+    "budget": "raise the budget when you resume the run",
+    "conflict": "look at the paths it names, then run the step again",
+}
+
+
+def report_markdown(tree: RunTree, run: Run | None = None) -> str:
+    """Status, what was asked, the answer, who did what, what failed and what to do about it."""
+    run = run or tree.root
+    usage, agents = tree.spent(run)
+    status = run_status(tree.state, run)
+    lines = [f"# {run.plan.name}: {status}", ""]
+    if run.plan.description:
+        lines += [run.plan.description, ""]
+    lines += ["## Asked", "", *_asked(tree.values.inputs(run)), "", "## Answer", ""]
+    output = tree.blobs.get(run.output) if run.output is not None else None
+    lines += [indented(output) if output is not None else "_no answer_", ""]
+    lines += ["## Steps", "", "| step | who | status | took | tokens |", "|---|---|---|---|---|"]
+    nodes = list(run.nodes.values())
+    lines += [_row(tree, node) for node in nodes[:MAX_ROWS]]
+    if len(nodes) > MAX_ROWS:
+        lines.append(f"| … {len(nodes) - MAX_ROWS} more | | | | |")
+    lines += ["", f"{agents} agents, {usage.tokens} tokens, {_price(usage.micro_usd)}.", ""]
+    lines += _changes(tree, run)
+    lines += review_lines(tree, run)
+    failures = [node for node in nodes if node.error is not None and node.status != COMPLETED]
+    error = run_error(tree, run)
+    if failures or error is not None:
+        tolerated = run.status == COMPLETED
+        lines += ["## What went wrong" + (", and was tolerated" if tolerated else ""), ""]
+        lines += [_failure_line(node) for node in failures[:MAX_ROWS]]
+        if error is not None and not failures:
+            lines.append(f"- {error.message} ({error.code})")
+        lines.append("")
+        if again := how_to_retry(tree):
+            lines += [f"`{again}` runs what failed again and keeps the rest.", ""]
+    warnings = [node for node in nodes if node.error is not None and node.status == COMPLETED]
+    if warnings:
+        lines += ["## Warnings", "", *(_failure_line(node) for node in warnings[:MAX_ROWS]), ""]
+    children = [other for other in tree.state.runs.values() if other.parent is run]
+    if children:
+        lines += ["## Child runs", ""]
+        lines += [
+            f"- {c.path}: {c.plan.name} ({c.id}) {run_status(tree.state, c)}" for c in children[:MAX_ROWS]
+        ]
+        lines.append("")
+    return "\n".join(lines)
+
+
+def _changes(tree: RunTree, run: Run) -> list[str]:
+    """What the run's own steps changed, and how to see and apply what waits in it or below it."""
+    rows = tree.memory.changes.get(run.id, [])
+    lines = ["## Changes", "", "| file | change | step | |", "|---|---|---|---|"] if rows else []
+    for row in rows[:MAX_ROWS]:
+        cells = (row.path, row.kind, row.step, row.state)
+        lines.append("| " + " | ".join(cell(one) for one in cells) + " |")
+    if len(rows) > MAX_ROWS:
+        lines.append(f"| … {len(rows) - MAX_ROWS} more | | | |")
+    lines += [""] if rows else []
+    waiting = waiting_proposals(tree, run if run.parent is not None else None)
+    if waiting:
+        many = f"{len(waiting)} proposals wait" if len(waiting) > 1 else "A proposal waits"
+        root = tree.root.id
+        first = shlex.quote(next(iter(waiting)))
+        how = f"`fanfold diff {root}` shows what it is, `fanfold apply {root} {first}` applies the first"
+        lines += [f"{many} to be applied ({', '.join(list(waiting)[:10])}): {how}.", ""]
+    return lines
+
+
+def _asked(inputs: dict[str, JSON]) -> list[str]:
+    if not inputs:
+        return ["_no inputs_"]
+    return [f"- **{name}**: {shorten(indented(value), 500)}" for name, value in inputs.items()]
+
+
+def _row(tree: RunTree, node: Node) -> str:
+    who = node.step.traits.role or node.step.type
+    usage = tree.memory.usage.get((node.run.id, node.path))
+    took = f"{(node.ended_at - node.started_at) / 1_000:.1f} s" if node.started_at and node.ended_at else ""
+    status = f"{node.status} ({node.reason})" if node.reason else node.status
+    if did_not_pass(node):
+        status = f"did not pass ({why})" if (why := why_not(tree, node)) else "did not pass"
+    return f"| {node.path} | {who} | {cell(status)} | {took} | {usage.tokens if usage else ''} |"
+
+
+def _failure_line(node: Node) -> str:
+    error = node.error
+    assert error is not None
+    advice = error.hint or ADVICE.get(error.kind, "")
+    text = f"- **{node.path}** {node.status}: {shorten(error.message, 500)} (`{error.code}`)"
+    return f"{text}. {advice[:1].upper()}{advice[1:]}." if advice else text
+
+
+def _price(micro_usd: int | None) -> str:
+    return "price unknown" if micro_usd is None else f"${micro_usd / 1_000_000:.4f}"

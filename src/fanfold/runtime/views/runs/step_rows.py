@@ -1,0 +1,191 @@
+"""A run as rows: its steps, the instances they became, and the child runs below them, in plan order.
+
+A fan-out is shown by what needs attention: counts for the whole, rows for the items that run, wait or
+failed. Where rows are scarce, what is finished is folded away first.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+from msgspec import Struct
+
+from fanfold.kernel.explain import SKIPPED_FOR
+from fanfold.kernel.lifecycle import ASKED, COMPLETED, PENDING, READY, RUNNING, SKIPPED, TERMINAL, WAITING
+from fanfold.kernel.nodes import LEAF, MAP, Composite, Node, Run, WorkflowCall
+from fanfold.runtime.hosting.run_tree import RunTree
+from fanfold.runtime.steps.registry import label_of
+from fanfold.runtime.views.items import item_name
+from fanfold.runtime.views.runs.rounds import did_not_pass, why_not
+from fanfold.runtime.views.times import duration
+from fanfold.text.terminal import one_line
+
+MAX_ITEMS = 12
+"""Items of a fan-out that are all shown."""
+MAX_BUSY_ITEMS = 6
+MAX_NOTE_CHARS = 100
+MAX_WHO_CHARS = 30
+MAX_ITEM_CHARS = 32
+
+
+_RANKS = {RUNNING: 0, WAITING: 0, PENDING: 2, READY: 2, COMPLETED: 3, SKIPPED: 3}
+_FAILED_RANK = 1
+_LAST_RANK = 3
+
+
+class Row(Struct, frozen=True):
+    """One line; `note` says what is special: a question, an error, counts."""
+
+    depth: int
+    name: str
+    path: str
+    """As seen from the root of the tree."""
+    status: str
+    who: str
+    took: str
+    note: str
+    leaf: bool = False
+    """Whether it is work, and no group, map or child run around work."""
+
+
+def rows(tree: RunTree, now: int, *, every: bool = False, fold_finished: bool = False) -> list[Row]:
+    """The rows of a whole tree; `every` leaves nothing out."""
+    return run_rows(tree, tree.root, now, every=every, fold_finished=fold_finished)
+
+
+def run_rows(
+    tree: RunTree, run: Run, now: int, *, every: bool = False, fold_finished: bool = False
+) -> list[Row]:
+    """The rows of one run and of the runs below it."""
+    return list(_Walk(tree, now, every, fold_finished).children(run.scope.children, 0))
+
+
+def tallest(tree: RunTree, now: int, height: int) -> list[Row]:
+    """As much as fits into `height` rows, the interesting parts first."""
+    found = rows(tree, now)
+    if len(found) > height:
+        found = rows(tree, now, fold_finished=True)
+    if len(found) <= height:
+        return found
+    ranks = _ranks(found)
+    best = sorted(range(len(found)), key=lambda i: (ranks[i], i))[: height - 1]
+    rest = f"… {len(found) - len(best)} more steps"
+    return [*(found[i] for i in sorted(best)), Row(0, rest, "", "", "", "", "")]
+
+
+def _ranks(found: Sequence[Row]) -> list[int]:
+    """How soon each row is given up where there is no room for all: what runs stays longest, then what
+    failed, then what is to come; a row is worth as much as the best below it.
+    """
+    ranks: list[int] = []
+    best: list[int] = []  # depth → the best of the rows there since the last row above them
+    for row in reversed(found):
+        rank = min([_RANKS.get(row.status, _FAILED_RANK), *best[row.depth + 1 : row.depth + 2]])
+        del best[row.depth + 1 :]
+        best += [_LAST_RANK] * (row.depth + 1 - len(best))
+        best[row.depth] = min(best[row.depth], rank)
+        ranks.append(rank)
+    return ranks[::-1]
+
+
+def counts(tree: RunTree) -> Counter[str]:
+    """How many steps that do work are in each status, over all runs."""
+    return Counter(
+        node.status for run in tree.state.runs.values() for node in run.nodes.values() if node.kind == LEAF
+    )
+
+
+class _Walk:
+    def __init__(self, tree: RunTree, now: int, every: bool, fold_finished: bool) -> None:
+        self._tree = tree
+        self._questions = tree.memory.questions
+        self._now = now
+        self._every = every
+        self._fold_finished = fold_finished
+
+    def children(self, nodes: Sequence[Node], depth: int) -> Iterator[Row]:
+        for node in nodes:
+            yield from self._node(node, depth)
+
+    def _node(self, node: Node, depth: int) -> Iterator[Row]:
+        inside = self._inside(node)
+        yield self._row(node, depth, inside)
+        if not inside or (self._fold_finished and node.status in (COMPLETED, SKIPPED)):
+            return
+        if node.kind == MAP and not self._every and len(inside) > MAX_ITEMS:
+            yield from self.children(_attention(inside), depth + 1)
+            return
+        yield from self.children(inside, depth + 1)
+
+    def _inside(self, node: Node) -> Sequence[Node]:
+        if not isinstance(node, Composite):
+            return ()
+        if isinstance(node, WorkflowCall):
+            return node.child.scope.children if node.child is not None else ()
+        return node.children
+
+    def _row(self, node: Node, depth: int, inside: Sequence[Node]) -> Row:
+        name = node.path.rpartition("/")[2]
+        if item := item_name(self._tree, node):
+            name = f"{name} {one_line(item, MAX_ITEM_CHARS)}"
+        path = node.run.tree_path(node.path)
+        who, took, note = self._who(node), self._took(node), self._note(node, inside)
+        status = "failed" if did_not_pass(node) else node.status
+        return Row(depth, name, path, status, who, took, note, node.kind == LEAF)
+
+    def _who(self, node: Node) -> str:
+        if isinstance(node, WorkflowCall):
+            child = node.child
+            return f"{child.plan.name}@{child.plan.version}" if child is not None else "workflow"
+        if node.kind != LEAF:
+            return ""
+        kind, who = label_of(node.step)
+        return kind if node.step.traits.waits is not None else one_line(who, MAX_WHO_CHARS)
+
+    def _took(self, node: Node) -> str:
+        if not node.started_at or node.status == SKIPPED:
+            return ""
+        if node.ended_at:
+            return duration(node.ended_at - node.started_at)
+        return duration(self._now - node.started_at) if node.status in (RUNNING, WAITING) else ""
+
+    def _note(self, node: Node, inside: Sequence[Node]) -> str:
+        parts: list[str] = []
+        if node.kind == MAP and inside:
+            parts.append(_tally(inside))
+        if node.attempt > 1 and node.kind == LEAF:
+            parts.append(f"attempt {node.attempt}")
+        if node.status == WAITING and (node.step.traits.waits is not None or node.reason == ASKED):
+            asked = self._questions.get((node.run.id, node.path), "")
+            parts.append(one_line(asked.partition("\n\n")[0], MAX_NOTE_CHARS))
+        elif node.status == WAITING:
+            parts.append("waits before its next attempt")
+        if node.status == SKIPPED:
+            parts.append(SKIPPED_FOR.get(node.reason, node.reason))
+        first_hand = not isinstance(node, Composite) or node.failed_child is None
+        if node.error is not None and first_hand and node.status in TERMINAL - {COMPLETED, SKIPPED}:
+            parts.append(one_line(node.error.message or node.error.code, MAX_NOTE_CHARS))
+        if did_not_pass(node):
+            why = why_not(self._tree, node)
+            parts.append(f"did not pass: {why}" if why else "did not pass")
+        if isinstance(node, WorkflowCall) and node.child is not None:
+            parts.append(f"run {node.child.id}")
+        return " · ".join(parts)
+
+
+def _attention(items: Sequence[Node]) -> list[Node]:
+    """Of many items the first that run or wait, and the first that failed, as they stand in the list."""
+    busy = [one for one in items if one.status in (RUNNING, WAITING)][:MAX_BUSY_ITEMS]
+    settled = (PENDING, READY, COMPLETED, SKIPPED, RUNNING, WAITING)
+    failed = [one for one in items if one.status not in settled][: MAX_BUSY_ITEMS - len(busy) or 1]
+    chosen = {id(one) for one in (*busy, *failed)}
+    return [one for one in items if id(one) in chosen]
+
+
+def _tally(items: Sequence[Node]) -> str:
+    found = Counter(item.status for item in items)
+    done = sum(found[status] for status in TERMINAL)
+    parts = [f"{done}/{len(items)}"]
+    parts += [f"{found[word]} {word}" for word in (RUNNING, WAITING, "failed", "timed_out") if found[word]]
+    return ", ".join(parts)

@@ -1,0 +1,108 @@
+"""One step with everything there is to be seen of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from msgspec import Struct, structs
+
+from fanfold.kernel.events import Envelope, Failure, StepEvent, SubagentEvent, event_of
+from fanfold.kernel.nodes import Node
+from fanfold.runtime.hosting.run_tree import RunTree
+from fanfold.runtime.records.ids import session_id
+from fanfold.runtime.records.subagents import is_agent
+from fanfold.runtime.views.runs.changes import StepChanges
+from fanfold.runtime.views.runs.documents import InspectStepDocument, inspect_step_document
+from fanfold.runtime.views.runs.rows import FailureDocument, StepUsage, failure_document, step_usage
+from fanfold.runtime.views.steps.explanations import Explained
+from fanfold.runtime.views.steps.prompts import PromptDocument, prompt_of
+from fanfold.runtime.views.times import when
+
+_ENDINGS = {"finished": "completed", "completed": "completed", "failed": "failed", "timed_out": "timed_out"}
+
+
+class AttemptRow(Struct, frozen=True, kw_only=True):
+    """One try. `executions` is more than one where a process died and another went on."""
+
+    attempt: int
+    status: str
+    started_at: str | None
+    ended_at: str | None
+    executions: int
+    error: FailureDocument | None
+    usage: StepUsage | None
+    session_id: str | None
+
+
+class StepPage(InspectStepDocument, frozen=True, kw_only=True):
+    """`tree_path` is its path seen from the root of the tree."""
+
+    tree_path: str
+    description: str
+    prompt: PromptDocument | None
+    tries: list[AttemptRow]
+    files: list[StepChanges]
+    why: Explained
+    inside: list[str]
+    """Tree paths of what it holds: items, iterations, inner steps."""
+    child_run_id: str | None
+
+
+def step_page(
+    tree: RunTree, node: Node, log: Iterable[Envelope], files: list[StepChanges], why: Explained
+) -> StepPage:
+    """A step as its tree is now; `log` is that of its run."""
+    child = getattr(node, "child", None)
+    return StepPage(
+        **structs.asdict(inspect_step_document(tree, node)),
+        tree_path=node.run.tree_path(node.path),
+        description=node.step.description,
+        prompt=prompt_of(tree, node) if node.attempt else None,
+        tries=list(attempts_of(tree, node, log)),
+        files=files,
+        why=why,
+        inside=[one.run.tree_path(one.path) for one in getattr(node, "children", [])],
+        child_run_id=None if child is None else child.id,
+    )
+
+
+class _Attempt:
+    def __init__(self) -> None:
+        self.status = "running"
+        self.started: int | None = None
+        self.ended: int | None = None
+        self.executions = 0
+        self.error: Failure | None = None
+        self.usage: StepUsage | None = None
+
+
+def attempts_of(tree: RunTree, node: Node, log: Iterable[Envelope]) -> Iterator[AttemptRow]:
+    """The tries of a step as the log of its run tells them, up to what was folded."""
+    found: dict[int, _Attempt] = {}
+    for envelope in log:
+        if envelope.tree_seq > tree.tree_seq:
+            break
+        data = event_of(envelope).data
+        if not isinstance(data, StepEvent | SubagentEvent) or data.step != node.path or not data.attempt:
+            continue
+        one = found.setdefault(data.attempt, _Attempt())
+        if data.status == "started":
+            one.executions += 1
+            one.started = one.started or envelope.at
+        elif data.status in _ENDINGS:
+            one.status, one.ended, one.error = _ENDINGS[data.status], envelope.at, data.error
+        elif data.status in ("cancelled", "waiting"):
+            one.status = data.status
+        if data.usage is not None:
+            one.usage = step_usage(data.usage)
+    for number, one in sorted(found.items()):
+        yield AttemptRow(
+            attempt=number,
+            status=one.status,
+            started_at=when(one.started),
+            ended_at=when(one.ended),
+            executions=one.executions,
+            error=failure_document(one.error, node),
+            usage=one.usage,
+            session_id=session_id(node.run.id, node.path, number) if is_agent(node) else None,
+        )

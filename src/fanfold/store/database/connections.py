@@ -1,0 +1,102 @@
+"""Connections to a SQLite database: one that writes, one for each thread that reads, how they are opened."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from urllib.parse import quote
+
+import apsw
+
+from fanfold.store.database import faults
+from fanfold.store.sealing import seals
+from fanfold.store.tables import schema
+
+WAL_KEPT_BYTES = 16 * 1024 * 1024
+CACHE_KIB = 16 * 1024
+
+
+class DatabaseConnections:
+    """`protected`: nothing may be written there at all, not even beside the database."""
+
+    def __init__(self, file: str, vfs: str, durability: str, *, protected: bool, read_only: bool) -> None:
+        self._file = file
+        self._vfs = vfs or None
+        self._synchronous = durability.upper()
+        self._is_protected = protected
+        self._read_only = read_only
+        self._local = threading.local()
+        self._opened: list[apsw.Connection] = []
+        self._writer: apsw.Connection
+
+    def open_writer(self, on_commit: Callable[[apsw.Connection, str, int], int]) -> apsw.Connection:
+        """The one connection that writes; the tables are made when they are missing."""
+        db = self._connect()
+        try:
+            self._prepare(db, on_commit)
+        except BaseException:
+            db.close()
+            raise
+        self._writer = db
+        self._opened.append(db)
+        return db
+
+    def reader(self) -> apsw.Connection:
+        """This thread's connection for reading."""
+        db: apsw.Connection | None = getattr(self._local, "db", None)
+        if db is None:
+            db = self._connect()
+            db.pragma("query_only", True)
+            self._local.db = db
+            self._opened.append(db)
+        return db
+
+    @contextmanager
+    def synchronizing(self, durable: bool) -> Iterator[None]:
+        """Inside it, what is written waits for the disk, or need not survive a power cut."""
+        if durable or self._synchronous == "NORMAL":
+            yield
+            return
+        self._writer.pragma("synchronous", "NORMAL")
+        try:
+            yield
+        finally:
+            self._writer.pragma("synchronous", self._synchronous)
+
+    def close(self) -> None:
+        """Close them all, the one that writes last."""
+        while self._opened:
+            self._opened.pop().close()
+
+    def _prepare(self, db: apsw.Connection, on_commit: Callable[[apsw.Connection, str, int], int]) -> None:
+        if self._read_only:
+            schema.check_readable(db)
+            db.pragma("query_only", True)
+            return
+        faults.insist(lambda: schema.is_made(db))  # a stranger's file is refused as it is
+        faults.insist(lambda: db.pragma("journal_mode", "WAL"))
+        db.pragma("synchronous", self._synchronous)
+        db.pragma("foreign_keys", True)
+        db.pragma("journal_size_limit", WAL_KEPT_BYTES)
+        # Replaces SQLite's own checkpoints, so that a failing one is never taken for a failing commit.
+        db.set_wal_hook(on_commit)
+        seals.prepare(db)
+        schema.create(db)
+
+    def _connect(self) -> apsw.Connection:
+        db = self._connect_protected() if self._is_protected else self._connect_existing()
+        faults.be_patient(db)
+        db.pragma("cache_size", -CACHE_KIB)
+        return db
+
+    def _connect_existing(self) -> apsw.Connection:
+        return apsw.Connection(self._file, flags=apsw.SQLITE_OPEN_READWRITE, vfs=self._vfs)
+
+    def _connect_protected(self) -> apsw.Connection:
+        """Without a write-ahead log SQLite would have to make one, unless told that nothing changes."""
+        log = Path(f"{self._file}-wal")
+        how = "mode=ro" if log.exists() and log.stat().st_size else "mode=ro&immutable=1"
+        flags = apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI
+        return apsw.Connection(f"file:{quote(self._file)}?{how}", flags=flags, vfs=self._vfs)

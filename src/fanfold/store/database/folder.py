@@ -1,0 +1,63 @@
+"""The project's `.fanfold` folder: what is private in it, and what git sees of it.
+
+The folder is shared with people (recipes, roles and configuration live in it), so only what Fanfold
+itself writes is closed to others: the database and the folders made through `private_folder`.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from fanfold.store.database.presence import refuse_network
+from fanfold.store.protocol import StoreFault
+
+DATABASE = "fanfold.db"
+
+GITIGNORE = """\
+# Written by Fanfold. Recipes, roles and configuration belong in version control; the rest is this machine's.
+*
+!config.toml
+!agents/
+!agents/**
+!workflows/
+!workflows/**
+"""
+
+
+def prepare(folder: Path) -> Path:
+    """Make the folder where it is missing and may be; the path of its database."""
+    refuse_network(folder)
+    database = folder / DATABASE
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        ignore = folder / ".gitignore"
+        if not ignore.exists():
+            ignore.write_text(GITIGNORE)
+        # The database's side files inherit its permissions. A file that is there is not even opened: closing
+        # it would drop the locks that another connection of this process holds on it.
+        os.close(os.open(database, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+    except FileExistsError:
+        pass
+    except OSError as error:
+        raise StoreFault(
+            "store.cannot_open",
+            f"{folder} cannot be used: {error.strerror}",
+            hint="check that the project's folder may be written and the disk has space",
+            details={"file": str(database)},
+        ) from error
+    return database
+
+
+def is_protected(folder: Path) -> bool:
+    """Whether there is a database here that this process may read and must leave as it is."""
+    database = folder / DATABASE
+    if not database.exists() or not os.access(database, os.R_OK):
+        return False
+    return not (os.access(folder, os.W_OK | os.X_OK) and os.access(database, os.W_OK))
+
+
+def private_folder(folder: Path) -> Path:
+    """Make a folder that nobody else may enter."""
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return folder

@@ -1,0 +1,1 @@
+"""Who owns a run tree, what others ask of it, and how it hears of it."""

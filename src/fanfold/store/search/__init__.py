@@ -1,0 +1,1 @@
+"""Ranked search over the outputs of steps: questions, documents, the index, excerpts."""

@@ -1,0 +1,1 @@
+"""Rows of the SQLite store: one module a table or two."""
