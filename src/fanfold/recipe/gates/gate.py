@@ -8,6 +8,7 @@ Rules
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import Any, Generic, TypeVar
 
 from msgspec import Struct
@@ -61,7 +62,7 @@ class Judged(Struct, frozen=True):
         )
 
 
-class Gate(Generic[K]):
+class Gate(ABC, Generic[K]):
     """One kind of gate. `K` is what it keeps of what `verify` says about it."""
 
     name: str
@@ -70,13 +71,13 @@ class Gate(Generic[K]):
     until: str
     """True when the phase passed; sees the gate's step as `steps.verify`."""
 
+    @abstractmethod
     def check(self, verify: Entries, draft: Draft, unit: Unit) -> K:
         """Check what `verify` says, and keep it."""
-        raise NotImplementedError
 
+    @abstractmethod
     def step(self, kept: K, phase: Judged) -> Step:
         """The step that judges a phase."""
-        raise NotImplementedError
 
 
 def read_role(entries: Entries, unit: Unit) -> NamedRole:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import Generic, NamedTuple, TypeVar
 
 from fanfold.kernel.plan import Action
@@ -47,14 +48,14 @@ class Written(NamedTuple):
         return self.unit.references.template(node, place)
 
 
-class StepGrammar:
+class StepGrammar(ABC):
     """One type of step, as recipes write it."""
 
     syntax: StepSyntax
 
+    @abstractmethod
     def check(self, step: Written) -> None:
         """Check what the step says with the keys of its type, and keep it in the draft's facts."""
-        raise NotImplementedError
 
 
 class LeafGrammar(StepGrammar, Generic[B]):
@@ -68,9 +69,9 @@ class LeafGrammar(StepGrammar, Generic[B]):
     def check(self, step: Written) -> None:
         step.draft.facts.body = self.read(step)
 
+    @abstractmethod
     def read(self, step: Written) -> B:
         """What the step says. Problems are reported; what could not be read may be left out."""
-        raise NotImplementedError
 
     def complete(self, _draft: Draft, said: B) -> B:
         """What it says, now that its edges are known and nothing is wrong with the recipe."""

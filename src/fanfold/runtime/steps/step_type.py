@@ -12,13 +12,14 @@ Rules
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import ClassVar, Generic, Literal, NamedTuple, TypeVar
 
 from msgspec import Struct
 
 from fanfold.agents.entries import News
-from fanfold.errors import AuthorError
+from fanfold.errors import AuthorError, BugError
 from fanfold.kernel.commands import Start
 from fanfold.kernel.events import Failure, Usage
 from fanfold.kernel.nodes import Node
@@ -174,7 +175,7 @@ class StepLabel(NamedTuple):
     who: str
 
 
-class StepType(Generic[A, J]):
+class StepType(ABC, Generic[A, J]):
     """Everything the host has to know of steps of one type, which say `A` and become a job `J`."""
 
     name: str
@@ -185,9 +186,9 @@ class StepType(Generic[A, J]):
     waiting: ClassVar[str] = "waits"
     """What a step does that waits, in words that follow its name."""
 
+    @abstractmethod
     def read(self, step: Step) -> A:
         """What a step of this type says."""
-        raise NotImplementedError
 
     # Before it starts
 
@@ -199,9 +200,9 @@ class StepType(Generic[A, J]):
         """What the one question before a run has to name, in words that follow the step's id; or nothing."""
         return ""
 
+    @abstractmethod
     def prepare(self, step: Preparation, said: A) -> J:
         """The job of a step that is about to start; raises `UnresolvedPath`."""
-        raise NotImplementedError
 
     def circumstances(self, _frozen: Frozen, _said: A) -> JSON:
         """What decides about its output besides what it says and its job, for `cache`."""
@@ -209,9 +210,9 @@ class StepType(Generic[A, J]):
 
     # When it has
 
-    async def perform(self, services: Services, execution: Execution[J]) -> Outcome:
-        """Do the work. Being cancelled means: end everything this job started, and only then raise."""
-        raise NotImplementedError
+    async def perform(self, _services: Services, _execution: Execution[J]) -> Outcome:
+        """Do the work, if any. Being cancelled means: end all that this job started, and only then raise."""
+        raise BugError("step.no_work", f"a {self.name} step has no work to be performed")
 
     def rescue(self, _node: Node, _job: J, outcome: Outcome) -> Outcome:
         """What becomes of an execution that failed: usually just that."""
