@@ -192,8 +192,3 @@ def _places(vote: Vote) -> str:
 
 def to_value(review: Review) -> JSON:
     return msgspec.to_builtins(review)
-
-
-def from_value(value: JSON) -> Review:
-    """What a phase's output says of its review."""
-    return msgspec.convert(value, Review)
