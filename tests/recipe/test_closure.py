@@ -232,3 +232,43 @@ steps:
         ("recipe.bad_template", 10),
         ("recipe.bad_value", 5),
     ]
+
+
+def test_comparisons_are_checked_with_what_a_sub_workflow_gives(tmp_path: Path):
+    leaf = """\
+name: leaf
+steps:
+  - id: a
+    agent: explorer
+    prompt: x
+    output_schema: {type: object, properties: {level: {enum: [low, high]}}}
+output: {level: steps.a.output.level, count: "{{steps.a.output.level}}!", fixed: 3}
+"""
+    root = """\
+name: root
+steps:
+  - {id: one, workflow: ./leaf.yaml}
+  - {id: many, workflow: ./leaf.yaml, for_each: '[1, 2]'}
+  - {id: bad, depends_on: many, set: {bad: 'steps.many.output.filter(m, m.level == "hihg")'}}
+  - {id: typo, depends_on: many, set: {bad: 'steps.many.output.filter(m, m.levle == "high")'}}
+  - {id: a, depends_on: one, when: steps.one.output == "high", agent: explorer, prompt: x}
+  - {id: b, depends_on: one, when: steps.one.output.level == "hgih", agent: explorer, prompt: x}
+  - {id: c, depends_on: one, when: steps.one.output.count == 3, agent: explorer, prompt: x}
+  - {id: d, depends_on: one, when: steps.one.output.fixed == "3", agent: explorer, prompt: x}
+  - {id: right, depends_on: many, set: {bad: 'steps.many.output.filter(m, m.level == "high").size()'}}
+  - {id: e, depends_on: right, when: steps.right.output.bad == "1", agent: explorer, prompt: x}
+  - {id: f, depends_on: right, when: steps.right.output.bad == 1, agent: explorer, prompt: x}
+  - {id: g, depends_on: one, when: steps.one.output.level == "high", agent: explorer, prompt: x}
+  - {id: h, depends_on: one, when: '[steps.many.output].exists(m, m.size() == 2)', agent: explorer, prompt: x}
+"""
+    write(tmp_path, root=root, leaf=leaf)
+    found = [d for d in compile_in(tmp_path).report.diagnostics if d.severity == "error"]
+    assert [(d.range.start.line, d.message) for d in found] == [
+        (5, 'm.level is never "hihg"'),
+        (6, 'm has no field "levle"'),
+        (7, "an object and text can never be equal"),
+        (8, 'steps.one.output.level is never "hgih"'),
+        (9, "text and a number can never be equal"),
+        (10, "a number and text can never be equal"),
+        (12, "a number and text can never be equal"),
+    ]

@@ -279,7 +279,7 @@ inputs: [{name: list, type: array}]
 steps:
 - id: g
   for_each: inputs.list
-  repeat: {until: output == "ok"}
+  repeat: {until: 'output.exists(one, one == "ok")'}
   steps:
     - id: h
       for_each: item.parts

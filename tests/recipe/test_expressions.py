@@ -163,12 +163,16 @@ def test_a_reference_carries_the_path_behind_its_key() -> None:
         ("true " + "|| true " * 600, None, "4,096"),
         ("(" * 50 + "true" + ")" * 50, None, "deep"),
         ("'\ud800' == ''", None, "text"),
+        ("size(inputs.s) == '1'", "==", "a number and text can never be equal"),
+        ("size(inputs.s) > '1'", ">", "a number and text can never be compared"),
+        ("inputs.s.lower() == 'x'", "lower", 'did you mean "lowerAscii"? there are all, bool'),
+        ("inputs.s = 'x'", "=", 'write "=="'),
     ],
 )
 def test_mistakes_are_found_before_a_run_at_their_place(text: str, under: str | None, says: str) -> None:
     with pytest.raises(ExpressionError) as caught:
         check(text)
-    assert says in caught.value.message
+    assert says in f"{caught.value.message} {caught.value.hint}"
     if under is not None:
         assert text[caught.value.position : caught.value.end] == under
 

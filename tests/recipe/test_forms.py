@@ -211,7 +211,7 @@ steps:
   depends_on: [f, s, w, m, g, h, i]
   prompt: >-
     {{steps.f.output.a.b[0]}} {{steps.s.output.x}} {{steps.w.output}} {{steps.m.output[0].z}}
-    {{steps.g.output.a}} {{steps.h.output.decision}} {{steps.i.output.anything}} {{steps.f.error.code}}
+    {{steps.g.output.a}} {{steps.h.output.decision}} {{steps.i.output.comment}} {{steps.f.error.code}}
 """
     assert codes(compile_text(text)) == []
 

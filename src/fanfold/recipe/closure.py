@@ -16,18 +16,18 @@ from typing import cast
 from msgspec import Struct, field
 
 from fanfold.errors import FanfoldError
-from fanfold.kernel.plan import MAX_NESTING_DEPTH, Plan, Template
+from fanfold.kernel.plan import MAX_NESTING_DEPTH, Plan
 from fanfold.recipe.assembly import assemble_plan
+from fanfold.recipe.checks.known_values import Viewpoint, known_of_output
 from fanfold.recipe.checks.outputs import output_of, why_not
 from fanfold.recipe.checks.unit import Unit
 from fanfold.recipe.drafts.draft import Draft
 from fanfold.recipe.inputs import literal_problem
-from fanfold.recipe.language.known_outputs import ANYTHING, TEXT, Known, ListOf, ObjectOf
+from fanfold.recipe.language.known_outputs import ANYTHING, Known, ListOf
 from fanfold.recipe.passes import read_unit, warn_unused
 from fanfold.recipe.surroundings import FoundRecipe, Surroundings
 from fanfold.text.notes import quoted
 from fanfold.text.report import Report
-from fanfold.text.trees import tree
 from fanfold.text.trees.tree import Scalar
 from fanfold.text.trees.yaml import RECIPE, TextFormat
 
@@ -71,6 +71,9 @@ class Closure(Struct):
             frame.call = call
             self._follow(call, unit)
         self.way.pop()
+        for draft in unit.drafts():
+            draft.facts.known_output = None  # more is known now than when the file was read
+        unit.references.refuse_impossible()
         clean = _errors(self.report) == errors_before
         if clean:
             warn_unused(unit)
@@ -106,6 +109,7 @@ class Closure(Struct):
         unit.height = max(unit.height, child.height + 1)
         if len(self.way) + child.height > MAX_NESTING_DEPTH:
             self._report_depth()
+        call.facts.gives = lambda: _output_of(child)
         call.facts.child_writes = child.writes
         call.facts.child_claims = child.claims
         call.facts.workflow = self._key(node.text, found, child)
@@ -212,12 +216,9 @@ def _check_given(call: Draft, child: Unit, unit: Unit) -> None:
 
 def _output_of(unit: Unit) -> Known:
     """What is known about the output of a whole recipe, seen from a step that calls it."""
-    written = unit.entries.nodes.get("output")
-    if isinstance(written, tree.Mapping):
-        return ObjectOf({word.text: ANYTHING for word, _ in written.entries})
     last = unit.scope.last
     if unit.entries.has("output"):
-        return TEXT if isinstance(unit.output, Template) else ANYTHING
+        return known_of_output(unit.output, Viewpoint(unit.inputs, None, unit.scope))
     return output_of(last) if last is not None else ANYTHING
 
 

@@ -11,16 +11,16 @@ Rules
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from msgspec import Struct
 
-from fanfold.recipe.expressions.usage import Token, Usage, Use, UsedLoop, literal_text, read, tokens
+from fanfold.recipe.checks.known_values import Look, with_variables
+from fanfold.recipe.expressions.usage import Token, Usage, every_use, literal_text, read, tokens
 from fanfold.recipe.language.known_outputs import (
     ANYTHING,
     Anything,
     Known,
-    ListOf,
     Number,
     ObjectOf,
     Text,
@@ -30,9 +30,6 @@ from fanfold.recipe.language.known_outputs import (
 )
 from fanfold.text.notes import quoted
 from fanfold.text.spelling import nearest
-
-Look = Callable[[str, tuple[str | int, ...]], Known]
-"""What is known of a name and the path after it."""
 
 _CONSTANTS = {"true": Truth(), "false": Truth()}
 _AROUND = frozenset("(,?:&|![{")
@@ -47,6 +44,8 @@ class Mistake(Struct, frozen=True):
     hint: str
     start: int
     end: int
+    meant: str = ""
+    """What to put in place of it, where that is certain."""
 
 
 class _Operand(Struct, frozen=True):
@@ -60,8 +59,10 @@ class _Operand(Struct, frozen=True):
 
 def impossible_comparisons(text: str, look: Look) -> Iterator[Mistake]:
     """Every comparison in an expression whose outcome does not depend on any value."""
-    words = tokens(text)
-    operands = _Operands(words, text, _with_variables(read(text), look))
+    words, usages = tokens(text), read(text)
+    resolve = with_variables(usages, look)
+    yield from _missing_fields(usages, resolve)
+    operands = _Operands(words, text, resolve)
     for at, sign, after in _signs(words):
         left = operands.ending(at)
         for right in operands.listed(after) if sign == "in" else [operands.starting(after)]:
@@ -91,11 +92,26 @@ def _of_two_kinds(left: _Operand, right: _Operand, sign: str) -> Mistake:
         if isinstance(one.known, ObjectOf) and one.path:
             field = "decision" if "decision" in one.known.fields else next(iter(one.known.fields), "")
             hint = f"{one.path} is an object" + (f"; write {one.path}.{field}" if field else "")
-            return Mistake(message, hint, one.start, one.end)
+            meant = f"{one.path}.{field}" if field == "decision" else ""
+            return Mistake(message, hint, one.start, one.end, meant)
     number = next((one for one in (left, right) if isinstance(one.known, Number)), None)
     text = next((one for one in (left, right) if isinstance(one.known, Text)), None)
     hint = f"int({text.path}) makes a number of text" if number and text and text.path else ""
     return Mistake(message, hint, left.start, right.end)
+
+
+def _missing_fields(usages: Sequence[Usage], look: Look) -> Iterator[Mistake]:
+    """Fields that an item or a variable of a loop cannot have; paths of steps are judged with their edges."""
+    for use in every_use(usages):
+        known: Known = ANYTHING if use.name in ("inputs", "steps") else look(use.name, ())
+        for i, part in enumerate(use.parts, 1):
+            if isinstance(known, ObjectOf) and isinstance(part, str) and part not in known.fields:
+                if not known.open:
+                    meant = nearest(part, known.fields)
+                    hint = f"did you mean {quoted(meant)}?" if meant else "it has " + ", ".join(known.fields)
+                    yield Mistake(f"{use.name} has no field {quoted(part)}", hint, *use.spans[i])
+                break
+            known = part_of(known, (part,))
 
 
 def _signs(words: Sequence[Token]) -> Iterator[tuple[int, str, int]]:
@@ -205,32 +221,3 @@ class _Operands:
         start = self._words[first].start
         known = self._look(self._words[first].text, tuple(parts))
         return _Operand(known, start, end, path=self._text[start:end]), at
-
-
-def _with_variables(usages: Sequence[Usage], look: Look) -> Look:
-    """`look`, and what is known of the variables of loops."""
-    bound: dict[str, Known] = {}
-
-    def bind(found: Sequence[Usage]) -> None:
-        for usage in found:
-            if isinstance(usage, UsedLoop):
-                again = usage.variable in bound
-                bound[usage.variable] = ANYTHING if again else _element(usage.over, resolve)
-                bind(usage.over)
-                bind(usage.body)
-
-    def resolve(name: str, parts: tuple[str | int, ...]) -> Known:
-        return part_of(bound[name], parts) if name in bound else look(name, parts)
-
-    bind(usages)
-    return resolve
-
-
-def _element(over: Sequence[Usage], look: Look) -> Known:
-    if len(over) != 1:
-        return ANYTHING
-    only = over[0]
-    if isinstance(only, UsedLoop) and only.macro == "filter":
-        return _element(only.over, look)
-    known = look(only.name, only.parts) if isinstance(only, Use) else ANYTHING
-    return known.element if isinstance(known, ListOf) else ANYTHING

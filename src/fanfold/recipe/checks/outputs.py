@@ -37,7 +37,8 @@ def output_of(draft: Draft) -> Known:
     """What is known about the output of a step, seen from a step that refers to it."""
     known = draft.facts.known_output
     if known is None:
-        known = _single_output(draft)
+        draft.facts.known_output = ANYTHING  # for a ring of steps that refer to each other
+        known = single_output(draft)
         # A phase hands its `for_each` on to its tasks: the phase itself is no map.
         if draft.item_name is not None and not draft.phase:
             # In the place of an item that failed stands `{"error": …}`, whatever the others give.
@@ -46,7 +47,8 @@ def output_of(draft: Draft) -> Known:
     return known
 
 
-def _single_output(draft: Draft) -> Known:
+def single_output(draft: Draft) -> Known:
+    """The same for one item and one round of it."""
     entries = draft.entries
     if draft.phase:
         tasks = draft.inner.drafts if draft.inner is not None else []
@@ -56,6 +58,8 @@ def _single_output(draft: Draft) -> Known:
         return known_from_schema(tree.plain(schema)) if schema is not None else ANYTHING
     if not entries.lacks("outputs"):
         return ObjectOf(declared_names(draft)) if "outputs" in entries.nodes else ANYTHING
+    if draft.facts.gives is not None:
+        return draft.facts.gives()
     if draft.inner is not None:
         return _group_output(draft)
     return draft.syntax.gives_by(entries) if draft.syntax.gives_by is not None else draft.syntax.gives

@@ -17,11 +17,9 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from fanfold.kernel.lifecycle import STEP_STATUSES, TERMINAL
 from fanfold.kernel.plan import Input
 from fanfold.recipe.checks.outputs import declared_names, output_of, why_not
 from fanfold.recipe.drafts.draft import Draft, DraftScope, Words
-from fanfold.recipe.language.known_outputs import ANYTHING, Known, Text, known_from_type, part_of
 from fanfold.text.diagnostics import Span
 from fanfold.text.notes import Notes, quoted
 from fanfold.text.template import Hole, Path, TemplateError, parse_template
@@ -76,6 +74,8 @@ class References:
         self.elsewhere: dict[str, Draft] = {}
         """Steps inside groups, by id, for the hint to those who cannot see them."""
         self.into_calls: list[IntoCall] = []
+        self.compared: list[tuple[str, Scalar, TextPlace]] = []
+        """Expressions whose comparisons are judged when the sub-workflows were read."""
 
     # -- templates -----------------------------------------------------------------------------------
 
@@ -168,10 +168,10 @@ class References:
         except ExpressionError as error:
             where = node.span(error.position, error.end)
             fix = self.notes.fix(*where, error.meant) if error.meant else None
-            self.notes.error("recipe.bad_expression", error.message, where, fix=fix)
+            self.notes.error("recipe.bad_expression", error.message, where, error.hint, fix=fix)
             return text.strip()
-        if found:
-            self._refuse_impossible(text, node, place)
+        if found or place.names:
+            self.compared.append((text, node, place))
         inserts: list[int] = []
         for reference in found:
             at = Words(node, reference.start, reference.end)
@@ -181,25 +181,19 @@ class References:
                 inserts += self._step_in_expression(reference, at, place)
         return _with_output(text, inserts).strip()
 
-    def _refuse_impossible(self, text: str, node: Scalar, place: TextPlace) -> None:
+    def refuse_impossible(self) -> None:
+        """Refuse comparisons that can never be meant, now that everything about outputs is known."""
+        if not self.compared:
+            return
         from fanfold.recipe.checks.comparisons import impossible_comparisons
+        from fanfold.recipe.checks.known_values import Viewpoint
 
-        def look(name: str, parts: tuple[str | int, ...]) -> Known:
-            word = str(parts[0]) if parts else ""
-            if name == "inputs" and (declared := self.inputs.get(self.input_words.get(word, word))):
-                return part_of(known_from_type(declared.type, declared.enum), parts[1:])
-            target = place.scope.find_in_expression(word) if name == "steps" else None
-            if target is None or len(parts) < 2 or parts[1] == "error":
-                return ANYTHING
-            if parts[1] == "status":
-                return Text(tuple(status for status in STEP_STATUSES if status in TERMINAL))
-            if target.facts.inline:
-                return ANYTHING  # its output, or what it says of its failure
-            return part_of(output_of(target), parts[2:] if parts[1] == "output" else parts[1:])
-
-        for mistake in impossible_comparisons(text, look):
-            where = node.span(mistake.start, mistake.end)
-            self.notes.error("recipe.bad_expression", mistake.message, where, mistake.hint)
+        for text, node, place in self.compared:
+            viewpoint = Viewpoint(self.inputs, place.draft, place.scope)
+            for mistake in impossible_comparisons(text, viewpoint.look):
+                where = node.span(mistake.start, mistake.end)
+                fix = self.notes.fix(*where, mistake.meant) if mistake.meant else None
+                self.notes.error("recipe.bad_expression", mistake.message, where, mistake.hint, fix=fix)
 
     def _step_in_expression(self, reference: Reference, at: Words, place: TextPlace) -> list[int]:
         target = place.scope.find_in_expression(reference.key)

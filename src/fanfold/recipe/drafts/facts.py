@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from msgspec import Struct, field
 
 from fanfold.kernel.plan import EVERYTHING, JSON, Output, Posture, RetryPolicy, Value, WorkspaceMode
@@ -51,4 +53,6 @@ class Facts(Struct):
     """Path of the first step in the sub-workflow that declares a `write_set`."""
     phase: PhaseParts = field(default_factory=PhaseParts)
     output_names: dict[str, Known] | None = None
+    gives: Callable[[], Known] | None = None
+    """Works out what is known of its output, where that depends on other steps or on a sub-workflow."""
     known_output: Known | None = None

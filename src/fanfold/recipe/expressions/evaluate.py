@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeAlias
 from msgspec import Struct
 
 from fanfold.kernel.plan import JSON
-from fanfold.recipe.expressions.functions import FUNCTIONS, declared_functions
+from fanfold.recipe.expressions.functions import FUNCTIONS, OTHER_NAMES, declared_functions
 from fanfold.recipe.expressions.usage import Usage, Use, free_uses, read, tokens
 from fanfold.recipe.expressions.work import TooMuchWork, WorkBound, reach
 from fanfold.text.spelling import nearest
@@ -46,6 +46,15 @@ _TYPE_NAMES = frozenset(
 )
 _OTHER_SIGNS = {"=": "==", "and": "&&", "or": "||", "not": "!", "AND": "&&", "OR": "||", "NOT": "!"}
 """Signs of other languages, and what CEL writes."""
+_NEVER = {
+    "_==_": "be equal", "_!=_": "be equal", "@in": "hold one another",
+    **dict.fromkeys(("_<_", "_<=_", "_>_", "_>=_"), "be compared"),
+}  # fmt: skip
+"""What cannot be done with two values of kinds that do not fit, by the library's name of the sign."""
+_CEL_WORDS = {
+    "int": "a number", "uint": "a number", "double": "a number", "string": "text", "bool": "true or false",
+    "null": "null", "bytes": "bytes",
+}  # fmt: skip
 _ERROR = re.compile(r"ERROR: <input>:(-?\d+):(-?\d+): (.*)")
 _KINDS = {
     "INT": "a whole number", "UINT": "a whole number", "DOUBLE": "a number", "STRING": "text",
@@ -68,9 +77,10 @@ _IN_WORDS = {"bool": "true or false", "list": "a list", "moment": "a time"}
 class ExpressionError(ValueError):
     """The expression cannot be used; `position` to `end` is the part that is wrong."""
 
-    def __init__(self, message: str, position: int, end: int, meant: str = "") -> None:
+    def __init__(self, message: str, position: int, end: int, meant: str = "", hint: str = "") -> None:
         super().__init__(message)
         self.message = message
+        self.hint = hint
         self.meant = meant
         """What was probably meant in place of the wrong part."""
         self.position = position
@@ -286,8 +296,10 @@ def _translated(text: str, error: str, names: tuple[str, ...]) -> ExpressionErro
         return _unknown_name(text, at, names)
     word = next((t for t in tokens(text) if t.start <= at < t.end), None)
     end = word.end if word is not None else at + 1
+    if text[end : end + 1] == "=":
+        end += 1  # a sign of two marks
     meant = _OTHER_SIGNS.get(word.text) if word is not None else None
-    if meant is not None:
+    if meant is not None and not message.startswith("found no matching overload"):
         return ExpressionError(f'write "{meant}" instead of "{text[at:end]}"', at, end, meant)
     return ExpressionError(_compile_message(message), at, end)
 
@@ -300,10 +312,13 @@ def _unknown_name(text: str, at: int, names: tuple[str, ...]) -> ExpressionError
             return ExpressionError(f'"{use.name}" is not known here; {hint}', *use.spans[0])
     called = [t for t in tokens(text) if t.kind == "name" and t.end <= at + 1]
     start, end = (called[-1].start, called[-1].end) if called else (at, at + 1)
+    called_so = text[start:end]
     known = sorted({function.name for function in FUNCTIONS})
-    meant = nearest(text[start:end], known)
-    hint = f'did you mean "{meant}"?' if meant else "there are " + ", ".join(known)
-    return ExpressionError(f'there is no function "{text[start:end]}"; {hint}', start, end)
+    meant = OTHER_NAMES.get(called_so) or nearest(called_so, known)
+    asked = f'did you mean "{meant}"? ' if meant else ""
+    return ExpressionError(
+        f'there is no function "{called_so}"', start, end, hint=f"{asked}there are {', '.join(known)}"
+    )
 
 
 def _dashed_name(text: str, error: ExpressionError, names: Iterable[str]) -> ExpressionError | None:
@@ -327,6 +342,9 @@ def _compile_message(message: str) -> str:
     if message.startswith("token recognition error at: "):
         return f"{message.removeprefix('token recognition error at: ')} cannot be read"
     overload = re.match(r"found no matching overload for '(.*?)' applied to '\((.*)\)'", message)
+    if overload and (never := _NEVER.get(overload[1])):
+        kinds = [_CEL_WORDS.get(kind) or kind for kind in overload[2].split(", ")]
+        return f"{' and '.join(kinds)} can never {never}"
     if overload:
         return f"{overload[1].strip('_') or overload[1]} cannot be applied to ({overload[2]})"
     return message

@@ -87,6 +87,16 @@ FUNCTIONS = (
 )  # fmt: skip
 """Every function, those of the language's own first that people look for most."""
 
+OTHER_NAMES = {
+    "lower": "lowerAscii", "toLowerCase": "lowerAscii", "upper": "upperAscii", "toUpperCase": "upperAscii",
+    "len": "size", "length": "size", "count": "size", "strip": "trim", "splitlines": "lines",
+    "includes": "contains", "startswith": "startsWith", "endswith": "endsWith", "find": "indexOf",
+    "range": "lists.range", "max": "math.greatest", "min": "math.least", "abs": "math.abs",
+    "round": "math.round", "str": "string", "float": "double", "any": "exists", "fromJSON": "json",
+    "parse": "json", "sorted": "sort", "unique": "distinct", "concat": "join", "quote": "strings.quote",
+}  # fmt: skip
+"""What other languages call them."""
+
 MULTIPLYING = frozenset({"join", "replace", "format"})
 """Their result may be as long as what they are applied to times what they are given."""
 SPREADING = frozenset({"json", "lines", "split"})

@@ -110,6 +110,19 @@ def read(text: str) -> tuple[Usage, ...]:
     return tuple(_UsageReader(tokens(text)).until_closed(0))
 
 
+def every_use(usages: Sequence[Usage]) -> Iterator[Use]:
+    """Every use of a name, loop variables too."""
+    for usage in usages:
+        if isinstance(usage, Use):
+            yield usage
+        elif isinstance(usage, UsedLoop):
+            yield from every_use((*usage.over, *usage.body))
+        elif isinstance(usage, UsedCall):
+            yield from every_use((*usage.of, *usage.given))
+        elif isinstance(usage, Selection):
+            yield from every_use(usage.of)
+
+
 def free_uses(usages: Sequence[Usage], bound: frozenset[str] = frozenset()) -> Iterator[Use]:
     """Every use of a name that is not a loop variable there, in reading order."""
     for usage in usages:
@@ -178,8 +191,10 @@ class _UsageReader:
             return self._path(word, depth)
         if word.kind in ("string", "raw", "number"):
             return self._postfix([UsedConstant(1 + len(word.text) // CHARS_PER_UNIT)], depth)
-        if word.text in ("(", "[", "{"):
+        if word.text == "(":
             return self._postfix(self.until_closed(depth + 1), depth)
+        if word.text in ("[", "{"):  # a literal of its own, so that `[a]` is not taken for `a`
+            return self._postfix([UsedConstant(1), *self.until_closed(depth + 1)], depth)
         return []
 
     def _call(self, name: str, of: list[Usage], depth: int) -> UsedCall:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from fanfold.kernel.plan import Traits
+from fanfold.recipe.checks.known_values import Viewpoint, known_of_expression
 from fanfold.recipe.language.known_outputs import ANYTHING, Known, ObjectOf
 from fanfold.recipe.language.step_syntax import StepSyntax
 from fanfold.recipe.types.body import Body
@@ -51,4 +52,8 @@ class SetGrammar(LeafGrammar[SetBody]):
                 notes.error("recipe.bad_value", message, word, hint)
             if isinstance(value, Scalar):
                 values[word.text] = step.unit.references.expression(value, step.place, "any")
+        viewpoint = Viewpoint(step.unit.inputs, step.draft, step.draft.scope)
+        step.draft.facts.gives = lambda: ObjectOf(
+            {name: known_of_expression(text, viewpoint.look) for name, text in values.items()}
+        )
         return SetBody(values)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fanfold.recipe.checks.known_values import Viewpoint, known_of_output
 from fanfold.recipe.checks.references import TextPlace
 from fanfold.recipe.checks.values import read_output
 from fanfold.recipe.language.step_syntax import StepSyntax
@@ -45,4 +46,7 @@ class GroupGrammar(StepGrammar):
         draft = step.draft
         if "output" in draft.entries.nodes and draft.inner is not None:
             inside = TextPlace(draft, draft.inner, draft.inner.names)
-            draft.facts.output = read_output(draft.entries.nodes["output"], step.unit.references, inside)
+            output = read_output(draft.entries.nodes["output"], step.unit.references, inside)
+            viewpoint = Viewpoint(step.unit.inputs, draft, draft.inner)
+            draft.facts.output = output
+            draft.facts.gives = lambda: known_of_output(output, viewpoint)
