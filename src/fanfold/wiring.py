@@ -185,7 +185,9 @@ class Wired:
         """Takes the secrets of this process out of whatever is recorded."""
         from fanfold.agents.redaction import Redactor
 
-        return Redactor.of(self._environment)
+        # Commands may be given these, whatever they are called; see `runtime.steps.programs.own_variables`.
+        allowed = self.config.names("environment.allow")
+        return Redactor.of(self._environment, [self._environment.get(name) for name in sorted(allowed)])
 
 
 def _check_text(folder: Path) -> None:

@@ -42,8 +42,12 @@ ALL_TREES = [*TREES, "hops from session to session"]
 
 
 def test_a_command_reads_its_input_and_hands_back_what_it_says():
-    ended = run("bash", "-c", "cat; echo oops >&2; exit 3", stdin="hello\n")
-    assert ended == Ended(3, "hello\n", "oops\n")
+    async def story() -> Ended:
+        script = ["bash", "-c", "cat; echo oops >&2; exit 3"]
+        process = await start_process(script, cwd="/", session_id=MINE, stdin=b"hello\n")
+        return Ended(await process.wait(), *process.said())
+
+    assert asyncio.run(story()) == Ended(3, "hello\n", "oops\n")
 
 
 def test_a_command_killed_by_a_signal_has_a_negative_exit_code():

@@ -14,7 +14,7 @@ import pytest
 from msgspec.structs import replace
 
 from fanfold.agents.backend import Progress, Record, SessionFailed, SessionRequest, SessionResult
-from fanfold.agents.entries import Response, UserInput
+from fanfold.agents.entries import Response, TextDelta, UserInput
 from fanfold.errors import AuthorError, BugError, WorldError
 from fanfold.kernel.events import Failure
 from fanfold.process_identity import this_process
@@ -473,3 +473,47 @@ def test_a_thousand_sessions_at_once_take_less_than_100_kb_each(world):
         return (after - before) / 1_000
 
     assert run_in(world, story) < 100_000
+
+
+class Murmuring:
+    """A back end that says something again and again, and falls silent when it is told to."""
+
+    name = "murmuring"
+
+    async def aclose(self) -> None:
+        """Nothing is held."""
+
+    async def run(self, request: SessionRequest, record: Record, progress: Progress) -> SessionResult:
+        for word in range(8):
+            await asyncio.sleep(0.1)
+            if word % 2:
+                progress(TextDelta("hm "))
+            else:
+                await record(Response(text="hm"))
+        if request.prompt == "then be silent":
+            await asyncio.Event().wait()
+        return SessionResult(output="done")
+
+
+def test_a_session_ends_when_nothing_is_heard_of_it_for_too_long(world):
+    async def story() -> None:
+        failure = await failure_of(world, world.supervisor(), world.request(), "gated", idle_ms=50)
+        assert (failure.kind, failure.code) == ("timeout", "session.idle")
+        assert failure.message == "a: nothing was heard of it for 0.05 s"
+
+    run_in(world, story)
+
+
+def test_every_sign_of_life_begins_the_time_anew(world):
+    world.backends["murmuring"] = Murmuring()
+
+    async def story() -> None:
+        supervisor = world.supervisor()
+        asked: dict[str, Any] = {"backend": "murmuring", "journal": world.owner, "idle_ms": 600}
+        result = await supervisor.run_step(world.request("talks"), **asked)
+        assert result.output == "done"
+        silent = world.request("stops", prompt="then be silent")
+        failure = await failure_of(world, supervisor, silent, "murmuring", idle_ms=600)
+        assert failure.code == "session.idle"
+
+    run_in(world, story)

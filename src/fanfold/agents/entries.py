@@ -157,7 +157,7 @@ def redacted(entry: E, clean: Callable[[JSON], JSON]) -> E:
 
 
 class TextDelta(Struct, frozen=True, tag_field="kind", tag="text"):
-    """A few more words of a response."""
+    """A few more words of a response; without any, a sign of life."""
 
     delta: str
 

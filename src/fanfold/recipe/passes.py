@@ -12,6 +12,7 @@ import importlib
 from fanfold.kernel.plan import Budget, Limits
 from fanfold.recipe.checks.edges import connect
 from fanfold.recipe.checks.fields import check_common, read_retry
+from fanfold.recipe.checks.look_alikes import warn_of_braces
 from fanfold.recipe.checks.postures import settle_posture
 from fanfold.recipe.checks.references import References, TextPlace
 from fanfold.recipe.checks.unit import Defaults, Unit
@@ -115,6 +116,7 @@ def _read_defaults(unit: Unit) -> Defaults:
     if isinstance(agent, Scalar):
         role = find_role(agent.text, agent, unit.around, unit.notes)
         defaults.agent = agent.text if role.known else None
+    warn_of_braces(entries.nodes.get("model"), '"model"', "choose one for the run with --model", unit.notes)
     defaults.model = entries.text("model")
     defaults.timeout_ms = entries.milliseconds("timeout")
     defaults.workspace_mode = entries.text("workspace_mode")  # type: ignore[assignment]  # checked words

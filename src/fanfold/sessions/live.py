@@ -22,8 +22,8 @@ from typing import Any
 
 from msgspec import UNSET
 
-from fanfold.agents.backend import SessionRequest, SessionResult
-from fanfold.agents.entries import Entry, Response, ToolResult
+from fanfold.agents.backend import Progress, SessionRequest, SessionResult
+from fanfold.agents.entries import Entry, News, Response, ToolResult
 from fanfold.errors import BugError, WorldError
 from fanfold.sessions.log import SessionLog
 from fanfold.sessions.processes import end_session, has_processes
@@ -46,6 +46,7 @@ class Live:
         "_asked",
         "_cancelled_before",
         "_grace_s",
+        "_heard_at",
         "_is_heard",
         "_is_over",
         "_is_watched",
@@ -79,12 +80,15 @@ class Live:
         """Whether the last of that reached the back end."""
         self._is_over = False
         self._is_watched = False
+        self._heard_at = 0.0
+        """When the back end last gave a sign of life; kept only where silence has a limit."""
         self._timers: list[asyncio.TimerHandle] = []
         self._watchers: list[asyncio.Future[None]] = []
         self._killing: asyncio.Task[None] | None = None
 
     async def record(self, entry: Entry, *, may_wait: bool = False) -> None:
         """What a back end calls as it learns something."""
+        self._heard_at = self._task.get_loop().time()
         try:
             self.log.hold(entry)
             if not may_wait:
@@ -96,12 +100,27 @@ class Live:
             self.stop("paused")
             await asyncio.sleep(0)  # where the request to stop arrives
 
+    def listening(self, tell: Progress) -> Progress:
+        """The same, with every piece of news taken for a sign of life."""
+
+        def told(news: News) -> None:
+            self._heard_at = self._task.get_loop().time()
+            tell(news)
+
+        return told
+
     async def run(
-        self, work: Coroutine[Any, Any, SessionResult], timeout_ms: int | None = None
+        self,
+        work: Coroutine[Any, Any, SessionResult],
+        timeout_ms: int | None = None,
+        idle_ms: int | None = None,
     ) -> SessionResult:
         """Await the back end. Raises what it raises, or `Stuck`."""
         if timeout_ms is not None:
             self._later(timeout_ms / 1_000, lambda: self.stop("timeout"))
+        if idle_ms is not None:
+            self._heard_at = self._task.get_loop().time()
+            self._later(idle_ms / 1_000, lambda: self._judge_silence(idle_ms / 1_000))
         try:
             return await _Steps(self, work)
         finally:
@@ -147,6 +166,17 @@ class Live:
         self.stop_reason = self.stop_reason or reason
         self._cancel()
 
+    def _judge_silence(self, idle_s: float, sure: bool = False) -> None:
+        """End a session that gave no sign of life for so long; look again when that may be.
+
+        What arrived while this loop was busy elsewhere is heard in its next turn, so it is asked twice.
+        """
+        left_s = self._heard_at + idle_s - self._task.get_loop().time()
+        if left_s <= 0 and sure:
+            self.stop("idle")
+        else:
+            self._later(max(0.0, left_s), lambda: self._judge_silence(idle_s, left_s <= 0))
+
     def hear(self) -> None:
         """Somebody cancelled the task, and the back end is told now: see to it that it ends."""
         self._is_heard = True
@@ -181,6 +211,8 @@ class Live:
         self._cancel()
 
     def _later(self, delay_s: float, action: Callable[[], None]) -> None:
+        now = self._task.get_loop().time()
+        self._timers = [timer for timer in self._timers if timer.when() > now]
         self._timers.append(asyncio.get_running_loop().call_later(delay_s, action))
 
 

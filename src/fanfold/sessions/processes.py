@@ -251,15 +251,14 @@ async def run_process(
     cwd: str,
     session_id: str,
     env: Mapping[str, str] | None = None,
-    stdin: bytes | str | None = None,
+    named: Collection[str] = (),
     timeout_s: float | None = None,
     grace_s: float = GRACE_S,
     max_output_bytes: int = MAX_OUTPUT_BYTES,
 ) -> Ended:
     """Run a command to its end. Cancelled or out of time, it is ended with everything it started."""
-    data = stdin.encode() if isinstance(stdin, str) else stdin
     process = await start_process(
-        argv, cwd=cwd, session_id=session_id, env=env, stdin=data, max_output_bytes=max_output_bytes
+        argv, cwd=cwd, session_id=session_id, env=env, named=named, max_output_bytes=max_output_bytes
     )
     try:
         exit_code = await asyncio.wait_for(process.wait(), timeout_s)

@@ -71,11 +71,14 @@ class Supervisor:
         backend: str,
         journal: Journal,
         timeout_ms: int | None = None,
+        idle_ms: int | None = None,
         on_progress: Progress = _ignore,
         durable: bool = False,
     ) -> SessionResult:
         """Run one attempt of one step; raises `SessionFailed`.
 
+        `timeout_ms` bounds all of it, `idle_ms` how long it may go without a sign of life: a word, a call of
+        a tool, what came of one.
         `journal` is where the owner of its run tree writes. What the session said last, if nobody paid for
         it, is written with the next commit there, or before this returns when it must be `durable`.
         """
@@ -85,7 +88,7 @@ class Supervisor:
         await self._places.take()
         try:
             live = self._open(request, journal)
-            return await self._supervise(live, agent, timeout_ms, on_progress, durable)
+            return await self._supervise(live, agent, (timeout_ms, idle_ms), on_progress, durable)
         finally:
             self._places.give_back()
 
@@ -93,7 +96,7 @@ class Supervisor:
         self,
         live: Live,
         agent: Backend,
-        timeout_ms: int | None,
+        limits: tuple[int | None, int | None],
         on_progress: Progress,
         durable: bool,
     ) -> SessionResult:
@@ -103,7 +106,8 @@ class Supervisor:
         result: SessionResult | None = None
         error: BaseException | None = None
         try:
-            result = await live.run(agent.run(request, live.record, on_progress), timeout_ms)
+            tell = on_progress if limits[1] is None else live.listening(on_progress)
+            result = await live.run(agent.run(request, live.record, tell), *limits)
         except BaseException as raised:  # noqa: BLE001 - told when nothing of the session is left
             error = raised
         try:
@@ -117,7 +121,7 @@ class Supervisor:
         if live.is_called_away:
             raise asyncio.CancelledError
         if error is not None or live.fault is not None:
-            _tell(live, error, timeout_ms)
+            _tell(live, error, limits)
         assert result is not None, "a session ends with a result or an error"
         return result
 
@@ -167,7 +171,7 @@ class Supervisor:
         return Live(request, log, self.grace_s)
 
 
-def _tell(live: Live, error: BaseException | None, timeout_ms: int | None) -> NoReturn:
+def _tell(live: Live, error: BaseException | None, limits: tuple[int | None, int | None]) -> NoReturn:
     """Raise the one error that says why a session has no result."""
     request = live.request
     if live.fault is not None:
@@ -176,13 +180,13 @@ def _tell(live: Live, error: BaseException | None, timeout_ms: int | None) -> No
     if isinstance(error, Stuck):
         raise _failed(request, "internal", "session.stuck", "the back end does not stop when asked")
     if isinstance(error, asyncio.CancelledError):
-        raise _failed(request, *_why_stopped(live.stop_reason, timeout_ms))
+        raise _failed(request, *_why_stopped(live.stop_reason, limits))
     if isinstance(error, SessionFailed):
         if not error.failure.step:
             error.failure = structs.replace(error.failure, step=request.step, attempt=request.attempt)
         raise error
     if live.stop_reason:
-        raise _failed(request, *_why_stopped(live.stop_reason, timeout_ms)) from error
+        raise _failed(request, *_why_stopped(live.stop_reason, limits)) from error
     if isinstance(error, LeaseLost | StoreFault) or not isinstance(error, Exception):
         raise error
     if isinstance(error, FanfoldError):
@@ -193,7 +197,10 @@ def _tell(live: Live, error: BaseException | None, timeout_ms: int | None) -> No
     raise _failed(request, "internal", "session.crashed", message) from error
 
 
-def _why_stopped(reason: str, timeout_ms: int | None) -> tuple[str, str, str]:
+def _why_stopped(reason: str, limits: tuple[int | None, int | None]) -> tuple[str, str, str]:
+    timeout_ms, idle_ms = limits
+    if reason == "idle" and idle_ms is not None:
+        return "timeout", "session.idle", f"nothing was heard of it for {idle_ms / 1_000:g} s"
     if reason == "timeout" and timeout_ms is not None:
         return "timeout", "session.timeout", f"no result within {timeout_ms / 1_000:g} s"
     if reason == "paused":

@@ -34,6 +34,8 @@ STEP_FIELDS = frozenset({"output", "status", "error"})
 _WITHOUT_PARTS = frozenset({"index", "iteration", "digest"})
 _STATE_ROOTS = frozenset({"inputs", "steps", "index", "iteration"})
 
+COMPUTE = "compute it in a `set` step and write {{steps.<id>.output.<name>}}"
+
 _ROOT = re.compile(r"[A-Za-z_][\w-]*")
 _PART = re.compile(r"\.([\w-]+)|\[([0-9]{1,9})\]")
 
@@ -41,9 +43,10 @@ _PART = re.compile(r"\.([\w-]+)|\[([0-9]{1,9})\]")
 class TemplateError(ValueError):
     """The text is not a path or a template; `position` to `end` is the part that is wrong."""
 
-    def __init__(self, message: str, position: int, end: int | None = None) -> None:
+    def __init__(self, message: str, position: int, end: int | None = None, hint: str = "") -> None:
         super().__init__(message)
         self.message = message
+        self.hint = hint
         self.position = position
         self.end = position + 1 if end is None else max(end, position + 1)
 
@@ -142,7 +145,8 @@ def _misread(text: str, at: int) -> TemplateError:
         message = "templates have no logic; compute it in a step or in a condition"
     else:
         message = f'"{char}" cannot stand in a path; write a path such as inputs.topic or steps.<id>.output'
-    return TemplateError(message, at, at + 1)
+    computes = char in ("|", "(", *"+-*/%<>=!&?:~^") or "(" in rest.split(".")[0]
+    return TemplateError(message, at, at + 1, COMPUTE if computes else "")
 
 
 def parse_template(text: str, problems: list[TemplateError] | None = None) -> Parts:
@@ -219,7 +223,7 @@ def _hole(text: str, opened: int, number: int) -> tuple[Hole, int]:
     try:
         path = parse_path(word)
     except TemplateError as error:
-        raise TemplateError(error.message, start + error.position, start + error.end) from None
+        raise TemplateError(error.message, start + error.position, start + error.end, error.hint) from None
     return Hole(path, start, start + len(word)), close + 2
 
 
@@ -256,8 +260,8 @@ def resolve(path: Path, lookup: Mapping[str, JSON]) -> JSON:
         raise UnresolvedPath(f'"{path.text}": there is no "{path.root}" here')
     value = lookup[path.root]
     for depth, part in enumerate(path.parts):
-        if value is None:
-            return None
+        if value is None or (depth == 0 and path.root == "feedback" and isinstance(value, str)):
+            return None  # a round that only failed left words, and no fields
         if depth == 1 and path.root == "steps" and part not in STEP_FIELDS and isinstance(value, dict):
             if part not in value:
                 value = _enter(value, "output", path)

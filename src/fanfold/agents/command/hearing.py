@@ -121,6 +121,10 @@ class Hearing:
         self.is_in_trouble = False
         self.has_worked = True
 
+    def stir(self) -> None:
+        """It says something that is no fact, or no fact yet: it lives."""
+        self._progress(TextDelta(""))
+
     @property
     def text(self) -> str:
         """What it said last."""

@@ -114,6 +114,7 @@ class _Reader:
             self._plain += data
             if len(self._plain) > MAX_PLAIN_BYTES:  # what matters is mostly at the end
                 del self._plain[: len(self._plain) - MAX_PLAIN_BYTES]
+            self._hearing.stir()
             return
         for line in self._lines.add(data):
             await self._line(line)
@@ -133,6 +134,7 @@ class _Reader:
         ending = self._hearing.ending
         ending.lines += 1
         facts = None if line is None else read_line(line, self._profile.events)
+        self._hearing.stir()
         if facts is None:
             ending.garbage += 1
             return

@@ -30,6 +30,8 @@ class Doing:
     def hear(self, path: str, news: News) -> None:
         """A session lets us know what it does."""
         match news:
+            case TextDelta(delta=""):
+                pass  # a sign of life, and nothing to show
             case TextDelta(delta=delta):
                 self._said[path] = (self._said.get(path, "") + delta)[-KEPT_CHARS:]
                 self._does.pop(path, None)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 
+from fanfold.recipe.checks.look_alikes import warn_of_variables
 from fanfold.recipe.checks.references import References, TextPlace
 from fanfold.text.notes import Notes, quoted
 from fanfold.text.tables.entries import Entries
@@ -35,10 +36,13 @@ def read_arguments(entries: Entries, references: References, place: TextPlace) -
         message = '"inputs" are variables of a `shell` script, and this step has none'
         notes.error("recipe.conflicting_keys", message, entries.keys["inputs"], hint)
     if isinstance(node, Scalar):
-        _warn_of_shell_syntax(node, notes)
+        if not _warn_of_shell_syntax(node, notes):
+            warn_of_variables([node], notes, whole=True)
         arguments = _split(node, references.template(node, place), notes)
     else:
-        arguments = tuple(references.template(item, place) for item in entries.scalars("run"))
+        words = entries.scalars("run")
+        warn_of_variables(words, notes, whole=False)
+        arguments = tuple(references.template(item, place) for item in words)
     if not arguments or not arguments[0].strip():
         notes.error("recipe.bad_value", "the command is empty", node)
     return arguments
@@ -58,27 +62,47 @@ def read_script(entries: Entries, notes: Notes) -> str:
         notes.error("recipe.bad_value", "the script is empty", node)
     given = {word.text for word, _ in entries.pairs("env")}
     for word, _ in entries.pairs("inputs"):
-        if not _VARIABLE.fullmatch(word.text):
-            message = f"{quoted(word.text)} cannot be the name of a variable"
-            notes.error("recipe.bad_value", message, word, "use letters, digits and _")
-        elif word.text in _OBEYED or word.text.startswith(("LD_", "BASH_FUNC_")):
-            message = f"{word.text} would change what the script does"
-            notes.error("recipe.bad_value", message, word, "choose another name")
-        elif word.text in given:
+        if _is_usable(word, notes) and word.text in given:
             notes.error(
                 "recipe.conflicting_keys", f"{quoted(word.text)} is in `env` too", word, "keep one of them"
             )
     return node.text
 
 
-def _warn_of_shell_syntax(node: Scalar, notes: Notes) -> None:
+def _is_usable(word: Scalar, notes: Notes) -> bool:
+    """Whether a command may be given a variable of this name."""
+    problem = hint = ""
+    if not _VARIABLE.fullmatch(word.text):
+        problem, hint = f"{quoted(word.text)} cannot be the name of a variable", "use letters, digits and _"
+    elif word.text in _OBEYED or word.text.startswith(("LD_", "BASH_FUNC_")):
+        problem, hint = f"{word.text} would change what the script does", "choose another name"
+    if problem:
+        notes.error("recipe.bad_value", problem, word, hint)
+    return not problem
+
+
+def read_own_variables(entries: Entries, notes: Notes) -> tuple[str, ...]:
+    """The names in `env_vars`, whose values come from the user's environment."""
+    given = {word.text for key in ("env", "inputs") for word, _ in entries.pairs(key)}
+    names: dict[str, None] = {}
+    for word in entries.scalars("env_vars"):
+        if _is_usable(word, notes) and (word.text in given or word.text in names):
+            notes.error("recipe.conflicting_keys", f"{quoted(word.text)} is given twice", word, "keep one")
+        names[word.text] = None
+    if names and entries.flag("cache"):
+        message = "what a command makes of your environment is not kept for other runs"
+        notes.error("recipe.conflicting_keys", message, entries.keys["cache"], "leave `cache` out")
+    return tuple(names)
+
+
+def _warn_of_shell_syntax(node: Scalar, notes: Notes) -> bool:
     """Text for `run` that was written for a shell: the program would get the signs as arguments."""
     import shlex
 
     try:
         words = shlex.split(node.text)
     except ValueError:
-        return  # reported when it is split
+        return False  # reported when it is split
     signs = ("&&", "||", "|", ";", ">", ">>", "<", "2>", "2>&1", "&")
     found = next((word for word in words if word in signs or word.endswith(";")), None)
     bare = re.sub(r"'[^']*'|\"[^\"]*\"|\{\{.*?\}\}", "", node.text)
@@ -87,6 +111,7 @@ def _warn_of_shell_syntax(node: Scalar, notes: Notes) -> None:
         hint = "write `shell:` for a script, or quote what is meant as it stands"
         message = f"no shell reads this: {quoted(found)} goes to {quoted(words[0])} as it is"
         notes.warning("recipe.shell_syntax", message, node, hint)
+    return found is not None
 
 
 def _split(node: Scalar, text: str, notes: Notes) -> tuple[str, ...]:
@@ -130,5 +155,6 @@ def read_environment(entries: Entries, references: References, place: TextPlace)
             message = f"{quoted(word.text)} cannot be the name of a variable"
             references.notes.error("recipe.bad_value", message, word, "use letters, digits and _")
         if isinstance(value, Scalar):
+            warn_of_variables([value], references.notes, whole=True)
             found[word.text] = references.template(value, place)
     return found

@@ -2,7 +2,7 @@
 
 Rules
 * A reference is an edge. One that was not written is reported, with the repair, because a reader of
-  `depends_on` should see the whole graph; but not where written edges lead there through other steps.
+  `depends_on` should see the whole graph; but not where other edges lead there through other steps.
 * A ring is reported once, at the step of it that is declared first, with every step of it by name.
 * Everything here is linear in steps and edges: a generated recipe may have ten thousand of them.
 """
@@ -52,8 +52,8 @@ def _warn_implied(draft: Draft, notes: Notes) -> None:
         missing = [name for name in missing if name in by_id and by_id[name].order > draft.order]
     if draft.entries.has("depends_on") and "depends_on" not in draft.entries.nodes:
         return  # the list could not be read, so nobody knows what was written
-    if missing and draft.written:
-        reached = _reached(draft)
+    if missing and len(draft.written) + len(missing) > 1:
+        reached = _reached(draft, min((by_id[name].order for name in missing if name in by_id), default=0))
         missing = [name for name in missing if name not in reached]
     for i, name in enumerate(missing):
         at, who = draft.implied[name]
@@ -68,16 +68,23 @@ def _warn_implied(draft: Draft, notes: Notes) -> None:
         notes.warning("recipe.implied_edge", message, at.span(), f"add {quoted(name)} to its depends_on", fix)
 
 
-def _reached(draft: Draft) -> set[str]:
-    """Every step that the edges an author wrote lead to from here, directly or through others."""
+def _reached(draft: Draft, first: int) -> set[str]:
+    """Every step, from the one declared at place `first` on, to which edges lead from here through others.
+
+    What stands before that place is not followed: edges lead back, and else there is one warning more.
+    """
     by_id = draft.scope.by_id
     found: set[str] = set()
-    stack = [*draft.written]
+    stack = [name for name in (*draft.written, *draft.implied) if name in by_id and name != draft.id]
+    seen = set(stack)
     while stack:
-        name = stack.pop()
-        if name not in found and name in by_id:
-            found.add(name)
-            stack.extend(by_id[name].written)
+        step = by_id[stack.pop()]
+        for name in (*step.written, *step.implied) if step.order > first else ():
+            if name in by_id:
+                found.add(name)
+                if name not in seen:
+                    seen.add(name)
+                    stack.append(name)
     return found
 
 

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from fanfold.kernel.plan import Input
+from fanfold.recipe.checks.look_alikes import warn_of_text
 from fanfold.recipe.checks.outputs import declared_names, output_of, why_not
 from fanfold.recipe.drafts.draft import Draft, DraftScope, Words
 from fanfold.text.diagnostics import Span
@@ -82,12 +83,14 @@ class References:
     def template(self, node: Scalar, place: TextPlace, *, only_roots: frozenset[str] | None = None) -> str:
         """Check a template and write short forms out."""
         text = node.text
+        warn_of_text(node, place.names, self.notes)
         if "{{" not in text:
             return text
         problems: list[TemplateError] = []
         parts = parse_template(text, problems)
         for error in problems:
-            self.notes.error("recipe.bad_template", error.message, node.span(error.position, error.end))
+            span = node.span(error.position, error.end)
+            self.notes.error("recipe.bad_template", error.message, span, error.hint)
         inserts: list[int] = []
         for part in parts:
             if self.notes.report.full:

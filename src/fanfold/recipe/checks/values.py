@@ -8,6 +8,7 @@ one `{{path}}`. Other strings with `{{…}}` are templates. Anything else stands
 from __future__ import annotations
 
 from fanfold.kernel.plan import Constant, Fields, Output, Ref, Template, Value
+from fanfold.recipe.checks.look_alikes import warn_of_text
 from fanfold.recipe.checks.references import References, TextPlace
 from fanfold.text.notes import quoted
 from fanfold.text.tables.forms import IDENTIFIER
@@ -32,6 +33,7 @@ def read_value(node: Node, references: References, place: TextPlace) -> Value:
         path = parse_path(text)
         start = text.index(path.text)
         return Ref(_written_out(path.text, start, references.path(path, node, start, place)))
+    warn_of_text(node, place.names, references.notes)
     return Constant(text)
 
 

@@ -8,10 +8,12 @@ from msgspec.structs import replace
 
 from fanfold.errors import FanfoldError
 from fanfold.kernel.plan import Traits
+from fanfold.recipe.checks.look_alikes import warn_of_braces
 from fanfold.recipe.checks.references import TextPlace
 from fanfold.recipe.checks.unit import Unit
 from fanfold.recipe.drafts.draft import Draft
 from fanfold.recipe.drafts.roles import UNKNOWN, NamedRole, find_role
+from fanfold.recipe.language.keys import MAX_DURATION_MS
 from fanfold.recipe.language.known_outputs import TEXT
 from fanfold.recipe.language.step_syntax import ATTEMPT_KEYS, StepSyntax
 from fanfold.recipe.types.body import Body
@@ -44,6 +46,14 @@ SYNTAX = StepSyntax(
             "id",
             "An agent step of this scope and role; this one goes on in a copy of its conversation.",
         ),
+        Key(
+            "idle_timeout",
+            "duration",
+            "How long nothing may be heard of the agent: no word, no call, no result of one.",
+            "none",
+            1,
+            MAX_DURATION_MS,
+        ),
         Key("model", "text", "Model to use.", default="the role's"),
         Key("reasoning_effort", "text", "How hard the model thinks.", "the role's"),
         Key("max_turns", "integer", "Turns of the session.", "the role's", 1, 1_000),
@@ -55,6 +65,9 @@ SYNTAX = StepSyntax(
     answers=True,
     gives=TEXT,
 )
+
+
+_ONE_STEP_EACH = "write a step for each, with a `when`; or choose one for the run with --model"
 
 
 class AgentBody(Body, frozen=True, omit_defaults=True, gc=False):
@@ -71,6 +84,7 @@ class AgentBody(Body, frozen=True, omit_defaults=True, gc=False):
     reasoning_effort: str | None = None
     max_turns: int | None = None
     tools: tuple[str, ...] | None = None
+    idle_timeout_ms: int | None = None
     continue_from: str | None = None
     """The agent step whose conversation goes on here."""
     summaries: tuple[str, ...] = ()
@@ -101,6 +115,8 @@ class AgentGrammar(LeafGrammar[AgentBody]):
         _check_listed(step, picked, listed)
         role = _role(entries, unit) if picked is None else _widest(listed)
         step.draft.facts.role = role
+        for key in ("model", "reasoning_effort"):
+            warn_of_braces(entries.nodes.get(key), f'"{key}"', _ONE_STEP_EACH, unit.notes)
         for one in listed or [role]:
             _check_tools(entries, one.facts.tools, unit.notes)
         return AgentBody(
@@ -109,6 +125,7 @@ class AgentGrammar(LeafGrammar[AgentBody]):
             pick="" if picked is None else unit.references.template(picked, step.place),
             agents=tuple(one.text for one in entries.scalars("agents")) if picked is not None else (),
             prompt=_prompt(step, role),
+            idle_timeout_ms=entries.milliseconds("idle_timeout"),
             continue_from=_continued(step),
             model=entries.text("model") or unit.defaults.model,
             reasoning_effort=entries.text("reasoning_effort"),

@@ -6,7 +6,12 @@ from typing import ClassVar
 
 from msgspec import field
 
-from fanfold.recipe.checks.commands import read_arguments, read_environment, read_script
+from fanfold.recipe.checks.commands import (
+    read_arguments,
+    read_environment,
+    read_own_variables,
+    read_script,
+)
 from fanfold.recipe.language.known_outputs import TEXT
 from fanfold.recipe.language.step_syntax import ATTEMPT_KEYS, StepSyntax
 from fanfold.recipe.types.body import Body
@@ -24,6 +29,11 @@ SYNTAX = StepSyntax(
             "Script for `sh -c`; its `inputs` are variables of that name, never part of its text.",
         ),
         Key("env", "variables", "Environment variables for the command."),
+        Key(
+            "env_vars",
+            "texts",
+            "Names of variables of the user's environment; their own configuration must list them.",
+        ),
         Key("network", "boolean", "Allow the command to use the network.", "false"),
     ),
     takes=ATTEMPT_KEYS | {"inputs"},
@@ -40,6 +50,7 @@ class CommandBody(Body, frozen=True, omit_defaults=True, gc=False):
     shell: str = ""
     """A script instead of arguments. The step's inputs are its variables."""
     env: dict[str, str] = field(default_factory=dict)
+    env_vars: tuple[str, ...] = ()
     network: bool = False
 
 
@@ -52,5 +63,6 @@ class CommandGrammar(LeafGrammar[CommandBody]):
             run=read_arguments(entries, references, place) if "run" in entries.nodes else (),
             shell=read_script(entries, references.notes),
             env=read_environment(entries, references, place),
+            env_vars=read_own_variables(entries, references.notes),
             network=entries.flag("network"),
         )

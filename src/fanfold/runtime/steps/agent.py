@@ -112,6 +112,7 @@ class AgentSteps(LeafType[AgentBody, AgentJob]):
             result = await services.supervisor.run_step(
                 request,
                 backend=services.frozen.backend_of(role),
+                idle_ms=job.said.idle_timeout_ms,
                 on_progress=progress,
                 journal=services.journal,
                 # In a snapshot the answer is durable before the merge begins: what is merged is not asked
@@ -252,6 +253,7 @@ async def _fold(services: Services, execution: Execution[AgentJob], request: Ses
         result = await services.supervisor.run_step(
             request,
             backend=services.frozen.backend_of(request.role),
+            idle_ms=job.said.idle_timeout_ms,
             on_progress=execution.progress,
             journal=services.journal,
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 
 import msgspec
@@ -12,6 +13,7 @@ from fanfold.kernel.nodes import Node
 from fanfold.kernel.plan import JSON, Step
 from fanfold.recipe.types.command import CommandBody
 from fanfold.runtime.records.ids import session_id
+from fanfold.runtime.steps.programs.own_variables import why_withheld
 from fanfold.runtime.steps.programs.sandboxed import why_not_startable
 from fanfold.runtime.steps.rendering import text_of
 from fanfold.runtime.steps.step_type import (
@@ -33,6 +35,8 @@ class CommandJob(Job, frozen=True):
     argv: tuple[str, ...]
     env: dict[str, str]
     network: bool
+    own_variables: tuple[str, ...] = ()
+    """Of the user's environment; their values are looked up when it starts, and recorded nowhere."""
 
 
 class CommandSteps(LeafType[CommandBody, CommandJob]):
@@ -46,6 +50,8 @@ class CommandSteps(LeafType[CommandBody, CommandJob]):
         shown = shlex.join(_arguments(said, said.run))
         if said.shell and step.inputs:
             shown += f" (with the variables {', '.join(step.inputs)})"
+        if said.env_vars:
+            shown += f" (with {', '.join(said.env_vars)} of your environment)"
         env = "".join(f"{name}={shlex.quote(value)} " for name, value in said.env.items())
         return f"runs{' with network' if said.network else ''}: {env}{shown}"
 
@@ -53,11 +59,14 @@ class CommandSteps(LeafType[CommandBody, CommandJob]):
         argv = _arguments(said, tuple(text_of(part, step.names) for part in said.run))
         env = {name: text_of(value, step.names) for name, value in said.env.items()}
         variables = {name: as_text(value) for name, value in step.inputs.items()}
-        return CommandJob(argv, env | variables, said.network)
+        return CommandJob(argv, env | variables, said.network, said.env_vars)
 
     async def perform(self, services: Services, execution: Execution[CommandJob]) -> Outcome:
         start, node, job, place, _ = execution
-        if problem := why_not_startable(job.argv, job.env):
+        if withheld := why_withheld(job.own_variables, services.granted.variables):
+            return Outcome(error=failure(node, start, "permission", *withheld, retryable=False))
+        environment = job.env | {name: os.environ[name] for name in job.own_variables}
+        if problem := why_not_startable(job.argv, environment):
             return Outcome(
                 error=failure(node, start, "agent", "command.not_startable", problem, retryable=False)
             )
@@ -69,7 +78,8 @@ class CommandSteps(LeafType[CommandBody, CommandJob]):
                 # In a snapshot it may write what it likes, since nothing undeclared comes home.
                 read_only=place.child is None and node.step.posture == "read_only",
                 network=job.network,
-                environment=job.env,
+                environment=environment,
+                named=job.own_variables,
             )
         except FileNotFoundError:
             text = f"there is no program {job.argv[0]!r}"

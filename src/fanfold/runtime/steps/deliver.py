@@ -126,7 +126,7 @@ async def _deliver(services: Services, execution: Execution[DeliverJob]) -> Outc
         )
         made = await _in_thread(lambda: deliveries.compose(name, wish, receipts))
     planned = made
-    if not node.agreed and not services.deliver_unasked:
+    if not node.agreed and not services.granted.deliver_unasked:
         question, show = await _in_thread(lambda: deliveries.question(planned))
         return Outcome(asks=NeededAgreement(question, show))
     receipts = _known(services, planned.receipts)

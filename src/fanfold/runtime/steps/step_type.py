@@ -140,6 +140,15 @@ class Outcome(Struct, frozen=True):
     """The session whose workspace stays until the log has this outcome; then it must be settled."""
 
 
+class Granted(NamedTuple):
+    """What the user's own configuration, and nothing else, lets steps do."""
+
+    deliver_unasked: bool
+    """Deliveries need no asking."""
+    variables: frozenset[str]
+    """Names of variables of the user's environment that commands may have."""
+
+
 class Services:
     """What a run offers to the steps it performs."""
 
@@ -152,7 +161,7 @@ class Services:
         programs: Programs,
         journal: Journal,
         isolation: Isolation,
-        deliver_unasked: bool,
+        granted: Granted,
     ) -> None:
         self.store = store
         self.supervisor = supervisor
@@ -162,8 +171,7 @@ class Services:
         self.journal = journal
         """Where the owner of the tree writes, and so its sessions."""
         self.isolation = isolation
-        self.deliver_unasked = deliver_unasked
-        """The user's own configuration says that deliveries need no asking."""
+        self.granted = granted
         self.memory = isolation.project / ".fanfold"
         """The project's `.fanfold`."""
 

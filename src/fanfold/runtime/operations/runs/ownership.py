@@ -23,10 +23,11 @@ from fanfold.runtime.records.frozen import Frozen, from_json
 from fanfold.runtime.records.ids import functions_id, session_id, settling_ids
 from fanfold.runtime.steps.performing.performer import Performer
 from fanfold.runtime.steps.performing.performers import Performers
+from fanfold.runtime.steps.programs import own_variables
 from fanfold.runtime.steps.programs.agent_programs import ConfinedAgents
 from fanfold.runtime.steps.programs.sandboxed import Programs
 from fanfold.runtime.steps.programs.toolboxes import Toolboxes
-from fanfold.runtime.steps.step_type import Services
+from fanfold.runtime.steps.step_type import Granted, Services
 from fanfold.runtime.views.mirror import has_mirror, write_mirror
 from fanfold.sessions.supervisor import Supervisor
 from fanfold.store.journal import Journal
@@ -116,7 +117,7 @@ def take_over(project: Project, root: str, ask: Ask | None = None) -> Owned:
 
 def supervise(project: Project, frozen: Frozen, programs: Programs, ask: Ask | None) -> Supervisor:
     """Who starts the sessions of one run, or of one child of an open run."""
-    allowed = project.config.names("environment.allow")
+    allowed = project.config.names(own_variables.SETTING)
     toolboxes = Toolboxes(
         project.store,
         project.memory,
@@ -151,7 +152,7 @@ def performer_of(
         str(project.folder),
         frozen.sources,
         functions_id(journal.root),
-        project.config.names("environment.allow"),
+        project.config.names(own_variables.SETTING),
     )
     services = Services(
         project.store,
@@ -161,7 +162,7 @@ def performer_of(
         programs,
         journal,
         project.isolation,
-        project.config.switch("deliver.allow"),
+        Granted(project.config.switch("deliver.allow"), project.config.names(own_variables.SETTING)),
     )
     return Performer(services, str(project.folder))
 

@@ -52,9 +52,13 @@ class Programs:
         read_only: bool = False,
         network: bool = False,
         environment: Mapping[str, str] | None = None,
+        named: Collection[str] = (),
         timeout_s: float | None = None,
     ) -> Ended:
-        """Run a program to its end. Raises `FileNotFoundError` when there is none of that name."""
+        """Run a program to its end. Raises `FileNotFoundError` when there is none of that name.
+
+        `named` are variables that the user named for it: keys of theirs, too.
+        """
         launch = await self._plan(argv, place, read_only, network, environment)
         try:
             ended = await run_process(
@@ -62,6 +66,7 @@ class Programs:
                 cwd=launch.cwd,
                 env=launch.environment,
                 session_id=session_id,
+                named=named,
                 timeout_s=timeout_s,
                 max_output_bytes=MAX_VALUE_BYTES,
             )

@@ -9,12 +9,14 @@ from msgspec import Struct, structs
 from fanfold.agents.backend_registry import MODEL, SCRIPTED
 from fanfold.agents.permissions import Ask
 from fanfold.agents.role import Role
-from fanfold.errors import AuthorError
+from fanfold.errors import EXIT_PERMISSION, AuthorError, WorldError
 from fanfold.kernel.events import Created, Event, Failure, Forked, Settings
 from fanfold.kernel.plan import JSON, Plan
 from fanfold.recipe.inputs import bind_inputs
 from fanfold.recipe.types.body import find_body
+from fanfold.recipe.types.command import CommandBody
 from fanfold.recipe.types.function import FunctionBody
+from fanfold.runtime.config import Config
 from fanfold.runtime.handlers.sources import Sources, read_sources
 from fanfold.runtime.hosting.clock import wall_clock_ms
 from fanfold.runtime.hosting.run_tree import Reuse, RunTree, nothing_to_reuse
@@ -36,6 +38,7 @@ from fanfold.runtime.records.frozen import (
     with_stages,
 )
 from fanfold.runtime.records.ids import new_run_id
+from fanfold.runtime.steps.programs import own_variables
 from fanfold.runtime.steps.programs.sandboxed import Programs
 from fanfold.runtime.steps.registry import type_of
 from fanfold.store.journal import Journal
@@ -140,6 +143,7 @@ def freeze(
     """
     _check_text(options)
     _check_sandbox(project, plan, options)
+    check_variables(project.config, plan)
     before = {**(fork.roles if fork is not None else {}), **(own_roles or {})}
     frozen = _freeze(project, plan, options, fork, before)
     settings = settings_of(project.config, plan, options)
@@ -217,3 +221,14 @@ def _check_sandbox(project: Project, plan: Plan, options: Options) -> None:
         from fanfold.workspace.sandbox.start import choose_level
 
         choose_level(detect(project.folder), unsafe=options.unsafe_no_sandbox)
+
+
+def check_variables(config: Config, plan: Plan) -> None:
+    """Refuse a run one of whose commands asks for a variable that it would not be given."""
+    allowed = config.names(own_variables.SETTING)
+    for step in all_steps_below(plan):
+        said = find_body(CommandBody, step)
+        withheld = own_variables.why_withheld(said.env_vars, allowed) if said is not None else None
+        if withheld is not None:
+            message = f"step {step.id}: {withheld.message}"
+            raise WorldError(withheld.code, message, hint=withheld.hint, exit_status=EXIT_PERMISSION)

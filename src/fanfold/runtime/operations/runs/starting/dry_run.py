@@ -10,11 +10,13 @@ from collections.abc import Mapping, Sequence
 
 from msgspec.structs import replace
 
+from fanfold.errors import WorldError
 from fanfold.kernel.nodes import Node
 from fanfold.kernel.plan import JSON
 from fanfold.runtime.forecast.dryrun import dry_run
 from fanfold.runtime.operations.project import Project
 from fanfold.runtime.operations.recipes.checked import CheckedRecipe, role_warnings
+from fanfold.runtime.operations.runs.starting.creation import check_variables
 from fanfold.runtime.operations.runs.starting.options import Options, settings_of
 from fanfold.runtime.views.recipes.forecasts import DryRun
 
@@ -38,12 +40,17 @@ def foresee_run(
         warnings.append(f"workflows are switched off ({config.origins['workflows.enabled']})")
     warnings += missing
     usable = True
+    try:
+        check_variables(config, plan)
+    except WorldError as error:
+        warnings.append(f"would be refused: {error.message}")
+        usable = False
     if options.script is None:
         from fanfold.runtime.operations.runs.starting.preflight import foresee
 
         seen = foresee(project, plan, settings, options.backend, options.model)
         warnings += seen.warnings
-        usable = seen.usable
+        usable = usable and seen.usable
         settings = replace(settings, estimates=seen.estimates)
     allowed = enabled and usable and not missing
     return dry_run(plan, inputs, settings, warnings=warnings, allowed=allowed)

@@ -14,7 +14,7 @@ from fanfold.kernel.plan import JSON, Plan
 from fanfold.recipe.inputs import bind_inputs
 from fanfold.runtime.operations.project import Project
 from fanfold.runtime.operations.runs.ownership import Owned, check_enabled
-from fanfold.runtime.operations.runs.starting.creation import create
+from fanfold.runtime.operations.runs.starting.creation import check_variables, create
 from fanfold.runtime.operations.runs.starting.options import Options
 from fanfold.runtime.operations.runs.starting.permission import Attendant, permit
 from fanfold.runtime.operations.runs.starting.spending import asked_about, foresee_spending
@@ -35,6 +35,7 @@ def start(
     """
     bound = bind_inputs(plan, given)
     check_enabled(project)
+    check_variables(project.config, plan)  # no question is asked whose answer would change nothing
     scripted = options.script is not None
     also: list[str] = []
     if options.permission == "ask" and not yes:
