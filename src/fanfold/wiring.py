@@ -263,7 +263,7 @@ def serve(
     from fanfold.runtime.operations.runs.starting.options import Options
     from fanfold.runtime.operations.system.doctor import examine
     from fanfold.server.desk import Desk
-    from fanfold.server.mcp.transports import http_endpoint
+    from fanfold.server.mounted import Mounted
     from fanfold.server.service import Address, Tokens
     from fanfold.server.service import serve as serve_project
 
@@ -282,9 +282,13 @@ def serve(
         def take_up() -> list[str]:
             return [one.root for one in take_up_abandoned(desk.fresh())] if take_over else []
 
-        # Hosts and origins are checked by the guard that stands before everything that is served here.
-        mcp = http_endpoint(make_mcp_server(folder, Options(), version))
-        serve_project(desk, Address(host, port), tokens, mcp, take_over=take_up, tell=tell)
+        def make_mcp() -> Mounted:
+            # Hosts and origins are checked by the guard that stands before everything that is served here.
+            from fanfold.server.mcp.transports import http_endpoint
+
+            return http_endpoint(make_mcp_server(folder, Options(), version))
+
+        serve_project(desk, Address(host, port), tokens, make_mcp, take_over=take_up, tell=tell)
     finally:
         history.close()
 

@@ -42,12 +42,23 @@ def test_the_other_first_runs_end_well_too(browser: Browser, tmp_path: Path, nam
         assert console.watch.wrong == []
 
 
-def test_a_recipe_is_run_from_its_form_watched_and_approved(console: Console) -> None:
-    page = console.go("/recipes/two-sides?view=run")
+def test_a_recipe_is_run_from_its_form_and_seen_to_end(console: Console) -> None:
+    page = console.go("/recipes/research-and-brief?view=run")
+    run = page.get_by_role("button", name="Run", exact=True)
+    expect(run).to_be_disabled()
+    page.get_by_label("Scripted agents").check()
+    expect(page.get_by_label("topic")).to_have_value("solid-state batteries")
     page.get_by_label("topic").fill("sea ice")
     expect(page.get_by_text("What it would do")).to_be_visible()
     expect(page.locator(".figures").get_by_text("Agents")).to_be_visible()
-    # A form starts models; the same run with scripted agents is begun by the API, and watched from its start.
+    run.click()
+    expect(page).to_have_url(re.compile(r"/runs/\w+$"))
+    expect(page.locator(".run-head .status")).to_have_text("completed", timeout=60_000)
+    head = console.server.get(f"/api/runs/{page.url.rpartition('/')[2]}")
+    assert (head["recipe"], head["inputs"]["topic"]) == ("research-and-brief", "sea ice")
+
+
+def test_a_run_is_watched_approved_asked_about_and_undone(console: Console, folder: Path) -> None:
     run = console.start("sweep", SWEEP_SCRIPT, reason="the form")
     page = console.go(f"/runs/{run}")
     expect(page.locator(".run-head .status")).to_have_text("waiting", timeout=60_000)
@@ -60,16 +71,31 @@ def test_a_recipe_is_run_from_its_form_watched_and_approved(console: Console) ->
     page = console.go(f"/runs/{run}/steps/publish")
     page.get_by_role("tab", name="Files").click()
     expect(page.locator(".diff")).to_contain_text("+- three fixes")
+    page = console.go(f"/runs/{run}")
+    page.get_by_role("button", name="More").click()
+    page.get_by_role("button", name="What if …").click()
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_label("Steps at once").fill("1")
+    expect(dialog.get_by_text("It would take")).to_be_visible()
+    expect(dialog.locator(".figures")).to_contain_text("1 slot")
+    page.keyboard.press("Escape")
+    assert (folder / "CHANGES.md").exists()
+    page.get_by_role("button", name="More").click()
+    page.get_by_role("button", name="Undo its changes …").click()
+    expect(dialog).to_contain_text("CHANGES.md")
+    dialog.get_by_role("button", name="Undo", exact=True).click()
+    expect(page.locator(".toast")).to_contain_text("put back")
+    assert not (folder / "CHANGES.md").exists()
 
 
-def test_a_form_says_what_needs_leave_and_refuses_what_does_not_fit(console: Console) -> None:
+def test_a_form_says_what_needs_permission_and_refuses_what_does_not_fit(console: Console) -> None:
     page = console.go("/recipes/sweep?view=run")
     run = page.get_by_role("button", name="Run", exact=True)
     expect(run).to_be_disabled()
     page.get_by_label("reason").fill("because")
-    expect(page.get_by_text("It needs your leave")).to_be_visible()
+    expect(page.get_by_text("It needs your permission")).to_be_visible()
     expect(run).to_be_disabled()
-    page.get_by_label("It may").check()
+    page.get_by_label("Allow this").check()
     expect(run).to_be_enabled()
 
 
@@ -96,6 +122,25 @@ def test_a_nested_run_opens_in_place_and_has_the_way_back(console: Console, swep
     expect(page.get_by_role("navigation", name="Runs above")).to_contain_text("sweep")
     page.get_by_role("navigation", name="Runs above").get_by_role("link").click()
     expect(page).to_have_url(re.compile(f"/runs/{swept}"))
+
+
+def test_the_graph_the_table_and_the_timeline_agree_on_every_status(console: Console, swept: str) -> None:
+    table = {row["path"]: row["status"] for row in console.server.get(f"/api/runs/{swept}/table")["rows"]}
+    line = {row["path"]: row["status"] for row in console.server.get(f"/api/runs/{swept}/timeline")["rows"]}
+    nodes = console.server.get(f"/api/runs/{swept}/graph")["nodes"]
+    assert line == table
+    assert {node["path"]: node["status"] for node in nodes}.items() <= table.items()
+    assert table["mend#1"] == "completed"  # a round that did not pass is no failure
+
+
+def test_an_address_that_leads_nowhere_says_so_and_has_the_way_back(console: Console) -> None:
+    console.watch.expected = ("404",)
+    page = console.go("/nowhere")
+    expect(page.get_by_role("heading", name="No such page")).to_be_visible()
+    page = console.go("/runs/nobody")
+    expect(page.get_by_role("heading", name="There is no run nobody in this project")).to_be_visible()
+    page.get_by_role("link", name="All runs").click()
+    expect(page.get_by_role("heading", name="Runs")).to_be_visible()
 
 
 def test_what_a_model_wrote_is_never_markup(console: Console, swept: str) -> None:
@@ -210,6 +255,7 @@ def test_a_recipe_is_changed_with_its_mistakes_shown_in_place(console: Console) 
 
 def test_every_action_can_be_copied_for_elsewhere(console: Console, swept: str) -> None:
     page = console.go(f"/runs/{swept}")
+    page.get_by_role("button", name="More").click()
     page.get_by_role("button", name="Copy as …").click()
     dialog = page.get_by_role("dialog")
     dialog.get_by_label("Action").select_option("cancel")

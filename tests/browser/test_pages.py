@@ -7,7 +7,7 @@ from typing import Literal
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Browser, expect
+from playwright.sync_api import Browser, Page, expect
 
 from tests.browser.conftest import COMPLETE, Console
 from tests.server.conftest import Server
@@ -31,7 +31,15 @@ PAGES = {
     "search": "/search?q=quokka",
     "agents": "/agents",
     "system": "/system",
+    "compare": "/compare/{run}/{fork}",
 }
+DIALOGS: dict[str, list[str]] = {
+    "fork": ["Fork …"],
+    "cancel": ["Cancel"],
+    "copy": ["More", "Copy as …"],
+    "what if": ["More", "What if …"],
+}
+"""What is pressed on the page of a run until each is open."""
 SHORT = [("light", 1440), ("dark", 390)]
 """Every other page in each of them; all pages in all of them: `make browser`."""
 ALL = [(theme, width) for theme in ("light", "dark") for width in (1440, 1024, 390)]
@@ -48,20 +56,62 @@ def dressed(request: pytest.FixtureRequest, browser: Browser, server: Server) ->
     assert made.watch.wrong == []
 
 
+@pytest.fixture(scope="module")
+def forked(server: Server, swept: str) -> str:
+    return str(server.post(f"/api/runs/{swept}/fork", {"from": "mend", "yes": True})["run_id"])
+
+
+def hanging_over(page: Page, name: str) -> list[str]:
+    over = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
+    return [f"{name}: {over} pixels hang over"] if over > 0 else []
+
+
+def not_for_everybody(page: Page, name: str) -> list[str]:
+    """What axe finds that is serious."""
+    found = Axe().run(page).response["violations"]
+    return [
+        f"{name}: {one['id']} {[node['target'] for node in one['nodes']][:3]}"
+        for one in found
+        if one["impact"] in ("serious", "critical")
+    ]
+
+
 def test_pages_fit_and_can_be_used_by_everybody(
-    dressed: Console, swept: str, request: pytest.FixtureRequest
+    dressed: Console, swept: str, forked: str, request: pytest.FixtureRequest
 ) -> None:
     found = []
     which = slice(None) if COMPLETE else slice(SHORT.index(request.node.callspec.params["dressed"]), None, 2)
     for name, path in list(PAGES.items())[which]:
-        page = dressed.go(path.format(run=swept))
+        page = dressed.go(path.format(run=swept, fork=forked))
         expect(page.locator("main h1").first).to_be_attached()
         expect(page.locator(".skeleton")).to_have_count(0)
-        over = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
-        if over > 0:
-            found.append(f"{name}: {over} pixels hang over")
-        for violation in Axe().run(page).response["violations"]:
-            if violation["impact"] in ("serious", "critical"):
-                places = [node["target"] for node in violation["nodes"]][:3]
-                found.append(f"{name}: {violation['id']} {places}")
+        found += hanging_over(page, name) + not_for_everybody(page, name)
+    assert found == []
+
+
+def test_dialogs_fit_and_can_be_used_by_everybody(dressed: Console, swept: str) -> None:
+    found = []
+    dressed.watch.expected = ("404",)  # nothing is there to be undone
+    ended = dressed.start("two-sides", {"default": "x"}, topic="dialogs")
+    while dressed.status_of(ended) != "completed":
+        pass
+    for name, (run, *presses) in {
+        **{name: (swept, *presses) for name, presses in DIALOGS.items()},
+        "undo": (ended, "More", "Undo its changes …"),
+    }.items():
+        page = dressed.go(f"/runs/{run}")
+        for press in presses:
+            page.get_by_role("button", name=press, exact=press != "More").click()
+        dialog = page.get_by_role("dialog")
+        expect(dialog).to_be_visible()
+        expect(dialog.locator(".skeleton")).to_have_count(0)
+        box = dialog.bounding_box()
+        width = page.viewport_size
+        assert box is not None
+        assert width is not None
+        if box["x"] < 0 or box["x"] + box["width"] > width["width"]:
+            found.append(f"{name}: hangs over")
+        found += hanging_over(page, name) + not_for_everybody(page, name)
+        page.keyboard.press("Escape")
+        expect(dialog).to_have_count(0)
     assert found == []

@@ -39,7 +39,7 @@ def test_a_served_project_answers_whoever_has_the_token(serving, era):
 
     async def session() -> None:
         async with (
-            httpx2.AsyncClient(headers={"Authorization": f"Bearer {token}"}) as http,
+            httpx2.AsyncClient(headers={"Authorization": f"Bearer {token}"}, timeout=60) as http,
             connected(streamable_http_client(url, http_client=http), era) as client,
         ):
             tried = await use(client, "run_workflow", name="write-one", dry_run=True)

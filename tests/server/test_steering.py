@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -211,6 +212,24 @@ def test_the_rest_of_what_can_be_looked_at(server: Server, waiting: str) -> None
     assert server.get("/api/system")["version"]
     spelled = server.get("/api/copy", action="approve", run=waiting, step="ok")
     assert spelled["cli"] == f"fanfold approve {waiting} ok"
+    asked = server.get("/api/copy", action="whatif", run=waiting)
+    assert asked["cli"] == f"fanfold whatif {waiting} --max-concurrency 8"
+
+
+def test_what_is_copied_runs_nothing_that_a_name_holds(server: Server) -> None:
+    name = "a $(touch owned) `b` 'c'"
+    for action in ("fork", "transcript"):
+        spelled = server.get("/api/copy", action=action, run="r", step=name)
+        for words in (spelled["cli"], spelled["http"]):
+            said = subprocess.run(
+                ["sh", "-c", f'fanfold() {{ printf "%s\\n" "$@"; }}; curl() {{ fanfold "$@"; }}; {words}'],
+                cwd=server.folder,
+                capture_output=True,
+                text=True,
+                check=True,
+            ).stdout
+            assert "$(touch owned)" in said or "%24%28touch" in said, words
+    assert not (server.folder / "owned").exists()
 
 
 def test_runs_of_dead_processes_go_on_when_that_is_asked_for(serve: Serve, folder: Path, home: Path) -> None:

@@ -12,9 +12,9 @@ import inspect
 import logging
 import time
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 from starlette.requests import Request
@@ -29,7 +29,8 @@ from fanfold.server.guard import VISITOR
 from fanfold.server.idempotency import Idempotency, KeptReply
 from fanfold.server.questions import read_body, read_bytes, read_parameters, segments_of
 from fanfold.server.replies import failure
-from fanfold.server.routes import Route, RouteTable
+from fanfold.server.routes import MatchedRequest, Route, RouteTable
+from fanfold.server.streams import Streams
 
 MAX_ACTING = 16
 """Operations that change something, or do not look at runs, at the same time; further ones wait."""
@@ -41,18 +42,6 @@ T = TypeVar("T")
 _log = logging.getLogger("fanfold.server")
 
 
-class MatchedRequest(NamedTuple):
-    """One request, matched."""
-
-    route: Route
-    parts: dict[str, str]
-    query: bytes
-    visitor: Visitor
-
-
-Stream = Callable[[MatchedRequest, Request], Awaitable[Response]]
-
-
 class Api:
     """The ASGI application below `/api`."""
 
@@ -60,8 +49,7 @@ class Api:
         self._desk = desk
         self._feed = feed
         self._table = table
-        self.streams: dict[str, Stream] = {}
-        """Path → what answers with a stream."""
+        self._streams = Streams(desk, feed, self._look_at_activity)
         self._looking = ThreadPoolExecutor(1, "fanfold look")
         self._acting = ThreadPoolExecutor(MAX_ACTING, "fanfold act")
         self._idempotency = Idempotency()
@@ -85,9 +73,9 @@ class Api:
 
     async def _answer(self, request: Request) -> Response:
         asked = self._match(request)
-        stream = self.streams.get(asked.route.path)
-        if stream is not None:
-            return await stream(asked, request)
+        if asked.route.goes_on:
+            going_on: Response = asked.route.handle(self._streams, asked.parts, request)
+            return going_on
         if asked.route.body is None:
             return await self._look(asked)
         data = await read_bytes(request)
@@ -158,8 +146,8 @@ class Api:
         finally:
             self._feed.bump()
 
-    async def look(self, call: Callable[[], T]) -> T:
-        """Have the thread that looks at runs do something."""
+    async def _look_at_activity(self, call: Callable[[], T]) -> T:
+        """Streams look at runs with the thread that does."""
         return await self._in_thread(self._looking, call)
 
     async def _in_thread(self, pool: ThreadPoolExecutor, call: Callable[[], T]) -> T:

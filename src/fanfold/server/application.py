@@ -4,38 +4,29 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
-from typing import Protocol
+from contextlib import asynccontextmanager
 
 from starlette.routing import Router
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import Receive, Scope, Send
 
 from fanfold.errors import EXIT_PERMISSION, WorldError
 from fanfold.server.admission import Admission, Visitor
 from fanfold.server.api import Api
 from fanfold.server.console_files import ConsoleFiles
 from fanfold.server.desk import Desk
-from fanfold.server.endpoints.table import PROJECT_STREAM, RUN_STREAM, routes
+from fanfold.server.endpoints.table import routes
 from fanfold.server.feed import Feed
 from fanfold.server.guard import VISITOR, RequestGuard
+from fanfold.server.mounted import MountedLater
 from fanfold.server.replies import failure
 from fanfold.server.routes import RouteTable
-from fanfold.server.streams import Streams
-
-
-class Mounted(Protocol):
-    """Another application that is served beside the console, with what it needs while it is."""
-
-    app: ASGIApp
-
-    def lifespan(self) -> AbstractAsyncContextManager[None]: ...
 
 
 class Application:
     """An ASGI application for one project."""
 
     def __init__(
-        self, desk: Desk, access: Admission, hosts: Iterable[str], cookie: str, mcp: Mounted | None = None
+        self, desk: Desk, access: Admission, hosts: Iterable[str], cookie: str, mcp: MountedLater
     ) -> None:
         self._desk = desk
         self._mcp = mcp
@@ -53,13 +44,11 @@ class Application:
         """Begins and ends with the server, in its event loop."""
         feed = self.feed = Feed(self._desk.history.store)
         self._api = Api(self._desk, feed, RouteTable(routes()))
-        streams = Streams(self._desk, feed, self._api.look)
-        self._api.streams |= {RUN_STREAM: streams.of_run, PROJECT_STREAM: streams.of_project}
         following = asyncio.create_task(feed.run())
         try:
-            async with nullcontext() if self._mcp is None else self._mcp.lifespan():
-                yield
+            yield
         finally:
+            await self._mcp.close()
             following.cancel()
             self._api.close()
 
@@ -72,12 +61,12 @@ class Application:
         first = scope["path"].split("/")[1]
         if first == "api" and self._api is not None:
             await self._api(scope, receive, send)
-        elif first == "mcp" and self._mcp is not None:
-            await self._serve_mcp(self._mcp.app, scope, receive, send)
+        elif first == "mcp":
+            await self._serve_mcp(scope, receive, send)
         else:
             await self._console(scope, receive, send)
 
-    async def _serve_mcp(self, app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _serve_mcp(self, scope: Scope, receive: Receive, send: Send) -> None:
         visitor: Visitor = scope[VISITOR]
         if visitor.role != "operator":
             error = WorldError(
@@ -85,4 +74,4 @@ class Application:
             )
             await failure(error)(scope, receive, send)
             return
-        await app(scope, receive, send)
+        await self._mcp(scope, receive, send)

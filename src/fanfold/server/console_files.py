@@ -2,6 +2,9 @@
 
 The table of files is made when the server starts; a request looks its path up in it, so there is no path to
 be led astray by. A file that changed since is read again, which costs a `stat` and helps who works on it.
+
+The page names its parts below `/assets/EDITION/`, where the edition is a digest of them all: a browser asks
+for each once, and after an update for all of them anew. Every module is named: none waits for another.
 """
 
 from __future__ import annotations
@@ -34,6 +37,13 @@ TYPES = {
 }
 
 
+ASSETS = "/assets/"
+LASTING = "private, max-age=31536000, immutable"
+ALONE = frozenset({"/assets/theme.js", "/assets/live/stream-worker.js"})
+"""Scripts that no module imports."""
+MODULES_HERE = b"<!-- modules -->"
+
+
 class _Kept(NamedTuple):
     changed: int
     body: bytes
@@ -57,14 +67,32 @@ class ConsoleFiles:
     def _reply(self, request: Request) -> Response:
         path = request.url.path
         name = "/index.html" if path == "/" or path.split("/")[1] in PAGES else path
-        file = self._files.get(name)
+        edition, _, part = name.removeprefix(ASSETS).partition("/")
+        is_lasting = name.startswith(ASSETS) and edition == self._edition()
+        file = self._files.get(ASSETS + part if is_lasting else name)
         if request.method not in ("GET", "HEAD") or file is None:
+            if request.method == "GET" and request.headers.get("sec-fetch-dest") == "document":
+                # Somebody mistyped an address: the console says so, with the way back.
+                return Response(self._page().body, 404, {"cache-control": "no-cache"}, TYPES[".html"])
             return failure(NotFoundError("request.not_found", "there is nothing at this path"))
-        kept = self._read(file)
-        headers = {"etag": kept.tag, "cache-control": "no-cache"}
+        kept = self._page() if name == "/index.html" else self._read(file)
+        headers = {"etag": kept.tag, "cache-control": LASTING if is_lasting else "no-cache"}
         if request.headers.get("if-none-match") == kept.tag:
             return Response(status_code=304, headers=headers)
         return Response(kept.body, headers=headers, media_type=TYPES[file.suffix])
+
+    def _edition(self) -> str:
+        """A digest of everything that pages are made of, as it is now."""
+        changed = [(name, file.stat().st_mtime_ns) for name, file in sorted(self._files.items())]
+        return sha256(repr(changed).encode()).hexdigest()[:16]
+
+    def _page(self) -> _Kept:
+        """The page, with its parts in their edition."""
+        names = sorted(name for name in self._files if name.endswith(".js") and name not in ALONE)
+        modules = "\n    ".join(f'<link rel="modulepreload" href="{name}" />' for name in names)
+        body = self._read(self._files["/index.html"]).body.replace(MODULES_HERE, modules.encode())
+        body = body.replace(f'"{ASSETS}'.encode(), f'"{ASSETS}{self._edition()}/'.encode())
+        return _Kept(0, body, f'"{sha256(body).hexdigest()[:32]}"')
 
     def _read(self, file: Path) -> _Kept:
         changed = file.stat().st_mtime_ns

@@ -10,11 +10,11 @@ A part of a path is one segment: what holds a slash (the path of a step) has it 
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
-from typing import Any, Literal, TypeAlias, TypeVar
+from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar
 
 from msgspec import Struct, structs
 
-from fanfold.server.admission import Role
+from fanfold.server.admission import Role, Visitor
 from fanfold.server.desk import Desk
 
 A = TypeVar("A", bound=Struct)
@@ -45,6 +45,8 @@ class Route(Struct, frozen=True, kw_only=True):
     role: Role
     of_runs: bool = False
     """Whether it looks at runs and at nothing else; then its answer holds until something happens to one."""
+    goes_on: bool = False
+    """Whether its answer has no end of its own; then `handle` is the method of `Streams` that gives it."""
     handle: Callable[..., Any]
 
     @property
@@ -113,6 +115,15 @@ def text(path: str, summary: str, asked: type[A], media: str, handle: Callable[[
         of_runs=True,
         handle=handle,
     )
+
+
+class MatchedRequest(NamedTuple):
+    """One request, matched."""
+
+    route: Route
+    parts: dict[str, str]
+    query: bytes
+    visitor: Visitor
 
 
 class RouteTable:

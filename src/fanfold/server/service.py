@@ -15,8 +15,9 @@ from fanfold.errors import AuthorError, WorldError
 from fanfold.runtime.operations.system.tokens import new_token
 from fanfold.runtime.views.served import Served
 from fanfold.server.admission import Admission
-from fanfold.server.application import Application, Mounted
+from fanfold.server.application import Application
 from fanfold.server.desk import Desk
+from fanfold.server.mounted import MakeMounted, MountedLater
 
 GRACE_S = 1
 """What is under way when the server is to stop has this long; streams end at once."""
@@ -50,7 +51,7 @@ def serve(
     desk: Desk,
     address: Address,
     tokens: Tokens,
-    mcp: Mounted | None,
+    mcp: MakeMounted,
     *,
     take_over: Callable[[], list[str]],
     tell: Callable[[Served], None],
@@ -71,7 +72,7 @@ def serve(
             operators=tokens.operators,
             viewers=tokens.viewers,
         )
-        application = Application(desk, access, hosts, f"fanfold-{port}", mcp)
+        application = Application(desk, access, hosts, f"fanfold-{port}", MountedLater(mcp))
         url = f"http://{name}:{port}/"
         link = None if token is None else f"{url}?token={token}"
         config = uvicorn.Config(

@@ -29,9 +29,9 @@ from fanfold.runtime.hosting.clock import wall_clock_ms
 from fanfold.runtime.operations.overview.activity import Activities, Activity
 from fanfold.runtime.operations.project import Project
 from fanfold.runtime.views.shown import shown
-from fanfold.server.api import MatchedRequest
 from fanfold.server.desk import Desk
 from fanfold.server.feed import Feed
+from fanfold.server.routes import Route
 from fanfold.store.protocol import Store
 
 SLOW_S = 20.0
@@ -85,15 +85,15 @@ class Streams:
         self._open = 0
         self._most = self._project.config.integer("server.streams")
 
-    async def of_run(self, asked: MatchedRequest, request: Request) -> Response:
+    def follow_run(self, parts: dict[str, str], request: Request) -> Response:
         """What one run and those below it record, from a number on."""
-        head = self._project.resolve(asked.parts["run"])
+        head = self._project.resolve(parts["run"])
         after = _last_seen(request)
         return self._reply(self._run_frames(head.run_id, head.root_run_id, after))
 
-    async def of_project(self, asked: MatchedRequest, request: Request) -> Response:
+    def follow_project(self, parts: dict[str, str], request: Request) -> Response:
         """Which runs move; who was away is told those that did meanwhile."""
-        del asked
+        del parts
         return self._reply(self._project_frames(_last_seen(request)))
 
     def _reply(self, frames: AsyncIterator[bytes]) -> Response:
@@ -164,6 +164,25 @@ class Streams:
                 self._doing = await self._look(lambda: self._activities.look(self._desk.history))
                 self._looked_at, self._looked_in = loop.time(), generation
         return self._doing
+
+
+def stream(
+    path: str,
+    summary: str,
+    asked: type[Struct],
+    handle: Callable[[Streams, dict[str, str], Request], Response],
+) -> Route:
+    """A route whose answer is one of the streams."""
+    return Route(
+        method="GET",
+        path=path,
+        summary=summary,
+        asked=asked,
+        media="text/event-stream",
+        role="viewer",
+        goes_on=True,
+        handle=handle,
+    )
 
 
 class _Moved:

@@ -21,9 +21,11 @@ class Spellings(Struct, frozen=True):
 
 SpelledAction: TypeAlias = Literal[
     "run", "pause", "cancel", "resume", "retry", "fork", "undo", "approve", "reject", "inspect", "explain",
-    "transcript", "diff", "watch", "export",
+    "transcript", "diff", "watch", "export", "whatif",
 ]  # fmt: skip
 _OF_STEPS = frozenset({"approve", "reject", "transcript"})
+_SLOTS = 8
+"""For `whatif`, which needs some number: the reader's to change."""
 
 
 def spell(
@@ -53,6 +55,8 @@ def _cli(action: str, run: str, step: str | None) -> str:
     words = ["fanfold", action, run]
     if step is not None:
         words += ["--from", step] if action == "fork" else [step]
+    if action == "whatif":
+        words += ["--max-concurrency", str(_SLOTS)]
     return shlex.join(words)
 
 
@@ -73,16 +77,20 @@ def _http(action: str, run: str, step: str | None) -> str | None:
         "diff": f"{base}/diff",
         "watch": f"{base}/stream",
         "export": f"{base}/export",
+        "whatif": f"/api/whatif/{quote(run, safe='')}?max_concurrency={_SLOTS}",
     }
     return _curl("GET", paths[action])
 
 
 def _curl(method: str, path: str, body: dict[str, str] | None = None) -> str:
-    words = ["curl", "-H", "Authorization: Bearer $TOKEN"]
-    if body is not None:
-        words += ["-X", method, "-H", "Content-Type: application/json", "-d", json.dumps(body)]
-    # $TOKEN and $URL are the reader's to set: in double quotes the shell puts them in.
-    return " ".join(f'"{word}"' if "$" in word else shlex.quote(word) for word in words) + f' "$URL{path}"'
+    words = (
+        [] if body is None else ["-X", method, "-H", "Content-Type: application/json", "-d", json.dumps(body)]
+    )
+    # $TOKEN and $URL are the reader's to set: in double quotes the shell puts them in. Nothing else stands in
+    # such: a name with a $ of its own is a name.
+    return " ".join(
+        ["curl", "-H", '"Authorization: Bearer $TOKEN"', *map(shlex.quote, words), f'"$URL{path}"']
+    )
 
 
 def _python(action: str, run: str, step: str | None) -> str | None:
@@ -91,6 +99,7 @@ def _python(action: str, run: str, step: str | None) -> str | None:
         "resume": f"await ff.resume({run!r})",
         "fork": f"await ff.fork({run!r}{given})",
         "inspect": f"ff.inspect_step({run!r}{given})" if step else f"ff.inspect({run!r})",
+        "undo": f"await ff.undo({run!r}{given})",
         "explain": f"ff.explain({run!r}{given})",
         "transcript": f"ff.transcript({run!r}{given})",
         "approve": f"await (await ff.resume({run!r})).approve({step!r})",

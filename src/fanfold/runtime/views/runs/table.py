@@ -45,11 +45,14 @@ class RunTable(Struct, frozen=True):
     left_off: int
 
 
+def nodes_by_path(tree: RunTree) -> dict[str, Node]:
+    """Every step instance of a tree, by its path in it."""
+    return {one.tree_path(path): node for one in tree.state.runs.values() for path, node in one.nodes.items()}
+
+
 def run_table(tree: RunTree, run: Run, now: int) -> RunTable:
     """The rows of a run and of the runs below it."""
-    nodes = {
-        one.tree_path(path): node for one in tree.state.runs.values() for path, node in one.nodes.items()
-    }
+    nodes = nodes_by_path(tree)
     rows = run_rows(tree, run, now, every=True)
     found = [
         _row(tree, nodes[row.path], (row.path, row.depth, row.name, row.who, row.note))

@@ -16,7 +16,7 @@ from fanfold.kernel.lifecycle import RUN_TERMINAL, RUNNING, WAITING
 from fanfold.kernel.nodes import Run
 from fanfold.runtime.hosting.run_tree import RunTree, run_status
 from fanfold.runtime.views.runs.step_rows import Row, run_rows
-from fanfold.runtime.views.runs.table import MAX_ROWS
+from fanfold.runtime.views.runs.table import MAX_ROWS, nodes_by_path
 
 MIN_GAP_MS = 5_000
 GAP_SHARE = 0.08
@@ -65,7 +65,9 @@ def timeline(tree: RunTree, run: Run, envelopes: Iterable[Envelope], now: int) -
     ended = run_status(tree.state, run) in RUN_TERMINAL
     until = tree.memory.run_ended.get(run.id, tree.state.now) if ended else now
     spans = _spans(envelopes)
-    rows = run_rows(tree, run, now, every=True)
+    nodes = nodes_by_path(tree)
+    # A round that did not pass is no failure here, as it is none in the graph and the table.
+    rows = [replace(row, status=nodes[row.path].status) for row in run_rows(tree, run, now, every=True)]
     _around(rows, spans)
     found = [
         TimelineRow(row.path, row.name, row.depth, row.status, row.leaf, spans.get(row.path, []))

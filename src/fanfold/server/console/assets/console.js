@@ -13,7 +13,7 @@ import { Search } from "./pages/search.js";
 import { Step } from "./pages/step.js";
 import { System } from "./pages/system.js";
 import { Empty } from "./parts/states.js";
-import { Frame } from "./shell/frame.js";
+import { Frame, PageHead } from "./shell/frame.js";
 import { startKeys } from "./shell/keys.js";
 import { place, startRoutes } from "./shell/route.js";
 import { announce } from "./shell/said.js";
@@ -49,7 +49,7 @@ function Console() {
       return html`<${Frame}><${Page} key=${path} first=${first} second=${second} /></${Frame}>`;
     }
   }
-  return html`<${Frame}><${Empty} title="There is no such page"><p><a href="/">Home</a> knows what there is.</p></${Empty}></${Frame}>`;
+  return html`<${Frame}><div class="page"><${PageHead} title="No such page" /><${Empty} title="There is nothing at this address"><p>The places on the left have everything there is.</p><a class="button primary" href="/">Home</a></${Empty}></div></${Frame}>`;
 }
 
 startStream();

@@ -33,7 +33,7 @@ function receive(message) {
 
 export function startStream() {
   if ("SharedWorker" in window) {
-    const worker = new SharedWorker("/assets/live/stream-worker.js", { name: "fanfold" });
+    const worker = new SharedWorker(new URL("./stream-worker.js", import.meta.url), { name: "fanfold" });
     worker.port.onmessage = (event) => receive(event.data);
     worker.port.start();
     addEventListener("pagehide", () => worker.port.postMessage("bye"));

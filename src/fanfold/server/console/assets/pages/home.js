@@ -8,6 +8,7 @@ import { Sign, isOver, toneOf } from "../parts/status.js";
 import { Ago } from "../parts/time.js";
 import { PageHead } from "../shell/frame.js";
 import { amount, counted, money } from "../text/format.js";
+import { plain } from "../text/markdown.js";
 
 /** @type {Record<string, {word: string, status: string}>} */
 const NEEDS = {
@@ -56,7 +57,7 @@ function Need({ need }) {
   return html`<li>
     <span class=${`status tone-${toneOf(kind.status)}`}><${Sign} status=${kind.status} /></span>
     <div class="grow"><a class="title" href=${href}>${need.recipe}${need.step ? ` / ${need.step}` : ""}</a> <span class="quiet">${kind.word}</span>
-      <div class="clip quiet">${need.message}</div></div>
+      <div class="clip quiet">${plain(need.message)}</div></div>
     <span class="quiet small"><${Ago} at=${need.since} /></span>
     <a class="button small" href=${href} aria-label=${`${answers ? "Answer" : "Look at"} ${need.recipe} ${need.step || ""}`}>${answers ? "Answer" : "Look"}</a>
   </li>`;

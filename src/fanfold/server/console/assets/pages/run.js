@@ -5,7 +5,7 @@ import { useResource } from "../live/resource.js";
 import { Graph } from "../parts/graph.js";
 import { Output } from "../parts/output.js";
 import { RunActions } from "../parts/run-actions.js";
-import { Loaded, Trouble } from "../parts/states.js";
+import { Empty, Loaded, Trouble } from "../parts/states.js";
 import { Meter, Status, isOver } from "../parts/status.js";
 import { LinkTabs } from "../parts/tabs.js";
 import { Ago, Heartbeat, Took } from "../parts/time.js";
@@ -14,11 +14,12 @@ import { CostView } from "../parts/cost-view.js";
 import { EventsView } from "../parts/events-view.js";
 import { StepDrawer } from "../parts/step-panel.js";
 import { StepTable } from "../parts/step-table.js";
-import { useTitle } from "../shell/frame.js";
+import { PageHead, useTitle } from "../shell/frame.js";
 import { useKeys } from "../shell/keys.js";
 import { hrefWith, query, setQuery } from "../shell/route.js";
 import { announce } from "../shell/said.js";
 import { amount, cost, counted, money, now } from "../text/format.js";
+import { plain } from "../text/markdown.js";
 import { wordOf } from "../parts/status.js";
 
 const VIEWS = [["graph", "Graph"], ["timeline", "Timeline"], ["table", "Table"], ["events", "Events"], ["output", "Output"], ["cost", "Cost"]];
@@ -30,8 +31,12 @@ export function Run({ first: id }) {
   const at = query.value.get("at");
   const [root, setRoot] = useState("");
   const concerns = (/** @type {{run_id: string}} */ event) => !at && (!root || event.run_id === root);
+  const open = query.value.get("open") || "";
   const head = useResource(withQuery(`/runs/${id}/head`, { at }), concerns);
-  const table = useResource(withQuery(`/runs/${id}/table`, { at }), concerns);
+  const drawing = useResource(view === "graph" ? withQuery(`/runs/${id}/graph`, { at, open }) : null, concerns);
+  // What is looked at comes first; the table, which the keys go by, when it is there.
+  const drawn = view !== "graph" || drawing.data !== null || drawing.error !== null;
+  const table = useResource(drawn ? withQuery(`/runs/${id}/table`, { at }) : null, concerns);
   useEffect(() => {
     if (head.data) setRoot(head.data.root_run_id);
   }, [head.data?.root_run_id]);
@@ -50,39 +55,42 @@ export function Run({ first: id }) {
     ],
     [rows, step],
   );
-  if (!head.data) return html`<div class="page"><${Trouble} error=${head.error} /><${Loaded} of=${head}>${() => null}</${Loaded}></div>`;
+  if (!head.data) return head.error?.status === 404 ? html`<${NoSuchRun} id=${id} />` : html`<div class="page"><${Loaded} of=${head}>${() => null}</${Loaded}></div>`;
   const run = head.data;
   return html`<div class="page wide run-page">
     <${Head} run=${run} id=${id} at=${at} step=${step} reload=${() => { head.reload(); table.reload(); }} />
     ${run.error && html`<div class=${`notice tone-${isOver(run.status) ? "failed" : "wants"}`}><strong>${run.error.message}</strong>${run.error.hint && html`<div class="hint">${run.error.hint}</div>`}</div>`}
     <${Trouble} error=${head.error} />
     ${!at && rows.filter((/** @type {any} */ row) => row.status === "waiting" && row.kind === "step" && row.note && row.path !== step && !isOver(run.status) && ["approval", "ask", "deliver"].includes(row.type)).slice(0, 3).map((/** @type {any} */ row) => html`<div class="notice tone-wants asks" key=${row.path}>
-      <span><strong>${row.name}</strong> ${row.note}</span><button class="button primary small" onClick=${() => choose(row.path)} aria-label=${`Answer ${row.name}`}>Answer</button></div>`)}
+      <span><strong>${row.name}</strong> ${plain(row.note)}</span><button class="button primary small" onClick=${() => choose(row.path)} aria-label=${`Answer ${row.name}`}>Answer</button></div>`)}
     <${Scrub} run=${run} at=${at} />
     <div class=${`run-body ${step ? "with-drawer" : ""}`}>
       <div>
         <${LinkTabs} label="Views of the run" chosen=${view} tabs=${VIEWS.map(([name, words]) => ({ id: name, name: words, href: hrefWith({ view: name === "graph" ? null : name }) }))} />
-        <div class="view"><${View} view=${view} id=${id} at=${at} step=${step} run=${run} table=${table} concerns=${concerns} choose=${choose} /></div>
+        <div class="view"><${View} view=${view} id=${id} at=${at} step=${step} run=${run} table=${table} drawing=${drawing} concerns=${concerns} choose=${choose} /></div>
       </div>
       ${step && html`<${StepDrawer} key=${step} run=${id} path=${step} at=${at} concerns=${concerns} onClose=${() => choose(null)} />`}
     </div>
   </div>`;
 }
 
+/** @param {{id: string}} props */
+const NoSuchRun = ({ id }) => html`<div class="page"><${PageHead} title="No such run" /><${Empty} title=${`There is no run ${id} in this project`}>
+  <p>It may belong to another project, or was removed by <code>fanfold gc</code>.</p><a class="button primary" href="/runs">All runs</a></${Empty}></div>`;
+
 /** @param {any} props */
-function View({ view, id, at, step, run, table, concerns, choose }) {
+function View({ view, id, at, step, run, table, drawing, concerns, choose }) {
   if (view === "timeline") return html`<${TimelineView} id=${id} at=${at} step=${step} run=${run} concerns=${concerns} choose=${choose} />`;
   if (view === "table") return html`<${Loaded} of=${table}>${(/** @type {any} */ data) => html`<${StepTable} rows=${data.rows} leftOff=${data.left_off} chosen=${step} onChoose=${choose} />`}</${Loaded}>`;
   if (view === "events") return html`<${EventsView} id=${id} reach=${at ? Number(at) : run.reach} onChoose=${choose} />`;
   if (view === "output") return html`<${OutputView} id=${id} at=${at} run=${run} concerns=${concerns} />`;
   if (view === "cost") return html`<${Loaded} of=${table}>${(/** @type {any} */ data) => html`<${CostView} rows=${data.rows} run=${run} />`}</${Loaded}>`;
-  return html`<${GraphView} id=${id} at=${at} step=${step} concerns=${concerns} choose=${choose} />`;
+  return html`<${GraphView} step=${step} drawing=${drawing} choose=${choose} />`;
 }
 
 /** @param {any} props */
-function GraphView({ id, at, step, concerns, choose }) {
+function GraphView({ step, drawing, choose }) {
   const open = query.value.get("open") || "";
-  const drawing = useResource(withQuery(`/runs/${id}/graph`, { at, open }), concerns);
   const toggle = (/** @type {any} */ node) => {
     const words = new Set(open.split(",").filter(Boolean));
     words.delete(node.path);

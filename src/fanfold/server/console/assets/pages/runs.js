@@ -16,7 +16,7 @@ import { amount, cost } from "../text/format.js";
 const STATUSES = ["running", "waiting", "paused", "completed", "partial", "failed", "timed_out", "cancelled"];
 const PIECE = 100;
 const COLUMNS = [
-  { name: "Pick", head: () => html`<span class="unseen">Pick</span>` }, { name: "Recipe" }, { name: "Status" }, { name: "Started", narrow: true }, { name: "Time", number: true },
+  { name: "Pick", kind: "pick", head: () => html`<span class="unseen">Pick</span>` }, { name: "Recipe" }, { name: "Status" }, { name: "Started", narrow: true }, { name: "Time", number: true },
   { name: "Agents", number: true, narrow: true }, { name: "Tokens", number: true, narrow: true }, { name: "Cost", number: true, narrow: true }, { name: "Run", narrow: true },
 ];
 

@@ -7,6 +7,14 @@ import { PageHead } from "../shell/frame.js";
 import { query, setQuery } from "../shell/route.js";
 import { announce } from "../shell/said.js";
 import { counted } from "../text/format.js";
+import { plain } from "../text/markdown.js";
+
+/** The words that were looked for, marked where they stand. @param {string} text @param {string} words */
+function marked(text, words) {
+  const wanted = words.toLowerCase().match(/[\p{L}\p{N}_]+/gu) || [];
+  const pieces = text.split(/([\p{L}\p{N}_]+)/u);
+  return pieces.map((piece) => (wanted.some((word) => piece.toLowerCase().startsWith(word)) ? html`<mark>${piece}</mark>` : piece));
+}
 
 export function Search() {
   const words = query.value.get("q") || "";
@@ -29,7 +37,7 @@ export function Search() {
       ${run && html`<span class="chip">only in ${run} <button class="as-link" type="button" onClick=${() => setQuery({ run: null })}>all runs</button></span>`}
     </form>
     ${words.trim() ? html`<${Loaded} of=${found}>${(/** @type {any} */ data) => data.hits.length ? html`<ul class="card list">${data.hits.map((/** @type {any} */ hit) => html`<li key=${`${hit.run_id} ${hit.path}`}>
-      <div class="grow"><a class="title" href=${`/runs/${hit.run_id}?step=${encodeURIComponent(hit.path)}`}>${hit.path}</a> <span class="quiet small">${hit.role || ""} · <span class="mono">${hit.run_id}</span></span><div class="excerpt">${hit.excerpt}</div></div>
+      <div class="grow"><a class="title" href=${`/runs/${hit.run_id}?step=${encodeURIComponent(hit.path)}`}>${hit.path}</a> <span class="quiet small">${hit.role || ""} · <span class="mono">${hit.run_id}</span></span><div class="excerpt">${marked(plain(hit.excerpt), words)}</div></div>
     </li>`)}</ul>` : html`<${Empty} title="Nobody wrote that"><p>All words are looked for, in the outputs of finished steps.</p></${Empty}>`}</${Loaded}>` : html`<${Empty} title="Find what agents wrote"><p>Outputs of all runs are here, long after the run ended. On the command line: <code>fanfold query WORDS</code>.</p></${Empty}>`}
   </div>`;
 }

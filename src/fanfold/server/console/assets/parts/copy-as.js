@@ -26,7 +26,7 @@ export function CopyAs({ action, words, others = [] }) {
 }
 
 /** @param {{action: string, words: Record<string, unknown>, others: string[], onClose: () => void}} props */
-function CopyDialog({ action, words, others, onClose }) {
+export function CopyDialog({ action, words, others, onClose }) {
   const [chosen, setChosen] = useState(action);
   const found = useResource(withQuery("/copy", { action: chosen, ...words }));
   return html`<${Dialog} title="The same from elsewhere" onClose=${onClose}>

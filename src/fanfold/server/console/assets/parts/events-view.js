@@ -2,6 +2,7 @@
 import { html, useEffect, useRef, useState } from "../vendor/preact.js";
 import { get, withQuery } from "../live/api.js";
 import { exact } from "../text/format.js";
+import { plain } from "../text/markdown.js";
 import { Trouble } from "./states.js";
 
 const PIECE = 150;
@@ -59,6 +60,6 @@ function stepOf(event) {
 }
 /** @param {any} data */
 function saidIn(data) {
-  const text = data?.error?.message || data?.summary || data?.reason || "";
+  const text = plain(data?.error?.message || data?.summary || data?.reason);
   return text.length > 160 ? `${text.slice(0, 159)}…` : text;
 }

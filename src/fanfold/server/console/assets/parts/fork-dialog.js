@@ -53,7 +53,7 @@ export function ForkDialog({ run, step, onClose }) {
     ${foreseen && html`<dl class="figures">
         <div><dt>Kept</dt><dd>${foreseen.reuses.length}</dd></div><div><dt>Run again</dt><dd>${foreseen.runs_again.length}</dd></div>
         <div><dt>Cost last time</dt><dd>${cost(foreseen.last_time)} <small>${counted(foreseen.agents, "agent")}</small></dd></div></dl>
-      ${foreseen.asks.length > 0 && html`<div class="notice tone-wants"><strong>It needs your leave:</strong> ${foreseen.asks.map((/** @type {string} */ line) => html`<div key=${line}><code>${line}</code></div>`)}</div>`}
+      ${foreseen.asks.length > 0 && html`<div class="notice tone-wants"><strong>It needs your permission:</strong> ${foreseen.asks.map((/** @type {string} */ line) => html`<div key=${line}><code>${line}</code></div>`)}</div>`}
       ${Object.keys(foreseen.merged).length > 0 && html`<p class="quiet small">Files that steps which run again put into the project stay there: ${Object.entries(foreseen.merged).map(([path, n]) => `${path} (${n})`).join(", ")}.</p>`}
       <div class="two-lists"><${Names} title="Kept" names=${foreseen.reuses} /><${Names} title="Run again" names=${foreseen.runs_again} /></div>`}
   </${Dialog}>`;
@@ -61,5 +61,12 @@ export function ForkDialog({ run, step, onClose }) {
 
 /** @param {{title: string, names: any[]}} props */
 function Names({ title, names }) {
-  return html`<div><h3>${title}</h3><p class="chips">${names.slice(0, 30).map((one) => html`<span class="chip" key=${one.path || one}>${one.path || one}</span>`)}${names.length > 30 ? ` and ${counted(names.length - 30, "more", "more")}` : ""}${names.length ? "" : html`<span class="quiet">nothing</span>`}</p></div>`;
+  /** Items of one fan-out stand together. @type {Map<string, number>} */
+  const groups = new Map();
+  for (const one of names) {
+    const name = (one.path || one).replace(/\[\d+\]/g, "[…]");
+    groups.set(name, (groups.get(name) || 0) + 1);
+  }
+  const shown = [...groups].slice(0, 30);
+  return html`<div><h3>${title}</h3><p class="chips">${shown.map(([name, count]) => html`<span class="chip" key=${name}>${name}${count > 1 ? html` <b>× ${count}</b>` : ""}</span>`)}${groups.size > 30 ? ` and ${groups.size - 30} more` : ""}${names.length ? "" : html`<span class="quiet">nothing</span>`}</p></div>`;
 }

@@ -9,8 +9,10 @@ import { counted } from "../text/format.js";
 import { Sign, toneOf, wordOf } from "./status.js";
 
 const FAR = 0.42;
-const SPARE = 300;
-const STRIDE = 400;
+const READABLE = 0.72;
+const NEEDS_EYES = ["waiting", "failed", "timed_out", "running"];
+const SPARE = 150;
+const STRIDE = 200;
 
 /**
  * @param {{layout: any, chosen?: string | null, onChoose?: (node: any) => void, onToggle?: (node: any) => void, label: string}} props
@@ -18,7 +20,7 @@ const STRIDE = 400;
 export function Graph({ layout, chosen, onChoose, onToggle, label }) {
   const box = useRef(/** @type {HTMLDivElement | null} */ (null));
   const [zoom, setZoom] = useState(1);
-  const [sight, setSight] = useState({ x: 0, y: 0, w: 2400, h: 1600 });
+  const [sight, setSight] = useState(/** @type {{x: number, y: number, w: number, h: number} | null} */ (null));
   const before = useRef(/** @type {Map<string, string>} */ (new Map()));
   const fitted = useRef(false);
 
@@ -29,7 +31,7 @@ export function Graph({ layout, chosen, onChoose, onToggle, label }) {
       x: Math.floor(element.scrollLeft / zoom / STRIDE) * STRIDE, y: Math.floor(element.scrollTop / zoom / STRIDE) * STRIDE,
       w: element.clientWidth / zoom + STRIDE, h: element.clientHeight / zoom + STRIDE,
     };
-    setSight((old) => (old.x === next.x && old.y === next.y && old.w === next.w && old.h === next.h ? old : next));
+    setSight((old) => (old && old.x === next.x && old.y === next.y && old.w === next.w && old.h === next.h ? old : next));
   };
   const fit = () => {
     const element = box.current;
@@ -40,8 +42,11 @@ export function Graph({ layout, chosen, onChoose, onToggle, label }) {
   useLayoutEffect(() => {
     if (fitted.current || !box.current) return;
     fitted.current = true;
-    const wide = layout.width / Math.max(1, box.current.clientWidth - 34);
-    if (wide > 1 && wide < 1.3) fit();
+    const room = (box.current.clientWidth - 34) / layout.width;
+    if (room >= READABLE) return fit();
+    // It is too wide to be read as a whole: begin where somebody is needed.
+    const node = !chosen && NEEDS_EYES.map((word) => layout.nodes.find((/** @type {any} */ one) => one.status === word && !one.open)).find(Boolean);
+    if (node) [box.current.scrollLeft, box.current.scrollTop] = [node.x - 120, node.y - 120];
   }, [layout.width]);
   useLayoutEffect(look, [zoom, layout]);
   useEffect(() => {
@@ -66,6 +71,7 @@ export function Graph({ layout, chosen, onChoose, onToggle, label }) {
 
   const far = zoom < FAR;
   const [nodes, edges] = useMemo(() => {
+    if (!sight) return [[], []]; // it is not known yet how much room there is
     const within = (/** @type {number} */ x, /** @type {number} */ y, /** @type {number} */ w, /** @type {number} */ h) =>
       x < sight.x + sight.w + SPARE && x + w > sight.x - SPARE && y < sight.y + sight.h + SPARE && y + h > sight.y - SPARE;
     const shown = layout.nodes.filter((/** @type {any} */ node) => within(node.x, node.y, node.w, node.h));
@@ -86,8 +92,8 @@ export function Graph({ layout, chosen, onChoose, onToggle, label }) {
     <div class=${`graph-scroll ${layout.height * zoom < 560 ? "fits" : ""}`} ref=${box} onScroll=${look} tabindex="0" role="region" aria-label=${label}>
       <svg class="graph" width=${layout.width * zoom + 4} height=${layout.height * zoom + 4} viewBox=${`-2 -2 ${layout.width + 4} ${layout.height + 4}`}>
         ${nodes.filter((/** @type {any} */ node) => node.open).map((/** @type {any} */ node) => html`<${OpenBox} key=${node.path} node=${node} onToggle=${onToggle} />`)}
-        ${edges.map((/** @type {any} */ edge) => html`<path key=${`${edge.from} ${edge.to}`} class="edge" d=${curve(edge.points)} />`)}
-        ${!far && edges.map((/** @type {any} */ edge) => html`<path key=${`tip ${edge.from} ${edge.to}`} class="tip" d=${tip(edge.points)} />`)}
+        <path class="edge" d=${edges.map((/** @type {any} */ edge) => curve(edge.points)).join("")} />
+        ${!far && html`<path class="tip" d=${edges.map((/** @type {any} */ edge) => tip(edge.points)).join("")} />`}
         ${nodes.filter((/** @type {any} */ node) => !node.open).map((/** @type {any} */ node) => html`<${Box} key=${node.path} node=${node} far=${far}
           chosen=${node.path === chosen} changed=${changed.has(node.path)} onChoose=${onChoose} onToggle=${onToggle} />`)}
       </svg>

@@ -10,7 +10,7 @@ export function Output({ value, empty = "There is no output yet." }) {
   if (value === null || value === undefined || value === "") return html`<p class="quiet">${empty}</p>`;
   const text = asText(value);
   const isText = typeof value === "string";
-  return html`<div>
+  return html`<div class="output">
     <div class="actions">
       ${isText && html`<button class="button plain small" aria-pressed=${raw ? "true" : "false"} onClick=${() => setRaw(!raw)}>${raw ? "Formatted" : "As text"}</button>`}
       <button class="button plain small" onClick=${() => copy(text)}>Copy</button>

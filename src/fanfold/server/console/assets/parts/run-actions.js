@@ -3,10 +3,13 @@ import { html, useState } from "../vendor/preact.js";
 import { post } from "../live/api.js";
 import { go } from "../shell/route.js";
 import { say, sayError } from "../shell/said.js";
-import { CopyAs } from "./copy-as.js";
+import { CopyDialog } from "./copy-as.js";
 import { Confirm, Dialog } from "./dialog.js";
 import { ForkDialog } from "./fork-dialog.js";
+import { Menu } from "./menu.js";
 import { isOver } from "./status.js";
+import { UndoDialog } from "./undo-dialog.js";
+import { WhatIfDialog } from "./whatif-dialog.js";
 
 const LIMITS = [["budget_usd", "Budget in dollars"], ["budget_tokens", "Budget in tokens"], ["max_agents", "Agents at most"], ["max_steps", "Steps at most"]];
 
@@ -25,7 +28,7 @@ function ResumeDialog({ run, onResume, onClose }) {
 export function RunActions({ run, step, at, reload }) {
   const [asking, setAsking] = useState("");
   const [busy, setBusy] = useState("");
-  const over = isOver(run.status);
+  const over = isOver(run.status) || at !== null; // what was is not steered
   const act = async (/** @type {string} */ what, /** @type {any} */ body = {}) => {
     setBusy(what);
     try {
@@ -45,10 +48,17 @@ export function RunActions({ run, step, at, reload }) {
     ${!over && run.status === "running" && button("pause", "Pause")}
     ${!over && (run.status === "paused" || run.status === "waiting" || run.status === "running") && run.status !== "running" && html`<button class=${`button ${run.status === "paused" ? "primary" : ""}`} disabled=${busy !== ""} onClick=${resume}>${busy === "resume" ? "…" : "Resume"}</button>`}
     ${!over && html`<button class="button danger" onClick=${() => setAsking("cancel")}>Cancel</button>`}
-    ${over && ["failed", "partial", "timed_out"].includes(run.status) && button("retry", "Retry what failed", "primary")}
+    ${isOver(run.status) && ["failed", "partial", "timed_out"].includes(run.status) && button("retry", "Retry what failed", "primary")}
     <button class="button" onClick=${() => setAsking("fork")}>Fork …</button>
-    <${CopyAs} action="inspect" others=${["watch", "explain", "diff", "pause", "resume", "cancel", "retry", "export"]} words=${{ run: run.run_id }} />
-    <a class="button plain" href=${`/api/runs/${run.run_id}/export`} download=${`${run.recipe}-${run.run_id}.html`}>Export</a>
+    <${Menu} name="More">
+      <button class="button" onClick=${() => setAsking("copy")}>Copy as …</button>
+      <button class="button" onClick=${() => setAsking("whatif")}>What if …</button>
+      ${isOver(run.status) && html`<button class="button" onClick=${() => setAsking("undo")}>Undo its changes …</button>`}
+      <a class="button" href=${`/api/runs/${run.run_id}/export`} download=${`${run.recipe}-${run.run_id}.html`}>Export as a file</a>
+    </${Menu}>
+    ${asking === "copy" && html`<${CopyDialog} action="inspect" others=${["watch", "explain", "diff", "pause", "resume", "cancel", "retry", "undo", "whatif", "export"]} words=${{ run: run.run_id }} onClose=${() => setAsking("")} />`}
+    ${asking === "whatif" && html`<${WhatIfDialog} run=${run} onClose=${() => setAsking("")} />`}
+    ${asking === "undo" && html`<${UndoDialog} run=${run} onDone=${reload} onClose=${() => setAsking("")} />`}
     ${asking === "cancel" && html`<${Confirm} title="Cancel this run?" verb="Cancel the run" onYes=${() => act("cancel")} onClose=${() => setAsking("")}
       text="Every process of it is ended, child runs too. What it recorded stays, and it can be forked." />`}
     ${asking === "resume" && html`<${ResumeDialog} run=${run} onResume=${(/** @type {any} */ raised) => act("resume", raised)} onClose=${() => setAsking("")} />`}

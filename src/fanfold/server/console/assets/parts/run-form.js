@@ -1,4 +1,4 @@
-/** The form that runs a recipe: a field for each input, what it would do and cost, and what it needs leave for. */
+/** The form that runs a recipe: a field for each input, what it would do and cost, and what it needs permission for. */
 import { html, useState } from "../vendor/preact.js";
 import { DEMOS } from "../demos.js";
 import { post } from "../live/api.js";
@@ -45,8 +45,8 @@ export function RunForm({ page }) {
         <${Plain} id="slots" name="Steps at once" type="number" hint="Empty: as configured" value=${options.max_concurrency} onInput=${(/** @type {string} */ value) => setOptions((before) => ({ ...before, max_concurrency: value }))} />
         <${Plain} id="budget" name="Budget in dollars" type="number" hint="Empty: none. The run pauses when it is reached" value=${options.budget_usd} onInput=${(/** @type {string} */ value) => setOptions((before) => ({ ...before, budget_usd: value }))} />
       </div></details>
-      ${needs.length > 0 && html`<fieldset class="leave"><legend>It needs your leave</legend><ul>${needs.map((/** @type {string} */ line) => html`<li key=${line}><code>${line}</code></li>`)}</ul>
-        <label class="check"><input type="checkbox" checked=${allowed} onChange=${() => setAllowed(!allowed)} /> It may</label></fieldset>`}
+      ${needs.length > 0 && html`<fieldset class="leave"><legend>It needs your permission</legend><ul>${needs.map((/** @type {string} */ line) => html`<li key=${line}><code>${line}</code></li>`)}</ul>
+        <label class="check"><input type="checkbox" checked=${allowed} onChange=${() => setAllowed(!allowed)} /> Allow this</label></fieldset>`}
       ${demo && html`<label class="check"><input type="checkbox" checked=${scripted} onChange=${() => { setScripted(!scripted); if (!scripted) setValues(Object.fromEntries(Object.entries({ ...demo.inputs }).map(([name, value]) => [name, asText(value)]).concat(Object.entries(values).filter(([name]) => !(name in demo.inputs))))); }} /> Scripted agents: no key is needed, and their words were written beforehand</label>`}
       <${Trouble} error=${error} />
       <div class="actions"><button class="button primary" disabled=${busy || missing || (needs.length > 0 && !allowed)}>${busy ? "Starting …" : "Run"}</button><${CopyAs} action="run" words=${{ recipe: page.name }} /></div>

@@ -32,10 +32,10 @@ export function StepPanel({ run, path, at, concerns, onClose }) {
       <div class="line"><h2 class="clip" title=${path}>${lastOf(path)}</h2>${step && html`<${Status} status=${step.status} pill />`}
         ${onClose && html`<span class="close"><a class="button plain small" href=${`/runs/${run}/steps/${path.split("/").map(encodeURIComponent).join("/")}${at ? `?at=${at}` : ""}`}>Open page</a><button class="button plain small" onClick=${onClose} aria-label="Close the step">Esc</button></span>`}</div>
       ${step && html`<div class="run-facts">
-        <span class="mono">${path}</span>
+        ${lastOf(path) !== path && html`<span class="mono">${path}</span>`}
         ${step.role && html`<span>${step.role}</span>`}
         ${step.started_at && html`<span><b><${Took} from=${step.started_at} to=${isOver(step.status) ? step.ended_at : null} /></b></span>`}
-        ${step.usage && html`<span><b>${cost(step.usage)}</b></span><span>${amount(step.usage.input_tokens + step.usage.output_tokens)} tokens</span>`}
+        ${step.usage && html`<span><b>${cost(step.usage)}</b></span>${step.usage.input_tokens + step.usage.output_tokens > 0 && html`<span>${amount(step.usage.input_tokens + step.usage.output_tokens)} tokens</span>`}`}
         ${step.attempts > 1 && html`<span>${step.attempts} attempts</span>`}
         ${step.started_at && html`<span class="quiet"><${Ago} at=${step.started_at} /></span>`}
         ${step.child_run_id && html`<a href=${`/runs/${step.child_run_id}`}>child run</a>`}

@@ -51,6 +51,7 @@ export function Timeline({ line: whole, live, chosen, onChoose }) {
   const line = { ...whole, rows };
   const box = useRef(/** @type {HTMLDivElement | null} */ (null));
   const [sight, setSight] = useState({ from: 0, to: 60 });
+  const [width, setWidth] = useState(1000);
   const until = live ? Math.max(now.value, line.until) : line.until;
   const at = scaleOf(line, until);
   const look = () => {
@@ -59,6 +60,7 @@ export function Timeline({ line: whole, live, chosen, onChoose }) {
     const from = Math.max(0, Math.floor(element.scrollTop / ROW) - 10);
     const to = Math.ceil((element.scrollTop + element.clientHeight) / ROW) + 10;
     setSight((old) => (old.from === from && old.to === to ? old : { from, to }));
+    setWidth(element.clientWidth);
   };
   useEffect(look, [line.rows.length]);
   useEffect(() => {
@@ -72,8 +74,8 @@ export function Timeline({ line: whole, live, chosen, onChoose }) {
   return html`${(hidden > 0 || all) && html`<p class="small quiet gap-below">${hidden ? `${counted(hidden, "item")} of fan-outs that went well are folded away.` : "All items are shown."} <button class="as-link" onClick=${() => setAll(!all)}>${all ? "Fold them away" : "Show all"}</button></p>`}
   <div class="timeline" ref=${box} onScroll=${look} tabindex="0" role="region" aria-label="Timeline: steps over time">
     <div class="axis"><div></div><div class="ticks">
-      ${ticks(line, until, gaps).map((tick) => html`<span class="tick" key=${tick} style=${{ left: `${at(tick)}%` }} title=${exact(tick)}>${tick === line.start ? "start" : `+${duration(tick - line.start)}`}</span>`)}
-      ${gaps.map((/** @type {any} */ gap) => html`<span class="gap-name" key=${gap.start} style=${{ left: `${(at(gap.start) + at(gap.end)) / 2}%` }} title=${`Nothing ran from ${exact(gap.start)} to ${exact(gap.end)}`}>${duration(gap.end - gap.start)} idle</span>`)}
+      ${ticks(line, until, gaps, width).map((tick) => html`<span class=${`tick ${tick === line.start ? "first" : at(tick) > 92 ? "at-end" : ""}`} key=${tick} style=${{ left: `${at(tick)}%` }} title=${exact(tick)}>${tick === line.start ? "start" : `+${duration(tick - line.start)}`}</span>`)}
+      ${gaps.map((/** @type {any} */ gap) => html`<span class=${`gap-name ${at(gap.end) > 90 ? "at-end" : ""}`} key=${gap.start} style=${{ left: `${at(gap.end) > 90 ? 100 : (at(gap.start) + at(gap.end)) / 2}%` }} title=${`Nothing ran from ${exact(gap.start)} to ${exact(gap.end)}`}>${duration(gap.end - gap.start)} idle</span>`)}
     </div></div>
     <div style=${{ height: `${sight.from * ROW}px` }}></div>
     ${shown.map((/** @type {any} */ row) => html`<button type="button" key=${row.path} class=${`span-row ${row.path === chosen ? "chosen" : ""}`} onClick=${() => onChoose(row.path)}
@@ -96,11 +98,12 @@ export function Timeline({ line: whole, live, chosen, onChoose }) {
 const spokenSpans = (row, until) =>
   row.spans.length ? row.spans.map((/** @type {any} */ span) => duration((span.end ?? until) - span.start)).join(", then ") : "not started";
 
-/** A handful of round times in which something happened. @param {any} line @param {number} until @param {any[]} gaps */
-function ticks(line, until, gaps) {
+/** A handful of round times in which something happened. @param {any} line @param {number} until @param {any[]} gaps @param {number} width */
+function ticks(line, until, gaps, width) {
+  const most = width < 600 ? 1.5 : 5;
   const whole = until - line.start;
   const busy = whole - gaps.reduce((sum, gap) => sum + gap.end - gap.start, 0);
-  const step = [100, 250, 500, 1e3, 2e3, 5e3, 1e4, 3e4, 6e4, 12e4, 3e5, 6e5, 18e5, 36e5, 72e5, 216e5].find((one) => busy / one <= 5) || busy / 4 || 1;
+  const step = [100, 250, 500, 1e3, 2e3, 5e3, 1e4, 3e4, 6e4, 12e4, 3e5, 6e5, 18e5, 36e5, 72e5, 216e5].find((one) => busy / one <= most) || busy / 4 || 1;
   const found = [line.start];
   for (let t = line.start + step; t < until - step / 2 && found.length < 40; t += step) {
     const gap = gaps.find((one) => t > one.start - step / 3 && t < one.end + step / 3);

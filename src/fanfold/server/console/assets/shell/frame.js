@@ -8,6 +8,7 @@ import { knownKeys, useKeys } from "./keys.js";
 import { go, place } from "./route.js";
 import { Notes } from "./said.js";
 
+const MARK = new URL("../mark.svg", import.meta.url).pathname;
 const PLACES = [
   { href: "/", name: "Home", icon: "M3 7.2 8 3l5 4.2V13H9.8V9.6H6.2V13H3z" },
   { href: "/recipes", name: "Recipes", icon: "M4 2.5h6.2L12.5 5v8.5H4zM6 7h4.5M6 9.6h4.5" },
@@ -34,7 +35,7 @@ export function Frame({ children }) {
   const state = connection.value;
   return html`<div class="frame">
     <header class="side">
-      <a class="brand" href="/"><img src="/assets/mark.svg" alt="" width="24" height="24" />Fanfold</a>
+      <a class="brand" href="/"><img src=${MARK} alt="" width="24" height="24" />Fanfold</a>
       <nav aria-label="Places"><ul>
         ${PLACES.map((one) => html`<li key=${one.href}><a href=${one.href} aria-current=${isHere(one.href, current) ? "page" : undefined}>
           <svg width="16" height="16" viewBox="0 0 16 16" fill="none" stroke="currentColor" stroke-width="1.5" stroke-linecap="round" stroke-linejoin="round" aria-hidden="true"><path d=${one.icon} /></svg>

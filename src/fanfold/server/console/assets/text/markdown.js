@@ -107,6 +107,17 @@ function table(lines) {
   </table></div>`;
 }
 
+/** Markdown in one line, without its marks: for lists and banners. @param {string | null | undefined} text */
+export const plain = (text) =>
+  (text || "")
+    .slice(0, 2000)
+    .replace(/```[^\n]*|`+/g, "")
+    .replace(/!?\[([^\]]*)\]\([^)\s]*\)/g, "$1")
+    .replace(/(\*\*|__)(?=\S)([^*_]+?)\1/g, "$2")
+    .replace(/(^|[\s(])([*_])(?=\S)([^*_\n]+?)\2/g, "$1$3")
+    .replace(/^\s{0,3}(#{1,6}|>|[-*+])\s+/gm, "")
+    .replace(/\s+/g, " ");
+
 const INLINE = /(`+)([\s\S]+?)\1|!\[([^\]]*)\]\([^)\s]*\)|\[([^\]]+)\]\((\S+?)\)|(\*\*|__)(?=\S)([\s\S]+?\S?)\6|(\*|_)(?=\S)([^*_]+?)\8/;
 
 /** @param {string} text @param {number} [depth] @returns {any[]} */
