@@ -37,11 +37,6 @@ def test_an_agent_changes_files_in_a_workspace_of_its_own_and_they_are_merged(ag
 
 
 REFUSED = [
-    ("claude", "claude-bad-key.jsonl", "permission", "agent.key_refused", "Incorrect API key"),
-    ("codex", "codex-bad-key.jsonl", "permission", "agent.key_refused", "Incorrect API key"),
-    ("opencode", "opencode-bad-key.jsonl", "permission", "agent.key_refused", "Incorrect API key"),
-    ("gemini", "gemini-bad-key.jsonl", "permission", "agent.key_refused", "API key not valid"),
-    ("goose", "goose-bad-key.jsonl", "permission", "agent.key_refused", "Authentication"),
     ("claude", "claude-unreachable.jsonl", "transport", "agent.unreachable", "Unable to connect"),
     ("opencode", "opencode-unreachable.jsonl", "transport", "agent.unreachable", "Cannot connect"),
     ("goose", "goose-unreachable.jsonl", "transport", "agent.unreachable", "Could not connect"),
@@ -49,6 +44,30 @@ REFUSED = [
     ("claude", "claude-max-turns.json", "agent", "session.max_turns", "maximum number of turns"),
     ("claude", "claude-budget.json", "budget", "agent.budget", "maximum budget"),
 ]
+
+
+KEY_REFUSED = [
+    ("claude", "claude-bad-key.jsonl", "Incorrect API key"),
+    ("codex", "codex-bad-key.jsonl", "Incorrect API key"),
+    ("opencode", "opencode-bad-key.jsonl", "Incorrect API key"),
+    ("gemini", "gemini-bad-key.jsonl", "API key not valid"),
+    ("goose", "goose-bad-key.jsonl", "Authentication"),
+]
+
+
+@pytest.mark.parametrize(("name", "says", "words"), KEY_REFUSED)
+def test_a_login_that_is_refused_pauses_the_run_before_the_next_agent_is_told_the_same(
+    agents, fanfold, name, says, words
+):
+    agents.install(name, {"says": says})
+    agents.role("coder", name)
+    steps = [step("coder"), step("coder", id="next", depends_on=["work"])]
+    done = run(fanfold, agents.recipe(*steps))
+    assert (done["status"], done["error"]["code"]) == ("paused", "agent.key_refused")
+    assert words in done["error"]["message"]
+    assert len(agents.calls()) == 1
+    agents.install(name, writing(name))  # logged in again
+    assert fanfold("resume", "last", "--yes", "--json").json()["status"] == "completed"
 
 
 @pytest.mark.parametrize(("name", "says", "kind", "code", "words"), REFUSED)

@@ -48,6 +48,7 @@ from fanfold.kernel.nodes import Node
 from fanfold.runtime.hosting.answers import asked_event
 from fanfold.runtime.hosting.requests import act_on
 from fanfold.runtime.hosting.run_tree import RunTree
+from fanfold.runtime.records.failures import is_provider_refusal
 from fanfold.runtime.records.ids import session_id
 from fanfold.runtime.records.subagents import child_name, home_of, is_agent, subagent_event
 from fanfold.runtime.steps.performing.performer import Performer
@@ -368,8 +369,7 @@ class Host:
         if outcome.holds and stopping in ("", "pause"):
             self._held_by = error
             return True
-        refused = error.kind == "quota" or (error.kind == "permission" and error.code.startswith("model."))
-        if not refused or not is_agent(node) or stopping not in ("", "pause"):
+        if not is_provider_refusal(error) or not is_agent(node) or stopping not in ("", "pause"):
             return False
         if self.tree.state.plan.open:
             return False  # the others have nothing to do with it

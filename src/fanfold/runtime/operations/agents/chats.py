@@ -47,6 +47,7 @@ from fanfold.runtime.operations.runs.handle import RunHandle
 from fanfold.runtime.operations.runs.ownership import check_enabled, take_over
 from fanfold.runtime.operations.runs.starting.creation import create_open, freeze
 from fanfold.runtime.operations.runs.starting.options import Options
+from fanfold.runtime.records.failures import is_provider_refusal
 from fanfold.runtime.records.frozen import Frozen, to_json
 from fanfold.runtime.records.ids import new_run_id
 from fanfold.runtime.records.subagents import child_name
@@ -256,7 +257,7 @@ class Chat:
         """
         turns = lead_turns(self.tree)
         failed = turns[-1].error if turns else None
-        if failed is None or failed.kind not in ("quota", "permission"):
+        if failed is None or not is_provider_refusal(failed):
             return
         if not any(child.status in LIVE for child in self.agents()):
             await self.leave()

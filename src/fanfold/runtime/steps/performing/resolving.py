@@ -26,6 +26,7 @@ from fanfold.kernel.nodes import Node
 from fanfold.runtime.places.isolation import Isolation, Place
 from fanfold.runtime.places.refusals import refusal
 from fanfold.runtime.records.evidence import Resolve, conflict
+from fanfold.runtime.records.failures import is_provider_refusal
 from fanfold.runtime.records.frozen import RESOLVER, Frozen
 from fanfold.runtime.records.ids import session_id, settling_ids
 from fanfold.runtime.steps.step_type import Execution, Job, Services
@@ -123,9 +124,8 @@ class Settling:
 
     def _holds_the_run(self, failure: Failure) -> bool:
         """Whether the agent is to go on when the run does: it was paused, or its provider refuses us all."""
-        refused = failure.kind in ("quota", "permission") and failure.code.startswith("model.")
         is_agent = self._node.step.traits.role is not None
-        return failure.code == "session.paused" or (refused and is_agent)
+        return failure.code == "session.paused" or (is_provider_refusal(failure) and is_agent)
 
     async def _ask(self, request: SessionRequest) -> Failure | None:
         """Have the agent work; why it could not."""
