@@ -237,3 +237,10 @@ def test_words_of_a_model_are_shown_as_they_come_and_drive_no_terminal(talk: Ope
 
 def test_the_chat_in_the_documentation_is_what_happens() -> None:
     assert chat_recording.page_with(chat_recording.record()) == chat_recording.PAGE.read_text()
+
+
+def test_a_chat_without_a_model_leaves_nothing_behind(shell: Any, project: Path) -> None:
+    before = shell("runs", "--json").out
+    refused = shell("chat", "Hello?")
+    assert refused.status != 0
+    assert shell("runs", "--json").out == before

@@ -137,3 +137,31 @@ def test_where_nothing_ran_there_are_no_subagents(fanfold, project):
     assert fanfold("ps", "--json").json() == []
     assert fanfold("wait", "--json").json() == []
     assert not (project / ".fanfold").exists()
+
+
+def test_with_workflows_off_nothing_is_kept_to_be_started_later(agents, monkeypatch):
+    spawn(agents, "quick", "--wait")
+    monkeypatch.setenv("FANFOLD_WORKFLOWS", "off")
+    for refused in (
+        agents("spawn", "explorer", "x", "--script", "quick.yaml"),
+        agents("send", "explorer-1", "And now?"),
+    ):
+        assert refused.status == 4
+        assert "workflows are switched off" in refused.err
+    monkeypatch.setenv("FANFOLD_WORKFLOWS", "on")
+    assert spawn(agents, "quick", "--wait")["id"] == "explorer-2"
+    assert [child["turns"] for child in agents("ps", "--all", "--json").json()] == [1, 1]
+
+
+def test_after_everybody_was_cancelled_hints_name_the_run_that_came_next(agents, project):
+    spawn(agents, "quick", "--wait")
+    assert agents("cancel", "hand").status == 0
+    agents("watch", "hand")
+    script = "default: {output: done, writes: {a.txt: new}}\n"
+    (project / "writes.yaml").write_text(script)
+    done = agents(
+        "spawn", "worker", "x", "--script", "writes.yaml", "--name", "pp", "--write-set", "*.txt",
+        "--merge", "propose", "--wait", "--yes",
+    )  # fmt: skip
+    assert "fanfold diff hand-2 pp" in done.out + done.err
+    assert agents("diff", "hand-2", "pp").status == 0

@@ -23,7 +23,7 @@ from fanfold.cli.terminal.statuses import COLOURS
 from fanfold.errors import EXIT_FAILED, EXIT_OK, EXIT_WAITING, AuthorError, NotFoundError
 from fanfold.kernel.lifecycle import COMPLETED
 from fanfold.runtime.operations.agents import subagents
-from fanfold.runtime.operations.agents.subagents import HAND, SPAWN_TIMEOUT_MS, WAIT_S, Merge, Task
+from fanfold.runtime.operations.agents.subagents import SPAWN_TIMEOUT_MS, WAIT_S, Merge, Task
 from fanfold.runtime.operations.runs.starting.options import Options
 from fanfold.runtime.views.sessions.subagents import LIVE, OVER, Subagent
 from fanfold.text.terminal import one_line
@@ -266,9 +266,8 @@ def _changes(child: Subagent) -> list[str]:
     if len(changes) > MAX_LINES:
         lines.append(f"and {len(changes) - MAX_LINES} more")
     if child.proposal:
-        lines.append(
-            f"proposed: the project is as it was; fanfold diff {HAND} {shlex.quote(child.id)} shows it"
-        )
+        seen = f"fanfold diff {child.run_id} {shlex.quote(child.id)}"
+        lines.append(f"proposed: the project is as it was; {seen} shows it")
     elif changes and child.merge == "discard":
         lines.append("discarded: the project is as it was")
     return lines

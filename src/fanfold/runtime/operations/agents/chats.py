@@ -25,7 +25,7 @@ from fanfold.errors import NotFoundError
 from fanfold.kernel.events import Envelope
 from fanfold.kernel.lifecycle import COMPLETED, PAUSED, RUN_TERMINAL, TERMINAL
 from fanfold.kernel.nodes import Node
-from fanfold.kernel.plan import JSON, Plan
+from fanfold.kernel.plan import JSON, Plan, Step
 from fanfold.runtime.hosting.children import AddRequest, ResumeRequest, SubagentRefused, is_interrupted
 from fanfold.runtime.hosting.host import OnProgress
 from fanfold.runtime.hosting.run_tree import RunTree
@@ -149,7 +149,7 @@ class Chat:
             suited=suited,
             with_workflows=with_workflows,
         )
-        frozen, _ = freeze(self.project, Plan(name=NAME, steps=(step,)), self.options, own_roles={NAME: LEAD})
+        frozen = _freeze_lead(self.project, step, self.options)
         step = structs.replace(step, id=self._next_name(turns, frozen))
         self._ran = []
         await self._request(AddRequest(step=step, frozen=to_json(frozen), key=secrets.token_hex(8)))
@@ -281,11 +281,17 @@ class Chat:
 
 
 async def open_chat(project: Project, options: Options, ask: Ask | None, on_progress: OnProgress) -> Chat:
-    """Begin a chat. Nothing is asked of a model before something is said."""
+    """Begin a chat. Nothing is asked of a model before something is said; without one nothing begins."""
     check_enabled(project)
+    _freeze_lead(project, lead_step(NAME, "", None), options)
     run = f"{CHAT}{new_run_id()[:6]}"
     create_open(project, run)
     return await _chat(project, run, options, ask, on_progress)
+
+
+def _freeze_lead(project: Project, step: Step, options: Options) -> Frozen:
+    frozen, _ = freeze(project, Plan(name=NAME, steps=(step,)), options, own_roles={NAME: LEAD})
+    return frozen
 
 
 async def resume_chat(

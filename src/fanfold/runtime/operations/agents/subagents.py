@@ -46,6 +46,7 @@ from fanfold.runtime.operations.project import Project
 from fanfold.runtime.operations.runs.again.fork import AtTurn
 from fanfold.runtime.operations.runs.control import ask_owner
 from fanfold.runtime.operations.runs.follow import until
+from fanfold.runtime.operations.runs.ownership import check_enabled
 from fanfold.runtime.operations.runs.starting.creation import create_open, freeze
 from fanfold.runtime.operations.runs.starting.options import Options
 from fanfold.runtime.operations.runs.starting.permission import Attendant, permit
@@ -106,6 +107,7 @@ async def spawn(
 
     Here and below, `run` is an open run that somebody made; left out, the one of the project.
     """
+    check_enabled(project)
     role = find_role(project.roles, task.role)
     run = run or current_run(project)
     parent = _parent(project, task.parent, run)
@@ -155,6 +157,7 @@ async def send_input(
 ) -> Subagent:
     """Say something to a subagent: its next turn, behind the one that runs. With `resume` one that lost its
     process goes on first, and the text may be left out."""
+    check_enabled(project)
     run, tree = _find_run(project, name, run)
     child = find_subagent(tree, project.folder, name, owned=project.has_owner(run))
     if resume and (child.status == DETACHED or text is None):
@@ -185,6 +188,7 @@ async def fork_subagent(
 
     It may do what that one may, and is asked about as that one was.
     """
+    check_enabled(project)
     run, _ = _find_run(project, child_name(name))
     found = find_run(project, run)
     speaker = find_speaker(found, name, None)
@@ -214,6 +218,7 @@ async def fork_subagent(
 
 async def resume_agent(project: Project, name: str, *, run: str = "") -> Subagent:
     """Go on with a subagent that lost its process, behind the last thing it recorded."""
+    check_enabled(project)
     run, tree = _find_run(project, name, run)
     child = find_subagent(tree, project.folder, name, owned=project.has_owner(run))
     if child.status != DETACHED:

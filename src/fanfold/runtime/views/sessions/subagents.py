@@ -42,6 +42,8 @@ class Subagent(Struct, frozen=True, kw_only=True):
     """One child of an open run."""
 
     id: str
+    run_id: str
+    """The open run it is a step of."""
     role: str
     task: str
     status: str
@@ -106,6 +108,7 @@ def _subagent(tree: RunTree, project: Path, name: str, turns: Sequence[Node], ow
     isolated = last.step.workspace_mode == "isolated"
     return Subagent(
         id=name,
+        run_id=tree.root.id,
         role=last.step.traits.role or "",
         task=turns[0].step.description,
         status=_status(last, owned),
