@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 from typing import Any
@@ -9,16 +10,21 @@ from typing import Any
 import msgspec
 import pytest
 
+from fanfold.agents.entries import Response
 from fanfold.runtime.operations.history.transcripts import transcript
 from fanfold.runtime.operations.history.verify import verify
+from fanfold.runtime.operations.runs.starting.options import Options
+from fanfold.runtime.records.attempt_sessions import part_id
+from fanfold.runtime.records.ids import session_id
 from fanfold.runtime.records.values import Piece
 from fanfold.runtime.steps.phases.folding import WINDOW_CHARS
 from fanfold.runtime.steps.phases.material import pack, show
 from fanfold.runtime.views.runs.report import report_markdown
 from fanfold.runtime.views.runs.result import Result
+from fanfold.sessions.log import read_entries
 from fanfold.wiring import wire
 from tests.phases.published import read_published
-from tests.runtime.running import run
+from tests.runtime.running import client, run
 
 WIDE = """
 name: wide
@@ -65,6 +71,30 @@ def test_five_hundred_outputs_are_folded_in_a_tree_within_the_window(tmp_path: P
     report = checked_report(tmp_path, result)
     assert "fold.left_out" not in report
     assert len(list((tmp_path / ".fanfold/ctx/wf" / result.run_id / "look").iterdir())) == 501
+
+
+def test_a_fold_that_is_cancelled_counts_and_shows_what_its_parts_spent(tmp_path: Path):
+    spent = {"output": "a part", "usage": {"input_tokens": 1_000, "output_tokens": 10}}
+    slow = {"output": "late", "delay_ms": 60_000}
+    steps = {"look#1/scan[*]": "x" * 600, "look/fold/part[*]": slow, "look/fold/part[0]": spent}
+    options = Options(permission="auto", script=json.dumps({"steps": steps}), max_agents=2_000)
+
+    async def work() -> tuple[Result, str]:
+        async with client(tmp_path) as opened:
+            handle = await opened.start(WIDE, options=options, inputs={"parts": list(range(250))})
+            part = part_id(session_id(handle.id, "look/fold", 1), 0)
+            while not any(isinstance(one, Response) for one in read_entries(opened.project.store, part)):
+                await asyncio.sleep(0.02)
+            await handle.cancel()
+            result = await handle.result()
+            told = transcript(opened.project, handle.id, part, None)
+            return result, told.entries[-1].output
+
+    result, said = asyncio.run(asyncio.wait_for(work(), 60))
+    assert result.status == "cancelled"
+    assert result.steps["look/fold"].usage.input_tokens == result.usage.input_tokens == 1_000
+    assert said == "a part"
+    checked_report(tmp_path, result)
 
 
 def test_what_nobody_could_sum_up_or_did_not_fit_is_told_in_the_report(tmp_path: Path):

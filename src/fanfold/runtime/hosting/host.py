@@ -318,7 +318,7 @@ class Host:
         spent = None
         asked = is_agent(node) or node.step.on_conflict == "resolve"
         if word != "interrupted" and asked:  # one that goes on later reports all of it then
-            spent = self._performers.spent(session_id(run, step, attempt))
+            spent = self._performers.spent(node, attempt)
         self.post(run, _report(self._task(node), node, word, attempt, execution, usage=spent))
 
     def _report_outcome(self, start: Start, node: Node, outcome: Outcome) -> None:

@@ -18,7 +18,7 @@ from msgspec import Struct, structs
 from fanfold.kernel.events import Envelope
 from fanfold.kernel.nodes import LEAF
 from fanfold.runtime.hosting.run_tree import RunTree
-from fanfold.runtime.records.ids import session_id, settling_ids
+from fanfold.runtime.records.attempt_sessions import sessions_of
 from fanfold.store.protocol import Clean, Store
 
 FORMAT = 1
@@ -66,8 +66,7 @@ def _sessions(store: Store, tree: RunTree) -> Iterator[tuple[str, Iterator[Envel
             if node.kind != LEAF:
                 continue
             for attempt in range(1, node.attempt + 1):
-                own = session_id(run.id, node.path, attempt)
-                for name in (own, *settling_ids(own)):
+                for name in sessions_of(store, node, attempt):
                     if next(store.log(name), None) is not None:
                         yield name, store.log(name)
 

@@ -8,7 +8,7 @@ from fanfold.kernel.events import Envelope
 from fanfold.runtime.operations.addresses import find_run
 from fanfold.runtime.operations.project import Project
 from fanfold.runtime.operations.runs.follow import follow
-from fanfold.runtime.records.ids import session_id, settling_ids
+from fanfold.runtime.records.attempt_sessions import sessions_of
 from fanfold.runtime.views.shown import shown
 from fanfold.store.protocol import RunHead
 
@@ -30,8 +30,7 @@ def read_step_log(project: Project, run: str, name: str) -> list[Envelope]:
     about = [one for one in store.log(nodes[0].run.id) if step_of(one) in paths]
     for node in nodes:
         for attempt in range(1, node.attempt + 1):
-            own = session_id(node.run.id, node.path, attempt)
-            for session in (own, *settling_ids(own)):
+            for session in sessions_of(store, node, attempt):
                 about += store.log(session)
     about.sort(key=lambda one: (one.at, not one.tree_seq))
     return list(shown(store, about))

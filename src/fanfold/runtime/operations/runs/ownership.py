@@ -20,7 +20,8 @@ from fanfold.runtime.hosting.host import Host, OnCommit, OnProgress
 from fanfold.runtime.hosting.run_tree import RunTree
 from fanfold.runtime.operations.project import Project
 from fanfold.runtime.records.frozen import Frozen, from_json
-from fanfold.runtime.records.ids import functions_id, session_id, settling_ids
+from fanfold.runtime.records.attempt_sessions import sessions_of
+from fanfold.runtime.records.ids import functions_id
 from fanfold.runtime.steps.performing.performer import Performer
 from fanfold.runtime.steps.performing.performers import Performers
 from fanfold.runtime.steps.programs import own_variables
@@ -192,8 +193,8 @@ def _clear_up(project: Project, tree: RunTree) -> None:
     """End what an owner that died left running, and finish or undo what it was merging."""
     from fanfold.sessions.stragglers import sweep_stragglers
 
-    found = [session_id(n.run.id, n.path, n.attempt) for n in tree.state.in_flight.values()]
-    sessions = [one for session in found for one in (session, *settling_ids(session))]
+    live = tree.state.in_flight.values()
+    sessions = [one for node in live for one in sessions_of(project.store, node, node.attempt)]
     sweep_stragglers([functions_id(tree.root.id), *sessions])
     project.isolation.recover()
 

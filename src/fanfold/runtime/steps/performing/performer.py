@@ -25,6 +25,7 @@ from fanfold.kernel.lifecycle import COMPLETED
 from fanfold.kernel.nodes import Node, State, is_shared_writer
 from fanfold.kernel.plan import JSON
 from fanfold.runtime.places.isolation import Place
+from fanfold.runtime.records.attempt_sessions import sessions_of
 from fanfold.runtime.records.ids import session_id, settling_ids
 from fanfold.runtime.records.outputs import check_output, unfit
 from fanfold.runtime.records.subagents import home_of
@@ -102,11 +103,11 @@ class Performer:
         """Let a session end with its turn; False when it does not run here."""
         return any(self._supervisor.pause(one) for one in (session, *settling_ids(session)))
 
-    def spent(self, session: str) -> Usage | None:
-        """What a session that gave no result has spent, by what it and those settling its conflicts wrote."""
+    def spent(self, node: Node, attempt: int) -> Usage | None:
+        """What an attempt that gave no result has spent, by what its sessions wrote."""
         spent = [
             usage
-            for one in (session, *settling_ids(session))
+            for one in sessions_of(self._store, node, attempt)
             for entry in read_entries(self._store, one)
             if (usage := paid_in(entry)) is not None
         ]

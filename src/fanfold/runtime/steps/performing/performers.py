@@ -41,9 +41,9 @@ class Performers:
         """Let a session end with its turn; False when it does not run here."""
         return any(performer.pause(session) for performer in self._all)
 
-    def spent(self, session: str) -> Usage | None:
-        """What a session that gave no result has spent."""
-        return self._own.spent(session)
+    def spent(self, node: Node, attempt: int) -> Usage | None:
+        """What an attempt that gave no result has spent."""
+        return self._own.spent(node, attempt)
 
     def settle(self, session: str) -> None:
         """The log has the end of a step: nobody needs the workspace of its session any more."""

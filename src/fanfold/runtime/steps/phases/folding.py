@@ -21,6 +21,7 @@ from fanfold.agents.backend import SessionFailed, SessionRequest
 from fanfold.agents.local.weights import PROVIDER
 from fanfold.kernel.events import NOTHING_SPENT, Failure, Usage
 from fanfold.runtime.places.isolation import Place
+from fanfold.runtime.records.attempt_sessions import PARTS_AT_ONCE, part_id
 from fanfold.runtime.records.evidence import Digest
 from fanfold.runtime.records.values import Piece
 from fanfold.runtime.steps.phases.material import extract, pack
@@ -31,7 +32,6 @@ WINDOW_CHARS = 60_000
 LOCAL_WINDOW_CHARS = 4_000
 DIGEST_CHARS = 1_600
 MAX_LEVELS = 4
-AT_ONCE = 4
 _PART = "This is one part of it; others sum up the rest. Keep decisions, results, numbers, names and paths."
 
 
@@ -74,7 +74,7 @@ class Folding:
         return FoldMaterial(text, self._usage, self._warning(left_out, len(groups) - 1))
 
     async def _level(self, groups: Sequence[Sequence[Piece]], agents_left: int) -> list[Piece]:
-        places = asyncio.Semaphore(AT_ONCE)
+        places = asyncio.Semaphore(PARTS_AT_ONCE)
 
         async def digest(number: int, group: Sequence[Piece]) -> Piece:
             async with places:
@@ -90,7 +90,7 @@ class Folding:
     async def _digest(self, number: int, group: Sequence[Piece]) -> Piece:
         name = _named(group)
         material = "\n\n".join(f"{one.name}:\n{one.text}" for one in group)
-        session = f"{self._request.session_id}-d{number}"
+        session = part_id(self._request.session_id, number)
         request = structs.replace(
             self._request,
             session_id=session,

@@ -39,6 +39,7 @@ from fanfold.recipe.types.agent import AgentBody
 from fanfold.recipe.types.body import find_body
 from fanfold.runtime.hosting.run_tree import RunTree
 from fanfold.runtime.records.frozen import Frozen
+from fanfold.runtime.records.attempt_sessions import sessions_of
 from fanfold.runtime.records.ids import session_id, settling_ids
 from fanfold.runtime.records.subagents import is_agent, session_of, turn_before
 from fanfold.runtime.steps.agent import AgentJob, asked_of
@@ -154,6 +155,8 @@ def find_speakers(tree: RunTree, session: str) -> Iterator[Speaker]:
                     yield speaker_of(tree, node, attempt)
                 elif session.startswith(own) and session in settling_ids(own):
                     yield settler_of(tree, node, attempt, session)
+                elif session.startswith(own) and session in sessions_of(tree.store, node, attempt):
+                    yield speaker_of(tree, node, attempt)._replace(session_id=session)
 
 
 class Told:
