@@ -85,7 +85,22 @@ def clone_hostile(world: World) -> None:
     shutil.move(world.project, origin)
     command = ["git", "-c", "safe.directory=*", "clone", "-q", str(origin), str(world.project)]
     subprocess.run(command, check=True, capture_output=True)
+    keep_index_without_state(world)
     add_what_an_archive_brings(world.project, world)
+
+
+def keep_index_without_state(world: World) -> None:
+    """The index of the same clone had nobody committed state: with it commands do their work."""
+    index = world.project / ".git/index"
+    committed = index.read_bytes()
+    world.git("rm", "-rq", "--cached", *STATE, *STATE_LINKS)
+    index.rename(world.top / "free/index")
+    index.write_bytes(committed)
+
+
+def forget_committed_state(world: World) -> None:
+    """As `git rm --cached` would, which would also run what this clone's configuration names."""
+    shutil.copyfile(world.top / "free/index", world.project / ".git/index")
 
 
 def add_what_an_archive_brings(project: Path, world: World) -> None:

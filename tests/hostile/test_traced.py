@@ -15,7 +15,7 @@ from zlib import crc32
 import pytest
 
 from fanfold.cli.main import COMMANDS
-from tests.hostile.clone import clone_hostile
+from tests.hostile.clone import clone_hostile, forget_committed_state
 from tests.hostile.test_trees import STATUSES
 from tests.hostile.ways import LASTING, VARIANTS, ways
 from tests.hostile.witness import Seen, Watched, watch
@@ -54,6 +54,7 @@ def test_nothing_outside_is_touched(world: World, name: str):
         for arguments in ways(name, VARIANTS):
             judge(world, arguments, trace(world, arguments))
         assert trace(world, ["state", "remove", "--yes"]).status == 0
+        forget_committed_state(world)
         judge(world, ["run"], trace(world, ["run", "one.yaml", "--script", "script.yaml", "--yes"]))
         for arguments in ways(name, VARIANTS):
             judge(world, arguments, trace(world, arguments))
@@ -145,6 +146,8 @@ def test_the_witness_sees_what_is_to_be_seen(world: World):
     code = (
         "import os, socket, subprocess\n"
         "open('key').read()\n"
+        "os.path.exists('out/folder/file'); os.path.lexists('out/folder/name'); os.access('CLAUDE.md', 4)\n"
+        "os.readlink('/proc/self/cwd/key'); os.listxattr('linked.py')\n"
         "open('out/new', 'w').close(); os.rename('out/new', 'out/newer'); os.unlink('out/newer')\n"
         "socket.socket().connect_ex(('127.0.0.1', 9))\n"
         "subprocess.run(['./bin/git'], env={}, check=False)\n"
@@ -154,6 +157,9 @@ def test_the_witness_sees_what_is_to_be_seen(world: World):
     assert watched.status == 0, watched.err
     wrong = {(one.deed, one.what) for one in watched.seen if not is_allowed(one, world)}
     assert ("read", f"{world.home}/.ssh/id") in wrong
+    looks = {f"{world.outside}/{name}" for name in ("folder/file", "folder/name", "secret")}
+    assert {("look", path) for path in (*looks, f"{world.home}/.netrc")} <= wrong
+    assert ("look", f"{world.project}/key") not in wrong, "a link of the clone is the clone's"
     assert {("write", f"{world.outside}/{name}") for name in ("new", "newer", "ran")} <= wrong
     assert ("run", f"{world.project}/./bin/git") in wrong or ("run", f"{world.project}/bin/git") in wrong
     assert any(deed == "connect" for deed, _ in wrong)

@@ -1,4 +1,5 @@
-"""Sees what a command and all it starts opens, changes, connects to and executes: no call is overlooked.
+"""Sees what a command and all it starts opens, looks at, changes, connects to and executes: no call is
+overlooked.
 
 A filter of system calls, inherited by every process, stops each of them at each call that names a file, an
 address or a program; the kernel then says what the call really reached (`/proc/PID/fd`), through whatever
@@ -35,6 +36,34 @@ _NUMBERS = {
         269: "sendmmsg",
     },
 }  # fmt: skip
+_LOOKS = {
+    "x86_64": {
+        4: "stat", 6: "lstat", 262: "newfstatat", 332: "statx", 21: "access", 269: "faccessat",
+        439: "faccessat2", 89: "readlink", 267: "readlinkat", 191: "getxattr", 192: "lgetxattr",
+        194: "listxattr", 195: "llistxattr", 464: "getxattrat", 465: "listxattrat", 137: "statfs",
+        80: "chdir", 303: "name_to_handle_at", 254: "inotify_add_watch", 468: "file_getattr",
+    },
+    "aarch64": {
+        79: "newfstatat", 291: "statx", 48: "faccessat", 439: "faccessat2", 78: "readlinkat", 8: "getxattr",
+        9: "lgetxattr", 11: "listxattr", 12: "llistxattr", 464: "getxattrat", 465: "listxattrat", 43: "statfs",
+        49: "chdir", 264: "name_to_handle_at", 27: "inotify_add_watch", 468: "file_getattr",
+    },
+}  # fmt: skip
+"""Calls that open nothing and still learn something of what a path names."""
+_AT = {
+    "newfstatat": 3, "statx": 2, "faccessat": -1, "faccessat2": 3, "readlinkat": -1, "name_to_handle_at": 4,
+    "getxattrat": 2, "listxattrat": 2, "file_getattr": 4,
+}  # fmt: skip
+"""Those that name a folder too, and which argument holds their flags."""
+_OF_LINKS = ("lstat", "readlink", "readlinkat", "lgetxattr", "llistxattr", "name_to_handle_at")
+_NOT_FOLLOWED = 0x100
+_UNSEEN = {
+    "x86_64": {425: "io_uring_setup", 304: "open_by_handle_at", 428: "open_tree", 463: "setxattrat",
+               466: "removexattrat", 469: "file_setattr"},
+    "aarch64": {425: "io_uring_setup", 265: "open_by_handle_at", 428: "open_tree", 463: "setxattrat",
+                466: "removexattrat", 469: "file_setattr"},
+}  # fmt: skip
+"""Calls whose work is not followed here: none of ours makes one, and who does is told."""
 _FILES = frozenset(
     "open openat openat2 creat truncate rename renameat renameat2 link linkat symlink symlinkat unlink"
     " unlinkat rmdir mkdir mkdirat mknod mknodat chmod fchmodat fchmodat2 chown lchown fchownat utime utimes"
@@ -45,7 +74,7 @@ _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
 
 
 class Seen(NamedTuple):
-    """`deed`: read, write, run, connect or bind; `what`: a path, a program, an address."""
+    """`deed`: read, look, write, run, connect or bind; `what`: a path, a program, an address."""
 
     deed: str
     what: str
@@ -62,7 +91,8 @@ class Watched(NamedTuple):
 def calls() -> dict[int, str]:
     """The calls that are looked at, by number."""
     found = {number: name for number, name in tracing.numbers().items() if name in _FILES}
-    return found | _NUMBERS[platform.machine()]
+    machine = platform.machine()
+    return found | _NUMBERS[machine] | _LOOKS[machine] | _UNSEEN[machine]
 
 
 def watch(argv: Sequence[str], cwd: Path, environment: Mapping[str, str], said: Path) -> Watched:
@@ -162,13 +192,18 @@ class _Witness:
                 self._confined.add(who)
             elif any(word.endswith("/fork_server_process.py") for word in words):
                 self._servers.add(who)
-        elif name in _NUMBERS[platform.machine()].values():
+        elif number in _LOOKS[platform.machine()]:
+            if path := _looked_at(who, name, arguments):
+                self.seen.append(Seen("look", path, name))
+        elif number in _UNSEEN[platform.machine()]:
+            self.seen.append(Seen("write", "what cannot be seen", name))
+        elif number in _NUMBERS[platform.machine()]:
             address = _address(who, name, arguments)
             if address:
                 self.seen.append(Seen("bind" if name == "bind" else "connect", address, name))
         else:
             for path in tracing.paths(who, name, arguments):
-                self.seen.append(Seen("write", _settled(_absolute(who, path)), name))
+                self.seen.append(Seen("write", _settled(who, _absolute(who, path)), name))
         return False
 
     def _end_opening(self, who: int) -> None:
@@ -179,7 +214,7 @@ class _Witness:
         if result >= 0:
             self.seen.append(Seen("write" if writes else "read", where(who, result), name))
         elif writes:
-            self.seen.append(Seen("write", _settled(_absolute(who, path)), f"{name}, refused"))
+            self.seen.append(Seen("write", _settled(who, _absolute(who, path)), f"{name}, refused"))
 
 
 def _is_launcher(word: str) -> bool:
@@ -245,7 +280,7 @@ def _address(pid: int, name: str, arguments: list[int]) -> str:
     (family,) = struct.unpack_from("=H", data)
     if family == socket.AF_UNIX:
         path = data[2:].split(b"\0", 1)[0]
-        return f"unix:{_settled(_absolute(pid, os.fsdecode(path)))}" if path else f"abstract:{data[3:]!r}"
+        return f"unix:{_settled(pid, _absolute(pid, os.fsdecode(path)))}" if path else f"abstract:{data[3:]!r}"
     return f"family {family}: {data[2:].hex()}" if family not in (0, socket.AF_NETLINK) else ""
 
 
@@ -253,8 +288,30 @@ def _absolute(pid: int, path: str) -> str:
     return path if path.startswith("/") else f"{where(pid, 0xFFFFFF9C)}/{path}"
 
 
-def _settled(path: str) -> str:
+def _looked_at(pid: int, name: str, arguments: list[int]) -> str:
+    """What a call looks at, through whatever links; nothing where it looks at what is open already."""
+    at = 1 if name in _AT or name == "inotify_add_watch" else 0
+    path = text_at(pid, arguments[at])
+    if not path:
+        return ""
+    if name in _AT and not path.startswith("/"):
+        path = f"{where(pid, arguments[0])}/{path}"
+    flags = arguments[_AT[name]] if _AT.get(name, -1) > 0 else 0
+    whole = _absolute(pid, path)
+    if name in _OF_LINKS or flags & _NOT_FOLLOWED:
+        return _settled(pid, whole)
+    return os.path.realpath(_of_process(pid, whole))
+
+
+def _settled(pid: int, path: str) -> str:
     """Where a name really is: its folder with every link resolved. The last part is not followed."""
-    path = path.replace("/proc/self/fd/", "/proc/thread-self/fd/") if path.startswith("/proc/") else path
-    folder, name = os.path.split(path.rstrip("/"))
+    folder, name = os.path.split(_of_process(pid, path).rstrip("/"))
     return os.path.join(os.path.realpath(folder), name)
+
+
+def _of_process(pid: int, path: str) -> str:
+    """A path with what the kernel tells of "self" told of that process, not of this one."""
+    for own in ("/proc/self/", "/proc/thread-self/"):
+        if path.startswith(own):
+            return f"/proc/{pid}/{path.removeprefix(own)}"
+    return path
