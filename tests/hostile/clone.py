@@ -41,6 +41,7 @@ FILES = {
     "writes.yaml": WRITES,
     "writes.script.yaml": WRITTEN,
     ".fanfold/workflows/asks.yaml": "name: asks\nsteps: [{id: a, agent: scout, prompt: p}]\n",
+    "handled.yaml": "name: handled\nsteps: [{id: a, handler: f}]\n",
     ".fanfold/workflows/broken.yaml": "name: [\n",
     ".mcp.json": '{"mcpServers": {"evil": {"command": "touch", "args": ["@outside@/ran"]}}}',
     ".gitmodules": '[submodule "x"]\n\tpath = x\n\turl = ext::touch @outside@/ran\n\tupdate = !touch @outside@/ran\n',
@@ -59,7 +60,7 @@ LINKS = {
     "CLAUDE.md": "@home@/.netrc", "node_modules": "@home@", ".vscode": "@outside@/folder", "key": "@home@/.ssh/id",
     "out": "@outside@", "again": "out", "linked.py": "@outside@/secret", "linked.yaml": "@outside@/secret",
     ".fanfold/workflows/linked.yaml": "@outside@/secret", ".fanfold/agents/linked.toml": "@outside@/secret",
-    ".fanfold/.gitignore": "@outside@/secret", ".fanfold/recipe.schema.json": "@outside@/secret",
+    ".fanfold/.gitignore": "@home@/.newly", ".fanfold/recipe.schema.json": "@outside@/secret",
     "terminal.py": "/dev/tty",
 }  # fmt: skip
 STATE_LINKS = {

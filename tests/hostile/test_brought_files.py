@@ -86,6 +86,15 @@ def test_a_sub_workflow_is_not_read_from_outside_the_project(world: World):
         assert "CANARY" not in said.stdout + said.stderr, ref
 
 
+@pytest.mark.parametrize("name", [".gitignore", "recipe.schema.json", "config.toml", "agents", "workflows"])
+def test_nothing_is_written_through_a_link_that_leads_nowhere_yet(world: World, name: str):
+    (world.project / ".fanfold").mkdir()
+    (world.project / ".fanfold" / name).symlink_to(world.top / "private/newly")
+    for words in (["init"], ["schema", "--install"], ["run", "one.yaml", "--script", "script.yaml", "--yes"]):
+        world.fanfold(*words)
+        assert not (world.top / "private/newly").exists(), words
+
+
 def test_links_that_stay_inside_are_followed(tmp_path: Path):
     (tmp_path / "a").mkdir()
     (tmp_path / "a/file").write_text("text")
@@ -94,6 +103,12 @@ def test_links_that_stay_inside_are_followed(tmp_path: Path):
     assert read_beneath(tmp_path, tmp_path / "c", 10) == b"text"
     assert read_beneath(tmp_path, tmp_path / "c", 2) == b"te"
     assert list_beneath(tmp_path, tmp_path / "b") == ["file"]
+    (tmp_path / "d").symlink_to(tmp_path / "b/../c")  # what is above a link is above where it leads
+    (tmp_path / "e").symlink_to(f"../{tmp_path.name}/c")
+    assert read_beneath(tmp_path, tmp_path / "d", 10) == read_beneath(tmp_path, tmp_path / "e", 10) == b"text"
+    (tmp_path / "f").symlink_to("f")
+    with pytest.raises(LedOut):
+        read_beneath(tmp_path, tmp_path / "f", 10)
     with pytest.raises(NotAFile):
         read_beneath(tmp_path, tmp_path / "a", 10)
     (tmp_path / "out").symlink_to("/etc/passwd")

@@ -2,6 +2,8 @@
 
 import json
 import os
+import re
+import shlex
 import shutil
 import stat
 import subprocess
@@ -215,8 +217,29 @@ def test_state_that_a_commit_brought_is_foreign_also_where_ours_was(world: World
     refused = world.run()
     assert "came with a commit" in refused.stderr
     assert refused.returncode == 4
-    world.git("rm", "-q", "--cached", ".fanfold/fanfold.db")
+    carry_out_hint(world, refused.stderr)
     assert world.run().returncode == 0
+
+
+def carry_out_hint(world: World, told: str) -> None:
+    [command] = re.findall(r"hint: .*: git (.*)", told)
+    world.git(*shlex.split(command))
+
+
+def test_nothing_is_begun_where_a_commit_names_state_that_was_removed(world: World):
+    """What a run made there would be taken for the commit's at the next command."""
+    world.git("init", "-q", "-b", "main")
+    for name in ("runs/x", "other state"):
+        (world.project / ".fanfold" / name).parent.mkdir(parents=True, exist_ok=True)
+        (world.project / ".fanfold" / name).write_text("")
+    world.git("add", "-A", "-f")
+    assert world.fanfold("state", "remove", "--yes").returncode == 0
+    refused = world.run()
+    assert refused.returncode == 4
+    assert not (world.project / ".fanfold/fanfold.db").exists()
+    carry_out_hint(world, refused.stderr)
+    assert world.run().returncode == 0
+    assert world.fanfold("inspect", "last").returncode == 0
 
 
 def test_a_project_below_the_top_of_a_repository_is_looked_up_there(world: World):

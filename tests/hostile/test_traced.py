@@ -101,36 +101,38 @@ def is_allowed(one: Seen, world: World) -> bool:
             return False
         kernel = re.match(r"/(proc/(self|thread-self|\d+)/|dev/(null|tty|pts)|sys/fs/cgroup/)", path)
         return _is_below(path, *ours) or kernel is not None
-    if any(one.startswith(f"{path.rstrip('/')}/") for one in ours):
-        return True  # a folder on the way, held open while the rest of the path is walked
-    roles = (f"{world.home}/{name}" for name in (".codex/agents", ".claude/agents"))
-    if _is_below(path, *ours, *roles):
+    users = tuple(f"{world.home}/{name}" for name in OF_USER)
+    if any(top.startswith(f"{path.rstrip('/')}/") for top in (*ours, *users)):
+        return True  # a folder on the way, held open or looked at while the rest of the path is walked
+    if _is_below(path, *ours, *users):
         return True
-    return not _is_below(path, str(world.top)) and path.startswith(system())
+    return not _is_below(path, str(world.top)) and is_of_system(one)
+
+
+OF_USER = (".codex/agents", ".claude/agents", ".gitconfig", ".config/git/config", ".config/git/ignore")
+"""In the user's own home: their roles, and what git's configuration of theirs says is to be ignored."""
 
 
 def _is_below(path: str, *tops: str) -> bool:
     return any(path == top or path.startswith(f"{top}/") for top in tops)
 
 
-def system() -> tuple[str, ...]:
-    """What programs are made of, and what the kernel tells."""
+def is_of_system(one: Seen) -> bool:
+    """Whether something is what programs are made of, or what the kernel tells."""
     ours = (str(ROOT / "src"), sys.prefix, sys.base_prefix, str(ROOT / "pyproject.toml"))
-    named = (
-        "/usr",
-        "/lib",
-        "/bin",
-        "/sbin",
-        "/etc",
-        "/proc",
-        "/sys",
-        "/dev",
-        "/var/lib",
-        "/opt",
-        "pipe:",
-        "socket:",
-    )
-    return (*ours, *named, "anon_inode", "/memfd:")
+    if one.what.startswith((*ours, *SYSTEM)):
+        return True
+    if one.deed == "look" and any(top.startswith(f"{one.what.rstrip('/')}/") for top in ours):
+        return True
+    # Python looks for its library in every folder above it; what is at the top is hidden from sandboxes.
+    library = one.deed == "look" and re.search(r"/(pyvenv\.cfg|lib/python\d+\.zip)\Z", one.what)
+    return bool(library) or os.path.dirname(one.what) in ("/", "/var", "/run")
+
+
+SYSTEM = (
+    *("/usr", "/lib", "/bin", "/sbin", "/etc", "/proc", "/sys", "/dev", "/var/lib", "/opt"),
+    *("pipe:", "socket:", "anon_inode", "/memfd:"),
+)
 
 
 def allowed_programs() -> set[str]:

@@ -45,8 +45,8 @@ _LOOKS = {
     },
     "aarch64": {
         79: "newfstatat", 291: "statx", 48: "faccessat", 439: "faccessat2", 78: "readlinkat", 8: "getxattr",
-        9: "lgetxattr", 11: "listxattr", 12: "llistxattr", 464: "getxattrat", 465: "listxattrat", 43: "statfs",
-        49: "chdir", 264: "name_to_handle_at", 27: "inotify_add_watch", 468: "file_getattr",
+        9: "lgetxattr", 11: "listxattr", 12: "llistxattr", 464: "getxattrat", 465: "listxattrat",
+        43: "statfs", 49: "chdir", 264: "name_to_handle_at", 27: "inotify_add_watch", 468: "file_getattr",
     },
 }  # fmt: skip
 """Calls that open nothing and still learn something of what a path names."""
@@ -192,18 +192,8 @@ class _Witness:
                 self._confined.add(who)
             elif any(word.endswith("/fork_server_process.py") for word in words):
                 self._servers.add(who)
-        elif number in _LOOKS[platform.machine()]:
-            if path := _looked_at(who, name, arguments):
-                self.seen.append(Seen("look", path, name))
-        elif number in _UNSEEN[platform.machine()]:
-            self.seen.append(Seen("write", "what cannot be seen", name))
-        elif number in _NUMBERS[platform.machine()]:
-            address = _address(who, name, arguments)
-            if address:
-                self.seen.append(Seen("bind" if name == "bind" else "connect", address, name))
         else:
-            for path in tracing.paths(who, name, arguments):
-                self.seen.append(Seen("write", _settled(who, _absolute(who, path)), name))
+            self.seen += _deeds(who, number, name, arguments)
         return False
 
     def _end_opening(self, who: int) -> None:
@@ -215,6 +205,23 @@ class _Witness:
             self.seen.append(Seen("write" if writes else "read", where(who, result), name))
         elif writes:
             self.seen.append(Seen("write", _settled(who, _absolute(who, path)), f"{name}, refused"))
+
+
+def _deeds(who: int, number: int, name: str, arguments: list[int]) -> list[Seen]:
+    """What a call does that opens no file and starts no program."""
+    machine = platform.machine()
+    if number in _LOOKS[machine]:
+        path = _looked_at(who, name, arguments)
+        return [Seen("look", path, name)] if path else []
+    if number in _UNSEEN[machine]:
+        return [Seen("write", "what cannot be seen", name)]
+    if number in _NUMBERS[machine]:
+        address = _address(who, name, arguments)
+        return [Seen("bind" if name == "bind" else "connect", address, name)] if address else []
+    paths = tracing.paths(who, name, arguments)
+    if name in ("symlink", "symlinkat"):
+        paths = paths[1:]  # the first is the text of the link
+    return [Seen("write", _settled(who, _absolute(who, path)), name) for path in paths]
 
 
 def _is_launcher(word: str) -> bool:
@@ -280,7 +287,9 @@ def _address(pid: int, name: str, arguments: list[int]) -> str:
     (family,) = struct.unpack_from("=H", data)
     if family == socket.AF_UNIX:
         path = data[2:].split(b"\0", 1)[0]
-        return f"unix:{_settled(pid, _absolute(pid, os.fsdecode(path)))}" if path else f"abstract:{data[3:]!r}"
+        return (
+            f"unix:{_settled(pid, _absolute(pid, os.fsdecode(path)))}" if path else f"abstract:{data[3:]!r}"
+        )
     return f"family {family}: {data[2:].hex()}" if family not in (0, socket.AF_NETLINK) else ""
 
 

@@ -28,6 +28,7 @@ from fanfold.recipe.surroundings import FoundRecipe
 from fanfold.text.spelling import nearest
 from fanfold.text.trees.tree import Mapping, Scalar
 from fanfold.text.trees.yaml import MAX_BYTES, parse_yaml
+from fanfold.trust.project_files import LedOut, resolve_beneath
 
 MAX_FILES_PER_FOLDER = 2_000
 SUFFIXES = (".yaml", ".yml")
@@ -209,7 +210,11 @@ def is_path(ref: str) -> bool:
 
 def _is_below(file: str, top: Path) -> bool:
     """Whether a file, with every link resolved, lies below a folder."""
-    return Path(os.path.realpath(file)).is_relative_to(os.path.realpath(top))
+    try:
+        resolve_beneath(top, Path(file))
+    except LedOut:
+        return False
+    return True
 
 
 def _scan(origin: str, folder: Path) -> Iterator[_Candidate]:

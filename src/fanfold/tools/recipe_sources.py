@@ -17,6 +17,7 @@ from fanfold.recipe.surroundings import FoundRecipe
 from fanfold.runtime.operations.project import Project
 from fanfold.runtime.operations.recipes.checked import CheckedRecipe, check_found
 from fanfold.tools.permission import denied
+from fanfold.trust.project_files import LedOut, resolve_beneath
 
 WRITTEN = "written"
 """Where a recipe was found that a model wrote."""
@@ -61,7 +62,7 @@ def text_of(spec: JSON) -> str:
 
 
 def _stay_inside(project: Project, path: str) -> None:
-    top = os.path.realpath(project.folder)
-    file = os.path.realpath(os.path.join(top, path))
-    if os.path.commonpath([top, file]) != top:
-        raise denied(f"{path} is outside the project", "name a recipe, or a file below the project")
+    try:
+        resolve_beneath(project.folder, project.folder / path)
+    except LedOut:
+        raise denied(f"{path} is outside the project", "name a recipe, or a file below the project") from None

@@ -5,7 +5,8 @@ ends, a device, or ten gigabytes.
 
 Rules
 * A link is followed only if it ends inside the project; then what it ends at is opened name by name without
-  following any, so that one put there in between leads nowhere.
+  following any, so that one put there in between leads nowhere. Where a link leads is read from its text:
+  nothing outside is even looked at, since that alone can wake a disk or a machine far away.
 * Only regular files are read, and no more of one than was asked for.
 * What we write into a project goes where its name says: no link is followed, and one that is in the place of
   a file is replaced, not written through.
@@ -18,6 +19,7 @@ import stat
 from pathlib import Path
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+MAX_LINKS = 40
 _FILE = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -108,14 +110,64 @@ def _enter_or_make(parent: int, name: str) -> int:
         return os.open(name, _FOLDER, dir_fd=parent)
 
 
+def resolve_beneath(top: Path, file: Path) -> str:
+    """Where a path of the project really is, with every link resolved; raises `LedOut` when not in it."""
+    above = os.path.realpath(top)
+    here: list[str] = []
+    tops = (above, os.path.abspath(top))
+    given = os.path.join(os.getcwd(), file)
+    named = given if given.startswith(tuple(f"{one}{os.sep}" for one in tops)) else os.path.abspath(file)
+    ahead = _names_below(file, named, tops)[::-1]
+    links = 0
+    while ahead:
+        name = ahead.pop()
+        if name == os.pardir and here:
+            here.pop()
+            continue
+        if name == os.pardir:  # out, and perhaps back in
+            around = os.path.normpath(os.path.join(os.path.dirname(above), *ahead[::-1]))
+            ahead = _names_below(file, around, (above,))[::-1]
+            links += 1
+        else:
+            here.append(name)
+            target = _link_at(os.path.join(above, *here))
+            if target is None:
+                continue
+            links += 1
+            here.pop()
+            if os.path.isabs(target):
+                here, names = [], _names_below(file, target, tops)
+            else:
+                names = _split(target)
+            ahead += names[::-1]
+        if links > MAX_LINKS:
+            raise LedOut(file)
+    return os.path.join(above, *here)
+
+
+def _names_below(file: Path, path: str, tops: tuple[str, ...]) -> list[str]:
+    """The names that lead to an absolute path from the first of these folders that it names."""
+    for top in tops:
+        if path == top or path.startswith(f"{top.rstrip(os.sep)}{os.sep}"):
+            return _split(path[len(top) :])
+    raise LedOut(file)
+
+
+def _split(path: str) -> list[str]:
+    return [name for name in path.split(os.sep) if name not in ("", os.curdir)]
+
+
+def _link_at(path: str) -> str | None:
+    try:
+        return os.readlink(path)
+    except OSError:
+        return None  # no link, or nothing at all
+
+
 def _open_parent(top: Path, file: Path) -> tuple[int, str]:
     """The open folder that really holds a file, and the file's name in it."""
     above = os.path.realpath(top)
-    real = os.path.realpath(file)
-    inside = os.path.relpath(real, above)
-    names = inside.split(os.sep)
-    if names[0] == os.pardir:
-        raise LedOut(file)
+    names = os.path.relpath(resolve_beneath(top, file), above).split(os.sep)
     handle = os.open(above, _FOLDER)
     for name in names[:-1]:
         try:

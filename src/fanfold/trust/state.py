@@ -52,7 +52,7 @@ def require_ours(project: Path, home: Path) -> None:
     folder = project / OWN_FOLDER
     why = why_foreign(project, home)
     if why:
-        raise StateForeign(folder, why)
+        raise StateForeign(folder, why, _untrack_hint(project) or HINT)
 
 
 def why_foreign(project: Path, home: Path) -> str:
@@ -102,6 +102,9 @@ def claim(project: Path, home: Path) -> None:
         if stat.S_IMODE(status.st_mode) != 0o700:
             os.fchmod(handle, 0o700)  # whoever made it: what we keep in it is nobody else's to read
         if _why_unsealed(handle, project, home):
+            # Where a commit names state, whatever is made here is taken for the commit's from then on.
+            if why := _why_brought(project):
+                raise StateForeign(folder, why, _untrack_hint(project))
             _write_seal(handle, project, home)
     finally:
         os.close(handle)
@@ -136,7 +139,7 @@ def remove(project: Path) -> list[str]:
     gone = [name for name in sorted(os.listdir(folder)) if name not in BROUGHT]
     for name in gone:
         thing = folder / name
-        if thing.is_dir() and not thing.is_symlink():
+        if not thing.is_symlink() and thing.is_dir():
             _make_removable(thing)
             shutil.rmtree(thing)
         else:
@@ -244,22 +247,43 @@ def _make_secret(home: Path) -> bytes:
 
 def _why_brought(project: Path) -> str:
     """Whether git's index names state: then a commit put it here, whoever sealed the folder before."""
+    from fanfold.trust.git_index import UnreadableIndex
+
+    try:
+        names = _tracked(project)
+    except UnreadableIndex:
+        return "git's index cannot be read, which could have brought it"
+    return f'"{names[0]}" came with a commit' if names else ""
+
+
+def _untrack_hint(project: Path) -> str:
+    """How state is taken out of a repository that has it; nothing where it has none."""
+    import shlex
+
+    from fanfold.trust.git_index import UnreadableIndex
+
+    try:
+        names = _tracked(project)
+    except UnreadableIndex:
+        return ""
+    if not names:
+        return ""
+    paths = shlex.join(f"{OWN_FOLDER}/{name}" for name in names)
+    return f"take it out of the repository first, in the project's folder: git rm -r --cached {paths}"
+
+
+def _tracked(project: Path) -> list[str]:
+    """What git's index names of the state, by name in the folder."""
     repository = find_repository(Path(os.path.realpath(project)))
     if repository is None:
-        return ""
-    from fanfold.trust.git_index import UnreadableIndex, tracked_below
+        return []
+    from fanfold.trust.git_index import tracked_below
 
     below = os.path.relpath(os.path.realpath(project), repository.top)
     folder = OWN_FOLDER if below == "." else f"{below}/{OWN_FOLDER}"
-    try:
-        tracked = tracked_below(repository.index_file, folder)
-    except UnreadableIndex:
-        return "git's index cannot be read, which could have brought it"
-    for path in tracked:
-        name = path.removeprefix(f"{folder}/").partition("/")[0]
-        if name not in BROUGHT:
-            return f'"{name}" came with a commit'
-    return ""
+    paths = tracked_below(repository.index_file, folder)
+    names = (path.removeprefix(f"{folder}/").partition("/")[0] for path in paths)
+    return [name for name in dict.fromkeys(names) if name not in BROUGHT]
 
 
 # Removing

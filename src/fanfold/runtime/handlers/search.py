@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import ast
 import os
+import stat
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from fanfold.trust.project_files import read_named
+from fanfold.trust.project_files import read_named, resolve_beneath
 
 MAX_FILES = 2_000
 MAX_FILE_BYTES = 1_000_000
@@ -62,7 +63,7 @@ class HandlerSearch:
         if not all(part.isidentifier() for part in [*module, *attribute]):
             return False
         for root in self._roots:
-            file = _module_file(root, module)
+            file = _module_file(self._project, root, module)
             if file is None:
                 continue
             if file.suffix != SOURCE:  # compiled: it is there, and no more can be known
@@ -73,23 +74,42 @@ class HandlerSearch:
 
 
 def walk(folder: Path, endings: tuple[str, ...]) -> Iterator[Path]:
-    """The files of a project that end so and are its own, in one order everywhere."""
-    for parent, folders, files in os.walk(folder):
-        folders[:] = sorted(name for name in folders if name[0] != "." and name not in SKIPPED_FOLDERS)
-        # Any environment has this file at its root, whatever the folder is called.
-        folders[:] = [
-            name for name in folders if not os.path.exists(os.path.join(parent, name, "pyvenv.cfg"))
-        ]
-        for name in sorted(files):
+    """The files of a project that end so and are its own, in one order everywhere.
+
+    Links are followed where they end inside the project; where others lead is not even looked at.
+    """
+    ahead = [folder]
+    while ahead:
+        here = ahead.pop()
+        try:
+            entries = sorted(os.scandir(here), key=lambda entry: entry.name)
+        except OSError:
+            continue
+        below = []
+        for entry in entries:
+            if entry.is_dir(follow_symlinks=False):
+                # Any environment has this file at its root, whatever the folder is called.
+                own = entry.name[0] != "." and entry.name not in SKIPPED_FOLDERS
+                if own and not os.path.lexists(os.path.join(entry.path, "pyvenv.cfg")):
+                    below.append(Path(entry.path))
             # A pipe of that name would be waited for.
-            if name.endswith(endings) and os.path.isfile(os.path.join(parent, name)):
-                yield Path(parent, name)
+            elif entry.name.endswith(endings) and _is_file(folder, Path(entry.path)):
+                yield Path(entry.path)
+        ahead += below[::-1]
 
 
-def _module_file(root: Path, module: list[str]) -> Path | None:
+def _is_file(top: Path, file: Path) -> bool:
+    try:
+        return stat.S_ISREG(os.lstat(resolve_beneath(top, file)).st_mode)
+    except OSError:
+        return False
+
+
+def _module_file(project: Path, root: Path, module: list[str]) -> Path | None:
     base = root.joinpath(*module)
     for candidate in (base.with_name(f"{base.name}.py"), base / "__init__.py"):
-        if candidate.is_file():
+        own = candidate.is_relative_to(project)
+        if _is_file(project, candidate) if own else candidate.is_file():
             return candidate
     try:
         siblings = sorted(base.parent.glob(f"{base.name}.*"))

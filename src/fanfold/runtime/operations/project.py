@@ -154,7 +154,7 @@ class Project:
 
     def find_recipe(self, ref: str) -> FoundRecipe:
         """A recipe by name or file; a file is looked for in the current folder, then in the project."""
-        if is_path(ref) and not os.path.exists(ref) and os.path.exists(self._named / ref):
+        if is_path(ref) and not os.path.lexists(ref) and os.path.lexists(self._named / ref):
             return self.library.find(str(self._named / ref))
         return self.library.find(ref)
 

@@ -31,9 +31,7 @@ def prepare(folder: Path) -> Path:
     database = folder / DATABASE
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        ignore = folder / ".gitignore"
-        if not ignore.exists():
-            ignore.write_text(GITIGNORE)
+        _ignore_state(folder)
         # The database's side files inherit its permissions. A file that is there is not even opened: closing
         # it would drop the locks that another connection of this process holds on it.
         os.close(os.open(database, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
@@ -61,3 +59,16 @@ def private_folder(folder: Path) -> Path:
     """Make a folder that nobody else may enter."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     return folder
+
+
+def _ignore_state(folder: Path) -> None:
+    """Keep git from state, unless there is a file or a link of that name: a repository may have brought it,
+    and what is written through a link lands where the link says.
+    """
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    try:
+        made = os.open(folder / ".gitignore", flags, 0o644)
+    except FileExistsError:
+        return
+    with os.fdopen(made, "w") as out:
+        out.write(GITIGNORE)
