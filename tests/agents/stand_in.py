@@ -29,6 +29,14 @@ def attempt_write(path: str, text: str) -> str:
     return "written"
 
 
+def attempt_read(path: str) -> str:
+    """Try to read a file; what is in it, or why not."""
+    try:
+        return Path(path).expanduser().read_text()
+    except OSError as error:
+        return str(error.strerror)
+
+
 def attempt_connection(port: int) -> str:
     """Try to reach a port of the loopback as its provider would be; what it says, or why not."""
     try:
@@ -66,6 +74,7 @@ def main(name: str) -> int:
         act = {**act, **(more if words in asked else {})}
     seen = {path: Path(path).expanduser().exists() for path in act.get("looks", ())}
     read = {path: Path(path).expanduser().read_text() for path in act.get("reads", ())}
+    tried = {path: attempt_read(path) for path in act.get("tries", ())}
     wrote = {path: attempt_write(path, text) for path, text in act.get("writes", {}).items()}
     reached = {str(port): attempt_connection(port) for port in act.get("connects", ())}
     answered = {line: ask_proxy(line) for line in act.get("asks", ())}
@@ -81,7 +90,15 @@ def main(name: str) -> int:
     with kept.open("a") as out:
         out.write(
             json.dumps(
-                {**call, "seen": seen, "read": read, "wrote": wrote, "reached": reached, "answered": answered}
+                {
+                    **call,
+                    "seen": seen,
+                    "read": read,
+                    "tried": tried,
+                    "wrote": wrote,
+                    "reached": reached,
+                    "answered": answered,
+                }
             )
             + "\n"
         )

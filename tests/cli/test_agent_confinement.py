@@ -117,6 +117,34 @@ def test_a_login_is_lent_without_what_could_be_used_up_and_the_user_s_own_stays_
     assert sorted(path.name for path in agents.home.rglob("*") if path.is_file()) == sorted(known)
 
 
+@pytest.mark.parametrize("then", [("pause", "last"), ("run", "other.yaml", "--script", "script.yaml")])
+def test_a_login_that_was_lent_when_we_were_killed_is_taken_back_by_the_next_command(
+    agents, fanfold, background, until, project, then
+):
+    login = agents.home / ".claude" / ".credentials.json"
+    login.parent.mkdir()
+    login.write_text(json.dumps({"claudeAiOauth": TOKENS}))
+    (project / "other.yaml").write_text("name: other\nsteps: [{id: a, agent: explorer, prompt: p}]\n")
+    (project / "script.yaml").write_text("default: done\n")
+    agents.install("claude", {**writing("claude"), "then": "hang", "cut": 2})
+    agents.profile("claude", 'credentials = ["login"]\n')
+    agents.role("coder", "claude")
+    process = background("run", agents.recipe(step("coder", write_set=["*.txt"])), "--yes", "--json")
+    until(lambda seen: seen["steps"].get("work", {}).get("status") == "running" and agents.homes())
+    [home] = agents.homes()
+    assert (home / ".claude" / ".credentials.json").exists()
+    fanfold("runs")
+    assert (home / ".claude" / ".credentials.json").exists(), "its agent works with it"
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    fanfold(*then)
+    assert not (home / ".claude" / ".credentials.json").exists()
+    assert not [
+        path for path in project.rglob("*") if path.is_file() and b"access-token" in path.read_bytes()
+    ]
+    assert json.loads(login.read_text())["claudeAiOauth"] == TOKENS
+
+
 def _own_files(home: Path) -> list[str]:
     """What Fanfold itself keeps in the user's folder."""
     return sorted(path.name for path in (home / ".fanfold").iterdir() if path.is_file())
@@ -307,3 +335,59 @@ def test_where_nobody_can_be_kept_to_a_provider_nothing_is_started(agents, fanfo
     agents.role("coder", "claude", "network = false")
     done = run(fanfold, agents.recipe(step("coder", write_set=["*.txt"])))
     assert done["status"] == "completed", done["steps"]
+
+
+BROUGHT = {
+    "claude": (".claude/settings.json", ".mcp.json"),
+    "codex": (".codex/config.toml",),
+    "gemini": (".gemini/settings.json", ".env"),
+    "opencode": ("opencode.json", ".opencode/plugin/evil.js"),
+    "copilot": (".mcp.json", ".github/hooks/evil.json"),
+    "qwen": (".qwen/settings.json",),
+}
+
+
+@pytest.mark.parametrize("name", BROUGHT)
+def test_what_a_project_tells_an_agent_to_run_is_empty_for_it_unless_its_user_says_so(
+    agents, fanfold, project, name
+):
+    for path in BROUGHT[name]:
+        (project / path).parent.mkdir(parents=True, exist_ok=True)
+        (project / path).write_text("run something")
+    agents.install(name, writing(name, tries=list(BROUGHT[name])))
+    agents.role("coder", name)
+    recipe = agents.recipe(step("coder", write_set=["*.txt"]))
+    done = run(fanfold, recipe)
+    assert done["status"] == "completed"
+    agents.profile(name, "credentials = []\n[state]\nbrought = []\n")
+    assert run(fanfold, recipe)["status"] == "completed"
+    covered, trusted = agents.calls()
+    assert set(covered["tried"].values()) <= {"", "{}\n", "No such file or directory"}
+    assert set(trusted["tried"].values()) == {"run something"}
+    for path in BROUGHT[name]:
+        assert (project / path).read_text() == "run something"
+    log = [json.loads(line) for line in fanfold("logs", done["run_id"], "--json").out.splitlines()]
+    [seen] = [one["data"]["covered"] for one in log if one["data"].get("covered")]
+    assert {path.split("/")[0] for path in seen} == {path.split("/")[0] for path in BROUGHT[name]}
+
+
+def test_a_link_in_place_of_what_is_hidden_keeps_an_agent_from_being_started(agents, fanfold, project):
+    (project / "elsewhere").mkdir()
+    (project / ".gemini").symlink_to("elsewhere")
+    agents.install("gemini", writing("gemini"))
+    agents.role("coder", "gemini")
+    error = run(fanfold, agents.recipe(step("coder")))["steps"]["work"]["error"]
+    assert error["code"] == "agent.brought_link"
+    assert "brought = []" in error["hint"]
+    assert agents.calls() == []
+
+
+def test_where_nothing_can_be_hidden_an_agent_is_not_started(agents, fanfold, project, monkeypatch):
+    (project / ".gemini").mkdir()
+    (project / ".gemini" / "settings.json").write_text("{}")
+    monkeypatch.setenv("PATH", f"{agents.bin}:{without_bubblewrap()}")
+    agents.install("gemini", writing("gemini"))
+    agents.role("coder", "gemini", "network = false")
+    error = run(fanfold, agents.recipe(step("coder")))["steps"]["work"]["error"]
+    assert error["code"] == "sandbox.insufficient"
+    assert agents.calls() == []

@@ -6,8 +6,6 @@
 import json
 import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -18,8 +16,6 @@ from tests.real_agents.world import (
     COMMANDS,
     SEEN,
     SPEAKING,
-    Outside,
-    RealWorld,
     free_port,
     task,
     until,
@@ -29,22 +25,6 @@ pytestmark = pytest.mark.skipif(
     not os.environ.get("AGENTS_TEST"), reason="make agents-test runs the real ones"
 )
 WANTED = os.environ.get("AGENTS", "").split() or [*COMMANDS, *SPEAKING]
-
-
-@pytest.fixture(scope="session")
-def provider(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("provider")
-    process = subprocess.Popen([sys.executable, "-m", "tests.real_agents.provider", str(folder)])
-    until(lambda: (folder / "port").exists() and (folder / "port").read_text(), "provider")
-    yield folder
-    process.kill()
-    process.wait()
-
-
-@pytest.fixture
-def world(tmp_path, provider):
-    outside = Outside(tmp_path, *(int((provider / name).read_text()) for name in ("port", "google")))
-    return RealWorld(tmp_path, outside, provider)
 
 
 @pytest.fixture(scope="session")

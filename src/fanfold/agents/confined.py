@@ -43,6 +43,8 @@ class Confines(Struct, frozen=True, kw_only=True):
     named: frozenset[str] = frozenset()
     """Those of the variables that are secrets the user named for this very agent."""
     network: NetworkReach = "none"
+    covered: tuple[str, ...] = ()
+    """What of the project it is not to see, since it would obey it."""
     ports: tuple[int, ...] = ()
     """With `provider`: ports of this machine's loopback that it finds on its own."""
 

@@ -5,6 +5,8 @@ Rules
   copy: what was said there stays as it was.
 * A home is kept as long as its run, for who goes on; then it is thrown away with it.
 * What is in it was written by a program: links are copied as links, and nothing of it is followed or run.
+* A credential that is lent to the agent of a home is noted outside of it, before it is put there. Where the
+  process that lent it is gone, whoever opens the project next takes it back.
 """
 
 from __future__ import annotations
@@ -12,15 +14,28 @@ from __future__ import annotations
 import os
 import shutil
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 
+import msgspec
+
 from fanfold.errors import WorldError
+from fanfold.process_identity import ProcessIdentity, this_process
 from fanfold.workspace.files import trash
 from fanfold.workspace.files.layout import Layout, write_whole
 
 FILES = "home"
 ORIGIN = "origin"
+LENT = "lent"
+"""Beside all homes: what is lent, by the name of the home."""
+
+
+class Lent(msgspec.Struct, frozen=True):
+    """What was put into a home for the time that its agent runs, and who will take it out."""
+
+    lender: str
+    places: tuple[str, ...]
 
 
 def open_home(layout: Layout, session_id: str, origin: str, earlier: str = "") -> Path:
@@ -70,3 +85,87 @@ def _special(folder: str, names: list[str]) -> list[str]:
     """What cannot be copied: sockets, pipes, devices."""
     kinds = (stat.S_ISREG, stat.S_ISDIR, stat.S_ISLNK)
     return [name for name in names if not any(kind(os.lstat(f"{folder}/{name}").st_mode) for kind in kinds)]
+
+
+# What is lent
+
+
+def note_lent(home: Path, places: Sequence[str]) -> None:
+    """Say that something is about to be lent to the agent of a home."""
+    mark = _mark(home)
+    mark.parent.mkdir(mode=0o700, exist_ok=True)
+    write_whole(mark, msgspec.json.encode(Lent(str(this_process()), tuple(places))))
+
+
+def forget_lent(home: Path) -> None:
+    """Say that it was taken back."""
+    _mark(home).unlink(missing_ok=True)
+
+
+def take_back_abandoned(layout: Layout) -> None:
+    """Take out of homes what processes lent that are gone."""
+    try:
+        marks = list(layout.lent.iterdir())
+    except FileNotFoundError:
+        return
+    for mark in marks:
+        try:
+            lent = msgspec.json.decode(mark.read_bytes(), type=Lent)
+        except (OSError, msgspec.DecodeError):
+            continue  # taken back meanwhile, or being written
+        lender = ProcessIdentity.parse(lent.lender)
+        if lender is not None and lender.is_alive():
+            continue
+        for place in lent.places:
+            remove_beneath(layout.homes / mark.name / FILES, place)
+        mark.unlink(missing_ok=True)
+
+
+def _mark(home: Path) -> Path:
+    folder = home.parent
+    return folder.parent.parent / LENT / folder.name
+
+
+def write_beneath(home: Path, place: str, data: bytes) -> None:
+    """Put a file below a home, following no link that an agent may have put on the way."""
+    folder, name = _folder_of(home, place, make=True)
+    try:
+        beside = f".{name}.{os.urandom(4).hex()}"
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        with os.fdopen(os.open(beside, flags, 0o600, dir_fd=folder), "wb") as out:
+            out.write(data)
+        os.rename(beside, name, src_dir_fd=folder, dst_dir_fd=folder)
+    finally:
+        os.close(folder)
+
+
+def remove_beneath(home: Path, place: str) -> None:
+    """Delete a file below a home, in the same way."""
+    try:
+        folder, name = _folder_of(home, place, make=False)
+    except OSError:
+        return  # not there
+    try:
+        os.unlink(name, dir_fd=folder)
+    except OSError:
+        pass  # not there, or something that is no file of ours
+    finally:
+        os.close(folder)
+
+
+def _folder_of(home: Path, place: str, *, make: bool) -> tuple[int, str]:
+    *folders, name = place.split("/")
+    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+    handle = os.open(home, flags)
+    try:
+        for folder in folders:
+            if make:
+                with suppress(FileExistsError):
+                    os.mkdir(folder, 0o700, dir_fd=handle)
+            below = os.open(folder, flags, dir_fd=handle)
+            os.close(handle)
+            handle = below
+    except OSError:
+        os.close(handle)
+        raise
+    return handle, name

@@ -5,7 +5,8 @@ Rules
 * Configuration is copied once, when the home is made. It is the user's own: links in it are followed, sizes
   are bounded.
 * Credentials are those that the user named. They are put there when a program starts and taken away when it
-  ends, so that none is kept with a conversation.
+  ends, so that none is kept with a conversation. What is lent is noted first: if we die meanwhile, whoever
+  opens the project next takes it away.
 * A login is copied without what can be used up: many providers take a refresh token once and give another
   one, and the user's own copy would be worth nothing. The agent works with the access token as long as that
   lasts; renewing it is left to the user's own agent.
@@ -15,11 +16,9 @@ Rules
 
 from __future__ import annotations
 
-import os
 import shutil
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -28,6 +27,7 @@ import msgspec
 
 from fanfold.agents.command.profile import LOGIN, Profile
 from fanfold.errors import WorldError
+from fanfold.workspace.homes import forget_lent, note_lent, remove_beneath, write_beneath
 
 MAX_FILE_BYTES = 4 * 1024 * 1024
 MAX_FILES = 2_000
@@ -73,6 +73,7 @@ class Belongings:
         """Put the login there, without what could be used up, if the user named it."""
         if LOGIN not in self._profile.credentials:
             return
+        note_lent(home, [place for _, place in self._login_files()])
         for source, place in self._login_files():
             try:
                 data = _read(source)
@@ -84,6 +85,7 @@ class Belongings:
         """Take the login out of a home, whatever the agent made of it."""
         for _, place in self._login_files():
             remove_beneath(home, place)
+        forget_lent(home)
 
     def _without_renewal(self, data: bytes, source: Path) -> bytes:
         state = self._profile.state
@@ -241,48 +243,3 @@ def _copy(source: Path, target: Path, left: list[int]) -> None:
     elif source.is_dir() and left[0] >= 0:
         for entry in sorted(source.iterdir()):
             _copy(entry, target / entry.name, left)
-
-
-def write_beneath(home: Path, place: str, data: bytes) -> None:
-    """Put a file below a home, following no link that an agent may have put on the way."""
-    folder, name = _folder_of(home, place, make=True)
-    try:
-        beside = f".{name}.{os.urandom(4).hex()}"
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-        with os.fdopen(os.open(beside, flags, 0o600, dir_fd=folder), "wb") as out:
-            out.write(data)
-        os.rename(beside, name, src_dir_fd=folder, dst_dir_fd=folder)
-    finally:
-        os.close(folder)
-
-
-def remove_beneath(home: Path, place: str) -> None:
-    """Delete a file below a home, in the same way."""
-    try:
-        folder, name = _folder_of(home, place, make=False)
-    except OSError:
-        return  # not there
-    try:
-        os.unlink(name, dir_fd=folder)
-    except OSError:
-        pass  # not there, or something that is no file of ours
-    finally:
-        os.close(folder)
-
-
-def _folder_of(home: Path, place: str, *, make: bool) -> tuple[int, str]:
-    *folders, name = place.split("/")
-    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-    handle = os.open(home, flags)
-    try:
-        for folder in folders:
-            if make:
-                with suppress(FileExistsError):
-                    os.mkdir(folder, 0o700, dir_fd=handle)
-            below = os.open(folder, flags, dir_fd=handle)
-            os.close(handle)
-            handle = below
-    except OSError:
-        os.close(handle)
-        raise
-    return handle, name

@@ -66,6 +66,8 @@ class StateFolder(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     """By file of the configuration: paths of addresses that it is to reach."""
     keys: dict[str, tuple[str, ...]] = {}
     """By file of the configuration: paths of names of variables that hold keys."""
+    brought: tuple[str, ...] = ()
+    """Files and folders of a project that it would obey: what they say to run nobody chose. It sees none."""
 
 
 class Reach(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Protocol
 from msgspec import UNSET, Struct, structs
 
 from fanfold.agents.backend import Progress, Record, SessionFailed, SessionRequest, SessionResult
-from fanfold.agents.command.belongings import Belongings, remove_beneath, write_beneath
+from fanfold.agents.command.belongings import Belongings
 from fanfold.agents.command.calls import ASIDE, ProgramCall, Turn, make_call, model_for, native_schema, retold
 from fanfold.agents.command.hearing import Hearing
 from fanfold.agents.command.profile import Profile
@@ -44,6 +44,7 @@ from fanfold.agents.redaction import Redactor
 from fanfold.agents.role import Role
 from fanfold.kernel.events import NOTHING_SPENT, Failure, Usage
 from fanfold.kernel.plan import JSON
+from fanfold.workspace.homes import remove_beneath, write_beneath
 
 if TYPE_CHECKING:
     from fanfold.agents.confined import AgentProgram
@@ -203,8 +204,9 @@ class CommandSession:
         hosts = await asyncio.to_thread(self._belongings.hosts) if reach == "provider" else []
         async with AsyncExitStack() as stack:
             gate: ProviderGate | None = None
-            await asyncio.to_thread(self._prepare, home.outside, call)
-            stack.callback(self._belongings.take_back, home.outside)
+            prepared = asyncio.ensure_future(asyncio.to_thread(self._prepare, home.outside, call))
+            stack.push_async_callback(self._take_back, home.outside, prepared)
+            await asyncio.shield(prepared)
             if reach == "provider":
                 gate = await stack.enter_async_context(ProviderGate(home.outside / SOCKET, hosts))
             program = await self._start(call, home, reach, loopback_ports(hosts))
@@ -230,7 +232,14 @@ class CommandSession:
             own = dict.fromkeys(("HTTPS_PROXY", "HTTP_PROXY", "https_proxy", "http_proxy"), proxy)
             own |= {"NO_PROXY": "127.0.0.1,localhost,::1", "no_proxy": "127.0.0.1,localhost,::1"}
             variables |= {**own, "NODE_USE_ENV_PROXY": "1"}
-        confines = Confines(home=home, variables=variables, named=named, network=reach, ports=ports)
+        confines = Confines(
+            home=home,
+            variables=variables,
+            named=named,
+            network=reach,
+            covered=self._profile.state.brought,
+            ports=ports,
+        )
         try:
             return await self._programs.start(self._request, call.argv, confines)
         except FileNotFoundError:
@@ -250,6 +259,11 @@ class CommandSession:
             write_beneath(home, f"{ASIDE}/{name}", data)
         remove_beneath(home, SOCKET)
         self._belongings.lend(home)
+
+    async def _take_back(self, home: Path, prepared: asyncio.Future[None]) -> None:
+        """Take out what was lent; who is cancelled while it is lent waits for that first."""
+        await asyncio.wait({prepared})
+        self._belongings.take_back(home)
 
     async def _attached(self, hearing: Hearing, anew: str) -> None:
         """The program has told which conversation this is."""

@@ -199,6 +199,7 @@ class Project:
         if self._to_read:
             return self.address.open_to_read()
         claim(self.folder, self.config.home)
+        take_back_lent(self.folder)
         return self.address.open()
 
     @cached_property
@@ -248,3 +249,16 @@ class Project:
 
 def _none(_: str) -> None:
     return None
+
+
+def take_back_lent(folder: Path) -> None:
+    """Take away what processes that are gone lent to agents: credentials stay nowhere."""
+    try:
+        if not os.listdir(folder / ".fanfold" / "workspace" / "lent"):
+            return
+    except OSError:
+        return  # nothing was ever lent here
+    from fanfold.workspace.files.layout import Layout
+    from fanfold.workspace.homes import take_back_abandoned
+
+    take_back_abandoned(Layout(folder))

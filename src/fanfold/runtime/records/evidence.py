@@ -77,6 +77,7 @@ class Sandboxed(_Fact, frozen=True, tag="sandbox"):
     programs: tuple[str, ...]
     system: tuple[str, ...]
     private: tuple[str, ...]
+    covered: tuple[str, ...] = ()
 
 
 class Unwatched(_Fact, frozen=True, tag="unwatched"):

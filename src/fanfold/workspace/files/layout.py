@@ -44,6 +44,7 @@ class Layout:
         self.trash = self.private / "trash"
         self.scratch = self.private / "tmp"
         self.homes = self.private / "homes"
+        self.lent = self.private / "lent"
 
     def prepare(self) -> None:
         """Make the folders; refuses a `.fanfold` that leads elsewhere."""

@@ -18,6 +18,7 @@ from typing import TypeAlias
 
 from fanfold.kernel.sets.protected import OWNERS
 from fanfold.workspace.files.programs import find_program
+from fanfold.workspace.sandbox import covered
 from fanfold.workspace.sandbox.policy import Bind, Policy, hidden_folders, is_scratch, programs
 
 Word: TypeAlias = str | Bind
@@ -74,7 +75,7 @@ def arguments(policy: Policy) -> list[Word]:
     if policy.network:
         found += _name_service(hidden)
     found.append(Bind(str(policy.project), str(policy.place), read_only=policy.read_only))
-    found += bound_in(policy)
+    found += [*bound_in(policy), *covered.words(policy)]
     for folder in hidden:
         if not is_scratch(policy, folder):
             found += ["--remount-ro", str(folder)]

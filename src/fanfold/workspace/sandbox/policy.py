@@ -57,6 +57,8 @@ class Rooms(msgspec.Struct, frozen=True, kw_only=True):
     """What is kept in its home; None: nothing, it is empty and gone afterwards."""
     also: tuple[Path, ...] = ()
     """What it needs to see, read-only."""
+    covered: tuple[str, ...] = ()
+    """What of the project it does not see; see `covered`."""
 
 
 class Policy(msgspec.Struct, frozen=True, kw_only=True):

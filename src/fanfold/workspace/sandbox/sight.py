@@ -11,6 +11,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from fanfold.workspace.sandbox import bubblewrap, landlock
+from fanfold.workspace.sandbox.covered import covers
 from fanfold.workspace.sandbox.policy import Bind, Policy, hidden_folders, is_scratch, programs
 
 
@@ -32,6 +33,8 @@ class Sight(Struct, frozen=True, kw_only=True):
     """What of the machine is there, read-only. Everything else is hidden."""
     private: tuple[str, ...]
     """What is writable, its own, and gone afterwards."""
+    covered: tuple[str, ...] = ()
+    """What of the project is empty for it, because it would obey what is in there."""
 
 
 def sight(level: str, policy: Policy) -> Sight:
@@ -47,6 +50,7 @@ def sight(level: str, policy: Policy) -> Sight:
         programs=tuple(str(path) for path in programs(policy, hidden)) if confined else (),
         system=tuple(landlock.around(Path("/"), [*hidden, policy.project])) if confined else ("/",),
         private=tuple(_private(level, policy, hidden)),
+        covered=tuple(covers(policy)),
     )
 
 

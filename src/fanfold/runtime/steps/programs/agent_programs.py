@@ -5,6 +5,7 @@ Rules
 * Without a network an agent would be of no use, and with all of it a prompt that somebody planted could send
   anything anywhere. So the usual way is neither: no network but a forwarder inside that leads to a socket in
   the agent's home, and behind the socket, outside, a proxy that knows the provider alone.
+* What a project tells agents to run is covered (`workspace.sandbox.covered`): nobody chose it.
 * Where that cannot be kept (Landlock has no network of its own for a program) nothing is started.
 """
 
@@ -56,7 +57,7 @@ class ConfinedAgents:
             words,
             confines.variables,
             confines.named,
-            Rooms(home=home.outside, also=tuple(also)),
+            Rooms(home=home.outside, also=tuple(also), covered=confines.covered),
             network=confines.network == "all",
         )
 
@@ -72,7 +73,7 @@ class ConfinedAgents:
 
     def _forwarded(self, home: AgentHome, ports: tuple[int, ...], also: list[Path]) -> list[str]:
         """What stands before the agent's own words; `also` grows by what that needs to see."""
-        from fanfold.agents.command.belongings import write_beneath
+        from fanfold.workspace.homes import write_beneath
         from fanfold.workspace.sandbox import forwarder
 
         write_beneath(home.outside, FORWARDER, Path(forwarder.__file__).read_bytes())

@@ -169,6 +169,7 @@ class Programs:
         environment: dict[str, str],
         rooms: Rooms | None,
     ) -> Launch:
+        from fanfold.workspace.sandbox.covered import check_level
         from fanfold.workspace.sandbox.start import plan_sandbox
 
         level = self._choose_level()
@@ -181,6 +182,7 @@ class Programs:
         )
         if level == "landlock" and place.child is not None:
             _check_needs(program, policy)
+        check_level(level, policy)
         launch = plan_sandbox(level, policy)
         place.note_sandbox(launch)
         return launch
