@@ -9,10 +9,7 @@ import subprocess
 
 import pytest
 
-from tests.real_agents.test_real_agents import provider, world
 from tests.real_agents.world import CACHE, WAIT_S, RealWorld, task
-
-__all__ = ["provider", "world"]
 
 pytestmark = pytest.mark.skipif(
     not os.environ.get("AGENTS_TEST"), reason="make agents-test runs the real ones"

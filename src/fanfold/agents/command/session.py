@@ -140,6 +140,8 @@ class CommandSession:
         return Turn(prompt=prompt, conversation=self._new_conversation())
 
     def _new_conversation(self) -> str:
+        if self._profile.acp:
+            return ""  # there the agent names them
         match self._profile.ids:
             case "uuid":
                 return str(uuid.uuid4())

@@ -2,7 +2,7 @@
 
 Many agents start what a file in the folder they work in names: servers, hooks, plugins. Where a repository
 brought such a file nobody chose it, and the agent has its user's credentials. So what is there is covered, a
-file by one that says nothing, a folder by an empty folder. Only a mount can do that, and nothing can be mounted
+file by one that says nothing, a folder by an empty one. Only a mount can do that, and nothing can be mounted
 on a link: where it cannot be done the agent is not started.
 """
 
