@@ -29,6 +29,7 @@ from fanfold.errors import AuthorError
 from fanfold.recipe.library import Library
 from fanfold.runtime.config import Config, fanfold_home, user_home
 from fanfold.runtime.operations.project import Parts, Project
+from fanfold.trust.location import folders_above
 from fanfold.trust.state import require_ours
 
 if TYPE_CHECKING:
@@ -142,7 +143,8 @@ class Wired:
 
     @cached_property
     def roles(self) -> Registry:
-        roots = role_roots(self.folder, user_home(self._environment), self.config.home)
+        own = user_home(self._environment)
+        roots = role_roots(self.folder, own, self.config.home, folders_above(self.folder))
         has_anthropic = bool(self.config.text(ANTHROPIC.key_setting))
         return load_roles(roots, self.folder, has_anthropic=has_anthropic)
 

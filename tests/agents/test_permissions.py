@@ -55,6 +55,16 @@ def test_ask_without_anybody_to_answer_is_no():
     assert "--permission auto" in denied.value.hint
 
 
+def test_who_may_not_ask_is_denied_where_others_would_ask():
+    async def ask(action):
+        pytest.fail("nobody may be asked")
+
+    with pytest.raises(PermissionDenied):
+        check(Permissions("ask", ask).unasked(), RUN)
+    check(Permissions("ask", ask).unasked(), WRITE)  # which was agreed to when the run began
+    check(Permissions("auto", ask).unasked(), RUN)
+
+
 def test_questions_of_parent_and_child_are_put_one_at_a_time():
     open_questions = most = 0
 

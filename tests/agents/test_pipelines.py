@@ -12,7 +12,7 @@ from fanfold.agents.entries import Entry, ToolCall, ToolResult, UserInput
 from fanfold.agents.pipelines import Pipelines
 from fanfold.agents.redaction import Redactor
 from fanfold.agents.role import DEFAULT_MODEL, Role, Stage
-from fanfold.agents.roles.registry import Registry, load_roles
+from fanfold.agents.roles.registry import Registry, Root, load_roles
 from fanfold.agents.toolbox.catalogue import SessionTools
 from fanfold.testing.provider import Asked, Call, Reply, answer_with
 from tests.models.sessions import Killed, Recorder, World, kinds, play, request
@@ -294,7 +294,7 @@ def test_whoever_is_spoken_to_again_begins_with_the_first_stage(tmp_path):
 
 def load(folder: Path, pipeline: str, head: str = HEAD) -> Registry:
     (folder / "staged.toml").write_text(head + pipeline)
-    return load_roles([(folder, "toml")])
+    return load_roles([Root(folder, "toml")])
 
 
 def test_a_pipeline_is_read_from_its_file(tmp_path):

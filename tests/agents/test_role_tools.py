@@ -40,8 +40,12 @@ def test_all_tools_can_be_asked_for(tmp_path, keys):
     ("keys", "kept", "words"),
     [
         ("tools: Task, TodoWrite", (), ["Task", "TodoWrite"]),
-        ("tools: Bash(git diff:*), Read", ("Read",), ["Bash(git diff:*)"]),
-        ("tools: [Read, Bash(git log:*, git diff:*)]", ("Read",), ["Bash(git log:*,git diff:*)"]),
+        ("tools: Edit(docs/**), Read", ("Read",), ["Edit(docs/**)"]),
+        (
+            "tools: [Read, WebFetch(domain:a.example, domain:b.example)]",
+            ("Read",),
+            ["WebFetch(domain:a.example,domain:b.example)"],
+        ),
         ("tools: Bash(*), Read", ("Bash", "Read"), []),
         ("tools: Read, mcp__wiki__find", ("Read", "mcp__wiki__find"), []),
         ("tools: []", (), []),
@@ -57,7 +61,7 @@ def test_what_a_claude_role_cannot_have_here_is_noted(tmp_path, keys, kept, word
 
 
 def test_a_note_stands_at_the_line_of_the_tool(tmp_path):
-    _, notices = claude(tmp_path, "tools:\n  - Read\n  - Task\n  - Bash(git:*)")
+    _, notices = claude(tmp_path, "tools:\n  - Read\n  - Task\n  - Edit(src/*)")
     assert [notice.line for notice in notices] == [6, 7]
 
 
@@ -109,8 +113,52 @@ def test_a_mistyped_tool_is_a_warning_with_what_was_meant(tmp_path):
     assert role.tools == ("Bash",)
     assert (notice.code, notice.severity, notice.line) == ("role.unknown_tool", "warning", 4)
     assert 'did you mean "read_file"?' in notice.message
-    _, (notice,) = claude(tmp_path, "disallowedTools: Bsh")
-    assert (notice.code, 'did you mean "Bash"?' in notice.message) == ("role.unknown_tool", True)
+
+
+def test_a_mistyped_tool_among_those_taken_away_refuses_the_role(tmp_path):
+    file = tmp_path / "c.md"
+    file.write_text("---\nname: c\ndescription: d\ndisallowedTools: Bsh\n---\nDo it.\n")
+    notices: list[Notice] = []
+    assert read_role(file, "md", notices) is None
+    (notice,) = notices
+    assert (notice.code, notice.line, notice.help) == ("role.refused", 4, 'did you mean "Bash"?')
+
+
+@pytest.mark.parametrize("word", ["bash", "BASH", "Bash", "run_command"])
+def test_case_does_not_save_a_tool_from_being_taken_away(tmp_path, word):
+    role, _ = claude(tmp_path, f"disallowedTools: {word}")
+    assert role.tools is not None
+    assert "run_command" not in role.tools
+
+
+@pytest.mark.parametrize(
+    ("written", "kept"),
+    [
+        ("Bash(git diff:*)", ("git diff *",)),
+        ("Bash(git diff *)", ("git diff *",)),
+        ("Bash(git:*), Bash(make test)", ("git *", "make test")),
+        ("Bash(git ls-files*)", ("git ls-files* *",)),
+        ("Bash(git log:*, git show:*)", ("git log *", "git show *")),
+        ("Bash(git commit -m 'a b')", ("git commit -m 'a b'",)),
+    ],
+)
+def test_a_pattern_is_a_list_of_commands_that_may_run(tmp_path, written, kept):
+    role, notices = claude(tmp_path, f"tools: Read, {written}")
+    assert (role.tools, role.allowed_commands, notices) == (("Read", "Bash"), (kept,), [])
+
+
+def test_a_tool_that_is_allowed_as_a_whole_too_is_not_narrowed(tmp_path):
+    role, _ = claude(tmp_path, "tools: Bash(git diff:*), Bash")
+    assert (role.tools, role.allowed_commands) == (("Bash",), ())
+
+
+@pytest.mark.parametrize("pattern", ["git log | head", "a && b", "echo $HOME", "cat > x", "* --help", "it's"])
+def test_a_pattern_that_cannot_be_kept_refuses_the_role(tmp_path, pattern):
+    file = tmp_path / "c.md"
+    file.write_text(f'---\nname: c\ndescription: d\ntools: "Bash({pattern})"\n---\nDo it.\n')
+    notices: list[Notice] = []
+    assert read_role(file, "md", notices) is None
+    assert [notice.code for notice in notices] == ["role.refused"]
 
 
 def test_tools_nobody_knows_and_tools_of_other_programs_differ(tmp_path):

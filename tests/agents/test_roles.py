@@ -146,7 +146,7 @@ def test_toml_keys_become_the_role(project, home):
     [
         ("tools: Read, Grep, Glob", True),
         ("tools: [Read, Edit]", False),
-        ("tools:\n  - Read\n  - Bash(git diff:*)", True),
+        ("tools:\n  - Read\n  - Bash(git diff:*)", False),
         ("tools:\n  - Read\n  - Bash(*)", False),
         ("tools: '*'", False),
         ("tools:", False),
@@ -168,7 +168,7 @@ def test_a_claude_agent_reads_only_when_its_tools_do(project, home, keys, read_o
 
 
 def test_a_key_of_somebody_else_is_noted_and_the_role_kept(project, home):
-    write(project / ".claude/agents/c.md", "---\nname: c\ncolor: red\ndescription: d\n---\nDo it.\n")
+    write(project / ".claude/agents/c.md", "---\nname: c\nshape: round\ndescription: d\n---\nDo it.\n")
     roles = load(project, home)
     assert roles.find("c") is not None
     (notice,) = roles.notices
@@ -178,7 +178,7 @@ def test_a_key_of_somebody_else_is_noted_and_the_role_kept(project, home):
 INVALID = [
     ("toml", 'name = "x"\ndescription = \n', 2, "TOML"),
     ("toml", 'description = "d"\ndeveloper_instructions = "i"\n', 1, "name"),
-    ("toml", TOML.format(name="a b"), 1, "name"),
+    ("toml", TOML.format(name="a\\u0007b"), 1, "name"),
     ("toml", TOML.format(name="x@1"), 1, "name"),
     ("toml", TOML.format(name="x") + 'sandbox_mode = "none"\n', 4, "sandbox_mode"),
     ("toml", TOML.format(name="x") + "max_turns = true\n", 4, "max_turns"),
@@ -193,7 +193,7 @@ INVALID = [
     ("md", "---\nname: x\n", 2, "closed"),
     ("md", "---\nname: x\nname: y\n---\n", 3, "already given"),
     ("md", "---\nwhat is this\n---\n", 2, "key: value"),
-    ("md", "---\nname: x\ndescription: d\n---\n", 1, "instructions"),
+    ("md", "---\nname: x\ntools: Read\n---\nDo it.\n", 2, "description"),
 ]
 
 
@@ -285,7 +285,26 @@ def test_a_server_that_is_a_program_or_switched_off_needs_no_network(project, ho
 
 
 def test_a_broken_file_stands_for_the_name_it_gives_itself(project, home):
-    write(project / ".claude/agents/file.md", "---\nname: worker\ndescription: d\n---\n")
+    write(project / ".claude/agents/file.md", "---\nname: tester\ndescription: d\nmax_turns: many\n---\n")
+    write(home / ".fanfold/agents/tester.toml", TOML.format(name="tester"))
     broken = load(project, home).broken
-    assert list(broken) == ["worker"]
-    assert "instructions are missing" in broken["worker"]
+    assert list(broken) == ["tester"]
+    assert "max_turns" in broken["tester"]
+
+
+def test_a_file_that_cannot_be_read_takes_no_built_in_role_away(project, home):
+    for name in ("worker", "researcher", "default"):
+        write(project / f".claude/agents/{name}.md", f"---\nname: {name}\ndescription: [\n---\nx\n")
+    roles = load(project, home)
+    assert roles.broken == {}
+    assert [notice.code for notice in roles.notices] == ["role.invalid"] * 3
+    found = [role for name in ("worker", "researcher", "default") if (role := roles.find(name))]
+    assert [role.source for role in found] == ["built-in"] * 3
+
+
+def test_a_role_that_is_refused_is_not_replaced_by_one_that_may_do_more(project, home):
+    keys = "description: d\npermissionMode: locked"
+    write(project / ".claude/agents/explorer.md", f"---\nname: explorer\n{keys}\n---\nx\n")
+    roles = load(project, home)
+    assert sorted(roles.broken) == ["explorer", "researcher"]
+    assert "locked" in roles.broken["researcher"]

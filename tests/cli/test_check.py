@@ -98,17 +98,6 @@ def test_a_recipe_that_hides_another_is_a_warning(fanfold, project):
     assert diagnostics(result) == [("recipe.shadowed", "warning")]
 
 
-def test_role_files_that_cannot_be_used_are_part_of_the_report(fanfold, project):
-    folder = project / ".fanfold/agents"
-    folder.mkdir(parents=True)
-    (folder / "broken.toml").write_text("name = \n")
-    (folder / "mine.toml").write_text('name = "mine"\ndescription = "d"\ndeveloper_instructions = "i"\n')
-    (project / "good.yaml").write_text(GOOD.replace("explorer", "mine"))
-    result = fanfold("check", "good.yaml", "--json")
-    assert (result.status, diagnostics(result)) == (0, [("role.invalid", "warning")])
-    assert "broken.toml" in fanfold("check", "good.yaml").err
-
-
 def test_handlers_are_found_without_running_the_project(fanfold, project):
     (project / "work.py").write_text(
         "import fanfold\n@fanfold.function\ndef prepare(): ...\nraise SystemExit(9)\n"

@@ -80,6 +80,10 @@ class Permissions:
         """The same permission, no wider than `to`; questions still go to the same person, in turn."""
         return Permissions(narrower(self.posture, to), self._ask, self._covered, self._turn)
 
+    def unasked(self) -> Permissions:
+        """The same permission for who may not bother anybody: what would be a question is denied."""
+        return Permissions(self.posture, None, self._covered, self._turn)
+
     async def check(self, action: Action) -> None:
         """Return when the action may go ahead; raise `PermissionDenied` when not."""
         if self.posture == "auto" or (self.posture == "ask" and action.kind in self._covered):

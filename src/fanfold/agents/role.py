@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from msgspec import Struct
@@ -39,6 +38,16 @@ class Stage(Struct, frozen=True, kw_only=True, omit_defaults=True):
         return "model" if self.model is not None else "tool" if self.tool is not None else "agent"
 
 
+class CallGuard(Struct, frozen=True, omit_defaults=True):
+    """A program of a role's file that judges calls of tools; see `toolbox.guards`."""
+
+    matcher: str
+    """Which tools, by the names that Claude Code has for them; empty: all."""
+    command: str
+    """A line for `sh -c`."""
+    timeout_s: int = 60
+
+
 class Role(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One agent definition, whichever file format it came from."""
 
@@ -52,6 +61,14 @@ class Role(Struct, frozen=True, kw_only=True, omit_defaults=True):
     fallback_models: tuple[str, ...] = ()
     tools: tuple[str, ...] | None = None
     """None: every tool the sandbox allows."""
+    allowed_commands: tuple[tuple[str, ...], ...] = ()
+    """Lists of patterns, each of which must let a command through; empty: any command."""
+    guards: tuple[CallGuard, ...] = ()
+    """Programs that are shown each call of a tool before it is made, and may deny it."""
+    asks: bool = True
+    """Whether a person may be asked for what it wants to do; if not, the answer is no."""
+    isolated: bool = False
+    """Whether it never works in the project itself, only in a snapshot."""
     max_turns: int | None = None
     backend: str | None = None
     command: tuple[str, ...] = ()
@@ -66,15 +83,22 @@ class Role(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Stages that run one after the other; empty: one model loop."""
     source: str = BUILT_IN
     """The file it was read from, or `built-in`."""
+    brought: bool = False
+    """Whether that file came with the project, and not from the user."""
 
     @property
     def read_only(self) -> bool:
         """True when steps of this role cannot change the workspace."""
         return self.sandbox_mode == "read-only"
 
-    def is_from(self, folder: Path) -> bool:
-        """Whether it was read from a file below a folder."""
-        return self.source != BUILT_IN and Path(self.source).resolve().is_relative_to(folder.resolve())
+    @property
+    def needs_our_tools(self) -> str:
+        """The key that only our own tools can keep to, not a program that brings its own; empty when none."""
+        if self.guards:
+            return "hooks"
+        if self.allowed_commands:
+            return "Bash(…)"
+        return "" if self.asks else "permissionMode: dontAsk"
 
 
 IGNORED = "role file ignored: "
@@ -84,8 +108,9 @@ IGNORED = "role file ignored: "
 class Notice(Struct, frozen=True):
     """Something the user should see about a role file.
 
-    Codes: `role.invalid`, `role.duplicate`, `role.unknown_tool`, `role.needs_network`, `role.model`,
-    `role.note`.
+    Codes: `role.invalid` (not a role that can be read), `role.refused` (one that restricts itself in a way
+    that cannot be kept here), `role.duplicate`, `role.unknown_tool`, `role.needs_network`, `role.model`,
+    `role.lacks` (what it asks for and is not here), `role.no_server`, `role.renamed`, `role.note`.
     """
 
     code: str

@@ -34,6 +34,17 @@ def find_project(start: Path, *, home: Path, own_folder: Path) -> Path:
     return top or here
 
 
+def folders_above(project: Path) -> list[Path]:
+    """The folders above a project up to the top of the git repository around it, the nearest first.
+
+    They came with the same checkout. Empty where the project is that top, or in no repository of this user.
+    """
+    here = Path(os.path.realpath(project))
+    reachable = _reachable(here)
+    top = next((folder for folder in reachable if _is_ours(folder / ".git", file_too=True)), None)
+    return [] if top is None else reachable[1 : reachable.index(top) + 1]
+
+
 def _reachable(here: Path) -> list[Path]:
     """A folder and those above it on the same file system."""
     device = os.stat(here).st_dev

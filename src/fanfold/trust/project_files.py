@@ -76,6 +76,38 @@ def list_beneath(top: Path, folder: Path) -> list[str]:
         os.close(handle)
 
 
+def walk_beneath(top: Path, folder: Path, suffix: str, *, max_depth: int, max_folders: int) -> list[str]:
+    """The files of one suffix in a folder below `top` and in its sub-folders, as paths from there, sorted.
+
+    A sub-folder that is a link, or hidden, is not entered. Raises OSError, also for what is too much.
+    """
+    found: list[str] = []
+    waiting = [""]
+    for visited in range(max_folders + 1):
+        if not waiting:
+            return sorted(found)
+        if visited == max_folders:
+            break
+        below = waiting.pop(0)
+        parent, name = _open_parent(top, folder / below)
+        try:
+            handle = os.open(name, _FOLDER, dir_fd=parent)
+        finally:
+            os.close(parent)
+        try:
+            with os.scandir(handle) as entries:
+                listed = sorted((entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries)
+        finally:
+            os.close(handle)
+        for name, is_folder in listed:
+            path = f"{below}/{name}" if below else name
+            if not is_folder and name.endswith(suffix):
+                found.append(path)
+            elif is_folder and not name.startswith(".") and path.count("/") < max_depth:
+                waiting.append(path)
+    raise OSError(0, f"it has more than {max_folders} folders", str(folder))
+
+
 def write_beneath(top: Path, path: str, data: bytes, *, replace: bool = True, mode: int = 0o644) -> bool:
     """Put a file at a path below `top`, as a whole or not at all; whether it was put there.
 

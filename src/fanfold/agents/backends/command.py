@@ -48,6 +48,11 @@ class CommandBackend:
             raise SessionFailed(
                 Failure("agent", "backend.no_command", message, _COMMAND_HINT, retryable=False)
             )
+        if request.role.needs_our_tools:
+            role = request.role
+            message = f'role "{role.name}" says {role.needs_our_tools}, which {self.name} would not keep to'
+            hint = "let a model do its work, or use another role"
+            raise SessionFailed(Failure("permission", "role.refused", message, hint, retryable=False))
         return await CommandSession(request, self._parts, record, progress).run()
 
     async def aclose(self) -> None:

@@ -8,19 +8,21 @@ only noted.
 from __future__ import annotations
 
 import re
+import unicodedata
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from fanfold.agents.providers import ANTHROPIC
 from fanfold.agents.role import COMMAND, IGNORED, Notice, Role, SandboxMode, Stage
-from fanfold.agents.roles.tools import claude_tools, only_reads, toml_tools
+from fanfold.agents.roles.keys import HABITS, MD, SANDBOXES, TOML
+from fanfold.agents.roles.restrictions import Restrictions, claude_restrictions, codex_sandbox
+from fanfold.agents.roles.tools import Granted, claude_tools, only_reads, toml_tools
 from fanfold.text.diagnostics import Diagnostic, Source
-from fanfold.text.notes import Notes, span_of
+from fanfold.text.notes import Notes, listed, span_of
 from fanfold.text.report import Report
 from fanfold.text.tables.entries import Entries, read_entries
-from fanfold.text.tables.shapes import Key, shape
 from fanfold.text.template import TemplateError, parse_template
 from fanfold.text.trees import tree
 from fanfold.text.trees.tree import Scalar, plain, texts
@@ -30,7 +32,9 @@ from fanfold.trust.project_files import read_beneath
 MAX_FILE_BYTES = 256 * 1024
 PROVIDER_ONLY = "provider"
 FORMAT = TextFormat(name="role", max_bytes=MAX_FILE_BYTES, clean_text=False, clean_values=False)
-NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}\Z")
+NAME = re.compile(r"[^\W_][\w.-]{0,63}\Z")
+_SPACES = re.compile(r"[ /:]+")
+REFUSED = f"{FORMAT.name}.refused"
 VERSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,31}\Z")
 _BOM = b"\xef\xbb\xbf"
 
@@ -42,49 +46,13 @@ CLAUDE_MODELS = {
     "haiku": ANTHROPIC.fast,
     "opusplan": _LARGE,
 }
-_SANDBOXES: dict[str, SandboxMode] = {
-    "read-only": "read-only",
-    "workspace-write": "workspace-write",
-    "danger-full-access": "danger-full-access",
-}
-_COMMON = (
-    Key("name", "text", "What steps call it.", required=True),
-    Key("description", "text", "What it is for.", required=True),
-    Key("version", "json", "Steps may ask for `name@version`."),
-    Key("sandbox_mode", "word", "How much it may touch.", words=tuple(_SANDBOXES)),
-    Key("model", "text", "The model that does the work."),
-    Key("reasoning_effort", "text", "How long that model thinks."),
-    Key("fallback_models", "texts", "Models to ask when that one cannot answer."),
-    Key("max_turns", "integer", "How often it may be asked.", low=1, high=10_000),
-    Key("backend", "text", "Who does the work."),
-    Key("command", "arguments", "The program that does the work."),
-    Key("mcp_servers", "json", "Servers whose tools it has."),
-    Key("network", "json", 'Whether it may reach the network; "provider" is what agents need themselves.'),
-    Key("prompt_template", "template", "What a step without a prompt says."),
-    Key("pipeline", "objects", "Stages that run one after the other."),
-)
-_TOML = shape(
-    "role",
-    "A role as Codex writes it.",
-    *_COMMON,
-    Key("instructions", "text", "What it is told."),
-    Key("developer_instructions", "text", "The same.", alias="instructions"),
-    Key("model_reasoning_effort", "text", "The same.", alias="reasoning_effort"),
-    Key("tools", "texts", "The tools that it may use; all when none are named."),
-    open=True,
-)
-_MD = shape(
-    "role",
-    "A role as Claude Code writes it; the text below is what it is told.",
-    *_COMMON,
-    Key("effort", "text", "How long the model thinks.", alias="reasoning_effort"),
-    Key("maxTurns", "integer", "How often it may be asked.", low=1, high=10_000, alias="max_turns"),
-    Key("mcpServers", "json", "Servers whose tools it has.", alias="mcp_servers"),
-    Key("tools", "json", "The tools that it may use; all when none are named."),
-    Key("disallowedTools", "json", "Tools that it may not use."),
-    Key("permissionMode", "text", "`plan` makes a reader of it."),
-    open=True,
-)
+
+
+class Declared(Struct, frozen=True):
+    """What a file that names another one says about the role in it."""
+
+    name: str
+    description: str
 
 
 class RoleFile(NamedTuple):
@@ -107,35 +75,43 @@ class RoleFile(NamedTuple):
 
 
 def read_role(
-    path: Path, kind: Literal["toml", "md"], notices: list[Notice], top: Path | None = None
+    path: Path,
+    kind: Literal["toml", "md"],
+    notices: list[Notice],
+    top: Path | None = None,
+    declared: Declared | None = None,
 ) -> RoleFile | None:
     """One file as a role, or None with notices that say what is wrong and where.
 
-    `top` is the project that the file came with; a link that leads out of it is not followed.
+    `top` is the checkout that the file came with; a link that leads out of it is not followed. `declared` is
+    what was said where the file was named.
     """
     try:
         # The user's own files may be links to anywhere; those of a project stay inside it.
         data = read_beneath(top or Path(path.anchor), path, MAX_FILE_BYTES + 1).removeprefix(_BOM)
     except OSError as error:
         message = f"{IGNORED}cannot be read: {error.strerror}"
-        notices.append(Notice("role.invalid", message, str(path), role=path.stem))
+        name = declared.name if declared is not None else path.stem
+        notices.append(Notice("role.invalid", message, str(path), role=name))
         return None
+    if declared is None and kind == "md":
+        declared = Declared(path.stem, "")
     content = _toml_content(data, str(path)) if kind == "toml" else _md_content(data, str(path))
-    role = None if content.entries is None else _RoleMaker(content, content.entries).role()
-    name = role.name if role is not None else _name_in(content.source.text) or path.stem
+    role = None if content.entries is None else _RoleMaker(content, content.entries, declared).role()
+    otherwise = declared.name if declared is not None else path.stem
+    name = role.name if role is not None else _name_in(content.source.text) or otherwise
     notices += (_notice(found, name) for found in content.report.diagnostics)
     if role is None or content.entries is None:
         return None
-    return RoleFile(role, content.source, content.entries)
+    return RoleFile(structs.replace(role, brought=top is not None), content.source, content.entries)
 
 
 def _notice(found: Diagnostic, role: str) -> Notice:
     start = found.range.start
     if found.severity == "error":
         message = f"{IGNORED}{found.message}"
-        return Notice(
-            "role.invalid", message, found.file, start.line, "warning", role, start.column, found.help
-        )
+        code = REFUSED if found.code == REFUSED else "role.invalid"
+        return Notice(code, message, found.file, start.line, "warning", role, start.column, found.help)
     return Notice(
         found.code, found.message, found.file, start.line, found.severity, role, start.column, found.help
     )
@@ -148,9 +124,14 @@ class _Content(Struct, frozen=True):
     report: Report
     entries: Entries | None = None
     instructions: str = ""
-    tools: list[str] | None = None
+    granted: Granted = Granted(None)
     servers: dict[str, dict[str, Any]] = {}
     sandbox: SandboxMode = "workspace-write"
+    restrictions: Restrictions = Restrictions()
+    network: bool = False
+    """Whether it asks for the network in another program's words."""
+    lacked: tuple[str, ...] = ()
+    """Keys that ask for what nobody does here."""
 
 
 def _toml_content(data: bytes, file: str) -> _Content:
@@ -158,34 +139,65 @@ def _toml_content(data: bytes, file: str) -> _Content:
 
     found, source, report = parse_toml(data, file, FORMAT)
     notes = Notes(report, source)
-    entries = None if found is None else read_entries(found, _TOML, notes)
+    entries = None if found is None else read_entries(found, TOML, notes)
     if entries is None:
         return _Content(source, report)
-    tools = toml_tools(entries.scalars("tools"), notes) if "tools" in entries.nodes else None
-    servers = _servers(plain(entries.nodes["mcp_servers"])) if "mcp_servers" in entries.nodes else {}
-    return _Content(source, report, entries, entries.text("instructions") or "", tools, servers)
+    granted = toml_tools(entries.scalars("tools"), notes) if "tools" in entries.nodes else Granted(None)
+    settings = entries.nodes.get("sandbox_workspace_write")
+    reach = settings.get("network_access") if isinstance(settings, tree.Mapping) else None
+    wants = {"web_search": _is_wanted(entries, "web_search"), "skills": _is_wanted(entries, "skills")}
+    return _Content(
+        source,
+        report,
+        entries,
+        entries.text("instructions") or "",
+        granted,
+        _servers(plain(entries.nodes["mcp_servers"])) if "mcp_servers" in entries.nodes else {},
+        codex_sandbox(entries, notes) or "workspace-write",
+        network=isinstance(reach, Scalar) and reach.value is True,
+        lacked=(*granted.lacked, *(key for key, wanted in wants.items() if wanted)),
+    )
 
 
 def _md_content(data: bytes, file: str) -> _Content:
     from fanfold.text.trees.front_matter import parse_front_matter
 
-    found = parse_front_matter(data, file, FORMAT)
+    found = parse_front_matter(data, file, FORMAT, HABITS)
     source, report, notes = found.source, found.report, Notes(found.report, found.source)
     for key in found.unread:
-        if key in _MD.keys:
+        if key in MD.keys:
             report.add(found.unread[key])
     if found.tree is None or not report.ok:
         return _Content(source, report)
     # A key without a value says nothing.
     said = [(key, value) for key, value in found.tree.entries if not _is_empty(value)]
-    entries = read_entries(tree.Mapping(said, found.tree.start, found.tree.end), _MD, notes)
+    entries = read_entries(tree.Mapping(said, found.tree.start, found.tree.end), MD, notes)
     assert entries is not None, "it is a mapping"
     servers = _servers(texts(entries.nodes["mcp_servers"])) if "mcp_servers" in entries.nodes else {}
-    tools = claude_tools(entries.nodes.get("tools"), entries.nodes.get("disallowedTools"), servers, notes)
+    granted = claude_tools(entries.nodes.get("tools"), entries.nodes.get("disallowedTools"), servers, notes)
+    held = claude_restrictions(entries, notes)
     # Claude Code has no sandbox key: a plan-mode agent, or one whose tools only look, is a reader.
-    reads = entries.text("permissionMode") == "plan" or only_reads(tools)
-    sandbox: SandboxMode = "read-only" if reads else "workspace-write"
-    return _Content(source, report, entries, found.body.strip(), tools, servers, sandbox)
+    sandbox: SandboxMode = "read-only" if held.reads or only_reads(granted.tools) else "workspace-write"
+    lacked = [key for key in ("memory", "skills") if _is_wanted(entries, key)]
+    return _Content(
+        source,
+        report,
+        entries,
+        found.body.strip(),
+        granted,
+        servers,
+        sandbox,
+        held,
+        lacked=(*granted.lacked, *lacked, *held.lacked),
+    )
+
+
+def _is_wanted(entries: Entries, key: str) -> bool:
+    """Whether a key asks for something, and does not switch it off."""
+    node = entries.nodes.get(key)
+    if isinstance(node, Scalar):
+        return node.value not in (None, False, "", "none", "disabled")
+    return node is not None
 
 
 def _servers(value: object) -> dict[str, dict[str, Any]]:
@@ -197,50 +209,82 @@ def _servers(value: object) -> dict[str, dict[str, Any]]:
 class _RoleMaker:
     """Makes a role of a file's content, or says what is wrong and where."""
 
-    def __init__(self, content: _Content, entries: Entries) -> None:
+    def __init__(self, content: _Content, entries: Entries, declared: Declared | None) -> None:
         self._content = content
         self._entries = entries
+        self._declared = declared
         self._notes = Notes(content.report, content.source)
 
     def role(self) -> Role | None:
         """The role, or None when something is wrong."""
         entries, content = self._entries, self._content
-        name = entries.nodes.get("name")
-        if isinstance(name, Scalar) and not NAME.match(name.text):
-            hint = 'use letters, digits, "-" and "_", at most 64 of them'
-            self._notes.error(".bad_id", f'"name" cannot be "{name.text[:80]}"', name, hint)
-        description = entries.nodes.get("description")
-        if isinstance(description, Scalar) and not description.text.strip():
-            self._notes.error(".missing_key", 'a role needs a "description"', description)
-        sandbox = _SANDBOXES.get(entries.text("sandbox_mode") or "", content.sandbox)
+        name, description = self._name(), self._description()
+        sandbox = SANDBOXES.get(entries.text("sandbox_mode") or "", content.sandbox)
         command = self._command()
         if command and entries.has("pipeline"):
             message = '"command" and "pipeline" are two strategies; a role has one'
             self._notes.error(".conflicting_keys", message, entries.keys["pipeline"])
-        if not (content.instructions or entries.has("command") or entries.has("pipeline")):
+        alone = self._declared is None  # other files may leave it at who works, and with which model
+        if alone and not (content.instructions or entries.has("command") or entries.has("pipeline")):
             message = "the instructions are missing (developer_instructions, or the text after ---)"
             self._notes.error(".missing_key", message, (0, 0))
         role = Role(
-            name=entries.text("name") or "",
-            description=(entries.text("description") or "").strip(),
+            name=name,
+            description=description,
             instructions=content.instructions,
             version=self._version(),
             sandbox_mode=sandbox,
-            model=_model(entries.text("model"), is_claude=entries.shape is _MD),
+            model=_model(entries.text("model"), is_claude=entries.shape is MD),
             reasoning_effort=entries.text("reasoning_effort"),
             fallback_models=tuple(one.text for one in entries.scalars("fallback_models")),
-            tools=None if content.tools is None else tuple(content.tools),
+            tools=None if content.granted.tools is None else tuple(content.granted.tools),
+            allowed_commands=(content.granted.commands,) if content.granted.commands else (),
+            guards=content.restrictions.guards,
+            asks=content.restrictions.asks,
+            # What judges its calls is read where it cannot have changed it.
+            isolated=content.restrictions.isolated or bool(content.restrictions.guards),
             max_turns=entries.integer("max_turns"),
             backend=entries.text("backend") or (COMMAND if command else None),
             command=command,
             mcp_servers=content.servers,
-            network=self._network() is True,
+            network=self._network() is True or (content.network and not entries.has("network")),
             offline=self._network() is False,
             prompt_template=self._template(),
             pipeline=self._pipeline(sandbox),
             source=content.source.file,
         )
+        if content.lacked:
+            message = f'role "{name}" does without {listed(content.lacked)}, which nobody has here'
+            self._notes.warning("role.lacks", message, entries.head())
         return role if content.report.ok else None
+
+    def _name(self) -> str:
+        """What the file calls the role, as steps can write it."""
+        node = self._entries.nodes.get("name")
+        said = node.text if isinstance(node, Scalar) else self._declared.name if self._declared else ""
+        at = node or self._entries.head()
+        said = unicodedata.normalize("NFC", said.strip())
+        if not said and not self._entries.has("name"):
+            self._notes.error(".missing_key", 'a role needs "name"', at)
+        name = _SPACES.sub("-", said).lower() if _SPACES.search(said) else said
+        if not NAME.match(name) and (said or self._entries.has("name")):
+            hint = 'use letters, digits, "-", "_" and ".", at most 64 of them'
+            self._notes.error(".bad_id", f'"name" cannot be "{said[:80]}"', at, hint)
+        elif name != said:
+            message = f'role "{said[:80]}" is called {name} here'
+            self._notes.warning("role.renamed", message, at, f"steps say `agent: {name}`")
+        return name
+
+    def _description(self) -> str:
+        node = self._entries.nodes.get("description")
+        said = node.text.strip() if isinstance(node, Scalar) else ""
+        if isinstance(node, Scalar) and not node.style and self._entries.shape is MD:
+            said = said.replace("\\n", "\n")  # in plain text, which YAML takes as it is, people write it so
+        said = said or (self._declared.description if self._declared else "")
+        if not said and (node is not None or not self._entries.has("description")):
+            at = node or self._entries.head()
+            self._notes.error(".missing_key", 'a role needs a "description"', at)
+        return said
 
     def _network(self) -> bool | str | None:
         """True, False, `provider`, or None when nothing is said."""
@@ -294,7 +338,7 @@ class _RoleMaker:
         from fanfold.agents.roles.stages import StageBounds, read_stages
 
         bounds = StageBounds(
-            tools=self._content.tools,
+            tools=self._content.granted.tools,
             read_only=sandbox == "read-only",
             network=self._network() is True,
             own_tools=bool(self._content.servers),
@@ -320,5 +364,5 @@ def _is_empty(node: tree.Node) -> bool:
 
 def _name_in(text: str) -> str | None:
     """The name that a file which cannot be used gives itself, as far as that can be told."""
-    found = re.search(r"""^name[ \t]*[=:][ \t]*["']?([\w-]+)["']?[ \t]*(?:#.*)?$""", text, re.MULTILINE)
+    found = re.search(r"""^name[ \t]*[=:][ \t]*["']?([\w.-]+)["']?[ \t]*(?:#.*)?$""", text, re.MULTILINE)
     return found[1] if found and NAME.match(found[1]) else None

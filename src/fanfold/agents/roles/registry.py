@@ -7,30 +7,41 @@ Files win over what is built in, the project wins over the user:
     2 project .codex/agents/*.toml        5 user ~/.codex/agents/*.toml
     3 project .claude/agents/*.md         6 user ~/.claude/agents/*.md      7 built in
 
+Sub-folders are read too, and so are the files that `.codex/config.toml` declares. A project inside a
+repository has the roles of the folders above it as well, after its own, up to the repository's top.
+
 Rules
 * Loading never raises for what a file contains. A file that cannot be used becomes a `Notice` that
   names file and line, because one broken file must not take the other roles away.
 * One name in two places is always visible: the notice names the selected and the shadowed file.
 * A file that cannot be used still stands for its name (`broken`): a role of that name from further down is
-  not what was meant, and may be allowed more.
+  not what was meant, and may be allowed more. Only a built-in role serves in the place of one that cannot be
+  read: a stray file must not take it away. One that was read and refused, since what it forbids cannot be
+  kept, stands for its name there too, and for the aliases of that name.
 * Several versions of one name may live side by side; a bare name means the first root that has it
   and, within that root, the highest version.
 """
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from fanfold.agents.role import BUILT_IN, IGNORED, Notice, Role
 from fanfold.agents.roles.builtin import ALIASES, ROLES
-from fanfold.trust.project_files import list_beneath
+from fanfold.trust.project_files import walk_beneath
 
 if TYPE_CHECKING:
+    from fanfold.agents.roles.declared import Declaration
     from fanfold.agents.roles.files import RoleFile
 
 MAX_FILES_PER_ROOT = 500
+MAX_FOLDERS = 200
+MAX_DEPTH = 8
+_BUILT_IN = frozenset({*(role.name for role in ROLES), *ALIASES})
 
 
 class Registry:
@@ -45,8 +56,9 @@ class Registry:
         roles: Iterable[Role],
         aliases: Mapping[str, str],
         notices: Sequence[Notice],
-        roots: Sequence[Path] = (),
+        ranks: Mapping[str, int] | None = None,
     ) -> None:
+        """`ranks` are those of the roots that files were read for, by file; the strongest is 0."""
         by_name: dict[str, list[Role]] = {}
         for role in roles:
             by_name.setdefault(role.name, []).append(role)
@@ -55,26 +67,30 @@ class Registry:
             if alias not in by_name and target in by_name:
                 by_name[alias] = by_name[target]
         self._by_name = {name: tuple(found) for name, found in by_name.items()}
+        self._aliases = aliases
         self.notices = tuple(notices)
-        self.broken = self._broken(roots)
+        self.broken = self._broken(ranks or {})
         """What is wrong with files that would have been the strongest of their name."""
 
-    def _broken(self, roots: Sequence[Path]) -> dict[str, str]:
-        places = {str(root): rank for rank, root in enumerate(roots)}
+    def _broken(self, ranks: Mapping[str, int]) -> dict[str, str]:
         broken: dict[str, str] = {}
         for notice in self.notices:
-            file = Path(notice.file)
-            rank, found = places.get(str(file.parent)), self.find(notice.role)
-            if notice.code != "role.invalid" or rank is None:
+            rank, found = ranks.get(notice.file), self.find(notice.role)
+            if notice.code not in ("role.invalid", "role.refused") or not notice.role or rank is None:
                 continue
-            if found is None or rank < places.get(str(Path(found.source).parent), len(roots)):
+            if found is not None and found.source == BUILT_IN and notice.code == "role.invalid":
+                continue
+            if found is None or rank < ranks.get(found.source, sys.maxsize):
                 why = notice.message.removeprefix(IGNORED)
                 broken.setdefault(notice.role, f"{notice.file}:{notice.line}: {why}")
+        for alias, target in self._aliases.items():
+            if target in broken and self._by_name.get(alias) == self._by_name.get(target):
+                broken.setdefault(alias, broken[target])
         return broken
 
     def names(self) -> tuple[str, ...]:
         """Every name a step may use, aliases included, sorted."""
-        return tuple(sorted(self._by_name))
+        return tuple(sorted(self._by_name.keys() - self.broken.keys()))
 
     def versions(self, name: str) -> tuple[str, ...]:
         """Versions of a name, the meant one first; empty when no file says a version."""
@@ -95,12 +111,18 @@ class Registry:
         return next((role for role in found if role.version == _bare(version)), None)
 
 
-def load_roles(
-    roots: Sequence[tuple[Path, Literal["toml", "md"]]],
-    project: Path | None = None,
-    *,
-    has_anthropic: bool = True,
-) -> Registry:
+class Root(NamedTuple):
+    """A folder where role files may live."""
+
+    folder: Path
+    kind: Literal["toml", "md"]
+    top: Path | None = None
+    """The checkout that it came with; None for the user's own."""
+    config: Path | None = None
+    """Codex's configuration beside it, which may name more files."""
+
+
+def load_roles(roots: Sequence[Root], project: Path | None = None, *, has_anthropic: bool = True) -> Registry:
     """Read every root in order of precedence; built-in roles come last.
 
     `project` is where servers are looked up that roles only name. Without `has_anthropic` the roles of Claude
@@ -109,13 +131,17 @@ def load_roles(
     chosen: list[Role] = []
     notices: list[Notice] = []
     files: dict[str, RoleFile] = {}
-    for folder, kind in roots:
-        top = project if project is not None and folder.is_relative_to(project) else None
-        found = _read_root(folder, kind, notices, top)
+    ranks: dict[str, int] = {}
+    for rank, root in enumerate(roots):
+        told = len(notices)
+        found, described = _read_root(root, notices)
         files |= {one.role.source: one for one in found}
-        _take(chosen, notices, [one.role for one in found])
+        for file in (*(one.role.source for one in found), *(notice.file for notice in notices[told:])):
+            ranks.setdefault(file, rank)
+        in_order = sorted([*(one.role for one in found), *described], key=_newest_first)
+        _take(chosen, notices, in_order)
     _take(chosen, notices, list(ROLES))
-    if project is not None and any(role.mcp_servers for role in chosen):
+    if project is not None and any(role.mcp_servers or _names_servers(role) for role in chosen):
         from fanfold.agents.roles.named_servers import NamedServers
 
         servers = NamedServers(project, notices)
@@ -123,46 +149,81 @@ def load_roles(
     if any(role.pipeline for role in chosen):
         chosen = _without_bad_stages(Registry(chosen, ALIASES, ()), chosen, files, notices)
     if any(role.source != BUILT_IN for role in chosen):  # start-up pays for every import
-        from fanfold.agents.roles.needs import tell_of_network, with_models_here
+        from fanfold.agents.roles.needs import kept_by_their_programs, tell_of_network, with_models_here
 
+        chosen = kept_by_their_programs(chosen, files, notices)
         tell_of_network(chosen, files, notices)
         chosen = chosen if has_anthropic else with_models_here(chosen, files, notices)
-    return Registry(chosen, ALIASES, notices, [folder for folder, _ in roots])
+    return Registry(chosen, ALIASES, notices, ranks)
 
 
-def role_roots(
-    project: Path, user_home: Path, fanfold_home: Path
-) -> list[tuple[Path, Literal["toml", "md"]]]:
-    """The six folders where role files may live, the strongest first."""
-    roots: list[tuple[Path, Literal["toml", "md"]]] = []
-    for own, shared in ((project / ".fanfold", project), (fanfold_home, user_home)):
-        roots.append((own / "agents", "toml"))
-        roots.append((shared / ".codex" / "agents", "toml"))
-        roots.append((shared / ".claude" / "agents", "md"))
+def role_roots(project: Path, user_home: Path, fanfold_home: Path, above: Sequence[Path] = ()) -> list[Root]:
+    """The folders where role files may live, the strongest first; `above` are those around the project."""
+    roots: list[Root] = []
+    places: list[tuple[Path, Path, Path | None]] = [
+        (folder / ".fanfold", folder, above[-1] if above else project) for folder in (project, *above)
+    ]
+    # The user's own home may be the project itself; then what is in it is the project's.
+    places.append((fanfold_home, user_home, None))
+    for own, shared, top in places:
+        for folder, kind, config in (
+            (own / "agents", "toml", None),
+            (shared / ".codex" / "agents", "toml", shared / ".codex" / "config.toml"),
+            (shared / ".claude" / "agents", "md", None),
+        ):
+            inside = project if top is None and folder.is_relative_to(project) else top
+            root = Root(folder, "md" if kind == "md" else "toml", inside, config)
+            if all(folder != one.folder for one in roots):
+                roots.append(root)
     return roots
 
 
-def _read_root(
-    folder: Path, kind: Literal["toml", "md"], notices: list[Notice], top: Path | None
-) -> list[RoleFile]:
+def _read_root(root: Root, notices: list[Notice]) -> tuple[list[RoleFile], list[Role]]:
+    """The roles of one root: those read from files of their own, and those that are a few words elsewhere."""
+    declared: list[Declaration] = []
+    if root.config is not None and root.config.is_file():  # start-up pays for every import
+        from fanfold.agents.roles.declared import read_declarations
+
+        declared = read_declarations(root.config, root.top, notices)
+    files = _list_root(root, notices)
+    named = {os.path.realpath(one.file) for one in declared if one.file is not None}
+    files = [path for path in files if os.path.realpath(path) not in named]
+    if not files and not declared:
+        return [], []
+    # Only here: most projects have no role files.
+    from fanfold.agents.roles.files import NAME, Declared, read_role
+
+    described = [
+        Role(name=one.name, description=one.description, source=one.source, brought=root.top is not None)
+        for one in declared
+        if one.file is None and one.description and one.name not in _BUILT_IN and NAME.match(one.name)
+    ]
+    found = [
+        read_role(one.file, "toml", notices, root.top, Declared(one.name, one.description))
+        for one in declared
+        if one.file is not None
+    ]
+    found += [read_role(path, root.kind, notices, root.top) for path in files]
+    return [one for one in found if one is not None], described
+
+
+def _list_root(root: Root, notices: list[Notice]) -> list[Path]:
+    top, suffix = root.top or Path(root.folder.anchor), f".{root.kind}"
     try:
-        names = list_beneath(top or Path(folder.anchor), folder)
-        files = [folder / name for name in names if name.endswith(f".{kind}")]
-    except FileNotFoundError:
+        names = walk_beneath(top, root.folder, suffix, max_depth=MAX_DEPTH, max_folders=MAX_FOLDERS)
+    except (FileNotFoundError, NotADirectoryError):
         return []
     except OSError as error:
-        notices.append(Notice("role.invalid", f"cannot list role files: {error.strerror}", str(folder)))
+        notices.append(Notice("role.invalid", f"cannot list role files: {error.strerror}", str(root.folder)))
         return []
-    if len(files) > MAX_FILES_PER_ROOT:
-        text = f"{len(files)} role files, only the first {MAX_FILES_PER_ROOT} are read"
-        notices.append(Notice("role.invalid", text, str(folder)))
-    if not files:
-        return []
-    # Only here: most projects have no role files, and start-up pays for every import.
-    from fanfold.agents.roles.files import read_role
+    if len(names) > MAX_FILES_PER_ROOT:
+        text = f"{len(names)} role files, only the first {MAX_FILES_PER_ROOT} are read"
+        notices.append(Notice("role.invalid", text, str(root.folder)))
+    return [root.folder / name for name in names[:MAX_FILES_PER_ROOT]]
 
-    found = (read_role(path, kind, notices, top) for path in files[:MAX_FILES_PER_ROOT])
-    return sorted((one for one in found if one is not None), key=lambda one: _newest_first(one.role))
+
+def _names_servers(role: Role) -> bool:
+    return any(name.startswith("mcp__") for name in role.tools or ())
 
 
 def _take(chosen: list[Role], notices: list[Notice], root: list[Role]) -> None:

@@ -5,6 +5,7 @@ Rules
   is no such tool.
 * Every command is asked for first (see `permissions`), in the very words that will be run.
 * No shell: a list of arguments means what it says.
+* A role whose file allows some commands runs no other, whatever anybody answers.
 * Long output is shown with its middle left out, and kept for `read_output` as long as the session runs: the
   last few of them, not after a crash. Output that was shown whole is not kept.
 * A command that runs out of time has a result: what it said until then is what an agent can go by.
@@ -20,6 +21,7 @@ from typing import Any, Protocol
 from fanfold.agents.backend import SessionRequest
 from fanfold.agents.permissions import Action, Permissions
 from fanfold.agents.toolbox import ToolFailed
+from fanfold.agents.toolbox.command_patterns import why_not
 from fanfold.errors import FanfoldError
 from fanfold.kernel.plan import JSON
 from fanfold.text.excerpts import shorten_middle
@@ -32,6 +34,7 @@ MAX_KEPT = 8
 KEPT_CHARS = 1_000_000
 """Of each stream: hundreds of sessions may run in one process, and a program may say very much."""
 READ_CHARS = 16_000
+MAX_DENIED_CHARS = 200
 
 
 class CommandResult(Protocol):
@@ -68,6 +71,11 @@ class CommandTools:
     async def run_command(self, args: Mapping[str, Any]) -> JSON:
         argv: list[str] = args["argv"]
         request = self._request
+        if why := why_not(request.role.allowed_commands, argv):
+            message = f"{shlex.join(argv)[:MAX_DENIED_CHARS]} is not allowed: {why}"
+            raise ToolFailed(
+                "permission", "command_not_allowed", message, "find another way, or say why it is needed"
+            )
         await self._permissions.check(Action("command", shlex.join(argv), request.session_id, request.step))
         timeout_s = float(args.get("timeout_s", TIMEOUT_S))
         try:

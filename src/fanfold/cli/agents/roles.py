@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import sys
 from collections.abc import Iterable
 
 import click
@@ -13,6 +16,11 @@ from fanfold.cli.terminal.output import paint, plain, say, say_json, tell
 from fanfold.errors import EXIT_OK
 from fanfold.runtime.operations.agents.roles import list_roles, show_role
 from fanfold.runtime.views.recipes.roles import RoleDocument, RoleList, RoleNotice
+from fanfold.text.terminal import cells, visible
+
+MAX_LINE = 200
+"""Where no terminal says how much fits."""
+MIN_WORDS = 16
 
 
 @command("agents", summary="List roles: what each is for, where it comes from, warnings")
@@ -21,10 +29,11 @@ def agents_command(call: Invocation, name: str | None) -> int:
     """List the roles known here, or show one by NAME or NAME@VERSION."""
     with open_project(call) as project:
         found = list_roles(project) if name is None else show_role(project, name)
+        top = str(project.folder)
     if call.as_json:
         say_json(found)
     elif isinstance(found, RoleList):
-        _say_list(found, call.colour)
+        _say_list(found, call.colour, top)
         _say_notices(found.warnings)
     else:
         say(_text(found, call.colour))
@@ -32,19 +41,26 @@ def agents_command(call: Invocation, name: str | None) -> int:
     return EXIT_OK
 
 
-def _say_list(found: RoleList, colour: bool) -> None:
-    width = max(len(role.name) for role in found.roles)
+def _say_list(found: RoleList, colour: bool, top: str) -> None:
+    """One line a role, on a terminal no wider than it: what it is for gives way first."""
+    longest = max(cells(role.name) for role in found.roles)
+    wide = shutil.get_terminal_size().columns if sys.stdout.isatty() else MAX_LINE
     for role in found.roles:
         what = "reads" if role.read_only else "writes"
-        source = paint(f"({plain(role.source)})", "dim", colour)
-        shown = paint(role.name.ljust(width), "cyan", colour)
-        say(f"{shown}  {what.ljust(6)}  {plain(role.description)}  {source}\n")
+        inside = role.source.removeprefix(f"{top}{os.sep}")
+        source = visible(f"({inside})", width=max(wide // 3, MIN_WORDS))
+        left = max(wide - longest - cells(source) - len("  writes    "), MIN_WORDS)
+        about = visible(" ".join(role.description.split()), width=left)
+        shown = paint(role.name + " " * (longest - cells(role.name)), "cyan", colour)
+        say(f"{shown}  {what.ljust(6)}  {about}  {paint(source, 'dim', colour)}\n")
 
 
 def _say_notices(notices: Iterable[RoleNotice]) -> None:
     for notice in notices:
         place = f"{plain(notice.file)}:{notice.line}:{notice.column}"
         tell(f"{notice.severity or 'warning'}: {place}: {plain(notice.message)}\n")
+        if notice.help:
+            tell(f"  hint: {plain(notice.help)}\n")
 
 
 def _text(role: RoleDocument, colour: bool) -> str:
@@ -62,6 +78,8 @@ def _text(role: RoleDocument, colour: bool) -> str:
 def _is_said(key: str, value: object) -> bool:
     if key in ("name", "description", "instructions", "notices") or value is None:
         return False
-    if key == "network":  # as it is with nearly all roles
+    if key in ("network", "isolated"):  # as it is with nearly all roles
         return value is True
+    if key == "asks":
+        return value is False
     return value != () or key == "tools"  # that there are none is worth saying

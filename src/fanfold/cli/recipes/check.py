@@ -15,12 +15,12 @@ from fanfold.runtime.operations.project import Project
 from fanfold.runtime.operations.recipes.checked import (
     MISSING,
     CheckedRecipe,
+    RoleWarnings,
     check_recipes,
     recipes_meant,
     role_warnings,
 )
 from fanfold.runtime.views.recipes.documents import CheckReport, SuggestedSet
-from fanfold.text.diagnostics import Diagnostic
 from fanfold.text.renderings import render_text
 
 
@@ -51,19 +51,19 @@ def check_command(
             from fanfold.runtime.operations.recipes import fixes
 
             checked = [fixes.fix(project, one) for one, _ in checked]
-        about_roles = role_warnings(project)
+        about_roles = role_warnings(project, [one.plan for one, _ in checked])
         suggested = _suggested(project, [one for one, _ in checked]) if suggest else None
     found = [one for one, _ in checked]
     chosen = "json" if call.as_json and form is None else form or "text"
     if chosen == "json":
-        diagnostics = [*about_roles, *(diagnostic for one in found for diagnostic in one.diagnostics)]
+        diagnostics = [*about_roles.used, *(diagnostic for one in found for diagnostic in one.diagnostics)]
         say_json(
             CheckReport(all(one.ok for one in found), diagnostics, UNSET if suggested is None else suggested)
         )
     elif chosen == "github":
         from fanfold.text.renderings import render_github
 
-        say(render_github(about_roles))
+        say(render_github(about_roles.used))
         say("".join(render_github(one.diagnostics) for one in found))
     else:
         _say_text(about_roles, checked, call.colour)
@@ -91,10 +91,12 @@ def _say_suggestions(suggested: list[SuggestedSet]) -> None:
         say("suggest  nothing: no run tells more than the recipe says\n")
 
 
-def _say_text(about_roles: list[Diagnostic], checked: list[tuple[CheckedRecipe, int]], colour: bool) -> None:
+def _say_text(about_roles: RoleWarnings, checked: list[tuple[CheckedRecipe, int]], colour: bool) -> None:
     both = colour and sys.stderr.isatty()
-    if about_roles:
-        tell(render_text(about_roles, {}, both) + "\n")
+    if about_roles.used:
+        tell(render_text(about_roles.used, {}, both) + "\n")
+    if line := about_roles.line():
+        tell(f"note: {line}\n")
     for one, fixed in checked:
         if one.diagnostics:
             tell(one.rendered(both) + "\n")

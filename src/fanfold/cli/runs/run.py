@@ -18,7 +18,7 @@ from fanfold.runtime.operations.project import Project
 from fanfold.runtime.operations.recipes.checked import (
     CheckedRecipe,
     check_recipe,
-    warnings_of_used_roles,
+    role_warnings,
 )
 from fanfold.runtime.operations.runs.starting.limits import (
     check_agents,
@@ -98,7 +98,7 @@ def run_command(
             _predict(call, project, checked, *bind_what_is_there(project.folder, plan, pairs, file), flags)
             return EXIT_OK
         inputs = read_inputs(project.folder, plan, pairs, file)
-        for one in warnings_of_used_roles(project, plan):
+        for one in role_warnings(project, [plan]).used:
             place = f"{one.file}:{one.range.start.line}"
             tell(f"warning[{one.code}]: {one_line(one.message)} ({one_line(place)})\n")
         return _run(call, project, plan, inputs, flags, detach)

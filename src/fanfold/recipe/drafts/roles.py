@@ -5,6 +5,7 @@ from __future__ import annotations
 from msgspec import Struct
 
 from fanfold.recipe.surroundings import RoleFacts, Surroundings
+from fanfold.text.diagnostics import Span
 from fanfold.text.notes import Notes, quoted
 from fanfold.text.trees.tree import Scalar
 
@@ -16,6 +17,7 @@ class UnknownRole(Struct, frozen=True):
     tools: tuple[str, ...] | None = None
     prompt_template: str | None = None
     backend: str | None = None
+    isolated: bool = False
 
 
 UNKNOWN = UnknownRole()
@@ -30,14 +32,19 @@ class NamedRole(Struct, frozen=True):
     known: bool = True
 
 
-def find_role(text: str, at: Scalar | None, around: Surroundings, notes: Notes) -> NamedRole:
-    """The role meant; one that is not known is reported at `at`, unless nobody wrote it."""
+def find_role(
+    text: str, at: Scalar | None, around: Surroundings, notes: Notes, otherwise: Span = (0, 0)
+) -> NamedRole:
+    """The role meant; one that is not known is reported at `at`, unless nobody wrote it. One whose file
+    cannot be used is reported in any case, `otherwise` there.
+    """
     name, marked, version = text.partition("@")
     roles = around.roles
     facts = roles.find(name)
-    if at is not None and name in roles.broken:  # another role of that name is not what was meant
+    if name in roles.broken:  # another role of that name is not what was meant
         why = f"the file of role {quoted(name)} cannot be used: {roles.broken[name]}"
-        notes.error("recipe.broken_role", why, at.span(0, len(name)), "correct the file, or remove it")
+        place = otherwise if at is None else at.span(0, len(name))
+        notes.error("recipe.broken_role", why, place, "correct the file, or remove it")
         return NamedRole(name, None, facts or UNKNOWN, known=False)
     if facts is None:
         if at is not None:

@@ -119,6 +119,7 @@ class AgentGrammar(LeafGrammar[AgentBody]):
             warn_of_braces(entries.nodes.get(key), f'"{key}"', _ONE_STEP_EACH, unit.notes)
         for one in listed or [role]:
             _check_tools(entries, one.facts.tools, unit.notes)
+            _check_isolation(step, one)
         return AgentBody(
             agent=role.name,
             agent_version=role.version,
@@ -142,7 +143,21 @@ def _role(entries: Entries, unit: Unit) -> NamedRole:
     node = entries.nodes.get("agent")
     if isinstance(node, Scalar):
         return find_role(node.text, node, unit.around, unit.notes)
-    return find_role(unit.defaults.agent or "default", None, unit.around, unit.notes)
+    return find_role(unit.defaults.agent or "default", None, unit.around, unit.notes, entries.head())
+
+
+def _check_isolation(step: Written, role: NamedRole) -> None:
+    """A role that says so never writes in the project itself."""
+    entries, notes = step.entries, step.notes
+    reads = role.facts.read_only or entries.text("posture") == "read_only" or step.draft.narrowed
+    mode = entries.text("workspace_mode") or step.unit.defaults.workspace_mode
+    if role.facts.isolated and mode == "shared" and not reads:
+        at = entries.nodes.get("workspace_mode") or entries.head()
+        message = (
+            f"role {quoted(role.name)} (isolation, hooks) works in a tree of its own, not in the shared one"
+        )
+        hint = "say `workspace_mode: isolated` for this step"
+        notes.error("recipe.conflicting_keys", message, at, hint)
 
 
 def _check_listed(step: Written, picked: Scalar | None, listed: list[NamedRole]) -> None:

@@ -3,6 +3,10 @@
 People write such blocks by hand and rarely quote (`description: Use when: tests fail`), which YAML refuses.
 So a block that is YAML is read as YAML; in any other, each key is read by itself, and what is text to people
 is text. What neither way can make sense of is kept as text and told in `unread`, for whoever needs that key.
+
+A reader may name keys that hold prose (`Habits`): their text goes on over lines that nobody indented, up to
+the next key that the reader knows, and is text whatever quotes stand in it. Elsewhere such a line is refused,
+since it could be a key that says what a file may not do.
 """
 
 from __future__ import annotations
@@ -22,6 +26,21 @@ _FENCE = re.compile(r"---[ \t]*$")
 _STRUCTURED = ("[", "{", '"', "'", "|", ">")
 
 
+class Habits(NamedTuple):
+    """How files of one kind are written by hand."""
+
+    known: frozenset[str] = frozenset()
+    """Keys that end a text, in lower case."""
+    prose: frozenset[str] = frozenset()
+    """Keys whose values are text for people."""
+    repeated: frozenset[str] = frozenset()
+    """Keys that may stand twice, since nothing hangs on them; the last holds."""
+
+
+NO_HABITS = Habits()
+INDENT = "indent it, so that it belongs to the key above"
+
+
 class FrontMatter(NamedTuple):
     """A file with front matter; without a `tree` it has none that can be read."""
 
@@ -33,7 +52,7 @@ class FrontMatter(NamedTuple):
     """By key: why its value could only be taken as text."""
 
 
-def parse_front_matter(data: bytes, file: str, form: TextFormat) -> FrontMatter:
+def parse_front_matter(data: bytes, file: str, form: TextFormat, habits: Habits = NO_HABITS) -> FrontMatter:
     """Read one file.
 
     >>> found = parse_front_matter(b"---\\ntools: [Read, Grep]\\n---\\nLook.", "a.md", Format(name="role"))
@@ -52,8 +71,10 @@ def parse_front_matter(data: bytes, file: str, form: TextFormat) -> FrontMatter:
         return FrontMatter(whole, body, source, report, {})
     unread: dict[str, Diagnostic] = {}
     entries: list[tuple[Scalar, Node]] = []
-    for key, span in _chunks(source, start, end, report):
+    for key, span in _Chunks(source, report, habits).read(start, end):
         found = _value(source, key, span, form)
+        if isinstance(found, Diagnostic) and key.text in habits.prose and _is_quoted(source, key.end):
+            found = _text(source, key.end, span[1])
         if isinstance(found, Diagnostic):
             unread[key.text] = found
             found = _text(source, key.end, span[1])
@@ -64,9 +85,10 @@ def parse_front_matter(data: bytes, file: str, form: TextFormat) -> FrontMatter:
 def _fences(source: Source, report: Report) -> tuple[int, int, int] | None:
     """Where the block begins and ends, and where the text below begins."""
     lines = lines_of(source.text, 0, len(source.text))
-    first = next(lines, (0, 0, 0))
-    if not _FENCE.match(source.text[: first[1]]):
-        report.error(".syntax", 'the file must begin with a "---" line', source, (0, first[1]))
+    first = next((one for one in lines if source.text[one[0] : one[1]].strip()), (0, 0, 0))
+    if not _FENCE.match(source.text[first[0] : first[1]]):
+        message = 'there is no front matter: the file must begin with a "---" line'
+        report.error(".syntax", message, source, first[:2])
         return None
     for start, end, after in lines:
         if _FENCE.match(source.text[start:end]):
@@ -76,31 +98,53 @@ def _fences(source: Source, report: Report) -> tuple[int, int, int] | None:
     return None
 
 
-def _chunks(source: Source, start: int, end: int, report: Report) -> list[tuple[Scalar, Span]]:
+class _Chunks:
     """Each key with the lines that belong to it: its own, and those below that are indented or items."""
-    found: dict[str, tuple[Scalar, Span]] = {}
-    current = ""
-    for at, stop, after in lines_of(source.text, start, end):
-        line = source.text[at:stop]
-        key = _KEY.match(line)
-        if current and (not line.strip() or line[0] in " \t-#]}"):
-            found[current] = (found[current][0], (found[current][1][0], after))
-        elif not line.strip() or line.lstrip().startswith("#"):
-            continue
-        elif key is None:
-            report.error(".syntax", 'expected "key: value"', source, (at, stop))
-        elif key[1] in found:
-            line_before = source.position(found[key[1]][0].start).line
-            message = f'key "{key[1]}" is already given at line {line_before}'
-            report.error(".duplicate_key", message, source, (at, at + key.end(1)), "remove one of them")
-        elif len(found) == MAX_KEYS:
-            report.error(".too_large", f"more than {MAX_KEYS} keys", source, (at, stop))
-            break
-        else:
-            current = key[1]
-            word = Scalar(current, current, at, at + key.end(1), "", source.text)
-            found[current] = (word, (at, after))
-    return list(found.values())
+
+    def __init__(self, source: Source, report: Report, habits: Habits) -> None:
+        self._source = source
+        self._report = report
+        self._habits = habits
+        self._found: dict[str, tuple[Scalar, Span]] = {}
+        self._current = ""
+
+    def read(self, start: int, end: int) -> list[tuple[Scalar, Span]]:
+        text = self._source.text
+        for at, stop, after in lines_of(text, start, end):
+            line = text[at:stop]
+            key = _KEY.match(line)
+            if self._current and self._goes_on(line, key[1] if key else ""):
+                word, span = self._found[self._current]
+                self._found[self._current] = (word, (span[0], after))
+            elif not line.strip() or line.lstrip().startswith("#"):
+                continue
+            elif key is None:
+                self._report.error(".syntax", 'expected "key: value"', self._source, (at, stop), INDENT)
+            elif key[1] in self._found and key[1] not in self._habits.repeated:
+                self._refuse_second(key[1], (at, at + key.end(1)))
+            elif len(self._found) == MAX_KEYS:
+                self._report.error(".too_large", f"more than {MAX_KEYS} keys", self._source, (at, stop))
+                break
+            else:
+                self._current = key[1]
+                word = Scalar(key[1], key[1], at, at + key.end(1), "", text)
+                self._found[self._current] = (word, (at, after))
+        return list(self._found.values())
+
+    def _goes_on(self, line: str, key: str) -> bool:
+        """Whether a line belongs to the key above it."""
+        if not line.strip() or line[0] in " \t-#]}":
+            return True
+        return self._current in self._habits.prose and key.lower() not in self._habits.known
+
+    def _refuse_second(self, key: str, at: Span) -> None:
+        line_before = self._source.position(self._found[key][0].start).line
+        message = f'key "{key}" is already given at line {line_before}'
+        self._report.error(".duplicate_key", message, self._source, at, "remove one of them")
+
+
+def _is_quoted(source: Source, colon: int) -> bool:
+    return source.text[source.text.index(":", colon) + 1 :].lstrip(" \t").startswith(("'", '"'))
 
 
 def _value(source: Source, key: Scalar, span: Span, form: TextFormat) -> Node | Diagnostic:

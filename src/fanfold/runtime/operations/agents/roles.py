@@ -18,13 +18,13 @@ def list_roles(project: Project) -> RoleList:
 
 def show_role(project: Project, name: str) -> RoleDocument:
     """One role by name, or by `name@version`, with what is odd about its file."""
-    role = find_role(project.roles, name)
+    role, asked = find_role(project.roles, name), name.partition("@")[0]
     about = [
         role_notice(one, with_severity=True)
         for one in project.roles.notices
-        if one.file == role.source and one.code != "role.duplicate"
+        if one.code != "role.duplicate" and (one.file == role.source or one.role in (role.name, asked))
     ]
-    return role_document(role, role.name, about)
+    return role_document(role, asked, about)
 
 
 def find_role(roles: Registry, name: str) -> Role:

@@ -12,6 +12,7 @@ Rules
 
 from __future__ import annotations
 
+import re
 import secrets
 import shlex
 from collections.abc import Sequence
@@ -357,18 +358,23 @@ def make_step(task: Task, role: Role, parent: RunTree | None = None) -> Step:
     name, _, version = task.role.partition("@")
     body = AgentBody(agent=name, agent_version=version or None, prompt=literal(task.task))
     return Step(
-        id=task.name or name,
+        id=task.name or _step_name(name),
         action=body.action(),
         description=shorten(task.task, TASK_CHARS),
         parent=above.path if above is not None else "",
         posture="read_only" if read_only else "writer",
         write_set=() if read_only else task.write_set or EVERYTHING,
-        workspace_mode="shared" if read_only or task.shared else "isolated",
+        workspace_mode="shared" if read_only or (task.shared and not role.isolated) else "isolated",
         merge=task.merge or "auto",
         on_conflict=task.on_conflict,
         output_schema=task.output_schema,
         timeout_ms=task.timeout_ms,
     )
+
+
+def _step_name(role: str) -> str:
+    """A role's name as a step may be called: `review.security` is `review-security`."""
+    return re.sub(r"[^A-Za-z0-9_-]", "-", role).lstrip("-_") or "agent"
 
 
 def _check_writing(task: Task, read_only: bool) -> None:

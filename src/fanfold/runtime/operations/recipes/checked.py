@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from fanfold.errors import NotFoundError
 from fanfold.recipe.surroundings import FoundRecipe
@@ -120,25 +120,45 @@ def _looks_like_recipe(file: str) -> bool:
     return named and any(line.startswith((b"steps:", b"phases:")) for line in lines)
 
 
-def role_warnings(project: Project) -> list[Diagnostic]:
-    """Role files that are shadowed or cannot be used; part of every report, since steps rely on them."""
+class RoleWarnings(NamedTuple):
+    """What is odd about the files of roles, seen from the recipes that use some of them."""
+
+    used: list[Diagnostic]
+    """About the roles that are used; told, since steps rely on them."""
+    others: int = 0
+    """How many files of other roles have something to say."""
+
+    def line(self) -> str:
+        """The others in one line, with the command that tells more; empty when there are none."""
+        if not self.others:
+            return ""
+        files, have = ("file", "has") if self.others == 1 else ("files", "have")
+        return f"{self.others} other role {files} {have} warnings: fanfold agents lists them"
+
+
+def role_warnings(project: Project, plans: Iterable[Plan | None]) -> RoleWarnings:
+    """Warnings about the files of the roles that plans use, and how many there are about others."""
     found = [notice for notice in project.roles.notices if notice.severity == "warning"]
-    places = [Position(notice.line, notice.column) for notice in found]
-    return [
+    if not found:
+        return RoleWarnings([])
+    from fanfold.runtime.records.frozen import freeze_roles, with_stages
+
+    find = project.roles.find
+    used = {
+        name: role
+        for plan in plans
+        if plan is not None
+        for name, role in with_stages(freeze_roles(plan, find), find).items()
+    }
+    names = {name.partition("@")[0] for name in used} | {role.name for role in used.values()}
+    sources = {role.source for role in used.values()}
+    about = [one for one in found if one.role in names or one.file in sources]
+    told = [
         Diagnostic(one.code, "warning", one.message, one.file, Range(at, at), one.help)
-        for one, at in zip(found, places, strict=True)
+        for one in about
+        for at in (Position(one.line, one.column),)
     ]
-
-
-def warnings_of_used_roles(project: Project, plan: Plan) -> list[Diagnostic]:
-    """What is odd about the files of roles that a plan uses; other roles are not its business."""
-    warnings = role_warnings(project)
-    if not warnings:
-        return []
-    from fanfold.runtime.records.frozen import freeze_roles
-
-    used = {role.source for role in freeze_roles(plan, project.roles.find).values()}
-    return [one for one in warnings if one.file in used]
+    return RoleWarnings(told, len({one.file for one in found} - {one.file for one in about}))
 
 
 def _shadows(recipe: FoundRecipe) -> Iterator[Diagnostic]:

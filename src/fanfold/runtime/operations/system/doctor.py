@@ -19,6 +19,9 @@ from fanfold.runtime.operations.project import Project
 from fanfold.runtime.views.installation import ConfigValue, Examination, Finding
 from fanfold.store.protocol import StoreAddress
 
+MAX_NAMED_FILES = 5
+"""Role files with warnings that are named one by one; a repository may have hundreds."""
+
 MIN_GIT = (2, 38)
 
 
@@ -120,8 +123,11 @@ def _version(program: str, project: Path) -> tuple[int, int] | None:
 
 def _roles(project: Project) -> Iterator[Finding]:
     found = [notice for notice in project.roles.notices if notice.severity == "warning"]
-    for notice in found:
+    for notice in found[:MAX_NAMED_FILES]:
         yield _found("roles", "warning", f"{notice.file}:{notice.line}: {notice.message}")
+    if len(found) > MAX_NAMED_FILES:
+        more = f"{len(found) - MAX_NAMED_FILES} more warnings about role files"
+        yield _found("roles", "warning", more, "fanfold agents lists them")
     if not found:
         names = project.roles.names()
         yield _found("roles", "ok", f"{len(names)} known: {', '.join(names)}")

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 REFUSED = 126
 MAX_ARGUMENT_BYTES = 128 * 1024 - 1
 """What Linux takes for one argument or variable, with its name and the byte that ends it."""
+MAX_GUARD_BYTES = 64 * 1024
 MAX_GIVEN_BYTES = 1024 * 1024
 """All arguments and variables together; the kernel's own limit depends on the user's settings."""
 _NO_PROGRAM = re.compile(r"(?:bwrap: execvp|sandbox:) (?P<program>.*?): No such file or directory\Z")
@@ -85,6 +86,27 @@ class Programs:
             network=request.role.network,
             timeout_s=timeout_s,
         )
+
+    async def run_guard(self, request: SessionRequest, command: str, stdin: bytes, timeout_s: float) -> Ended:
+        """Run a command that judges a call of an agent. It sees the project itself, where the agent can not
+        have changed it, can change nothing and reach nobody.
+        """
+        argv = ("sh", "-c", command)
+        place = Place(str(self.project), None)
+        launch = await self._plan(argv, place, True, False, {"CLAUDE_PROJECT_DIR": str(self.project)})
+        self._isolation.place_of(request.session_id).note_sandbox(launch)
+        try:
+            return await run_process(
+                launch.command(argv),
+                cwd=launch.cwd,
+                env=launch.environment,
+                session_id=request.session_id,
+                stdin=stdin,
+                timeout_s=timeout_s,
+                max_output_bytes=MAX_GUARD_BYTES,
+            )
+        finally:
+            await asyncio.to_thread(launch.close)
 
     async def start_for(
         self, request: SessionRequest, argv: Sequence[str], environment: Mapping[str, str]

@@ -54,7 +54,13 @@ class Toolboxes:
     def of(self, request: SessionRequest) -> Tools:
         """The tools of a session, as far as its role, step and posture allow."""
         own = self._own(request)
-        return self._root_tools(request, own) if request.root and self._root_tools is not None else own
+        if request.root and self._root_tools is not None:
+            own = self._root_tools(request, own)
+        if not request.role.guards:
+            return own
+        from fanfold.agents.toolbox.guards import GuardedTools  # few roles have any
+
+        return GuardedTools(own, request, self._programs.run_guard)
 
     def _own(self, request: SessionRequest) -> Tools:
         # Most scripted agents use no tool, and a run of functions alone has none.
@@ -62,9 +68,10 @@ class Toolboxes:
         from fanfold.agents.toolbox.fetch import FetchTools
         from fanfold.agents.toolbox.published import PublishedFiles
 
+        permissions = self._permissions if request.role.asks else self._permissions.unasked()
         own = SessionTools(
             request,
-            permissions=self._permissions,
+            permissions=permissions,
             runner=self._programs.run_for,
             fetch=FetchTools() if request.role.network else None,
             query=self._query,
@@ -75,9 +82,9 @@ class Toolboxes:
         from fanfold.agents.toolbox.mcp.servers import LentEnvironment
         from fanfold.agents.toolbox.mcp.tools import ServedTools
 
-        brought = request.role.is_from(self._memory.parent) or bool(request.role.project_servers)
+        brought = request.role.brought or bool(request.role.project_servers)
         environment = LentEnvironment(os.environ, self._allowed) if brought else os.environ
-        return ServedTools(own, request, self._permissions, self._programs.start_for, environment=environment)
+        return ServedTools(own, request, permissions, self._programs.start_for, environment=environment)
 
     @cached_property
     def _permissions(self) -> Permissions:

@@ -31,6 +31,12 @@ class RoleDocument(Struct, frozen=True):
     model_reasoning_effort: str | None
     fallback_models: tuple[str, ...]
     tools: tuple[str, ...] | None
+    may_run: tuple[str, ...]
+    """The commands that it may run, when its file allows only some."""
+    guards: tuple[str, ...]
+    """What judges its calls, after the tools that it judges."""
+    asks: bool
+    isolated: bool
     max_turns: int | None
     backend: str | None
     command: tuple[str, ...]
@@ -54,6 +60,8 @@ def role_document(role: Role, name: str, notices: list[RoleNotice] | UnsetType =
         "name": name,
         "read_only": role.read_only,
         "model_reasoning_effort": role.reasoning_effort,
+        "may_run": tuple(one for listed in role.allowed_commands for one in listed),
+        "guards": tuple(f"{guard.matcher or '*'}: {guard.command}" for guard in role.guards),
         "mcp_servers": tuple(role.mcp_servers),
         "stages": tuple(map(_stage, role.pipeline)),
     }

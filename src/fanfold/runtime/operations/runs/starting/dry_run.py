@@ -34,7 +34,7 @@ def foresee_run(
     """
     plan, config = checked.runnable(), project.config
     settings = settings_of(config, plan, options)
-    warnings = [d.message for d in (*role_warnings(project), *checked.diagnostics)]
+    warnings = [d.message for d in (*role_warnings(project, [plan]).used, *checked.diagnostics)]
     enabled = config.switch("workflows.enabled")
     if not enabled:
         warnings.append(f"workflows are switched off ({config.origins['workflows.enabled']})")

@@ -52,8 +52,14 @@ def _program_lines(role: Role) -> list[str]:
 
 
 def served_lines(role: Role) -> list[str]:
-    """What a role reaches beyond the project: the network, programs and addresses that are its tools."""
+    """What a role brings beyond its words: the network, programs and addresses that are its tools, commands
+    that judge its calls.
+    """
     lines = [f"role {role.name} may reach the network"] if role.network else []
+    lines += [
+        f"role {role.name} has its calls of {guard.matcher or 'all tools'} judged by: {guard.command}"
+        for guard in role.guards
+    ]
     if role.mcp_servers:
         from fanfold.agents.toolbox.mcp.servers import declare_server  # few roles have any
 

@@ -53,10 +53,23 @@ class ModelReport(Struct, frozen=True, kw_only=True):
 def check_backends(frozen: Frozen, backends: BackendRegistry) -> None:
     """Refuse a run whose roles nobody can work for here; names one of the roles."""
     for name, role in frozen.roles.items():
-        problem = backends.problem(frozen.backend_of(role))
+        backend = frozen.backend_of(role)
+        problem = backends.problem(backend) or _unkept(name, role, backend)
         if problem is not None:
             where = f'role "{name}": ' if role.backend is not None and frozen.script is None else ""
             raise _said(problem, where + problem.message, {"role": name})
+
+
+def _unkept(name: str, role: Role, backend: str) -> FanfoldError | None:
+    """Why a back end that brings its own tools may not work for a role."""
+    if not role.needs_our_tools:
+        return None
+    from fanfold.agents.command.profile import is_program  # few roles hold themselves to anything
+
+    if not is_program(backend):
+        return None
+    message = f'role "{name}" says {role.needs_our_tools}, which "{backend}" would not keep to'
+    return AuthorError("role.refused", message, hint="let a model do its work, or use another role")
 
 
 def check_program_prices(plan: Plan, frozen: Frozen, settings: Settings, backends: BackendRegistry) -> None:
