@@ -14,9 +14,11 @@ from tools import docs, markdown
 from tools.markdown import Block, Command
 from tools.tidy import ROOT, sources
 
-# Prompts that recipes take from files are read by agents, not by people.
+# Prompts that recipes take from files, and files of roles, are read by agents, not by people.
 PAGES = [
-    source for source in sources() if source.path.endswith(".md") and "prompts" not in Path(source.path).parts
+    source
+    for source in sources()
+    if source.path.endswith(".md") and not {"prompts", "corpus"} & set(Path(source.path).parts)
 ]
 BIN = Path(sys.executable).parent
 

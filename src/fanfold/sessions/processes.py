@@ -260,12 +260,19 @@ async def run_process(
     process = await start_process(
         argv, cwd=cwd, session_id=session_id, env=env, named=named, max_output_bytes=max_output_bytes
     )
+    return await see_out(process, argv[0], timeout_s=timeout_s, grace_s=grace_s)
+
+
+async def see_out(
+    process: Process, program: str, *, timeout_s: float | None = None, grace_s: float = GRACE_S
+) -> Ended:
+    """How a process ends. Cancelled or out of time, it is ended with everything it started."""
     try:
         exit_code = await asyncio.wait_for(process.wait(), timeout_s)
     except TimeoutError:
         await insist(process.end(grace_s))
         assert timeout_s is not None
-        raise ProcessTimeout(argv[0], timeout_s, Ended(await process.wait(), *process.said())) from None
+        raise ProcessTimeout(program, timeout_s, Ended(await process.wait(), *process.said())) from None
     except BaseException:
         await insist(process.end(grace_s))
         raise

@@ -18,7 +18,7 @@ from fanfold.agents.providers import ANTHROPIC
 from fanfold.agents.role import COMMAND, IGNORED, Notice, Role, SandboxMode, Stage
 from fanfold.agents.roles.keys import HABITS, MD, SANDBOXES, TOML
 from fanfold.agents.roles.restrictions import Restrictions, claude_restrictions, codex_sandbox
-from fanfold.agents.roles.tools import Granted, claude_tools, only_reads, toml_tools
+from fanfold.agents.roles.tools import GrantedTools, claude_tools, only_reads, toml_tools
 from fanfold.text.diagnostics import Diagnostic, Source
 from fanfold.text.notes import Notes, listed, span_of
 from fanfold.text.report import Report
@@ -124,7 +124,7 @@ class _Content(Struct, frozen=True):
     report: Report
     entries: Entries | None = None
     instructions: str = ""
-    granted: Granted = Granted(None)
+    granted: GrantedTools = GrantedTools(None)
     servers: dict[str, dict[str, Any]] = {}
     sandbox: SandboxMode = "workspace-write"
     restrictions: Restrictions = Restrictions()
@@ -142,7 +142,7 @@ def _toml_content(data: bytes, file: str) -> _Content:
     entries = None if found is None else read_entries(found, TOML, notes)
     if entries is None:
         return _Content(source, report)
-    granted = toml_tools(entries.scalars("tools"), notes) if "tools" in entries.nodes else Granted(None)
+    granted = toml_tools(entries.scalars("tools"), notes) if "tools" in entries.nodes else GrantedTools(None)
     settings = entries.nodes.get("sandbox_workspace_write")
     reach = settings.get("network_access") if isinstance(settings, tree.Mapping) else None
     wants = {"web_search": _is_wanted(entries, "web_search"), "skills": _is_wanted(entries, "skills")}

@@ -60,7 +60,7 @@ class _Word(NamedTuple):
     span: Span
 
 
-class Granted(NamedTuple):
+class GrantedTools(NamedTuple):
     """What a file lets its role use."""
 
     tools: list[str] | None
@@ -71,21 +71,21 @@ class Granted(NamedTuple):
     """What it asks for, and nobody has here."""
 
 
-def toml_tools(tools: Sequence[Scalar], notes: Notes) -> Granted:
+def toml_tools(tools: Sequence[Scalar], notes: Notes) -> GrantedTools:
     """Of a list of tools those that are here."""
     return _Reading(notes, ours=True).granted([_Word(one.text, (one.start, one.end)) for one in tools])
 
 
 def claude_tools(
     tools: Node | None, disallowed: Node | None, servers: Iterable[str], notes: Notes
-) -> Granted:
+) -> GrantedTools:
     """The tools of a Claude Code agent: what it allows, less what it disallows."""
     reading = _Reading(notes, ours=False)
     taken = [] if disallowed is None else _split(disallowed)
     if isinstance(tools, tree.Mapping):  # as OpenCode has it: each tool switched on or off
         taken += [_Word(key.text, (key.start, key.end)) for key, on in tools.entries if _is_off(on, notes)]
         tools = None
-    granted = Granted(None) if tools is None else reading.granted(_split(tools))
+    granted = GrantedTools(None) if tools is None else reading.granted(_split(tools))
     if not taken:
         return granted
     everything = [*BY_NAME, *(f"{_SERVED}{name}" for name in servers)]
@@ -145,7 +145,7 @@ class _Reading:
         self._ours = ours
         self._lacked: list[str] = []
 
-    def granted(self, words: Sequence[_Word]) -> Granted:
+    def granted(self, words: Sequence[_Word]) -> GrantedTools:
         """Those of the named tools that are here."""
         kept: list[str] = []
         commands: list[str] | None = []
@@ -153,7 +153,7 @@ class _Reading:
             said, pattern = _parts(word.text)
             name = _canonical(said)
             if said.lower() in _EVERYTHING:
-                return Granted(None, lacked=tuple(self._lacked))
+                return GrantedTools(None, lacked=tuple(self._lacked))
             if name is None:
                 self._tell_unknown(said, word)
             elif pattern in _WHOLE:
@@ -166,7 +166,7 @@ class _Reading:
             else:
                 message = f'"{word.text}" narrows a tool, which cannot be done here: the role does without '
                 self._notes.note("role.note", message + name, word.span)
-        return Granted(list(dict.fromkeys(kept)), tuple(commands or ()), tuple(self._lacked))
+        return GrantedTools(list(dict.fromkeys(kept)), tuple(commands or ()), tuple(self._lacked))
 
     def _patterns(self, written: str, word: _Word) -> list[str]:
         found = []

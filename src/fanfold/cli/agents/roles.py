@@ -47,12 +47,16 @@ def _say_list(found: RoleList, colour: bool, top: str) -> None:
     wide = shutil.get_terminal_size().columns if sys.stdout.isatty() else MAX_LINE
     for role in found.roles:
         what = "reads" if role.read_only else "writes"
-        inside = role.source.removeprefix(f"{top}{os.sep}")
-        source = visible(f"({inside})", width=max(wide // 3, MIN_WORDS))
+        source = visible(f"({_place(role.source, top)})", width=max(wide // 3, MIN_WORDS))
         left = max(wide - longest - cells(source) - len("  writes    "), MIN_WORDS)
         about = visible(" ".join(role.description.split()), width=left)
         shown = paint(role.name + " " * (longest - cells(role.name)), "cyan", colour)
         say(f"{shown}  {what.ljust(6)}  {about}  {paint(source, 'dim', colour)}\n")
+
+
+def _place(source: str, top: str) -> str:
+    """Where a role comes from, the shorter way: from the project, or from the root."""
+    return min(source, os.path.relpath(source, top), key=len) if os.sep in source else source
 
 
 def _say_notices(notices: Iterable[RoleNotice]) -> None:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from fanfold.agents.backend import SessionRequest
 from fanfold.errors import WorldError
 from fanfold.runtime.places.isolation import Isolation, Place
-from fanfold.sessions.processes import Ended, Process, end_tree, run_process, start_process
+from fanfold.sessions.processes import Ended, Process, end_tree, run_process, see_out, start_process
 from fanfold.text.json_value import MAX_VALUE_BYTES
 
 if TYPE_CHECKING:
@@ -96,15 +96,15 @@ class Programs:
         launch = await self._plan(argv, place, True, False, {"CLAUDE_PROJECT_DIR": str(self.project)})
         self._isolation.place_of(request.session_id).note_sandbox(launch)
         try:
-            return await run_process(
+            process = await start_process(
                 launch.command(argv),
                 cwd=launch.cwd,
                 env=launch.environment,
                 session_id=request.session_id,
                 stdin=stdin,
-                timeout_s=timeout_s,
                 max_output_bytes=MAX_GUARD_BYTES,
             )
+            return await see_out(process, "sh", timeout_s=timeout_s)
         finally:
             await asyncio.to_thread(launch.close)
 
