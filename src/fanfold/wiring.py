@@ -45,6 +45,8 @@ if TYPE_CHECKING:
     from fanfold.server.mcp.service import FanfoldServer
     from fanfold.store.protocol import Health, Store, StoreAddress
 
+ELSEWHERE = ("store.url", "cluster.temporal")
+"""Settings of more than one machine, which nothing here can meet yet."""
 BUILT_IN_RECIPES = Path(__file__).parent / "recipe" / "builtin"
 
 
@@ -156,6 +158,13 @@ class Wired:
         """Where the project keeps its runs."""
         from fanfold.store.address import SqliteAddress
 
+        for key in ELSEWHERE:
+            if self.config.text(key) is not None:
+                origin = self.config.origins[key]
+                message = f"{key} is set, and this version works on one machine, with SQLite"
+                raise AuthorError(
+                    "config.unsupported", message, hint=f"it is set by {origin}: remove it there"
+                )
         return SqliteAddress(
             folder=self.folder / ".fanfold",
             durability="normal" if self.config.text("store.durability") == "normal" else "full",

@@ -20,7 +20,7 @@ import json
 import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import TypeVar
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 import msgspec
 
@@ -78,6 +78,22 @@ def holds_secret(text: str) -> bool:
     (True, False)
     """
     return _SHAPES.search(text) is not None
+
+
+def without_credentials(url: str) -> str:
+    """An address without the user name, password and query that people put into addresses.
+
+    >>> without_credentials("postgres://me:pass@host:99/db?key=secret"), without_credentials("host:7233")
+    ('postgres://host:99/db', 'host:7233')
+    """
+    if "://" not in url and "@" not in url:
+        return url.partition("?")[0]
+    try:
+        parts = urlsplit(url)
+        port = f":{parts.port}" if parts.port else ""
+    except ValueError:
+        return "(not an address)"
+    return f"{parts.scheme}://{parts.hostname or ''}{port}{parts.path}"
 
 
 def secrets_of(environment: Mapping[str, str]) -> list[str]:

@@ -42,8 +42,7 @@ def read_unit(
     tree, source, problems = yaml.parse_yaml(data, file, form)
     report.extend(problems)
     notes = Notes(report, source)
-    highs = {"max_concurrency": around.ceilings.concurrency}
-    entries = read_entries(tree, RECIPE, notes, highs) if tree is not None else None
+    entries = read_entries(tree, RECIPE, notes, around.ceilings.highs) if tree is not None else None
     if entries is None:
         return None
     inputs, input_nodes, complete = read_inputs(entries, notes)
@@ -77,9 +76,7 @@ def _sha256(data: bytes) -> str:
 
 def _read_limits(unit: Unit) -> Limits:
     node = unit.entries.nodes.get("limits")
-    ceilings = unit.around.ceilings
-    highs = {"max_concurrency": ceilings.concurrency, "max_agents": ceilings.agents}
-    entries = read_entries(node, LIMITS, unit.notes, highs) if node is not None else None
+    entries = read_entries(node, LIMITS, unit.notes, unit.around.ceilings.highs) if node is not None else None
     if entries is not None and entries.has("max_concurrency") and unit.entries.has("max_concurrency"):
         message = '"max_concurrency" is in `limits` too'
         at = unit.entries.keys["max_concurrency"]
@@ -140,7 +137,9 @@ def _survey(unit: Unit) -> None:
         unit.phased = True
         survey_phases(entries.items("phases"), unit)
     else:
-        survey_steps(entries.items("steps"), unit.scope, notes, "", narrowed=False)
+        survey_steps(
+            entries.items("steps"), unit.scope, notes, "", unit.around.ceilings.highs, narrowed=False
+        )
     _count_steps(unit)
 
 

@@ -53,11 +53,9 @@ LOOP_NAMES = frozenset({"iteration", "feedback", "digest"})
 def survey_phases(nodes: list[Node], unit: Unit) -> None:
     """Read the phases and their tasks into drafts."""
     notes = unit.notes
-    ceilings = unit.around.ceilings
-    highs = {"max_concurrency": ceilings.concurrency, "max_agents": ceilings.agents}
     tasks = 0
     for node in nodes:
-        entries = read_entries(node, PHASE, notes, highs)
+        entries = read_entries(node, PHASE, notes, unit.around.ceilings.highs)
         if entries is None:
             continue
         draft = new_draft(entries, unit.scope, notes, "")
@@ -68,7 +66,7 @@ def survey_phases(nodes: list[Node], unit: Unit) -> None:
         for item in entries.scalars("depends_on"):
             draft.written.setdefault(item.text, item)
         survey_map(draft, notes)
-        survey_body(draft, entries.items("tasks"), notes, LOOP_NAMES)
+        survey_body(draft, entries.items("tasks"), notes, unit.around.ceilings.highs, LOOP_NAMES)
         _adopt_tasks(draft, unit)
         assert draft.inner is not None
         tasks = _count_tasks(draft, tasks, unit)

@@ -34,9 +34,7 @@ def shapes() -> dict[str, Shape]:
 def json_schema(roles: Iterable[str] = (), ceilings: Ceilings | None = None) -> dict[str, Any]:
     """JSON Schema (draft 2020-12) of a recipe file."""
     names = sorted(roles)
-    highs = {}
-    if ceilings is not None:
-        highs = {"max_concurrency": ceilings.concurrency, "max_agents": ceilings.agents}
+    highs = ceilings.highs if ceilings is not None else {}
     objects = {name: _object(shape, names, highs) for name, shape in shapes().items()}
     recipe = objects.pop("recipe")
     recipe["oneOf"] = [{"required": ["steps"]}, {"required": ["phases"]}]

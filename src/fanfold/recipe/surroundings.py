@@ -46,10 +46,15 @@ class Roles(Protocol):
 
 
 class Ceilings(Struct, frozen=True):
-    """How far a recipe's limits may go; project configuration raises them."""
+    """How far a recipe's limits may go; the user's configuration raises them."""
 
     concurrency: int = 16
     agents: int = 500
+
+    @property
+    def highs(self) -> dict[str, int]:
+        """The largest value of each key that has such a limit, wherever a recipe says it."""
+        return {"max_concurrency": self.concurrency, "max_agents": self.agents}
 
 
 class FoundRecipe(Struct, frozen=True):
@@ -90,3 +95,6 @@ class Surroundings(Struct, frozen=True):
     """Why the agent back end of that name cannot be used here; None when it can."""
     own_command: Callable[[str], OwnCommand | None] = field(default=lambda _: None)
     """The project's own command for a gate (`tests`, `lint`); None when nothing here says one."""
+    is_tool: Callable[[str], bool] = field(default=lambda _: True)
+    """Whether agents of ours have a tool of that name."""
+    tool_names: Sequence[str] = ()

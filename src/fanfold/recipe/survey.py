@@ -10,7 +10,8 @@ Rules
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import TypeAlias
 
 from fanfold.recipe.drafts.draft import Draft, DraftScope
 from fanfold.recipe.language.keys import REPEAT
@@ -22,6 +23,7 @@ from fanfold.text.tables.shapes import Key
 from fanfold.text.template import TemplateError, parse_path
 from fanfold.text.trees.tree import Node, Scalar
 
+Highs: TypeAlias = Mapping[str, int]
 RESERVED_NAMES = frozenset({"inputs", "steps", "index", "iteration", "feedback", "digest", "output"})
 """Names that mean something already and cannot name an item."""
 
@@ -33,15 +35,15 @@ templates, and an expression that uses one says so.)"""
 
 
 def survey_steps(
-    nodes: Iterable[Node], scope: DraftScope, notes: Notes, prefix: str, *, narrowed: bool
+    nodes: Iterable[Node], scope: DraftScope, notes: Notes, prefix: str, highs: Highs, *, narrowed: bool
 ) -> None:
-    """Read the steps of one scope, and of the groups inside it."""
+    """Read the steps of one scope, and of the groups inside it. `highs`: how far limits may go."""
     for node in nodes:
-        entries = read_entries(node, STEPS.shape, notes)
+        entries = read_entries(node, STEPS.shape, notes, highs)
         if entries is not None:
             draft = new_draft(entries, scope, notes, prefix)
             draft.narrowed = narrowed
-            _survey_step(draft, notes)
+            _survey_step(draft, notes, highs)
 
 
 def new_draft(entries: Entries, scope: DraftScope, notes: Notes, prefix: str) -> Draft:
@@ -117,7 +119,7 @@ def _item_name(entries: Entries, notes: Notes) -> str:
     return name
 
 
-def _survey_step(draft: Draft, notes: Notes) -> None:
+def _survey_step(draft: Draft, notes: Notes, highs: Highs) -> None:
     entries = draft.entries
     draft.syntax = _tell_type(draft, notes)
     survey_map(draft, notes)
@@ -127,17 +129,19 @@ def _survey_step(draft: Draft, notes: Notes) -> None:
     for item in entries.scalars("depends_on"):
         draft.written.setdefault(item.text, item)
     if "steps" in entries.nodes:
-        survey_body(draft, entries.items("steps"), notes)
+        survey_body(draft, entries.items("steps"), notes, highs)
 
 
-def survey_body(draft: Draft, nodes: list[Node], notes: Notes, extra: frozenset[str] = frozenset()) -> None:
+def survey_body(
+    draft: Draft, nodes: list[Node], notes: Notes, highs: Highs, extra: frozenset[str] = frozenset()
+) -> None:
     """Read the steps inside a group or phase."""
     draft.inner = DraftScope(draft, draft.scope, draft.names() | extra, draft.items())
     narrowed = draft.narrowed or draft.entries.text("posture") == "read_only"
     key = "tasks" if draft.phase else "steps"
     if not nodes and key in draft.entries.nodes:
         notes.error("recipe.bad_value", f"{quoted(key)} must not be empty", draft.entries.nodes[key])
-    survey_steps(nodes, draft.inner, notes, draft.path + "/", narrowed=narrowed)
+    survey_steps(nodes, draft.inner, notes, draft.path + "/", highs, narrowed=narrowed)
 
 
 def _tell_type(draft: Draft, notes: Notes) -> StepSyntax | None:

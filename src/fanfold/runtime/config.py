@@ -31,7 +31,7 @@ from fanfold.text.trees import tree
 from fanfold.text.trees.yaml import TextFormat
 from fanfold.trust.project_files import read_beneath
 
-Kind: TypeAlias = Literal["switch", "integer", "text", "choice", "secret", "names", "digests"]
+Kind: TypeAlias = Literal["switch", "integer", "text", "choice", "secret", "address", "names", "digests"]
 Found: TypeAlias = dict[str, tuple[object, str]]
 
 MAX_FILE_BYTES = 256 * 1024
@@ -113,8 +113,8 @@ SETTINGS = (
     Setting("server.streams", ("FANFOLD_SERVER_STREAMS",), "integer", 256, 1, 10_000, not_in=("project",)),
     Setting("server.operators", (), "digests", "", not_in=("project",)),
     Setting("server.viewers", (), "digests", "", not_in=("project",)),
-    Setting("store.url", ("FANFOLD_STORE",), not_in=("project",)),
-    Setting("cluster.temporal", ("FANFOLD_TEMPORAL",), not_in=("project",)),
+    Setting("store.url", ("FANFOLD_STORE",), "address", not_in=("project",)),
+    Setting("cluster.temporal", ("FANFOLD_TEMPORAL",), "address", not_in=("project",)),
 )
 """Those of providers come on top, made from their rows."""
 
@@ -123,7 +123,7 @@ def settings_of(providers: Iterable[Provider]) -> tuple[Setting, ...]:
     """Every setting there is, with the address and the key of each provider."""
     own: list[Setting] = []
     for row in providers:
-        own.append(Setting(row.address_setting, (row.address_variable,), not_in=("project",)))
+        own.append(Setting(row.address_setting, (row.address_variable,), "address", not_in=("project",)))
         own.append(Setting(row.key_setting, (row.key_variable,), "secret", not_in=("project", "user")))
     return (*SETTINGS, *own)
 

@@ -252,6 +252,11 @@ def _shown(word: str) -> str:
     return word if shlex.quote(plain) == plain else shlex.quote(word)
 
 
+def is_tool(name: str) -> bool:
+    """Whether agents of ours may have a tool of that name: ours, under any of its names, or a server's."""
+    return _canonical(name) is not None
+
+
 def _canonical(name: str) -> str | None:
     """A tool of ours as the table has it, or one of a server; None for any other."""
     if name in BY_NAME or name in ALIASES or name.startswith(_SERVED):

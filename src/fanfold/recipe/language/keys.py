@@ -65,7 +65,7 @@ INPUT = shape(
 
 LIMITS = shape(
     "limits",
-    "Bounds on one run. Project configuration may raise the ceilings.",
+    "Bounds on one run. Your own configuration may raise the ceilings.",
     Key("max_concurrency", "integer", "Attempts running at the same time.", "configuration, 4", 1, 16),
     Key(
         "max_agents",

@@ -16,6 +16,7 @@ from fanfold.recipe.drafts.roles import UNKNOWN, NamedRole, find_role
 from fanfold.recipe.language.keys import MAX_DURATION_MS
 from fanfold.recipe.language.known_outputs import TEXT
 from fanfold.recipe.language.step_syntax import ATTEMPT_KEYS, StepSyntax
+from fanfold.recipe.surroundings import RoleFacts
 from fanfold.recipe.types.body import Body
 from fanfold.recipe.types.grammar import LeafGrammar, Written
 from fanfold.text.notes import Notes, quoted
@@ -118,7 +119,7 @@ class AgentGrammar(LeafGrammar[AgentBody]):
         for key in ("model", "reasoning_effort"):
             warn_of_braces(entries.nodes.get(key), f'"{key}"', _ONE_STEP_EACH, unit.notes)
         for one in listed or [role]:
-            _check_tools(entries, one.facts.tools, unit.notes)
+            _check_tools(entries, one.facts, unit)
             _check_isolation(step, one)
         return AgentBody(
             agent=role.name,
@@ -282,8 +283,13 @@ def _check_prompt_template(draft: Draft, role: str, text: str, notes: Notes) -> 
             notes.error("recipe.bad_template", message, draft.entries.head(), hint)
 
 
-def _check_tools(entries: Entries, allowed: tuple[str, ...] | None, notes: Notes) -> None:
+def _check_tools(entries: Entries, role: RoleFacts, unit: Unit) -> None:
+    allowed, around, notes = role.tools, unit.around, unit.notes
     for item in entries.scalars("tools"):
+        if allowed is None and role.backend is None and not around.is_tool(item.text):
+            near = notes.did_you_mean(item.text, around.tool_names)
+            hint = near or f"there are {', '.join(around.tool_names)}"
+            notes.error("recipe.bad_value", f"there is no tool {quoted(item.text)}", item, hint)
         if allowed is not None and item.text not in allowed:
             hint = notes.did_you_mean(item.text, allowed) or "a step may only narrow the tools of its role"
             notes.error("recipe.bad_value", f"the role has no tool {quoted(item.text)}", item, hint)

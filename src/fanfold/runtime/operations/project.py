@@ -106,6 +106,9 @@ class Project:
     @cached_property
     def around(self) -> Surroundings:
         """What recipes of this project are compiled against."""
+        from fanfold.agents.roles.tools import is_tool
+        from fanfold.agents.toolbox.schemas import BY_NAME
+
         config = self.config
         return Surroundings(
             self.roles,
@@ -115,6 +118,8 @@ class Project:
             Ceilings(config.integer("ceilings.concurrency"), config.integer("ceilings.agents")),
             self._backend_problem,
             self._own_command,
+            is_tool,
+            tuple(BY_NAME),
         )
 
     def surroundings(self, *, scripted: bool) -> Surroundings:

@@ -107,7 +107,7 @@ def read_entries(
 ) -> Entries | None:
     """The entries of one object; None when the node is not a mapping at all.
 
-    `highs` raises the upper end of a range (project configuration may raise ceilings).
+    `highs` raises the upper end of a range (the user's configuration may raise ceilings).
     """
     if not isinstance(node, tree.Mapping):
         message = f"{with_article(shape.name)} must be a map of keys, not {kind_of(node)}"

@@ -6,10 +6,10 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeAlias
-from urllib.parse import urlsplit
 
 from fanfold.agents.local.weights import PROVIDER, RELEASE, SMOLLM2, local_state, models_folder
 from fanfold.agents.providers import Provider
+from fanfold.agents.redaction import without_credentials
 from fanfold.errors import AuthorError, FanfoldError
 from fanfold.runtime.config import Config
 from fanfold.runtime.model_choice import LOCAL_MODEL, choose_model
@@ -51,20 +51,10 @@ def _provider(row: Provider, config: Config) -> ProviderDocument:
         configured=config.access.is_usable(row),
         key=row.key_variable,
         key_set=bool(config.text(row.key_setting)),
-        base_url=_without_credentials(address) if address else None,
+        base_url=without_credentials(address) if address else None,
         default_model=row.default,
         fast_model=row.fast,
     )
-
-
-def _without_credentials(url: str) -> str:
-    """An address without the user name, password and query that people put into addresses."""
-    try:
-        parts = urlsplit(url)
-        port = f":{parts.port}" if parts.port else ""
-    except ValueError:
-        return "(not an address)"
-    return f"{parts.scheme}://{parts.hostname or ''}{port}{parts.path}"
 
 
 def _server(home: Path) -> ServerDocument | None:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Literal
 
+from fanfold.agents.redaction import without_credentials
 from fanfold.errors import FanfoldError
 from fanfold.kernel.lifecycle import PENDING, RUN_TERMINAL, RUNNING
 from fanfold.runtime.config import Config, settings_of
@@ -188,6 +189,8 @@ def _config(config: Config) -> Iterator[ConfigValue]:
         value = config.values[setting.key]
         if setting.kind == "secret" and value is not None:
             value = "set"
+        elif setting.kind == "address" and isinstance(value, str):
+            value = without_credentials(value)
         yield ConfigValue(setting.key, value, config.origins[setting.key])
     given = os.environ.get("FANFOLD_HOME", "").strip()
     yield ConfigValue("home", str(config.home), "FANFOLD_HOME" if given else "default")

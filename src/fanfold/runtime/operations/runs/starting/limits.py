@@ -32,7 +32,7 @@ def check_concurrency(project: Project, value: int | None) -> None:
         raise AuthorError(
             "usage.out_of_range",
             f"--max-concurrency must be from 1 to {ceiling}, not {value}",
-            hint="[ceilings] concurrency in .fanfold/config.toml raises the maximum, to at most 1024",
+            hint="[ceilings] concurrency in ~/.fanfold/config.toml, your own, raises it, to at most 1024",
         )
 
 
@@ -60,7 +60,7 @@ def check_agents(project: Project, value: int | None) -> None:
         raise AuthorError(
             "usage.out_of_range",
             f"--max-agents must be from 1 to {most_agents(project)}, not {value}",
-            hint="[ceilings] agents in .fanfold/config.toml raises the maximum",
+            hint="[ceilings] agents in ~/.fanfold/config.toml, your own, raises it",
         )
 
 
