@@ -132,7 +132,7 @@ def _split(node: Node) -> list[_Word]:
 def _spread(word: _Word) -> list[_Word]:
     """Several tools with nothing but spaces between them; anything else is one word."""
     parts = word.text.split()
-    if "(" in word.text or len(parts) < 2 or not all(_is_tool(part) for part in parts):
+    if "(" in word.text or len(parts) < 2 or not all(_is_tool_somewhere(part) for part in parts):
         return [word]
     return [_Word(part, word.span) for part in parts]
 
@@ -204,7 +204,7 @@ class _Reading:
 
     def _refuse_mistyped(self, name: str, word: _Word) -> None:
         """Without a tool that nobody has it lacks nothing; what nearly names one of ours is not guessed."""
-        near = None if _is_tool(name) else nearest(name[:MAX_WORD], (*ALIASES, *BY_NAME))
+        near = None if _is_tool_somewhere(name) else nearest(name[:MAX_WORD], (*ALIASES, *BY_NAME))
         if near is not None:
             message = f'it is not to have "{name[:MAX_WORD]}", and there is no such tool'
             self._notes.error(".refused", message, word.span, f'did you mean "{near}"?')
@@ -212,7 +212,7 @@ class _Reading:
     def _tell_unknown(self, name: str, word: _Word) -> None:
         """Typing mistakes are warnings; tools of other programs are as they should be, and only noted."""
         shown = name[:MAX_WORD]
-        elsewhere = _is_tool(name)
+        elsewhere = _is_tool_somewhere(name)
         near = None if elsewhere else nearest(shown, (*ALIASES, *BY_NAME))
         if name in _LACKED:
             self._lacked.append(name)
@@ -264,6 +264,6 @@ def _canonical(name: str) -> str | None:
     return _SPELLED.get(name.lower())
 
 
-def _is_tool(name: str) -> bool:
+def _is_tool_somewhere(name: str) -> bool:
     """Whether it is a tool, here or in another program."""
     return _canonical(name) is not None or name.lower() in _ELSEWHERE_SPELLED

@@ -19,8 +19,8 @@ from fanfold.runtime.handlers.pool import FunctionProcesses
 from fanfold.runtime.hosting.host import Host, OnCommit, OnProgress
 from fanfold.runtime.hosting.run_tree import RunTree
 from fanfold.runtime.operations.project import Project
-from fanfold.runtime.records.frozen import Frozen, from_json
 from fanfold.runtime.records.attempt_sessions import sessions_of
+from fanfold.runtime.records.frozen import Frozen, from_json
 from fanfold.runtime.records.ids import functions_id
 from fanfold.runtime.steps.performing.performer import Performer
 from fanfold.runtime.steps.performing.performers import Performers

@@ -38,8 +38,8 @@ from fanfold.kernel.nodes import LEAF, Node
 from fanfold.recipe.types.agent import AgentBody
 from fanfold.recipe.types.body import find_body
 from fanfold.runtime.hosting.run_tree import RunTree
-from fanfold.runtime.records.frozen import Frozen
 from fanfold.runtime.records.attempt_sessions import sessions_of
+from fanfold.runtime.records.frozen import Frozen
 from fanfold.runtime.records.ids import session_id, settling_ids
 from fanfold.runtime.records.subagents import is_agent, session_of, turn_before
 from fanfold.runtime.steps.agent import AgentJob, asked_of
