@@ -106,6 +106,30 @@ def test_a_fork_of_an_imported_run_runs_once_it_is_permitted(
     assert forked.json()["output"] == {"value": 5}
 
 
+@pytest.mark.parametrize("command", ["fork", "retry"])
+def test_who_works_in_a_run_made_of_an_imported_one_is_the_user_s_choice(
+    fanfold: Fanfold, project: Path, elsewhere: Go, command: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "OPENAI_BASE_URL", "FANFOLD_MODEL"):
+        monkeypatch.delenv(name, raising=False)
+    (project / "two.yaml").write_text(
+        "name: two\nsteps:\n  - {id: a, agent: explorer, prompt: x}\n"
+        "  - {id: b, agent: explorer, prompt: '{{steps.a.output}}'}\n"
+    )
+    (project / "theirs.yaml").write_text("default: theirs\nsteps: {b: {fail: {class: agent}}}\n")
+    assert fanfold("run", "two.yaml", "--script", "theirs.yaml").status == 1
+    fanfold("export", "last", "-o", "run.html")
+    here = elsewhere()
+    (here / "ours.yaml").write_text("default: ours\n")
+    run = fanfold("import", str(project / "run.html"), "--json").json()["run_id"]
+    again = [command, run, *(["--from", "b"] if command == "fork" else []), "--yes", "--json"]
+    refused = fanfold(*again).json()["error"]
+    assert "--script FILE" in refused["hint"]
+    done = fanfold(*again, "--script", "ours.yaml")
+    assert done.status == 0, done.err
+    assert [step["output"] for step in done.json()["steps"].values()] == ["theirs", "ours"]
+
+
 def test_an_imported_run_that_was_not_over_goes_on_only_when_permitted(
     fanfold: Fanfold, project: Path, elsewhere: Go
 ) -> None:

@@ -131,6 +131,27 @@ def test_a_fork_has_the_permission_of_the_run_it_comes_from(fanfold, project):
     assert fanfold("fork", "last", "--from", "a").status == 0
 
 
+def test_other_agents_than_those_of_the_run_do_what_runs_again(fanfold, project, essay, monkeypatch):
+    import fanfold as package
+
+    run, _ = essay
+    (project / "other.yaml").write_text("default: other\n")
+    document = fanfold("fork", run, "--from", "write", "--script", "other.yaml", "--json").json()
+    assert (document["output"], document["steps"]["angles"]["output"]) == ("other", "OK from angles")
+    with package.open_sync(project) as ff:
+        assert ff.fork(run, "write", script="default: from Python").result().output == "from Python"
+    # Whoever names a model or a back end does not mean the script.
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    for flags, code in [
+        (["--model", "openai:gpt-4o"], "model.no_key"),
+        (["--agent-backend", "nobody"], "backend.unknown"),
+        (["--agent-backend", "model", "--script", "other.yaml"], "usage.conflicting_options"),
+        (["--script", "nowhere.yaml"], "usage.bad_script"),
+    ]:
+        refused = fanfold("fork", run, "--from", "write", *flags, "--yes", "--json")
+        assert refused.json()["error"]["code"] == code, refused.out
+
+
 # At a turn of a conversation
 
 LOOKS = """\

@@ -95,7 +95,6 @@ def test_code_without_a_loop_can_do_whatever_code_with_one_can():
         "follow",
         "is_over",
         "wait",
-        "answer",
         "interrupt",
         "abort",
         "leave_when_waiting",

@@ -107,6 +107,11 @@ def test_a_fork_is_foretold_before_it_is_made(server: Server, waiting: str) -> N
     assert [step["same"] for step in compared["steps"]][:4] == [True] * 4
     row = server.get("/api/runs", q=made["run_id"])["items"][0]
     assert row["forked_from"] == waiting
+    script = {"default": "others", "steps": {"note": {"output": "ours", "writes": {"n.txt": "ours\n"}}}}
+    body = {"from": "note", "yes": True, "script": script}
+    made = server.post(f"/api/runs/{waiting}/fork", body)
+    wait_until(server, made["run_id"], "waiting")
+    assert server.get(f"/api/runs/{made['run_id']}")["steps"]["note"]["output"] == "ours"
 
 
 def test_what_failed_is_run_again(server: Server) -> None:
@@ -210,7 +215,7 @@ def test_the_rest_of_what_can_be_looked_at(server: Server, waiting: str) -> None
     assert server.get("/api/home")["needs"]
     assert "explorer" in [role["name"] for role in server.get("/api/agents")["roles"]["roles"]]
     assert server.get("/api/system")["version"]
-    spelled = server.get("/api/copy", action="approve", run=waiting, step="ok")
+    spelled = server.post("/api/copy", {"action": "approve", "run": waiting, "step": "ok"})
     assert spelled["cli"] == f"fanfold approve {waiting} ok"
     asked = server.get("/api/copy", action="whatif", run=waiting)
     assert asked["cli"] == f"fanfold whatif {waiting} --max-concurrency 8"

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 import click
+from msgspec import Struct
 
 from fanfold.cli.command import Invocation, command
-from fanfold.cli.inputs import given_inputs, read_text_file
+from fanfold.cli.inputs import given_inputs, read_script, read_text_file
 from fanfold.cli.project import open_project
 from fanfold.cli.runs.foreground import Foreground
 from fanfold.cli.runs.fork_text import forecast_lines
@@ -20,8 +22,47 @@ from fanfold.cli.terminal.questions import confirm
 from fanfold.errors import EXIT_OK, AuthorError
 from fanfold.runtime.operations.addresses import find_run
 from fanfold.runtime.operations.project import Project
+from fanfold.runtime.operations.runs.again.agents import ChosenAgents
 from fanfold.runtime.operations.runs.again.fork import AtTurn, Fork, foretell, plan_fork, start_fork
 from fanfold.runtime.operations.runs.background import hand_over
+
+F = TypeVar("F", bound=Callable[..., object])
+
+
+class ForkFlags(Struct, frozen=True, kw_only=True):
+    """What the command line says about one fork."""
+
+    step: str | None
+    pairs: tuple[str, ...]
+    prompts: tuple[str, ...]
+    turn: int | None
+    say_next: str | None
+    model: str | None
+    agent_backend: str | None
+    script: str | None
+    dry_run: bool
+    detach: bool
+    yes: bool
+
+
+def agents_options(command: F) -> F:
+    """The flags that choose who works, for every command that makes a new run of another one."""
+    script = click.option("--script", metavar="FILE", help="Scripted agents for what runs again.")
+    backend = click.option(
+        "--agent-backend", metavar="B", help="Back end for roles that name none; of a scripted run too."
+    )
+    model = click.option(
+        "--model", metavar="M", help="Model for steps that name none; of a scripted run too."
+    )
+    return model(backend(script(command)))
+
+
+def chosen_agents(
+    project: Path, *, model: str | None, agent_backend: str | None, script: str | None
+) -> ChosenAgents:
+    """Who works, as these flags say."""
+    text = None if script is None else read_script(project, Path(script))
+    return ChosenAgents(model=model, backend=agent_backend, script=text, script_file=script or "")
 
 
 @command("fork", summary="Run again from a step on, reusing what the change does not reach")
@@ -44,34 +85,36 @@ from fanfold.runtime.operations.runs.background import hand_over
 @click.option(
     "--say", "say_next", metavar="TEXT", help="With --turn: what its agent is told next; default: to go on."
 )
+@agents_options
 @click.option("--dry-run", is_flag=True, help="Only say what would be reused and what would run again.")
 @click.option("--detach", is_flag=True, help="Return at once and go on in the background.")
 @click.option("--yes", is_flag=True, help="Do not ask; never answers an approval step.")
-def fork_command(
-    call: Invocation,
-    run: str,
-    step: str | None,
-    pairs: tuple[str, ...],
-    prompts: tuple[str, ...],
-    turn: int | None,
-    say_next: str | None,
-    **how: bool,
-) -> int:
+def fork_command(call: Invocation, run: str, **given: object) -> int:
     """Make a new run out of RUN that keeps all results not reached by the change, then run it.
 
     Says first what is reused, what runs again and what that may cost; on a terminal it asks. The files of
     the project stay as they are now. With --turn the agent of STEP keeps what was said up to that turn, as
     `fanfold transcript` numbers them. A subagent is forked at a turn too: into a new one of its run.
+    The agents are those of RUN, unless others are named; an imported run has none that this user chose.
     """
-    at = _at_turn(turn, say_next)
+    flags = ForkFlags(**given)  # type: ignore[arg-type]  # click gives exactly these
+    at = _at_turn(flags.turn, flags.say_next)
     with open_project(call) as project:
         source = find_run(project, run)
-        if source.run.plan.open and step is not None and at is not None:
-            return _fork_subagent(call, project, step, at, how["yes"])
-        path = None if step is None else source.tree_path(step)
-        changed = given_inputs(project.folder, source.tree.state.plan, pairs, None)
-        fork = plan_fork(source.tree, path, changed, _prompts(project.folder, prompts), at)
-        return carry_out(call, project, fork, "Fork and run?", **how)
+        agents = chosen_agents(
+            project.folder, model=flags.model, agent_backend=flags.agent_backend, script=flags.script
+        )
+        if source.run.plan.open and flags.step is not None and at is not None:
+            if agents:
+                raise AuthorError("usage.conflict", f"{flags.step} goes on with the agent that it has")
+            return _fork_subagent(call, project, flags.step, at, flags.yes)
+        path = None if flags.step is None else source.tree_path(flags.step)
+        changed = given_inputs(project.folder, source.tree.state.plan, flags.pairs, None)
+        prompts = _prompts(project.folder, flags.prompts)
+        fork = plan_fork(source.tree, path, changed, prompts, at, agents)
+        return carry_out(
+            call, project, fork, "Fork and run?", yes=flags.yes, dry_run=flags.dry_run, detach=flags.detach
+        )
 
 
 def carry_out(

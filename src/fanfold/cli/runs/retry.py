@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import click
 
 from fanfold.cli.command import Invocation, command
-from fanfold.cli.inputs import read_script
 from fanfold.cli.project import open_project
-from fanfold.cli.runs.fork import carry_out
+from fanfold.cli.runs.fork import agents_options, carry_out, chosen_agents
 from fanfold.runtime.operations.addresses import find_run
 from fanfold.runtime.operations.runs.again.retry import Retried, plan_retry
 
 
 @command("retry", summary="Run again what failed, reusing what completed")
 @click.argument("run")
-@click.option("--model", metavar="M", help="Model for steps that name none; of a scripted run too.")
-@click.option("--script", metavar="FILE", help="Scripted agents for what runs again.")
+@agents_options
 @click.option("--dry-run", is_flag=True, help="Only say what would be reused and what would run again.")
 @click.option("--detach", is_flag=True, help="Return at once and go on in the background.")
 @click.option("--yes", is_flag=True, help="Do not ask; never answers an approval step.")
 def retry_command(
-    call: Invocation, run: str, model: str | None, script: str | None, dry_run: bool, detach: bool, yes: bool
+    call: Invocation, run: str, dry_run: bool, detach: bool, yes: bool, **agents: str | None
 ) -> int:
     """Make a new run out of RUN, which has ended, that does again what did not succeed: what failed, timed
     out, was cancelled, was skipped for it, or was taken back with `fanfold undo`, and what depends on it.
@@ -35,7 +31,6 @@ def retry_command(
     """
     with open_project(call) as project:
         source = find_run(project, run)
-        text = None if script is None else read_script(project.folder, Path(script))
-        wanted = Retried(model=model, script=text, script_file=script or "")
+        wanted = Retried(agents=chosen_agents(project.folder, **agents))
         fork = plan_retry(project, source.tree, wanted)
         return carry_out(call, project, fork, "Retry?", yes=yes, dry_run=dry_run, detach=detach)

@@ -27,25 +27,29 @@ from fanfold.runtime.operations.history.logs import read_log
 from fanfold.runtime.operations.history.query import query
 from fanfold.runtime.operations.history.runs import inspect, inspect_step
 from fanfold.runtime.operations.project import Project
+from fanfold.runtime.operations.runs import control
+from fanfold.runtime.operations.runs.again.agents import ChosenAgents
 from fanfold.runtime.operations.runs.again.fork import AtTurn, plan_fork, start_fork
 from fanfold.runtime.operations.runs.again.retry import Retried, plan_retry
 from fanfold.runtime.operations.runs.files.changes import apply, diff
 from fanfold.runtime.operations.runs.files.undo import undo
-from fanfold.runtime.operations.runs.handle import RunHandle
+from fanfold.runtime.operations.runs.handle import API, RunHandle
 from fanfold.runtime.operations.runs.ownership import Owned, take_over
 from fanfold.runtime.operations.runs.starting.options import Options
 from fanfold.runtime.operations.runs.starting.start import start
 from fanfold.runtime.operations.specs.draft import Wanted, draft_spec
 from fanfold.runtime.operations.specs.intent import workflow_suitable
+from fanfold.runtime.views.approvals import Answered
 from fanfold.runtime.views.recipes.specs import DraftedSpec, Suitability
 from fanfold.runtime.views.runs.changes import Applied, RunChanges, Undone
 from fanfold.runtime.views.runs.documents import InspectDocument, InspectStepDocument
 from fanfold.runtime.views.runs.result import Result, TypedResult, with_type
-from fanfold.runtime.views.runs.rows import RunRow
+from fanfold.runtime.views.runs.rows import RunRow, run_row
 from fanfold.runtime.views.sessions.subagents import Subagent
 from fanfold.runtime.views.sessions.transcripts import Transcript, TranscriptEntry
 from fanfold.runtime.views.steps.explanations import ExplainedRun, ExplainedStep
 from fanfold.store.search.index import NO_FILTERS, Filters, Hit
+from fanfold.text.json_value import as_text
 
 T = TypeVar("T")
 AnyRecipe: TypeAlias = str | os.PathLike[str] | Recipe
@@ -63,6 +67,14 @@ class TaskOptions(TypedDict, total=False):
     shared: bool
     output_schema: JSON
     parent: str
+
+
+class AgentsOptions(TypedDict, total=False):
+    """Who does the work of a new run that is made of another one."""
+
+    model: str | None
+    backend: str | None
+    script: str | None
 
 
 class Client:
@@ -164,35 +176,36 @@ class Client:
         turn: int | None = None,
         say: str | None = None,
         yes: bool = False,
+        **agents: Unpack[AgentsOptions],
     ) -> RunHandle:
         """A new run out of another one that keeps every result the change does not reach.
 
         With `turn` the agent of the step goes on with its conversation as it was after that turn, and is told
-        what to `say` next. `yes` allows what the recipe declares, where the run was to ask for it.
+        what to `say` next. `yes` allows what the recipe declares, where the run was to ask for it. The agents
+        are those of the run it comes from, unless a `model`, a `backend` or the text of a `script` is named.
         """
         found = find_run(self.project, run)
         path = None if step is None else found.tree_path(step)
         at = None if turn is None else AtTurn(turn, say)
-        return self._drive(
-            start_fork(self.project, plan_fork(found.tree, path, inputs or {}, prompts or {}, at), yes=yes)
-        )
+        chosen = ChosenAgents(**agents)
+        fork = plan_fork(found.tree, path, inputs or {}, prompts or {}, at, chosen)
+        return self._drive(start_fork(self.project, fork, yes=yes))
 
     async def retry(
         self,
         run: str,
         *,
-        model: str | None = None,
-        script: str | None = None,
         recipe: Recipe | None = None,
         yes: bool = False,
+        **agents: Unpack[AgentsOptions],
     ) -> RunHandle:
         """A new run that does again what did not succeed in another one, and keeps what completed.
 
         The recipe is read again from its file; one that was built in code is given again, or taken as it was.
-        `script` is the text of a script. `yes` allows what the recipe declares beyond what was allowed.
+        Its agents are chosen as for a fork. `yes` allows what the recipe declares beyond what was allowed.
         """
         tree = find_run(self.project, run).tree
-        wanted = Retried(model=model, script=script, recipe=recipe)
+        wanted = Retried(agents=ChosenAgents(**agents), recipe=recipe)
         return self._drive(start_fork(self.project, plan_retry(self.project, tree, wanted), yes=yes))
 
     async def apply(self, run: str, step: str, *, dry_run: bool = False) -> Applied:
@@ -202,6 +215,38 @@ class Client:
     async def undo(self, run: str, step: str | None = None, *, dry_run: bool = False) -> Undone:
         """Take back what a run that is over, or a step of it, merged, unless its files were changed since."""
         return await undo(self.project, run, step, dry_run=dry_run)
+
+    # Asking something of a run, whichever process drives it
+
+    async def approve(
+        self,
+        run: str,
+        step: str | None = None,
+        *,
+        choice: str | None = None,
+        comment: str | None = None,
+        edited: JSON = None,
+    ) -> Answered:
+        """Answer an approval (without `step`, the only one that waits) with yes or one of its choices, and
+        wait until the answer is recorded. A run that no process drives goes on in the background.
+        """
+        return await control.answer(self.project, run, step, choice or "approve", comment, edited, by=API)
+
+    async def reject(self, run: str, step: str | None = None, *, comment: str | None = None) -> Answered:
+        """Answer an approval with no."""
+        return await control.answer(self.project, run, step, "reject", comment, by=API)
+
+    async def answer(self, run: str, step: str, answer: JSON) -> Answered:
+        """Answer the question of an `ask` step: in words, or with data that fits its schema."""
+        return await control.reply(self.project, run, step, as_text(answer), by=API)
+
+    async def pause(self, run: str) -> RunRow:
+        """Pause a run and wait until it has paused; `resume` goes on with it."""
+        return run_row(await control.pause(self.project, run))
+
+    async def cancel(self, run: str) -> RunRow:
+        """Cancel a run or child run and wait until nothing of it runs any more."""
+        return run_row(await control.cancel(self.project, run))
 
     # Subagents
 

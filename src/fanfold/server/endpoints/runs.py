@@ -17,6 +17,7 @@ from fanfold.runtime.operations.overview.recipes import find_named
 from fanfold.runtime.operations.project import Project
 from fanfold.runtime.operations.runs import control
 from fanfold.runtime.operations.runs.adoption import permit_adopted
+from fanfold.runtime.operations.runs.again.agents import ChosenAgents
 from fanfold.runtime.operations.runs.again.fork import AtTurn, Fork, foretell, plan_fork, start_fork
 from fanfold.runtime.operations.runs.again.retry import Retried, plan_retry
 from fanfold.runtime.operations.runs.background import hand_over, resume_detached
@@ -45,6 +46,8 @@ from fanfold.store.protocol import RunHead
 Amount = Annotated[int, Meta(ge=1, le=2**53)]
 Dollars = Annotated[float, Meta(gt=0, le=1_000_000_000)]
 Comment = Annotated[str, Meta(max_length=20_000)]
+Answer = Annotated[str, Meta(max_length=1_000_000)]
+Seen = Annotated[str, Meta(max_length=64)]
 
 
 class RunOptions(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -89,9 +92,22 @@ class ResumeBody(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     yes: bool = False
 
 
-class ForkBody(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class AgentsBody(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Who works instead of the agents that the other run had."""
+
+    model: Word | None = None
+    agent_backend: Word | None = None
+    script: dict[str, JSON] | None = None
+
+    def chosen(self) -> ChosenAgents:
+        script = _script(self.script)
+        file = "" if script is None else "script"
+        return ChosenAgents(model=self.model, backend=self.agent_backend, script=script, script_file=file)
+
+
+class ForkBody(AgentsBody, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """What is different in a fork: from which step on, inputs, prompts of top-level steps, or the turn of an
-    agent after which it is told something else.
+    agent after which it is told something else; and who works.
     """
 
     step: str | None = msgspec.field(default=None, name="from")
@@ -103,11 +119,9 @@ class ForkBody(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     yes: bool = False
 
 
-class RetryBody(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class RetryBody(AgentsBody, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """What is different in a retry."""
 
-    model: Word | None = None
-    script: dict[str, JSON] | None = None
     dry_run: bool = False
     yes: bool = False
 
@@ -126,14 +140,14 @@ class AnswerBody(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     choice: Annotated[str, Meta(max_length=1_000)] | None = None
     comment: Comment | None = None
     edit: JSON = None
-    seen: Annotated[str, Meta(max_length=64)]
+    seen: Seen
 
 
 class ReplyBody(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """What a person says to an `ask` step: words, one of its choices, or JSON where it has a schema."""
 
-    text: Annotated[str, Meta(max_length=1_000_000)]
-    seen: Annotated[str, Meta(max_length=64)] | None = None
+    text: Answer
+    seen: Seen | None = None
 
 
 class ApplyBody(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -238,16 +252,14 @@ def fork_run(desk: Desk, asked: RunAsked, body: ForkBody) -> ForkedRun:
     found = find_run(project, asked.run)
     step = None if body.step is None else found.tree_path(body.step)
     at = None if body.turn is None else AtTurn(body.turn, body.say)
-    fork = plan_fork(found.tree, step, body.inputs, body.prompt, at)
+    fork = plan_fork(found.tree, step, body.inputs, body.prompt, at, body.chosen())
     return _fork(project, fork, dry_run=body.dry_run, yes=body.yes)
 
 
 def retry_run(desk: Desk, asked: RunAsked, body: RetryBody) -> ForkedRun:
     project = desk.fresh()
     found = find_run(project, asked.run)
-    wanted = Retried(
-        model=body.model, script=_script(body.script), script_file="script" if body.script else ""
-    )
+    wanted = Retried(agents=body.chosen())
     return _fork(project, plan_retry(project, found.tree, wanted), dry_run=body.dry_run, yes=body.yes)
 
 

@@ -29,6 +29,7 @@ from fanfold.runtime.operations.addresses import Addressed
 from fanfold.runtime.operations.conversations import take_up
 from fanfold.runtime.operations.project import Project
 from fanfold.runtime.operations.runs.adoption import KEPT_FROM_LOG
+from fanfold.runtime.operations.runs.again.agents import SAME_AGENTS, ChosenAgents, options_of, with_agents
 from fanfold.runtime.operations.runs.again.reached import KeptResults, Reached
 from fanfold.runtime.operations.runs.ownership import Owned
 from fanfold.runtime.operations.runs.starting.creation import Lineage, create
@@ -60,6 +61,8 @@ class Fork(Struct, frozen=True, kw_only=True):
     kept: KeptResults
     lineage: Lineage
     options: Options
+    agents: ChosenAgents = SAME_AGENTS
+    """Who was chosen to work, whatever the run it comes from had."""
     changes: RecipeChanges = RecipeChanges()
     """For a retry: what its recipe says that it did not say then."""
     asks: tuple[str, ...] = ()
@@ -72,8 +75,11 @@ def plan_fork(
     changed: Mapping[str, JSON],
     prompts: Mapping[str, str],
     at: AtTurn | None = None,
+    agents: ChosenAgents = SAME_AGENTS,
 ) -> Fork:
-    """Work out what a fork of a run keeps and what it runs again; `at` is a turn of the step."""
+    """Work out what a fork of a run keeps and what it runs again; `at` is a turn of the step, `agents` who
+    does it.
+    """
     if step is None and not changed and not prompts:
         raise AuthorError(
             "usage.missing_option",
@@ -119,7 +125,8 @@ def plan_fork(
             default_fast_model=frozen.default_fast_model,
             taken_up=taken_up,
         ),
-        options=options_of(tree),
+        options=options_of(tree, agents),
+        agents=agents,
     )
 
 
@@ -186,25 +193,9 @@ def start_fork(
 def _as_a_stranger_s(fork: Fork) -> Fork:
     """Without what somebody else may have chosen for it: permission, back end, model, script."""
     options = replace(fork.options, permission="ask", backend=None, model=None, script=None, script_file="")
+    options = with_agents(options, fork.agents)
     lineage = replace(fork.lineage, default_model=None, default_fast_model=None)
     return replace(fork, options=options, lineage=lineage)
-
-
-def options_of(source: RunTree) -> Options:
-    """A fork runs under the limits and with the agents of the run it comes from."""
-    settings, frozen = source.state.settings, source.frozen()
-    return Options(
-        max_concurrency=settings.max_concurrency,
-        max_agents=settings.max_agents,
-        budget_tokens=settings.budget_tokens,
-        budget_micro_usd=settings.budget_micro_usd,
-        timeout_ms=settings.timeout_ms,
-        permission=frozen.permission,
-        backend=frozen.backend,
-        model=frozen.model,
-        script=frozen.script,
-        script_file=frozen.script_file,
-    )
 
 
 def _mentions(inputs: list[str]) -> re.Pattern[str] | None:

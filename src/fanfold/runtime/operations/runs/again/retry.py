@@ -31,7 +31,8 @@ from fanfold.kernel.plan import JSON, Plan
 from fanfold.recipe.builder import Recipe
 from fanfold.runtime.hosting.run_tree import RunTree, run_status
 from fanfold.runtime.operations.project import Project
-from fanfold.runtime.operations.runs.again.fork import Fork, options_of
+from fanfold.runtime.operations.runs.again.agents import SAME_AGENTS, ChosenAgents, options_of
+from fanfold.runtime.operations.runs.again.fork import Fork
 from fanfold.runtime.operations.runs.again.reached import Reached
 from fanfold.runtime.operations.runs.again.recipe_changes import compare, reaches
 from fanfold.runtime.operations.runs.starting.creation import Lineage
@@ -45,10 +46,7 @@ from fanfold.trust.adopted import is_adopted
 class Retried(Struct, frozen=True, kw_only=True):
     """What is different in a retry; None leaves it as it was."""
 
-    model: str | None = None
-    script: str | None = None
-    """Text of a script: its agents answer instead of models."""
-    script_file: str = ""
+    agents: ChosenAgents = SAME_AGENTS
     recipe: Recipe | None = None
     """Instead of the file that the run came from."""
 
@@ -58,7 +56,7 @@ def plan_retry(project: Project, tree: RunTree, wanted: Retried | None = None) -
     wanted = wanted or Retried()
     _check_over(tree)
     old = tree.state.plan
-    options = _options(tree, wanted)
+    options = options_of(tree, wanted.agents)
     new = _recipe_now(project, tree, wanted, scripted=options.script is not None)
     roles = _roles_now(project, tree, new)
     changes = compare(old, new)
@@ -86,6 +84,7 @@ def plan_retry(project: Project, tree: RunTree, wanted: Retried | None = None) -
             default_fast_model=frozen.default_fast_model,
         ),
         options=_limits(options, old, new),
+        agents=wanted.agents,
         changes=changes,
         asks=tuple(line for line in needs_permission(new, roles.get) if line not in declared),
     )
@@ -166,19 +165,6 @@ def _inputs(tree: RunTree, plan: Plan) -> dict[str, JSON]:
     """What the run was given, as far as the recipe still asks for it."""
     declared = {one.name for one in plan.inputs}
     return {name: value for name, value in tree.values.inputs(tree.root).items() if name in declared}
-
-
-def _options(tree: RunTree, wanted: Retried) -> Options:
-    options = options_of(tree)
-    if wanted.script is not None:
-        return replace(
-            options, backend=None, script=wanted.script, script_file=wanted.script_file, model=wanted.model
-        )
-    if wanted.model is None:
-        return options
-    if options.script is not None:  # whoever names a model wants models to answer
-        options = replace(options, backend=None, script=None, script_file="")
-    return replace(options, model=wanted.model)
 
 
 def _limits(options: Options, old: Plan, new: Plan) -> Options:
