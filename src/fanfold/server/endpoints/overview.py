@@ -4,20 +4,29 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from msgspec import Meta
+from msgspec import Meta, Struct, structs
 
+from fanfold.kernel.plan import JSON
 from fanfold.runtime.operations.history.query import FoundOutputs, query
 from fanfold.runtime.operations.overview.home import show_home
 from fanfold.runtime.operations.overview.questions import all_questions
 from fanfold.runtime.operations.overview.sessions import AgentsDocument, session_transcript, show_agents
-from fanfold.runtime.operations.overview.spellings import SpelledAction, Spellings, spell
+from fanfold.runtime.operations.overview.spellings import (
+    RunWords,
+    SpelledAction,
+    Spellings,
+    StartWords,
+    spell,
+    spell_start,
+)
 from fanfold.runtime.views.home import Home
 from fanfold.runtime.views.installation import Examination
 from fanfold.runtime.views.pending_questions import PendingQuestions
 from fanfold.runtime.views.sessions.transcripts import Transcript
 from fanfold.server.desk import Desk
 from fanfold.server.endpoints.parameters import PRINTABLE, NoParameters, RecipeName, RunName, StepPath
-from fanfold.server.routes import Route, get, look
+from fanfold.server.endpoints.runs import Answer, Comment, RunOptions, Seen
+from fanfold.server.routes import Route, change, get, look
 
 
 class SearchAsked(NoParameters, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -30,11 +39,21 @@ class SessionAsked(NoParameters, frozen=True, forbid_unknown_fields=True, kw_onl
     session: RunName
 
 
-class CopyAsked(NoParameters, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class CopyBody(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """An action, with what a form holds for it."""
+
     action: SpelledAction
     run: RunName | None = None
     step: StepPath | None = None
     recipe: RecipeName | None = None
+    inputs: dict[str, JSON] = {}
+    options: RunOptions = RunOptions()
+    script: dict[str, JSON] | None = None
+    choice: Comment | None = None
+    comment: Comment | None = None
+    text: Answer | None = None
+    seen: Seen | None = None
+    yes: bool = False
 
 
 def home(desk: Desk, asked: NoParameters) -> Home:
@@ -65,9 +84,32 @@ def examine(desk: Desk, asked: NoParameters) -> Examination:
     return desk.examine()
 
 
-def copy_as(desk: Desk, asked: CopyAsked) -> Spellings:
-    del desk
-    return spell(asked.action, run=asked.run, step=asked.step, recipe=asked.recipe)
+def copy_as(desk: Desk, asked: NoParameters, body: CopyBody) -> Spellings:
+    del desk, asked
+    if body.action == "run":
+        usual = structs.asdict(RunOptions())
+        options = {name: one for name, one in structs.asdict(body.options).items() if one != usual[name]}
+        return spell_start(
+            StartWords(
+                recipe=body.recipe or "RECIPE",
+                inputs=body.inputs,
+                options=options,
+                script=body.script,
+                yes=body.yes,
+            )
+        )
+    return spell(
+        body.action,
+        RunWords(
+            run=body.run or "RUN",
+            step=body.step,
+            choice=body.choice,
+            comment=body.comment,
+            text=body.text,
+            seen=body.seen,
+            yes=body.yes,
+        ),
+    )
 
 
 ROUTES: list[Route] = [
@@ -79,5 +121,12 @@ ROUTES: list[Route] = [
     look("/api/agents", "Roles, and agents at work", NoParameters, AgentsDocument, list_agents),
     look("/api/agents/{session}", "The conversation of a session", SessionAsked, Transcript, read_session),
     get("/api/system", "What this installation is made of", NoParameters, Examination, examine),
-    get("/api/copy", "How to do something from elsewhere", CopyAsked, Spellings, copy_as),
+    change(
+        "POST",
+        "/api/copy",
+        "How to do something from elsewhere",
+        (NoParameters, CopyBody, Spellings),
+        copy_as,
+        role="viewer",
+    ),
 ]

@@ -48,7 +48,16 @@ export function AnswerForm({ run, path, asked, onAnswered }) {
         : choices.length ? choices.map((/** @type {string} */ choice) => html`<button type="button" key=${choice} class="button primary" disabled=${busy !== ""} onClick=${() => decide("approve", choice)}>${choice}</button>`)
           : html`<button type="button" class="button primary" disabled=${busy !== ""} onClick=${() => decide("approve")}>Approve</button>`}
       ${!isQuestion && html`<button type="button" class="button danger" disabled=${busy !== ""} onClick=${() => decide("reject")}>Reject</button>`}
-      ${!isQuestion && html`<${CopyAs} action="approve" others=${["reject"]} words=${{ run, step: path }} />`}
+      <${CopyAs} ...${copied(isQuestion, choices, { run, step: path, comment, seen: asked.seen })} />
     </div>
   </form>`;
+}
+
+/** What can be said to a question, each as something to copy. @param {boolean} isQuestion @param {string[]} choices @param {any} words */
+function copied(isQuestion, choices, words) {
+  const said = isQuestion ? { run: words.run, step: words.step, text: words.comment } : words;
+  const action = isQuestion ? "answer" : "approve";
+  const chosen = choices.map((choice) => ({ name: choice, action, words: { ...said, ...(isQuestion ? { text: choice } : { choice }) } }));
+  if (isQuestion) return { action, words: said, others: chosen };
+  return { action, words: choices.length ? { ...said, choice: choices[0] } : said, others: [...chosen, { name: "reject", action: "reject", words: said }] };
 }

@@ -42,7 +42,7 @@ export function ForkDialog({ run, step, onClose }) {
     }
   };
   return html`<${Dialog} title="Fork from a step" onClose=${onClose} foot=${html`
-      <${CopyAs} action="fork" words=${{ run: run.run_id, step: start }} />
+      <${CopyAs} action="fork" words=${{ run: run.run_id, step: start, yes: true }} />
       <button class="button" onClick=${onClose}>Not now</button>
       <button class="button primary" disabled=${!foreseen || busy} onClick=${fork}>${busy ? "Starting …" : "Fork"}</button>`}>
     <div class="field"><label for="fork-from">Run again from</label>

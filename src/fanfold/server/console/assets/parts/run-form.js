@@ -24,12 +24,13 @@ export function RunForm({ page }) {
   const given = missing ? {} : bound(inputs, values);
   const chosen = { ...(options.model && { model: options.model }), ...(options.max_concurrency && { max_concurrency: Number(options.max_concurrency) }), ...(options.budget_usd && { budget_usd: Number(options.budget_usd) }) };
   const needs = page.needs || [];
+  const begun = { recipe: page.name, inputs: given, options: chosen, ...(scripted && demo && { script: demo.script }) };
   const run = async (/** @type {Event} */ event) => {
     event.preventDefault();
     setBusy(true);
     setError(null);
     try {
-      const { run_id } = await post("/runs", { recipe: page.name, inputs: given, options: chosen, yes: allowed || needs.length === 0, ...(scripted && demo && { script: demo.script }) });
+      const { run_id } = await post("/runs", { ...begun, yes: allowed || needs.length === 0 });
       go(`/runs/${run_id}`);
     } catch (failure) {
       setError(failure);
@@ -49,7 +50,7 @@ export function RunForm({ page }) {
         <label class="check"><input type="checkbox" checked=${allowed} onChange=${() => setAllowed(!allowed)} /> Allow this</label></fieldset>`}
       ${demo && html`<label class="check"><input type="checkbox" checked=${scripted} onChange=${() => { setScripted(!scripted); if (!scripted) setValues(Object.fromEntries(Object.entries({ ...demo.inputs }).map(([name, value]) => [name, asText(value)]).concat(Object.entries(values).filter(([name]) => !(name in demo.inputs))))); }} /> Scripted agents: no key is needed, and their words were written beforehand</label>`}
       <${Trouble} error=${error} />
-      <div class="actions"><button class="button primary" disabled=${busy || missing || (needs.length > 0 && !allowed)}>${busy ? "Starting …" : "Run"}</button><${CopyAs} action="run" words=${{ recipe: page.name }} /></div>
+      <div class="actions"><button class="button primary" disabled=${busy || missing || (needs.length > 0 && !allowed)}>${busy ? "Starting …" : "Run"}</button><${CopyAs} action="run" words=${{ ...begun, yes: allowed }} /></div>
     </form>
     ${missing ? html`<section class="card padded"><h2>What it would do</h2><p class="quiet">Fill in what is required, and the price stands here.</p></section>` : html`<${DryRun} name=${page.name} inputs=${given} options=${chosen} scripted=${scripted} />`}
   </div>`;

@@ -5,6 +5,7 @@ import { useResource } from "../live/resource.js";
 import { say, sayError } from "../shell/said.js";
 import { amount, cost, counted, lastOf } from "../text/format.js";
 import { AnswerHere } from "./answer-form.js";
+import { CopyAs } from "./copy-as.js";
 import { Diff } from "./diff.js";
 import { Output } from "./output.js";
 import { Loaded } from "./states.js";
@@ -108,7 +109,7 @@ function Files({ step, run, path, reload }) {
   const apply = () => post(`/runs/${run}/steps/${quoted(path)}/apply`).then((done) => { say(`${counted(done.changes.length, "file")} put into the project.`); reload(); }, sayError);
   const files = step.files || [];
   if (!files.length) return html`<ul>${step.changes.map((/** @type {any} */ change) => html`<li key=${change.path}><span class="chip">${change.kind}</span> <code>${change.path}</code> <span class="quiet">${change.state}</span></li>`)}</ul>`;
-  return html`${files.map((/** @type {any} */ one) => html`<div key=${one.path}><p class="quiet small">${one.state}${one.why ? `: ${one.why}` : ""} ${one.state === "proposed" && html`<button class="button small" onClick=${apply}>Apply</button>`}</p>${one.patch ? html`<${Diff} patch=${one.patch} />` : html`<p>${(one.changes || []).map((/** @type {any} */ change) => change.path).join(", ")}</p>`}</div>`)}`;
+  return html`${files.map((/** @type {any} */ one) => html`<div key=${one.path}><p class="quiet small">${one.state}${one.why ? `: ${one.why}` : ""} ${one.state === "proposed" && html`<button class="button small" onClick=${apply}>Apply</button> <${CopyAs} action="apply" words=${{ run, step: path }} />`}</p>${one.patch ? html`<${Diff} patch=${one.patch} />` : html`<p>${(one.changes || []).map((/** @type {any} */ change) => change.path).join(", ")}</p>`}</div>`)}`;
 }
 
 /** @param {{why: any, error: any}} props */
