@@ -217,14 +217,14 @@ def test_the_rest_of_what_can_be_looked_at(server: Server, waiting: str) -> None
     assert server.get("/api/system")["version"]
     spelled = server.post("/api/copy", {"action": "approve", "run": waiting, "step": "ok"})
     assert spelled["cli"] == f"fanfold approve {waiting} ok"
-    asked = server.get("/api/copy", action="whatif", run=waiting)
+    asked = server.post("/api/copy", {"action": "whatif", "run": waiting})
     assert asked["cli"] == f"fanfold whatif {waiting} --max-concurrency 8"
 
 
 def test_what_is_copied_runs_nothing_that_a_name_holds(server: Server) -> None:
     name = "a $(touch owned) `b` 'c'"
     for action in ("fork", "transcript"):
-        spelled = server.get("/api/copy", action=action, run="r", step=name)
+        spelled = server.post("/api/copy", {"action": action, "run": "r", "step": name})
         for words in (spelled["cli"], spelled["http"]):
             said = subprocess.run(
                 ["sh", "-c", f'fanfold() {{ printf "%s\\n" "$@"; }}; curl() {{ fanfold "$@"; }}; {words}'],
