@@ -21,6 +21,8 @@ from typing import Any, Protocol, TypeAlias
 from fanfold.agents.backend import SessionRequest
 from fanfold.agents.permissions import Action, PermissionDenied, Permissions, Posture
 from fanfold.agents.toolbox import Toolbox, ToolFailed
+from fanfold.agents.toolbox.artifacts import TOOLS as ARTIFACT_TOOLS
+from fanfold.agents.toolbox.artifacts import ArtifactFiles
 from fanfold.agents.toolbox.commands import CommandTools, Runner
 from fanfold.agents.toolbox.edits import EditTools
 from fanfold.agents.toolbox.fetch import FetchTools
@@ -96,6 +98,7 @@ class SessionTools:
         fetch: FetchTools | None = None,
         query: Query | None = None,
         published: PublishedFiles | None = None,
+        artifacts: ArtifactFiles | None = None,
     ) -> None:
         self._request = request
         posture: Posture = "read_only" if request.role.read_only else "auto"
@@ -112,9 +115,12 @@ class SessionTools:
             "apply_patch": edits.apply_patch,
             "delete_file": lambda args: files.call("delete_file", args),
         }
+        if artifacts is not None:
+            for name in ARTIFACT_TOOLS:
+                self._calls[name] = _or_elsewhere(name, artifacts, self._calls[name])
         if published is not None:
             for name in ("read_file", "list_files"):
-                self._calls[name] = _or_published(name, published, self._calls[name])
+                self._calls[name] = _or_elsewhere(name, published, self._calls[name])
         if runner is not None:
             commands = CommandTools(request, runner, self._permissions)
             self._calls |= {"run_command": commands.run_command, "read_output": commands.read_output}
@@ -177,9 +183,9 @@ class SessionTools:
         return Action("write", f"{name} {where}", self._request.session_id, self._request.step)
 
 
-def _or_published(name: str, published: PublishedFiles, own: Call) -> Call:
+def _or_elsewhere(name: str, elsewhere: PublishedFiles | ArtifactFiles, own: Call) -> Call:
     async def call(args: Mapping[str, Any]) -> JSON:
-        return await (published.call(name, args) if published.has(args) else own(args))
+        return await (elsewhere.call(name, args) if elsewhere.has(args) else own(args))
 
     return call
 

@@ -77,7 +77,8 @@ SPECS = (
     ),
     ToolSpec(
         "write_file",
-        "Create a file or replace all of it. To change part of a file, use edit_file.",
+        "Create a file or replace all of it. To change part of a file, use edit_file. Below artifacts/ it is"
+        " kept beside the project, for later steps and people.",
         _object("path content", path=_PATH, content=_text("the whole new text")),
         mutates=True,
     ),

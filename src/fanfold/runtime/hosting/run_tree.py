@@ -36,12 +36,13 @@ from fanfold.kernel.events import (
 )
 from fanfold.kernel.fingerprint import trace
 from fanfold.kernel.holding import budget_news
-from fanfold.kernel.lifecycle import ASKED, EVENT_WORDS, READY, RUNNING, TERMINAL, WAITING
+from fanfold.kernel.lifecycle import ASKED, COMPLETED, EVENT_WORDS, READY, RUNNING, TERMINAL, WAITING
 from fanfold.kernel.nodes import LEAF, Node, Run, State
 from fanfold.kernel.paths import overlaps
 from fanfold.kernel.state import create_state, evolve, mark_late
 from fanfold.runtime.hosting.answers import Answers
 from fanfold.runtime.hosting.clock import OwnerClock
+from fanfold.runtime.records.evidence import Published, workspace_fact
 from fanfold.runtime.records.frozen import Frozen, from_json
 from fanfold.runtime.records.memory import Memory
 from fanfold.runtime.records.subagents import child_of
@@ -202,9 +203,7 @@ class RunTree:
         evolve(self.state, event)
         self.memory.observe(event)
         self._append(event, encoded)
-        row = self.output_of(event)
-        if row is not None:
-            self._outputs.append(row)
+        self._outputs += self.outputs_of(event)
         if isinstance(event.data, WorkflowEvent):
             news = budget_news(self.state, event.data)
             if news is not None:
@@ -227,21 +226,34 @@ class RunTree:
         place = self._places[name] = (name, self.root.id, parent, run.depth, run.path, epoch)
         return place
 
-    def output_of(self, event: Event) -> OutputRow | None:
-        """The row of the output that an event records, after it was folded."""
+    def outputs_of(self, event: Event) -> list[OutputRow]:
+        """The rows of what an event records to be found again, after it was folded: an output, artifacts."""
         data = event.data
-        if not isinstance(data, StepEvent | SubagentEvent) or data.output is None or data.late:
-            return None
-        step = self.state.runs[event.run].nodes[data.step].step
-        return OutputRow(
-            run_id=event.run,
-            root_run_id=self.root.id,
-            path=data.step,
-            role=step.traits.role or "",
-            status=EVENT_WORDS.get(data.status, data.status),
-            blob=data.output,
-            at=event.at,
-        )
+        if isinstance(data, Evidence):
+            fact = workspace_fact(data.data) if data.type == "workspace_event" else None
+            if not isinstance(fact, Published):
+                return []
+            named = [(f"{fact.step}/artifacts/{one.path}", one.text) for one in fact.files if one.text]
+            step, status = fact.step, COMPLETED
+        elif isinstance(data, StepEvent | SubagentEvent) and data.output is not None and not data.late:
+            named, step = [(data.step, data.output)], data.step
+            status = EVENT_WORDS.get(data.status, data.status)
+        else:
+            return []
+        node = self.state.runs[event.run].nodes.get(step)  # a fork keeps artifacts of steps it never had
+        role = node.step.traits.role or "" if node is not None else ""
+        return [
+            OutputRow(
+                run_id=event.run,
+                root_run_id=self.root.id,
+                path=path,
+                role=role,
+                status=status,
+                blob=blob,
+                at=event.at,
+            )
+            for path, blob in named
+        ]
 
     def _claim(self, node: Node) -> Claim | None:
         """Claim the files of a step that is about to start; the claim that is in its way."""

@@ -48,6 +48,7 @@ from fanfold.runtime.records.subagents import home_of, turn_before
 from fanfold.sessions.insist import insist
 
 if TYPE_CHECKING:
+    from fanfold.workspace.artifacts import ArtifactRoom
     from fanfold.workspace.merges.disputes import Dispute
     from fanfold.workspace.merges.results import Merged
     from fanfold.workspace.sandbox.start import Launch
@@ -80,6 +81,8 @@ class Place:
         """What was in it when it was merged, also of files that the project ignores."""
         self.rounds: list[Place] = []
         """Where its conflicts are settled."""
+        self.artifacts: ArtifactRoom | None = None
+        """Where it makes files that are kept beside the project."""
 
     def note_sandbox(self, launch: Launch) -> None:
         """A program runs here, at this level of the sandbox and seeing this; the log says so once."""

@@ -12,6 +12,8 @@ from typing import Any, ClassVar, TypeAlias
 import msgspec
 from msgspec import Struct
 
+from fanfold.workspace.artifacts import Artifact
+
 
 class ChangedPath(Struct, frozen=True):
     """`kind`: added, modified or deleted."""
@@ -120,6 +122,12 @@ class Merge(_Fact, frozen=True, tag="merge"):
     """Of what was put into the project: by it the merge is shown and undone."""
 
 
+class Published(_Fact, frozen=True, tag="artifacts"):
+    """A step published files beside the project."""
+
+    files: tuple[Artifact, ...]
+
+
 class Apply(_Fact, frozen=True, tag="apply"):
     """A person applied what a step had proposed."""
 
@@ -167,6 +175,7 @@ WorkspaceFact: TypeAlias = (
     | Conflict
     | LeftOut
     | Merge
+    | Published
     | Apply
     | Undo
     | Resolve

@@ -36,6 +36,7 @@ from fanfold.runtime.records.evidence import (
     Digest,
     LeftOut,
     Merge,
+    Published,
     Resolve,
     Undo,
     ViolatedPath,
@@ -43,6 +44,7 @@ from fanfold.runtime.records.evidence import (
     WorkspaceFact,
     workspace_fact,
 )
+from fanfold.workspace.artifacts import Artifact
 
 Address = tuple[str, str]
 
@@ -85,6 +87,8 @@ class Memory:
         """Blob of all that a person is shown who has to agree to the work of a step."""
         self.changes: dict[str, list[FileChange]] = {}
         """What each run's steps changed in the workspace, in order of merging."""
+        self.artifacts: dict[str, dict[str, tuple[str, Artifact]]] = {}
+        """What each run's steps published, by path, with the step that did."""
         self.receipts: dict[Address, str] = {}
         """Of what was put into the project for each step."""
         self.left_out: dict[Address, LeftOut] = {}
@@ -133,6 +137,8 @@ class Memory:
                 where = (fact.step, mode, proposal or None, "proposed" if proposal else kept)
                 rows = (FileChange(change.path, change.kind, *where) for change in fact.changes)
                 self.changes.setdefault(run, []).extend(rows)
+            case Published(files=files):
+                self.artifacts.setdefault(run, {}).update({one.path: (fact.step, one) for one in files})
             case Apply():
                 self._mark(run, fact.step, "applied")
             case Undo():

@@ -20,6 +20,7 @@ from fanfold.kernel.fold.tolerance import is_unsuccessful
 from fanfold.kernel.lifecycle import COMPLETED, FAILED, SKIPPED, TIMED_OUT, UNSUCCESSFUL
 from fanfold.kernel.nodes import MAP, SCOPE, Composite, Loop, Node, Run, Scope, State
 from fanfold.kernel.plan import JSON, GroupAction
+from fanfold.runtime.records.artifacts import artifacts_for
 from fanfold.runtime.records.failures import failure_value
 from fanfold.runtime.records.memory import Memory
 from fanfold.runtime.records.reviews import (
@@ -36,6 +37,7 @@ from fanfold.runtime.records.subagents import is_agent
 from fanfold.store.blobs import Blobs
 from fanfold.text.excerpts import shorten
 from fanfold.text.json_value import as_text
+from fanfold.workspace.artifacts import ArtifactView
 
 REVIEW, VERIFY = "review", "verify"
 """The steps of a phase that judge it."""
@@ -196,6 +198,10 @@ class Values:
             told = output.get("summary") if isinstance(output, dict) and "summary" in output else output
             parts.append(shorten(f"{other.step.id}: {_plainly(told)}", share - 1))
         return "\n".join(parts)
+
+    def artifacts(self, node: Node) -> ArtifactView:
+        """What a step sees of the files that steps before it published."""
+        return artifacts_for(self._memory, node)
 
     def summary(self, node: Node) -> str:
         """At most 600 characters about what a step gave, for dependents that did not ask for all of it."""

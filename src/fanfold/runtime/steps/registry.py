@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from msgspec.structs import replace
+
 from fanfold.errors import WorldError
 from fanfold.kernel.events import Failure
 from fanfold.kernel.nodes import Node
@@ -25,6 +27,7 @@ from fanfold.runtime.steps.step_type import Job, Outcome, Preparation, StepLabel
 from fanfold.runtime.steps.structure import GroupSteps, WorkflowSteps
 from fanfold.runtime.steps.wait import WaitSteps
 from fanfold.text.template import UnresolvedPath
+from fanfold.workspace.artifacts import NOTHING_SEEN
 
 STEP_TYPES: dict[str, StepType[Any, Any]] = {
     kind.name: kind
@@ -88,7 +91,8 @@ def prepare(values: Values, node: Node) -> Job:
     try:
         kind = type_of(step)
         job: Job = kind.prepare(preparation(values, node), kind.read(step))
-        return job
+        seen = values.artifacts(node) if job.performed else NOTHING_SEEN
+        return job if seen is NOTHING_SEEN else replace(job, artifacts=seen)
     except (UnresolvedPath, ExpressionError) as error:
         code = "expression.failed" if isinstance(error, ExpressionError) else "template.unresolved"
         message = f"{node.path} cannot start: {error}"

@@ -34,15 +34,18 @@ from fanfold.runtime.steps.programs.sandboxed import Programs
 from fanfold.sessions.supervisor import Supervisor
 from fanfold.store.journal import Journal
 from fanfold.store.protocol import Store
+from fanfold.workspace.artifacts import NOTHING_SEEN, ArtifactView
 
 Tell = Callable[[News], None]
 
 
-class Job(Struct, frozen=True):
+class Job(Struct, frozen=True, kw_only=True):
     """The work of one step, ready to be done."""
 
     performed: ClassVar[bool] = True
     """False where the start event is all there is to do: kernel, person or time go on from there."""
+    artifacts: ArtifactView = NOTHING_SEEN
+    """What it sees of the files that steps before it published."""
 
 
 class Question(Job, frozen=True):

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import msgspec
 
+from fanfold.kernel.lifecycle import RUN_TERMINAL
 from fanfold.kernel.nodes import LEAF, Run
 from fanfold.runtime.hosting.run_tree import RunTree
 from fanfold.runtime.records.published import private, publish_run, write_folder
@@ -20,6 +21,7 @@ from fanfold.runtime.records.subagents import is_agent
 from fanfold.runtime.views.runs.report import report_markdown
 from fanfold.runtime.views.sessions.transcript_text import transcript_text
 from fanfold.runtime.views.sessions.transcripts import speaker_of, transcript_of
+from fanfold.workspace.artifacts import clear_staging
 
 MAX_TRANSCRIPTS = 200
 """Of one run: to read a session takes as long as a step that does nothing. `fanfold transcript` shows any."""
@@ -34,6 +36,8 @@ def write_mirror(tree: RunTree, folder: Path) -> Path:
         _replace(home / "report.md", report_markdown(tree, run))
         write_folder(home, "outputs", _outputs(tree, run))
         write_folder(home, "transcripts", _transcripts(tree, run))
+        if run.status in RUN_TERMINAL:
+            clear_staging(home)
         publish_run(folder.parent, tree.values, run)
     return folder / tree.root.id / "report.md"
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from fanfold.kernel.sets.protected import OWNERS
+from fanfold.workspace.artifacts import INSIDE
 from fanfold.workspace.files.programs import find_program
 from fanfold.workspace.sandbox import covered
 from fanfold.workspace.sandbox.policy import Bind, Policy, hidden_folders, is_scratch, programs
@@ -70,6 +71,8 @@ def arguments(policy: Policy) -> list[Word]:
         found += ["--dir", str(policy.home)]  # programs expect their home to exist
     if policy.rooms.home is not None:
         found.append(Bind(str(policy.home), str(policy.rooms.home), read_only=False))
+    if policy.rooms.artifacts is not None:
+        found.append(Bind(INSIDE, str(policy.rooms.artifacts), read_only=False))
     for path in (*programs(policy, hidden), *policy.rooms.also):
         found += ["--ro-bind-try", str(path), str(path)]
     if policy.network:

@@ -65,7 +65,8 @@ def rules(policy: Policy, scratch: Path) -> dict[str, object]:
     paths += [_rule(f"/dev/{name}", _READ | _WRITE | _IOCTL & everything) for name in _DEVICES]
     paths += [_rule(path, _READING) for path in programs(policy, hidden)]
     paths += [_rule(path, _READING) for path in policy.rooms.also]
-    paths += [_rule(path, writing) for path in (scratch, policy.rooms.home) if path is not None]
+    own_folders = (scratch, policy.rooms.home, policy.rooms.artifacts)
+    paths += [_rule(path, writing) for path in own_folders if path is not None]
     top = str(policy.project)
     if policy.shared:
         own = policy.project / ".fanfold"

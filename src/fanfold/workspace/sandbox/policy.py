@@ -59,6 +59,8 @@ class Rooms(msgspec.Struct, frozen=True, kw_only=True):
     """What it needs to see, read-only."""
     covered: tuple[str, ...] = ()
     """What of the project it does not see; see `covered`."""
+    artifacts: Path | None = None
+    """Where it may leave files that are kept beside the project."""
 
 
 class Policy(msgspec.Struct, frozen=True, kw_only=True):

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
+from fanfold.workspace.artifacts import VARIABLE
 from fanfold.workspace.sandbox import bubblewrap, landlock
 from fanfold.workspace.sandbox.covered import covers
 from fanfold.workspace.sandbox.policy import Bind, Policy, hidden_folders, is_scratch, programs
@@ -32,7 +33,7 @@ class Sight(Struct, frozen=True, kw_only=True):
     system: tuple[str, ...]
     """What of the machine is there, read-only. Everything else is hidden."""
     private: tuple[str, ...]
-    """What is writable, its own, and gone afterwards."""
+    """What is writable and its own; gone afterwards, but for what it publishes."""
     covered: tuple[str, ...] = ()
     """What of the project is empty for it, because it would obey what is in there."""
 
@@ -63,6 +64,7 @@ def _bound(level: str, policy: Policy) -> list[str]:
 
 
 def _private(level: str, policy: Policy, hidden: list[Path]) -> list[str]:
+    own = [f"${VARIABLE}"] if policy.rooms.artifacts is not None and level != "unsafe" else []
     if level == "bubblewrap":
-        return [str(folder) for folder in hidden if is_scratch(policy, folder)]
-    return ["$HOME", "$TMPDIR"] if level == "landlock" else []
+        return [*(str(folder) for folder in hidden if is_scratch(policy, folder)), *own]
+    return ["$HOME", "$TMPDIR", *own] if level == "landlock" else []

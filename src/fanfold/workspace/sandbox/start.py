@@ -23,11 +23,12 @@ import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, cast
 
 from msgspec import to_builtins
 
 from fanfold.errors import EXIT_PERMISSION, WorldError
+from fanfold.workspace.artifacts import INSIDE, VARIABLE
 from fanfold.workspace.files import trash
 from fanfold.workspace.sandbox import bubblewrap, cgroups, landlock, launcher, seccomp
 from fanfold.workspace.sandbox.levels import Levels
@@ -149,5 +150,8 @@ def plan_sandbox(level: LevelName, policy: Policy) -> Launch:
         spec["environment"] = ["*"]
         if policy.rooms.home is not None:
             spec["set"] = {"HOME": str(policy.rooms.home)}
+    if policy.rooms.artifacts is not None:
+        where = INSIDE if level == "bubblewrap" else str(policy.rooms.artifacts)
+        spec["set"] = {**cast(dict[str, str], spec["set"]), VARIABLE: where}
     prefix = [sys.executable, "-I", "-S", launcher.__file__, json.dumps(spec)]
     return Launch(level, prefix, policy, group, scratch)

@@ -154,8 +154,7 @@ class _Folding:
                 self.tree.catch_up([envelope])
             if not isinstance(event.data, Evidence):
                 events.append((event.run, event.data))
-            row = self.tree.output_of(event)
-            outputs += [] if row is None else [row]
+            outputs += self.tree.outputs_of(event)
         assert self.tree is not None
         heads = self.tree.changed_heads(commit)
         facts = self.tree.memory.frozen

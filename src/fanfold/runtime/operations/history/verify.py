@@ -126,8 +126,7 @@ class _Audit:
             if isinstance(event.data, SubagentEvent):
                 step = event.data.step
                 self.sessions[session_id(event.run, step, event.data.attempt)] = step
-            output = self.tree.output_of(event)
-            self.outputs += [] if output is None else [output]
+            self.outputs += self.tree.outputs_of(event)
         if self.tree is None:
             return
         self.heads |= {head.run_id: head for head in self.tree.changed_heads(commit.envelopes)}

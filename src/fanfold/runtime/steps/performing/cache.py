@@ -12,12 +12,14 @@ import stat
 from hashlib import blake2b, file_digest
 
 import msgspec
+from msgspec.structs import replace
 
 from fanfold.kernel.nodes import Node
 from fanfold.kernel.paths import matches
 from fanfold.runtime.records.frozen import Frozen
 from fanfold.runtime.steps.registry import type_of
 from fanfold.runtime.steps.step_type import Job
+from fanfold.workspace.artifacts import ArtifactView
 
 SKIPPED_FOLDERS = frozenset(
     (".git", ".fanfold", ".venv", "venv", "node_modules", "__pycache__", ".mypy_cache", ".pytest_cache")
@@ -37,7 +39,7 @@ def content_key(node: Node, job: Job, frozen: Frozen, project: str) -> str | Non
     step = (msgspec.to_builtins(node.step.action), node.step.output_schema, node.step.outputs)
     facts = (
         type(job).__name__,
-        msgspec.to_builtins(job),
+        msgspec.to_builtins(replace(job, artifacts=ArtifactView(job.artifacts.seen))),
         kind.circumstances(frozen, kind.read(node.step)),
         step,
         frozen.script,

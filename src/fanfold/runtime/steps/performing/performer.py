@@ -18,7 +18,7 @@ import msgspec
 
 from fanfold.agents.backend import SessionFailed
 from fanfold.agents.entries import Preparing, paid_in
-from fanfold.errors import BugError, FanfoldError
+from fanfold.errors import BugError, FanfoldError, WorldError
 from fanfold.kernel.commands import Start
 from fanfold.kernel.events import NOTHING_SPENT, Failure, Usage
 from fanfold.kernel.lifecycle import COMPLETED
@@ -26,6 +26,7 @@ from fanfold.kernel.nodes import Node, State, is_shared_writer
 from fanfold.kernel.plan import JSON
 from fanfold.runtime.places.isolation import Place
 from fanfold.runtime.records.attempt_sessions import sessions_of
+from fanfold.runtime.records.evidence import Published
 from fanfold.runtime.records.ids import session_id, settling_ids
 from fanfold.runtime.records.outputs import check_output, unfit
 from fanfold.runtime.records.subagents import home_of
@@ -36,6 +37,7 @@ from fanfold.runtime.steps.step_type import Execution, Job, Outcome, Services, T
 from fanfold.sessions.log import read_entries
 from fanfold.store.protocol import LeaseLost, StoreFault
 from fanfold.text.json_value import strict
+from fanfold.workspace.artifacts import Artifact, ArtifactRoom, family
 
 
 class Performer:
@@ -49,6 +51,8 @@ class Performer:
         self._keys: dict[tuple[str, str], str] = {}
         self._ended: dict[str, Place] = {}
         """Where steps worked that have ended well, until the log says so."""
+        self._published: dict[tuple[str, str], str] = {}
+        """Artifacts of runs by path, with the step that published them while this process drives."""
         self._closing: set[asyncio.Task[None]] = set()
 
     def reuse(self, node: Node, job: Job) -> str | Failure | None:
@@ -81,6 +85,8 @@ class Performer:
         """The log has the end of a step: nobody needs the workspace of its session any more."""
         place = self._ended.pop(session, None)
         if place is not None:
+            if place.artifacts is not None:
+                place.artifacts.drop()
             self._see_to(self._isolation.close(session, place, None))
 
     def discard(self, homes: Sequence[str]) -> None:
@@ -137,15 +143,17 @@ class Performer:
         progress(Preparing("opens its workspace"))
         place = await self._isolation.open(node, session, start.execution, home_of(node, start.attempt))
         progress(Preparing())
+        room = place.artifacts = self._room(start, node, job, place, session)
         try:
             outcome = await self._work_and_merge(Execution(start, node, job, place, progress), session)
             if outcome.error is not None:
+                room.drop()
                 await self._isolation.close(session, place, outcome.error)
         except BaseException:
             self._isolation.leave(session, place)
             raise
         unsettled = ""
-        if outcome.error is None and self._isolation.rests(session, place):
+        if outcome.error is None and (self._isolation.rests(session, place) or room.is_open):
             self._ended[session] = place
             unsettled = session
         if not place.evidence and not unsettled:
@@ -159,9 +167,12 @@ class Performer:
             strayed = await self._isolation.check_shared(node, session, place, self._others(node))
             if outcome.error is None and strayed is not None:
                 return Outcome(error=strayed, usage=outcome.usage)
+            made = await self._collect(node, place) if outcome.error is None else {}
             if outcome.error is None and self._isolation.comes_home(node, place):
                 execution.progress(Preparing("brings its changes home"))
                 outcome = await self._bring_home(execution, session, outcome)
+            if outcome.error is None and made:
+                await self._publish(place, made)
         except (StoreFault, LeaseLost, BugError):
             raise  # not the step's failure: its host must stop
         except Exception as error:  # noqa: BLE001  # a handler may raise anything; it is the step's failure
@@ -169,6 +180,38 @@ class Performer:
         finally:
             execution.progress(Preparing())
         return outcome
+
+    def _room(self, start: Start, node: Node, job: Job, place: Place, session: str) -> ArtifactRoom:
+        """Where an execution makes its artifacts. An agent goes on with what it made; others begin anew."""
+        room = ArtifactRoom(self._services.memory / "runs", node.run.id, session, job.artifacts)
+        if start.execution > 1 and node.step.traits.role is None and place.said is None:
+            room.drop()
+        return room
+
+    async def _collect(self, node: Node, place: Place) -> dict[str, Artifact]:
+        """What a step that has done its work wants to publish, its names kept for it from now on."""
+        room = place.artifacts
+        if room is None or not room.is_open:
+            return {}
+        made = await asyncio.to_thread(room.collect, self._store.clean)
+        own = family(node.path)
+        for path in made:
+            owner = self._published.get((node.run.id, path), own)
+            if owner != own:
+                hint = "publish it under another name; a map can put {{index}} into it"
+                raise WorldError("artifact.taken", f"artifacts/{path} is {owner}'s already", hint=hint)
+        self._published |= {(node.run.id, path): own for path in made}
+        return made
+
+    async def _publish(self, place: Place, made: dict[str, Artifact]) -> None:
+        assert place.artifacts is not None, "it was made there"
+        await asyncio.to_thread(place.artifacts.publish, made)
+        blobs = self._services.journal.blobs
+        files = [
+            msgspec.structs.replace(one, text=blobs.put(one.text) if one.text else "")
+            for one in made.values()
+        ]
+        place.evidence.append(Published(files=tuple(files)))
 
     def _others(self, node: Node) -> list[tuple[str, ...]]:
         """What writers of other runs may have changed in the project while a step shared it."""
@@ -258,6 +301,8 @@ def _over(state: State, found: list[str]) -> list[str]:
 
 
 def _caught(node: Node, start: Start, error: Exception) -> Failure:
+    if isinstance(error, FanfoldError) and error.code.startswith("artifact."):
+        return failure(node, start, "violation", error.code, error.message, error.hint, retryable=False)
     if isinstance(error, FanfoldError):
         return failure(node, start, "agent", error.code, error.message, error.hint)
     return failure(node, start, "agent", "step.exception", f"{type(error).__name__}: {error}")

@@ -17,6 +17,8 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from msgspec import structs
+
 from fanfold.agents.backend import SessionRequest
 from fanfold.errors import WorldError
 from fanfold.runtime.places.isolation import Isolation, Place
@@ -24,6 +26,7 @@ from fanfold.sessions.processes import Ended, Process, end_tree, run_process, se
 from fanfold.text.json_value import MAX_VALUE_BYTES
 
 if TYPE_CHECKING:
+    from fanfold.workspace.artifacts import ArtifactRoom
     from fanfold.workspace.sandbox.policy import Policy, Rooms
     from fanfold.workspace.sandbox.start import Launch, LevelName
 
@@ -154,6 +157,10 @@ class Programs:
             raise
         return RunningProgram(process, launch)
 
+    def artifacts_of(self, session_id: str) -> ArtifactRoom | None:
+        """Where a session that is under way makes files that are kept beside the project."""
+        return self._isolation.place_of(session_id).artifacts
+
     @property
     def project(self) -> Path:
         return self._isolation.spaces.project
@@ -195,6 +202,10 @@ class Programs:
         from fanfold.workspace.sandbox.start import plan_sandbox
 
         level = self._choose_level()
+        if place.artifacts is not None:
+            from fanfold.workspace.sandbox.policy import Rooms
+
+            rooms = structs.replace(rooms or Rooms(), artifacts=place.artifacts.open())
         policy = self._isolation.spaces.policy(
             place.child,
             read_only=read_only,

@@ -64,11 +64,13 @@ class Toolboxes:
 
     def _own(self, request: SessionRequest) -> Tools:
         # Most scripted agents use no tool, and a run of functions alone has none.
+        from fanfold.agents.toolbox.artifacts import ArtifactFiles
         from fanfold.agents.toolbox.catalogue import SessionTools
         from fanfold.agents.toolbox.fetch import FetchTools
         from fanfold.agents.toolbox.published import PublishedFiles
 
         permissions = self._permissions if request.role.asks else self._permissions.unasked()
+        room = self._programs.artifacts_of(request.session_id)
         own = SessionTools(
             request,
             permissions=permissions,
@@ -76,6 +78,7 @@ class Toolboxes:
             fetch=FetchTools() if request.role.network else None,
             query=self._query,
             published=PublishedFiles(self._memory, request.run_id),
+            artifacts=None if room is None else ArtifactFiles(room, request.workspace),
         )
         if not request.role.mcp_servers:
             return own

@@ -44,6 +44,7 @@ def report_markdown(tree: RunTree, run: Run | None = None) -> str:
         lines.append(f"| … {len(nodes) - MAX_ROWS} more | | | | |")
     lines += ["", f"{agents} agents, {usage.tokens} tokens, {_price(usage.micro_usd)}.", ""]
     lines += _changes(tree, run)
+    lines += _artifacts(tree, run)
     lines += review_lines(tree, run)
     failures = [node for node in nodes if node.error is not None and node.status != COMPLETED]
     error = run_error(tree, run)
@@ -87,6 +88,20 @@ def _changes(tree: RunTree, run: Run) -> list[str]:
         how = f"`fanfold diff {root}` shows what it is, `fanfold apply {root} {first}` applies the first"
         lines += [f"{many} to be applied ({', '.join(list(waiting)[:10])}): {how}.", ""]
     return lines
+
+
+def _artifacts(tree: RunTree, run: Run) -> list[str]:
+    """The files that steps published beside the project."""
+    published = tree.memory.artifacts.get(run.id)
+    if not published:
+        return []
+    lines = ["## Artifacts", "", f"In `.fanfold/runs/{run.id}/artifacts/`:", ""]
+    lines += ["| file | bytes | step |", "|---|---|---|"]
+    for step, one in list(published.values())[:MAX_ROWS]:
+        lines.append(f"| {cell(one.path)} | {one.size:,} | {cell(step)} |")
+    if len(published) > MAX_ROWS:
+        lines.append(f"| … {len(published) - MAX_ROWS} more | | |")
+    return [*lines, ""]
 
 
 def _asked(inputs: dict[str, JSON]) -> list[str]:

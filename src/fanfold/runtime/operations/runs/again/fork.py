@@ -37,6 +37,7 @@ from fanfold.runtime.operations.runs.starting.options import Options
 from fanfold.runtime.operations.runs.starting.permission import Attendant, permit, permit_lines
 from fanfold.runtime.operations.runs.starting.spending import Spending, asked_about
 from fanfold.runtime.operations.session_addresses import find_speaker
+from fanfold.runtime.records.artifacts import kept_artifacts
 from fanfold.runtime.records.frozen import TakenUp
 from fanfold.runtime.views.runs.forks import ForkForecast, RecipeChanges
 from fanfold.runtime.views.runs.rows import step_usage
@@ -120,6 +121,7 @@ def plan_fork(
             run_id=tree.root.id,
             kept=kept.outputs,
             failures=kept.failures,
+            artifacts=kept_artifacts(tree.memory, tree.root.id, kept.outputs),
             roles=frozen.roles,
             default_model=frozen.default_model,
             default_fast_model=frozen.default_fast_model,

@@ -38,6 +38,7 @@ from fanfold.runtime.operations.runs.again.recipe_changes import compare, reache
 from fanfold.runtime.operations.runs.starting.creation import Lineage
 from fanfold.runtime.operations.runs.starting.options import Options
 from fanfold.runtime.operations.runs.starting.permission import needs_permission
+from fanfold.runtime.records.artifacts import kept_artifacts
 from fanfold.runtime.records.frozen import freeze_roles, with_stages
 from fanfold.runtime.views.runs.forks import RecipeChanges
 from fanfold.trust.adopted import is_adopted
@@ -79,6 +80,7 @@ def plan_retry(project: Project, tree: RunTree, wanted: Retried | None = None) -
             run_id=tree.root.id,
             kept=kept.outputs,
             failures=kept.failures,
+            artifacts=kept_artifacts(tree.memory, tree.root.id, kept.outputs),
             roles=roles,
             default_model=frozen.default_model,
             default_fast_model=frozen.default_fast_model,

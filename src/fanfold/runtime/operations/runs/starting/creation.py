@@ -10,7 +10,7 @@ from fanfold.agents.backend_registry import MODEL, SCRIPTED
 from fanfold.agents.permissions import Ask
 from fanfold.agents.role import Role
 from fanfold.errors import EXIT_PERMISSION, AuthorError, WorldError
-from fanfold.kernel.events import Created, Event, Failure, Forked, Settings
+from fanfold.kernel.events import Created, Event, Evidence, Failure, Forked, Settings
 from fanfold.kernel.plan import JSON, Plan
 from fanfold.recipe.inputs import bind_inputs
 from fanfold.recipe.types.body import find_body
@@ -29,6 +29,7 @@ from fanfold.runtime.operations.runs.ownership import (
     supervise,
 )
 from fanfold.runtime.operations.runs.starting.options import Options, settings_of
+from fanfold.runtime.records.evidence import Published
 from fanfold.runtime.records.frozen import (
     Frozen,
     TakenUp,
@@ -43,6 +44,7 @@ from fanfold.runtime.steps.programs.sandboxed import Programs
 from fanfold.runtime.steps.registry import type_of
 from fanfold.store.journal import Journal
 from fanfold.text.json_value import strict
+from fanfold.workspace.artifacts import Artifact, carry_over
 
 
 class Lineage(Struct, frozen=True, kw_only=True):
@@ -58,6 +60,8 @@ class Lineage(Struct, frozen=True, kw_only=True):
     default_fast_model: str | None = None
     taken_up: dict[str, TakenUp] = {}
     """Tree path to the conversation that a step goes on with."""
+    artifacts: dict[str, list[Artifact]] = {}
+    """What the steps whose output is reused had published."""
 
 
 def create(
@@ -84,10 +88,20 @@ def create(
     tree = _record(project, journal, plan, bound, frozen, settings, performer.reuse)
     if fork is not None:
         # Named in the log, or collecting the source run would take them away.
-        kept = tuple(sorted(set(fork.kept.values())))
+        texts = {one.text for files in fork.artifacts.values() for one in files if one.text}
+        kept = tuple(sorted({*fork.kept.values(), *texts}))
         tree.report(root, tree.now_ms(), Forked(f"from {fork.run_id}", kept))
+        _keep_artifacts(project, tree, fork)
     tree.commit()
     return Owned(project, tree, performers_of(project, performer, journal, ask), lease)
+
+
+def _keep_artifacts(project: Project, tree: RunTree, fork: Lineage) -> None:
+    """What kept steps had published is this run's too."""
+    for step, files in fork.artifacts.items():
+        carry_over(project.runs_folder, fork.run_id, tree.root.id, [one.path for one in files])
+        fact = Published(step=step, files=tuple(files))
+        tree.report(tree.root.id, tree.now_ms(), Evidence("workspace_event", fact))
 
 
 def create_open(project: Project, root: str) -> None:
