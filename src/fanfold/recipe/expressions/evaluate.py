@@ -18,14 +18,14 @@ import re
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from functools import lru_cache
-from math import isfinite
-from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeAlias
+from typing import TYPE_CHECKING, Literal, NoReturn, TypeAlias
 
 from msgspec import Struct
 
 from fanfold.kernel.plan import JSON
 from fanfold.recipe.expressions.feedback import stand_ins
 from fanfold.recipe.expressions.functions import FUNCTIONS, OTHER_NAMES, declared_functions
+from fanfold.recipe.expressions.results import KINDS, MAX_VALUE_DEPTH, ResultReader
 from fanfold.recipe.expressions.usage import Usage, Use, free_uses, read, tokens
 from fanfold.recipe.expressions.work import TooMuchWork, WorkBound, reach
 from fanfold.text.spelling import nearest
@@ -36,8 +36,6 @@ if TYPE_CHECKING:
 MAX_EXPRESSION_CHARS = 4_096
 MAX_WORK = 5_000_000
 """Values visited by one evaluation at most; about half a second and 100 MB in the worst case."""
-MAX_RESULT_VALUES = 100_000
-MAX_VALUE_DEPTH = 200
 MAX_MESSAGE_CHARS = 300
 
 _LIBRARY_ERRORS = (RuntimeError, TypeError, UnicodeError, OverflowError)
@@ -58,12 +56,6 @@ _CEL_WORDS = {
     "null": "null", "bytes": "bytes",
 }  # fmt: skip
 _ERROR = re.compile(r"ERROR: <input>:(-?\d+):(-?\d+): (.*)")
-_KINDS = {
-    "INT": "a whole number", "UINT": "a whole number", "DOUBLE": "a number", "STRING": "text",
-    "BYTES": "bytes", "NULL": "null", "BOOL": "true or false", "TIMESTAMP": "a time",
-    "DURATION": "a duration", "string": "text", "integer": "a whole number", "number": "a number",
-    "boolean": "true or false", "array": "a list", "object": "an object",
-}  # fmt: skip
 
 
 Wanted: TypeAlias = Literal["bool", "list", "moment", "any"]
@@ -178,7 +170,7 @@ def _evaluate(text: str, offered: Mapping[str, JSON]) -> JSON:
         result = program.compiled.eval(data=data)
         if result.type().name() == "ERROR":
             _fail(text, _run_time_message(str(result.plain_value())))
-        return _Result().plain(result)
+        return ResultReader().plain(result)
     except TooMuchWork as error:
         _fail(text, str(error))
     except _LIBRARY_ERRORS as error:
@@ -303,7 +295,7 @@ def _check_type(text: str, program: _Program, inputs: Mapping[str, str | None], 
             kind = inputs.get(str(use.parts[0])) or kind
     if kind == "DYN" or wants == "any" or kind.startswith(_FIT[wants]):
         return
-    shown = _KINDS.get(kind) or ("a list" if kind.startswith("LIST") else "an object")
+    shown = KINDS.get(kind) or ("a list" if kind.startswith("LIST") else "an object")
     _fail(text, f"this gives {shown}, where {_IN_WORDS[wants]} is needed")
 
 
@@ -391,28 +383,3 @@ def _run_time_message(message: str) -> str:
     if message == "Iteration budget exceeded":
         return "the expression loops more than 10,000 times"
     return message
-
-
-class _Result:
-    """Turns a CEL value into JSON, with a limit: values inside may be shared, and JSON cannot share."""
-
-    def __init__(self) -> None:
-        self._values = 0
-
-    def plain(self, value: Any, depth: int = 0) -> JSON:
-        self._values += 1
-        if self._values > MAX_RESULT_VALUES or depth > 2 * MAX_VALUE_DEPTH:
-            raise TooMuchWork(f"the result has more than {MAX_RESULT_VALUES:,} values")
-        held = value.value()
-        if held is None or isinstance(held, bool | int | str):
-            return held
-        kind = value.type().name()
-        if isinstance(held, float):
-            if isfinite(held):
-                return held
-        elif kind.startswith("LIST"):
-            return [self.plain(item, depth + 1) for item in held]
-        elif kind.startswith("MAP") and all(isinstance(key, str) for key in held):
-            # CEL keeps no order, and the order it gives differs from one process to the next.
-            return {key: self.plain(held[key], depth + 1) for key in sorted(held)}
-        raise TypeError(f"the result holds {_KINDS.get(kind, kind)}, which JSON cannot hold")

@@ -242,18 +242,8 @@ class RunTree:
             return []
         node = self.state.runs[event.run].nodes.get(step)  # a fork keeps artifacts of steps it never had
         role = node.step.traits.role or "" if node is not None else ""
-        return [
-            OutputRow(
-                run_id=event.run,
-                root_run_id=self.root.id,
-                path=path,
-                role=role,
-                status=status,
-                blob=blob,
-                at=event.at,
-            )
-            for path, blob in named
-        ]
+        about = {"run_id": event.run, "root_run_id": self.root.id, "role": role, "status": status}
+        return [OutputRow(**about, path=path, blob=blob, at=event.at) for path, blob in named]
 
     def _claim(self, node: Node) -> Claim | None:
         """Claim the files of a step that is about to start; the claim that is in its way."""
