@@ -83,8 +83,8 @@ def test_it_writes_nothing(fanfold, project, ran):
 
 
 def _bytes_of(project: Path) -> dict[Path, bytes]:
-    """Every file but the database's, whose pages the owner that just ended may still put in order."""
-    files = (path for path in project.rglob("*") if path.is_file() and not path.name.startswith("fanfold.db"))
+    """Every file of the user's; below `.fanfold` the owner that just ended may still be tidying up."""
+    files = (path for path in project.rglob("*") if path.is_file() and ".fanfold" not in path.parts)
     return {path: path.read_bytes() for path in files}
 
 
@@ -100,3 +100,19 @@ def _bytes_of(project: Path) -> dict[Path, bytes]:
 def test_what_cannot_be_asked_is_a_clear_error(fanfold, waiting, arguments, status, code):
     result = fanfold("whatif", *arguments, "--json")
     assert (result.status, result.json()["error"]["code"]) == (status, code)
+
+
+def test_a_question_that_was_open_when_the_run_was_ended_takes_no_time(fanfold, project):
+    recipe = """\
+name: ends
+steps:
+  - {id: q, ask: Which?}
+  - {id: w, wait: 1s}
+  - {id: done, depends_on: [w], end: completed}
+"""
+    (project / "ends.yaml").write_text(recipe)
+    assert fanfold("run", "ends.yaml").status == 0
+    found = fanfold("whatif", "last", "--max-concurrency", "4", "--json").json()
+    assert found["critical_path_ms"] <= found["time_ms"]["asked"]
+    assert found["critical_path"] == ["w"]
+    assert found["notes"] == ["waits for people are left out (1 question)"]

@@ -145,7 +145,7 @@ class Replayed:
         attempt = self._recording.attempt(node, start.attempt)
         assert attempt is not None, "it was started because the log has it"
         end = StepEvent(node.path, attempt.status, start.attempt, start.execution, error=attempt.error)
-        if node.step.traits.waits == "person" and attempt.status != CANCELLED:
-            self.people += 1
-            return 0, end
-        return attempt.took_ms, end
+        if node.step.traits.waits != "person":
+            return attempt.took_ms, end
+        self.people += 1
+        return (attempt.took_ms if attempt.status == CANCELLED else 0), end  # else the run ended it

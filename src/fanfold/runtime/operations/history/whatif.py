@@ -65,9 +65,11 @@ class _Replay:
         )
         self.host.drive()
         self.spent: dict[Node, int] = {}
-        """What the attempts of each step took together."""
+        """What the attempts of each step took together; waits for people take nothing."""
         for begun in self.host.begun:
-            self.spent[begun.node] = self.spent.get(begun.node, 0) + begun.until - begun.at
+            asks = begun.node.step.traits.waits == "person"
+            took = 0 if asks else min(begun.until, self.host.now) - begun.at
+            self.spent[begun.node] = self.spent.get(begun.node, 0) + took
 
     def critical_path(self) -> tuple[list[str], int]:
         steps = sorted(self.spent, key=lambda node: node.order)
