@@ -166,6 +166,63 @@ def test_a_recipe_is_run_from_a_chat_and_the_lead_hears_how_it_ended(
     )
 
 
+def test_plan_query_and_undo_do_in_a_chat_what_their_commands_do(
+    talk: Open, fanfold: Any, project: Path
+) -> None:
+    recipe = "name: look\nphases: [{id: look, tasks: [{id: scan, agent: explorer, prompt: Look}]}]\n"
+    steps = {
+        "lead": {
+            "output": "It is written.",
+            "tool_calls": [
+                {"tool": "task", "args": {"role": "worker", "task": "Write.", "name": "hand", "write_set": ["a.txt"]}}
+            ],
+        },
+        "hand": {"output": "a heron stands in a.txt", "writes": {"a.txt": "heron\n"}},
+        "draft": {"output": {"fit": True, "reason": "many parts", "recipe": recipe}},
+    }
+    (project / "script.yaml").write_text(yaml.safe_dump({"steps": steps}))
+    screen = talk("--script", "script.yaml", "--permission", "auto")
+    screen.until("leaves\n>")
+    screen.type("Write it.\r")
+    screen.until("It is written.")
+    assert (project / "a.txt").exists()
+    screen.type("/query heron\r")
+    screen.until("hand  worker", "a heron stands")
+    screen.type("/undo hand\r")
+    screen.until("took back hand", "removed a.txt")
+    assert not (project / "a.txt").exists()
+    screen.type("/plan Audit every package\r")
+    screen.until("the planner works", "many parts", "Nothing was saved")
+    screen.type("/plan --save look Audit every package\r")
+    screen.until("Run it: fanfold run look")
+    for wrong in ("/plan", "/plan --save look", "/query", "/undo nobody"):
+        screen.until_prompt()
+        screen.resize(100, 40)
+        screen.type(f"{wrong}\r")
+        screen.until("error[")
+    leave(screen)
+    assert fanfold("check", "look").status == 0
+    assert fanfold("verify", "--all").status == 0
+
+
+def test_ctrl_c_ends_a_plan_and_what_it_pays_for_and_keeps_the_session(
+    talk: Open, fanfold: Any, project: Path
+) -> None:
+    script = {"steps": {"draft": {"output": {}, "delay_ms": 60_000}, "lead": "Still here."}}
+    (project / "script.yaml").write_text(yaml.safe_dump(script))
+    screen = talk("--script", "script.yaml")
+    screen.until("leaves\n>")
+    screen.type("/plan Audit every package\r")
+    screen.until("the planner works")
+    screen.type("\x03")
+    screen.until("stopping the plan", "stopped")
+    drafts = [run for run in fanfold("runs", "--json").json() if run["recipe"] == "plan-workflow"]
+    assert [run["status"] for run in drafts] == ["cancelled"]
+    screen.type("Are you there?\r")
+    screen.until("Still here.")
+    leave(screen)
+
+
 @pytest.mark.parametrize("where", ["lead", "scout"])
 def test_a_chat_that_is_killed_goes_on_behind_what_was_recorded(
     where: str, talk: Open, fanfold: Any, project: Path
@@ -213,8 +270,15 @@ def test_without_a_terminal_nothing_is_delegated_unless_it_is_allowed(shell: Any
 
 
 def test_nothing_to_say_is_refused(shell: Any, project: Path) -> None:
-    refused = shell("chat", "--json")
-    assert (refused.status, refused.json()["error"]["code"]) == (2, "usage.missing")
+    for said in ([], [""], ["  "]):
+        refused = shell("chat", *said, "--json")
+        assert (refused.status, refused.json()["error"]["code"]) == (2, "usage.missing")
+
+
+def test_a_chat_that_no_model_could_answer_is_not_begun(shell: Any, project: Path) -> None:
+    refused = shell("chat", "Hello", "--json", PATH="/usr/bin:/bin")
+    assert refused.json()["error"]["code"] == "provider.none"
+    assert shell("runs", "--json").json() == []
 
 
 def test_words_of_a_model_are_shown_as_they_come_and_drive_no_terminal(talk: Open) -> None:

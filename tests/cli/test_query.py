@@ -47,7 +47,9 @@ def test_filters_narrow_what_is_searched(fanfold: Callable[..., Result], project
     shown = fanfold("query", "owl", "barn", "--run", "last", "--explain").out
     assert "score" in shown
     assert "rarity" in shown
-    assert fanfold("query", "owl", "--since", "soon").status == 2
+    assert found("owl", "--status", "failed") == []
+    for wrong in (["--since", "soon"], ["--status", "done"]):
+        assert fanfold("query", "owl", *wrong).status == 2
 
 
 def test_what_subagents_said_is_found(fanfold: Callable[..., Result], project: Path):

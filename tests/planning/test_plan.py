@@ -10,7 +10,7 @@ import pytest
 
 from fanfold.cli.main import main
 from fanfold.runtime.specs.intent_patterns import kind_of
-from fanfold.testing.provider import Asked, Reply, answer_with
+from fanfold.testing.provider import Asked, Call, Reply, answer_with
 from tests.e2e.world import Provider
 
 SONNET = "anthropic:claude-sonnet-4-6"
@@ -110,6 +110,31 @@ def test_an_invalid_draft_is_corrected_from_the_compiler_s_words(place: Place):
     assert place.cli("verify", "--all").returncode == 0
 
 
+def test_whoever_waits_is_told_what_the_planner_does_and_how_to_run_what_it_drafted(place: Place):
+    (place.folder / "README.md").write_text("Packages: a, b\n")
+    reads = Reply(calls=[Call("read_file", {"path": "README.md"})])
+    answers = iter([reads, None, None])
+    draft = drafts(BAD, GOOD)
+    with Provider(lambda asked: next(answers) or draft(asked)) as provider:
+        done = place.cli("plan", "Tidy all packages", "--save", "tidy", **given(provider))
+    run = json.loads(place.cli("runs", "--json").stdout)[-1]["run_id"]
+    told = done.stderr.splitlines()
+    assert f"fanfold transcript {run} draft --follow" in told[0]
+    assert "read_file README.md" in told[1]
+    assert "asking again, round 2 of 3" in told[2]
+    assert "Run it: fanfold run tidy -i packages=…" in told
+    assert place.cli("plan", "Tidy", "--json", "--no-model").stderr == ""
+
+
+def test_a_name_that_is_taken_is_refused_before_a_model_is_paid(place: Place):
+    assert place.cli("plan", TASKS[0], "--no-model", "--save", "tidy").returncode == 0
+    with Provider(drafts(GOOD)) as provider:
+        for name, code in (("tidy", "recipe.exists"), ("A b", "recipe.bad_value")):
+            refused = plan(place, "Tidy all packages", "--save", name, **given(provider))
+            assert (refused[0], refused[1]["error"]["code"]) == (2, code)
+        assert provider.asked == []
+
+
 def test_a_draft_that_stays_invalid_is_refused_after_three_rounds(place: Place):
     with Provider(drafts(BAD, BAD, BAD, GOOD)) as provider:
         status, said, _ = plan(place, "Tidy all packages", "--save", "tidy", **given(provider))
@@ -186,6 +211,7 @@ def test_without_a_model_ten_tasks_get_templates_that_pass_check(place: Place, t
         assert (status, drafted["fit"], drafted["source"], drafted["runs"]) == (0, True, "template", [])
         assert "template" in drafted["recipe"].splitlines()[0]
         assert task in drafted["recipe"]
+        assert not [one for one in drafted["warnings"] if "max_agents" in one], "it has room for all it may need"
     done = place.cli("check", *names, "--json")
     assert done.returncode == 0, done.stdout
     assert {kind_of(task) for task in TASKS} >= {"audit", "migrate", "research", "review", "build"}

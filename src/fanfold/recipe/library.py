@@ -175,9 +175,7 @@ class Library:
         folder = self._project
         if folder is None:
             raise AuthorError("recipe.no_project", "there is no project to save the recipe in")
-        if _NAMED.fullmatch(name) is None:
-            hint = "use lower-case letters, digits, - and _, at most 64 of them"
-            raise AuthorError("recipe.bad_value", f'"{name[:80]}" cannot be the name of a recipe', hint=hint)
+        require_name(name)
         folder.mkdir(parents=True, exist_ok=True)
         handle = _open_folder(folder)
         try:
@@ -187,6 +185,13 @@ class Library:
         finally:
             os.close(handle)
         return folder / target
+
+
+def require_name(name: str) -> None:
+    """Raise unless a recipe can be saved as this: `name` or `name@2`."""
+    if _NAMED.fullmatch(name) is None:
+        hint = "use lower-case letters, digits, - and _, at most 64 of them"
+        raise AuthorError("recipe.bad_value", f'"{name[:80]}" cannot be the name of a recipe', hint=hint)
 
 
 def said_by_file(file: str) -> tuple[str | None, int | None]:

@@ -1,8 +1,11 @@
-"""Following a run for somebody who waits for a call: what happens in it, told in lines, until it rests."""
+"""Following what a call does for whoever waits for it: what happens, told in lines."""
 
 from __future__ import annotations
 
+import asyncio
 import math
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 
 from fanfold.kernel.lifecycle import PAUSED, RUN_TERMINAL, TERMINAL, WAITING
 from fanfold.kernel.nodes import LEAF
@@ -34,6 +37,24 @@ async def follow_run(caller: Caller, root: str, background: Background | None = 
     if background is not None and status not in (*RUN_TERMINAL, WAITING, PAUSED):
         raise background.ended_at_once()
     return tree
+
+
+@asynccontextmanager
+async def narrated(caller: Caller) -> AsyncIterator[Callable[[str], None]]:
+    """Lines for whoever waits for the call, from work that cannot wait until each was told."""
+    lines: asyncio.Queue[str | None] = asyncio.Queue()
+
+    async def tell() -> None:
+        while (line := await lines.get()) is not None:
+            await caller.say(line)
+
+    telling = asyncio.create_task(tell())
+    try:
+        yield lines.put_nowait
+        lines.put_nowait(None)
+        await telling
+    finally:
+        telling.cancel()
 
 
 async def answered_elsewhere(project: Project, root: str, path: str) -> None:

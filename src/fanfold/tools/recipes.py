@@ -16,6 +16,7 @@ from fanfold.runtime.operations.specs.draft import Wanted, draft_spec
 from fanfold.runtime.views.recipes.forecasts import Agents, Cost
 from fanfold.text.excerpts import shorten
 from fanfold.tools.caller import Caller
+from fanfold.tools.following import narrated
 from fanfold.tools.permission import permit
 from fanfold.tools.recipe_sources import check_text, found_recipe, text_of
 from fanfold.tools.subagents import DryRunFlag
@@ -84,7 +85,8 @@ async def plan_workflow(caller: Caller, asked: PlanWorkflow) -> PlannedWorkflow:
         return PlannedWorkflow(ok=True, fit=True, reason="", would=would)
     if asked.use_model:
         await permit(caller, "have a workflow planned", [f"the task: {shorten(asked.task, 500)}"])
-    drafted = await draft_spec(caller.project, wanted, caller.options)
+    async with narrated(caller) as narrate:
+        drafted = await draft_spec(caller.project, wanted, caller.options, narrate=narrate)
     return PlannedWorkflow(
         ok=True,
         fit=drafted.fit,

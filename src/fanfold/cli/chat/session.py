@@ -7,9 +7,7 @@ was left, or killed, goes on with `--resume`.
 from __future__ import annotations
 
 import asyncio
-import signal
 import sys
-from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -17,6 +15,7 @@ import click
 from msgspec import Struct
 
 from fanfold.agents.entries import News
+from fanfold.cli.chat.interrupts import Interrupts
 from fanfold.cli.command import Invocation, command
 from fanfold.cli.inputs import read_script
 from fanfold.cli.project import open_project
@@ -62,9 +61,9 @@ def chat_command(call: Invocation, text: str | None, resume: str | None, **given
     """
     flags = ChatFlags(**given)  # type: ignore[arg-type]  # click gives exactly these
     if text is None and not on_terminal():
-        text = sys.stdin.read() if not sys.stdin.isatty() else None
-        if text is None or not text.strip():
-            raise AuthorError("usage.missing", "there is nothing to say", hint='fanfold chat "What is here?"')
+        text = sys.stdin.read() if not sys.stdin.isatty() else ""
+    if text is not None and not text.strip():
+        raise AuthorError("usage.missing", "there is nothing to say", hint='fanfold chat "What is here?"')
     if text is None and call.as_json:
         raise AuthorError("usage.missing", "--json needs a TEXT", hint='fanfold chat "What is here?" --json')
     with open_project(call) as project:
@@ -132,7 +131,7 @@ class _Talk:
         listening = None if self._call.as_json else asyncio.create_task(self._listen())
         try:
             suited = await self.chat.judge(text)
-            with _Interrupts(self.chat.stop):
+            with Interrupts(self.chat.stop):
                 turn = await self.chat.say(text, suited)
                 await self.chat.rest()
         finally:
@@ -206,7 +205,7 @@ class _Talk:
         if cut_off is not None:
             tell("it was cut off; going on\n")
             self._speech.begin()
-            with _Interrupts(chat.stop):
+            with Interrupts(chat.stop):
                 self._show(await chat.go_on(cut_off))
 
     async def _turn(self, text: str) -> None:
@@ -216,7 +215,7 @@ class _Talk:
             reason = one_line(suited.reason, 200)
             tell(f"looks like work for a workflow: {reason} (tools for it are on; /plan drafts one)\n")
         self._speech.begin()
-        with _Interrupts(chat.stop):
+        with Interrupts(chat.stop):
             turn = await chat.say(text, suited)
         self._show(turn)
         if chat.worth_keeping():
@@ -236,25 +235,6 @@ class _Talk:
         tell(f"error[{error.code}]: {plain(error.message)}\n")
         if error.hint:
             tell(f"  {plain(error.hint)}\n")
-
-
-class _Interrupts:
-    """While a turn runs, Ctrl-C stops it and nothing else."""
-
-    def __init__(self, stop: Callable[[], Coroutine[None, None, None]]) -> None:
-        self._stop = stop
-        self._stopping: asyncio.Task[None] | None = None
-
-    def __enter__(self) -> None:
-        asyncio.get_running_loop().add_signal_handler(signal.SIGINT, self._interrupted)
-
-    def __exit__(self, *_: object) -> None:
-        asyncio.get_running_loop().remove_signal_handler(signal.SIGINT)
-
-    def _interrupted(self) -> None:
-        if self._stopping is None:
-            tell("\nstopping the turn\n")
-            self._stopping = asyncio.create_task(self._stop())
 
 
 def _exit_status(status: str) -> int:

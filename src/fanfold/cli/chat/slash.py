@@ -14,10 +14,12 @@ from msgspec import Struct, structs
 
 from fanfold.agents.permissions import Posture
 from fanfold.cli.agents.subagents import say_subagents
+from fanfold.cli.chat.interrupts import Interrupts
 from fanfold.cli.chat.keyboard import Keyboard
 from fanfold.cli.command import Invocation
 from fanfold.cli.inputs import read_inputs
 from fanfold.cli.main import main
+from fanfold.cli.recipes.plan import PlanFlags, plan_and_show
 from fanfold.cli.runs.foreground import Foreground
 from fanfold.cli.runs.outcome import say_outcome
 from fanfold.cli.terminal.output import paint, say
@@ -92,10 +94,25 @@ class SlashCommands:
         )
 
     async def plan(self, rest: str) -> None:
-        options = self._chat.options
-        more = ["--model", options.model] if options.model else []
-        more += ["--script", options.script_file] if options.script_file else []
-        await self._fanfold("plan", _some(rest, "/plan TASK"), *more)
+        name: str | None = None
+        if rest.startswith("--save "):
+            _, name, rest = f"{rest}  ".split(" ", 2)
+        task = _some(rest.strip(), "/plan [--save NAME] TASK")
+        flags = PlanFlags(
+            save=name, replace=False, refine=None, model=None, no_model=False, anyway=False, script=None
+        )
+        chat = self._chat
+        drafting = asyncio.ensure_future(plan_and_show(self._call, chat.project, task, flags, chat.options))
+
+        async def stop() -> None:
+            drafting.cancel()
+
+        with Interrupts(stop, "the plan"):
+            await asyncio.wait([drafting])
+        if drafting.cancelled():
+            say("stopped\n")
+            return
+        drafting.result()
 
     async def status(self, rest: str) -> None:
         await self._fanfold("inspect", rest or self._chat.id)
@@ -134,7 +151,8 @@ class SlashCommands:
     async def _fanfold(self, *arguments: str) -> None:
         more = ["--project", str(self._chat.project.folder)]
         more += ["--no-color"] if not self._call.colour else []
-        await asyncio.to_thread(main, [*more, *arguments])
+        with Interrupts(None):
+            await asyncio.to_thread(main, [*more, *arguments])
 
 
 def _words(rest: str, least: int = 1) -> list[str]:
@@ -156,7 +174,7 @@ def _some(rest: str, usage: str) -> str:
 def _table() -> Sequence[Slash]:
     return (
         Slash("/run NAME key=value", "run a recipe here; the lead hears how it ended", SlashCommands.run),
-        Slash("/plan TASK", "draft a recipe for a task", SlashCommands.plan),
+        Slash("/plan [--save NAME] TASK", "draft a recipe for a task; saved under NAME", SlashCommands.plan),
         Slash("/status [RUN]", "how this chat, or a run, stands", SlashCommands.status),
         Slash("/agents", "the subagents of this chat", SlashCommands.agents),
         Slash("/query WORDS", "search what agents wrote", SlashCommands.query),

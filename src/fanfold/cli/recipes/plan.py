@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 from msgspec import Struct, structs
@@ -16,6 +17,10 @@ from fanfold.cli.terminal.output import hand_over, paint, plain, say_json, tell
 from fanfold.errors import EXIT_OK, AuthorError
 from fanfold.runtime.views.recipes.specs import DraftedSpec
 from fanfold.text.terminal import one_line
+
+if TYPE_CHECKING:
+    from fanfold.runtime.operations.project import Project
+    from fanfold.runtime.operations.runs.starting.options import Options
 
 
 class PlanFlags(Struct, frozen=True, kw_only=True):
@@ -46,10 +51,7 @@ def plan_command(call: Invocation, task: str, **given: object) -> int:
     model, and is told what the compiler says until the draft is valid; otherwise a template is filled in.
     What one agent does better is said to be so.
     """
-    # Completion and help need none of this.
-    from fanfold.runtime.operations.recipes.saved import save_recipe
-    from fanfold.runtime.operations.runs.starting.options import Options
-    from fanfold.runtime.operations.specs.draft import Wanted, draft_spec
+    from fanfold.runtime.operations.runs.starting.options import Options  # completion and help need none
 
     flags = PlanFlags(**given)  # type: ignore[arg-type]  # click gives exactly these
     if flags.no_model and (flags.model or flags.script):
@@ -60,29 +62,47 @@ def plan_command(call: Invocation, task: str, **given: object) -> int:
             script=None if flags.script is None else read_script(project.folder, Path(flags.script)),
             script_file=flags.script or "",
         )
-        wanted = Wanted(
-            task=task,
-            name=flags.save,
-            refine=None if flags.refine is None else project.find_recipe(flags.refine),
-            use_model=not flags.no_model,
-            anyway=flags.anyway,
-        )
-        drafted = asyncio.run(draft_spec(project, wanted, options))
-        if flags.save is not None and drafted.fit:
-            file = save_recipe(project, flags.save, drafted.recipe, replace=flags.replace)
-            drafted = structs.replace(drafted, saved=str(file))
-    if call.as_json:
-        say_json(drafted)
-    else:
-        _show(call, drafted, flags.save)
+        asyncio.run(plan_and_show(call, project, task, flags, options))
     return EXIT_OK
 
 
-def _show(call: Invocation, drafted: DraftedSpec, name: str | None) -> None:
+async def plan_and_show(
+    call: Invocation, project: Project, task: str, flags: PlanFlags, options: Options
+) -> DraftedSpec:
+    """Draft what is asked for, save it where that is wanted too, and show it."""
+    from fanfold.runtime.operations.recipes.saved import require_free, save_recipe
+    from fanfold.runtime.operations.specs.draft import Wanted, draft_spec
+
+    if flags.save is not None and not flags.replace:
+        require_free(project, flags.save)
+    wanted = Wanted(
+        task=task,
+        name=flags.save,
+        refine=None if flags.refine is None else project.find_recipe(flags.refine),
+        use_model=not flags.no_model,
+        anyway=flags.anyway,
+    )
+
+    def narrate(line: str) -> None:
+        if not call.as_json:
+            tell(paint(f"  · {one_line(line, 160)}", "dim", call.colour) + "\n")
+
+    drafted = await draft_spec(project, wanted, options, narrate=narrate)
+    if flags.save is not None and drafted.fit:
+        file = save_recipe(project, flags.save, drafted.recipe, replace=flags.replace)
+        drafted = structs.replace(drafted, saved=str(file))
+    if call.as_json:
+        say_json(drafted)
+    else:
+        _show(call, drafted, flags)
+    return drafted
+
+
+def _show(call: Invocation, drafted: DraftedSpec, flags: PlanFlags) -> None:
     if not drafted.fit:
         tell(f"Not for a workflow: {one_line(drafted.reason, 500)}\n")
         tell(f"One agent does it: {plain(drafted.suggestion)}\n")
-        if name is not None:
+        if flags.save is not None:
             tell("Nothing was saved.\n")
         return
     assert drafted.document is not None, "a draft that is fit was compiled"
@@ -92,9 +112,16 @@ def _show(call: Invocation, drafted: DraftedSpec, name: str | None) -> None:
     for warning in drafted.warnings:
         tell(f"warning: {one_line(warning)}\n")
     if drafted.saved:
-        tell(f"{paint('saved', 'green', call.colour)} {plain(drafted.saved)}\nRun it: fanfold run {name}\n")
+        tell(f"{paint('saved', 'green', call.colour)} {plain(drafted.saved)}\n")
+        tell(f"Run it: {_how_to_run(drafted, str(flags.save))}\n")
     else:
         tell("Nothing was saved; --save NAME keeps it.\n")
+
+
+def _how_to_run(drafted: DraftedSpec, name: str) -> str:
+    assert drafted.document is not None, "it was saved"
+    needed = [one.name for one in drafted.document.inputs if one.required]
+    return " ".join(["fanfold run", name, *(f"-i {one}=…" for one in needed)])
 
 
 def _origin(drafted: DraftedSpec) -> str:
@@ -109,4 +136,4 @@ def _size(drafted: DraftedSpec) -> str:
     assert agents is not None
     bound = cost.usd_max if cost is not None else None
     price = "price unknown" if bound is None else f"at most ${bound:.2f}"
-    return f"{agents.min} to {agents.max} agents, {price}"
+    return f"{agents.min:,} to {agents.max:,} agents, {price}"

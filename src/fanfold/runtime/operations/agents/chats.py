@@ -290,6 +290,7 @@ async def open_chat(project: Project, options: Options, ask: Ask | None, on_prog
 
 
 def _freeze_lead(project: Project, step: Step, options: Options) -> Frozen:
+    """What is fixed for a turn of the lead; raises where it could not begin."""
     frozen, _ = freeze(project, Plan(name=NAME, steps=(step,)), options, own_roles={NAME: LEAD})
     return frozen
 

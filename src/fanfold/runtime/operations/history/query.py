@@ -9,7 +9,8 @@ from pathlib import Path
 
 from msgspec import Struct, structs
 
-from fanfold.errors import FanfoldError
+from fanfold.errors import AuthorError, FanfoldError
+from fanfold.kernel.lifecycle import TERMINAL
 from fanfold.runtime.operations.project import Project
 from fanfold.store.search.index import NO_FILTERS, Filters, Hit, Search
 
@@ -33,6 +34,9 @@ def query(
     explained: bool = False,
 ) -> FoundOutputs:
     """Outputs with any of the words, of all runs or of one and the runs below it."""
+    if filters.status and filters.status not in TERMINAL:
+        hint = f"one of {', '.join(sorted(TERMINAL))}"
+        raise AuthorError("usage.bad_value", f"no step ends as {filters.status[:80]!r}", hint=hint)
     if not project.has_runs:
         return FoundOutputs([])
     text = " ".join(words).encode("utf-8", "replace").decode()  # a shell may hand over what is no text

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from fanfold.errors import AuthorError, NotFoundError
-from fanfold.recipe.library import said_by_file
+from fanfold.recipe.library import require_name, said_by_file
 from fanfold.recipe.surroundings import FoundRecipe
 from fanfold.runtime.operations.project import Project
 from fanfold.runtime.operations.recipes.checked import check_found
@@ -22,10 +22,17 @@ def save_recipe(project: Project, name: str, text: str, *, replace: bool = False
     text = renamed(text, name)
     file = project.memory / "workflows" / f"{name}.yaml"
     check_found(project, name, FoundRecipe(text.encode("utf-8", "replace"), str(file))).runnable()
-    if not replace and _is_there(project, name):
+    if not replace:
+        require_free(project, name)
+    return project.library.save(name, text)
+
+
+def require_free(project: Project, name: str) -> None:
+    """Raise where no recipe can be saved under this name: before one is made that would be lost."""
+    require_name(name)
+    if _is_there(project, name):
         hint = "choose another name, or NAME@2 for a second version; --replace writes over it"
         raise AuthorError("recipe.exists", f'this project has a recipe "{name}" already', hint=hint)
-    return project.library.save(name, text)
 
 
 def renamed(text: str, name: str) -> str:

@@ -6,16 +6,21 @@ Rules
 * Nothing of a draft runs. Its size and price are those of its dry run.
 * Where there is no model, a template of the task's kind is filled in and marked as one. A refinement needs a
   model.
-* Each round is a run of one read-only step, with everything that runs have: log, price, transcript.
+* Each round is a run of one read-only step, with everything that runs have: log, price, transcript. Whoever
+  waits hears what it does meanwhile; whoever stops waiting ends it.
 """
 
 from __future__ import annotations
 
+import asyncio
 import difflib
 import shlex
+from collections.abc import Callable
+from typing import TypeAlias
 
 from msgspec import Struct, structs
 
+from fanfold.agents.entries import Calling, News, Retrying
 from fanfold.errors import AuthorError, FanfoldError, WorldError
 from fanfold.kernel.plan import JSON
 from fanfold.recipe.builder import Recipe
@@ -41,8 +46,11 @@ from fanfold.runtime.specs.project_shape import look_at
 from fanfold.runtime.specs.template_files import fill_in
 from fanfold.runtime.views.recipes.documents import recipe_document
 from fanfold.runtime.views.recipes.specs import DraftedSpec, Source
+from fanfold.sessions.insist import insist
 from fanfold.text.terminal import visible
 
+Narrate: TypeAlias = Callable[[str], None]
+"""Hears what happens while a plan is made, in lines."""
 MAX_TASK_CHARS = 20_000
 NO_MODEL = "provider.none"
 _LOOKS = frozenset({"looking", "question"})
@@ -71,7 +79,9 @@ class _Drafted(Struct, frozen=True):
     checked: CheckedRecipe | None
 
 
-async def draft_spec(project: Project, wanted: Wanted, options: Options | None = None) -> DraftedSpec:
+async def draft_spec(
+    project: Project, wanted: Wanted, options: Options | None = None, *, narrate: Narrate = lambda _: None
+) -> DraftedSpec:
     """A recipe for a task, checked and priced; or the reason why one agent does it better."""
     options = options or Options()
     task = visible(wanted.task.strip(), keep="\n\t")  # a recipe holds no control characters
@@ -81,7 +91,7 @@ async def draft_spec(project: Project, wanted: Wanted, options: Options | None =
         raise AuthorError("plan.bad_task", message, hint="say in a few sentences what is to be done")
     if wanted.use_model:
         try:
-            drafted = await _ask_planner(project, wanted, options)
+            drafted = await _ask_planner(project, wanted, options, narrate)
         except FanfoldError as error:
             if error.code != NO_MODEL or wanted.refine is not None:
                 raise
@@ -96,7 +106,9 @@ async def draft_spec(project: Project, wanted: Wanted, options: Options | None =
 # The planner
 
 
-async def _ask_planner(project: Project, wanted: Wanted, options: Options) -> _Drafted:
+async def _ask_planner(
+    project: Project, wanted: Wanted, options: Options, narrate: Narrate
+) -> _Drafted:
     present = wanted.refine
     inputs: dict[str, JSON] = {
         "task": wanted.task,
@@ -111,7 +123,7 @@ async def _ask_planner(project: Project, wanted: Wanted, options: Options) -> _D
     model = project.config.text("workflows.model") if options.model is None else None
     while True:
         recipe = planner_recipe(refining=present is not None, again=bool(runs), model=model)
-        run_id, answer = await _round(project, recipe, inputs, options)
+        run_id, answer = await _round(project, recipe, inputs, options, narrate)
         runs.append(run_id)
         if not answer["fit"]:
             return _Drafted(False, str(answer["reason"]), "", runs, None)
@@ -121,19 +133,32 @@ async def _ask_planner(project: Project, wanted: Wanted, options: Options) -> _D
             return _Drafted(True, str(answer["reason"]), text, runs, checked)
         if len(runs) == MAX_ROUNDS:
             raise _refused(problems, text, runs)
+        narrate(f"the compiler does not take the draft; asking again, round {len(runs) + 1} of {MAX_ROUNDS}")
         inputs["problems"] = problems
         inputs["draft"] = text[:MAX_DRAFT_CHARS]
 
 
 async def _round(
-    project: Project, recipe: Recipe, inputs: dict[str, JSON], options: Options
+    project: Project, recipe: Recipe, inputs: dict[str, JSON], options: Options, narrate: Narrate
 ) -> tuple[str, dict[str, JSON]]:
     """One question to the planner: the run, and what it answered."""
     plan = project.plan_of(recipe, scripted=options.script is not None)
     names = {one.name for one in plan.inputs}
     given = {name: value for name, value in inputs.items() if name in names}
-    handle = RunHandle(start(project, plan, given, options), leave_when_waiting=True)
-    result = await handle.result()
+
+    def hear(_run: str, _step: str, news: News) -> None:
+        if isinstance(news, Calling):
+            narrate(f"{news.tool} {news.about}".rstrip())
+        elif isinstance(news, Retrying):
+            narrate(f"the provider is asked again in {news.wait_s:.0f} s ({news.kind})")
+
+    handle = RunHandle(start(project, plan, given, options), leave_when_waiting=True, on_progress=hear)
+    narrate(f"the planner works (fanfold transcript {handle.id} {STEP} --follow shows all of it)")
+    try:
+        result = await handle.result()
+    except asyncio.CancelledError:
+        await insist(handle.cancel())
+        raise
     answer = result.steps[STEP].output
     if result.status == "completed" and isinstance(answer, dict):
         return result.run_id, answer
