@@ -89,9 +89,9 @@ def test_two_thousand_steps_stay_responsive(console: Console, folder: Path, home
     heap_mb = metrics["JSHeapUsedSize"] / 1e6
     times = f"graph after {ready_ms:.0f} ms, {frames:.0f} frames a second while scrolling"
     print(f"2,000 steps: {times}, heap {heap_mb:.0f} MB")  # noqa: T201 - figures for whoever runs it
-    assert ready_ms < 5_000
-    assert frames > 10  # drawn by a processor that others use too; alone it is several times that
-    assert heap_mb < 80
+    # Times depend on who else uses the machine; that only what is in sight is drawn does not.
+    assert page.locator(".graph *").count() < 4_000
+    assert heap_mb < 40
     page.get_by_role("link", name="Table").click()
     page.keyboard.press("j")
     expect(page).to_have_url(re.compile("step=s0"))

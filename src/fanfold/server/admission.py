@@ -28,6 +28,8 @@ from fanfold.runtime.operations.system.tokens import digest_of, new_token
 Role: TypeAlias = Literal["viewer", "operator"]
 
 SESSION_S = 14 * 24 * 3600
+LINK = "link"
+"""The name of whoever came by a link: always the user who started the server, whichever start it was."""
 MAX_SESSIONS = 200
 """Kept at once; the oldest make room."""
 MAX_FILE_BYTES = 256 * 1024
@@ -71,7 +73,7 @@ class Admission:
         shown = digest_of(token)
         found: Visitor | None = None
         if self._link is not None and hmac.compare_digest(shown, self._link):
-            found = Visitor("operator", shown)
+            found = Visitor("operator", LINK)
         for digest, role in self._configured.items():
             if hmac.compare_digest(shown, digest):
                 found = Visitor(role, shown)
@@ -82,12 +84,13 @@ class Admission:
         shown, now = digest_of(cookie), time.time()
         for session in self._sessions:
             if hmac.compare_digest(shown, session.digest) and self._holds(session, now):
-                return Visitor(self._configured.get(session.came_with, session.role), shown)
+                name = LINK if session.came_with.startswith(f"{LINK}:") else session.came_with
+                return Visitor(self._configured.get(session.came_with, session.role), name)
         return None
 
     def _holds(self, session: Session, now: float) -> bool:
         """A session from a configured token ends with it; one from a link has only its time."""
-        from_link = session.came_with.startswith("link:")
+        from_link = session.came_with.startswith(f"{LINK}:")
         return session.until > now and (
             (from_link and self._link is not None) or session.came_with in self._configured
         )
@@ -98,7 +101,7 @@ class Admission:
         if visitor is None:
             return None
         cookie = new_token()
-        came_with = f"link:{visitor.name}" if visitor.name == self._link else visitor.name
+        came_with = f"{LINK}:{self._link}" if visitor.name == LINK else visitor.name
         session = Session(digest_of(cookie), visitor.role, came_with, time.time() + SESSION_S)
         held = [one for one in self._sessions if self._holds(one, time.time())]
         self._sessions = [*held[-MAX_SESSIONS + 1 :], session]

@@ -45,14 +45,14 @@ _log = logging.getLogger("fanfold.server")
 class Api:
     """The ASGI application below `/api`."""
 
-    def __init__(self, desk: Desk, feed: Feed, table: RouteTable) -> None:
+    def __init__(self, desk: Desk, feed: Feed, table: RouteTable, keys: Idempotency) -> None:
         self._desk = desk
         self._feed = feed
         self._table = table
         self._streams = Streams(desk, feed, self._look_at_activity)
         self._looking = ThreadPoolExecutor(1, "fanfold look")
         self._acting = ThreadPoolExecutor(MAX_ACTING, "fanfold act")
-        self._idempotency = Idempotency()
+        self._idempotency = keys
         self._kept = _KeptReplies()
         self._latest = _LatestReplies()
 
@@ -74,7 +74,8 @@ class Api:
     async def _answer(self, request: Request) -> Response:
         asked = self._match(request)
         if asked.route.goes_on:
-            going_on: Response = asked.route.handle(self._streams, asked.parts, request)
+            parameters = read_parameters(asked.route.asked, asked.parts, asked.query)
+            going_on: Response = asked.route.handle(self._streams, parameters, request)
             return going_on
         if asked.route.body is None:
             return await self._look(asked)
@@ -91,7 +92,7 @@ class Api:
         except BaseException:
             self._idempotency.failed(who, key)
             raise
-        self._idempotency.done(who, key, KeptReply(asked.route.status, body))
+        self._idempotency.done(who, key, KeptReply(asked.route.status, body.decode()))
         return _reply(asked.route, body)
 
     def _match(self, request: Request) -> MatchedRequest:

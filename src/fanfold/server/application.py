@@ -17,6 +17,7 @@ from fanfold.server.desk import Desk
 from fanfold.server.endpoints.table import routes
 from fanfold.server.feed import Feed
 from fanfold.server.guard import VISITOR, RequestGuard
+from fanfold.server.idempotency import Idempotency
 from fanfold.server.mounted import MountedLater
 from fanfold.server.replies import failure
 from fanfold.server.routes import RouteTable
@@ -26,10 +27,17 @@ class Application:
     """An ASGI application for one project."""
 
     def __init__(
-        self, desk: Desk, access: Admission, hosts: Iterable[str], cookie: str, mcp: MountedLater
+        self,
+        desk: Desk,
+        access: Admission,
+        hosts: Iterable[str],
+        cookie: str,
+        keys: Idempotency,
+        mcp: MountedLater,
     ) -> None:
         self._desk = desk
         self._mcp = mcp
+        self._keys = keys
         self._console = ConsoleFiles()
         self._api: Api | None = None
         self.feed: Feed | None = None
@@ -43,7 +51,7 @@ class Application:
     async def _live(self, _: object) -> AsyncIterator[None]:
         """Begins and ends with the server, in its event loop."""
         feed = self.feed = Feed(self._desk.history.store)
-        self._api = Api(self._desk, feed, RouteTable(routes()))
+        self._api = Api(self._desk, feed, RouteTable(routes()), self._keys)
         following = asyncio.create_task(feed.run())
         try:
             yield

@@ -40,6 +40,7 @@ _CONFLICTS = frozenset(
         "approval.which",
         "changes.changed_since",
         "idempotency.in_progress",
+        "idempotency.unknown",
         "recipe.changed",
         "run.busy",
         "run.ended",

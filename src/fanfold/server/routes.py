@@ -13,6 +13,8 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar
 
 from msgspec import Struct, structs
+from starlette.requests import Request
+from starlette.responses import Response
 
 from fanfold.server.admission import Role, Visitor
 from fanfold.server.desk import Desk
@@ -20,6 +22,7 @@ from fanfold.server.desk import Desk
 A = TypeVar("A", bound=Struct)
 B = TypeVar("B", bound=Struct)
 D = TypeVar("D")
+S = TypeVar("S")
 
 Method: TypeAlias = Literal["GET", "POST", "PUT"]
 
@@ -46,7 +49,7 @@ class Route(Struct, frozen=True, kw_only=True):
     of_runs: bool = False
     """Whether it looks at runs and at nothing else; then its answer holds until something happens to one."""
     goes_on: bool = False
-    """Whether its answer has no end of its own; then `handle` is the method of `Streams` that gives it."""
+    """Whether its answer has no end of its own; then `handle` is given the `Streams`, and the request."""
     handle: Callable[..., Any]
 
     @property
@@ -113,6 +116,20 @@ def text(path: str, summary: str, asked: type[A], media: str, handle: Callable[[
         media=media,
         role="viewer",
         of_runs=True,
+        handle=handle,
+    )
+
+
+def stream(path: str, summary: str, asked: type[A], handle: Callable[[S, A, Request], Response]) -> Route:
+    """A route whose answer goes on and on."""
+    return Route(
+        method="GET",
+        path=path,
+        summary=summary,
+        asked=asked,
+        media="text/event-stream",
+        role="viewer",
+        goes_on=True,
         handle=handle,
     )
 

@@ -16,7 +16,9 @@ from fanfold.runtime.operations.system.tokens import new_token
 from fanfold.runtime.views.served import Served
 from fanfold.server.admission import Admission
 from fanfold.server.application import Application
+from fanfold.server.connections import BoundedConnection
 from fanfold.server.desk import Desk
+from fanfold.server.idempotency import Idempotency
 from fanfold.server.mounted import MakeMounted, MountedLater
 
 GRACE_S = 1
@@ -67,12 +69,13 @@ def serve(
         token = new_token() if address.is_loopback else None
         project = desk.history
         access = Admission(
-            _sessions_file(project.config.home, project.folder),
+            _kept_file(project.config.home, project.folder, "json"),
             link=token,
             operators=tokens.operators,
             viewers=tokens.viewers,
         )
-        application = Application(desk, access, hosts, f"fanfold-{port}", MountedLater(mcp))
+        keys = Idempotency(_kept_file(project.config.home, project.folder, "requests.jsonl"))
+        application = Application(desk, access, hosts, f"fanfold-{port}", keys, MountedLater(mcp))
         url = f"http://{name}:{port}/"
         link = None if token is None else f"{url}?token={token}"
         config = uvicorn.Config(
@@ -82,6 +85,7 @@ def serve(
             server_header=False,
             lifespan="on",
             ws="none",
+            http=BoundedConnection,
             h11_max_incomplete_event_size=MAX_HEAD_BYTES,
             timeout_graceful_shutdown=GRACE_S,
         )
@@ -148,6 +152,6 @@ def _listen(address: Address) -> socket.socket:
     return listening
 
 
-def _sessions_file(home: Path, project: Path) -> Path:
+def _kept_file(home: Path, project: Path, kind: str) -> Path:
     """With the user, not with the project: what a checkout brings lets nobody in."""
-    return home / "server" / f"{sha256(bytes(project)).hexdigest()[:16]}.json"
+    return home / "server" / f"{sha256(bytes(project)).hexdigest()[:16]}.{kind}"

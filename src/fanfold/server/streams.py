@@ -31,7 +31,6 @@ from fanfold.runtime.operations.project import Project
 from fanfold.runtime.views.shown import shown
 from fanfold.server.desk import Desk
 from fanfold.server.feed import Feed
-from fanfold.server.routes import Route
 from fanfold.store.protocol import Store
 
 SLOW_S = 20.0
@@ -45,6 +44,7 @@ MAX_SHARED = 2_000
 """Events of a run that its streams share; who is further behind reads the store."""
 MARGIN_MS = 10_000
 """Clocks of processes differ, and what one recorded is told a little later."""
+MAX_NUMBER = 2**53
 LISTED = 200
 """The newest runs, whose changes the stream of the project tells."""
 
@@ -85,16 +85,15 @@ class Streams:
         self._open = 0
         self._most = self._project.config.integer("server.streams")
 
-    def follow_run(self, parts: dict[str, str], request: Request) -> Response:
+    def of_run(self, run: str, after: int, request: Request) -> Response:
         """What one run and those below it record, from a number on."""
-        head = self._project.resolve(parts["run"])
-        after = _last_seen(request)
+        head = self._project.resolve(run)
+        after = _last_seen(request, after)
         return self._reply(self._run_frames(head.run_id, head.root_run_id, after))
 
-    def follow_project(self, parts: dict[str, str], request: Request) -> Response:
+    def of_project(self, after: int, request: Request) -> Response:
         """Which runs move; who was away is told those that did meanwhile."""
-        del parts
-        return self._reply(self._project_frames(_last_seen(request)))
+        return self._reply(self._project_frames(_last_seen(request, after)))
 
     def _reply(self, frames: AsyncIterator[bytes]) -> Response:
         if self._open >= self._most:
@@ -164,25 +163,6 @@ class Streams:
                 self._doing = await self._look(lambda: self._activities.look(self._desk.history))
                 self._looked_at, self._looked_in = loop.time(), generation
         return self._doing
-
-
-def stream(
-    path: str,
-    summary: str,
-    asked: type[Struct],
-    handle: Callable[[Streams, dict[str, str], Request], Response],
-) -> Route:
-    """A route whose answer is one of the streams."""
-    return Route(
-        method="GET",
-        path=path,
-        summary=summary,
-        asked=asked,
-        media="text/event-stream",
-        role="viewer",
-        goes_on=True,
-        handle=handle,
-    )
 
 
 class _Moved:
@@ -286,9 +266,11 @@ async def _happens(news: asyncio.Event) -> bool:
     return True
 
 
-def _last_seen(request: Request) -> int:
-    given = request.headers.get("last-event-id") or request.query_params.get("after") or "0"
-    if not given.isdecimal() or not given.isascii() or len(given) > 15:
+def _last_seen(request: Request, after: int) -> int:
+    given = request.headers.get("last-event-id")
+    if not given:
+        return after
+    if not given.isdecimal() or not given.isascii() or len(given) > 16 or int(given) > MAX_NUMBER:
         raise AuthorError("request.invalid", "Last-Event-ID is the id of an event of this stream")
     return int(given)
 

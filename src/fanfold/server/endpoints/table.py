@@ -2,29 +2,41 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeAlias
 
 from msgspec import Meta
+from starlette.requests import Request
+from starlette.responses import Response
 
 from fanfold.server.desk import Desk
 from fanfold.server.endpoints import history, overview, recipes, run_pages, runs
 from fanfold.server.endpoints.parameters import NoParameters, RunAsked
 from fanfold.server.openapi import describe
-from fanfold.server.routes import Route, get
-from fanfold.server.streams import Streams, stream
+from fanfold.server.routes import Route, get, stream
+from fanfold.server.streams import MAX_NUMBER, Streams
+
+After: TypeAlias = Annotated[int, Meta(ge=0, le=MAX_NUMBER, description="As Last-Event-ID, which wins.")]
 
 
-class StreamAsked(RunAsked, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    after: Annotated[int, Meta(ge=0, le=2**53, description="As Last-Event-ID, which wins.")] = 0
+class StreamAsked(NoParameters, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    after: After = 0
 
 
-class ProjectStreamAsked(NoParameters, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    after: Annotated[int, Meta(ge=0, le=2**53, description="As Last-Event-ID, which wins.")] = 0
+class RunStreamAsked(RunAsked, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    after: After = 0
+
+
+def follow_run(streams: Streams, asked: RunStreamAsked, request: Request) -> Response:
+    return streams.of_run(asked.run, asked.after, request)
+
+
+def follow_project(streams: Streams, asked: StreamAsked, request: Request) -> Response:
+    return streams.of_project(asked.after, request)
 
 
 STREAMS = [
-    stream("/api/runs/{run}/stream", "What a run records, live", StreamAsked, Streams.follow_run),
-    stream("/api/stream", "Which runs move, live", ProjectStreamAsked, Streams.follow_project),
+    stream("/api/runs/{run}/stream", "What a run records, live", RunStreamAsked, follow_run),
+    stream("/api/stream", "Which runs move, live", StreamAsked, follow_project),
 ]
 
 

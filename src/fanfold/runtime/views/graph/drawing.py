@@ -139,7 +139,9 @@ def _size(box: Box, inner: _Scope | None) -> tuple[float, float]:
     width = _text_width(text)
     height = NODE_HEIGHT
     if box.held:
-        width = max(width, min(len(box.held) * CELL_WIDTH + 32, MAX_NODE_WIDTH))
+        # How many of how many are done stands before the subtitle, and a button behind it.
+        counted = (len(shown(text.subtitle)) + 2 * len(str(len(box.held))) + 4) * 0.9 * CHARACTER_WIDTH + 64
+        width = min(max(width, counted, len(box.held) * CELL_WIDTH + 32), MAX_NODE_WIDTH)
         height += STRIP_HEIGHT
     return width, height + (MARK_HEIGHT if text.marks else 0.0)
 

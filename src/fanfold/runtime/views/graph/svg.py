@@ -102,7 +102,8 @@ def _node(node: DrawnStep) -> str:
     lines.append(f'<text class="who" x="{x + 17:g}" y="{y + 40:g}">{_text(shown(node.subtitle))}</text>')
     if node.marks:
         marks = " · ".join(node.marks)
-        lines.append(f'<text class="mark" x="{x + 17:g}" y="{y + 56:g}">{_text(marks)}</text>')
+        line = y + (56 if node.subtitle else 40)
+        lines.append(f'<text class="mark" x="{x + 17:g}" y="{line:g}">{_text(marks)}</text>')
     if node.cells:
         lines += _strip(node, node.cells)
     bar = node.h - 20

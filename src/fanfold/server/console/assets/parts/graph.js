@@ -124,7 +124,7 @@ function Box({ node, far, chosen, changed, onChoose, onToggle }) {
     ${node.status && html`<g class="sign" transform=${`translate(${node.x + 11} ${node.y + 11})`}><${Sign} status=${node.status} /></g>`}
     <text class="title" x=${node.x + (node.status ? 34 : 14)} y=${node.y + 24}>${cut(node.title, node.w - (node.status ? 44 : 24), 8.1)}</text>
     <text class="who" x=${node.x + 14} y=${node.y + 41}>${cut(says(node), node.w - (canOpen ? 44 : 24), 6.5)}</text>
-    ${node.marks?.length ? html`<text class="mark" x=${node.x + 14} y=${node.y + 57}>${cut(node.marks.join(" · "), node.w - 24, 5.6)}</text>` : null}
+    ${node.marks?.length ? html`<text class="mark" x=${node.x + 14} y=${node.y + (says(node) ? 57 : 41)}>${cut(node.marks.join(" · "), node.w - 24, 5.6)}</text>` : null}
     ${node.cells && html`<${Strip} node=${node} />`}
   </g>${canOpen && html`<${Toggle} node=${node} onToggle=${onToggle} x=${node.x + node.w - 26} y=${node.y + 29} />`}`;
 }

@@ -1,0 +1,118 @@
+"""What a server has to stand: being killed in the middle, and many who connect and say nothing."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import time
+from collections.abc import Iterator
+from hashlib import sha256
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+
+from fanfold.server.connections import MAX_CONNECTIONS
+from fanfold.server.idempotency import Idempotency, KeptReply
+from tests.server.conftest import Serve, Server, serving
+
+BODY = json.dumps({"recipe": "team", "script": {"default": "done"}, "yes": True})
+
+
+@pytest.fixture
+def serve(folder: Path, home: Path) -> Iterator[Serve]:
+    with serving(folder, home) as made:
+        yield made
+
+
+def started(server: Server, key: str) -> tuple[int, str]:
+    headers = {"Idempotency-Key": key, "Content-Type": "application/json"}
+    reply = server.client.post("/api/runs", content=BODY, headers=headers)
+    found = reply.json()
+    return reply.status_code, found.get("run_id") or found["error"]["code"]
+
+
+def test_a_key_means_the_same_to_the_next_server_after_a_kill(serve: Serve) -> None:
+    first = serve()
+    status, run = started(first, "across")
+    first.process.send_signal(signal.SIGKILL)
+    first.process.wait()
+    second = serve()
+    assert started(second, "across") == (status, run) == (201, run)
+    other = second.client.post("/api/runs", json={"recipe": "team"}, headers={"Idempotency-Key": "across"})
+    assert other.json()["error"]["code"] == "idempotency.other_request"
+
+
+def test_what_was_begun_when_a_server_was_killed_is_not_done_again(
+    serve: Serve, folder: Path, home: Path
+) -> None:
+    first = serve()
+    with socket.create_connection((urlsplit(first.url).hostname, urlsplit(first.url).port)) as sent:
+        body = BODY.encode()
+        head = f"POST /api/runs HTTP/1.1\r\nHost: {urlsplit(first.url).netloc}\r\n"
+        head += f"Authorization: Bearer {first.token}\r\nContent-Type: application/json\r\n"
+        head += f"Idempotency-Key: torn\r\nContent-Length: {len(body)}\r\n\r\n"
+        sent.sendall(head.encode() + body)
+        notes = home / ".fanfold" / "server" / f"{sha256(bytes(folder)).hexdigest()[:16]}.requests.jsonl"
+        while "torn" not in notes.read_text():
+            pass  # it writes down what it is about to do, and then does it
+        first.process.send_signal(signal.SIGKILL)
+        first.process.wait()
+    second = serve()
+    before = [run["run_id"] for run in second.get("/api/runs")["items"]]
+    status, word = started(second, "torn")
+    # The kill may come after the answer was written down; then it is given. A second run begins in no case.
+    assert (status, word) == (409, "idempotency.unknown") or status == 201
+    assert [run["run_id"] for run in second.get("/api/runs")["items"]] == before
+    assert started(second, "new")[0] == 201
+
+
+def test_keys_that_failed_are_free_and_a_torn_file_is_read_as_far_as_it_goes(tmp_path: Path) -> None:
+    file = tmp_path / "server" / "keys.jsonl"
+    keys = Idempotency(file)
+    assert keys.begin("me", "a", b"x") is None
+    keys.done("me", "a", KeptReply(200, "{}"))
+    assert keys.begin("me", "b", b"x") is None
+    keys.failed("me", "b")
+    file.write_bytes(file.read_bytes() + b'{"who":"me","key":"c","requ')
+    again = Idempotency(file)
+    assert again.begin("me", "a", b"x") == KeptReply(200, "{}")
+    assert again.begin("me", "b", b"x") is None
+    assert again.begin("me", "c", b"x") is None
+    assert file.stat().st_mode & 0o077 == 0
+
+
+def test_who_connects_and_says_nothing_keeps_nobody_out(serve: Serve) -> None:
+    server = serve()
+    place = (urlsplit(server.url).hostname, urlsplit(server.url).port)
+    silent = [socket.create_connection(place) for _ in range(MAX_CONNECTIONS + 50)]
+    try:
+        assert server.get("/api/runs")["items"] is not None
+        slow = socket.create_connection(place)
+        slow.settimeout(60)
+        slow.sendall(b"GET /api/runs HTTP/1.1\r\nHost: x\r\nX-Slow: ")
+        began = time.monotonic()
+        try:
+            answer = slow.recv(100)
+        except ConnectionResetError:
+            answer = b""
+        assert answer == b""  # let go, however much of its head had come
+        assert time.monotonic() - began > 1
+        slow.close()
+    finally:
+        for one in silent:
+            one.close()
+    assert server.stop() == 0
+
+
+@pytest.mark.parametrize("number", ["-1", "x", "٣", "9" * 17, str(2**53 + 1), "1 2"])
+def test_a_stream_is_not_begun_at_nonsense(serve: Serve, number: str) -> None:
+    server = serve()
+    for headers, path in (({"Last-Event-ID": number}, "/api/stream"), ({}, f"/api/stream?after={number}")):
+        if not number.isascii() and headers:
+            continue  # no header can hold it
+        reply = server.client.get(path, headers=headers)
+        assert reply.status_code == 400, reply.text
+    assert server.client.get("/api/stream?after=0&after=1").status_code == 400
+    assert server.client.get("/api/stream?nonsense=1").status_code == 400
