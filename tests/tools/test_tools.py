@@ -232,12 +232,21 @@ def test_a_task_is_waited_for_and_a_batch_loses_nobody(call):
     batch = call("task_batch", {"tasks": tasks}, script=script)
     assert [one["agent"]["status"] for one in batch["results"]] == ["completed", "failed", "completed"]
     assert (batch["completed"], batch["results"][1]["error"]) == (2, "it broke")
+    tasks[1]["role"] = "nobody"
+    batch = call("task_batch", {"tasks": [task | {"name": ""} for task in tasks]})
+    assert [one["agent"] and one["agent"]["status"] for one in batch["results"]] == [
+        "completed",
+        None,
+        "completed",
+    ]
+    assert "nobody" in batch["results"][1]["error"]
 
 
 def test_a_subagent_is_spawned_waited_for_told_more_and_closed(call):
     child = call("spawn_agent", {"role": "explorer", "task": "look around"})["agent"]["id"]
     waited = call("wait_agent", {"agents": [child], "timeout_s": 60})
     assert (waited["agents"][0]["summary"], waited["still_running"]) == (f"OK from {child}", 0)
+    assert waited["by_status"] == {"completed": [child]}
     assert call("send_input", {"agent": child, "text": "and now?", "dry_run": True})["agent"]["turns"] == 1
     assert call("send_input", {"agent": child, "text": "and now?"})["ok"] is True
     assert call("wait_agent", {"agents": [child], "timeout_s": 60})["agents"][0]["turns"] == 2

@@ -10,7 +10,7 @@ from msgspec import Meta, Struct, structs
 from fanfold.kernel.plan import JSON
 from fanfold.runtime.operations.agents import subagents
 from fanfold.runtime.operations.agents.roles import find_role
-from fanfold.runtime.views.sessions.subagents import LIVE, OVER, Subagent
+from fanfold.runtime.views.sessions.subagents import LIVE, OVER, Subagent, by_status
 from fanfold.text.excerpts import shorten
 from fanfold.tools.caller import Caller
 from fanfold.tools.permission import Agreed, permit
@@ -74,6 +74,8 @@ class WaitAgent(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 class ManyAgents(Struct, frozen=True, kw_only=True):
     ok: bool
     agents: list[AgentState]
+    by_status: dict[str, list[str]]
+    """Their ids."""
     still_running: int
     left_out: int = 0
     """How many more there are."""
@@ -156,7 +158,7 @@ async def spawn_agent(caller: Caller, asked: SpawnAgent) -> OneAgent:
 
 async def wait_agent(caller: Caller, asked: WaitAgent) -> ManyAgents:
     if not asked.agents and not caller.project.has_runs:
-        return ManyAgents(ok=True, agents=[], still_running=0)
+        return several([])
     found = await subagents.wait(caller.project, asked.agents, asked.timeout_s, run=caller.open_run)
     children = [child for bucket in found.values() for child in bucket]
     if asked.agents:
@@ -194,10 +196,12 @@ async def list_agents(caller: Caller, asked: ListAgents) -> ManyAgents:
 
 
 def several(children: Sequence[Subagent]) -> ManyAgents:
-    """The latest of them, in order."""
+    """The latest of them, in order, and which of them stand how."""
+    latest = children[-MAX_LISTED:]
     return ManyAgents(
         ok=True,
-        agents=[agent_state(child) for child in children[-MAX_LISTED:]],
+        agents=[agent_state(child) for child in latest],
+        by_status={status: [child.id for child in bucket] for status, bucket in by_status(latest).items()},
         still_running=sum(child.status in LIVE for child in children),
         left_out=max(0, len(children) - MAX_LISTED),
     )

@@ -70,13 +70,21 @@ async def task(caller: Caller, asked: SpawnAgent) -> TaskDone:
 
 
 async def task_batch(caller: Caller, asked: TaskBatch) -> BatchDone:
-    lines = [declared(caller, one) for one in asked.tasks]
+    lines = [_declared(caller, one) for one in asked.tasks]
     if asked.dry_run or any(one.dry_run for one in asked.tasks):
         return BatchDone(ok=True, results=[], completed=0, would=lines)
     await permit(caller, f"have {len(lines)} tasks done side by side", lines)
     results = await _do(caller, asked.tasks)
     completed = sum(one.agent is not None and one.agent.status == COMPLETED for one in results)
     return BatchDone(ok=True, results=results, completed=completed)
+
+
+def _declared(caller: Caller, one: SpawnAgent) -> str:
+    """What a task of a batch would be; one that cannot be started takes nothing away from the others."""
+    try:
+        return declared(caller, one)
+    except FanfoldError as error:
+        return f"nothing: {error.message}"
 
 
 async def _do(caller: Caller, tasks: Sequence[SpawnAgent]) -> list[TaskResult]:
