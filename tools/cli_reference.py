@@ -76,7 +76,7 @@ Usage: fanfold COMMAND [OPTIONS] [ARGUMENTS]
 {commands}
 
 Options of every command:
-  --project DIR  The project's folder; default: the current one.
+  --project DIR  The project's folder; default: looked for from here upward.
   --json         One JSON document on stdout.
   --no-color     Plain text, also on a terminal.
   -h, --help     What the command does and takes.

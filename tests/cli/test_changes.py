@@ -95,6 +95,7 @@ def test_diff_shows_every_step_that_changed_something_and_what_became_of_it(fanf
     ]
     assert found["now"] == {
         "path": "now",
+        "item": "",
         "state": "merged",
         "changes": [{"path": "src/now.txt", "kind": "added"}],
         "patch": found["now"]["patch"],

@@ -19,7 +19,10 @@ def offered(fanfold, *typed: str) -> list[str]:
 
 
 def test_commands_options_choices_and_names_are_offered(fanfold, project):
-    (project / "one.yaml").write_text("name: one\nsteps: [{id: a, run: [echo, hello]}]\n")
+    (project / "one.yaml").write_text(
+        "name: one\ninputs: {topic: {}}\nsteps: [{id: a, run: [echo, hello]}]\n"
+    )
+    (project / "broken.yaml").write_text("name: broken\nsteps: []\n")
     assert fanfold("run", "one.yaml", "--yes").status == 0
     run = fanfold("runs", "--json").json()[0]["run_id"]
     assert offered(fanfold) == list(COMMANDS)
@@ -29,6 +32,14 @@ def test_commands_options_choices_and_names_are_offered(fanfold, project):
     assert offered(fanfold, "completion", "") == ["bash", "zsh", "fish"]
     assert "research-and-brief" in offered(fanfold, "run", "res")
     assert offered(fanfold, "inspect", "") == ["last", run]
+    assert offered(fanfold, "inspect", run, "") == offered(fanfold, "fork", run, "--from", "") == ["a"]
+    assert offered(fanfold, "inspect", "--steps", run, "a") == ["a"]
+    assert offered(fanfold, "inspect", run, "a", "") == []
+    assert offered(fanfold, "transcript", "last", "") == ["a"]
+    assert "one.yaml" in offered(fanfold, "run", "")
+    assert offered(fanfold, "run", "one.yaml", "--input", "") == ["topic="]
+    assert offered(fanfold, "run", "broken.yaml", "-i", "") == []
+    assert offered(fanfold, "run", "--script", "") == []  # a file: for the shell to complete
     assert "explorer" in offered(fanfold, "spawn", "")
     assert offered(fanfold, "nonsense", "") == []
 
@@ -49,3 +60,10 @@ def test_bash_completes_by_the_script(project, tmp_path: Path):
     environment = {**os.environ, "PATH": f"{program.parent}:{os.environ['PATH']}"}
     done = subprocess.run(["bash", "-c", asks], env=environment, capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["--budget-usd", "--budget-tokens"]
+
+
+def test_the_script_says_nothing_but_itself_in_a_sub_folder(fanfold, project, monkeypatch):
+    (project / ".fanfold").mkdir()
+    (project / "deep").mkdir()
+    monkeypatch.chdir(project / "deep")
+    assert fanfold("completion", "bash").err == ""

@@ -30,7 +30,7 @@ def test_a_failed_step_names_the_command_that_shows_its_work_and_diff_what_has_n
     assert "b/a\n" in shown
 
 
-def test_a_conflict_names_the_command_that_runs_the_step_again(project, background, until):
+def test_a_conflict_names_the_command_that_runs_the_step_again(fanfold, project, background, until):
     (project / "a").write_text("old\n")
     (project / "w.yaml").write_text("name: w\nsteps: [{id: w, agent: worker, prompt: x, write_set: [a]}]\n")
     (project / "s.yaml").write_text("steps: {w: {output: ok, delay_ms: 1000, writes: {a: theirs}}}")
@@ -41,3 +41,4 @@ def test_a_conflict_names_the_command_that_runs_the_step_again(project, backgrou
     run = said.partition("from what is there now: fanfold fork ")[2].split()[0]
     assert f"fanfold fork {run} --from w\n" in said
     assert f"what it changed is kept: fanfold diff {run} w\n" in said
+    assert "changed nothing" not in fanfold("explain", run, "w").out

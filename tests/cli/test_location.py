@@ -71,3 +71,18 @@ def test_a_command_in_a_sub_folder_says_which_project_it_works_on(fanfold, proje
     assert f"project {project}" in ran.err
     assert [run["recipe"] for run in fanfold("runs", "--json").json()] == ["read"]
     assert not (project / "notes" / ".fanfold").exists()
+
+
+def test_what_lies_at_the_top_of_the_project_is_told_as_seen_from_a_sub_folder(fanfold, project, monkeypatch):
+    (project / ".fanfold").mkdir()
+    (project / "one.yaml").write_text("name: one\nsteps: [{id: a, agent: explorer, prompt: x}]\n")
+    (project / "answers.yaml").write_text("default: fine\n")
+    (project / "deep").mkdir()
+    monkeypatch.chdir(project / "deep")
+    assert 'did you mean the file "../one.yaml"?' in fanfold("run", "one").err
+    wrong = fanfold("run", "../one.yaml", "--script", "answers.yaml")
+    assert (wrong.status, "hint: from here it is ../answers.yaml\n" in wrong.err) == (2, True)
+    nothing = fanfold("check", ".")
+    assert (nothing.status, "hint: fanfold check checks those of the project\n" in nothing.err) == (6, True)
+    assert fanfold("check").status == 0
+    assert fanfold("run", "../one.yaml", "--script", "../answers.yaml").status == 0

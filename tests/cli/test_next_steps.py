@@ -45,7 +45,8 @@ def test_a_run_that_waits_one_that_failed_and_one_that_is_over_each_have_their_c
         (project / f"{name}.yaml").write_text(text)
         fanfold("run", f"{name}.yaml", "--script", "answers.yaml", "--yes")
     verbs = {arguments[0]: arguments for arguments in suggested()}
-    assert set(verbs) >= {"explain", "inspect"}
+    assert set(verbs) >= {"approve", "explain", "inspect", "show", "check"}
+    assert suggested()[0][0] == "approve"  # what waits for a person comes first
     for arguments in suggested():
         assert fanfold(*arguments).status == 0, arguments
 
@@ -57,3 +58,18 @@ def test_the_project_s_own_recipes_are_shown_first(
     (show,) = suggested()
     assert show[0] == "show"
     assert fanfold(*show).status == 0
+
+
+def test_a_run_that_reached_a_limit_is_told_with_the_flag_that_lifts_it(
+    fanfold: Callable[..., Result], suggested: Callable[[], list[list[str]]], project: Path
+) -> None:
+    (project / "answers.yaml").write_text(ANSWERS)
+    two = [f"{{id: {name}, agent: explorer, prompt: x}}" for name in "ab"]
+    (project / "two.yaml").write_text(f"name: two\nsteps: [{', '.join(two)}]\n")
+    assert fanfold("run", "two.yaml", "--script", "answers.yaml", "--max-agents", "1").status == 5
+    resume, show = suggested()
+    assert (resume[0], resume[2:]) == ("resume", ["--max-agents", "2"])
+    assert f"go on with it: fanfold {' '.join(resume)}" in fanfold("inspect", "last").out
+    assert show == ["show", "two.yaml"]  # it has a recipe: it need not begin with one
+    assert fanfold(*resume).status == 0
+    assert "go on with it" not in fanfold("inspect", "last").out

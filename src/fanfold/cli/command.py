@@ -25,15 +25,19 @@ class Invocation(NamedTuple):
     """Colour was refused, on stderr too."""
 
 
-def command(name: str, *, summary: str, epilog: str = "") -> Callable[[Callable[..., Any]], click.Command]:
+def command(
+    name: str, *, summary: str, epilog: str = "", says_where: bool = True
+) -> Callable[[Callable[..., Any]], click.Command]:
     """Declare a command. Its function gets an `Invocation` first and returns the exit status (None means 0).
 
-    The docstring is the help page; `summary` is its line in `fanfold --help`.
+    The docstring is the help page; `summary` is its line in `fanfold --help`. `says_where`: the project is
+    told where it is not the current folder.
     """
 
     def declare(function: Callable[..., Any]) -> click.Command:
         def invoke(project: str | None, as_json: bool, no_color: bool, **rest: Any) -> Any:
-            folder = _project_here(as_json) if project is None else _project_folder(project)
+            quiet = as_json or not says_where
+            folder = _project_here(quiet) if project is None else _project_folder(project)
             call = Invocation(folder, as_json, wants_colour(sys.stdout, no_color), no_color)
             return function(call, **rest)
 
@@ -55,7 +59,7 @@ def command(name: str, *, summary: str, epilog: str = "") -> Callable[[Callable[
     return declare
 
 
-def _project_here(as_json: bool) -> Path:
+def _project_here(quiet: bool) -> Path:
     """The project around the current folder; told, where it is another one."""
     from fanfold.runtime.config import fanfold_home, user_home
     from fanfold.trust.location import find_project
@@ -64,7 +68,7 @@ def _project_here(as_json: bool) -> Path:
     folder = find_project(Path(), home=home, own_folder=own_folder)
     if folder == Path(os.path.realpath(".")):
         return Path()
-    if not as_json:
+    if not quiet:
         tell(f"project {plain(str(folder))}\n")
     return folder
 

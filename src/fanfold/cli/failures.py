@@ -123,7 +123,7 @@ def _usage_failure(error: BaseException) -> FanfoldError | None:
         return None
     if not isinstance(error, click.UsageError):
         return AuthorError("usage", error.format_message())
-    message = error.format_message().rstrip(".")
+    message = " ".join(error.format_message().rstrip(".").split())
     context = error.ctx
     hint = (
         f"{context.command_path} --help shows how it is used"

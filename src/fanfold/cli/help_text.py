@@ -63,7 +63,7 @@ This installation:
   completion  Print the completion script of a shell
 
 Options of every command:
-  --project DIR  The project's folder; default: the current one.
+  --project DIR  The project's folder; default: looked for from here upward.
   --json         One JSON document on stdout.
   --no-color     Plain text, also on a terminal.
   -h, --help     What the command does and takes.

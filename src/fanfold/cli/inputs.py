@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -60,7 +61,9 @@ def read_text_file(project: Path, file: Path, flag: str, code: str = "usage.bad_
         data = read_named(project, file, MAX_FILE_BYTES + 1)
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not a file name"
-        raise AuthorError(code, f"{flag} {file} cannot be read: {reason}") from None
+        there = "\0" not in str(file) and not file.is_absolute() and (project / file).is_file()
+        hint = f"from here it is {os.path.relpath(project / file)}" if there else ""
+        raise AuthorError(code, f"{flag} {file} cannot be read: {reason}", hint=hint) from None
     if len(data) > MAX_FILE_BYTES:
         raise AuthorError(code, f"{flag} {file} is larger than 16 MiB")
     return data

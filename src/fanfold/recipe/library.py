@@ -137,6 +137,13 @@ class Library:
             listed = ", ".join(str(one) for one in versions)
             message = f'recipe "{name}" has no version {version}'
             return NotFoundError("recipe.unknown_workflow", message, hint=f"there are versions {listed}")
+        beside = [
+            os.path.join(folder, f"{name}{suffix}") for folder in ("", self._top or "") for suffix in SUFFIXES
+        ]
+        file = next((one for one in beside if os.path.isfile(one)), None)
+        if file is not None:
+            hint = f'did you mean the file "{os.path.relpath(file)}"?'
+            return NotFoundError("recipe.unknown_workflow", f'there is no recipe "{name}"', hint=hint)
         meant = nearest(name, self.names())
         hint = f'did you mean "{meant}"?' if meant else "`fanfold list` shows the recipes known here"
         return NotFoundError("recipe.unknown_workflow", f'there is no recipe "{name}"', hint=hint)

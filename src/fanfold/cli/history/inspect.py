@@ -17,12 +17,14 @@ from fanfold.errors import EXIT_OK
 from fanfold.kernel.lifecycle import RUN_TERMINAL
 from fanfold.runtime.operations.addresses import find_run
 from fanfold.runtime.operations.history.runs import inspect, inspect_found, inspect_step, step_rows
+from fanfold.runtime.operations.runs.next_steps import how_to_go_on
 from fanfold.runtime.views.runs.documents import InspectDocument, InspectStepDocument, how_to_retry, indented
-from fanfold.runtime.views.runs.rows import StepUsage
+from fanfold.runtime.views.runs.rows import FailureDocument, StepUsage
 from fanfold.runtime.views.runs.step_rows import Row
 from fanfold.text.terminal import one_line
 
 MAX_OUTPUT_LINES = 20
+MAX_HELD = 12
 
 
 @command("inspect", summary="Show a run: its steps, child runs, result and cost")
@@ -60,6 +62,8 @@ def inspect_command(
             say("".join(_text(document, step_rows(found, every=steps), steps, call.colour)))
             if again := how_to_retry(found.tree):
                 say(f"\n{paint(f'run again what did not complete: {again}', 'dim', call.colour)}\n")
+            elif on := how_to_go_on(found.tree):
+                say(f"\n{paint(f'go on with it: {on}', 'dim', call.colour)}\n")
     return EXIT_OK
 
 
@@ -81,7 +85,7 @@ def _text(run: InspectDocument, rows: list[Row], steps: bool, colour: bool) -> I
         yield from (f"  {name}: {plain(to_json(value))}\n" for name, value in known.items())
     if run.output is not None:
         yield f"\n{paint('Output', 'bold', colour)}\n"
-        lines = plain(indented(run.output)).splitlines()
+        lines = plain(indented(run.output)).splitlines() or [paint("(empty)", "dim", colour)]
         yield from (f"  {one}\n" for one in (lines if steps else lines[:MAX_OUTPUT_LINES]))
         if len(lines) > MAX_OUTPUT_LINES and not steps:
             yield f"  … {len(lines) - MAX_OUTPUT_LINES} more lines: fanfold inspect {run.run_id} --steps\n"
@@ -89,7 +93,8 @@ def _text(run: InspectDocument, rows: list[Row], steps: bool, colour: bool) -> I
 
 def _step_text(step: InspectStepDocument, colour: bool) -> Iterator[str]:
     status = paint(step.status, COLOURS.get(step.status, "blue"), colour)
-    yield f"{paint(plain(step.path), 'bold', colour)}  {step.role or step.type}  {status}"
+    item = f" {plain(step.item)}" if step.item else ""
+    yield f"{paint(plain(step.path), 'bold', colour)}{item}  {step.role or step.type}  {status}"
     yield f" ({step.reason})\n" if step.reason else "\n"
     facts = [
         ("asked", one_line(step.task, 200)),
@@ -99,7 +104,8 @@ def _step_text(step: InspectStepDocument, colour: bool) -> Iterator[str]:
         ("reads", plain(", ".join(step.read_set))),
         ("may write", plain(", ".join(step.write_set))),
         ("used", _spent(step.usage)),
-        ("because", one_line(f"{step.error.message} [{step.error.code}]") if step.error else ""),
+        ("holds", _listed(step.holds)),
+        ("because", "" if step.error is None else _because(step.error)),
     ]
     yield from (f"  {paint(name.ljust(9), 'dim', colour)} {value}\n" for name, value in facts if value)
     for row in step.changes:
@@ -110,6 +116,17 @@ def _step_text(step: InspectStepDocument, colour: bool) -> Iterator[str]:
     if step.session_id is not None:
         said = f"what its agent said: fanfold transcript {step.run_id} {plain(shlex.quote(step.path))}"
         yield f"\n{paint(said, 'dim', colour)}\n"
+
+
+def _because(error: FailureDocument) -> str:
+    """The whole of it: what a program said line by line, as it stood."""
+    first, *rest = plain(f"{error.message} [{error.code}]").splitlines() or [error.code]
+    return "\n".join([first, *(f"{' ' * 12}{line}" for line in rest)])
+
+
+def _listed(paths: list[str]) -> str:
+    more = f" and {len(paths) - MAX_HELD} more" if len(paths) > MAX_HELD else ""
+    return plain(", ".join(paths[:MAX_HELD])) + more
 
 
 def _spent(usage: StepUsage | None) -> str:

@@ -20,7 +20,7 @@ from fanfold.runtime.hosting.run_tree import RunTree
 from fanfold.runtime.operations.history.logs import follow_log, read_log, read_step_log
 from fanfold.runtime.operations.project import Project
 from fanfold.runtime.operations.runs.follow import follow
-from fanfold.runtime.views.items import item_name_at
+from fanfold.runtime.views.items import item_around_at
 from fanfold.runtime.views.runs.transitions import Transitions, step_at
 from fanfold.store.protocol import RunHead
 from fanfold.text.terminal import one_line
@@ -76,7 +76,7 @@ class _Shown:
         self._project = project
         self._view = project.view(head.root_run_id)
         self._transitions = Transitions(
-            self._find_step, lambda run, path: item_name_at(self._view, run, path)
+            self._find_step, lambda run, path: item_around_at(self._view, run, path)
         )
 
     def show(self, envelopes: Iterable[Envelope]) -> None:

@@ -47,7 +47,7 @@ def diff_command(call: Invocation, run: str, step: str | None) -> int:
 
     STEP is a path as `fanfold inspect` shows it; on the root run also one inside a child run. The output is a
     patch for `git apply`, or `git apply -R` of what is merged. With --json: {"run_id", "steps": [{"path",
-    "state", "changes": [{"path", "kind"}], "patch", "proposal", "workspace", "why", "left_out",
+    "item", "state", "changes": [{"path", "kind"}], "patch", "proposal", "workspace", "why", "left_out",
     "left_out_count"}]}, where state is proposed, applied, merged, undone, discarded, kept, gone for a
     proposal that nobody has any more, or left_out for a step of which nothing came home because the project
     ignores its files.
@@ -140,19 +140,18 @@ def _is_drawn(path: str, patch: str) -> bool:
 
 def _head(step: StepChanges, run: str) -> str:
     files = _files(len(step.changes))
+    name = f"{step.path} {step.item}" if step.item else step.path
     if step.state == PROPOSED:
         whose = run if run == step.path else f"{run} {shlex.quote(step.path)}"
-        return f"{step.path}: {files} proposed; apply them: fanfold apply {whose}"
+        return f"{name}: {files} proposed; apply them: fanfold apply {whose}"
     if step.state == KEPT:
         why = f" after {step.why}" if step.why else ""
-        return f"{step.path}: {files} kept{why} in {step.workspace}"
+        return f"{name}: {files} kept{why} in {step.workspace}"
     if step.state == LEFT_OUT:
-        return f"{step.path}: {_left_out(step)}"
+        return f"{name}: {_left_out(step)}"
     if step.state in (MERGED, APPLIED) and step.patch is not None:
-        return (
-            f"{step.path}: {files} {step.state}; take them back: fanfold undo {run} {shlex.quote(step.path)}"
-        )
-    return f"{step.path}: {files} {step.state}"
+        return f"{name}: {files} {step.state}; take them back: fanfold undo {run} {shlex.quote(step.path)}"
+    return f"{name}: {files} {step.state}"
 
 
 def _left_out(step: StepChanges) -> str:

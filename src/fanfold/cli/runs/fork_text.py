@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 
 from fanfold.cli.terminal.output import paint, plain
@@ -9,6 +10,8 @@ from fanfold.runtime.views.runs.forks import ForkForecast, RecipeChanges
 from fanfold.runtime.views.runs.rows import StepUsage
 
 MAX_PATHS = 12
+_TOP = re.compile(r"[^/\[#]*")
+"""The step of the recipe that a path begins with."""
 
 
 def forecast_lines(forecast: ForkForecast, colour: bool) -> Iterator[str]:
@@ -16,10 +19,10 @@ def forecast_lines(forecast: ForkForecast, colour: bool) -> Iterator[str]:
     yield f"{paint('fork of', 'bold', colour)} run {forecast.source_run_id}\n"
     for title, paths in _changes(forecast.recipe):
         yield _line(paint(title.ljust(10), "yellow", colour), _listed(paths))
-    yield _line("reuses", _listed(forecast.reuses))
+    yield _line("reuses", _listed(_gathered(forecast.reuses)))
     if forecast.keeps_failures:
         yield _line("tolerated", f"{_listed(forecast.keeps_failures)}; as before")
-    yield _line("runs again", _listed(forecast.runs_again))
+    yield _line("runs again", _listed(_gathered(forecast.runs_again)))
     for path, turn in forecast.goes_on.items():
         yield _line("goes on", f"{plain(path)} behind turn {turn} of its conversation")
     if forecast.merged:
@@ -47,6 +50,16 @@ def _changes(recipe: RecipeChanges) -> Iterator[tuple[str, Sequence[str]]]:
         ("recipe's", recipe.others),
     ]
     return ((title, paths) for title, paths in told if paths)
+
+
+def _gathered(paths: Sequence[str]) -> list[str]:
+    """Paths, with those of one map, loop or group told together where there are many."""
+    if len(paths) <= MAX_PATHS:
+        return list(paths)
+    held: dict[str, list[str]] = {}
+    for path in paths:
+        held.setdefault(_TOP.match(path)[0], []).append(path)  # type: ignore[index]  # matches every path
+    return [f"{top} ({len(inside)} steps)" if len(inside) > 1 else inside[0] for top, inside in held.items()]
 
 
 def _listed(paths: Sequence[str]) -> str:

@@ -14,13 +14,14 @@ from fanfold.cli.failures import reader_left
 from fanfold.cli.terminal.output import hand_over, paint, say, say_json, tell, wants_colour
 from fanfold.cli.terminal.statuses import COLOURS
 from fanfold.errors import EXIT_OK
-from fanfold.kernel.events import Raised
 from fanfold.kernel.lifecycle import CANCELLED, RUN_TERMINAL, WAITING
 from fanfold.kernel.nodes import Node
 from fanfold.runtime.hosting.run_tree import RunTree, run_status
 from fanfold.runtime.operations.runs.files.changes import has_left_work
-from fanfold.runtime.operations.runs.starting.limits import limits_to_raise
+from fanfold.runtime.operations.runs.starting.limits import how_to_raise
 from fanfold.runtime.views.approvals import how_to_answer, open_approvals
+from fanfold.runtime.views.errors import GIST_CHARS, gist, last_words
+from fanfold.runtime.views.items import named_path
 from fanfold.runtime.views.runs.documents import (
     exit_status,
     how_to_retry,
@@ -34,6 +35,9 @@ from fanfold.text.terminal import one_line
 
 MAX_FAILURES = 5
 MAX_CHANGES = 10
+MAX_REASON_CHARS = 400
+MAX_WORDS = 8
+"""Lines of what a program said last."""
 NO_FLAG = "no flag raises it: the limit is one of a phase or child recipe, or the highest there is"
 
 
@@ -81,8 +85,8 @@ def _summary(call: Invocation, tree: RunTree, colour: bool) -> list[str]:
         lines += _how_to_answer(tree)
     elif held is not None and tree.state.pausing == "budget":
         lines.append(f"  {held.message}\n")
-        flags = _raise_flags(limits_to_raise(tree))
-        lines.append(f"  raise it: fanfold resume {tree.root.id} {flags}\n" if flags else f"  {NO_FLAG}\n")
+        raising = how_to_raise(tree)
+        lines.append(f"  raise it: {raising}\n" if raising else f"  {NO_FLAG}\n")
     else:
         if held is not None and tree.memory.held_by is not None:
             lines.append(f"  {one_line(held.message)} [{held.code}]\n")
@@ -104,19 +108,6 @@ def _facts(tree: RunTree) -> str:
     if usage.micro_usd:
         parts.append(f"${usage.micro_usd / 1_000_000:.4f}")
     return " · ".join(parts)
-
-
-def _raise_flags(raised: Raised) -> str:
-    """The options of `resume` that lift what holds a run."""
-    usd = None if raised.budget_micro_usd is None else f"{raised.budget_micro_usd / 1_000_000:g}"
-    given = {
-        "--max-agents": raised.max_agents,
-        "--max-steps": raised.max_steps,
-        "--budget-tokens": raised.budget_tokens,
-        "--budget-usd": usd,
-    }
-    flags = [f"{name} {value}" for name, value in given.items() if value is not None]
-    return " ".join(flags)
 
 
 def _how_to_answer(tree: RunTree) -> list[str]:
@@ -174,7 +165,7 @@ def _failures(call: Invocation, tree: RunTree, colour: bool) -> list[str]:
     failed = [node for run in tree.state.runs.values() for node in run.nodes.values() if _failed(node)]
     lines: list[str] = []
     for node in failed[:MAX_FAILURES]:
-        lines.append(_failure_line(node, colour))
+        lines += _failure_lines(tree, node, colour)
         if has_left_work(call.project, node):
             path = one_line(node.run.tree_path(node.path))
             lines.append(f"    what it changed is kept: fanfold diff {tree.root.id} {shlex.quote(path)}\n")
@@ -215,12 +206,17 @@ def _failed(node: Node) -> bool:
     )
 
 
-def _failure_line(node: Node, colour: bool) -> str:
+def _failure_lines(tree: RunTree, node: Node, colour: bool) -> list[str]:
     error = node.error
     assert error is not None
-    path = node.run.tree_path(node.path)
+    path = named_path(tree, node)
     attempts = f" after {node.attempt} attempts" if node.attempt > 1 else ""
     tolerated = " and was tolerated" if node.run.status == "completed" else ""
     how = f"{node.status.replace('_', ' ')}{attempts}{tolerated}"
-    text = f"  {paint(path, 'cyan', colour)} {how}: {one_line(error.message)}"
-    return f"{text} [{error.code}]\n" + (f"    {one_line(error.hint)}\n" if error.hint else "")
+    most = GIST_CHARS if tolerated else MAX_REASON_CHARS
+    lines = [f"  {paint(path, 'cyan', colour)} {how}: {gist(error, most)} [{error.code}]\n"]
+    if not tolerated:
+        lines += (
+            f"    {paint('│', 'dim', colour)} {one_line(said)}\n" for said in last_words(error, MAX_WORDS)
+        )
+    return [*lines, f"    {one_line(error.hint)}\n"] if error.hint else lines

@@ -1,4 +1,4 @@
-"""`fanfold completion`: the script that lets a shell complete commands, options, recipes, runs and roles.
+"""`fanfold completion`: lets a shell complete commands, options, recipes, inputs, runs, steps and roles.
 
 The script asks `fanfold completion --words` for what fits. What is offered comes from the declarations of the
 commands, so that a new option is completed without a word here. Only names are looked up, nothing is changed,
@@ -7,10 +7,12 @@ and whatever goes wrong offers nothing: a shell that waits for a key press is no
 
 from __future__ import annotations
 
+import os
 import shlex
 from collections.abc import Iterable
 from contextlib import suppress
 from importlib import import_module
+from typing import TYPE_CHECKING
 
 import click
 
@@ -18,12 +20,16 @@ from fanfold.cli.command import Invocation, command
 from fanfold.cli.terminal.output import plain, say
 from fanfold.errors import FanfoldError
 
+if TYPE_CHECKING:
+    from fanfold.runtime.operations.project import Project
+
 _SCRIPTS = {
     "bash": """\
 _fanfold() {
     local IFS=$'\\n'
     local found=$(fanfold completion bash --words -- "${COMP_WORDS[@]:1:COMP_CWORD}" 2>/dev/null)
     COMPREPLY=($(compgen -W "$found" -- "${COMP_WORDS[COMP_CWORD]}"))
+    [[ ${COMPREPLY[0]} != *= ]] || compopt -o nospace 2>/dev/null
 }
 complete -o default -F _fanfold fanfold
 """,
@@ -49,21 +55,23 @@ _SETUP = {
     "zsh": "fanfold completion zsh > ~/.zfunc/_fanfold   (a folder of $fpath)",
     "fish": "fanfold completion fish > ~/.config/fish/completions/fanfold.fish",
 }
-_RECIPES = frozenset({"run", "show", "check"})
-_ROLES = frozenset({"agents", "spawn"})
+_NAMED_BY = {"transcript name": "step", "agents name": "role", "show name": "recipe"}
+"""Arguments that are called otherwise than what they name."""
 _MAX_RUNS = 50
+_MAX_STEPS = 500
 
 
 @command(
     "completion",
     summary="Print the completion script of a shell",
     epilog="Set up with: " + "; ".join(_SETUP.values()),
+    says_where=False,
 )
 @click.argument("shell", type=click.Choice(list(_SCRIPTS)))
 @click.option("--words", is_flag=True, hidden=True)
 @click.argument("typed", nargs=-1, type=click.UNPROCESSED, metavar="")
 def completion_command(call: Invocation, shell: str, words: bool, typed: tuple[str, ...]) -> int:
-    """Print a script for the shell to read. Commands, options, recipes, runs and roles are completed."""
+    """Print a script for the shell to read: commands, options, recipes, inputs, runs, steps, roles."""
     if not words:
         say(_SCRIPTS[shell])
         return 0
@@ -86,24 +94,54 @@ def _offered(call: Invocation, before: list[str], last: str) -> Iterable[str]:
     if last.startswith("-"):
         options = [one for one in declared.params if isinstance(one, click.Option) and not one.hidden]
         return [spelling for one in options for spelling in (*one.opts, *one.secondary_opts)]
-    for one in declared.params:
-        asked = isinstance(one, click.Option) and before[-1] in one.opts
-        if isinstance(one.type, click.Choice) and (asked or isinstance(one, click.Argument)):
-            return [str(choice) for choice in one.type.choices]
-    return _names(call, name)
+    valued = {
+        spelling: one
+        for one in declared.params
+        if isinstance(one, click.Option) and not one.is_flag
+        for spelling in one.opts
+    }
+    wanted: click.Parameter | None = valued.get(before[-1]) if len(before) > 1 else None
+    given = [
+        word
+        for i, word in enumerate(before)
+        if i and not word.startswith("-") and before[i - 1] not in valued
+    ]
+    if wanted is None:
+        arguments = [one for one in declared.params if isinstance(one, click.Argument)]
+        wanted = next((one for i, one in enumerate(arguments) if i == len(given) or one.nargs < 0), None)
+    if wanted is None:
+        return ()
+    if isinstance(wanted.type, click.Choice):
+        return [str(choice) for choice in wanted.type.choices]
+    return _names(call, _NAMED_BY.get(f"{name} {wanted.name}") or wanted.name or "", given)
 
 
-def _names(call: Invocation, name: str) -> Iterable[str]:
-    from fanfold.cli.main import GROUPS
+def _names(call: Invocation, what: str, given: list[str]) -> Iterable[str]:
+    """What an argument or an option of this name may be in the project."""
     from fanfold.cli.project import open_project
 
+    if what not in ("recipe", "recipes", "pairs", "role", "run", "step", "from_step"):
+        return ()
     with open_project(call, to_read=True) as project:
-        if name in _RECIPES:
-            return [one.name for one in project.library.list()]
-        if name in _ROLES:
+        if what in ("recipe", "recipes"):
+            return [one.name for one in project.library.list()] + _files(project)
+        if what == "pairs":
+            from fanfold.runtime.operations.recipes.checked import check_recipe
+
+            return [f"{one.name}=" for one in check_recipe(project, given[0]).runnable().inputs]
+        if what == "role":
             return project.roles.names()
-        if name in GROUPS["Run recipes"] or name in GROUPS["Look at runs"]:
+        if what == "run":
             from fanfold.runtime.operations.history.listing import list_runs
 
             return ["last", *(head.run_id for head in list_runs(project, limit=_MAX_RUNS))]
-    return ()
+        from fanfold.runtime.operations.addresses import find_run
+
+        tree = find_run(project, given[0]).tree
+        return [run.tree_path(path) for run in tree.state.runs.values() for path in run.nodes][:_MAX_STEPS]
+
+
+def _files(project: Project) -> list[str]:
+    from fanfold.runtime.operations.recipes.checked import recipe_files
+
+    return [os.path.relpath(file) for file in recipe_files(project.folder)]

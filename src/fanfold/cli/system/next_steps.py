@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 
 from msgspec import Struct
@@ -11,12 +12,17 @@ from fanfold.cli.project import open_project
 from fanfold.cli.terminal.output import paint, plain, say, say_json
 from fanfold.errors import EXIT_OK
 from fanfold.kernel.lifecycle import RUN_TERMINAL, RUNNING
-from fanfold.recipe.library import ListedRecipe
+from fanfold.runtime.operations.addresses import find_run
 from fanfold.runtime.operations.history.listing import list_runs
+from fanfold.runtime.operations.project import Project
 from fanfold.runtime.operations.recipes.catalogue import list_recipes
+from fanfold.runtime.operations.recipes.checked import recipe_files
+from fanfold.runtime.operations.runs.next_steps import how_to_go_on
 from fanfold.runtime.views.runs.rows import RunRow
 
 MAX_RUNS = 5
+LOOKED_AT = 50
+"""Latest runs among which those that wait or can go on are told first."""
 FIRST_RECIPE = "research-and-brief"
 
 
@@ -31,9 +37,11 @@ class Suggestion(Struct, frozen=True):
 def next_command(call: Invocation) -> int:
     """Say what waits for you in this project, and what you can do next."""
     with open_project(call, to_read=True) as project:
-        runs = list_runs(project, limit=MAX_RUNS)
-        recipes = list_recipes(project)
-    found = [*(_about(run) for run in runs), *_about_recipes(recipes, bool(runs))]
+        runs = sorted(list_runs(project, limit=LOOKED_AT), key=lambda run: run.status in RUN_TERMINAL)
+        own = [one.name for one in list_recipes(project) if one.origin == "project"]
+        files = [os.path.relpath(file) for file in recipe_files(project.folder)]
+        found = [_about(project, run) for run in runs[:MAX_RUNS]]
+    found += _about_recipes([*own, *files], bool(runs))
     if call.as_json:
         say_json(found)
         return EXIT_OK
@@ -43,28 +51,27 @@ def next_command(call: Invocation) -> int:
     return EXIT_OK
 
 
-def _about(run: RunRow) -> Suggestion:
+def _about(project: Project, run: RunRow) -> Suggestion:
     named = f"{run.recipe}, run {run.run_id},"
     if run.status == RUNNING:
         if run.owner and run.owner.alive:
             return Suggestion(f"{named} is running", f"fanfold watch {run.run_id}")
         return Suggestion(f"{named} lost its process", f"fanfold resume {run.run_id}")
     if run.status not in RUN_TERMINAL:
-        waits = run.status.replace("_", " ")
-        verb = "explain" if waits.startswith("waiting") else "resume"
-        return Suggestion(f"{named} is {waits}", f"fanfold {verb} {run.run_id}")
+        on = how_to_go_on(find_run(project, run.run_id).tree)
+        return Suggestion(f"{named} is {run.status}", on or f"fanfold explain {run.run_id}")
     verb = "inspect" if run.status == "completed" else "explain"
-    return Suggestion(f"{named} is {run.status}", f"fanfold {verb} {run.run_id}")
+    return Suggestion(f"{named} is {run.status.replace('_', ' ')}", f"fanfold {verb} {run.run_id}")
 
 
-def _about_recipes(recipes: list[ListedRecipe], has_runs: bool) -> list[Suggestion]:
-    own = [one for one in recipes if one.origin == "project"]
+def _about_recipes(own: list[str], has_runs: bool) -> list[Suggestion]:
     if own:
-        name = shlex.quote(own[0].name)
-        many = f"{len(own)} recipes of this project, " if len(own) > 1 else ""
-        return [Suggestion(f"{many}what {own[0].name} does and takes", f"fanfold show {name}")]
+        told = [Suggestion(f"What {own[0]} does and takes", f"fanfold show {shlex.quote(own[0])}")]
+        if len(own) > 1:
+            told.append(Suggestion(f"Are all {len(own)} recipes of this project sound", "fanfold check"))
+        return told
     found = [Suggestion("Begin a project: a recipe to look at, and its script", "fanfold init")]
     if not has_runs:
-        told = f'fanfold run {FIRST_RECIPE} -i topic="solid-state batteries" --dry-run'
-        found.append(Suggestion("See what a built-in recipe would do, without running it", told))
+        tried = f'fanfold run {FIRST_RECIPE} -i topic="solid-state batteries" --dry-run'
+        found.append(Suggestion("See what a built-in recipe would do, without running it", tried))
     return found

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import sys
 from collections.abc import Sequence
 from time import time
@@ -19,9 +20,10 @@ from fanfold.cli.terminal.statuses import COLOURS, clock
 from fanfold.kernel.events import Envelope
 from fanfold.kernel.plan import Step
 from fanfold.runtime.hosting.run_tree import RunTree
-from fanfold.runtime.views.items import item_name_at
+from fanfold.runtime.views.items import item_around_at
 from fanfold.runtime.views.runs.transitions import Transition, Transitions, step_at
 
+_ITEM = re.compile(r"\[\d+\]")
 PATIENCE_S = 1.0
 """What takes longer than this is told."""
 
@@ -52,16 +54,34 @@ class Lines:
         self._colour = colour
         self._tree: RunTree | None = None
         self._waiting: dict[tuple[str, str], asyncio.TimerHandle] = {}
+        self._live: set[str] = set()
+        """Items in which something happened."""
         self._transitions = Transitions(
-            self._find_step, lambda run, path: item_name_at(self._tree, run, path)
+            self._find_step, lambda run, path: item_around_at(self._tree, run, path)
         )
 
     def update(self, written: Sequence[Envelope], tree: RunTree) -> None:
         self._tree = tree
         found = (self._transitions.read(envelope) for envelope in written)
-        lines = [line(one, tree.root.id, self._colour) for one in found if one is not None]
+        lines = [
+            line(one, tree.root.id, self._colour)
+            for one in found
+            if one is not None and self._is_telling(one)
+        ]
         if lines:
             self._write("".join(lines))
+
+    def _is_telling(self, one: Transition) -> bool:
+        """Whether something happened: not where an item only stands in line, nor in what is only reused."""
+        if one.bare and one.path.endswith("]"):
+            if one.word == "started":
+                return False
+            return one.word != "completed" or one.path in self._live
+        items = [at.end() for at in _ITEM.finditer(one.path)]
+        if one.reused and items:
+            return False
+        self._live.update(one.path[:end] for end in items)
+        return True
 
     def hear(self, run: str, step: str, news: News) -> None:
         """Lines are for what happened, and stay; but whoever waits is told what takes long."""

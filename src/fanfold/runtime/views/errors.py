@@ -7,6 +7,11 @@ from typing import Any
 from msgspec import Struct
 
 from fanfold.errors import FanfoldError
+from fanfold.kernel.events import Failure
+from fanfold.text.terminal import one_line
+
+PROGRAM_FAILED = "command.failed"
+GIST_CHARS = 160
 
 
 class ErrorBody(Struct, frozen=True):
@@ -22,6 +27,21 @@ class ErrorDocument(Struct, frozen=True):
     ok: bool
     """Always false."""
     error: ErrorBody
+
+
+def gist(error: Failure, most: int = GIST_CHARS) -> str:
+    """A failure in one short line. Of what a program said its last line, where the reason mostly stands."""
+    lines = [line.strip() for line in error.message.splitlines() if line.strip()]
+    if error.code != PROGRAM_FAILED or len(lines) < 2:
+        return one_line(error.message or error.code, most)
+    ended, _, _ = lines[0].partition(": ")
+    return one_line(f"{ended}: … {lines[-1]}", most)
+
+
+def last_words(error: Failure, most: int) -> list[str]:
+    """The last lines that a program said before it failed; none where `gist` holds all there is."""
+    lines = [line.rstrip() for line in error.message.splitlines() if line.strip()]
+    return lines[1:][-most:] if error.code == PROGRAM_FAILED else []
 
 
 def error_body(error: FanfoldError) -> ErrorBody:

@@ -28,11 +28,26 @@ def item_name(tree: RunTree, node: Node) -> str:
     return names[index] if index < len(names) else ""
 
 
-def item_name_at(tree: RunTree | None, run: str, path: str) -> str:
+def item_around(tree: RunTree, node: Node | None) -> str:
+    """The name of the item that a step works on, its own or that of the nearest map around it."""
+    while node is not None:
+        if name := item_name(tree, node):
+            return name
+        node = node.parent if node.parent is not None else node.run.call
+    return ""
+
+
+def item_around_at(tree: RunTree | None, run: str, path: str) -> str:
     """The same for an address."""
     found = tree.state.runs.get(run) if tree is not None else None
     node = found.nodes.get(path) if found is not None else None
-    return item_name(tree, node) if tree is not None and node is not None else ""
+    return item_around(tree, node) if tree is not None else ""
+
+
+def named_path(tree: RunTree, node: Node) -> str:
+    """The path of a step as seen from the root, and what its item is called: for people, no address."""
+    path, item = node.run.tree_path(node.path), item_around(tree, node)
+    return f"{one_line(path)} {item}" if item else one_line(path)
 
 
 def _names(tree: RunTree, mapped: Map) -> tuple[str, ...]:

@@ -16,6 +16,7 @@ from fanfold.runtime.hosting.run_tree import RunTree, run_status
 from fanfold.runtime.operations.addresses import find_run
 from fanfold.runtime.operations.project import Project
 from fanfold.runtime.views.approvals import approval_document, is_open
+from fanfold.runtime.views.items import named_path
 from fanfold.runtime.views.runs.documents import how_to_retry, run_error
 from fanfold.runtime.views.runs.transitions import Transitions, step_at
 from fanfold.runtime.views.steps.explanations import (
@@ -51,6 +52,7 @@ def explain_step(project: Project, run: str, step: str) -> ExplainedStep:
 def explain_in(tree: RunTree, node: Node) -> Explained:
     """What the kernel says, and who holds the files that a step waits for."""
     found = explained(explain_node(tree.state, node))
+    found = structs.replace(found, message=found.message.replace(found.path, named_path(tree, node), 1))
     holder = tree.memory.holders.get((node.run.id, node.path), "") if node.reason == HELD else ""
     if not holder:
         return found

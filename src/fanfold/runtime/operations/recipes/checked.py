@@ -96,18 +96,25 @@ def recipes_meant(project: Project, refs: Sequence[str]) -> list[str]:
         if ref.endswith((".yaml", ".yml")) or not os.path.isdir(ref):
             meant.append(ref)
             continue
-        files = [
-            os.path.join(ref, name) for name in sorted(os.listdir(ref)) if name.endswith((".yaml", ".yml"))
-        ]
-        found = [path for path in files if _looks_like_recipe(path)]
-        if os.path.realpath(ref) == os.fspath(project.folder):
+        found = recipe_files(ref)
+        here = os.path.realpath(ref) == os.fspath(project.folder)
+        if here:
             kept = [one for one in project.library.list() if one.origin == "project"]
             found = [f"{one.name}@{one.version}" for one in kept] + found
         if not found:
             message = f"there is no recipe in {os.path.abspath(ref)}"
-            raise NotFoundError("recipe.unknown_workflow", message, hint="fanfold init makes a first one")
+            hint = "fanfold init makes a first one" if here else "fanfold check checks those of the project"
+            raise NotFoundError("recipe.unknown_workflow", message, hint=hint)
         meant += found
     return meant
+
+
+def recipe_files(folder: str | os.PathLike[str]) -> list[str]:
+    """The files of a folder that look like recipes, by name."""
+    files = [
+        os.path.join(folder, one) for one in sorted(os.listdir(folder)) if one.endswith((".yaml", ".yml"))
+    ]
+    return [path for path in files if _looks_like_recipe(path)]
 
 
 def _looks_like_recipe(file: str) -> bool:

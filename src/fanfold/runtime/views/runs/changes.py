@@ -11,6 +11,8 @@ class StepChanges(Struct, frozen=True, kw_only=True):
     """What one step changed. `path` is relative to the run that was asked about."""
 
     path: str
+    item: str = ""
+    """What the item is called that it worked on; empty outside of maps."""
     state: str
     """merged, discarded, proposed, applied, undone, gone (a proposal that nobody has any more), kept, or
     left_out (nothing but ignored files)."""

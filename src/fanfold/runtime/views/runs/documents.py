@@ -13,12 +13,13 @@ from fanfold.errors import EXIT_BUDGET, EXIT_CANCELLED, EXIT_FAILED, EXIT_OK, EX
 from fanfold.kernel.events import Failure
 from fanfold.kernel.holding import held_back
 from fanfold.kernel.lifecycle import CANCELLED, COMPLETED, PAUSED, RUN_TERMINAL
-from fanfold.kernel.nodes import Node, Run
+from fanfold.kernel.nodes import Composite, Node, Run
 from fanfold.kernel.plan import JSON
 from fanfold.runtime.hosting.run_tree import RunTree, run_status
 from fanfold.runtime.records.memory import FileChange
 from fanfold.runtime.records.subagents import is_agent, session_of
 from fanfold.runtime.views.approvals import ApprovalDocument, approval_document, is_open
+from fanfold.runtime.views.items import item_around
 from fanfold.runtime.views.runs.rows import (
     FailureDocument,
     OwnerDocument,
@@ -64,6 +65,10 @@ class InspectStepDocument(StepResult, frozen=True, kw_only=True):
 
     run_id: str
     path: str
+    item: str
+    """What the item is called that it works on; empty outside of maps."""
+    holds: list[str]
+    """The steps, items or rounds right inside of it."""
     role: str | None
     task: str
     """What its agent was asked, shortened."""
@@ -204,6 +209,8 @@ def inspect_step_document(tree: RunTree, node: Node) -> InspectStepDocument:
         **structs.asdict(step_document(tree, node)),
         run_id=node.run.id,
         path=node.path,
+        item=item_around(tree, node),
+        holds=[one.path for one in node.children] if isinstance(node, Composite) else [],
         role=node.step.traits.role,
         task=tree.memory.tasks.get(address, ""),
         session_id=session_of(node) if node.attempt and is_agent(node) else None,

@@ -8,6 +8,7 @@ from fanfold.kernel.lifecycle import COMPLETED
 from fanfold.kernel.nodes import Node, Run
 from fanfold.kernel.plan import JSON
 from fanfold.runtime.hosting.run_tree import RunTree, run_status
+from fanfold.runtime.views.items import item_around
 from fanfold.runtime.views.runs.documents import how_to_retry, indented, run_error, waiting_proposals
 from fanfold.runtime.views.runs.reviews import cell, review_lines
 from fanfold.runtime.views.runs.rounds import did_not_pass, why_not
@@ -117,7 +118,8 @@ def _row(tree: RunTree, node: Node) -> str:
     status = f"{node.status} ({node.reason})" if node.reason else node.status
     if did_not_pass(node):
         status = f"did not pass ({why})" if (why := why_not(tree, node)) else "did not pass"
-    return f"| {node.path} | {who} | {cell(status)} | {took} | {usage.tokens if usage else ''} |"
+    name = f"{node.path} {item}" if (item := item_around(tree, node)) else node.path
+    return f"| {cell(name)} | {who} | {cell(status)} | {took} | {usage.tokens if usage else ''} |"
 
 
 def _failure_line(node: Node) -> str:

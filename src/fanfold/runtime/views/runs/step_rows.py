@@ -16,6 +16,7 @@ from fanfold.kernel.lifecycle import ASKED, COMPLETED, PENDING, READY, RUNNING, 
 from fanfold.kernel.nodes import LEAF, MAP, Composite, Node, Run, WorkflowCall
 from fanfold.runtime.hosting.run_tree import RunTree
 from fanfold.runtime.steps.registry import label_of
+from fanfold.runtime.views.errors import gist
 from fanfold.runtime.views.items import item_name
 from fanfold.runtime.views.runs.rounds import did_not_pass, why_not
 from fanfold.runtime.views.times import duration
@@ -103,6 +104,7 @@ class _Walk:
         self._now = now
         self._every = every
         self._fold_finished = fold_finished
+        self._shown: dict[int, str] = {}
 
     def children(self, nodes: Sequence[Node], depth: int) -> Iterator[Row]:
         for node in nodes:
@@ -114,7 +116,7 @@ class _Walk:
         if not inside or (self._fold_finished and node.status in (COMPLETED, SKIPPED)):
             return
         if node.kind == MAP and not self._every and len(inside) > MAX_ITEMS:
-            yield from self.children(_attention(inside), depth + 1)
+            yield from self.children(self._attention(inside), depth + 1)
             return
         yield from self.children(inside, depth + 1)
 
@@ -130,8 +132,8 @@ class _Walk:
         if item := item_name(self._tree, node):
             name = f"{name} {one_line(item, MAX_ITEM_CHARS)}"
         path = node.run.tree_path(node.path)
-        who, took, note = self._who(node), self._took(node), self._note(node, inside)
-        status = "failed" if did_not_pass(node) else node.status
+        status = "failed" if did_not_pass(node) else self._status(node)
+        who, took, note = self._who(node), self._took(node, status), self._note(node, inside)
         return Row(depth, name, path, status, who, took, note, node.kind == LEAF)
 
     def _who(self, node: Node) -> str:
@@ -143,17 +145,28 @@ class _Walk:
         kind, who = label_of(node.step)
         return kind if node.step.traits.waits is not None else one_line(who, MAX_WHO_CHARS)
 
-    def _took(self, node: Node) -> str:
-        if not node.started_at or node.status == SKIPPED:
+    def _status(self, node: Node) -> str:
+        """Its status; a group of which nothing runs or waits for somebody only stands in line."""
+        if node.status != RUNNING or not isinstance(node, Composite) or not self._inside(node):
+            return node.status
+        found = self._shown.get(id(node))
+        if found is None:
+            inside = {self._status(one) for one in self._inside(node)}
+            found = next((word for word in (RUNNING, WAITING) if word in inside), READY)
+            self._shown[id(node)] = found
+        return found
+
+    def _took(self, node: Node, status: str) -> str:
+        if not node.started_at or status == SKIPPED:
             return ""
         if node.ended_at:
             return duration(node.ended_at - node.started_at)
-        return duration(self._now - node.started_at) if node.status in (RUNNING, WAITING) else ""
+        return duration(self._now - node.started_at) if status in (RUNNING, WAITING) else ""
 
     def _note(self, node: Node, inside: Sequence[Node]) -> str:
         parts: list[str] = []
         if node.kind == MAP and inside:
-            parts.append(_tally(inside))
+            parts.append(self._tally(inside))
         if node.attempt > 1 and node.kind == LEAF:
             parts.append(f"attempt {node.attempt}")
         if node.status == WAITING and (node.step.traits.waits is not None or node.reason == ASKED):
@@ -165,7 +178,7 @@ class _Walk:
             parts.append(SKIPPED_FOR.get(node.reason, node.reason))
         first_hand = not isinstance(node, Composite) or node.failed_child is None
         if node.error is not None and first_hand and node.status in TERMINAL - {COMPLETED, SKIPPED}:
-            parts.append(one_line(node.error.message or node.error.code, MAX_NOTE_CHARS))
+            parts.append(gist(node.error, MAX_NOTE_CHARS))
         if did_not_pass(node):
             why = why_not(self._tree, node)
             parts.append(f"did not pass: {why}" if why else "did not pass")
@@ -173,19 +186,17 @@ class _Walk:
             parts.append(f"run {node.child.id}")
         return " · ".join(parts)
 
+    def _attention(self, items: Sequence[Node]) -> list[Node]:
+        """Of many items the first that run or wait, and the first that failed, as they stand in the list."""
+        busy = [one for one in items if self._status(one) in (RUNNING, WAITING)][:MAX_BUSY_ITEMS]
+        settled = (PENDING, READY, COMPLETED, SKIPPED, RUNNING, WAITING)
+        failed = [one for one in items if one.status not in settled][: MAX_BUSY_ITEMS - len(busy) or 1]
+        chosen = {id(one) for one in (*busy, *failed)}
+        return [one for one in items if id(one) in chosen]
 
-def _attention(items: Sequence[Node]) -> list[Node]:
-    """Of many items the first that run or wait, and the first that failed, as they stand in the list."""
-    busy = [one for one in items if one.status in (RUNNING, WAITING)][:MAX_BUSY_ITEMS]
-    settled = (PENDING, READY, COMPLETED, SKIPPED, RUNNING, WAITING)
-    failed = [one for one in items if one.status not in settled][: MAX_BUSY_ITEMS - len(busy) or 1]
-    chosen = {id(one) for one in (*busy, *failed)}
-    return [one for one in items if id(one) in chosen]
-
-
-def _tally(items: Sequence[Node]) -> str:
-    found = Counter(item.status for item in items)
-    done = sum(found[status] for status in TERMINAL)
-    parts = [f"{done}/{len(items)}"]
-    parts += [f"{found[word]} {word}" for word in (RUNNING, WAITING, "failed", "timed_out") if found[word]]
-    return ", ".join(parts)
+    def _tally(self, items: Sequence[Node]) -> str:
+        found = Counter(self._status(item) for item in items)
+        done = sum(found[status] for status in TERMINAL)
+        words = (RUNNING, WAITING, "failed", "timed_out")
+        parts = [f"{done}/{len(items)}", *(f"{found[word]} {word}" for word in words if found[word])]
+        return ", ".join(parts)

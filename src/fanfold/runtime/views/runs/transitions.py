@@ -38,6 +38,7 @@ from fanfold.kernel.lifecycle import ASKED
 from fanfold.kernel.plan import Step
 from fanfold.runtime.hosting.run_tree import RunTree
 from fanfold.runtime.steps.registry import type_of
+from fanfold.runtime.views.errors import gist
 from fanfold.runtime.views.times import duration
 from fanfold.text.terminal import one_line
 
@@ -57,6 +58,9 @@ class Transition(Struct, frozen=True):
     text: str
     item: str = ""
     """What the item of a map is called."""
+    bare: bool = False
+    """It is a group: what happens in it is told by its steps."""
+    reused: bool = False
 
 
 class Transitions:
@@ -67,6 +71,7 @@ class Transitions:
         self._name_item = name_item
         self._started: dict[tuple[str, str], int] = {}
         self._rounds: dict[tuple[str, str], int] = {}
+        self._ended_badly: set[tuple[str, str]] = set()
 
     def read(self, envelope: Envelope) -> Transition | None:
         """What to say about an event, or None."""
@@ -82,7 +87,10 @@ class Transitions:
             if text is None:
                 return None
             item = self._name_item(envelope.run_id, data.step)
-            return Transition(envelope.at, _path(envelope, data.step), word, text, item)
+            step = self._find_step(envelope.run_id, data.step)
+            group = step is not None and step.type == "group"
+            reused = isinstance(data, StepEvent) and data.cached
+            return Transition(envelope.at, _path(envelope, data.step), word, text, item, group, reused)
         return None
 
     def _of_run(self, envelope: Envelope, data: WorkflowEvent) -> Transition | None:
@@ -94,8 +102,9 @@ class Transitions:
         if isinstance(data, Decided) and data.what == "until":
             key = (envelope.run_id, data.step)
             self._rounds[key] = self._rounds.get(key, 0) + 1
-            if data.value is False:
-                path = _path(envelope, f"{data.step}#{self._rounds[key]}")
+            turn = f"{data.step}#{self._rounds[key]}"
+            if data.value is False and (envelope.run_id, turn) not in self._ended_badly:
+                path = _path(envelope, turn)
                 return Transition(envelope.at, path, "failed", "did not pass")
             return None
         if envelope.parent_run_id is not None:
@@ -136,7 +145,10 @@ class Transitions:
                 return f"ends the run as {step.traits.ends}{': ' if told else ''}{told}"
             return _ended("completed", took) + _why(data.error, "warning: ")
         if word in ("failed", "timed_out", "cancelled", "interrupted"):
-            return _ended(word.replace("_", " "), took) + _why(data.error)
+            self._ended_badly.add(key)
+            step = self._find_step(envelope.run_id, data.step)
+            inside = step is not None and step.type == "group"  # what failed in it was told just before
+            return _ended(word.replace("_", " "), took) + ("" if inside else _why(data.error))
         if word == "agreed":
             return f"was agreed to by {one_line(data.summary, MAX_NOTE_CHARS)}"
         if word in ("waiting", ASKED):
@@ -180,7 +192,7 @@ def _ended(word: str, took: str) -> str:
 
 
 def _why(error: Failure | None, kind: str = "") -> str:
-    return f": {kind}{one_line(error.message or error.code, MAX_NOTE_CHARS)}" if error is not None else ""
+    return f": {kind}{gist(error)}" if error is not None else ""
 
 
 def step_at(tree: RunTree, run: str, path: str) -> Step | None:

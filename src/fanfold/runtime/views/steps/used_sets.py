@@ -16,6 +16,7 @@ from collections.abc import Iterable, Iterator
 
 from fanfold.agents.entries import Response, ToolCall
 from fanfold.agents.toolbox import patches
+from fanfold.kernel.lifecycle import COMPLETED
 from fanfold.kernel.nodes import LEAF, MAP, Node, Run
 from fanfold.kernel.plan import EVERYTHING, JSON, GroupAction, Step
 from fanfold.kernel.sets.globs import escape
@@ -30,6 +31,7 @@ MAX_LISTED = 6
 """More paths than this become patterns."""
 PROGRAMS = "it ran programs"
 CODE = "it ran Python code"
+FAILED = "it did not complete"
 _INSTANCE = re.compile(r"\[\d+\]|#\d+")
 _READING = frozenset({"list_files", "search_files"})
 _WRITING = frozenset({"write_file", "edit_file", "delete_file"})
@@ -58,6 +60,8 @@ class StepTouch:
         if isolated:
             writes = {row.path for row in rows if row.step == node.path and row.state != "discarded"}
             self.unseen_writes = ""
+            if node.status != COMPLETED and not self.writes:
+                self.unseen_writes = FAILED  # what it wrote did not come home
         for name, found in (("reads", reads), ("writes", writes)):
             (self.reads if name == "reads" else self.writes).update(found)
             self._named[name].update(_with_item(tree, node, found))

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
+from msgspec import structs
 
 from fanfold.errors import NotFoundError, WorldError
 from fanfold.kernel.lifecycle import UNSUCCESSFUL
@@ -29,6 +30,7 @@ from fanfold.runtime.records.evidence import ChangedPath
 from fanfold.runtime.records.ids import session_id, settling_ids
 from fanfold.runtime.records.step_names import root_of, typed_path
 from fanfold.runtime.records.subagents import home_of, turn_before
+from fanfold.runtime.views.items import item_around
 from fanfold.runtime.views.runs.changes import Applied, RunChanges, StepChanges
 
 if TYPE_CHECKING:
@@ -51,7 +53,11 @@ def diff(project: Project, run: str, step: str | None = None) -> RunChanges:
     top = None if step is None else found.step(step)
     spaces = spaces_of(project)
     leaves = leaves_below(found.tree, found.run, top)
-    steps = [one for node in leaves for one in _of_node(spaces, found.tree, found.run, node)]
+    steps = [
+        structs.replace(one, item=item_around(found.tree, node))
+        for node in leaves
+        for one in _of_node(spaces, found.tree, found.run, node)
+    ]
     if top is not None and not steps:
         raise NotFoundError("changes.none", f"{step} is {top.status}, and nothing that it changed is there")
     return RunChanges(found.run.id, steps)

@@ -87,6 +87,20 @@ def limits_to_raise(tree: RunTree) -> Raised:
     return Raised(agents, steps)
 
 
+def how_to_raise(tree: RunTree) -> str:
+    """The command with which a run goes on that reached a limit; empty where no flag lifts it."""
+    raised = limits_to_raise(tree)
+    usd = None if raised.budget_micro_usd is None else f"{raised.budget_micro_usd / 1_000_000:g}"
+    given = {
+        "--max-agents": raised.max_agents,
+        "--max-steps": raised.max_steps,
+        "--budget-tokens": raised.budget_tokens,
+        "--budget-usd": usd,
+    }
+    flags = [f"{name} {value}" for name, value in given.items() if value is not None]
+    return f"fanfold resume {tree.root.id} {' '.join(flags)}" if flags else ""
+
+
 def _agents_to_come(tree: RunTree) -> int:
     """Agents that are known to be still to start, each of them once."""
     return sum(

@@ -1,0 +1,118 @@
+"""Items have names wherever a person meets them, and lines tell what happened and no more."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Result
+
+PIPE = """\
+name: pipe
+inputs: {files: {type: array, default: [a.txt, b.txt, c.txt]}}
+steps:
+  - id: file
+    for_each: inputs.files
+    steps:
+      - {id: read, agent: explorer, prompt: "What is in {{item}}?"}
+      - {id: port, agent: worker, depends_on: read, write_set: ["{{item}}"], prompt: "Port it."}
+      - {id: doubt, agent: critic, depends_on: port, prompt: "What is wrong?"}
+output: "{{steps.file.output}}"
+"""
+TIRED = """\
+default: fine
+steps:
+  "file[1]/port": {output: ported, writes: {b.txt: "new\\n"}}
+  "file[1]/doubt": {fail: {class: agent, message: no idea}}
+"""
+
+
+@pytest.fixture
+def failed(fanfold: Callable[..., Result], project: Path) -> Result:
+    (project / "pipe.yaml").write_text(PIPE)
+    (project / "tired.yaml").write_text(TIRED)
+    (project / "fine.yaml").write_text("default: fine\n")
+    result = fanfold("run", "pipe.yaml", "--script", "tired.yaml", "--yes")
+    assert result.status == 1
+    return result
+
+
+def test_lines_summary_report_explanation_and_patch_name_the_item_of_a_step_inside_it(
+    failed: Result, fanfold: Callable[..., Result], project: Path
+) -> None:
+    assert "file[1]/doubt b.txt started (critic)" in failed.err
+    assert "file[1]/doubt b.txt failed: no idea [script.agent]" in failed.err
+    assert "file[1]/doubt b.txt failed: no idea" in fanfold("explain", "last").out
+    assert "# file[1]/port b.txt: 1 file merged" in fanfold("diff", "last").out
+    (report,) = project.glob(".fanfold/runs/*/report.md")
+    assert "| file[1]/doubt b.txt | critic | failed |" in report.read_text()
+    inside = fanfold("inspect", "last", "file[1]/doubt", "--json").json()
+    assert inside["item"] == "b.txt"
+    item = fanfold("inspect", "last", "file[1]")
+    assert item.out.startswith("file[1] b.txt  group  failed\n")
+    assert "holds     file[1]/read, file[1]/port, file[1]/doubt\n" in item.out
+
+
+def test_a_retry_tells_what_it_does_and_not_what_it_leaves_alone(
+    failed: Result, fanfold: Callable[..., Result]
+) -> None:
+    told = fanfold("retry", "last", "--script", "fine.yaml").err
+    lines = [line.partition(" ")[2] for line in told.splitlines() if ":" in line[:9]]
+    assert [line for line in lines if line.startswith("file[")] == [
+        "file[1]/doubt b.txt started (critic)",
+        *(line for line in lines if line.startswith("file[1]/doubt b.txt completed")),
+        *(line for line in lines if line.startswith("file[1] b.txt completed")),
+    ]
+
+
+def test_many_paths_of_one_map_are_told_together(
+    failed: Result, fanfold: Callable[..., Result], project: Path
+) -> None:
+    many = ",".join(f'"{name}.txt"' for name in "abcdefgh")
+    fanfold("run", "pipe.yaml", "--script", "tired.yaml", "--yes", "-i", f"files=[{many}]")
+    assert "reuses     file (23 steps)\n" in fanfold("retry", "last", "--dry-run").err
+
+
+def test_only_items_in_which_something_runs_are_counted_as_running(
+    fanfold: Callable[..., Result], project: Path
+) -> None:
+    (project / "pipe.yaml").write_text(PIPE)
+    (project / "fine.yaml").write_text("default: fine\n")
+    paused = fanfold("run", "pipe.yaml", "--script", "fine.yaml", "--yes", "--max-agents", "4")
+    assert paused.status == 5
+    assert not [line for line in paused.err.splitlines() if line.endswith("a.txt started")]
+    rows = fanfold("inspect", "last").out.partition("Steps\n")[2].splitlines()
+    assert [row for row in rows if "file[2] c.txt" in row]
+    assert not [row for row in rows if "running" in row]
+
+
+PROGRAM = """\
+name: program
+steps:
+  - id: fix
+    repeat: {until: steps.test.status == "completed", max_iterations: 3}
+    steps:
+      - {id: edit, agent: worker, write_set: [n.txt], prompt: "{{feedback}}"}
+      - {id: test, shell: "echo first; cat long.txt n.txt; grep -q 2 n.txt", depends_on: edit}
+  - {id: last, depends_on: fix, shell: "cat long.txt >&2; exit 3"}
+"""
+
+
+def test_of_what_a_failed_program_said_a_line_is_told_its_last_lines_where_it_counts_and_all_on_demand(
+    fanfold: Callable[..., Result], project: Path
+) -> None:
+    (project / "program.yaml").write_text(PROGRAM)
+    (project / "long.txt").write_text("".join(f"line {n} of what it says\n" for n in range(20)))
+    script = 'steps:\n  "fix#1/edit": {output: a, writes: {n.txt: "1\\n"}}\n'
+    script += '  "fix#*/edit": {output: b, writes: {n.txt: "2\\n"}}\n'
+    (project / "agents.yaml").write_text(script)
+    told = fanfold("run", "program.yaml", "--script", "agents.yaml", "--yes").err
+    assert "fix#1/test failed" in told
+    assert "sh ended with status 1: … 1\n" in told
+    assert "fix#1 did not pass" not in told  # it was told that it failed
+    summary = told.partition("\npartial ")[2]
+    assert "  last failed: sh ended with status 3: … line 19 of what it says [command.failed]\n" in summary
+    assert "    │ line 18 of what it says\n    │ line 19 of what it says\n" in summary
+    assert max(map(len, summary.splitlines())) < 120
+    whole = fanfold("inspect", "last", "last").out
+    assert "\n            line 1 of what it says\n" in whole
