@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from fanfold.runtime.operations.runs.starting.options import Options
 from tools import docs, markdown
 from tools.markdown import Block, Command
 from tools.tidy import ROOT, sources
@@ -292,3 +293,9 @@ def test_every_module_says_what_it_is_for_in_its_first_line():
     for line in docs.module_index().splitlines():
         cells = line.split(" | ")
         assert not line.startswith("| [") or len(cells[1].strip(" |")) > 15, line
+
+
+def test_every_option_of_a_run_is_on_the_page_about_python():
+    rows = [line for line in (ROOT / "docs/python.md").read_text().splitlines() if line.startswith("| `")]
+    named = set(re.findall(r"`(\w+)`", "\n".join(rows)))
+    assert set(Options.__struct_fields__) <= named
