@@ -174,7 +174,10 @@ def test_plan_query_and_undo_do_in_a_chat_what_their_commands_do(
         "lead": {
             "output": "It is written.",
             "tool_calls": [
-                {"tool": "task", "args": {"role": "worker", "task": "Write.", "name": "hand", "write_set": ["a.txt"]}}
+                {
+                    "tool": "task",
+                    "args": {"role": "worker", "task": "Write.", "name": "hand", "write_set": ["a.txt"]},
+                }
             ],
         },
         "hand": {"output": "a heron stands in a.txt", "writes": {"a.txt": "heron\n"}},

@@ -205,7 +205,7 @@ def test_killed_before_the_log_was_told_it_is_told_when_asked_again(fanfold, pro
     opened = wire(project)
     try:
         tree = opened.view(merged)
-        opened.isolation.spaces.undo(list(tree.memory.receipts.values()))
+        opened.isolation.spaces.undo([one for known in tree.memory.receipts.values() for one in known])
     finally:
         opened.close()
     assert content(project / "src") == before

@@ -5,6 +5,7 @@ By default a sample of boundaries; `make kill-test` (KILL_TEST=all) takes every 
 
 from __future__ import annotations
 
+import asyncio
 import os
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from fanfold.runtime.operations.history.verify import verify
+from fanfold.runtime.operations.runs.files.undo import undo
 from fanfold.wiring import wire
 from tests.kill.chatting import SAID
 
@@ -21,12 +23,13 @@ steps:
   lead:
     output: It is in a.py.
     tool_calls:
+      - {tool: write_file, args: {path: note.txt, content: Look for the switch.}}
       - {tool: task, args: {role: explorer, task: Find the switch., name: scout}}
       - {tool: spawn_agent, args: {role: explorer, task: Look elsewhere., name: other}}
   scout: the switch is in a.py, line 3
 default: fine
 """
-COMMITS = 12
+COMMITS = 16
 """A whole turn takes about so many; a boundary behind the last is a chat that is not killed at all."""
 
 
@@ -37,7 +40,7 @@ def chat(folder: Path, kill_at: int, when: str) -> subprocess.CompletedProcess[s
 
 def boundaries() -> list[tuple[int, str]]:
     every = [(kill_at, when) for kill_at in range(1, COMMITS + 1) for when in ("before", "after")]
-    return every if os.environ.get("KILL_TEST") == "all" else every[::4]
+    return every if os.environ.get("KILL_TEST") == "all" else every[::5]
 
 
 @pytest.mark.parametrize(("kill_at", "when"), boundaries())
@@ -54,5 +57,11 @@ def test_a_chat_killed_at_a_commit_goes_on(kill_at: int, when: str, tmp_path: Pa
         said = [node.step.description for node in tree.root.scope.children if node.path.startswith("lead")]
         assert said == [SAID, "Thank you."]
         assert verify(project.store, head.run_id).violations == ()
+        assert (project.folder / "note.txt").read_text() == "Look for the switch."
+        merged = [(row.path, row.step) for row in tree.memory.changes[head.run_id]]
+        assert merged == [("note.txt", "lead")], "what it changed is known, once"
+        asyncio.run(undo(project, head.run_id, "lead"))
+        assert not (project.folder / "note.txt").exists()
+        assert not [one for one in (project.memory / "subagents").iterdir() if one.is_dir()]
     finally:
         project.close()

@@ -79,12 +79,14 @@ def test_a_fold_that_is_cancelled_counts_and_shows_what_its_parts_spent(tmp_path
     steps = {"look#1/scan[*]": "x" * 600, "look/fold/part[*]": slow, "look/fold/part[0]": spent}
     options = Options(permission="auto", script=json.dumps({"steps": steps}), max_agents=2_000)
 
-    async def work() -> tuple[Result, str]:
+    async def work() -> tuple[Result, object]:
         async with client(tmp_path) as opened:
             handle = await opened.start(WIDE, options=options, inputs={"parts": list(range(250))})
             part = part_id(session_id(handle.id, "look/fold", 1), 0)
-            while not any(isinstance(one, Response) for one in read_entries(opened.project.store, part)):
-                await asyncio.sleep(0.02)
+            store = opened.project.store
+            with store.follow(handle.id) as written:
+                while not any(isinstance(one, Response) for one in read_entries(store, part)):
+                    await written.wait()
             await handle.cancel()
             result = await handle.result()
             told = transcript(opened.project, handle.id, part, None)
@@ -92,7 +94,9 @@ def test_a_fold_that_is_cancelled_counts_and_shows_what_its_parts_spent(tmp_path
 
     result, said = asyncio.run(asyncio.wait_for(work(), 60))
     assert result.status == "cancelled"
-    assert result.steps["look/fold"].usage.input_tokens == result.usage.input_tokens == 1_000
+    counted = result.steps["look/fold"].usage
+    assert counted is not None
+    assert counted.input_tokens == result.usage.input_tokens == 1_000
     assert said == "a part"
     checked_report(tmp_path, result)
 

@@ -112,7 +112,7 @@ def test_an_invalid_draft_is_corrected_from_the_compiler_s_words(place: Place):
 
 def test_whoever_waits_is_told_what_the_planner_does_and_how_to_run_what_it_drafted(place: Place):
     (place.folder / "README.md").write_text("Packages: a, b\n")
-    reads = Reply(calls=[Call("read_file", {"path": "README.md"})])
+    reads = Reply(calls=(Call("read_file", {"path": "README.md"}),))
     answers = iter([reads, None, None])
     draft = drafts(BAD, GOOD)
     with Provider(lambda asked: next(answers) or draft(asked)) as provider:
@@ -211,7 +211,9 @@ def test_without_a_model_ten_tasks_get_templates_that_pass_check(place: Place, t
         assert (status, drafted["fit"], drafted["source"], drafted["runs"]) == (0, True, "template", [])
         assert "template" in drafted["recipe"].splitlines()[0]
         assert task in drafted["recipe"]
-        assert not [one for one in drafted["warnings"] if "max_agents" in one], "it has room for all it may need"
+        assert not [one for one in drafted["warnings"] if "max_agents" in one], (
+            "it has room for all it may need"
+        )
     done = place.cli("check", *names, "--json")
     assert done.returncode == 0, done.stdout
     assert {kind_of(task) for task in TASKS} >= {"audit", "migrate", "research", "review", "build"}

@@ -39,7 +39,7 @@ class PermissionDenied(WorldError):
     """The action was not allowed; nothing happened."""
 
     def __init__(self, action: Action, why: str, hint: str) -> None:
-        message = f"{action.kind} denied: {why} ({action.what})"
+        message = f"{action.kind} denied: {why} ({action.what.partition(chr(10))[0]})"
         super().__init__("permission_denied", message, hint=hint, exit_status=EXIT_PERMISSION)
         self.action = action
 

@@ -13,7 +13,7 @@ Stop: TypeAlias = Callable[[], Coroutine[None, None, None]]
 
 
 class Interrupts:
-    """While something runs, Ctrl-C stops it and nothing else; without `stop` it is over in a moment anyway."""
+    """While something runs, Ctrl-C stops it and nothing else. Without `stop` it ends in a moment anyway."""
 
     def __init__(self, stop: Stop | None, what: str = "the turn") -> None:
         self._stop = stop

@@ -1,4 +1,4 @@
-"""`fanfold chat`: talk with a lead that reads, delegates and runs workflows; or ask it one thing.
+"""`fanfold chat`: talk with a lead that works, delegates and runs workflows; or ask it one thing.
 
 Ctrl-C stops the turn that runs and keeps the session. What was said is recorded as it is said: a chat that
 was left, or killed, goes on with `--resume`.
@@ -55,8 +55,8 @@ class ChatFlags(Struct, frozen=True, kw_only=True):
 def chat_command(call: Invocation, text: str | None, resume: str | None, **given: object) -> int:
     """Talk with a lead session, or give it TEXT and get its answer.
 
-    The lead reads the project, delegates to subagents, and plans and runs workflows when a request looks like
-    work for one. Lines that begin with / are commands: /help lists them. A chat is a run like any other:
+    The lead works on the project, delegates to subagents, and plans and runs workflows when a request looks
+    like work for one. Lines that begin with / are commands: /help lists them. A chat is a run like any other:
     fanfold runs, inspect, logs, transcript and capture show it.
     """
     flags = ChatFlags(**given)  # type: ignore[arg-type]  # click gives exactly these

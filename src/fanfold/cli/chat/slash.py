@@ -181,7 +181,7 @@ def _table() -> Sequence[Slash]:
         Slash("/save [NAME]", "what was delegated here as a recipe; saved under NAME", SlashCommands.save),
         Slash("/permission [P]", "read_only, ask or auto, from the next turn on", SlashCommands.permission),
         Slash("/cost", "what was spent", SlashCommands.cost),
-        Slash("/undo [STEP]", "take back what a subagent merged", SlashCommands.undo),
+        Slash("/undo [STEP]", "take back what was merged, by the lead or a subagent", SlashCommands.undo),
         Slash("/help", "this list", SlashCommands.help),
         Slash("/quit", "leave; fanfold chat --resume goes on", SlashCommands.quit),
     )

@@ -39,7 +39,7 @@ from fanfold.runtime.hosting.children import (
     act_on_child,
 )
 from fanfold.runtime.hosting.run_tree import RunTree
-from fanfold.runtime.records.evidence import Apply, ChangedPath, Undo
+from fanfold.runtime.records.evidence import Apply, ChangedPath, Merge, Sandboxed, Undo
 from fanfold.runtime.steps.registry import answer
 from fanfold.runtime.steps.step_type import StepReply
 from fanfold.store.protocol import Request
@@ -91,12 +91,19 @@ class UndoneRequest(Struct, frozen=True, tag_field="kind", tag="undone"):
     by: str
 
 
+class FactRequest(Struct, frozen=True, tag_field="kind", tag="fact"):
+    """Something happened to the project's files in the middle of a step; only the record of it is missing."""
+
+    fact: Merge | Sandboxed
+
+
 RunRequest: TypeAlias = (
     PauseRequest
     | CancelRequest
     | AnswerRequest
     | AppliedRequest
     | UndoneRequest
+    | FactRequest
     | AddRequest
     | InputRequest
     | CloseRequest
@@ -198,6 +205,8 @@ def act_on(tree: RunTree, row: Request, at: int) -> None:
         note_applied(tree, run.id, request, at)
     elif isinstance(request, UndoneRequest):
         note_undone(tree, run.id, request, at)
+    elif isinstance(request, FactRequest):
+        _note_fact(tree, run.id, request.fact, at)
     elif state.root.status in RUN_TERMINAL:
         return
     elif isinstance(request, CancelRequest):
@@ -235,6 +244,12 @@ def note_undone(tree: RunTree, run: str, undone: UndoneRequest, at: int) -> None
     """Record once that what was merged of a step was taken back; also in a run that has ended."""
     if not is_undone(tree, run, undone.step):
         fact = Undo(step=undone.step, receipt=undone.receipt, changes=tuple(undone.changes), by=undone.by)
+        tree.report(run, at, Evidence("workspace_event", fact))
+
+
+def _note_fact(tree: RunTree, run: str, fact: Merge | Sandboxed, at: int) -> None:
+    known = tree.memory.receipts.get((run, fact.step), [])
+    if not isinstance(fact, Merge) or fact.receipt not in known:  # a merge may be told of twice after a crash
         tree.report(run, at, Evidence("workspace_event", fact))
 
 

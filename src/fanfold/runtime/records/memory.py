@@ -89,8 +89,8 @@ class Memory:
         """What each run's steps changed in the workspace, in order of merging."""
         self.artifacts: dict[str, dict[str, tuple[str, Artifact]]] = {}
         """What each run's steps published, by path, with the step that did."""
-        self.receipts: dict[Address, str] = {}
-        """Of what was put into the project for each step."""
+        self.receipts: dict[Address, list[str]] = {}
+        """Of what was put into the project for each step, oldest first: one merge, but for a lead."""
         self.left_out: dict[Address, LeftOut] = {}
         """New files of a step that stayed behind because the project ignores them."""
         self.violations: dict[Address, Sequence[ViolatedPath]] = {}
@@ -130,7 +130,7 @@ class Memory:
     def _observe_workspace(self, run: str, fact: WorkspaceFact) -> None:
         address = (run, fact.step)
         if isinstance(fact, Merge | Apply) and fact.receipt:
-            self.receipts[address] = fact.receipt
+            self.receipts.setdefault(address, []).append(fact.receipt)
         match fact:
             case Merge(mode=mode, proposal=proposal):
                 kept = "discarded" if mode == "discard" else "merged"

@@ -66,8 +66,9 @@ class Values:
         """What was merged by the steps of a run and of those below it."""
         return tuple(
             receipt
-            for (owner, _), receipt in self._memory.receipts.items()
+            for (owner, _), receipts in self._memory.receipts.items()
             if _is_below(self._state.runs[owner], run)
+            for receipt in receipts
         )
 
     def inputs(self, run: Run) -> dict[str, JSON]:

@@ -2,8 +2,8 @@
 
 Rules
 * The lead is no role of a file: a repository that could say who leads would speak with the user's permission.
-* It reads and delegates. Whatever changes files is done by a subagent or a workflow, so that it is isolated,
-  merged, recorded and can be taken back like any other step.
+* It has the toolbox, subagents and workflows. It holds no files: what one of its calls changes is merged when
+  the call is over, recorded, and can be taken back like what any other step merged.
 * Tools for workflows are given to it when a request looks like work for one, and stay from then on.
 * Of its subagents it hears how each ended, once, in few words: in what a tool gave it, or with the next thing
   that the user says. The rest it can ask for.
@@ -43,13 +43,14 @@ MAX_SUMMARY_CHARS = 600
 LEAD = Role(
     name=NAME,
     version="1",
-    sandbox_mode="read-only",
+    sandbox_mode="workspace-write",
     description="Talks with the user, and delegates",
     instructions="""\
-You lead the work on this project, in a conversation with its user. Answer what you can answer yourself: you
-can read and search files. You change nothing yourself: whatever has to be changed is a bounded task for a
-subagent (task, or spawn_agent when you need not wait), which sees only what you write in it. Put what an
-earlier one found into the task word for word, so that it can be followed later.
+You lead the work on this project, in a conversation with its user. Do yourself what takes a few calls: you
+can read and search files, change them and run commands, as far as the user lets you. What is longer, or can
+be done beside other work, is a bounded task for a subagent (task, or spawn_agent when you need not wait),
+which sees only what you write in it. Put what an earlier one found into the task word for word, so that it
+can be followed later.
 Work that repeats, or goes through phases that depend on each other, is a workflow: plan_workflow drafts one,
 run_workflow with dry_run shows its size and price, and the user is asked before it runs. Use these tools
 when you have them and it fits; a single question or change is no workflow, however hard it is.
@@ -110,7 +111,12 @@ def lead_step(
         description=shorten(text, TASK_CHARS),
         after=(before,) if before is not None else (),
         inputs=told,
-        read_set=(),  # it stands in nobody's way: whoever it waits for may be the one that writes
+        # It stands in nobody's way, for whoever it waits for may be the one that writes: it claims nothing,
+        # and what its calls change is merged call by call.
+        posture="writer",
+        workspace_mode="shared",
+        read_set=(),
+        write_set=(),
     )
 
 

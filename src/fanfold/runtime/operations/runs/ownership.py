@@ -16,10 +16,14 @@ from fanfold.errors import AuthorError
 from fanfold.kernel.events import Created, event_of
 from fanfold.kernel.lifecycle import RUN_TERMINAL
 from fanfold.runtime.handlers.pool import FunctionProcesses
+from fanfold.runtime.hosting.clock import wall_clock_ms
 from fanfold.runtime.hosting.host import Host, OnCommit, OnProgress
+from fanfold.runtime.hosting.requests import FactRequest, to_row
 from fanfold.runtime.hosting.run_tree import RunTree
 from fanfold.runtime.operations.project import Project
+from fanfold.runtime.places.direct_changes import DirectChanges
 from fanfold.runtime.records.attempt_sessions import sessions_of
+from fanfold.runtime.records.evidence import Merge, Sandboxed
 from fanfold.runtime.records.frozen import Frozen, from_json
 from fanfold.runtime.records.ids import functions_id
 from fanfold.runtime.steps.performing.performer import Performer
@@ -119,6 +123,10 @@ def take_over(project: Project, root: str, ask: Ask | None = None) -> Owned:
 def supervise(project: Project, frozen: Frozen, programs: Programs, ask: Ask | None) -> Supervisor:
     """Who starts the sessions of one run, or of one child of an open run."""
     allowed = project.config.names(own_variables.SETTING)
+
+    def note(run: str, fact: Merge | Sandboxed) -> None:
+        project.store.request(to_row(run, run, FactRequest(fact), wall_clock_ms()))
+
     toolboxes = Toolboxes(
         project.store,
         project.memory,
@@ -127,6 +135,7 @@ def supervise(project: Project, frozen: Frozen, programs: Programs, ask: Ask | N
         ask,
         allowed,
         project.root_tools(frozen, ask),
+        lambda request: DirectChanges(request, project.isolation, project.store, note),
     )
     setup = BackendSetup(
         machine=project.backends.machine,

@@ -106,9 +106,7 @@ async def draft_spec(
 # The planner
 
 
-async def _ask_planner(
-    project: Project, wanted: Wanted, options: Options, narrate: Narrate
-) -> _Drafted:
+async def _ask_planner(project: Project, wanted: Wanted, options: Options, narrate: Narrate) -> _Drafted:
     present = wanted.refine
     inputs: dict[str, JSON] = {
         "task": wanted.task,

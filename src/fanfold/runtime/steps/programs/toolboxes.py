@@ -21,7 +21,9 @@ from fanfold.runtime.steps.programs.sandboxed import Programs
 from fanfold.store.protocol import Store
 
 if TYPE_CHECKING:
-    from fanfold.agents.toolbox.catalogue import Tools
+    from fanfold.agents.toolbox.catalogue import SessionTools, Tools
+    from fanfold.agents.toolbox.commands import Runner
+    from fanfold.runtime.places.direct_changes import DirectChanges
     from fanfold.store.search.index import Search
 
     RootTools: TypeAlias = Callable[[SessionRequest, Tools], Tools]
@@ -39,9 +41,10 @@ class Toolboxes:
         ask: Ask | None,
         allowed: frozenset[str],
         root_tools: RootTools | None = None,
+        changes: Callable[[SessionRequest], DirectChanges] | None = None,
     ) -> None:
         """`allowed` names the secrets of the user's environment that what a project brings may have.
-        `root_tools` adds what a session may use that a person talks to.
+        `root_tools` adds what a session may use that a person talks to; `changes` is how it changes files.
         """
         self._store = store
         self._memory = memory
@@ -50,36 +53,52 @@ class Toolboxes:
         self._ask = ask
         self._allowed = allowed
         self._root_tools = root_tools
+        self._changes = changes
 
     def of(self, request: SessionRequest) -> Tools:
         """The tools of a session, as far as its role, step and posture allow."""
-        own = self._own(request)
         if request.root and self._root_tools is not None:
-            own = self._root_tools(request, own)
+            own = self._root_tools(request, self._of_lead(request))
+        else:
+            own = self._own(request)
         if not request.role.guards:
             return own
         from fanfold.agents.toolbox.guards import GuardedTools  # few roles have any
 
         return GuardedTools(own, request, self._programs.run_guard)
 
-    def _own(self, request: SessionRequest) -> Tools:
-        # Most scripted agents use no tool, and a run of functions alone has none.
+    def _of_lead(self, request: SessionRequest) -> Tools:
+        """Nobody agreed beforehand to what a lead does: each change is asked for by itself."""
+        from fanfold.runtime.steps.programs.lead_tools import LeadTools
+
+        permissions = Permissions(cast(Posture, self._permission), self._ask, covered=frozenset())
+        if self._changes is None:
+            return self._built_in(request, permissions, None)
+        return LeadTools(request, self._changes(request), self._programs, permissions, self._built_in)
+
+    def _built_in(
+        self, request: SessionRequest, permissions: Permissions, runner: Runner | None
+    ) -> SessionTools:
         from fanfold.agents.toolbox.artifacts import ArtifactFiles
         from fanfold.agents.toolbox.catalogue import SessionTools
         from fanfold.agents.toolbox.fetch import FetchTools
         from fanfold.agents.toolbox.published import PublishedFiles
 
-        permissions = self._permissions if request.role.asks else self._permissions.unasked()
         room = self._programs.artifacts_of(request.session_id)
-        own = SessionTools(
+        return SessionTools(
             request,
             permissions=permissions,
-            runner=self._programs.run_for,
+            runner=runner,
             fetch=FetchTools() if request.role.network else None,
             query=self._query,
             published=PublishedFiles(self._memory, request.run_id),
             artifacts=None if room is None else ArtifactFiles(room, request.workspace),
         )
+
+    def _own(self, request: SessionRequest) -> Tools:
+        # Most scripted agents use no tool, and a run of functions alone has none.
+        permissions = self._permissions if request.role.asks else self._permissions.unasked()
+        own = self._built_in(request, permissions, self._programs.run_for)
         if not request.role.mcp_servers:
             return own
         from fanfold.agents.toolbox.mcp.servers import LentEnvironment

@@ -11,7 +11,7 @@ Rules
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -110,7 +110,7 @@ def _of_node(spaces: Workspaces | None, tree: RunTree, run: Run, node: Node) -> 
             patch = _patch(spaces, proposal)
             state = state if patch is not None else GONE
         else:
-            patch = _patch_of_merge(spaces, tree.memory.receipts.get((node.run.id, node.path)))
+            patch = _patch_of_merge(spaces, tree.memory.receipts.get((node.run.id, node.path), []))
         yield StepChanges(
             path=path,
             state=state,
@@ -151,9 +151,11 @@ def _patch(spaces: Workspaces | None, proposal: str) -> str | None:
         return None
 
 
-def _patch_of_merge(spaces: Workspaces | None, receipt: str | None) -> str | None:
+def _patch_of_merge(spaces: Workspaces | None, receipts: Sequence[str]) -> str | None:
+    if spaces is None or not receipts:
+        return None
     try:
-        return spaces.diff_merged(receipt) if spaces is not None and receipt is not None else None
+        return "".join(spaces.diff_merged(receipt) for receipt in receipts)
     except NotFoundError:
         return None  # cleared away: the log is all that is left
 

@@ -34,11 +34,17 @@ if TYPE_CHECKING:
     from fanfold.workspace.merges.revision import Revised
 
 
-class _Merge(Struct, frozen=True):
+class _Merged(Struct, frozen=True):
+    """What was merged of a step: at its end, or by the calls of a lead one after the other."""
+
     node: Node
-    receipt: str
+    receipts: dict[str, int]
+    """Each with its time, oldest first."""
     changes: list[ChangedPath]
-    merged_ns: int
+
+    @property
+    def last_ns(self) -> int:
+        return max(self.receipts.values())
 
 
 async def undo(project: Project, run: str, step: str | None = None, *, dry_run: bool = False) -> Undone:
@@ -55,18 +61,23 @@ async def undo(project: Project, run: str, step: str | None = None, *, dry_run: 
         raise _nothing(found, top)
     spaces = spaces_of(project)
     assert spaces is not None, "what has a receipt was merged"
-    recorded = {one.receipt for one in merges if is_undone(found.tree, one.node.run.id, one.node.path)}
-    reversal = spaces.undo([one.receipt for one in merges], dry_run=dry_run)
+    recorded = {id(one.node) for one in merges if is_undone(found.tree, one.node.run.id, one.node.path)}
+    times = {receipt: at for one in merges for receipt, at in one.receipts.items()}
+    newest_first = sorted(times, key=lambda receipt: times[receipt], reverse=True)
+    reversal = spaces.undo(newest_first, dry_run=dry_run)
     if reversal.blocked:
         raise _blocked(project, found, reversal.blocked)
     changes = [ChangedPath(one.path, _kind(one)) for one in reversal.steps]
     if not dry_run:
         for one in merges:
-            if one.receipt not in recorded:
-                done = UndoneRequest(one.node.path, one.receipt, _of(one, reversal), this_person())
+            if id(one.node) not in recorded:
+                last = list(one.receipts)[-1]
+                done = UndoneRequest(one.node.path, last, _of(one, reversal), this_person())
                 await record(project, project.resolve(one.node.run.id), done)
     steps = [
-        UndoneStep(path=shown_path(found.run, one.node), changes=one.changes, already=one.receipt in recorded)
+        UndoneStep(
+            path=shown_path(found.run, one.node), changes=one.changes, already=id(one.node) in recorded
+        )
         for one in merges
     ]
     return Undone(run_id=found.run.id, dry_run=dry_run, steps=steps, changes=changes)
@@ -91,22 +102,22 @@ def _check_over(found: Addressed, top: Node | None) -> None:
         )
 
 
-def _merges(project: Project, found: Addressed, top: Node | None) -> list[_Merge]:
+def _merges(project: Project, found: Addressed, top: Node | None) -> list[_Merged]:
     """What was merged and is not known to be cleared away, newest first."""
     tree = found.tree
-    known: list[_Merge] = []
+    known: list[_Merged] = []
     spaces = spaces_of(project)
     for node in leaves_below(tree, found.run, top):
-        receipt = tree.memory.receipts.get((node.run.id, node.path))
-        if receipt is None or spaces is None:
+        receipts = tree.memory.receipts.get((node.run.id, node.path))
+        if not receipts or spaces is None:
             continue
         try:
-            merged_ns = spaces.receipt(receipt).merged_ns
+            times = {receipt: spaces.receipt(receipt).merged_ns for receipt in receipts}
         except NotFoundError:
             continue
         rows = [row for row in tree.memory.changes.get(node.run.id, []) if row.step == node.path]
-        known.append(_Merge(node, receipt, [ChangedPath(row.path, row.kind) for row in rows], merged_ns))
-    return sorted(known, key=lambda one: one.merged_ns, reverse=True)
+        known.append(_Merged(node, times, [ChangedPath(row.path, row.kind) for row in rows]))
+    return sorted(known, key=lambda one: one.last_ns, reverse=True)
 
 
 def _kind(step: Revised) -> str:
@@ -115,7 +126,7 @@ def _kind(step: Revised) -> str:
     return "deleted" if step.after is None else "modified"
 
 
-def _of(merge: _Merge, reversal: Reversal) -> list[ChangedPath]:
+def _of(merge: _Merged, reversal: Reversal) -> list[ChangedPath]:
     """What the undoing of one step did, for its record."""
     own = {change.path for change in merge.changes}
     return [ChangedPath(step.path, _kind(step)) for step in reversal.steps if step.path in own]
@@ -165,6 +176,6 @@ def _whose(project: Project, tree: RunTree, receipt: str) -> str:
     except NotFoundError:
         return ""
     for (run, step), known in other.memory.receipts.items():
-        if known == receipt:
+        if receipt in known:
             return f"{other.root.id} {other.state.runs[run].tree_path(step)}"
     return ""
