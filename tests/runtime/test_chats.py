@@ -82,7 +82,7 @@ default: fine
         await chat.say("Anything new?")
         turns = ["\n".join(turn) for turn in heard(chat)]
         for word in ("alpha", "beta", "gamma"):
-            assert sum(turn.count(f"{word} was here") for turn in turns) == 1, (word, turns)
+            assert sum(f"{word} was here" in turn for turn in turns) == 1, (word, turns)
         assert "alpha" in turns[1]
         assert "beta" in turns[1] + turns[2]
 

@@ -15,6 +15,7 @@ from fanfold.errors import (
     FanfoldError,
 )
 from fanfold.runtime.views.errors import ErrorBody, ErrorDocument
+from fanfold.text.excerpts import shorten_middle
 
 FailureCode: TypeAlias = Literal[
     "invalid_args",
@@ -27,6 +28,8 @@ FailureCode: TypeAlias = Literal[
     "internal",
 ]
 CODES: tuple[FailureCode, ...] = get_args(FailureCode)
+
+MAX_MESSAGE_CHARS = 4_000
 
 _BY_CODE: dict[str, FailureCode] = {
     "subagent.detached": "detached",
@@ -45,9 +48,11 @@ _BY_STATUS: dict[int, FailureCode] = {
 
 
 def failure_document(error: FanfoldError) -> ErrorDocument:
-    """What a model is told instead of a result."""
+    """What a model is told instead of a result; an error may quote all that it was given."""
     details = {"code": error.code, **error.details}
-    return ErrorDocument(False, ErrorBody(code_of(error), error.message, error.hint, details))
+    message = shorten_middle(error.message, MAX_MESSAGE_CHARS)
+    hint = shorten_middle(error.hint, MAX_MESSAGE_CHARS)
+    return ErrorDocument(False, ErrorBody(code_of(error), message, hint, details))
 
 
 def code_of(error: FanfoldError) -> FailureCode:

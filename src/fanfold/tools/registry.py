@@ -16,7 +16,7 @@ from msgspec import Struct
 from fanfold.errors import AuthorError, FanfoldError
 from fanfold.kernel.plan import JSON
 from fanfold.runtime.operations.project import Project
-from fanfold.text.json_value import with_text_only
+from fanfold.text.json_value import strict, with_text_only
 from fanfold.tools.caller import Caller
 from fanfold.tools.failures import crashed, failure_document
 from fanfold.tools.permission import denied
@@ -41,6 +41,8 @@ TOOLS: tuple[Tool[Any], ...] = (
     LIST_AGENTS,
 )
 BY_NAME = {tool.name: tool for tool in TOOLS}
+MAX_ARGS_BYTES = 1_000_000
+"""Of what a call is given: a task or a recipe that is longer is nobody's work."""
 _log = logging.getLogger(__name__)
 
 
@@ -78,9 +80,16 @@ def _find(project: Project, name: str) -> Tool[Any]:
 
 
 def _read(tool: Tool[Any], args: Mapping[str, JSON]) -> Struct:
+    hint = f"{tool.name} takes {', '.join(tool.takes.__struct_fields__)}"
     try:
-        taken: Struct = msgspec.convert(dict(args), tool.takes)
-    except msgspec.ValidationError as error:
-        hint = f"{tool.name} takes {', '.join(tool.takes.__struct_fields__)}"
+        plain = strict(dict(args), "what it was given")
+        size = len(msgspec.json.encode(plain))
+        if size > MAX_ARGS_BYTES:
+            message = f"{tool.name} was given {size:,} bytes, {MAX_ARGS_BYTES:,} are allowed"
+            raise AuthorError(
+                "tool.limit_exceeded", message, hint="put what is long into a file of the project"
+            )
+        taken: Struct = msgspec.convert(plain, tool.takes)
+    except (msgspec.ValidationError, ValueError) as error:
         raise AuthorError("usage.bad_value", f"{tool.name}: {error}", hint=hint) from None
     return taken

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import sys
 from typing import TYPE_CHECKING
 
@@ -21,6 +20,8 @@ if TYPE_CHECKING:
 MAX_AGENTS = 2_000
 """What `--max-agents` may say without any configuration."""
 
+MAX_USD = 1_000_000_000
+
 MAX_STEPS = 100_000
 """As for `limits: {max_steps}` of a recipe."""
 
@@ -38,8 +39,9 @@ def check_concurrency(project: Project, value: int | None) -> None:
 
 def check_budget(usd: float | None, tokens: int | None) -> None:
     """Budgets are amounts one can spend."""
-    if usd is not None and not (math.isfinite(usd) and usd > 0):
-        raise AuthorError("usage.out_of_range", "--budget-usd must be more than 0")
+    if usd is not None and not 0 < usd <= MAX_USD:  # neither is what is no number
+        message = f"--budget-usd must be more than 0 and at most {MAX_USD:,}"
+        raise AuthorError("usage.out_of_range", message)
     if tokens is not None and not 0 < tokens < sys.maxsize:
         raise AuthorError("usage.out_of_range", "--budget-tokens must be more than 0")
 
