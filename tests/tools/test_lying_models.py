@@ -2,6 +2,7 @@
 
 import json
 import math
+from typing import Any
 
 import pytest
 
@@ -20,10 +21,11 @@ def nested(levels: int) -> object:
 WRONG = (
     None, True, 0, -1, 2**63, 2**200, 1e308, math.nan, math.inf,
     "", " ", "\0", "a\0b", "\x1b[2J\x07", "\u202e", "\ud800", "x" * 100_000, "x" * MAX_ARGS_BYTES,
-    "../../etc/passwd", "-rf", "--help", "{{inputs.topic}}", "last", "hand", "*", "a/b#2[0]", "$(touch owned)",
+    "../../etc/passwd", "-rf", "--help", "{{inputs.topic}}", "last", "hand", "*", "a/b#2[0]",
+    "$(touch owned)",
     [], [None], [[]], ["\0"], ["\ud800"], {}, {"a": 1}, {"\0": "\0"}, nested(50), nested(400),
 )  # fmt: skip
-RIGHT = {
+RIGHT: dict[str, dict[str, Any]] = {
     "plan_workflow": {"task": "Audit all packages", "use_model": False},
     "run_workflow": {"name": "read-two", "inputs": {"topic": "owls"}},
     "workflow_status": {},
