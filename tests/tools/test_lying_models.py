@@ -18,7 +18,7 @@ def nested(levels: int) -> object:
     return value
 
 
-WRONG = (
+WRONG: tuple[Any, ...] = (
     None, True, 0, -1, 2**63, 2**200, 1e308, math.nan, math.inf,
     "", " ", "\0", "a\0b", "\x1b[2J\x07", "\u202e", "\ud800", "x" * 100_000, "x" * MAX_ARGS_BYTES,
     "../../etc/passwd", "-rf", "--help", "{{inputs.topic}}", "last", "hand", "*", "a/b#2[0]",
