@@ -124,6 +124,26 @@ def says_half_a_character():
     raise ValueError("\\ud800")
 
 
+def write_to_all(data):
+    for number in range(3, 64):
+        try:
+            os.write(number, data)
+        except OSError:
+            pass
+
+
+@fanfold.function
+def claims_gigabytes():
+    write_to_all(b"\\xff" * 4)
+    time.sleep(300)
+
+
+@fanfold.function
+def replies_nonsense():
+    write_to_all(b"\\x00\\x00\\x00\\x02{x")
+    time.sleep(300)
+
+
 @fanfold.function
 def hangs(file):
     child = os.spawnlp(os.P_NOWAIT, "sleep", "sleep", "300")
@@ -139,6 +159,8 @@ ODD = {
     "closed": "step.exception",
     "dies": "function.died",
     "crashes": "function.died",
+    "claims_gigabytes": "function.died",
+    "replies_nonsense": "function.died",
     "large": "output.too_large",
     "huge": "output.not_json",
     "deep": "output.not_json",

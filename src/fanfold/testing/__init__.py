@@ -1,1 +1,5 @@
-"""Tools for testing runs: a simulated world driven by a seed."""
+"""Tools for testing: scripted agents, and runs in a simulated world that a seed drives."""
+
+from fanfold.agents.scripts.script import Script
+
+__all__ = ["Script"]

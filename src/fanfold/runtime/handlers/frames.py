@@ -12,10 +12,11 @@ from typing import BinaryIO, TypeVar
 import msgspec
 from msgspec import Struct
 
-from fanfold.text.json_value import JSON
+from fanfold.text.json_value import JSON, MAX_VALUE_BYTES
 
 HEADER_BYTES = 4
-MAX_FRAME_BYTES = 2**31 - 1
+MAX_FRAME_BYTES = 8 * MAX_VALUE_BYTES
+"""More than any value takes as JSON. What claims more was not written by our side of the process."""
 
 T = TypeVar("T")
 

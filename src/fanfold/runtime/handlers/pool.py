@@ -21,6 +21,7 @@ import msgspec
 from fanfold.runtime.handlers import worker
 from fanfold.runtime.handlers.frames import (
     HEADER_BYTES,
+    MAX_FRAME_BYTES,
     CallFailure,
     FunctionCall,
     FunctionReply,
@@ -112,12 +113,12 @@ class _FunctionProcess:
         self._calls.write(to_frame(message))
 
     async def ask(self, call: FunctionCall) -> FunctionReply | None:
-        """What it replies; None when it is no more."""
+        """What it replies; None when it is no more, or says what no reply is."""
         self.tell(call)
         try:
-            header = await self._replies.readexactly(HEADER_BYTES)
-            return _decode(await self._replies.readexactly(int.from_bytes(header, "big")))
-        except (IncompleteReadError, ConnectionError):
+            size = int.from_bytes(await self._replies.readexactly(HEADER_BYTES), "big")
+            return _decode(await self._replies.readexactly(size)) if size <= MAX_FRAME_BYTES else None
+        except (IncompleteReadError, ConnectionError, msgspec.DecodeError, UnicodeDecodeError):
             return None
 
     def rest(self, tire: Callable[[], None]) -> None:

@@ -117,7 +117,7 @@ class Commits:
             found.append(said.decode("utf-8", "replace").strip())
         if not all(found):
             message = "git does not know who you are, and a commit needs to say so"
-            hint = 'git config --global user.name "Your Name" and user.email'
+            hint = 'git config --global user.name "Your Name"; git config --global user.email you@example.org'
             raise WorldError("deliver.no_identity", message, hint=hint)
         return found[0], found[1]
 

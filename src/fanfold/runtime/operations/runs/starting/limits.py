@@ -33,7 +33,7 @@ def check_concurrency(project: Project, value: int | None) -> None:
         raise AuthorError(
             "usage.out_of_range",
             f"--max-concurrency must be from 1 to {ceiling}, not {value}",
-            hint="[ceilings] concurrency in ~/.fanfold/config.toml, your own, raises it, to at most 1024",
+            hint=f"[ceilings] concurrency in {project.config.home}/config.toml raises it, to at most 1024",
         )
 
 
@@ -62,7 +62,7 @@ def check_agents(project: Project, value: int | None) -> None:
         raise AuthorError(
             "usage.out_of_range",
             f"--max-agents must be from 1 to {most_agents(project)}, not {value}",
-            hint="[ceilings] agents in ~/.fanfold/config.toml, your own, raises it",
+            hint=f"[ceilings] agents in {project.config.home}/config.toml raises it",
         )
 
 
