@@ -96,6 +96,30 @@ def test_project_instructions_reach_the_model_as_they_were_at_the_start(
     assert "Speak like a judge." in told(provider.asked[2])
 
 
+def test_instructions_of_a_folder_reach_who_works_there_as_they_were_at_the_start(
+    place: Place, provider: Provider
+) -> None:
+    rules = place.folder / "deck/CLAUDE.md"
+    rules.parent.mkdir()
+    rules.write_text("Speak like a sailor.\n")
+    given = {**provider.environment, "FANFOLD_MODEL": SONNET}
+    recipe = CHAIN.replace("agent:", "read_set: [deck/**], agent:")
+    paused = place.run(recipe, options={"max_agents": 1}, **given)
+    rules.write_text("Speak like a judge.\n")
+    assert place.cli("resume", paused.run_id, "--max-agents", "9", **given).returncode == 0
+    assert all("Speak like a sailor." in told(asked) for asked in provider.asked[:2])
+    place.run(CHAIN, **given)
+    assert not any("Speak like" in told(asked) for asked in provider.asked[2:])
+
+
+def test_a_file_that_is_too_long_to_be_told_whole_is_said_to_be_cut(place: Place, provider: Provider) -> None:
+    (place.folder / "AGENTS.md").write_text("# A\nSpeak like a sailor.\n# B\n" + "word " * 10_000)
+    (place.folder / "r.yaml").write_text(STEP % ("explorer", ""))
+    done = place.cli("run", "r.yaml", **provider.environment, FANFOLD_MODEL=SONNET)
+    assert "warning[instructions.cut]: AGENTS.md is too long" in done.stderr
+    assert "Speak like a sailor." in told(provider.asked[0])
+
+
 @pytest.mark.parametrize("by", ["environment", "file"])
 def test_project_instructions_can_be_switched_off(place: Place, provider: Provider, by: str) -> None:
     (place.folder / "AGENTS.md").write_text("Speak like a sailor.\n")

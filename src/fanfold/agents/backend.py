@@ -65,6 +65,7 @@ class SessionRequest(Struct, frozen=True, kw_only=True):
     output_schema: JSON = None
     outputs: tuple[str, ...] = ()
     workspace: str = "."
+    read_set: tuple[str, ...] = ()
     write_set: tuple[str, ...] = ()
     root: bool = False
     """Whether a person talks to this session: it may delegate, and start workflows."""

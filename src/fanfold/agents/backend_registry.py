@@ -15,8 +15,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from msgspec import Struct
+from msgspec import Struct, field
 
+from fanfold.agents.instructions import ProjectInstructions
 from fanfold.agents.providers import Provider
 from fanfold.agents.role import Role
 from fanfold.errors import AuthorError, FanfoldError
@@ -53,8 +54,8 @@ class BackendSetup(Struct, frozen=True, kw_only=True):
     """The roles that stages of pipelines may name."""
     programs: AgentPrograms | None = None
     """Starts agents that are programs; None where nothing can be run."""
-    instructions: str = ""
-    """What the project tells every agent."""
+    instructions: ProjectInstructions = field(default_factory=ProjectInstructions)
+    """What the project tells its agents."""
     model: str | None = None
     """What the user chose for the whole run."""
     default_model: str | None = None

@@ -18,7 +18,7 @@ from msgspec import UNSET, structs
 from fanfold.agents.backend import Progress, Record, SessionFailed, SessionRequest, SessionResult
 from fanfold.agents.backend_registry import MODEL, BackendSetup
 from fanfold.agents.entries import Ending, redacted
-from fanfold.agents.instructions import compose
+from fanfold.agents.instructions import ProjectInstructions, compose, instructions_for
 from fanfold.agents.local.requests import LocalServers, fitted
 from fanfold.agents.local.weights import PROVIDER
 from fanfold.agents.models.connections import Connections
@@ -34,7 +34,7 @@ class ModelBackend:
     """Answers sessions by asking models.
 
     `model` is what a session uses that names none. `toolbox` makes the tools of a session, `instructions` is
-    what a project tells every agent, `local` starts the servers of models on this machine.
+    what a project tells its agents, `local` starts the servers of models on this machine.
     """
 
     name = MODEL
@@ -46,7 +46,7 @@ class ModelBackend:
         model: str | None = None,
         redactor: Redactor | None = None,
         toolbox: Callable[[SessionRequest], Tools] = SessionTools.of,
-        instructions: str = "",
+        instructions: ProjectInstructions | None = None,
         local: LocalServers | None = None,
         patience: Patience | None = None,
         connections: Connections | None = None,
@@ -54,7 +54,7 @@ class ModelBackend:
         self._model = model
         self._redactor = redactor or Redactor(access.secrets)
         self._toolbox = toolbox
-        self._instructions = instructions
+        self._instructions = instructions or ProjectInstructions()
         self._local = local
         self._local_connections: dict[str, Connections] = {}
         self._patience = patience or Patience()
@@ -75,14 +75,19 @@ class ModelBackend:
         models = [model, *(one for one in role.fallback_models if one != model)]
         await connections.load(models)
         request = self._without_secrets(request)
-        tools = self._toolbox(request)
+        tools, project = self._toolbox(request), self._instructions
+        nested = instructions_for(project.below, (*request.read_set, *request.write_set))
+        if project.below:
+            from fanfold.agents.toolbox.local_instructions import InstructedTools  # few projects have any
+
+            tools = InstructedTools(tools, project.below, nested)
         parts = SessionParts(
             asker=Asker(
                 connections, models, self._redactor, self._patience, progress, request.max_output_tokens
             ),
             tools=tools,
             redactor=self._redactor,
-            instructions=compose(request.role.instructions, self._instructions),
+            instructions=compose(request.role.instructions, project.top, nested),
         )
         try:
             if not _is_over(request):

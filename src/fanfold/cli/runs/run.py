@@ -116,6 +116,8 @@ def _run(
     options = _options(project.folder, flags)
     terminal = Foreground(call)
     owned = start(project, plan, inputs, options, yes=flags.yes, attendant=terminal.attendant)
+    for name in owned.tree.frozen().instructions.cut:
+        tell(f"warning[instructions.cut]: {one_line(name)} is too long: agents are told its first sections\n")
     if detach:
         hand_over(owned)
         return say_detached(call, owned.tree)

@@ -13,6 +13,7 @@ from msgspec import Struct
 
 from fanfold.agents.backend_registry import MODEL, SCRIPTED
 from fanfold.agents.entries import Entry
+from fanfold.agents.instructions import ProjectInstructions
 from fanfold.agents.role import Role
 from fanfold.agents.roles.session_role import for_step
 from fanfold.errors import BugError
@@ -60,8 +61,8 @@ class Frozen(Struct, frozen=True, omit_defaults=True, kw_only=True):
     """For summaries, by the user's configuration."""
     default_fast_model: str | None = None
     """For summaries for which nobody names a model."""
-    instructions: str = ""
-    """What the project told every agent when the run began."""
+    instructions: ProjectInstructions = ProjectInstructions()
+    """What the project told its agents when the run began."""
     script: str | None = None
     """Text of the script, for scripted agents."""
     script_file: str = ""

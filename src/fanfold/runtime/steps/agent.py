@@ -80,8 +80,9 @@ class AgentSteps(LeafType[AgentBody, AgentJob]):
         """Its role with those of its stages, its models, and what the project tells every agent."""
         own = frozen.role_of(said)
         stages = with_stages({own.name: own}, frozen.roles.get)
+        told = msgspec.to_builtins(frozen.instructions)
         models = (frozen.model_of(said) or frozen.default_model, frozen.model)
-        return (msgspec.to_builtins(stages), models, frozen.instructions, frozen.backend_of(own))
+        return (msgspec.to_builtins(stages), models, told, frozen.backend_of(own))
 
     def prepare(self, step: Preparation, said: AgentBody) -> AgentJob:
         prompt = _prompt(step, said)
@@ -192,6 +193,7 @@ def _request(role: Role, execution: Execution[AgentJob], services: Services) -> 
         output_schema=node.step.output_schema,
         outputs=node.step.outputs,
         workspace=place.path,
+        read_set=node.read_set,
         write_set=node.write_set,
         root=job.said.purpose == "lead",
         earlier=conversation(services.store, services.frozen, node),

@@ -30,7 +30,7 @@ from fanfold.agents.entries import (
     UserInput,
     paid_in,
 )
-from fanfold.agents.instructions import compose
+from fanfold.agents.instructions import compose, instructions_for
 from fanfold.agents.role import Role
 from fanfold.kernel.events import NOTHING_SPENT, Usage
 from fanfold.kernel.lifecycle import COMPLETED, READY, RUNNING, TERMINAL, WAITING
@@ -255,7 +255,8 @@ def system_of(speaker: Speaker, stage: int = 0) -> str:
         wanted = role.pipeline[stage - 1]
         other = frozen.roles.get(wanted.agent) if wanted.agent is not None else None
         own = other.instructions if other is not None else wanted.instructions or own
-    return compose(own, frozen.instructions)
+    node, told = speaker.node, frozen.instructions
+    return compose(own, told.top, instructions_for(told.below, (*node.read_set, *node.write_set)))
 
 
 def earlier(tree: RunTree, speaker: Speaker) -> list[TranscriptEntry]:

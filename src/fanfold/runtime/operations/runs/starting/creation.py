@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from msgspec import Struct, structs
 
 from fanfold.agents.backend_registry import MODEL, SCRIPTED
+from fanfold.agents.instructions import ProjectInstructions, read_instructions
 from fanfold.agents.permissions import Ask
 from fanfold.agents.role import Role
 from fanfold.errors import EXIT_PERMISSION, AuthorError, WorldError
@@ -194,7 +195,7 @@ def _freeze(
         default_model=fork.default_model if fork is not None else None,
         default_fast_model=fork.default_fast_model if fork is not None else None,
         fast_model=project.config.text("workflows.model"),
-        instructions="" if scripted else _instructions(project),
+        instructions=ProjectInstructions() if scripted else _instructions(project),
         script=options.script,
         script_file=options.script_file,
         sources=_sources(project, plan),
@@ -213,11 +214,9 @@ def _sources(project: Project, plan: Plan) -> Sources:
     return read_sources(project.folder, {one.handler for one in said if one is not None})
 
 
-def _instructions(project: Project) -> str:
-    from fanfold.agents.instructions import project_instructions
-
+def _instructions(project: Project) -> ProjectInstructions:
     wanted = project.config.switch("agents.project_instructions")
-    return project_instructions(str(project.folder)) if wanted else ""
+    return read_instructions(str(project.folder)) if wanted else ProjectInstructions()
 
 
 def _check_text(options: Options) -> None:
