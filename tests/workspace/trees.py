@@ -49,15 +49,18 @@ def tree(top: Path, *, without: tuple[str, ...] = (".git", ".fanfold")) -> dict[
             if name in without:
                 continue
             path = Path(here) / name
-            mode = path.lstat().st_mode
-            where = str(path.relative_to(top))
-            if stat.S_ISLNK(mode):
-                found[where] = ("link", os.fsencode(os.readlink(path)))
-            elif stat.S_ISDIR(mode):
-                found[where] = ("folder", b"")
-            else:
-                found[where] = ("program" if mode & 0o100 else "file", path.read_bytes())
+            found[str(path.relative_to(top))] = held(path)
     return found
+
+
+def held(path: Path) -> tuple[str, bytes]:
+    """What is at a path: kind and content."""
+    mode = path.lstat().st_mode
+    if stat.S_ISLNK(mode):
+        return "link", os.fsencode(os.readlink(path))
+    if stat.S_ISDIR(mode):
+        return "folder", b""
+    return "program" if mode & 0o100 else "file", path.read_bytes()
 
 
 def git_bytes(project: Path) -> dict[str, tuple[str, bytes]]:

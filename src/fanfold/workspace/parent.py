@@ -19,7 +19,9 @@ import msgspec
 from fanfold.errors import WorldError
 from fanfold.kernel.paths import matches
 from fanfold.workspace.files.beneath import PathProblem, open_top
+from fanfold.workspace.files.layers import OpenLayers
 from fanfold.workspace.files.layout import Layout
+from fanfold.workspace.files.manifest import differing
 from fanfold.workspace.merges.journal import MergeJournal, Moved, Note
 from fanfold.workspace.merges.merge import (
     MergeConflict,
@@ -34,7 +36,15 @@ from fanfold.workspace.merges.objects import FileState, Objects
 from fanfold.workspace.merges.proposals import draw_diff
 from fanfold.workspace.merges.receipts import Blocked, Receipt, Receipts, Reversal
 from fanfold.workspace.merges.results import Merged
-from fanfold.workspace.merges.revision import Content, Revised, Revision, StoredContent, TreeContent, state_at
+from fanfold.workspace.merges.revision import (
+    Content,
+    LayeredContent,
+    Revised,
+    Revision,
+    StoredContent,
+    TreeContent,
+    state_at,
+)
 from fanfold.workspace.snapshots.bases import Base, Bases
 from fanfold.workspace.snapshots.changes import Change
 
@@ -130,27 +140,20 @@ class Parent:
                 stored = StoredContent(self._objects)
                 sides = gather(revision, content, ours, self._objects, stored, TreeContent(parent))
                 return merge_fully(*sides, self._objects)
-            tree = open_top(base.tree)
-            try:
+            with base.opened() as tree:
                 ours = self._changes_since(base, tree, parent, revision)
-                known, now = TreeContent(tree), TreeContent(parent)
+                known, now = LayeredContent(tree), TreeContent(parent)
                 return merge_fully(*gather(revision, content, ours, self._objects, known, now), self._objects)
-            finally:
-                os.close(tree)
 
     def _changes_since(
-        self, base: Base, tree: int, parent: int, revision: Revision
+        self, base: Base, tree: OpenLayers, parent: int, revision: Revision
     ) -> dict[str, tuple[FileState | None, FileState | None]]:
         """What the parent changed since a base: of the revision's paths, or everywhere where that counts."""
         paths = {file.path for file in revision.files}
         if not is_in_place(revision, parent):
             now = self._bases.look(base.manifest)
-            before = base.manifest.files
-            for path in before.keys() | now.files.keys():
-                entry = now.files.get(path)
-                if before.get(path) != entry or (entry is not None and not base.manifest.settled(entry)):
-                    paths.add(path)
-        found = {path: (state_at(tree, path), state_at(parent, path)) for path in paths}
+            paths |= differing(base.manifest, now) | (base.manifest.files.keys() - now.files.keys())
+        found = {path: (state_at(tree.at(path), path), state_at(parent, path)) for path in paths}
         return {path: states for path, states in found.items() if states[0] != states[1]}
 
     # Taking back

@@ -28,7 +28,7 @@ from fanfold.workspace.guard import REFUSED
 from fanfold.workspace.merges.objects import Objects
 from fanfold.workspace.merges.proposals import Proposals, draw_diff, keep_content
 from fanfold.workspace.merges.receipts import Receipts
-from fanfold.workspace.merges.revision import TreeContent, revise
+from fanfold.workspace.merges.revision import LayeredContent, TreeContent, revise
 from fanfold.workspace.sandbox import cgroups, landlock
 from fanfold.workspace.snapshots import children, overlay
 from fanfold.workspace.snapshots.bases import Bases
@@ -210,17 +210,20 @@ class Remains:
         trash.throw_away(folder, self._layout.trash)
 
     def prune_bases(self, unused_for_s: float | None = None) -> None:
-        """Throw away bases that no child and no proposal was made from. The newest stays, from which the next
+        """Throw away bases that no child and no proposal lies on. The newest stays, from which the next
         snapshot is made fast, unless a time is given and it was made, or found unchanged, longer ago.
         """
         newest = self._bases.newest_name()
-        used = set() if unused_for_s is not None and self._base_age_s(newest) > unused_for_s else {newest}
+        used = set[str]()
+        if newest is not None and (unused_for_s is None or self._base_age_s(newest) <= unused_for_s):
+            used.add(newest)
         used.update(proposal.base for proposal in self._proposals.all())
         for folder in self.folders():
             try:
                 used.add(children.read_record(folder).base)
             except WorldError:
                 continue
+        used |= self._bases.roots(used)
         for name in self._bases.names():
             if name not in used:
                 trash.throw_away(self._layout.bases / name, self._layout.trash)
@@ -245,11 +248,11 @@ class Remains:
 
 def draw_child(child: Child, changes: tuple[Change, ...], objects: Objects) -> str:
     """The changes of an open child as a patch; its content is in the store afterwards."""
-    base, tree = open_top(child.base.tree), open_top(child.path)
+    tree = open_top(child.path)
     try:
-        revision = revise([change for change in changes if change.what != "special"], base, tree)
-        keep_content(revision, TreeContent(base), TreeContent(tree), objects)
+        with child.base.opened() as base:
+            revision = revise([change for change in changes if change.what != "special"], base, tree)
+            keep_content(revision, LayeredContent(base), TreeContent(tree), objects)
         return draw_diff(revision, objects)
     finally:
-        os.close(base)
         os.close(tree)

@@ -10,14 +10,14 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from contextlib import ExitStack
-from pathlib import Path
 
 from fanfold.workspace.files.beneath import PathProblem, open_folder, open_top
 from fanfold.workspace.files.copies import same_content
 from fanfold.workspace.files.ignored import Ignoring
 from fanfold.workspace.files.layout import Layout
 from fanfold.workspace.files.manifest import Manifest
-from fanfold.workspace.files.scan import SnapshotLimits, look
+from fanfold.workspace.files.rescan import look
+from fanfold.workspace.files.scan import SnapshotLimits
 from fanfold.workspace.merges.arrivals import Arrivals, Arrived
 from fanfold.workspace.snapshots.bases import Base
 from fanfold.workspace.snapshots.changes import Change, WriteViolation, violations
@@ -89,15 +89,16 @@ class WorkspaceWatch:
         folder, _, name = path.rpartition("/")
         with ExitStack() as opened:
 
-            def enter(top: Path) -> int:
-                handle = open_top(top)
-                opened.callback(os.close, handle)
-                below = open_folder(handle, folder)
+            def enter(top: int) -> int:
+                below = open_folder(top, folder)
                 opened.callback(os.close, below)
                 return below
 
             try:
-                return same_content(enter(self._layout.project), enter(self._base.tree), name)
+                base = opened.enter_context(self._base.opened())
+                project = open_top(self._layout.project)
+                opened.callback(os.close, project)
+                return same_content(enter(project), enter(base.at(path)), name)
             except (OSError, PathProblem):  # a base that nobody was made from goes when there is a newer one
                 return False
 

@@ -19,6 +19,7 @@ Rules
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeAlias
@@ -38,7 +39,7 @@ from fanfold.workspace.merges.objects import Objects
 from fanfold.workspace.merges.proposals import Proposal, Proposals, draw_diff, keep_content
 from fanfold.workspace.merges.receipts import Receipt, Receipts, Reversal
 from fanfold.workspace.merges.results import Merged, Recovered
-from fanfold.workspace.merges.revision import StoredContent, TreeContent, revise
+from fanfold.workspace.merges.revision import LayeredContent, StoredContent, TreeContent, revise
 from fanfold.workspace.parent import Arriving, Parent
 from fanfold.workspace.remains import Collected, Judge, Remains, draw_child
 from fanfold.workspace.sandbox.policy import Policy, ProcessLimits, Rooms
@@ -88,17 +89,20 @@ class Workspaces:
         read_only: bool = False,
         write_set: Sequence[str] | None = None,
         origin: str = "",
+        asked_ns: int | None = None,
     ) -> Child:
         """Snapshot the parent as it is now for one session; an older workspace of it is thrown away.
 
-        `origin` says what it is for; who cleans up is asked by that name whether it may go.
+        `origin` says what it is for; who cleans up is asked by that name whether it may go. `asked_ns` is the
+        moment (`time.monotonic_ns`) since which any state of the parent will do, now unless it is given.
         """
+        asked_ns = time.monotonic_ns() if asked_ns is None else asked_ns
         folder = self._layout.child(session_id)
         kept = None if write_set is None else tuple(write_set)
         with self._parent.whole():
             if folder.exists():
                 self.remains.throw_away(folder)
-            base = self._bases.current()
+            base = self._bases.current(asked_ns)
             try:
                 return children.make(
                     folder,
@@ -188,15 +192,17 @@ class Workspaces:
             return known
         changes = tuple(child.changes())
         allowed = () if child.read_only else write_set
-        base, tree = open_top(child.base.tree), open_top(child.path)
+        tree = open_top(child.path)
         try:
             bad = tuple(violations(changes, allowed, tree))
             if bad or mode == "discard" or not changes:
                 return Merged(changes, violations=bad)
-            revision = revise(changes, base, tree)
             content = TreeContent(tree)
+            with child.base.opened() as base:
+                revision = revise(changes, base, tree)
+                if mode == "propose":
+                    keep_content(revision, LayeredContent(base), content, self._objects)
             if mode == "propose":
-                keep_content(revision, TreeContent(base), content, self._objects)
                 kept = None if write_set is None else tuple(write_set)
                 with self._layout.lock():
                     proposal = self._proposals.add(
@@ -210,7 +216,6 @@ class Workspaces:
             )
             return self._parent.put(arriving, child.folder / MERGED)
         finally:
-            os.close(base)
             os.close(tree)
 
     def apply(self, proposal_id: str, *, dry_run: bool = False, drop: bool = True) -> Merged:

@@ -21,6 +21,7 @@ import shlex
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from pathlib import Path
+from time import monotonic_ns
 from typing import TYPE_CHECKING, TypeVar
 
 from msgspec import structs
@@ -157,19 +158,24 @@ class Isolation:
         return Place(str(self.project), None)
 
     async def _open_snapshot(self, node: Node, session: str, execution: int, home: str) -> Place:
-        place = await _in_thread(lambda: self._snapshot(node, session, execution, home), _detach)
+        asked_ns = monotonic_ns()
+        place = await _in_thread(lambda: self._snapshot(node, session, execution, home, asked_ns), _detach)
         if place.child is not None:
             what = Snapshot if place.is_new else Reopened
             place.evidence.append(what(method=place.child.method, session_id=session))
         return place
 
-    def _snapshot(self, node: Node, session: str, execution: int, home: str) -> Place:
+    def _snapshot(self, node: Node, session: str, execution: int, home: str, asked_ns: int) -> Place:
         said = SAID if home == session else f"{session}.json"
         place = self._find(node, home, said) if execution > 1 or home != session else None
         if place is None:
             reads = node.step.posture == "read_only" and not _is_scratch(node)
             child = self.spaces.open_child(
-                home, read_only=reads, write_set=node.write_set or None, origin=root_of(node)
+                home,
+                read_only=reads,
+                write_set=node.write_set or None,
+                origin=root_of(node),
+                asked_ns=asked_ns,
             )
             place = Place(str(child.path), child)
         place.said_in = said

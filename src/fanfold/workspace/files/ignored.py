@@ -39,6 +39,9 @@ _BUILT_BY: Mapping[str, frozenset[str]] = {
     "build": frozenset({"build.gradle", "build.gradle.kts", "CMakeLists.txt", "setup.py", "pyproject.toml"}),
     "dist": frozenset({"package.json", "setup.py", "pyproject.toml"}),
 }
+BUILT = frozenset(_BUILT_BY)
+MAKERS = frozenset().union(*_BUILT_BY.values())
+"""Files beside which such a folder is a build tool's."""
 MARKS = {"pyvenv.cfg": True, "CACHEDIR.TAG": False}
 """A folder that holds one of these was made by a tool, whatever it is called; True for a dependency."""
 MAX_NESTING = 8
@@ -178,9 +181,12 @@ class Ignoring:
         configured = os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")
         repository = find_repository(self._project)
         own = (repository.index_file, repository.exclude_file) if repository else ()
+        top = repository.top if repository else self._project
+        around = [folder for folder in self._project.parents if folder == top or top in folder.parents]
         files = [
             str(self._project / ".git"),
             *map(str, own),
+            *(str(folder / ".gitignore") for folder in around),
             os.path.expanduser("~/.gitconfig"),
             f"{configured}/git/config",
             f"{configured}/git/ignore",

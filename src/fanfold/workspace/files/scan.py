@@ -2,8 +2,8 @@
 
 Rules
 * Each folder is opened from the handle of the one above it. What is swapped meanwhile is either seen or not.
-* Names decide what is kept (see `ignoring`). With a manifest to compare with, names it knows need no asking;
-  the first unknown name ends that walk, and git is asked once for everything.
+* Names decide what is kept (see `ignored`): git is asked once for everything. Where a manifest is there to
+  compare with, `rescan` asks about new names only.
 * Limits hold while walking: a tree that is too large is refused by the name of what was too much.
 """
 
@@ -12,17 +12,16 @@ from __future__ import annotations
 import os
 import stat
 import time
-from pathlib import Path
-from typing import Literal, Protocol, TypeAlias
+from typing import Literal, TypeAlias
 
 import msgspec
 
 from fanfold.errors import WorldError
 from fanfold.kernel.sets.protected import plain_name
-from fanfold.workspace.files.beneath import PathProblem, open_folder, open_top
+from fanfold.workspace.files.beneath import PathProblem, open_folder
 from fanfold.workspace.files.ignored import CACHES, DEPENDENCIES, MARKS, GitView, Ignoring, is_built
 from fanfold.workspace.files.layout import OWN_FOLDER
-from fanfold.workspace.files.manifest import GRAIN_NS, FileEntry, Manifest
+from fanfold.workspace.files.manifest import GRAIN_NS, FileEntry, Manifest, clock_ns, left_out_name
 
 _MARKED = frozenset(MARKS)
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -38,39 +37,7 @@ class SnapshotLimits(msgspec.Struct, frozen=True):
     max_path_bytes: int = 3_000
 
 
-class UnknownName(Exception):  # a signal between two functions of this module
-    """A walk by memory met something new."""
-
-
 _Place: TypeAlias = Literal["keep", "leave", "point"]
-
-
-class _Rules(Protocol):
-    def keeps_file(self, path: str) -> bool: ...
-    def place_of(self, path: str, name: str, beside: list[str], /) -> _Place: ...
-
-
-class _Remembered:
-    """Decides as the last manifest did."""
-
-    def __init__(self, known: Manifest) -> None:
-        self._known = known
-
-    def keeps_file(self, path: str) -> bool:
-        if path in self._known.files:
-            return True
-        if path in self._known.left_out:
-            return False
-        raise UnknownName
-
-    def place_of(self, path: str, _name: str, _beside: list[str]) -> _Place:
-        if path in self._known.folders:
-            return "keep"
-        if path in self._known.left_out:
-            return "leave"
-        if path in self._known.points:
-            return "point"
-        raise UnknownName
 
 
 class _Asked:
@@ -98,12 +65,13 @@ class _Asked:
 
 
 class _ScanWalk:
-    def __init__(self, rules: _Rules, limits: SnapshotLimits, tracked: set[str]) -> None:
+    def __init__(self, rules: _Asked, limits: SnapshotLimits, tracked: set[str], asked_ns: int) -> None:
         self.found = Manifest()
-        self.found.taken_ns = time.time_ns()
+        self.found.taken_ns, self.found.clock_ns = time.time_ns(), clock_ns()
         self._rules = rules
         self._limits = limits
         self._tracked = tracked
+        self._asked_ns = asked_ns
         self._bytes = 0
 
     def folder(self, handle: int, path: str, depth: int) -> None:
@@ -129,13 +97,19 @@ class _ScanWalk:
                 elif place == "point":
                     self.found.points[where] = True
                 else:
-                    self.found.left_out.add(where)
+                    self.found.left_out.add(where + "/")
             elif self._rules.keeps_file(where):
                 self._file(entry, where)
             else:
-                self.found.left_out.add(where)
+                self._leave_out(entry, where)
         for name in below:
             self._enter(handle, name, prefix + name, depth)
+
+    def _leave_out(self, entry: os.DirEntry[str], where: str) -> None:
+        """Git did not name a file. One that came after git was asked is not remembered as ignored."""
+        status = entry_of(entry)
+        if status is not None and status.ctime_ns < self._asked_ns - GRAIN_NS:
+            self.found.left_out.add(left_out_name(where, status.mode))
 
     def _is_marked(self, path: str, names: list[str]) -> bool:
         """Whether a tool says that it made this folder, and git does not say otherwise."""
@@ -143,29 +117,32 @@ class _ScanWalk:
         if not marks:
             return False
         self.found.folders.discard(path)
+        self.found.marked[path] = marks[0]
         if MARKS[marks[0]]:
             self.found.points[path] = True
         else:
-            self.found.left_out.add(path)
+            self.found.left_out.add(path + "/")
         return True
 
     def _is_own(self, entry: os.DirEntry[str], where: str, depth: int) -> bool:
         """Whether this is git's or ours; it is bound in from the parent, and no part of the tree."""
         if entry.name == ".gitignore":
-            self.found.rules[where] = _entry_of(entry)
+            self.found.rules[where] = entry_of(entry)
         plain = plain_name(entry.name)
         if plain != ".git" and (depth or plain != OWN_FOLDER):
             return False
         if entry.is_dir(follow_symlinks=False) or entry.is_file(follow_symlinks=False):
             self.found.points[where] = entry.is_dir(follow_symlinks=False)
+        else:
+            self.found.left_out.add(where + "//")
         return True
 
     def _file(self, entry: os.DirEntry[str], where: str) -> None:
-        status = _entry_of(entry)
+        status = entry_of(entry)
         if status is None:
             return  # gone since it was listed
         if not (stat.S_ISREG(status.mode) or stat.S_ISLNK(status.mode)):
-            self.found.left_out.add(where)  # a pipe, a socket, a device: nothing to copy
+            self.found.left_out.add(where + "//")  # a pipe, a socket, a device: nothing to copy
             return
         limits = self._limits
         self._bytes += status.size
@@ -197,71 +174,13 @@ class _ScanWalk:
             os.close(below)
 
 
-def is_still(top: int, known: Manifest, ignoring: Ignoring) -> bool:
-    """Whether the tree is certainly what the manifest says. Made for speed: the usual answer is yes."""
-    if any(known.rules.get(name) != entry for name, entry in ignoring.sources().items()):
-        return False
-    files, folders, left_out, points = known.files, known.folders, known.left_out, known.points
-    settled_ns = known.taken_ns - GRAIN_NS
-    seen = 0
-
-    def same(handle: int, prefix: str) -> bool:
-        nonlocal seen
-        below: list[str] = []
-        with os.scandir(handle) as listing:
-            for entry in listing:
-                where = prefix + entry.name
-                before = files.get(where)
-                if before is not None:
-                    now = entry.stat(follow_symlinks=False)
-                    times = (now.st_mtime_ns, now.st_ctime_ns, now.st_ino)
-                    if (now.st_mode, now.st_size, *times) != before or before[3] >= settled_ns:
-                        return False
-                    seen += 1
-                elif where in folders:
-                    below.append(entry.name)
-                elif (where not in left_out and where not in points) or (
-                    entry.name == ".gitignore" and _entry_of(entry) != known.rules.get(where)
-                ):
-                    return False
-        seen += len(below)
-        for name in below:
-            inner = os.open(name, _FOLDER, dir_fd=handle)
-            try:
-                if not same(inner, f"{prefix}{name}/"):
-                    return False
-            finally:
-                os.close(inner)
-        return True
-
-    try:
-        return same(top, "") and seen == len(files) + len(folders)
-    except OSError:
-        return False  # something moved while we looked; the careful walk will say what
-
-
-def scan_known(top: int, known: Manifest, ignoring: Ignoring, limits: SnapshotLimits) -> Manifest | None:
-    """The tree as it is now, by the names a manifest knows; None when git has to be asked."""
-    outside = ignoring.sources()
-    if any(known.rules.get(name) != entry for name, entry in outside.items()):
-        return None
-    walk = _ScanWalk(
-        _Remembered(known), limits, {path for path in known.files if path.endswith(tuple(_MARKED))}
-    )
-    try:
-        walk.folder(top, "", 0)
-    except UnknownName:
-        return None
-    walk.found.rules |= outside
-    return walk.found if walk.found.rules == known.rules else None
-
-
 def scan_asking(top: int, ignoring: Ignoring, limits: SnapshotLimits) -> Manifest:
     """The tree as it is now, with git asked what belongs to it."""
     outside = ignoring.sources()
+    asked_ns = time.time_ns()
     belonging = ignoring.ask()
     rules = _Asked(belonging, ignoring.has_git())
-    walk = _ScanWalk(rules, limits, belonging.tracked)
+    walk = _ScanWalk(rules, limits, belonging.tracked, asked_ns)
     walk.folder(top, "", 0)
     while rules.doubtful:
         asked, rules.doubtful = rules.doubtful, []
@@ -270,21 +189,11 @@ def scan_asking(top: int, ignoring: Ignoring, limits: SnapshotLimits) -> Manifes
         for path in asked:
             if path + "/" in ignored:
                 continue
-            walk.found.left_out.discard(path)
+            walk.found.left_out.discard(path + "/")
             rules.allowed.add(path)
             _walk_into(walk, top, path)
     walk.found.rules |= outside
     return walk.found
-
-
-def look(folder: Path, known: Manifest | None, ignoring: Ignoring, limits: SnapshotLimits) -> Manifest:
-    """A tree as it is now, by the names a manifest knows where they are enough."""
-    top = open_top(folder)
-    try:
-        now = scan_known(top, known, ignoring, limits) if known else None
-        return now or scan_asking(top, ignoring, limits)
-    finally:
-        os.close(top)
 
 
 def _walk_into(walk: _ScanWalk, top: int, path: str) -> None:
@@ -299,7 +208,8 @@ def _walk_into(walk: _ScanWalk, top: int, path: str) -> None:
         os.close(handle)
 
 
-def _entry_of(entry: os.DirEntry[str]) -> FileEntry | None:
+def entry_of(entry: os.DirEntry[str]) -> FileEntry | None:
+    """What is there now; None when it is gone."""
     try:
         return FileEntry.of(entry.stat(follow_symlinks=False))
     except FileNotFoundError:

@@ -30,9 +30,18 @@ from fanfold.workspace.files.beneath import (
     spot_beneath,
 )
 from fanfold.workspace.files.copies import umask
+from fanfold.workspace.files.layers import OpenLayers
+from fanfold.workspace.files.manifest import differing
 from fanfold.workspace.merges.merge import MergeConflict, gather, read_conflicts
 from fanfold.workspace.merges.objects import FileState, Objects
-from fanfold.workspace.merges.revision import Revision, StoredContent, TreeContent, revise, state_at
+from fanfold.workspace.merges.revision import (
+    LayeredContent,
+    Revision,
+    StoredContent,
+    TreeContent,
+    revise,
+    state_at,
+)
 from fanfold.workspace.snapshots.bases import Base
 from fanfold.workspace.snapshots.children import Child
 
@@ -60,13 +69,20 @@ def can_be_settled(conflicts: tuple[MergeConflict, ...]) -> bool:
 
 def lay_out(source: Child, child: Child, objects: Objects) -> Dispute:
     """Put what `source` changed into `child`, which was just made of the parent as it is now."""
-    trees = [open_top(source.base.tree), open_top(source.path), open_top(child.base.tree)]
-    base, theirs, now = trees
-    place = open_top(child.path)
+    theirs, place = open_top(source.path), open_top(child.path)
     try:
+        return _lay_out(source, child, objects, theirs, place)
+    finally:
+        os.close(theirs)
+        os.close(place)
+
+
+def _lay_out(source: Child, child: Child, objects: Objects, theirs: int, place: int) -> Dispute:
+    with source.base.opened() as base, child.base.opened() as now:
         revision = revise(source.changes(), base, theirs)
         ours = _moved(source.base, child.base, revision, base, now)
-        sides = gather(revision, TreeContent(theirs), ours, objects, TreeContent(base), TreeContent(now))
+        known, current = LayeredContent(base), LayeredContent(now)
+        sides = gather(revision, TreeContent(theirs), ours, objects, known, current)
         conflicts, result, labels = _merge(*sides, objects)
         if not conflicts:
             return Dispute()
@@ -78,9 +94,6 @@ def lay_out(source: Child, child: Child, objects: Objects) -> Dispute:
         for folder in revision.folders_made:
             os.close(_make_folder(place, folder))
         return _put_disputed(place, conflicts, result, labels, objects)
-    finally:
-        for handle in (*trees, place):
-            os.close(handle)
 
 
 def clear(child: Child, dispute: Dispute) -> None:
@@ -117,16 +130,12 @@ def unsettled(child: Child, dispute: Dispute, objects: Objects) -> list[str]:
 
 
 def _moved(
-    before: Base, after: Base, revision: Revision, base: int, now: int
+    before: Base, after: Base, revision: Revision, base: OpenLayers, now: OpenLayers
 ) -> dict[str, tuple[FileState | None, FileState | None]]:
     """What differs between two bases, and what the revision touches."""
-    was, is_now = before.manifest, after.manifest
-    paths = {file.path for file in revision.files}
-    for path in was.files.keys() | is_now.files.keys():
-        entry = is_now.files.get(path)
-        if was.files.get(path) != entry or (entry is not None and not was.settled(entry)):
-            paths.add(path)
-    found = {path: (state_at(base, path), state_at(now, path)) for path in paths}
+    paths = {file.path for file in revision.files} | differing(before.manifest, after.manifest)
+    paths |= before.manifest.files.keys() - after.manifest.files.keys()
+    found = {path: (state_at(base.at(path), path), state_at(now.at(path), path)) for path in paths}
     return {path: states for path, states in found.items() if states[0] != states[1]}
 
 

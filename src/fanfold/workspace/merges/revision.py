@@ -16,6 +16,7 @@ import msgspec
 
 from fanfold.errors import WorldError
 from fanfold.workspace.files.beneath import PathProblem, open_folder, spot_beneath
+from fanfold.workspace.files.layers import OpenLayers
 from fanfold.workspace.files.manifest import git_mode
 from fanfold.workspace.merges.objects import FileState, Objects, hash_bytes, hash_file
 from fanfold.workspace.snapshots.changes import Change
@@ -75,8 +76,8 @@ def state_at(top: int, path: str) -> FileState | None:
         return None
 
 
-def revise(changes: Iterable[Change], base: int, child: int) -> Revision:
-    """The revision that these changes are, from two open trees."""
+def revise(changes: Iterable[Change], base: OpenLayers, child: int) -> Revision:
+    """The revision that these changes are, from their base and the open tree they were made in."""
     files: list[Revised] = []
     made: set[str] = set()
     gone: set[str] = set()
@@ -88,7 +89,7 @@ def revise(changes: Iterable[Change], base: int, child: int) -> Revision:
         if change.what == "folder":
             (made if change.kind == "added" else gone).add(change.path)
             continue
-        before = state_at(base, change.path) if change.kind != "added" else None
+        before = state_at(base.at(change.path), change.path) if change.kind != "added" else None
         after = state_at(child, change.path) if change.kind != "deleted" else None
         if change.kind != "deleted" and after is None:
             raise _moving(change.path)
@@ -118,13 +119,16 @@ def _is_empty(tree: int, path: str) -> bool:
 
 
 class TreeContent:
-    """Content in a child's tree."""
+    """Content in an open tree: a child's, or the parent's."""
 
     def __init__(self, tree: int) -> None:
         self._tree = tree
 
+    def _at(self, _path: str) -> int:
+        return self._tree
+
     def stage(self, path: str, state: FileState, folder: int, name: str) -> None:
-        with spot_beneath(self._tree, path) as spot:
+        with spot_beneath(self._at(path), path) as spot:
             if state.mode == 0o120000:
                 target = os.readlink(spot.name, dir_fd=spot.folder)
                 if hash_bytes(os.fsencode(target)) != state.oid:
@@ -145,7 +149,7 @@ class TreeContent:
                 os.close(handle)
 
     def keep(self, path: str, state: FileState, objects: Objects, most: int | None = None) -> None:
-        with spot_beneath(self._tree, path) as spot:
+        with spot_beneath(self._at(path), path) as spot:
             if state.mode == 0o120000:
                 kept = objects.put("blob", os.fsencode(os.readlink(spot.name, dir_fd=spot.folder)))
             else:
@@ -158,6 +162,16 @@ class TreeContent:
                     os.close(handle)
         if kept != state.oid:
             raise _moving(path)
+
+
+class LayeredContent(TreeContent):
+    """Content in a base."""
+
+    def __init__(self, base: OpenLayers) -> None:
+        self._base = base
+
+    def _at(self, path: str) -> int:
+        return self._base.at(path)
 
 
 class StoredContent:

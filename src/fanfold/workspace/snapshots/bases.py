@@ -3,41 +3,80 @@
 Rules
 * A base is made under the workspace lock, in a folder that takes its name only when it is complete. After
   that nothing writes to it. Its name is what children and proposals remember.
-* What did not change since the previous base is a hard link to that base's file (ours to ours; never to a
-  file of the user's). So a base costs what changed, and names.
+* A base is a whole tree (a *root*), or what differs from a root that is kept with it (`deltas`). So a base
+  costs what changed. When much did, a new root is made, and what did not change in it is a hard link to the
+  file of the base before (ours to ours; never to a file of the user's).
 * A base of an earlier start of the machine is not built upon: it was never forced to the disk.
 * Places where the parent's `.git` and dependency folders are bound in are there, empty.
+* Who asked before a look at the parent began is answered by that look: it is the parent as it was after they
+  asked. So many who ask at once cost one or two looks.
 """
 
 from __future__ import annotations
 
-import errno
 import os
-from concurrent.futures import ThreadPoolExecutor
+import time
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from threading import Lock
-from typing import Self
+
+import msgspec
 
 from fanfold.workspace.files import trash
-from fanfold.workspace.files.beneath import PathProblem, open_folder, open_top
-from fanfold.workspace.files.copies import Copier, same_content
+from fanfold.workspace.files.beneath import open_top
 from fanfold.workspace.files.ignored import Ignoring
+from fanfold.workspace.files.layers import OpenLayers
 from fanfold.workspace.files.layout import Layout, write_whole
-from fanfold.workspace.files.manifest import FileEntry, Manifest, decode, encode
-from fanfold.workspace.files.scan import SnapshotLimits, is_still, look, scan_asking, scan_known
+from fanfold.workspace.files.manifest import (
+    Manifest,
+    decode,
+    differing,
+    encode,
+    join_names,
+    split_names,
+)
+from fanfold.workspace.files.rescan import look, rescan
+from fanfold.workspace.files.scan import SnapshotLimits, scan_asking
+from fanfold.workspace.snapshots.deltas import BaseDelta, CannotHide, hide, plan_delta
+from fanfold.workspace.snapshots.trees import copy_files, link_files, make_folders, same_files
 
-_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-COPY_THREADS = 2
-_MANY = 64
+DELTA = "delta"
+"""Beside the manifest of a base that lies on a root: which, and what is in its own tree."""
 
 
 class Base:
     """An immutable tree and what it was copied from."""
 
-    def __init__(self, folder: Path, manifest: Manifest) -> None:
+    def __init__(
+        self, folder: Path, manifest: Manifest, root: Base | None = None, own: Collection[str] = ()
+    ) -> None:
         self.id = folder.name
-        self.tree = folder / "tree"
+        self.folder = folder
         self.manifest = manifest
+        self.root = root or self
+        """The whole tree that it is, or lies on."""
+        self.own = frozenset(own)
+        """The files that are in its own tree, where it lies on another one."""
+
+    @property
+    def trees(self) -> tuple[Path, ...]:
+        """What an overlay is laid over, the uppermost first."""
+        own = self.folder / "tree"
+        return (own,) if self.root is self else (own, self.root.folder / "tree")
+
+    def opened(self) -> OpenLayers:
+        """Its trees, to be read."""
+        return OpenLayers(self.trees, lambda path: path in self.own or path not in self.manifest.files)
+
+    @property
+    def is_there(self) -> bool:
+        return all(tree.exists() for tree in self.trees)
+
+
+class _DeltaRecord(msgspec.Struct, array_like=True):
+    root: str
+    own: bytes
 
 
 class Bases:
@@ -49,19 +88,35 @@ class Bases:
         self._limits = limits
         self._known: dict[str, Base] = {}
         self._guard = Lock()
+        self._looked_ns = 0
+        """When the last look at the parent began, and what it found."""
+        self._found: Base | None = None
 
-    def current(self) -> Base:
-        """The base that equals the parent as it is now; made when there is none."""
+    def current(self, asked_ns: int) -> Base:
+        """The base that equals the parent as it was at some moment since then; made when there is none.
+
+        `asked_ns` is a moment of `time.monotonic_ns`.
+        """
+        if self._found is not None and asked_ns < self._looked_ns and self._found.is_there:
+            return self._found
+        looked_ns = time.monotonic_ns()
+        found = self._look_again()
+        self._looked_ns, self._found = looked_ns, found
+        return found
+
+    def _look_again(self) -> Base:
         newest = self._newest()
         top = open_top(self._layout.project)
         try:
             if newest is None:
-                return self._make(top, scan_asking(top, self._ignoring, self._limits), None)
-            if is_still(top, newest.manifest, self._ignoring):
+                now = scan_asking(top, self._ignoring, self._limits)
+                return self._make_root(top, now, None, list(now.files))
+            again = rescan(top, newest.manifest, self._ignoring, self._limits)
+            if again is not None and again.now is newest.manifest:
                 return newest
-            now = scan_known(top, newest.manifest, self._ignoring, self._limits)
-            now = now or scan_asking(top, self._ignoring, self._limits)
-            return self._make(top, now, newest)
+            now = again.now if again else scan_asking(top, self._ignoring, self._limits)
+            differs = again.differs if again else differing(newest.manifest, now)
+            return self._make(top, now, newest, differs)
         finally:
             os.close(top)
 
@@ -71,18 +126,43 @@ class Bases:
 
     def get(self, base_id: str) -> Base:
         """A base by its name; raises FileNotFoundError."""
+        return self._read(base_id)[0]
+
+    def _read(self, name: str) -> tuple[Base, bool]:
+        """A base, and whether it was made since the machine started."""
         with self._guard:
-            known = self._known.get(base_id)
-        if known is not None and known.tree.exists():
-            return known
-        folder = self._layout.bases / base_id
+            known = self._known.get(name)
+        if known is not None and known.is_there:
+            return known, True
+        folder = self._layout.bases / name
         file = folder / "manifest"
-        base = Base(folder, decode(file.read_bytes(), file)[0])
-        self._remember(base)
-        return base
+        data, kept = file.read_bytes(), self._kept(name)
+        if kept is None:
+            manifest, this_boot = decode(data, file)
+            base = Base(folder, manifest)
+        else:
+            root, this_boot = self._read(kept.root)
+            manifest, same_boot = decode(data, file, root.manifest)
+            this_boot = this_boot and same_boot
+            base = Base(folder, manifest, root, split_names(kept.own))
+        if this_boot:
+            self._remember(base)
+        return base, this_boot
+
+    def _kept(self, name: str) -> _DeltaRecord | None:
+        try:
+            data = (self._layout.bases / name / DELTA).read_bytes()
+        except FileNotFoundError:
+            return None
+        return msgspec.msgpack.decode(data, type=_DeltaRecord)
+
+    def roots(self, names: Collection[str]) -> set[str]:
+        """The roots that these bases lie on."""
+        return {kept.root for kept in map(self._kept, names) if kept is not None}
 
     def _remember(self, base: Base) -> None:
         with self._guard:
+            self._known.pop(base.id, None)
             self._known[base.id] = base
             while len(self._known) > 4:
                 self._known.pop(next(iter(self._known)))
@@ -91,42 +171,88 @@ class Bases:
         name = self.newest_name()
         if name is None:
             return None
-        file = self._layout.bases / name / "manifest"
-        with self._guard:
-            known = self._known.get(name)
-        if known is not None and known.tree.exists():
-            return known
         try:
-            manifest, this_boot = decode(file.read_bytes(), file)
+            base, this_boot = self._read(name)
         except FileNotFoundError:
             return None
-        return Base(file.parent, manifest) if this_boot else None
+        return base if this_boot else None
 
-    def _make(self, top: int, now: Manifest, previous: Base | None) -> Base:
-        changed, shared = _compare(top, now, previous)
-        if previous is not None and not changed and _same_shape(now, previous.manifest):
+    def _make(self, top: int, now: Manifest, previous: Base, differs: Collection[str]) -> Base:
+        with previous.opened() as before:
+            same = same_files(top, before, differs, now, previous.manifest)
+        changed = [path for path in differs if path not in same]
+        if not changed and _same_shape(now, previous.manifest):
             return self._refresh(previous, now)
-        name = os.urandom(8).hex()
-        begun = self._layout.bases / f".{name}"
-        (begun / "tree").mkdir(parents=True, mode=0o700)
+        delta = plan_delta(now, previous.root.manifest, (previous.own & now.files.keys()).union(changed))
+        if delta is not None:
+            try:
+                return self._make_delta(top, now, previous, changed, delta)
+            except CannotHide:
+                pass
+        return self._make_root(top, now, previous, changed)
+
+    def _make_root(self, top: int, now: Manifest, previous: Base | None, changed: Collection[str]) -> Base:
+        with self._begun() as (folder, tree):
+            make_folders(tree, now)
+            copied = list(changed)
+            if previous is not None:
+                with previous.opened() as before:
+                    copied += link_files(before, tree, now.files.keys() - changed)
+            entries, gone = copy_files(top, tree, copied)
+            now.files.update(entries)
+            for path in gone:
+                del now.files[path]
+            (folder / "manifest").write_bytes(encode(now))
+            return self._complete(folder, now)
+
+    def _make_delta(
+        self, top: int, now: Manifest, previous: Base, changed: Collection[str], delta: BaseDelta
+    ) -> Base:
+        root = previous.root
+        with self._begun() as (folder, tree):
+            delta.make_folders(tree)
+            copied = list(changed)
+            with previous.opened() as before:
+                copied += link_files(before, tree, delta.own.difference(changed))
+            entries, gone = copy_files(top, tree, copied)
+            now.files.update(entries)
+            for path in gone:
+                del now.files[path]
+            hide(tree, delta.hidden | (root.manifest.files.keys() & gone))
+            own = delta.own.difference(gone)
+            (folder / "manifest").write_bytes(encode(now, root.manifest))
+            (folder / DELTA).write_bytes(msgspec.msgpack.encode(_DeltaRecord(root.id, join_names(own))))
+            return self._complete(folder, now, root, own)
+
+    @contextmanager
+    def _begun(self) -> Iterator[tuple[Path, int]]:
+        """A new folder that has no name yet, and its tree, open; away with it when something fails."""
+        folder = self._layout.bases / f".{os.urandom(8).hex()}"
+        (folder / "tree").mkdir(parents=True, mode=0o700)
+        tree = open_top(folder / "tree")
         try:
-            _fill(begun / "tree", top, now, previous, changed, shared)
-            (begun / "manifest").write_bytes(encode(now))
+            yield folder, tree
         except BaseException:
-            trash.throw_away(begun, self._layout.trash)
+            trash.throw_away(folder, self._layout.trash)
             raise
-        folder = self._layout.bases / name
+        finally:
+            os.close(tree)
+
+    def _complete(
+        self, begun: Path, now: Manifest, root: Base | None = None, own: Collection[str] = ()
+    ) -> Base:
+        folder = begun.with_name(begun.name[1:])
         os.rename(begun, folder)
-        write_whole(self._layout.bases / "current", name.encode())
-        base = Base(folder, now)
+        write_whole(self._layout.bases / "current", folder.name.encode())
+        base = Base(folder, now, root, own)
         self._remember(base)
         return base
 
     def _refresh(self, base: Base, now: Manifest) -> Base:
         """The parent was touched but holds the same: only what we know of its times is new."""
-        now.points = dict(base.manifest.points)  # what has no place in the tree cannot be bound in
-        write_whole(base.tree.parent / "manifest", encode(now))
-        fresh = Base(base.tree.parent, now)
+        root = None if base.root is base else base.root
+        write_whole(base.folder / "manifest", encode(now, root.manifest if root else None))
+        fresh = Base(base.folder, now, root, base.own)
         self._remember(fresh)
         return fresh
 
@@ -146,151 +272,6 @@ class Bases:
 
 
 def _same_shape(one: Manifest, other: Manifest) -> bool:
-    return one.files.keys() == other.files.keys() and one.folders == other.folders
-
-
-def _compare(top: int, now: Manifest, previous: Base | None) -> tuple[list[str], list[str]]:
-    """What has to be copied, and what the previous base has already."""
-    if previous is None:
-        return list(now.files), []
-    changed: list[str] = []
-    shared: list[str] = []
-    doubtful: list[str] = []
-    before = previous.manifest
-    for path, entry in now.files.items():
-        old = before.files.get(path)
-        if old is None:
-            changed.append(path)
-        elif old == entry and before.settled(entry):
-            shared.append(path)
-        elif old.git_mode == entry.git_mode and (old.size == entry.size or entry.is_link):
-            doubtful.append(path)
-        else:
-            changed.append(path)
-    if doubtful:
-        tree = open_top(previous.tree)
-        try:
-            for path, folders in _by_folder(doubtful):
-                with _Folders(top, path) as parent, _Folders(tree, path) as ours:
-                    for name in folders:
-                        where = f"{path}/{name}" if path else name
-                        same = parent.handle is not None and ours.handle is not None
-                        if same and same_content(parent.handle or 0, ours.handle or 0, name):
-                            shared.append(where)
-                        else:
-                            changed.append(where)
-        finally:
-            os.close(tree)
-    return changed, shared
-
-
-class _Folders:
-    """A folder beneath an open one, or None when it is gone."""
-
-    def __init__(self, top: int, path: str) -> None:
-        self._top, self._path = top, path
-        self.handle: int | None = None
-
-    def __enter__(self) -> Self:
-        try:
-            self.handle = open_folder(self._top, self._path)
-        except (FileNotFoundError, PathProblem):
-            self.handle = None
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self.handle is not None:
-            os.close(self.handle)
-
-
-def _by_folder(paths: list[str]) -> list[tuple[str, list[str]]]:
-    groups: dict[str, list[str]] = {}
-    for path in paths:
-        folder, _, name = path.rpartition("/")
-        groups.setdefault(folder, []).append(name)
-    return list(groups.items())
-
-
-def make_folders(tree: int, manifest: Manifest) -> None:
-    """Make every folder of a manifest below an open one, and the places where others are bound in."""
-    for path in sorted(manifest.folders):
-        os.mkdir(path, 0o755, dir_fd=tree)
-    for path, is_folder in manifest.points.items():
-        if is_folder:
-            os.mkdir(path, 0o755, dir_fd=tree)
-        else:
-            os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o644, dir_fd=tree))
-
-
-def copy_files(
-    source: int, target: int, paths: list[str], copier: Copier
-) -> tuple[dict[str, FileEntry], list[str]]:
-    """Copy these paths between two open trees whose folders exist; their entries, and what is gone."""
-
-    def one_folder(group: tuple[str, list[str]]) -> tuple[dict[str, FileEntry], list[str]]:
-        path, names = group
-        copied: dict[str, FileEntry] = {}
-        gone: list[str] = []
-        with _Folders(source, path) as here, _Folders(target, path) as there:
-            for name in names:
-                where = f"{path}/{name}" if path else name
-                entry = None
-                if here.handle is not None and there.handle is not None:
-                    entry = copier.copy(here.handle, name, there.handle, where)
-                if entry is None:
-                    gone.append(where)
-                else:
-                    copied[where] = entry
-        return copied, gone
-
-    groups = _by_folder(paths)
-    entries: dict[str, FileEntry] = {}
-    missing: list[str] = []
-    if len(paths) < _MANY:
-        results = [one_folder(group) for group in groups]
-    else:
-        with ThreadPoolExecutor(COPY_THREADS) as pool:
-            results = list(pool.map(one_folder, groups))
-    for copied, gone in results:
-        entries |= copied
-        missing += gone
-    return entries, missing
-
-
-def _fill(
-    tree: Path, top: int, now: Manifest, previous: Base | None, changed: list[str], shared: list[str]
-) -> None:
-    target = open_top(tree)
-    try:
-        make_folders(target, now)
-        if previous is not None:
-            changed += _link(previous, target, shared)
-        entries, gone = copy_files(top, target, changed, Copier())
-        now.files.update(entries)
-        for path in gone:
-            del now.files[path]
-    finally:
-        os.close(target)
-
-
-def _link(previous: Base, target: int, paths: list[str]) -> list[str]:
-    """Share the previous base's files; those that cannot be shared are to be copied."""
-    rest: list[str] = []
-    source = open_top(previous.tree)
-    try:
-        for path, names in _by_folder(paths):
-            with _Folders(source, path) as here, _Folders(target, path) as there:
-                assert here.handle is not None, "a base holds what its manifest says"
-                assert there.handle is not None, "folders are made before files"
-                for name in names:
-                    try:
-                        os.link(
-                            name, name, src_dir_fd=here.handle, dst_dir_fd=there.handle, follow_symlinks=False
-                        )
-                    except OSError as error:
-                        if error.errno not in (errno.EMLINK, errno.EPERM, errno.EOPNOTSUPP):
-                            raise
-                        rest.append(f"{path}/{name}" if path else name)
-    finally:
-        os.close(source)
-    return rest
+    return (
+        one.files.keys() == other.files.keys() and one.folders == other.folders and one.points == other.points
+    )

@@ -26,6 +26,7 @@ from fanfold.kernel.sets.protected import LEFTOVER, is_protected, leads_out, pla
 from fanfold.workspace.files.beneath import PathProblem, open_folder, spot_beneath
 from fanfold.workspace.files.copies import same_content
 from fanfold.workspace.files.ignored import CACHES, DEPENDENCIES, Ignoring
+from fanfold.workspace.files.layers import OpenLayers
 from fanfold.workspace.files.manifest import FileEntry, Manifest, git_mode
 from fanfold.workspace.snapshots.declared import asked_for
 from fanfold.workspace.snapshots.overlay import is_rewritten
@@ -183,18 +184,11 @@ class Touched:
             if name not in seen[parent]:
                 self.trees.add(folder)
 
-    def expand(self, base: int, child: int) -> None:
-        """Replace trees by every path the base or the child has in them; both are open trees."""
+    def expand(self, child: int) -> None:
+        """Replace trees by every path the base or the child, an open tree, has in them."""
+        if self.trees:
+            self._take_whole()
         for tree in self.trees:
-            try:
-                handle = open_folder(base, tree)
-            except (FileNotFoundError, PathProblem):
-                pass  # new in the child
-            else:
-                try:
-                    self._below(handle, tree)
-                finally:
-                    os.close(handle)
             try:
                 handle = open_folder(child, tree)
             except (FileNotFoundError, PathProblem):
@@ -205,33 +199,29 @@ class Touched:
             finally:
                 os.close(handle)
 
-    def _below(self, handle: int, path: str) -> None:
-        """Take in an open folder of the base whole."""
-        empty = True
-        with os.scandir(handle) as listing:
-            entries = list(listing)
-        for entry in entries:
-            where = f"{path}/{entry.name}"
-            if where in self.known.files:
-                self.paths.add(where)
-            elif where in self.known.folders:
-                below = os.open(entry.name, _FOLDER, dir_fd=handle)
-                try:
-                    self._below(below, where)
-                finally:
-                    os.close(below)
-            else:
-                continue  # a place where something of the parent is bound in
-            empty = False
-        if empty:
-            self.hollow.add(path)
+    def _take_whole(self) -> None:
+        """Take in what the base has in these trees."""
+        known = self.known
+        self.paths.update(path for path in known.files if self._is_inside(path))
+        inside = {path for path in known.folders if path in self.trees or self._is_inside(path)}
+        used = {path.rpartition("/")[0] for path in (*known.files, *known.folders)}
+        self.hollow |= inside - used
+
+    def _is_inside(self, path: str) -> bool:
+        """Whether a path lies in one of the trees."""
+        at = path.rfind("/")
+        while at > 0:
+            if path[:at] in self.trees:
+                return True
+            at = path.rfind("/", 0, at)
+        return False
 
 
 def judge(
-    touched: Touched, base: int, child: int, ignoring: Ignoring, write_set: Sequence[str] = ()
+    touched: Touched, base: OpenLayers, child: int, ignoring: Ignoring, write_set: Sequence[str] = ()
 ) -> FoundChanges:
-    """The changes among what was touched; `base` and `child` are open trees."""
-    touched.expand(base, child)
+    """The changes among what was touched; `child` is an open tree."""
+    touched.expand(child)
     found: list[Change] = []
     for path in touched.paths:
         change = _judge(path, touched.known, base, child)
@@ -259,7 +249,7 @@ def judge(
     return FoundChanges(kept, frozenset(asked), tuple(sorted(set(files) - asked)))
 
 
-def _judge(path: str, known: Manifest, base: int, child: int) -> Change | None:
+def _judge(path: str, known: Manifest, base: OpenLayers, child: int) -> Change | None:
     before = known.files.get(path)
     was = before.git_mode if before else 0
     folder, _, name = path.rpartition("/")
@@ -284,7 +274,7 @@ def _judge(path: str, known: Manifest, base: int, child: int) -> Change | None:
         else:
             return Change(path, kind, "special", 0, was)
         if was:
-            ours = open_folder(base, folder)
+            ours = open_folder(base.at(path), folder)
             try:
                 return None if same_content(ours, theirs, name) else change
             finally:

@@ -24,8 +24,9 @@ from fanfold.workspace.files.ignored import Ignoring
 from fanfold.workspace.files.layout import write_whole
 from fanfold.workspace.files.manifest import FileEntry, Manifest, decode, encode
 from fanfold.workspace.snapshots import overlay
-from fanfold.workspace.snapshots.bases import Base, Bases, copy_files, make_folders
+from fanfold.workspace.snapshots.bases import Base, Bases
 from fanfold.workspace.snapshots.changes import Change, FoundChanges, Touched, judge
+from fanfold.workspace.snapshots.trees import copy_files, make_folders
 
 Method: TypeAlias = Literal["overlay", "overlay-userns", "reflink", "copy"]
 _failed: set[str] = set()
@@ -96,7 +97,7 @@ class Child:
     def changes(self) -> list[Change]:
         """What differs from the base, sorted by path. Its programs must have ended."""
         touched = Touched(self.base.manifest)
-        base, child = open_top(self.base.tree), open_top(self.path)
+        child = open_top(self.path)
         try:
             if self.method.startswith("overlay"):
                 upper = open_top(self.folder / "upper")
@@ -108,10 +109,10 @@ class Child:
                 file = self.folder / "copied"
                 touched.compare(child, decode(file.read_bytes(), file)[0].files)
                 touched.missing(child)
-            self._found = judge(touched, base, child, self._ignoring, self.record.write_set or ())
+            with self.base.opened() as base:
+                self._found = judge(touched, base, child, self._ignoring, self.record.write_set or ())
             return self._found.changes
         finally:
-            os.close(base)
             os.close(child)
 
     def found(self) -> FoundChanges:
@@ -158,7 +159,7 @@ def make(
 
 
 def _lay(folder: Path, base: Base, read_only: bool) -> tuple[Method | None, overlay.Entrance | None]:
-    layers = (base.tree, folder / "upper", folder / "work", folder / "workspace")
+    layers = (base.trees, folder / "upper", folder / "work", folder / "workspace")
     if "overlay" not in _failed:
         try:
             overlay.lay(*layers, read_only=read_only)
@@ -176,20 +177,21 @@ def _lay(folder: Path, base: Base, read_only: bool) -> tuple[Method | None, over
 def _copy(folder: Path, base: Base) -> Method:
     for name in ("upper", "work"):
         os.rmdir(folder / name)
-    source, target = open_top(base.tree), open_top(folder / "workspace")
+    target = open_top(folder / "workspace")
     try:
         copier = Copier()
         make_folders(target, base.manifest)
         copied = Manifest()
-        _, gone = copy_files(source, target, list(base.manifest.files), copier)
-        if gone:
-            raise WorldError("workspace.damaged", f'base {base.id} has lost "{gone[0]}"')
+        with base.opened() as source:
+            for tree, paths in source.split(base.manifest.files):
+                _, gone = copy_files(tree, target, paths, copier)
+                if gone:
+                    raise WorldError("workspace.damaged", f'base {base.id} has lost "{gone[0]}"')
         # What was copied is looked at once more, in the place where it will be compared.
         _describe(target, "", copied.files)
         (folder / "copied").write_bytes(encode(copied))
         return "reflink" if copier.clones else "copy"
     finally:
-        os.close(source)
         os.close(target)
 
 
@@ -242,7 +244,7 @@ def lay_again(folder: Path, record: SnapshotRecord, base: Base, ignoring: Ignori
     if record.method.startswith("overlay"):
         overlay.lift(folder / "workspace")
         overlay.forgive(folder / "work")
-        layers = (base.tree, folder / "upper", folder / "work", folder / "workspace")
+        layers = (base.trees, folder / "upper", folder / "work", folder / "workspace")
         try:
             if record.method == "overlay":
                 overlay.lay(*layers, read_only=record.read_only)

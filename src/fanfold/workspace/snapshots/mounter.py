@@ -1,6 +1,6 @@
 """A short-lived program that lays an overlay in a user namespace of its own and lets others hold it open.
 
-Run as `python -I -S mounter.py LOWER UPPER WORK TARGET READ_ONLY`, never imported. It says `ok` or an error,
+Run as `python -I -S mounter.py READ_ONLY UPPER WORK TARGET LOWER…`, never imported. It says `ok` or an error,
 waits until its input ends, and exits; whoever opened its namespaces meanwhile keeps them alive. There is no
 mount anywhere that could be left behind, and no privilege is needed.
 """
@@ -15,7 +15,7 @@ CLONE_NEWNS, CLONE_NEWUSER = 0x00020000, 0x10000000
 MS_RDONLY, MS_REC, MS_PRIVATE = 1, 16384, 1 << 18
 
 
-def main(lower: str, upper: str, work: str, target: str, read_only: str) -> None:
+def main(read_only: str, upper: str, work: str, target: str, *lower: str) -> None:
     libc = ctypes.CDLL(None, use_errno=True)
 
     def checked(result: int, what: str) -> None:
@@ -25,7 +25,7 @@ def main(lower: str, upper: str, work: str, target: str, read_only: str) -> None
             os._exit(1)
 
     user, group = os.getuid(), os.getgid()
-    handles = [os.open(folder, os.O_PATH) for folder in (lower, upper, work)]
+    handles = [os.open(folder, os.O_PATH) for folder in (upper, work, *lower)]
     checked(libc.unshare(CLONE_NEWUSER | CLONE_NEWNS), "unshare")
     for name, text in (
         ("setgroups", "deny"),
@@ -38,9 +38,9 @@ def main(lower: str, upper: str, work: str, target: str, read_only: str) -> None
     # The handles have to be opened again: a mount is only made of folders of its own namespace.
     for handle in handles:
         os.close(handle)
-    handles = [os.open(folder, os.O_PATH) for folder in (lower, upper, work)]
-    low, up, wo = (f"/proc/self/fd/{handle}" for handle in handles)
-    options = f"lowerdir={low},upperdir={up},workdir={wo},userxattr,index=off,metacopy=off,volatile"
+    handles = [os.open(folder, os.O_PATH) for folder in (upper, work, *lower)]
+    up, wo, *low = (f"/proc/self/fd/{handle}" for handle in handles)
+    options = f"lowerdir={':'.join(low)},upperdir={up},workdir={wo},userxattr,index=off,metacopy=off,volatile"
     flags = ctypes.c_ulong(MS_RDONLY if read_only == "1" else 0)
     checked(libc.mount(b"overlay", os.fsencode(target), b"overlay", flags, options.encode()), "overlay")
     sys.stdout.write("ok\n")

@@ -16,6 +16,7 @@ import os
 import select
 import subprocess
 import sys
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -54,12 +55,13 @@ class Entrance:
                 os.close(handle)
 
 
-def lay(lower: Path, upper: Path, work: Path, target: Path, *, read_only: bool) -> None:
+def lay(lower: Sequence[Path], upper: Path, work: Path, target: Path, *, read_only: bool) -> None:
     """Lay an overlay in the open; needs the privilege to mount."""
-    handles = [os.open(folder, os.O_PATH | os.O_CLOEXEC) for folder in (lower, upper, work)]
+    handles = [os.open(folder, os.O_PATH | os.O_CLOEXEC) for folder in (upper, work, *lower)]
     try:
-        low, up, wo = (f"/proc/self/fd/{handle}" for handle in handles)
-        options = f"lowerdir={low},upperdir={up},workdir={wo},redirect_dir=on,index=off,metacopy=off,volatile"
+        up, wo, *low = (f"/proc/self/fd/{handle}" for handle in handles)
+        layers = f"lowerdir={':'.join(low)},upperdir={up},workdir={wo}"
+        options = f"{layers},redirect_dir=on,index=off,metacopy=off,volatile"
         flags = _FLAGS | (syscalls.MS_RDONLY if read_only else 0)
         syscalls.mount("fanfold", str(target), "overlay", flags, options)
         unmounter.watch(str(target), str(this_process()))
@@ -68,10 +70,13 @@ def lay(lower: Path, upper: Path, work: Path, target: Path, *, read_only: bool) 
             os.close(handle)
 
 
-def lay_in_namespace(lower: Path, upper: Path, work: Path, target: Path, *, read_only: bool) -> Entrance:
+def lay_in_namespace(
+    lower: Sequence[Path], upper: Path, work: Path, target: Path, *, read_only: bool
+) -> Entrance:
     """Lay an overlay in a user namespace of its own; raises OSError where the kernel does not allow it."""
-    folders = [str(folder) for folder in (lower, upper, work, target)]
-    command = [sys.executable, "-I", "-S", mounter.__file__, *folders, "1" if read_only else "0"]
+    folders = [str(folder) for folder in (upper, work, target)]
+    command = [sys.executable, "-I", "-S", mounter.__file__, "1" if read_only else "0", *folders]
+    command += [str(folder) for folder in lower]
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env={}
     ) as helper:
