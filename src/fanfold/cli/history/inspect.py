@@ -55,11 +55,12 @@ def inspect_command(
                 say("".join(_step_text(one, call.colour)))
             return EXIT_OK
         found = find_run(project, run)
-        document = inspect_found(project, found, with_state=state)
         if call.as_json:
-            say_json(document)
+            say_json(inspect_found(project, found, with_state=state))
         else:
-            say("".join(_text(document, step_rows(found, every=steps), steps, call.colour)))
+            rows = step_rows(found, every=steps)
+            document = inspect_found(project, found, with_state=state, only={row.path for row in rows})
+            say("".join(_text(document, rows, steps, call.colour)))
             if again := how_to_retry(found.tree):
                 say(f"\n{paint(f'run again what did not complete: {again}', 'dim', call.colour)}\n")
             elif on := how_to_go_on(found.tree):

@@ -26,6 +26,7 @@ from fanfold.store.protocol import RunHead
 from fanfold.text.terminal import one_line
 
 MAX_DETAIL_CHARS = 120
+LINES_AT_ONCE = 500
 
 
 @command("logs", summary="Print a run's log, or follow it with -f")
@@ -80,6 +81,7 @@ class _Shown:
         )
 
     def show(self, envelopes: Iterable[Envelope]) -> None:
+        lines: list[str] = []
         for envelope in envelopes:
             said = self._transitions.read(envelope)
             if said is None:
@@ -91,7 +93,11 @@ class _Shown:
             place = envelope.tree_seq if self._tree else envelope.seq
             number = paint(f"{place:>5}", "dim", self._colour)
             painted = text if shade == "bold" else paint(text, shade, self._colour)
-            say(f"{when} {number}  {paint(name, 'cyan', self._colour)} {painted}\n")
+            lines.append(f"{when} {number}  {paint(name, 'cyan', self._colour)} {painted}\n")
+            if len(lines) == LINES_AT_ONCE:
+                say("".join(lines))
+                lines.clear()
+        say("".join(lines))
 
     def _find_step(self, run: str, path: str) -> Step | None:
         found = step_at(self._view, run, path)

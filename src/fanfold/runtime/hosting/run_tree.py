@@ -156,10 +156,13 @@ class RunTree:
 
     def _replay(self, envelopes: Iterable[Envelope]) -> None:
         for envelope in envelopes:
-            event = event_of(envelope)
-            evolve(self.state, event)
-            self.memory.observe(event)
-            self._count(envelope)
+            self.take(envelope, event_of(envelope))
+
+    def take(self, envelope: Envelope, event: Event) -> None:
+        """Fold the next event of the log, which the caller has read from its envelope."""
+        evolve(self.state, event)
+        self.memory.observe(event)
+        self._count(envelope)
 
     def catch_up(self, written: Iterable[Envelope]) -> None:
         """A reader's copy: fold what its owner has written since; what is known already is passed over."""

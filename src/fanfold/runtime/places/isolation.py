@@ -170,12 +170,9 @@ class Isolation:
         place = self._find(node, home, said) if execution > 1 or home != session else None
         if place is None:
             reads = node.step.posture == "read_only" and not _is_scratch(node)
+            writes, origin = node.write_set or None, root_of(node)
             child = self.spaces.open_child(
-                home,
-                read_only=reads,
-                write_set=node.write_set or None,
-                origin=root_of(node),
-                asked_ns=asked_ns,
+                home, read_only=reads, write_set=writes, origin=origin, asked_ns=asked_ns
             )
             place = Place(str(child.path), child)
         place.said_in = said

@@ -30,6 +30,9 @@ def shown(store: Store, envelopes: Iterable[Envelope]) -> Iterator[Envelope]:
             if event.output is not None and not event.summary:
                 event = structs.replace(event, summary=_summary(store, event.output))
             data = structs.asdict(event)
+        elif isinstance(data, dict):  # as a store gives it
+            yield envelope
+            continue
         yield structs.replace(envelope, data=msgspec.to_builtins(data))
 
 

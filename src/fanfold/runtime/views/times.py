@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from functools import lru_cache
 
 
 def when(at: int | None) -> str | None:
     """A point in time as people and scripts read it: ISO 8601 in UTC, milliseconds kept."""
     if not at:
         return None
-    return datetime.fromtimestamp(at / 1_000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    second, ms = divmod(at, 1_000)
+    return f"{_second(second)}.{ms:03}Z"
+
+
+@lru_cache(maxsize=256)
+def _second(at: int) -> str:
+    """A second as ISO 8601 has it: in a log many events share one."""
+    return datetime.fromtimestamp(at, UTC).isoformat(timespec="seconds").removesuffix("+00:00")
 
 
 def elapsed_ms(since: str | None, until: str | None = None) -> int | None:

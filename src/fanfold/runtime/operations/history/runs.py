@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from time import time
 
 from msgspec import structs
@@ -24,12 +25,15 @@ def inspect(project: Project, run: str, *, with_state: bool = False) -> InspectD
     return inspect_found(project, find_run(project, run), with_state=with_state)
 
 
-def inspect_found(project: Project, found: Addressed, *, with_state: bool = False) -> InspectDocument:
-    """The same, for a run that was looked up already."""
+def inspect_found(
+    project: Project, found: Addressed, *, with_state: bool = False, only: Collection[str] | None = None
+) -> InspectDocument:
+    """The same, for a run that was looked up already; with `only` these steps, by their path in the tree."""
     owner = owner_of(project, found.root_id)
     head = project.store.head(found.run.id)
     forked_from = None if head is None else head.forked_from
-    document = structs.replace(inspect_document(found.tree, found.run), owner=owner, forked_from=forked_from)
+    document = inspect_document(found.tree, found.run, only)
+    document = structs.replace(document, owner=owner, forked_from=forked_from)
     return structs.replace(document, state=state_document(found.tree, owner)) if with_state else document
 
 

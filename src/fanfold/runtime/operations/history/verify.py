@@ -120,7 +120,7 @@ class _Audit:
             if self.tree is None:
                 self.tree = RunTree.reading(self.store, envelope)
             else:
-                self.tree.catch_up([envelope])
+                self.tree.take(envelope, event)
             yield from self.auditor.observe(envelope, event, self.tree.state)
             yield from _missing_blobs(self.store, event)
             if isinstance(event.data, SubagentEvent):
@@ -205,10 +205,13 @@ def _short(value: Any) -> str:
 def _missing_blobs(store: Store, event: Event) -> Iterator[InvariantViolation]:
     for name in ("output", "inputs", "items", "frozen"):
         blob = getattr(event.data, name, None)
-        if isinstance(blob, str) and store.has_blob(blob):
-            if blake2b(store.blob(blob), digest_size=16).hexdigest() != blob:
-                yield InvariantViolation(PRESENT, f"the {name} {blob} does not hold what it was stored with")
-        elif isinstance(blob, str):
-            yield InvariantViolation(
-                PRESENT, f"the {name} {blob} of {getattr(event.data, 'step', '')} is gone"
-            )
+        if not isinstance(blob, str):
+            continue
+        try:
+            content = store.blob(blob)
+        except NotFoundError:
+            where = getattr(event.data, "step", "")
+            yield InvariantViolation(PRESENT, f"the {name} {blob} of {where} is gone")
+            continue
+        if blake2b(content, digest_size=16).hexdigest() != blob:
+            yield InvariantViolation(PRESENT, f"the {name} {blob} does not hold what it was stored with")

@@ -6,6 +6,8 @@ one encodes it; the shapes are what scripts rely on.
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import msgspec
 from msgspec import UNSET, Struct, UnsetType, structs
 
@@ -146,8 +148,8 @@ class InspectDocument(RunDocument, frozen=True):
     state: StateDocument | UnsetType = UNSET
 
 
-def run_document(tree: RunTree, run: Run | None = None) -> RunDocument:
-    """A run as its tree is now."""
+def run_document(tree: RunTree, run: Run | None = None, only: Collection[str] | None = None) -> RunDocument:
+    """A run as its tree is now; of its steps `only` those, by their path in the tree, where that is given."""
     run = run or tree.root
     usage, agents = tree.spent(run)
     error = run_error(tree, run)
@@ -158,20 +160,26 @@ def run_document(tree: RunTree, run: Run | None = None) -> RunDocument:
         status=run_status(tree.state, run),
         output=tree.blobs.get(run.output) if run.output is not None else None,
         error=failure_document(error, run.nodes.get(error.step) if error is not None else None),
-        steps={path: step_document(tree, node) for path, node in run.nodes.items()},
+        steps={
+            path: step_document(tree, node)
+            for path, node in run.nodes.items()
+            if only is None or run.tree_path(path) in only
+        },
         usage=run_usage(usage, agents),
         changes=tree.memory.changes.get(run.id, []),
         children=[other.id for other in tree.state.runs.values() if other.parent is run],
     )
 
 
-def inspect_document(tree: RunTree, run: Run) -> InspectDocument:
+def inspect_document(tree: RunTree, run: Run, only: Collection[str] | None = None) -> InspectDocument:
     """The same with its place in the tree, and the runs below it."""
     row = structs.asdict(run_row(tree.head(run)))
     return InspectDocument(
-        **row | structs.asdict(run_document(tree, run)),
+        **row | structs.asdict(run_document(tree, run, only)),
         inputs=tree.values.inputs(run),
-        runs=[inspect_document(tree, other) for other in tree.state.runs.values() if other.parent is run],
+        runs=[
+            inspect_document(tree, other, only) for other in tree.state.runs.values() if other.parent is run
+        ],
     )
 
 

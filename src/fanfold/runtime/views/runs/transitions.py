@@ -81,7 +81,7 @@ class Transitions:
         data = event.data
         if isinstance(data, WorkflowEvent):
             return self._of_run(envelope, data)
-        if isinstance(data, StepEvent | SubagentEvent) and not data.late:
+        if isinstance(data, (StepEvent, SubagentEvent)) and not data.late:
             word = "completed" if data.status == "finished" else data.status
             text = self._of_step(envelope, data, word)
             if text is None:
