@@ -196,7 +196,7 @@ nodes:
     depends_on: [sort]
     when: "$sort.output.kind == 'wish'"
     idle_timeout: 600000
-""", {"arguments": "it breaks"}, {"sort": {"output": {"kind": "bug"}}}, ("fetch", "sort", "bug"), (3, 28)),
+""", {"arguments": "it breaks"}, {"sort": {"output": {"kind": "bug"}}}, ("fetch", "sort", "bug"), (3,)),
     "loop": Workflow("loop.yaml", """\
 name: loop
 nodes:

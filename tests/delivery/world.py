@@ -55,8 +55,10 @@ else:
 """
 KILLER = """\
 #!/bin/sh
+exec 9> {count}.lock; flock 9  # calls may be made at the same time
 n=$(($(cat {count} 2>/dev/null || echo 0) + 1))
 echo $n > {count}
+exec 9>&-
 if [ "$n" = "{at}" ] && [ {when} = before ]; then kill -9 $PPID; exit 1; fi
 {real} "$@"
 code=$?

@@ -55,20 +55,26 @@ class _Archon:
                 step[key] = reader.text(key)
         if reader.value("output_format") is not None:
             step["output_schema"] = reader.value("output_format")
-        timeout = reader.value("timeout")
-        if isinstance(timeout, int):
+        timeout = reader.whole("timeout")
+        if timeout is not None:
             step["timeout_ms"] = timeout
-        retry = reader.get("retry")
-        if isinstance(retry, Mapping):
+        retry = reader.map("retry")
+        if retry is not None:
             inner = Reader(self.source, retry, f"{reader.what}: retry")
-            times = inner.value("max_attempts")
-            step["retry"] = {"attempts": min(10, (times if isinstance(times, int) else 1) + 1)}
+            times = inner.whole("max_attempts")
+            step["retry"] = {"attempts": min(10, max(1, (1 if times is None else times) + 1))}
+            if times is not None and not 0 <= times < 10:
+                inner.lose("max_attempts", "10 tries at most")
             inner.done()
         if reader.text("context") not in ("", "fresh"):
             reader.lose("context", "say `continue: STEP` to go on with a conversation")
         for key in ("allowed_tools", "denied_tools", "skills", "mcp", "hooks", "agents"):
             reader.lose(key, "give the step a role with these tools")
-        reader.lose("idle_timeout", "a step has a timeout, from its start")
+        idle = reader.whole("idle_timeout")
+        if idle is not None and idle > 0 and "prompt" in step:
+            step["idle_timeout_ms"] = idle
+        else:
+            reader.lose("idle_timeout", "only agents are held to give signs of life")
         reader.done()
         return [step]
 
@@ -87,17 +93,17 @@ class _Archon:
             reader.lose("trigger_rule", "steps run when those before them ended well")
 
     def _work(self, reader: Reader, step: dict[str, Any]) -> None:
-        loop, approval = reader.get("loop"), reader.get("approval")
+        loop, approval = reader.map("loop"), reader.map("approval")
         if reader.get("bash") is not None:
             step |= self._script(reader.text("bash"))
         elif reader.get("script") is not None:
             step |= {"shell": "exit 1"}
             reader.lose("script", "write it as a function, or as a program that `run` starts")
-        elif isinstance(loop, Mapping):
+        elif loop is not None:
             self._loop(Reader(self.source, loop, f"{reader.what}: loop"), step)
-        elif isinstance(approval, Mapping):
+        elif approval is not None:
             inner = Reader(self.source, approval, f"{reader.what}: approval")
-            captured = inner.value("capture_response") is True
+            captured = inner.flag("capture_response")
             step["ask" if captured else "approve"] = self._text(inner.text("message") or "Go on?", reader)
             inner.lose("on_reject", "a no fails the step; with choices it may lead elsewhere")
             inner.done()
@@ -124,7 +130,7 @@ class _Archon:
 
     def _loop(self, loop: Reader, step: dict[str, Any]) -> None:
         step["prompt"] = self._text(loop.text("prompt"), loop) or "Go on."
-        until, most = loop.text("until") or "DONE", loop.value("max_iterations")
+        until, most = loop.text("until") or "DONE", loop.whole("max_iterations")
         step["repeat"] = {
             "until": f'output.contains("{until}")',
             "max_iterations": min(50, most) if isinstance(most, int) else 10,
@@ -134,11 +140,10 @@ class _Archon:
         loop.lose("until_bash", "make a group of it, with a command as its gate")
         for name in ("interactive", "gate_message"):
             loop.lose(name, "put an `ask` step into the loop")
-        if loop.value("fresh_context") is False:
+        if loop.get("fresh_context") is not None and not loop.flag("fresh_context"):
             loop.lose(
                 "fresh_context", "every round begins anew and is told what the last one said: {{feedback}}"
             )
-        loop.get("fresh_context")
         loop.done()
 
     def _script(self, text: str) -> dict[str, Any]:

@@ -9,9 +9,11 @@ from __future__ import annotations
 from typing import Any
 
 from fanfold.recipe.conversion.conditions import in_cel, to_cel
+from fanfold.recipe.conversion.loops import as_loop
 from fanfold.recipe.conversion.source import Converted, ForeignFile, Reader, rewrite, slug, step_id
 from fanfold.text.trees.tree import Mapping, Node, Scalar
 
+_ENDS = ("$end", "end", "END", "")
 _CHOSEN = ("choice", "selected", "decision")
 
 
@@ -35,14 +37,14 @@ class _Conductor:
 
     def convert(self) -> Converted:
         top = Reader(self.source, self.source.tree(), "workflow")
-        head_node = top.get("workflow")
-        head = Reader(self.source, head_node, "workflow") if isinstance(head_node, Mapping) else top
+        head_node = top.map("workflow")
+        head = Reader(self.source, head_node, "workflow") if head_node is not None else top
         recipe: dict[str, Any] = {"name": slug(head.text("name"))}
         if head.text("description"):
             recipe["description"] = " ".join(head.text("description").split())[:500]
         for one in (head, top):
-            given = one.get("input")
-            if isinstance(given, Mapping):
+            given = one.map("input")
+            if given is not None:
                 recipe["inputs"] = self._inputs(given)
         self._head(head, recipe)
         for group in top.objects("parallel"):
@@ -57,34 +59,40 @@ class _Conductor:
             self._map(Reader(self.source, node, "for_each"))
         entry = head.text("entry_point")
         recipe["steps"] = self._connected(entry)
-        output = top.get("output")
-        if isinstance(output, Mapping):
-            said = {
-                word.text: self._text(value.text, value)
-                for word, value in output.entries
-                if isinstance(value, Scalar)
-            }
-            recipe["output"] = {name: text for name, text in said.items() if "\\{{" not in text} or None
-            if recipe["output"] is None:
-                del recipe["output"]
+        output = top.map("output")
+        if output is not None and (said := self._output(output)):
+            recipe["output"] = said
         top.lose("tools", "give the steps roles with these tools")
         if head is not top:
             head.done()
         top.done()
         return Converted(recipe, self.source.lost)
 
+    def _output(self, output: Mapping) -> dict[str, str]:
+        said: dict[str, str] = {}
+        for word, value in output.entries:
+            if not isinstance(value, Scalar):
+                self.source.lose(word, f"output: {word.text}", "it is no text")
+                continue
+            text = self._text(value.text, value)
+            if "\\{{" not in text:
+                said[word.text] = text
+        return said
+
     def _head(self, head: Reader, recipe: dict[str, Any]) -> None:
-        limits, runtime = head.get("limits"), head.get("runtime")
-        if isinstance(limits, Mapping):
+        limits, runtime = head.map("limits"), head.map("runtime")
+        if limits is not None:
             inner = Reader(self.source, limits, "limits")
-            seconds = inner.value("timeout_seconds")
-            if isinstance(seconds, int) and seconds > 0:
+            seconds = inner.whole("timeout_seconds")
+            if seconds is not None and seconds > 0:
                 recipe["limits"] = {"timeout": f"{seconds}s"}
-            most = inner.value("max_iterations")
-            if isinstance(most, int):
-                recipe.setdefault("limits", {})["max_agents"] = min(500, most)
+            most = inner.whole("max_iterations")
+            if most is not None:
+                recipe.setdefault("limits", {})["max_agents"] = min(500, max(1, most))
+                if not 1 <= most <= 500:
+                    inner.lose("max_iterations", "500 agents at most")
             inner.done()
-        if isinstance(runtime, Mapping):
+        if runtime is not None:
             inner = Reader(self.source, runtime, "runtime")
             if inner.text("default_model"):
                 recipe["defaults"] = {"model": inner.text("default_model")}
@@ -109,6 +117,8 @@ class _Conductor:
                 if "default" in one:
                     one.pop("required", None)
                 reader.done()
+            elif not (isinstance(node, Scalar) and node.value is None):
+                self.source.lose(word, f"input {word.text}", "it is no object")
             inputs[word.text] = one
         return inputs
 
@@ -118,8 +128,7 @@ class _Conductor:
         self.members[name] = group.texts("agents")
         self._read_routes(group, name)
         group.get("description")
-        mode = group.text("failure_mode")
-        if mode == "continue_on_error":
+        if self._failure_mode(group):
             for member in self.members[name]:
                 self.steps.setdefault(member, {})["on_failure"] = "inline"
         group.done()
@@ -148,18 +157,35 @@ class _Conductor:
         if kind not in ("", "agent"):
             agent.lose("type", f"{kind} steps are to be written anew")
         prompt = agent.get("prompt")
-        parts = [agent.text("system_prompt").strip(), prompt.text if isinstance(prompt, Scalar) else ""]
+        parts = [agent.text("system_prompt").strip(), agent.text("prompt")]
         step["prompt"] = self._text(
             "\n\n".join(part for part in parts if part) or "Go on.", prompt or agent.node
         )
         if agent.text("model"):
             step["model"] = agent.text("model")
-        output = agent.get("output")
-        if isinstance(output, Mapping):
-            properties = {word.text: _schema(value) for word, value in output.entries}
+        output = agent.map("output")
+        if output is not None:
+            properties = {word.text: self._schema(word, value) for word, value in output.entries}
             step["output_schema"] = {"type": "object", "required": list(properties), "properties": properties}
         agent.lose("tools", "give the step a role with these tools")
         agent.lose("input", "what a prompt refers to is what an agent sees")
+
+    def _schema(self, word: Scalar, node: Node) -> dict[str, Any]:
+        """The schema of one field that an agent gives."""
+        if not isinstance(node, Mapping):
+            self.source.lose(word, f"output {word.text}", "it is no object")
+            return {}
+        reader = Reader(self.source, node, f"output {word.text}")
+        said = {key: reader.value(key) for key in ("type", "description", "items", "enum", "properties")}
+        reader.done()
+        return {key: value for key, value in said.items() if value is not None}
+
+    def _failure_mode(self, reader: Reader) -> bool:
+        """Whether failures are taken for answers."""
+        mode = reader.text("failure_mode")
+        if mode not in ("", "fail_fast", "all_or_nothing", "continue_on_error"):
+            reader.lose("failure_mode", "say `on_failure` in the steps")
+        return mode == "continue_on_error"
 
     def _gate(self, gate: Reader, step: dict[str, Any], name: str) -> None:
         choices: list[str] = []
@@ -191,17 +217,19 @@ class _Conductor:
             one.lose("source", "what it runs over is not known here")
         self.item = one.text("as") or "item"
         step["as"] = self.item
-        agent = one.get("agent")
-        if isinstance(agent, Mapping):
+        agent = one.map("agent")
+        if agent is not None:
             inner = Reader(self.source, agent, f"{one.what}: agent")
             inner.get("name")
             self._prompted(inner, step)
             inner.done()
         self.item = ""
-        most = one.value("max_concurrent")
-        if isinstance(most, int):
+        most = one.whole("max_concurrent")
+        if most is not None:
             step["max_concurrency"] = max(1, min(16, most))
-        if one.text("failure_mode") == "continue_on_error":
+            if step["max_concurrency"] != most:
+                one.lose("max_concurrent", "16 at once at most")
+        if self._failure_mode(one):
             step["on_failure"] = "inline"
         if one.text("key_by"):
             step["key"] = one.text("key_by")
@@ -223,6 +251,13 @@ class _Conductor:
                 when = found or ""
             self.routes.setdefault(name, []).append(_Route(route.text("to"), when, node))
             route.done()
+
+    def _lose_dead_ends(self) -> None:
+        """Ways that lead to nobody."""
+        for name, routes in self.routes.items():
+            for route in routes:
+                if route.to not in self.steps and route.to not in self.members and route.to not in _ENDS:
+                    self.source.lose(route.at, f"{name}: route", f"there is no {route.to!r:.80} to lead to")
 
     # Names
 
@@ -259,6 +294,7 @@ class _Conductor:
 
     def _connected(self, entry: str) -> list[dict[str, Any]]:
         order = self._order(entry)
+        self._lose_dead_ends()
         loops = self._loops(order)
         for name in order:
             self._enter(name, order)
@@ -267,7 +303,7 @@ class _Conductor:
             if name not in order and not any(name in members for members in self.members.values()):
                 self.source.lose(1, f"agent {name}", "nothing leads to it")
         for first, last, until, most in loops:
-            steps = _grouped(steps, first, last, until, most)
+            steps = as_loop(steps, first, last, until, most)
         return steps
 
     def _of(self, name: str) -> list[dict[str, Any]]:
@@ -335,57 +371,6 @@ class _Conductor:
         for step in self._of(name):
             step["depends_on"] = list(dict.fromkeys(needed))
             step["when"] = " || ".join(conditions)
-
-
-def _schema(node: Node) -> Any:
-    from fanfold.text.trees.tree import plain
-
-    said = plain(node)
-    if not isinstance(said, dict):
-        return {}
-    return {
-        key: value
-        for key, value in said.items()
-        if key in ("type", "description", "items", "enum", "properties")
-    }
-
-
-def _grouped(
-    steps: list[dict[str, Any]], first: str, last: str, until: str, most: int
-) -> list[dict[str, Any]]:
-    """The steps from one to another as a loop; what others read of them, they read of its output."""
-    ids = [step["id"] for step in steps]
-    start, end = ids.index(first), ids.index(last)
-    inner = steps[start : end + 1]
-    name = f"{in_cel(first)}_loop"
-    inside = {step["id"] for step in inner}
-    moved: tuple[str, ...] = ("depends_on", "when")
-    outer = {key: inner[0].pop(key) for key in moved if key in inner[0]}
-    group: dict[str, Any] = {"id": name, **outer}
-    group["repeat"] = {"until": until, "max_iterations": most}
-    group["steps"] = inner
-    group["output"] = {step["id"]: f"steps.{step['id']}.output" for step in inner}
-    rest = [_renamed(step, inside, name) for step in steps[end + 1 :]]
-    return [*steps[:start], group, *rest]
-
-
-def _renamed(value: Any, inside: set[str], group: str) -> Any:
-    if isinstance(value, dict):
-        renamed: dict[str, Any] = {
-            key: list(dict.fromkeys(group if one in inside else one for one in inner))
-            if key == "depends_on" and isinstance(inner, list)
-            else _renamed(inner, inside, group)
-            for key, inner in value.items()
-        }
-        return renamed
-    if isinstance(value, list):
-        return [_renamed(one, inside, group) for one in value]
-    if isinstance(value, str):
-        for one in sorted(inside, key=len, reverse=True):
-            for spelled, named in ((one, group), (in_cel(one), in_cel(group))):
-                value = value.replace(f"steps.{spelled}.output", f"steps.{named}.output.{spelled}")
-                value = value.replace(f"steps.{spelled}.status", f"steps.{named}.status")
-    return value
 
 
 def convert(source: ForeignFile) -> Converted:

@@ -38,14 +38,20 @@ def convert(source: ForeignFile) -> Converted:
     inputs: dict[str, Any] = {}
     steps: list[dict[str, Any]] = []
     tasks = tree.get("tasks")
+    whole = isinstance(tasks, Mapping)
+    for word, _ in tree.entries if whole else []:
+        if word.text not in ("tasks", "agents"):
+            source.lose(word, f"crew: {word.text}", "recipes have nothing like it")
     before = ""
     for word, node in (tasks if isinstance(tasks, Mapping) else tree).entries:
+        if not whole and word.text == "agents" and agents:
+            continue
         if not isinstance(node, Mapping):
             source.lose(word, word.text, "it is no task")
             continue
         reader = Reader(source, node, f"task {word.text}")
         step = _task(reader, step_id(word.text), agents, inputs)
-        alone = reader.value("async_execution") is True
+        alone = reader.flag("async_execution")
         context = [step_id(one) for one in reader.texts("context")]
         if context:
             step["prompt"] += "".join(f"\n\nFrom {one}:\n{{{{steps.{one}.output}}}}" for one in context)
@@ -53,7 +59,7 @@ def convert(source: ForeignFile) -> Converted:
         if needed:
             step["depends_on"] = needed
         steps.append(step)
-        if reader.value("human_input") is True:
+        if reader.flag("human_input"):
             gate = {"id": f"{step['id']}-check", "depends_on": [step["id"]]}
             steps.append(gate | {"approve": "Is this good?", "show": f"{{{{steps.{step['id']}.output}}}}"})
         before = steps[-1]["id"]
@@ -72,6 +78,8 @@ def convert(source: ForeignFile) -> Converted:
 def _agents(source: ForeignFile, top: Mapping) -> dict[str, str]:
     """What each agent is told about itself, by name."""
     own = top.get("agents")
+    if own is not None and not isinstance(own, Mapping):
+        source.lose(own, "crew: agents", "it is no object")
     data = None if isinstance(own, Mapping) else source.beside("agents.yaml")
     if data is not None:
         other = ForeignFile(data, "agents.yaml", lambda _: None)
@@ -85,6 +93,7 @@ def _told(source: ForeignFile, agents: Mapping) -> dict[str, str]:
     told: dict[str, str] = {}
     for word, node in agents.entries:
         if not isinstance(node, Mapping):
+            source.lose(word, f"agent {word.text}", "it is no object")
             continue
         reader = Reader(source, node, f"agent {word.text}")
         role, goal, story = (" ".join(reader.text(key).split()) for key in ("role", "goal", "backstory"))

@@ -48,6 +48,8 @@ class ForeignFile:
         """The bytes of another file, relative to this one; None when it is not there."""
         self.text = data.decode("utf-8", "replace")
         self.lost: list[Lost] = []
+        self.given_up: set[int] = set()
+        """Where what is lost begins: each is told once."""
 
     def tree(self) -> Mapping:
         found, _, report = parse_yaml(self.text.encode(), self.file, FORMAT)
@@ -80,37 +82,74 @@ class Reader:
         return None if isinstance(found, Scalar) and found.value is None else found
 
     def text(self, name: str) -> str:
-        found = self.get(name)
+        found = self._of(Scalar, name, "it is no text")
         return found.text if isinstance(found, Scalar) else ""
 
     def value(self, name: str) -> Any:
+        """Whatever it is; who asks carries all of it over."""
         found = self.get(name)
         return None if found is None else plain(found)
 
+    def whole(self, name: str) -> int | None:
+        """A whole number."""
+        found = self._of(Scalar, name, "it is no whole number")
+        if isinstance(found, Scalar) and type(found.value) is int:
+            return found.value
+        if isinstance(found, Scalar):
+            self.lose(name, "it is no whole number")
+        return None
+
+    def flag(self, name: str) -> bool:
+        found = self._of(Scalar, name, "it is neither true nor false")
+        if isinstance(found, Scalar) and not isinstance(found.value, bool):
+            self.lose(name, "it is neither true nor false")
+        return isinstance(found, Scalar) and found.value is True
+
+    def map(self, name: str) -> Mapping | None:
+        """An object inside."""
+        found = self._of(Mapping, name, "it is no object")
+        return found if isinstance(found, Mapping) else None
+
     def objects(self, name: str) -> list[Mapping]:
-        found = self.get(name)
+        found = self._of(tree.Sequence, name, "it is no list")
         items = found.items if isinstance(found, tree.Sequence) else []
         for one in items:
             if not isinstance(one, Mapping):
-                self.source.lose(one, f"an item of {name}", "it is no object")
+                self._lose_once(one, f"{self.what}: an item of {name}", "it is no object")
         return [one for one in items if isinstance(one, Mapping)]
 
     def texts(self, name: str) -> list[str]:
         found = self.get(name)
         if isinstance(found, Scalar):
             return [found.text]
-        return (
-            [one.text for one in found.items if isinstance(one, Scalar)]
-            if isinstance(found, tree.Sequence)
-            else []
-        )
+        items = found.items if isinstance(found, tree.Sequence) else []
+        if isinstance(found, Mapping):
+            self.lose(name, "it is no list")
+        for one in items:
+            if not isinstance(one, Scalar):
+                self._lose_once(one, f"{self.what}: an item of {name}", "it is no text")
+        return [one.text for one in items if isinstance(one, Scalar)]
+
+    def _of(self, kind: type[Node], name: str, why: str) -> Node | None:
+        """What a key holds, where it is of the kind that is asked for; anything else is lost."""
+        found = self.get(name)
+        if found is not None and not isinstance(found, kind):
+            self.lose(name, why)
+            return None
+        return found
 
     def lose(self, name: str, why: str) -> None:
         """Give a key up, if it is there."""
         found = self.node.key(name)
         self._taken.add(name)
         if found is not None:
-            self.source.lose(found, f"{self.what}: {name}", why)
+            self._lose_once(found, f"{self.what}: {name}", why)
+
+    def _lose_once(self, at: Node, what: str, why: str) -> None:
+        """A key may be asked for again."""
+        if at.start not in self.source.given_up:
+            self.source.given_up.add(at.start)
+            self.source.lose(at, what, why)
 
     def pass_over(self, *names: str) -> None:
         """Keys that say nothing a recipe would have to say."""
