@@ -10,10 +10,11 @@ N ?= 5000
 JOBS ?= $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
 ARGS ?=
 AGENTS ?=
+VERSIONS ?=
 AGENTS_CACHE ?= $(HOME)/.cache/fanfold/agents
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check static style lint mypy pyright imports console-types sim agree fuzz fix docs coverage kill-test requests hostile http local-test agents-test browser bench load lock audit clean mcp-test
+.PHONY: help demo test test-all check static style lint mypy pyright imports console-types sim agree fuzz fix docs coverage kill-test requests hostile http local-test agents-test browser bench load lock audit clean mcp-test
 
 help: ## list these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -23,6 +24,9 @@ demo: $(RUNS) ## agents mend a small repository, killed in the middle and resume
 
 test: $(READY) ## run the tests (ARGS="-k glob -x" goes to pytest)
 	$(BIN)/python -m pytest --numprocesses auto $(ARGS)
+
+test-all: ## run the tests on every Python from 3.11 to 3.14 that is here; says which are missing (VERSIONS="3.12 3.13")
+	VERSIONS="$(VERSIONS)" tools/test_all $(ARGS)
 
 check: static sim test ## everything that must hold before a change lands
 
@@ -109,7 +113,7 @@ audit: $(READY) ## look every pinned package up in the public advisories (needs 
 	$(BIN)/python -m tools.audit
 
 clean: ## remove .venv and caches
-	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage build dist
+	rm -rf .venv .venvs .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage build dist
 
 # The stamp is older than what it was made from: set up again. Otherwise this costs nothing.
 $(READY): pyproject.toml requirements/dev.txt tools/setup
