@@ -101,7 +101,8 @@ def _install(
     if dry_run:
         say(plain(done.difference) if done.difference else f"{plain(done.file)} stays as it is\n")
         return EXIT_OK
-    say(f"{done.change} {plain(done.file)}\n")
+    where = "from " if done.change == "removed" else ""  # the entry, not the file
+    say(f"{done.change} {where}{plain(done.file)}\n")
     if done.next_step:
         tell(f"{done.next_step}\n")
     return EXIT_OK

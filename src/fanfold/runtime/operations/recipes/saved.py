@@ -19,6 +19,7 @@ def save_recipe(project: Project, name: str, text: str, *, replace: bool = False
 
     Raises `FileRefused` for a recipe with errors, and `recipe.exists` rather than replace another one.
     """
+    require_name(name)  # before it becomes a path
     text = renamed(text, name)
     file = project.memory / "workflows" / f"{name}.yaml"
     check_found(project, name, FoundRecipe(text.encode("utf-8", "replace"), str(file))).runnable()
