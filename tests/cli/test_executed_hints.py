@@ -19,7 +19,7 @@ from tests.cli.conftest import Result
 Fanfold = Callable[..., Result]
 WORDS_AFTER = frozenset(
     "shows lists follows goes stops tells runs takes merges says ends if may applies makes and or to again"
-    " fills saves is lets".split()
+    " fills saves is lets checks".split()
 )
 """Words that go on with the sentence behind a command."""
 USAGE, DENIED, NOT_FOUND, BUG = 2, 4, 6, 70

@@ -73,3 +73,12 @@ def test_a_run_that_reached_a_limit_is_told_with_the_flag_that_lifts_it(
     assert show == ["show", "two.yaml"]  # it has a recipe: it need not begin with one
     assert fanfold(*resume).status == 0
     assert "go on with it" not in fanfold("inspect", "last").out
+
+
+def test_a_file_whose_name_acts_on_terminals_is_not_suggested(
+    fanfold: Callable[..., Result], project: Path
+) -> None:
+    (project / "evil\x1b[31m.yaml").write_text("name: evil\nsteps: [{id: a, agent: explorer, prompt: x}]\n")
+    told = fanfold().out
+    assert "\x1b" not in told
+    assert "fanfold init" in told

@@ -144,4 +144,4 @@ def _names(call: Invocation, what: str, given: list[str]) -> Iterable[str]:
 def _files(project: Project) -> list[str]:
     from fanfold.runtime.operations.recipes.checked import recipe_files
 
-    return [os.path.relpath(file) for file in recipe_files(project.folder)]
+    return [os.path.relpath(file) for file in recipe_files(project.folder) if file.isprintable()]

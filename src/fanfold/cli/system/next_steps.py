@@ -39,14 +39,14 @@ def next_command(call: Invocation) -> int:
     with open_project(call, to_read=True) as project:
         runs = sorted(list_runs(project, limit=LOOKED_AT), key=lambda run: run.status in RUN_TERMINAL)
         own = [one.name for one in list_recipes(project) if one.origin == "project"]
-        files = [os.path.relpath(file) for file in recipe_files(project.folder)]
+        files = [os.path.relpath(file) for file in recipe_files(project.folder) if file.isprintable()]
         found = [_about(project, run) for run in runs[:MAX_RUNS]]
     found += _about_recipes([*own, *files], bool(runs))
     if call.as_json:
         say_json(found)
         return EXIT_OK
     for one in found:
-        say(f"{plain(one.what)}\n  {paint(one.command, 'cyan', call.colour)}\n")
+        say(f"{plain(one.what)}\n  {paint(plain(one.command), 'cyan', call.colour)}\n")
     say(f"All commands\n  {paint('fanfold --help', 'cyan', call.colour)}\n")
     return EXIT_OK
 
