@@ -95,7 +95,10 @@ SWEEP_SCRIPT: dict[str, Any] = {
         "mend#*/fix": {**spent("Mended"), "writes": {"src/module_001.py": "x = 1\ny = 2\n"}},
         "mend#1/check": spent("not yet"),
         "mend#2/check": spent("good"),
-        "publish": {**spent("Noted"), "writes": {"CHANGES.md": "- three fixes\n"}},
+        "publish": {
+            **spent("Noted"),
+            "writes": {"CHANGES.md": "- three fixes\n", "artifacts/why.md": "odd\n"},
+        },
     },
 }
 SLOW_SCRIPT: dict[str, Any] = {"default": spent("thought", 60_000)}

@@ -71,6 +71,8 @@ def test_a_run_is_watched_approved_asked_about_and_undone(console: Console, fold
     page = console.go(f"/runs/{run}/steps/publish")
     page.get_by_role("tab", name="Files").click()
     expect(page.locator(".diff")).to_contain_text("+- three fixes")
+    page.get_by_role("tab", name="Artifacts").click()
+    expect(page.locator(".changes")).to_contain_text("artifacts/why.md")
     page = console.go(f"/runs/{run}")
     page.get_by_role("button", name="More").click()
     page.get_by_role("button", name="What if …").click()

@@ -34,6 +34,13 @@ class AttemptRow(Struct, frozen=True, kw_only=True):
     session_id: str | None
 
 
+class PublishedFile(Struct, frozen=True):
+    """A file that a step left beside the project; `path` is from the project's folder."""
+
+    path: str
+    size: int
+
+
 class StepPage(InspectStepDocument, frozen=True, kw_only=True):
     """`tree_path` is its path seen from the root of the tree."""
 
@@ -42,6 +49,7 @@ class StepPage(InspectStepDocument, frozen=True, kw_only=True):
     prompt: PromptDocument | None
     tries: list[AttemptRow]
     files: list[StepChanges]
+    artifacts: list[PublishedFile]
     why: Explained
     inside: list[str]
     """Tree paths of what it holds: items, iterations, inner steps."""
@@ -60,6 +68,11 @@ def step_page(
         prompt=prompt_of(tree, node) if node.attempt else None,
         tries=list(attempts_of(tree, node, log)),
         files=files,
+        artifacts=[
+            PublishedFile(f".fanfold/runs/{node.run.id}/artifacts/{one.path}", one.size)
+            for step, one in tree.memory.artifacts.get(node.run.id, {}).values()
+            if step == node.path
+        ],
         why=why,
         inside=[one.run.tree_path(one.path) for one in getattr(node, "children", [])],
         child_run_id=None if child is None else child.id,

@@ -14,7 +14,7 @@ import { PanelTabs } from "./tabs.js";
 import { Ago, Took } from "./time.js";
 import { Transcript } from "./transcript.js";
 
-const TABS = [["output", "Output"], ["prompt", "Prompt"], ["transcript", "Transcript"], ["attempts", "Attempts"], ["files", "Files"], ["inside", "Inside"], ["why", "Why"]];
+const TABS = [["output", "Output"], ["prompt", "Prompt"], ["transcript", "Transcript"], ["attempts", "Attempts"], ["files", "Files"], ["artifacts", "Artifacts"], ["inside", "Inside"], ["why", "Why"]];
 
 /** @param {{run: string, path: string, at: string | null, concerns: any, onClose: () => void}} props */
 export function StepDrawer({ run, path, at, concerns, onClose }) {
@@ -55,6 +55,7 @@ function hasTab(step, id) {
   if (id === "prompt") return Boolean(step.prompt?.text || step.task);
   if (id === "attempts") return (step.tries?.length || 0) > 0;
   if (id === "files") return Boolean(step.files?.length || step.changes?.length);
+  if (id === "artifacts") return Boolean(step.artifacts?.length);
   if (id === "inside") return Boolean(step.inside?.length);
   return true;
 }
@@ -65,6 +66,7 @@ function Body({ tab, step, run, path, at, concerns, reload }) {
   if (tab === "transcript") return html`<${Transcript} run=${run} path=${path} live=${!at && !isOver(step.status)} concerns=${concerns} />`;
   if (tab === "attempts") return html`<${Attempts} list=${step.tries} />`;
   if (tab === "files") return html`<${Files} step=${step} run=${run} path=${path} reload=${reload} />`;
+  if (tab === "artifacts") return html`<p class="quiet small">Files that it left beside the project, for steps after it and for you.</p><ul class="changes">${step.artifacts.map((/** @type {any} */ one) => html`<li key=${one.path}><code>${one.path}</code> <span class="quiet small number">${counted(one.size, "byte")}</span></li>`)}</ul>`;
   if (tab === "inside") return html`<ul class="list card">${step.inside.map((/** @type {string} */ one) => html`<li key=${one}><a href=${`/runs/${run}?step=${encodeURIComponent(one)}`}>${one}</a></li>`)}</ul>`;
   if (tab === "why") return html`<${Why} why=${step.why} error=${step.error} />`;
   return html`
