@@ -28,7 +28,13 @@ def test_a_server_that_comes_back_is_found_again_and_nothing_is_missed(
     with serving(folder, home) as serve:
         first = serve()
         console = Console(browser, first)
-        console.watch.expected = ("ERR_CONNECTION", "ERR_INCOMPLETE", "ERR_NETWORK", "ERR_EMPTY")
+        console.watch.expected = (
+            "ERR_CONNECTION",
+            "ERR_INCOMPLETE",
+            "ERR_NETWORK",
+            "ERR_EMPTY",
+            "ERR_SOCKET",
+        )
         page = console.go("/runs")
         expect(page.get_by_text("There are no runs yet")).to_be_visible()
         expect(page.locator(".pulse")).to_have_text("Live")

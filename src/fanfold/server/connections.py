@@ -11,7 +11,8 @@ import asyncio
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-HEAD_S = 5.0
+HEAD_S = 12.0
+"""Longer than browsers keep a connection open that they made beforehand."""
 MAX_CONNECTIONS = 600
 """More than streams may be open, and fewer than the files a process may usually have open."""
 
@@ -40,7 +41,7 @@ class BoundedConnection(H11Protocol):
         super().connection_lost(exc)
 
     def _await_head(self) -> None:
-        self._deadline = self.loop.call_later(HEAD_S, self.transport.abort)
+        self._deadline = self.loop.call_later(HEAD_S, self.transport.close)
 
     def _stop_waiting(self) -> None:
         if self._deadline is not None:
