@@ -40,6 +40,8 @@ class StandIn:
             self.keep({"offered": params.get("clientCapabilities", {}), "environment": dict(os.environ)})
             self.say({"id": message["id"], "result": self._first("initialized")})
         elif method == "session/new":
+            if params.get("mcpServers"):
+                self.keep({"servers": params["mcpServers"]})
             self.say({"id": message["id"], "result": {**self._first("session"), "sessionId": self.name}})
         elif method == "session/load" and not self.act.get("forgets"):
             said = [json.loads(line) for line in self.kept.read_text().splitlines()]

@@ -7,7 +7,7 @@ what it started.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Literal, Protocol, TypeAlias
 
@@ -73,6 +73,11 @@ class AgentPrograms(Protocol):
 
     async def home_of(self, request: SessionRequest, earlier: str = "") -> AgentHome:
         """The home of a session, made where there is none; a copy of `earlier`'s where one is named."""
+        ...
+
+    @property
+    def environment_for(self) -> Callable[[SessionRequest], Mapping[str, str]]:
+        """Of our environment, what servers of a session's role may be given where they name it."""
         ...
 
     async def check_reach(self, network: NetworkReach) -> None:

@@ -14,7 +14,7 @@ import asyncio
 import importlib
 import logging
 import os
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
@@ -25,7 +25,9 @@ from fanfold.agents.command.calls import ProgramCall, Turn, model_for, with_inst
 from fanfold.agents.command.events import Began, Consumed, Denied, Fact, Hitch, TurnEnd
 from fanfold.agents.command.hearing import Hearing
 from fanfold.agents.command.profile import Profile
+from fanfold.agents.command.served import for_session
 from fanfold.agents.confined import AgentProgram
+from fanfold.agents.toolbox.mcp.servers import Server
 from fanfold.kernel.events import Usage
 
 if TYPE_CHECKING:
@@ -54,7 +56,9 @@ class AgentTurn:
         turn: Turn,
         hearing: Hearing,
         attached: Callable[[], Awaitable[None]],
+        servers: Sequence[Server] = (),
     ) -> None:
+        self._servers = servers
         self._request = request
         self._profile = profile
         self._turn = turn
@@ -120,17 +124,22 @@ class AgentTurn:
         about = greeted.agent_info
         self._facts.put_nowait(Began("", "", about.version if about is not None else ""))
         cwd = self._turn.folder
+        can = greeted.agent_capabilities
+        at = can.mcp_capabilities if can is not None else None
+        http, sse = (at is not None and bool(way) for way in (at and at.http, at and at.sse))
+        servers = for_session(self._servers, http, sse) if self._servers else None
         if self._turn.resumes:
-            can = greeted.agent_capabilities
             if can is None or not can.load_session:
                 raise _Lost("it says that it cannot")
             try:
-                loaded = await connection.load_session(cwd=cwd, session_id=self._turn.conversation)
+                loaded = await connection.load_session(
+                    cwd=cwd, session_id=self._turn.conversation, mcp_servers=servers
+                )
             except RequestError as error:
                 raise _Lost(_words(error)) from None
             await self._set_up(connection, self._turn.conversation, loaded)
             return self._turn.conversation
-        made = await connection.new_session(cwd=cwd)
+        made = await connection.new_session(cwd=cwd, mcp_servers=servers)
         await self._set_up(connection, made.session_id, made)
         return made.session_id
 
@@ -264,14 +273,14 @@ _loaded: set[str] = set()
 async def listen(
     profile: Profile,
     program: AgentProgram,
-    _call: ProgramCall,
+    call: ProgramCall,
     request: SessionRequest,
     turn: Turn,
     hearing: Hearing,
     attached: Callable[[], Awaitable[None]],
 ) -> None:
     """Hold one turn with a program that speaks the protocol; see `session.Listen`."""
-    await AgentTurn(program, request, profile, turn, hearing, attached).run()
+    await AgentTurn(program, request, profile, turn, hearing, attached, call.servers).run()
     hearing.ending.stderr = program.said()
     if hearing.ending.finished is None and not hearing.ending.stopped:
         hearing.ending.troubles = [

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -69,21 +69,26 @@ class Belongings:
 
     # -------------------------------------------------------------------------------- credentials
 
-    def lend(self, home: Path) -> None:
-        """Put the login there, without what could be used up, if the user named it."""
-        if LOGIN not in self._profile.credentials:
+    def lend(self, home: Path, files: Mapping[str, bytes]) -> None:
+        """Put there what is taken back when the agent ends: these files, by place, and the login, without
+        what could be used up, if the user named it.
+        """
+        logins = list(self._login_files()) if LOGIN in self._profile.credentials else []
+        if not (files or logins):
             return
-        note_lent(home, [place for _, place in self._login_files()])
-        for source, place in self._login_files():
+        note_lent(home, [*files, *(place for _, place in logins)])
+        for place, data in files.items():
+            write_beneath(home, place, data)
+        for source, place in logins:
             try:
                 data = _read(source)
             except FileNotFoundError:
                 continue
             write_beneath(home, place, self._without_renewal(data, source))
 
-    def take_back(self, home: Path) -> None:
-        """Take the login out of a home, whatever the agent made of it."""
-        for _, place in self._login_files():
+    def take_back(self, home: Path, files: Iterable[str]) -> None:
+        """Take the login and these files out of a home, whatever the agent made of them."""
+        for place in (*files, *(place for _, place in self._login_files())):
             remove_beneath(home, place)
         forget_lent(home)
 

@@ -11,8 +11,11 @@ from msgspec import Struct
 
 from fanfold.agents.backend import SessionRequest
 from fanfold.agents.command.profile import OF_ROLES, Profile
+from fanfold.agents.command.served import FILE as SERVERS
+from fanfold.agents.command.served import NONE, Handed
 from fanfold.agents.entries import Entry, Response, UserInput
 from fanfold.agents.models.answers import Contract
+from fanfold.agents.toolbox.mcp.servers import Server
 from fanfold.errors import AuthorError
 from fanfold.text.excerpts import shorten_middle
 
@@ -31,6 +34,10 @@ class ProgramCall(Struct, frozen=True, kw_only=True):
     argv: tuple[str, ...]
     stdin: bytes = b""
     files: Mapping[str, bytes] = {}
+    lent: Mapping[str, bytes] = {}
+    """Files by their place in the home, which hold what may be secret."""
+    servers: tuple[Server, ...] = ()
+    """For an agent that is given them with its session."""
 
 
 class Turn(Struct, frozen=True, kw_only=True):
@@ -44,7 +51,9 @@ class Turn(Struct, frozen=True, kw_only=True):
     """Where the workspace is for the program."""
 
 
-def make_call(profile: Profile, request: SessionRequest, turn: Turn, home: Path) -> ProgramCall:
+def make_call(
+    profile: Profile, request: SessionRequest, turn: Turn, home: Path, handed: Handed = NONE
+) -> ProgramCall:
     """What a program is called with for one turn; `home` is its home as it sees it."""
     role, contract = request.role, Contract.of(request)
     schema = native_schema(profile, contract)
@@ -58,17 +67,26 @@ def make_call(profile: Profile, request: SessionRequest, turn: Turn, home: Path)
         "effort": role.reasoning_effort or "",
         "max_turns": str(role.max_turns or ""),
         "instructions": role.instructions,
+        "servers_file": str(home / ASIDE / SERVERS),
+        "servers_allowed": handed.allowed,
     }
     if schema is not None:
         text = msgspec.json.encode(schema)
         values |= {"schema": text.decode(), "schema_file": str(home / ASIDE / "schema.json")}
         files["schema.json"] = text
     words = role.command if profile.name in OF_ROLES else (profile.program, *profile.call)
-    argv = tuple(_words(profile, words, values, _groups(profile, turn, values)))
+    groups = _groups(profile, turn, values, handed)
+    argv = tuple(_words(profile, words, values, groups, handed))
     by_stdin = profile.prompt == "stdin" and not any("{prompt" in word for word in words)
     if any("{prompt_file}" in word for word in words):
         files["prompt.md"] = prompt.encode(errors="replace")
-    return ProgramCall(argv=argv, stdin=prompt.encode(errors="replace") if by_stdin else b"", files=files)
+    return ProgramCall(
+        argv=argv,
+        stdin=prompt.encode(errors="replace") if by_stdin else b"",
+        files=files,
+        lent={f"{ASIDE}/{SERVERS}": handed.file} if handed.file else {},
+        servers=handed.servers if handed.by_session else (),
+    )
 
 
 def with_instructions(profile: Profile, request: SessionRequest, turn: Turn) -> str:
@@ -139,11 +157,14 @@ def model_for(profile: Profile, model: str | None) -> str:
     return name if not profile.provider or provider == profile.provider else ""
 
 
-def _groups(profile: Profile, turn: Turn, values: Mapping[str, str]) -> dict[str, tuple[str, ...]]:
+def _groups(
+    profile: Profile, turn: Turn, values: Mapping[str, str], handed: Handed
+) -> dict[str, tuple[str, ...]]:
     """The options of this call, by the name that stands for them."""
     given = {name: values[name] for name in ("model", "effort", "max_turns", "instructions")}
     given["schema"] = values.get("schema", "")
     given["tools"] = "yes"
+    given["servers"] = "yes" if handed.file else ""
     given["name"] = turn.conversation
     given["session"] = turn.conversation if not turn.resumes else ""
     given["resume"] = given["conversation"] = turn.conversation if turn.resumes else ""
@@ -151,11 +172,17 @@ def _groups(profile: Profile, turn: Turn, values: Mapping[str, str]) -> dict[str
 
 
 def _words(
-    profile: Profile, words: tuple[str, ...], values: Mapping[str, str], groups: Mapping[str, tuple[str, ...]]
+    profile: Profile,
+    words: tuple[str, ...],
+    values: Mapping[str, str],
+    groups: Mapping[str, tuple[str, ...]],
+    handed: Handed,
 ) -> list[str]:
     found: list[str] = []
     for word in words:
-        if word.startswith("<") and word.endswith(">") and profile.name not in OF_ROLES:
+        if word == "<servers>" and handed.words:
+            found += handed.words  # as they are: a server's words may look like ours
+        elif word.startswith("<") and word.endswith(">") and profile.name not in OF_ROLES:
             found += [_filled(one, values) for one in groups.get(word[1:-1], ())]
         else:
             found.append(_filled(word, values))

@@ -99,6 +99,9 @@ class Profile(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     options: dict[str, tuple[str, ...]] = {}
     prompt: Prompt = "stdin"
     output: Output = "json_lines"
+    servers: Literal["", "claude", "codex", "opencode", "file", "none"] = ""
+    """How it takes MCP servers of a role: a file in the form of `.mcp.json`, or in its own way.
+    One that speaks the protocol is given them with its session, unless this says `none`."""
     ids: Literal["", "uuid", "name"] = ""
     """Whether it takes an id of ours for a new conversation, and of which form."""
     provider: str = ""

@@ -28,6 +28,7 @@ from fanfold.agents.command.calls import ASIDE, ProgramCall, Turn, make_call, mo
 from fanfold.agents.command.hearing import Hearing
 from fanfold.agents.command.profile import Profile
 from fanfold.agents.command.provider_gate import ProviderGate, loopback_ports
+from fanfold.agents.command.served import NONE, Handed, hand
 from fanfold.agents.command.verdict import judge
 from fanfold.agents.confined import (
     FURNISHED,
@@ -100,7 +101,9 @@ class CommandSession:
         self._belongings = parts.belongings
         self._redactor = parts.redactor
         self._listen = parts.listen
-        self._own = Redactor(parts.belongings.secrets())
+        self._handed = self._hand()
+        given = [text for one in self._handed.servers for text in one.secrets()]
+        self._own = Redactor([*parts.belongings.secrets(), *given])
         self._record_raw = record
         self._progress = progress
         self._contract = Contract.of(request)
@@ -123,6 +126,15 @@ class CommandSession:
         except SessionFailed as failed:
             failed.usage = self._usage if self._calls else None
             raise
+
+    def _hand(self) -> Handed:
+        """The servers of the role, in the way that the program takes them."""
+        if not self._request.role.mcp_servers:
+            return NONE
+        from fanfold.agents.toolbox.mcp.servers import wanted_servers
+
+        servers = wanted_servers(self._request.role, self._programs.environment_for(self._request))
+        return hand(self._profile, self._request, servers)
 
     def _first_turn(self, recorded: Sequence[Entry]) -> Turn:
         """How to begin: anew, with the next words of a conversation, or where a crash cut it off."""
@@ -197,7 +209,7 @@ class CommandSession:
         profile, reach = self._profile, reach_of(self._request.role)
         await self._programs.check_reach(reach)
         turn = structs.replace(turn, folder=home.workspace)
-        call = make_call(profile, self._request, turn, home.inside)
+        call = make_call(profile, self._request, turn, home.inside, self._handed)
         model = model_for(profile, self._request.role.model)
         hearing = Hearing(self._record, self._progress, self._clean, model)
         if turn.conversation:
@@ -207,7 +219,7 @@ class CommandSession:
         async with AsyncExitStack() as stack:
             gate: ProviderGate | None = None
             prepared = asyncio.ensure_future(asyncio.to_thread(self._prepare, home.outside, call))
-            stack.push_async_callback(self._take_back, home.outside, prepared)
+            stack.push_async_callback(self._take_back, home.outside, call, prepared)
             await asyncio.shield(prepared)
             if reach == "provider":
                 gate = await stack.enter_async_context(ProviderGate(home.outside / SOCKET, hosts))
@@ -229,6 +241,7 @@ class CommandSession:
         self, call: ProgramCall, home: AgentHome, reach: NetworkReach, ports: tuple[int, ...]
     ) -> AgentProgram:
         variables, named = self._belongings.variables()
+        variables, named = {**variables, **self._handed.variables}, named | {*self._handed.variables}
         if reach == "provider":
             proxy = f"http://127.0.0.1:{PROXY_PORT}"
             own = dict.fromkeys(("HTTPS_PROXY", "HTTP_PROXY", "https_proxy", "http_proxy"), proxy)
@@ -260,12 +273,12 @@ class CommandSession:
         for name, data in call.files.items():
             write_beneath(home, f"{ASIDE}/{name}", data)
         remove_beneath(home, SOCKET)
-        self._belongings.lend(home)
+        self._belongings.lend(home, call.lent)
 
-    async def _take_back(self, home: Path, prepared: asyncio.Future[None]) -> None:
+    async def _take_back(self, home: Path, call: ProgramCall, prepared: asyncio.Future[None]) -> None:
         """Take out what was lent; who is cancelled while it is lent waits for that first."""
         await asyncio.wait({prepared})
-        self._belongings.take_back(home)
+        self._belongings.take_back(home, call.lent)
 
     async def _attached(self, hearing: Hearing, anew: str) -> None:
         """The program has told which conversation this is."""

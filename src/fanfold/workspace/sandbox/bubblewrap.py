@@ -78,7 +78,7 @@ def arguments(policy: Policy) -> list[Word]:
     if policy.network:
         found += _name_service(hidden)
     found.append(Bind(str(policy.project), str(policy.place), read_only=policy.read_only))
-    found += [*bound_in(policy), *covered.words(policy)]
+    found += [*bound_in(policy), *covered.words(policy, _sized(policy))]
     for folder in hidden:
         if not is_scratch(policy, folder):
             found += ["--remount-ro", str(folder)]

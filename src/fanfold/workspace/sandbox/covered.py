@@ -38,13 +38,16 @@ def check_level(level: str, policy: Policy) -> None:
         raise WorldError("sandbox.insufficient", message, hint=hint)
 
 
-def words(policy: Policy) -> list[str]:
-    """The words of bubblewrap's command line for it."""
+def words(policy: Policy, sized: list[str]) -> list[str]:
+    """The words of bubblewrap's command line for it; `sized` bounds what can be put into a folder.
+
+    Some agents put things into a folder that is there, and give up where they cannot; it is gone afterwards.
+    """
     found: list[str] = []
     for name, is_folder in covers(policy).items():
         inside = str(policy.project / name)
         if is_folder:
-            found += ["--tmpfs", inside, "--remount-ro", inside]
+            found += [*sized, "--tmpfs", inside]
         else:
             found += ["--ro-bind", str(_nothing(policy, name)), inside]
     return found

@@ -28,6 +28,8 @@ from msgspec import Struct
 from fanfold.agents.backend import SessionFailed
 from fanfold.agents.providers import key_variables
 from fanfold.agents.redaction import Redactor, holds_secret, looks_secret
+from fanfold.agents.role import Role
+from fanfold.agents.toolbox.names import is_wanted
 from fanfold.kernel.events import Failure
 
 STARTUP_TIMEOUT_S = 10.0
@@ -63,6 +65,11 @@ class Server(Struct, frozen=True, kw_only=True):
         chosen = self.enabled_tools is None or tool in self.enabled_tools
         return chosen and tool not in self.disabled_tools
 
+    def secrets(self) -> list[str]:
+        """What it is given that nobody may read."""
+        named = [text for name, text in self.environment.items() if looks_secret(name) or holds_secret(text)]
+        return [*named, *(word for value in self.headers.values() for word in value.split())]
+
     def without_secrets(self, text: str) -> str:
         """What a server said, fit to be shown: it may repeat what it was given."""
         words = [word for value in self.headers.values() for word in value.split()]  # `Bearer token`
@@ -92,6 +99,24 @@ def servers_of(value: object) -> dict[str, dict[str, Any]]:
         else:
             found[str(item)] = {}
     return found
+
+
+def wanted_servers(role: Role, environment: Mapping[str, str]) -> list[Server]:
+    """The servers of which a session in this role may use anything; raises `SessionFailed`."""
+    servers = servers_of(role.mcp_servers)
+    if len(servers) > MAX_SERVERS:
+        name = list(servers)[MAX_SERVERS]
+        raise unavailable(name, f"a role may name {MAX_SERVERS} servers", "take some out of the role")
+    wanted = []
+    for name, settings in servers.items():
+        server = read_server(name, settings, environment) if is_wanted(name, role.tools) else None
+        if server is None:
+            continue
+        if server.url and not role.network:
+            why = "it is reached over the network, which this session may not use"
+            raise unavailable(name, why, "set `network = true` in the role")
+        wanted.append(server)
+    return wanted
 
 
 def read_server(name: str, settings: Mapping[str, Any], environment: Mapping[str, str]) -> Server | None:

@@ -22,9 +22,8 @@ from fanfold.agents.permissions import Action, PermissionDenied, Permissions
 from fanfold.agents.toolbox import ToolFailed
 from fanfold.agents.toolbox.mcp.connection import Connection
 from fanfold.agents.toolbox.mcp.offers import Offer, choose_offers, told
-from fanfold.agents.toolbox.mcp.servers import MAX_SERVERS, Server, read_server, servers_of, unavailable
+from fanfold.agents.toolbox.mcp.servers import wanted_servers
 from fanfold.agents.toolbox.mcp.wire import StartServer
-from fanfold.agents.toolbox.names import is_wanted
 from fanfold.agents.toolbox.schemas import ToolSpec
 from fanfold.kernel.plan import JSON
 from fanfold.text.excerpts import shorten_middle
@@ -61,7 +60,7 @@ class ServedTools:
     async def open(self) -> None:
         """Start what the session may use; raises `SessionFailed` when one of them cannot be used."""
         await self._base.open()
-        for server in self._wanted():
+        for server in wanted_servers(self._request.role, self._environment):
             self._connections[server.name] = Connection(server, self._request, self._start)
         if not self._connections:
             return
@@ -110,24 +109,6 @@ class ServedTools:
             said = shorten_middle(str(value.get("text") or value["structured"]), MAX_ERROR_CHARS)
             raise ToolFailed("tool", "tool.mcp_failed", said or f"{offer.tool} failed without a word")
         return value
-
-    def _wanted(self) -> list[Server]:
-        servers = servers_of(self._request.role.mcp_servers)
-        if len(servers) > MAX_SERVERS:
-            name = list(servers)[MAX_SERVERS]
-            raise unavailable(name, f"a role may name {MAX_SERVERS} servers", "take some out of the role")
-        wanted = []
-        for name, settings in servers.items():
-            if not is_wanted(name, self._request.role.tools):
-                continue
-            server = read_server(name, settings, self._environment)
-            if server is None:
-                continue
-            if server.url and not self._request.role.network:
-                why = "it is reached over the network, which this session may not use"
-                raise unavailable(name, why, "set `network = true` in the role")
-            wanted.append(server)
-        return wanted
 
     async def _reach_all(self) -> None:
         """Reach all servers side by side; the first that cannot be is what the session fails with."""

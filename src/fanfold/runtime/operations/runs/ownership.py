@@ -140,7 +140,7 @@ def supervise(project: Project, frozen: Frozen, programs: Programs, ask: Ask | N
     setup = BackendSetup(
         machine=project.backends.machine,
         toolbox=toolboxes.of,
-        programs=ConfinedAgents(programs),
+        programs=ConfinedAgents(programs, toolboxes.environment_for),
         find_role=frozen.roles.get,
         instructions=frozen.instructions,
         model=frozen.model,

@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from fanfold.agents.backend import SessionRequest
@@ -28,8 +28,11 @@ FORWARDER = ".fanfold/forwarder.py"
 class ConfinedAgents:
     """Starts agents for the sessions of one run."""
 
-    def __init__(self, programs: Programs) -> None:
+    def __init__(
+        self, programs: Programs, environment_for: Callable[[SessionRequest], Mapping[str, str]]
+    ) -> None:
         self._programs = programs
+        self.environment_for = environment_for
 
     async def home_of(self, request: SessionRequest, earlier: str = "") -> AgentHome:
         """The home of a session; it is the user's own place for the agent where the sandbox can say so."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias, cast
@@ -101,12 +101,17 @@ class Toolboxes:
         own = self._built_in(request, permissions, self._programs.run_for)
         if not request.role.mcp_servers:
             return own
-        from fanfold.agents.toolbox.mcp.servers import LentEnvironment
         from fanfold.agents.toolbox.mcp.tools import ServedTools
 
-        brought = request.role.brought or bool(request.role.project_servers)
-        environment = LentEnvironment(os.environ, self._allowed) if brought else os.environ
+        environment = self.environment_for(request)
         return ServedTools(own, request, permissions, self._programs.start_for, environment=environment)
+
+    def environment_for(self, request: SessionRequest) -> Mapping[str, str]:
+        """Of our environment, what servers of a session's role may be given where they name it."""
+        from fanfold.agents.toolbox.mcp.servers import LentEnvironment
+
+        brought = request.role.brought or bool(request.role.project_servers)
+        return LentEnvironment(os.environ, self._allowed) if brought else os.environ
 
     @cached_property
     def _permissions(self) -> Permissions:
