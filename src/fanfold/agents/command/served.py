@@ -188,6 +188,8 @@ def for_session(servers: Sequence[Server], http: bool, sse: bool) -> list[Any]:
         if not (sse if one.sse else http):
             raise unavailable(one.name, "the agent says that it takes no servers at addresses")
         headers = [HttpHeader(name=name, value=text) for name, text in one.headers.items()]
-        made: type[HttpMcpServer | SseMcpServer] = SseMcpServer if one.sse else HttpMcpServer
-        found.append(made(type="sse" if one.sse else "http", name=one.name, url=one.url, headers=headers))  # type: ignore[arg-type]
+        if one.sse:
+            found.append(SseMcpServer(type="sse", name=one.name, url=one.url, headers=headers))
+        else:
+            found.append(HttpMcpServer(type="http", name=one.name, url=one.url, headers=headers))
     return found
