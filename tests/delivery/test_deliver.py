@@ -43,6 +43,10 @@ def test_a_delivery_is_asked_for_whatever_yes_says_and_shows_all_of_it(world: Wo
     ):
         assert words in question["show"]
     assert "mine" not in question["show"].replace(str(world.folder), "")
+    alone = world.fanfold("inspect", "last", "pr").stdout
+    assert "Deliver 3 files as a pull request on branch fix/owls?" in alone
+    assert "+B" in alone
+    assert "may write" not in alone
     assert world.requests() == []
     assert world.git("branch", "--list", "fix/*") == ""
     approved(world)

@@ -41,6 +41,14 @@ def step_lines(run: InspectDocument, rows: Sequence[Row], *, every: bool, colour
             yield from _more(step, indent, colour)
 
 
+def question_lines(asked: ApprovalDocument, colour: bool) -> Iterator[str]:
+    """What a step asks, whole: for who looks at that step alone."""
+    text = "\n\n".join(part for part in (asked.question, asked.show) if part)
+    yield from _quoted(text, "  ", colour, MAX_ASKED_CHARS)
+    if asked.choices:
+        yield f"  {paint('choices', 'cyan', colour)}: {plain(', '.join(asked.choices))}\n"
+
+
 def _line(row: Row, widths: list[int], colour: bool) -> str:
     shade = COLOURS.get(row.status, "dim" if row.status == "pending" else "blue")
     name = ("  " * row.depth + row.name).ljust(widths[0])

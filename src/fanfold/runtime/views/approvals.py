@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 
 from msgspec import Struct
 
@@ -79,9 +80,14 @@ def read_approval(tree: RunTree, node: Node) -> OpenApproval:
 
 def how_to_answer(run: str, approval: OpenApproval) -> str:
     """The command that answers; what is chosen or said in it is an example."""
-    where = f"{run} {shlex.quote(approval.path)}"
-    first = shlex.quote(approval.choices[0]) if approval.choices else ""
-    if approval.kind == "question":
+    return answer_command(run, approval.path, approval.kind, approval.choices)
+
+
+def answer_command(run: str, path: str, kind: str, choices: Sequence[str]) -> str:
+    """The same for a step of a run by its path there."""
+    where = f"{run} {shlex.quote(path)}"
+    first = shlex.quote(choices[0]) if choices else ""
+    if kind == "question":
         example = "'…'"
         return f"fanfold answer {where} {first or example}"
     return f"fanfold approve {where}{f' --choice {first}' if first else ''}"

@@ -9,7 +9,7 @@ from msgspec import Struct
 from fanfold.runtime.views.runs.costs import Spend
 from fanfold.runtime.views.runs.rows import RunRow
 
-NeedKind: TypeAlias = Literal["approval", "question", "delivery", "stuck", "failed"]
+NeedKind: TypeAlias = Literal["approval", "question", "delivery", "stuck", "paused", "failed"]
 
 
 class Need(Struct, frozen=True):

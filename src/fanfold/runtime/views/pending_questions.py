@@ -19,6 +19,7 @@ from fanfold.kernel.state import find_node
 from fanfold.runtime.hosting.run_tree import RunTree
 from fanfold.runtime.steps.registry import declare
 from fanfold.runtime.views.approvals import is_open, read_approval
+from fanfold.runtime.views.standing import may_write
 from fanfold.runtime.views.times import when
 
 MAX_NEXT = 50
@@ -105,9 +106,9 @@ def _following(node: Node) -> Iterator[Node]:
 def _next(node: Node) -> NextStep:
     path = node.run.tree_path(node.path)
     steps = list(_inside(node.step)) if isinstance(node, Composite) else [node.step]
-    writes = dict.fromkeys(one for step in steps for one in step.write_set)
+    writes = dict.fromkeys(one for step in steps for one in may_write(step, step.write_set))
     needs = "; ".join(dict.fromkeys(words for step in steps if (words := declare(step))))
-    return NextStep(path, node.step.type, list(node.write_set or writes), needs)
+    return NextStep(path, node.step.type, may_write(node.step, node.write_set) or list(writes), needs)
 
 
 def _inside(step: Step) -> Iterator[Step]:

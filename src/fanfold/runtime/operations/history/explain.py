@@ -19,6 +19,7 @@ from fanfold.runtime.views.approvals import approval_document, is_open
 from fanfold.runtime.views.items import named_path
 from fanfold.runtime.views.runs.documents import how_to_retry, run_error
 from fanfold.runtime.views.runs.transitions import Transitions, step_at
+from fanfold.runtime.views.standing import status_of
 from fanfold.runtime.views.steps.explanations import (
     Explained,
     ExplainedRun,
@@ -51,7 +52,7 @@ def explain_step(project: Project, run: str, step: str) -> ExplainedStep:
 
 def explain_in(tree: RunTree, node: Node) -> Explained:
     """What the kernel says, and who holds the files that a step waits for."""
-    found = explained(explain_node(tree.state, node))
+    found = structs.replace(explained(explain_node(tree.state, node)), status=status_of(tree, node))
     found = structs.replace(found, message=found.message.replace(found.path, named_path(tree, node), 1))
     holder = tree.memory.holders.get((node.run.id, node.path), "") if node.reason == HELD else ""
     if not holder:

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 
 from fanfold.errors import FanfoldError
 from fanfold.kernel.events import NOTHING_SPENT
-from fanfold.kernel.lifecycle import RUNNING
+from fanfold.kernel.lifecycle import PAUSED, RUNNING
 from fanfold.runtime.hosting.clock import wall_clock_ms
 from fanfold.runtime.operations.history.listing import owner_of
 from fanfold.runtime.operations.overview.questions import all_questions
@@ -15,12 +15,14 @@ from fanfold.runtime.operations.project import Project
 from fanfold.runtime.operations.runs.abandoned import abandoned
 from fanfold.runtime.views.home import Home, Need, NeedKind, SpendDocument
 from fanfold.runtime.views.runs.costs import Spend
+from fanfold.runtime.views.runs.documents import run_error
 from fanfold.runtime.views.runs.rows import run_row
 from fanfold.runtime.views.times import when
 from fanfold.store.protocol import RunHead
 
 MAX_RUNNING = 50
 MAX_FAILED = 20
+MAX_PAUSED = 20
 COUNTED = 1_000
 PIECE = 200
 STARTING_MS = 15_000
@@ -37,7 +39,7 @@ def show_home(project: Project) -> Home:
     today = [head for head in week if head.created_at >= midnight.timestamp() * 1_000]
     running = project.store.heads(status=RUNNING, limit=MAX_RUNNING) if project.has_runs else []
     return Home(
-        needs=[*_questions(project), *_stuck(project), *_failed(week)],
+        needs=[*_questions(project), *_stuck(project), *_paused(project), *_failed(week)],
         running=[run_row(head, owner_of(project, head.run_id)) for head in running],
         spend=SpendDocument(_spend(today), _spend(week)),
         recipes=len(project.library.names()),
@@ -78,6 +80,18 @@ def _stuck(project: Project) -> Iterator[Need]:
         if head.created_at > lately:
             continue  # its process is on the way
         yield Need("stuck", root, head.recipe, None, "no process drives it", when(head.started_at))
+
+
+def _paused(project: Project) -> Iterator[Need]:
+    """Runs that rest until somebody goes on with them, whoever or whatever paused them."""
+    for head in project.store.heads(status=PAUSED, limit=MAX_PAUSED) if project.has_runs else []:
+        try:
+            tree = project.view(head.run_id)
+        except FanfoldError:
+            continue  # a log that cannot be read is doctor's business
+        held = run_error(tree, tree.root)
+        message = "the run is paused" if held is None else held.message
+        yield Need("paused", head.run_id, head.recipe, None, message, when(tree.state.now))
 
 
 def _failed(heads: Iterable[RunHead]) -> list[Need]:

@@ -20,6 +20,7 @@ from fanfold.runtime.views.graph.drawing import Drawing, draw_boxes
 from fanfold.runtime.views.graph.edges import edges_of, steps_inside
 from fanfold.runtime.views.graph.labels import Label, label
 from fanfold.runtime.views.items import item_name
+from fanfold.runtime.views.standing import status_of
 
 MAX_OPEN_BY_ITSELF = 24
 """A group of more children is closed until somebody opens it."""
@@ -65,13 +66,13 @@ class _Boxer:
 
     def _box(self, node: Node) -> Box:
         path = node.run.tree_path(node.path)
-        held = None if node.kind == LEAF else tuple(_statuses_inside(node))
+        held = None if node.kind == LEAF else tuple(self._statuses_inside(node))
         child = node.child if isinstance(node, WorkflowCall) else None
         return Box(
             path=path,
             label=self._label(node),
             kind=_kind(node),
-            status=node.status,
+            status=status_of(self._tree, node),
             inside=self._inside(node, path, held) if held is not None else None,
             held=held,
             run_id=child.id if child is not None else None,
@@ -97,6 +98,15 @@ class _Boxer:
             return Boxes(boxes, (), grid=True)
         return Boxes(boxes, tuple((i, i + 1) for i in range(len(boxes) - 1)))
 
+    def _statuses_inside(self, node: Node) -> Iterable[str]:
+        assert isinstance(node, Composite)
+        if node.kind == SCOPE and not node.children:
+            return [PENDING] * len(steps_inside(node.step))
+        children = node.children
+        if isinstance(node, WorkflowCall):
+            children = [] if node.child is None else node.child.scope.children
+        return [status_of(self._tree, child) for child in children]
+
     def _label(self, node: Node) -> Label:
         step = node.step
         known = self._labels.get(id(step))
@@ -119,15 +129,6 @@ def _kind(node: Node) -> str:
         return "run"
     kind = kind_of(node.step)
     return kind if kind in ("group", "phase") else "group"
-
-
-def _statuses_inside(node: Node) -> Iterable[str]:
-    assert isinstance(node, Composite)
-    if isinstance(node, WorkflowCall):
-        return [] if node.child is None else [child.status for child in node.child.scope.children]
-    if node.kind == SCOPE and not node.children:
-        return [PENDING] * len(steps_inside(node.step))
-    return [child.status for child in node.children]
 
 
 def _drawn_after_its_parent(step: Step) -> Step:

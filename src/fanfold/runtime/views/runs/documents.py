@@ -32,6 +32,7 @@ from fanfold.runtime.views.runs.rows import (
     run_usage,
     step_usage,
 )
+from fanfold.runtime.views.standing import may_write, reason_of, status_of
 from fanfold.runtime.views.times import when
 from fanfold.text.excerpts import shorten
 
@@ -196,7 +197,7 @@ def step_document(tree: RunTree, node: Node) -> StepResult:
     """One step instance as its tree is now."""
     usage = tree.memory.usage.get((node.run.id, node.path))
     return StepResult(
-        status=node.status,
+        status=status_of(tree, node),
         type=node.step.type,
         output=tree.blobs.get(node.output) if node.output is not None else None,
         error=failure_document(node.error, node) if node.status != COMPLETED else None,
@@ -205,7 +206,7 @@ def step_document(tree: RunTree, node: Node) -> StepResult:
         started_at=when(node.started_at),
         ended_at=when(node.ended_at),
         usage=step_usage(usage) if usage is not None else None,
-        reason=node.reason,
+        reason=reason_of(tree, node),
         approval=approval_document(tree, node) if is_open(node) else None,
     )
 
@@ -223,7 +224,7 @@ def inspect_step_document(tree: RunTree, node: Node) -> InspectStepDocument:
         task=tree.memory.tasks.get(address, ""),
         session_id=session_of(node) if node.attempt and is_agent(node) else None,
         read_set=list(node.read_set),
-        write_set=list(node.write_set),
+        write_set=may_write(node.step, node.write_set),
         changes=[row for row in tree.memory.changes.get(node.run.id, []) if row.step == node.path],
     )
 

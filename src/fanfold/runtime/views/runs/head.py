@@ -12,6 +12,7 @@ from fanfold.runtime.hosting.run_tree import RunTree
 from fanfold.runtime.views.runs.documents import run_error
 from fanfold.runtime.views.runs.rows import RunRow, run_row
 from fanfold.runtime.views.runs.rows import failure_document as _failure
+from fanfold.runtime.views.standing import status_of
 
 
 class SpendCap(Struct, frozen=True):
@@ -63,7 +64,7 @@ def run_head(
         seq=tree.tree_seq,
         reach=tree.tree_seq if reach is None else reach,
         at=tree.state.now,
-        counts=dict(_counts(run)),
+        counts=dict(_counts(tree, run)),
         cap=SpendCap(usd, ledger.max_tokens),
         breadcrumbs=_above(run),
         pausing=tree.state.pausing,
@@ -72,10 +73,10 @@ def run_head(
     )
 
 
-def _counts(run: Run) -> Counter[str]:
-    found = Counter(node.status for node in run.nodes.values() if node.kind == LEAF)
+def _counts(tree: RunTree, run: Run) -> Counter[str]:
+    found = Counter(status_of(tree, node) for node in run.nodes.values() if node.kind == LEAF)
     for child in run.children:
-        found += _counts(child)
+        found += _counts(tree, child)
     return found
 
 

@@ -12,6 +12,8 @@ from fanfold.runtime.views.items import item_around
 from fanfold.runtime.views.runs.documents import how_to_retry, indented, run_error, waiting_proposals
 from fanfold.runtime.views.runs.reviews import cell, review_lines
 from fanfold.runtime.views.runs.rounds import did_not_pass, why_not
+from fanfold.runtime.views.standing import reason_of, status_of
+from fanfold.runtime.views.times import duration
 from fanfold.text.excerpts import shorten
 
 MAX_ROWS = 200
@@ -38,11 +40,11 @@ def report_markdown(tree: RunTree, run: Run | None = None) -> str:
     lines += ["## Asked", "", *_asked(tree.values.inputs(run)), "", "## Answer", ""]
     output = tree.blobs.get(run.output) if run.output is not None else None
     lines += [indented(output) if output is not None else "_no answer_", ""]
-    lines += ["## Steps", "", "| step | who | status | took | tokens |", "|---|---|---|---|---|"]
+    lines += ["## Steps", "", "| step | who | status | took | tokens | cost |", "|---|---|---|---|---|---|"]
     nodes = list(run.nodes.values())
     lines += [_row(tree, node) for node in nodes[:MAX_ROWS]]
     if len(nodes) > MAX_ROWS:
-        lines.append(f"| … {len(nodes) - MAX_ROWS} more | | | | |")
+        lines.append(f"| … {len(nodes) - MAX_ROWS} more | | | | | |")
     lines += ["", f"{agents} agents, {usage.tokens} tokens, {_price(usage.micro_usd)}.", ""]
     lines += _changes(tree, run)
     lines += _artifacts(tree, run)
@@ -114,12 +116,14 @@ def _asked(inputs: dict[str, JSON]) -> list[str]:
 def _row(tree: RunTree, node: Node) -> str:
     who = node.step.traits.role or node.step.type
     usage = tree.memory.usage.get((node.run.id, node.path))
-    took = f"{(node.ended_at - node.started_at) / 1_000:.1f} s" if node.started_at and node.ended_at else ""
-    status = f"{node.status} ({node.reason})" if node.reason else node.status
+    took = duration(node.ended_at - node.started_at) if node.started_at and node.ended_at else ""
+    status, reason = status_of(tree, node), reason_of(tree, node)
+    status = f"{status} ({reason})" if reason else status
     if did_not_pass(node):
         status = f"did not pass ({why})" if (why := why_not(tree, node)) else "did not pass"
     name = f"{node.path} {item}" if (item := item_around(tree, node)) else node.path
-    return f"| {cell(name)} | {who} | {cell(status)} | {took} | {usage.tokens if usage else ''} |"
+    spent = f"{usage.tokens} | {_price(usage.micro_usd)}" if usage else " | "
+    return f"| {cell(name)} | {who} | {cell(status)} | {took} | {spent} |"
 
 
 def _failure_line(node: Node) -> str:
@@ -131,4 +135,6 @@ def _failure_line(node: Node) -> str:
 
 
 def _price(micro_usd: int | None) -> str:
-    return "price unknown" if micro_usd is None else f"${micro_usd / 1_000_000:.4f}"
+    if micro_usd is None:
+        return "price unknown"
+    return "< $0.0001" if 0 < micro_usd < 100 else f"${micro_usd / 1_000_000:.4f}"

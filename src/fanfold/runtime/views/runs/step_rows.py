@@ -19,6 +19,7 @@ from fanfold.runtime.steps.registry import label_of
 from fanfold.runtime.views.errors import gist
 from fanfold.runtime.views.items import item_name
 from fanfold.runtime.views.runs.rounds import did_not_pass, why_not
+from fanfold.runtime.views.standing import is_interrupted, status_of, stopped_at
 from fanfold.runtime.views.times import duration
 from fanfold.text.terminal import one_line
 
@@ -93,7 +94,10 @@ def _ranks(found: Sequence[Row]) -> list[int]:
 def counts(tree: RunTree) -> Counter[str]:
     """How many steps that do work are in each status, over all runs."""
     return Counter(
-        node.status for run in tree.state.runs.values() for node in run.nodes.values() if node.kind == LEAF
+        status_of(tree, node)
+        for run in tree.state.runs.values()
+        for node in run.nodes.values()
+        if node.kind == LEAF
     )
 
 
@@ -101,7 +105,8 @@ class _Walk:
     def __init__(self, tree: RunTree, now: int, every: bool, fold_finished: bool) -> None:
         self._tree = tree
         self._questions = tree.memory.questions
-        self._now = now
+        stopped = stopped_at(tree)
+        self._now = now if stopped is None else stopped
         self._every = every
         self._fold_finished = fold_finished
         self._shown: dict[int, str] = {}
@@ -148,7 +153,7 @@ class _Walk:
     def _status(self, node: Node) -> str:
         """Its status; a group of which nothing runs or waits for somebody only stands in line."""
         if node.status != RUNNING or not isinstance(node, Composite) or not self._inside(node):
-            return node.status
+            return status_of(self._tree, node)
         found = self._shown.get(id(node))
         if found is None:
             inside = {self._status(one) for one in self._inside(node)}
@@ -174,6 +179,8 @@ class _Walk:
             parts.append(one_line(asked.partition("\n\n")[0], MAX_NOTE_CHARS))
         elif node.status == WAITING:
             parts.append("waits before its next attempt")
+        if is_interrupted(self._tree, node) and node.kind == LEAF:
+            parts.append("was stopped; runs again when the run is resumed")
         if node.status == SKIPPED:
             parts.append(SKIPPED_FOR.get(node.reason, node.reason))
         first_hand = not isinstance(node, Composite) or node.failed_child is None

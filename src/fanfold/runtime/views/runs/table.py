@@ -11,6 +11,7 @@ from fanfold.kernel.nodes import CALL, LEAF, LOOP, MAP, Node, Run
 from fanfold.runtime.hosting.run_tree import RunTree
 from fanfold.runtime.views.runs.rows import step_usage
 from fanfold.runtime.views.runs.step_rows import run_rows
+from fanfold.runtime.views.standing import status_of, stopped_at
 from fanfold.runtime.views.times import when
 
 MAX_ROWS = 20_000
@@ -34,6 +35,8 @@ class TableRow(Struct, frozen=True, omit_defaults=True, kw_only=True):
     input_tokens: int | None = None
     output_tokens: int | None = None
     cost_usd: float | None = None
+    stopped_at: str | None = None
+    """When its time stopped, in a run that is paused."""
     note: str = ""
     child_run_id: str | None = None
 
@@ -73,10 +76,11 @@ def _row(tree: RunTree, node: Node, shown: tuple[str, int, str, str, str]) -> Ta
         kind=_KINDS.get(node.kind, "group"),
         type=node.step.type,
         who=who,
-        status=node.status,
+        status=status_of(tree, node),
         run_id=node.run.id,
         started_at=when(node.started_at),
         ended_at=when(node.ended_at),
+        stopped_at=when(stopped_at(tree)),
         attempts=node.attempt,
         input_tokens=None if usage is None else usage.input_tokens,
         output_tokens=None if usage is None else usage.output_tokens,

@@ -17,6 +17,7 @@ from fanfold.kernel.nodes import Run
 from fanfold.runtime.hosting.run_tree import RunTree, run_status
 from fanfold.runtime.views.runs.step_rows import Row, run_rows
 from fanfold.runtime.views.runs.table import MAX_ROWS, nodes_by_path
+from fanfold.runtime.views.standing import status_of, stopped_at
 
 MIN_GAP_MS = 5_000
 GAP_SHARE = 0.08
@@ -63,11 +64,14 @@ class Timeline(Struct, frozen=True):
 def timeline(tree: RunTree, run: Run, envelopes: Iterable[Envelope], now: int) -> Timeline:
     """The spans of a run and of the runs below it; `envelopes` are those that `tree` was folded from."""
     ended = run_status(tree.state, run) in RUN_TERMINAL
+    now = now if (stopped := stopped_at(tree)) is None else stopped
     until = tree.memory.run_ended.get(run.id, tree.state.now) if ended else now
     spans = _spans(envelopes)
     nodes = nodes_by_path(tree)
     # A round that did not pass is no failure here, as it is none in the graph and the table.
-    rows = [replace(row, status=nodes[row.path].status) for row in run_rows(tree, run, now, every=True)]
+    rows = [
+        replace(row, status=status_of(tree, nodes[row.path])) for row in run_rows(tree, run, now, every=True)
+    ]
     _around(rows, spans)
     found = [
         TimelineRow(row.path, row.name, row.depth, row.status, row.leaf, spans.get(row.path, []))

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from msgspec import Struct, structs
 
 from fanfold.kernel.events import Envelope, Failure, StepEvent, SubagentEvent, event_of
+from fanfold.kernel.lifecycle import INTERRUPTED
 from fanfold.kernel.nodes import Node
 from fanfold.runtime.hosting.run_tree import RunTree
 from fanfold.runtime.records.ids import session_id
@@ -14,6 +15,7 @@ from fanfold.runtime.records.subagents import is_agent
 from fanfold.runtime.views.runs.changes import StepChanges
 from fanfold.runtime.views.runs.documents import InspectStepDocument, inspect_step_document
 from fanfold.runtime.views.runs.rows import FailureDocument, StepUsage, failure_document, step_usage
+from fanfold.runtime.views.standing import is_interrupted, stopped_at
 from fanfold.runtime.views.steps.explanations import Explained
 from fanfold.runtime.views.steps.prompts import PromptDocument, prompt_of
 from fanfold.runtime.views.times import when
@@ -54,6 +56,8 @@ class StepPage(InspectStepDocument, frozen=True, kw_only=True):
     inside: list[str]
     """Tree paths of what it holds: items, iterations, inner steps."""
     child_run_id: str | None
+    stopped_at: str | None
+    """When its time stopped, in a run that is paused."""
 
 
 def step_page(
@@ -76,6 +80,7 @@ def step_page(
         why=why,
         inside=[one.run.tree_path(one.path) for one in getattr(node, "children", [])],
         child_run_id=None if child is None else child.id,
+        stopped_at=when(stopped_at(tree)),
     )
 
 
@@ -109,6 +114,8 @@ def attempts_of(tree: RunTree, node: Node, log: Iterable[Envelope]) -> Iterator[
         if data.usage is not None:
             one.usage = step_usage(data.usage)
     for number, one in sorted(found.items()):
+        if number == node.attempt and one.status == "running" and is_interrupted(tree, node):
+            one.status, one.ended = INTERRUPTED, stopped_at(tree)
         yield AttemptRow(
             attempt=number,
             status=one.status,

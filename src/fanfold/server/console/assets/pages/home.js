@@ -16,6 +16,7 @@ const NEEDS = {
   question: { word: "asks you", status: "waiting" },
   delivery: { word: "has something to deliver", status: "waiting" },
   stuck: { word: "is stuck", status: "stuck" },
+  paused: { word: "is paused until you resume it", status: "paused" },
   failed: { word: "failed", status: "failed" },
 };
 

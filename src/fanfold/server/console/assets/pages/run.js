@@ -131,7 +131,7 @@ function Head({ run, id, at, step, reload }) {
     <div class="run-facts">
       <span><${Meter} counts=${run.counts} /></span>
       <span><b>${amount(done)}</b> of ${counted(all, "step")}${run.growing ? ", more may come" : ""}</span>
-      <span><b><${Took} from=${run.started_at || run.created_at} to=${at ? run.at : isOver(run.status) ? run.ended_at : null} /></b></span>
+      <span><b><${Took} from=${run.started_at || run.created_at} to=${at ? run.at : isOver(run.status) ? run.ended_at : run.status === "paused" ? run.at : null} /></b></span>
       <span><b>${cost(run.usage)}</b>${run.cap.usd !== null ? ` of ${money(run.cap.usd)}` : ""}</span>
       <span><b>${amount(run.usage.input_tokens + run.usage.output_tokens)}</b>${run.cap.tokens !== null ? ` of ${amount(run.cap.tokens)}` : ""} tokens</span>
       <span>${counted(run.usage.agents, "agent")}</span>

@@ -35,7 +35,7 @@ export function StepPanel({ run, path, at, concerns, onClose }) {
       ${step && html`<div class="run-facts">
         ${lastOf(path) !== path && html`<span class="mono">${path}</span>`}
         ${step.role && html`<span>${step.role}</span>`}
-        ${step.started_at && html`<span><b><${Took} from=${step.started_at} to=${isOver(step.status) ? step.ended_at : null} /></b></span>`}
+        ${step.started_at && html`<span><b><${Took} from=${step.started_at} to=${isOver(step.status) ? step.ended_at : step.stopped_at} /></b></span>`}
         ${step.usage && html`<span><b>${cost(step.usage)}</b></span>${step.usage.input_tokens + step.usage.output_tokens > 0 && html`<span>${amount(step.usage.input_tokens + step.usage.output_tokens)} tokens</span>`}`}
         ${step.attempts > 1 && html`<span>${step.attempts} attempts</span>`}
         ${step.started_at && html`<span class="quiet"><${Ago} at=${step.started_at} /></span>`}

@@ -16,7 +16,7 @@ export function StepTable({ rows, leftOff, chosen, onChoose }) {
     render=${(/** @type {any} */ row) => [
       html`<span style=${{ paddingLeft: `${row.depth * 16}px` }}><button class="as-link row-link" onClick=${() => onChoose(row.path)}>${row.name}</button>${row.child_run_id ? html` <a class="chip" href=${`/runs/${row.child_run_id}`}>run</a>` : ""}</span>`,
       html`<${Status} status=${row.status} />`, row.who || row.type,
-      row.started_at ? html`<${Took} from=${row.started_at} to=${isOver(row.status) ? row.ended_at : null} />` : "",
+      row.started_at ? html`<${Took} from=${row.started_at} to=${isOver(row.status) ? row.ended_at : row.stopped_at} />` : "",
       row.attempts > 1 ? row.attempts : "", row.input_tokens === undefined ? "" : amount(row.input_tokens + row.output_tokens),
       row.input_tokens === undefined ? "" : money(row.cost_usd ?? null), html`<span title=${row.note || ""}>${row.note || ""}</span>`,
     ]} />
