@@ -31,14 +31,14 @@ def read_pattern(text: str) -> tuple[str, ...] | str:
         return "it needs a shell, and there is none here"
     written = text.removesuffix(":*") + " *" if text.endswith(":*") else text
     try:
-        words = tuple(shlex.split(written))
+        words = shlex.split(written)
     except ValueError as error:
         return f"it cannot be split into arguments: {error}"
     if not words or (words[0] == ANYTHING and len(words) > 1):
         return "it names no program"
     if words[-1] != ANYTHING and words[-1].endswith(ANYTHING):
-        words = (*words, ANYTHING)  # `ls-files*` is followed by whatever
-    return words
+        words.append(ANYTHING)  # `ls-files*` is followed by whatever
+    return tuple(words)
 
 
 def allows(pattern: Sequence[str], argv: Sequence[str]) -> bool:
