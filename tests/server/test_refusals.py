@@ -405,3 +405,25 @@ def test_a_project_may_not_say_who_is_let_in(tmp_path: Path) -> None:
     status, said = _serve(tmp_path / "home", tmp_path)
     assert status == 2
     assert "may not be set in this file" in said
+
+
+AS_ANOTHER = """
+import os, socket, sys
+os.setuid(65534)
+netloc, cookie = sys.argv[1:]
+connection = socket.socket()
+connection.settimeout(30)
+connection.connect((b"127.0.0.1", int(netloc.rpartition(":")[2])))
+connection.sendall(f"GET /api/runs HTTP/1.1\\r\\nHost: {netloc}\\r\\nCookie: {cookie}\\r\\n\\r\\n".encode())
+print(connection.recv(4096).split(b" ")[1].decode())
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be somebody else")
+def test_a_cookie_in_the_hands_of_another_user_of_this_machine_opens_nothing(
+    server: Server, cookie: str
+) -> None:
+    assert ask(server, "GET", "/api/runs", {"Cookie": cookie})[0] == 200
+    command = [sys.executable, "-I", "-c", AS_ANOTHER, urlsplit(server.url).netloc, cookie]
+    other = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    assert other.stdout.strip() == "401"

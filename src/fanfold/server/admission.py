@@ -8,6 +8,7 @@ Rules
 * The link is exchanged for a cookie, so that the token stands in no address bar and no history. Sessions
   outlive the server, or a page that is open could not go on when it is started again; they end after
   `SESSION_S`, and with the configured token they came from.
+* A session that a user of this machine began is no other user's (`peers` says why that has to be said).
 * `operator` may do everything, `viewer` may look.
 """
 
@@ -42,6 +43,8 @@ class Session(Struct, frozen=True):
     role: Role
     came_with: str
     until: float
+    user: int | None = None
+    """Whose browser it is, where that is a user of this machine: nobody else's is let in by its cookie."""
 
 
 class Visitor(Struct, frozen=True):
@@ -79,11 +82,12 @@ class Admission:
                 found = Visitor(role, shown)
         return found
 
-    def with_cookie(self, cookie: str) -> Visitor | None:
-        """Whose browser shows this cookie."""
+    def with_cookie(self, cookie: str, user: int | None) -> Visitor | None:
+        """Whose browser shows this cookie; `user` of this machine started it."""
         shown, now = digest_of(cookie), time.time()
         for session in self._sessions:
-            if hmac.compare_digest(shown, session.digest) and self._holds(session, now):
+            known = hmac.compare_digest(shown, session.digest) and session.user in (None, user)
+            if known and self._holds(session, now):
                 name = LINK if session.came_with.startswith(f"{LINK}:") else session.came_with
                 return Visitor(self._configured.get(session.came_with, session.role), name)
         return None
@@ -95,14 +99,14 @@ class Admission:
             (from_link and self._link is not None) or session.came_with in self._configured
         )
 
-    def begin_session(self, token: str) -> str | None:
-        """The cookie for a browser that shows a token; None where the token is none."""
+    def begin_session(self, token: str, user: int | None) -> str | None:
+        """The cookie for the browser of a user that shows a token; None where the token is none."""
         visitor = self.with_token(token)
         if visitor is None:
             return None
         cookie = new_token()
         came_with = f"{LINK}:{self._link}" if visitor.name == LINK else visitor.name
-        session = Session(digest_of(cookie), visitor.role, came_with, time.time() + SESSION_S)
+        session = Session(digest_of(cookie), visitor.role, came_with, time.time() + SESSION_S, user)
         held = [one for one in self._sessions if self._holds(one, time.time())]
         self._sessions = [*held[-MAX_SESSIONS + 1 :], session]
         _write(self._file, self._sessions)

@@ -4,6 +4,7 @@ Rules
 * The `Host` must be exactly one of ours: a name that an attacker's page was rebound to is not (421).
 * An `Origin`, where there is one, must be exactly ours, and so must what the browser says of the site (403).
   A change that comes with a cookie needs an `Origin` or the header `X-Fanfold: 1`, which no form can send.
+* A cookie counts only in the hands of the user of this machine whose browser it was given to.
 * Everything needs a token, files of the console too, but for the one request that brings it: `/?token=…`.
 * Every reply has the headers of `replies.HEADERS`.
 """
@@ -20,6 +21,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from fanfold.errors import EXIT_PERMISSION, AuthorError, FanfoldError, WorldError
 from fanfold.server.admission import SESSION_S, Admission, Visitor
+from fanfold.server.peers import owner_of_peer
 from fanfold.server.replies import HEADERS, failure
 
 VISITOR = "fanfold.visitor"
@@ -53,7 +55,7 @@ class RequestGuard:
             self._check_origin(scope["method"], headers)
             entering = self._enter(scope)
             if entering is None:
-                scope[VISITOR] = self._visitor(scope["method"], headers)
+                scope[VISITOR] = self._visitor(scope, headers)
         except FanfoldError as error:
             entering = self._refuse(error, scope, headers)
         await (entering or self._app)(scope, receive, _with_headers(send))
@@ -79,7 +81,7 @@ class RequestGuard:
             tokens = parse_qs(query.decode("ascii"), max_num_fields=20).get("token", [])
         except ValueError:
             tokens = []
-        cookie = self._access.begin_session(tokens[0]) if len(tokens) == 1 else None
+        cookie = self._access.begin_session(tokens[0], _user_of(scope)) if len(tokens) == 1 else None
         if cookie is None:
             raise _unknown()
         reply = RedirectResponse("/", status_code=303)
@@ -87,17 +89,17 @@ class RequestGuard:
         reply.headers["cache-control"] = "no-store"
         return reply
 
-    def _visitor(self, method: str, headers: Headers) -> Visitor:
+    def _visitor(self, scope: Scope, headers: Headers) -> Visitor:
         scheme, _, token = headers.get("authorization", "").partition(" ")
         if scheme:
             found = self._access.with_token(token.strip()) if scheme.lower() == "bearer" else None
             if found is None:
                 raise _unknown()
             return found
-        found = self._access.with_cookie(_cookie_of(headers, self._cookie))
+        found = self._access.with_cookie(_cookie_of(headers, self._cookie), _user_of(scope))
         if found is None:
             raise _unknown()
-        if method not in READING and "origin" not in headers and headers.get("x-fanfold") != "1":
+        if scope["method"] not in READING and "origin" not in headers and headers.get("x-fanfold") != "1":
             raise _forbidden("a change needs the header X-Fanfold: 1, or an Origin")
         return found
 
@@ -107,6 +109,10 @@ class RequestGuard:
             return HTMLResponse(_WAY_IN, status_code=401)
         unknown = {"www-authenticate": "Bearer"} if error.code == "request.unauthorized" else None
         return failure(error, unknown)
+
+
+def _user_of(scope: Scope) -> int | None:
+    return owner_of_peer(scope.get("client"), scope.get("server"))
 
 
 def _cookie_of(headers: Headers, name: str) -> str:
