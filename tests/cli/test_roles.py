@@ -40,13 +40,13 @@ def test_what_a_role_does_not_set_is_left_out(fanfold):
 
 
 def test_a_role_whose_file_was_refused_says_why_whatever_the_file_is_called(fanfold, project):
-    folder = project / ".claude/agents"
+    folder = project / ".codex/agents"
     folder.mkdir(parents=True)
-    (folder / "some-file.md").write_text("---\nname: rev\ndescription: d\n---\n")
+    (folder / "some-file.toml").write_text('name = "rev"\ndescription = "d"\n')
     refused = fanfold("agents", "rev", "--json")
     error = refused.json()["error"]
     assert (refused.status, error["code"]) == (2, "role.invalid")
-    assert "some-file.md:1: the instructions are missing" in error["message"]
+    assert "some-file.toml:1: the instructions are missing" in error["message"]
 
 
 def test_a_version_whose_file_was_refused_says_why(fanfold, project):

@@ -135,7 +135,7 @@ def test_a_missing_key_is_refused_before_anything_runs(two: Project, wire: str):
 
 BROKEN = {
     ".fanfold/agents/helper.toml": 'name = "helper\n',
-    ".fanfold/agents/explorer.toml": 'name = "explorer"\ndescription = "x"\nsandbox_mode = "no such"\n',
+    ".fanfold/agents/other.toml": 'name = "other"\ndescription = "x"\nsandbox_mode = "no such"\n',
     ".claude/agents/helper.md": "---\nname: [\n---\nHelp.\n",
 }
 

@@ -109,7 +109,14 @@ def is_allowed(one: Seen, world: World) -> bool:
     return not _is_below(path, str(world.top)) and is_of_system(one)
 
 
-OF_USER = (".codex/agents", ".claude/agents", ".gitconfig", ".config/git/config", ".config/git/ignore")
+OF_USER = (
+    ".codex/agents",
+    ".codex/config.toml",
+    ".claude/agents",
+    ".gitconfig",
+    ".config/git/config",
+    ".config/git/ignore",
+)
 """In the user's own home: their roles, and what git's configuration of theirs says is to be ignored."""
 
 

@@ -165,7 +165,7 @@ def test_a_role_in_stages_answers_a_step_and_a_resume_repeats_no_stage(place: Pl
     with Provider(answer) as provider:
         given = {**provider.environment, "FANFOLD_MODEL": SONNET}
         paused = place.run(STEP % ("scout", ""), **given)
-        assert (paused.status, paused.steps["a"].status) == ("paused", "running")
+        assert (paused.status, paused.steps["a"].status) == ("paused", "waiting")
         broke = False
         place.role('[[pipeline]]\nmodel = true\nprompt = "edited"\n')
         place.role("", name="judge")

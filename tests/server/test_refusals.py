@@ -213,6 +213,8 @@ def test_a_viewer_may_look_and_nothing_else(server: Server) -> None:
     for method, path in every_route(server):
         if path.startswith("/mcp"):
             assert ask(server, method, path, viewer, "{}")[0] in (403, 404)
+        elif path == "/api/copy":  # which only puts into words what one would ask
+            assert ask(server, method, path, viewer, "{}")[0] == 400
         elif method != "GET" and path.startswith("/api/"):
             status, _, body = ask(server, method, path, viewer, "{}")
             assert status in (403, 404, 405), (method, path)

@@ -47,7 +47,10 @@ def folders_above(project: Path) -> list[Path]:
 
 def _reachable(here: Path) -> list[Path]:
     """A folder and those above it on the same file system."""
-    device = os.stat(here).st_dev
+    try:
+        device = os.stat(here).st_dev
+    except OSError:
+        return []  # it is still to be made
     found = []
     for folder in (here, *here.parents):
         try:

@@ -65,7 +65,9 @@ def why_foreign(project: Path, home: Path) -> str:
     except OSError:
         return "it is a link, a file, or may not be opened"
     try:
-        state = [name for name in sorted(os.listdir(handle)) if name not in BROUGHT]
+        # A seal that another process is just writing is no state yet.
+        names = (name for name in sorted(os.listdir(handle)) if not name.startswith(f".{SEAL}."))
+        state = [name for name in names if name not in BROUGHT]
         if not state:
             return ""
         if os.fstat(handle).st_uid != os.geteuid():

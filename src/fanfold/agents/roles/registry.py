@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from fanfold.agents.role import BUILT_IN, IGNORED, Notice, Role
 from fanfold.agents.roles.builtin import ALIASES, ROLES
-from fanfold.trust.project_files import walk_beneath
+from fanfold.trust.project_files import list_beneath, walk_beneath
 
 if TYPE_CHECKING:
     from fanfold.agents.roles.declared import Declaration
@@ -181,13 +181,13 @@ def role_roots(project: Path, user_home: Path, fanfold_home: Path, above: Sequen
 def _read_root(root: Root, notices: list[Notice]) -> tuple[list[RoleFile], list[Role]]:
     """The roles of one root: those read from files of their own, and those that are a few words elsewhere."""
     declared: list[Declaration] = []
-    if root.config is not None and root.config.is_file():  # start-up pays for every import
+    if root.config is not None and _is_there(root.config, root.top):  # start-up pays for every import
         from fanfold.agents.roles.declared import read_declarations
 
         declared = read_declarations(root.config, root.top, notices)
     files = _list_root(root, notices)
-    named = {os.path.realpath(one.file) for one in declared if one.file is not None}
-    files = [path for path in files if os.path.realpath(path) not in named]
+    if named := {os.path.realpath(one.file) for one in declared if one.file is not None}:
+        files = [path for path in files if os.path.realpath(path) not in named]
     if not files and not declared:
         return [], []
     # Only here: most projects have no role files.
@@ -205,6 +205,14 @@ def _read_root(root: Root, notices: list[Notice]) -> tuple[list[RoleFile], list[
     ]
     found += [read_role(path, root.kind, notices, root.top) for path in files]
     return [one for one in found if one is not None], described
+
+
+def _is_there(file: Path, top: Path | None) -> bool:
+    """Whether there is such an entry, found out without following a link that leads out of the checkout."""
+    try:
+        return file.name in list_beneath(top or Path(file.anchor), file.parent)
+    except OSError:
+        return False
 
 
 def _list_root(root: Root, notices: list[Notice]) -> list[Path]:

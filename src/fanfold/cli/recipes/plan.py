@@ -121,7 +121,7 @@ def _show(call: Invocation, drafted: DraftedSpec, flags: PlanFlags) -> None:
 def _how_to_run(drafted: DraftedSpec, name: str) -> str:
     assert drafted.document is not None, "it was saved"
     needed = [one.name for one in drafted.document.inputs if one.required]
-    return " ".join(["fanfold run", name, *(f"-i {one}=…" for one in needed)])
+    return " ".join([f"fanfold run {name}", *(f"-i {one}=…" for one in needed)])
 
 
 def _origin(drafted: DraftedSpec) -> str:
