@@ -169,7 +169,7 @@ class _Calls:
         if self._wrong_arguments(call):
             return  # it was told so, and went on
         try:
-            await self._toolbox.call(call.tool, call.args)
+            await use(self._toolbox, call.tool, call.args)
         except ToolFailed as failed:
             if failed.refused or self._toolbox.mutates(call.tool):
                 raise
