@@ -62,6 +62,28 @@ class Tools(Toolbox, Protocol):
         ...
 
 
+class ToolsAround:
+    """Somebody's tools as they are: whoever derives from it adds something before or behind a call."""
+
+    def __init__(self, tools: Tools) -> None:
+        self._tools = tools
+
+    async def open(self) -> None:
+        await self._tools.open()
+
+    async def aclose(self) -> None:
+        await self._tools.aclose()
+
+    def offered(self) -> Sequence[ToolSpec]:
+        return self._tools.offered()
+
+    def mutates(self, name: str) -> bool:
+        return self._tools.mutates(name)
+
+    async def call(self, name: str, args: Mapping[str, Any]) -> JSON:
+        return await self._tools.call(name, args)
+
+
 def wrong_call(tools: Tools, name: str, args: JSON) -> str:
     """What is wrong with a call before it is made: there is no such tool, or it takes other arguments."""
     offered = {one.name: one for one in tools.offered()}

@@ -16,7 +16,7 @@ Rules
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Protocol
 
 import msgspec
@@ -24,9 +24,8 @@ import msgspec
 from fanfold.agents.backend import SessionRequest
 from fanfold.agents.role import CallGuard
 from fanfold.agents.toolbox import ToolFailed
-from fanfold.agents.toolbox.catalogue import Tools
+from fanfold.agents.toolbox.catalogue import Tools, ToolsAround
 from fanfold.agents.toolbox.commands import CommandResult
-from fanfold.agents.toolbox.schemas import ToolSpec
 from fanfold.errors import FanfoldError
 from fanfold.kernel.plan import JSON
 from fanfold.text.excerpts import shorten
@@ -62,31 +61,19 @@ class GuardRunner(Protocol):
     ) -> CommandResult: ...
 
 
-class GuardedTools:
+class GuardedTools(ToolsAround):
     """The tools of a session whose role has guards."""
 
     def __init__(self, tools: Tools, request: SessionRequest, run: GuardRunner) -> None:
-        self._tools = tools
+        super().__init__(tools)
         self._request = request
         self._run = run
-
-    async def open(self) -> None:
-        await self._tools.open()
-
-    async def aclose(self) -> None:
-        await self._tools.aclose()
-
-    def offered(self) -> Sequence[ToolSpec]:
-        return self._tools.offered()
-
-    def mutates(self, name: str) -> bool:
-        return self._tools.mutates(name)
 
     async def call(self, name: str, args: Mapping[str, Any]) -> JSON:
         for guard in self._request.role.guards:
             if is_guarded(guard, name):
                 await self._hear(guard, name, args)
-        return await self._tools.call(name, args)
+        return await super().call(name, args)
 
     async def _hear(self, guard: CallGuard, name: str, args: Mapping[str, Any]) -> None:
         shown = msgspec.json.encode(

@@ -6,40 +6,27 @@ while they work. What is told is what the run began with, once for each folder a
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from fanfold.agents.instructions import MAX_BYTES, above
-from fanfold.agents.toolbox.catalogue import Tools
-from fanfold.agents.toolbox.schemas import ToolSpec
+from fanfold.agents.toolbox.catalogue import Tools, ToolsAround
 from fanfold.kernel.plan import JSON
 
 KEY = "project_instructions"
 READ = "read_file"
 
 
-class InstructedTools:
+class InstructedTools(ToolsAround):
     """The tools of a session in a project whose folders have instructions; `told` are those it knows."""
 
     def __init__(self, tools: Tools, below: Mapping[str, str], told: str) -> None:
-        self._tools = tools
+        super().__init__(tools)
         self._left = {folder: text for folder, text in below.items() if text not in told}
         self._bytes_left = MAX_BYTES
 
-    async def open(self) -> None:
-        await self._tools.open()
-
-    async def aclose(self) -> None:
-        await self._tools.aclose()
-
-    def offered(self) -> Sequence[ToolSpec]:
-        return self._tools.offered()
-
-    def mutates(self, name: str) -> bool:
-        return self._tools.mutates(name)
-
     async def call(self, name: str, args: Mapping[str, Any]) -> JSON:
-        found = await self._tools.call(name, args)
+        found = await super().call(name, args)
         if name != READ or not isinstance(found, dict):
             return found
         texts = [self._tell(folder) for folder in above(str(args.get("path", ""))) if folder in self._left]
