@@ -210,6 +210,21 @@ def test_keys_move_through_steps_and_views_and_say_so(console: Console, swept: s
     expect(page.locator(".excerpt").first).to_contain_text("quokka")
 
 
+PRESSED_WHEN_DRAWN = """
+new MutationObserver((_, watch) => {
+  if (![...document.querySelectorAll("button")].some((one) => one.textContent === "list")) return;
+  watch.disconnect();
+  document.body.dispatchEvent(new KeyboardEvent("keydown", { key: "j", bubbles: true }));
+}).observe(document, { childList: true, subtree: true });
+"""
+
+
+def test_a_key_counts_from_the_moment_the_steps_can_be_seen(console: Console, swept: str) -> None:
+    console.page.add_init_script(PRESSED_WHEN_DRAWN)
+    page = console.go(f"/runs/{swept}?view=table")
+    expect(page).to_have_url(re.compile("step=list"))
+
+
 def test_several_runs_are_cancelled_at_once_after_a_question(console: Console) -> None:
     runs = [console.start("slow", SLOW_SCRIPT) for _ in range(2)]
     page = console.go("/runs?recipe=slow")

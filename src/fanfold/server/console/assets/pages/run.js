@@ -44,17 +44,15 @@ export function Run({ first: id }) {
   useStatusNews(head.data, at);
   const rows = table.data?.rows || [];
   const choose = (/** @type {string | null} */ path) => setQuery({ step: path });
-  useKeys(
-    [
-      { key: "j", what: "Next step", act: () => choose(beside(rows, step, 1)) },
-      { key: "k", what: "Step before", act: () => choose(beside(rows, step, -1)) },
-      { key: "n", what: "Next failure", act: () => choose(nextFailure(rows, step)) },
-      { key: "g", what: "Graph", act: () => setQuery({ view: null }) },
-      { key: "t", what: "Timeline", act: () => setQuery({ view: "timeline" }) },
-      { key: "Escape", what: "Close the step", act: () => choose(null) },
-    ],
-    [rows, step],
-  );
+  const chosen = () => query.peek().get("step"); // a second key may come before the first is drawn
+  useKeys([
+    { key: "j", what: "Next step", act: () => choose(beside(rows, chosen(), 1)) },
+    { key: "k", what: "Step before", act: () => choose(beside(rows, chosen(), -1)) },
+    { key: "n", what: "Next failure", act: () => choose(nextFailure(rows, chosen())) },
+    { key: "g", what: "Graph", act: () => setQuery({ view: null }) },
+    { key: "t", what: "Timeline", act: () => setQuery({ view: "timeline" }) },
+    { key: "Escape", what: "Close the step", act: () => choose(null) },
+  ]);
   if (!head.data) return head.error?.status === 404 ? html`<${NoSuchRun} id=${id} />` : html`<div class="page"><${Loaded} of=${head}>${() => null}</${Loaded}></div>`;
   const run = head.data;
   return html`<div class="page wide run-page">
@@ -186,7 +184,7 @@ function useStatusNews(run, at) {
 
 /** @param {any[]} rows @param {string | null} step @param {number} by */
 function beside(rows, step, by) {
-  if (!rows.length) return null;
+  if (!rows.length) return step; // not there yet: what is open stays open
   const at = rows.findIndex((row) => row.path === step);
   const next = at < 0 ? (by > 0 ? 0 : rows.length - 1) : Math.min(rows.length - 1, Math.max(0, at + by));
   announce(`${rows[next].name}, ${wordOf(rows[next].status)}`);
@@ -195,6 +193,7 @@ function beside(rows, step, by) {
 
 /** @param {any[]} rows @param {string | null} step */
 function nextFailure(rows, step) {
+  if (!rows.length) return step;
   const at = rows.findIndex((row) => row.path === step);
   const order = [...rows.slice(at + 1), ...rows.slice(0, at + 1)];
   const found = order.find((row) => ["failed", "timed_out"].includes(row.status));

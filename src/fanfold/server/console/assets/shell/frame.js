@@ -23,13 +23,10 @@ const PLACES = [
 export function Frame({ children }) {
   const [help, setHelp] = useState(false);
   const waiting = useResource("/approvals", true);
-  useKeys(
-    [
-      { key: "?", what: "Show these keys", act: () => setHelp(true) },
-      { key: "/", what: "Search outputs", act: () => (place.peek().path === "/search" ? document.getElementById("words")?.focus() : go("/search")) },
-    ],
-    [],
-  );
+  useKeys([
+    { key: "?", what: "Show these keys", act: () => setHelp(true) },
+    { key: "/", what: "Search outputs", act: () => (place.peek().path === "/search" ? document.getElementById("words")?.focus() : go("/search")) },
+  ]);
   const asked = waiting.data?.items?.length || 0;
   const current = place.value.path;
   const state = connection.value;

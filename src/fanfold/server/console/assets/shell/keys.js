@@ -1,20 +1,26 @@
 /** Keys: one table that pages add to while they are shown; the help is made from it. */
-import { useEffect } from "../vendor/preact.js";
+import { useLayoutEffect, useRef } from "../vendor/preact.js";
 
 /** @typedef {{key: string, what: string, act: () => void}} Key */
-/** @type {Set<Key[]>} */
+/** @type {Set<{current: Key[]}>} */
 const tables = new Set();
 
-/** Keys of a page, for as long as it is shown. @param {Key[]} keys @param {unknown[]} on */
-export function useKeys(keys, on) {
-  useEffect(() => {
-    tables.add(keys);
-    return () => tables.delete(keys);
-  }, on);
+/**
+ * Keys of a page, for as long as it is shown. They are those of its last drawing from the moment
+ * that drawing can be seen: an effect would come a frame later, and a key pressed between lost.
+ * @param {Key[]} keys
+ */
+export function useKeys(keys) {
+  const table = useRef(keys);
+  table.current = keys;
+  useLayoutEffect(() => {
+    tables.add(table);
+    return () => tables.delete(table);
+  }, []);
 }
 
 /** All keys that work now. @returns {Key[]} */
-export const knownKeys = () => [...tables].flat();
+export const knownKeys = () => [...tables].flatMap((table) => table.current);
 
 export function startKeys() {
   document.addEventListener("keydown", (event) => {
