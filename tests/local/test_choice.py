@@ -48,7 +48,7 @@ def test_the_first_rule_that_matches_chooses(tmp_path, environment, local, model
 @pytest.mark.parametrize(
     ("environment", "local", "code", "hint"),
     [
-        ({}, NOTHING, "provider.none", 'pip install "fanfold[local]" && fanfold models pull'),
+        ({}, NOTHING, "provider.none", '<2026.11" && fanfold models pull'),
         ({}, NOTHING, "provider.none", "OPENAI_API_KEY or ANTHROPIC_API_KEY"),
         ({}, BARE, "provider.none", "fanfold models pull"),
         (SERVER, READY, "model.unnamed", "FANFOLD_MODEL=openai:NAME"),

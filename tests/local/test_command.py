@@ -135,7 +135,7 @@ def test_without_the_library_the_error_names_the_extra(tmp_path: Path):
     )
     assert done.returncode == 1
     assert "error[local.not_installed]" in done.stderr
-    assert 'hint: pip install "fanfold[local]"' in done.stderr
+    assert f'hint: {sys.executable} -m pip install "xllamacpp' in done.stderr
 
 
 @pytest.mark.parametrize(

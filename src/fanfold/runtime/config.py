@@ -294,7 +294,7 @@ def _digests(raw: object, origin: str) -> str:
         or not all(map(_DIGEST.fullmatch, listed))
         or (isinstance(raw, list) and len(raw) > len(listed))
     ):
-        raise _bad(origin, "[…]", "a list of digests, as fanfold serve --new-token prints them")
+        raise _bad(origin, "[…]", "a list of digests, as fanfold serve --new-token operator prints them")
     return " ".join(listed)
 
 

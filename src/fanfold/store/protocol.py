@@ -25,7 +25,7 @@ from typing import Any, Protocol, Self, TypeAlias
 
 from msgspec import Struct
 
-from fanfold.errors import WorldError
+from fanfold.errors import NotFoundError, WorldError
 from fanfold.kernel.events import Envelope, Failure, Usage
 from fanfold.process_identity import ProcessIdentity
 
@@ -54,6 +54,12 @@ class LeaseHeld(WorldError):
 
 class StoreFault(WorldError):
     """The disk is full or failing. Nothing of the write happened; what was acknowledged is safe."""
+
+
+def no_run(name: str) -> NotFoundError:
+    """What to say to whoever means a run that is not here."""
+    hint = "fanfold runs lists those of this project"
+    return NotFoundError("run.not_found", f"there is no run {name!r} here", hint=hint)
 
 
 class RunHead(Struct, frozen=True, omit_defaults=True, kw_only=True):

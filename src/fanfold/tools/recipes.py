@@ -79,7 +79,13 @@ class SavedWorkflow(Struct, frozen=True, kw_only=True):
 
 async def plan_workflow(caller: Caller, asked: PlanWorkflow) -> PlannedWorkflow:
     refine = found_recipe(caller.project, asked.refine) if asked.refine else None
-    wanted = Wanted(task=asked.task, name=asked.name or None, refine=refine, use_model=asked.use_model)
+    wanted = Wanted(
+        task=asked.task,
+        name=asked.name or None,
+        refine=refine,
+        use_model=asked.use_model,
+        no_model="use_model: false",
+    )
     if asked.dry_run:
         would = "ask the planner for a draft" if asked.use_model else "fill in a template"
         return PlannedWorkflow(ok=True, fit=True, reason="", would=would)

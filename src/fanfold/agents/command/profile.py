@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from fanfold.agents.role import COMMAND, SPOKEN
 from fanfold.errors import AuthorError
@@ -130,6 +130,8 @@ class Profile(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     events: tuple[Rule, ...] = ()
     named: bool = False
     """Whether the user's own file says which credentials it may have."""
+    file: str = ""
+    """Where the user's own file for it is, or would be: what hints name."""
 
     @property
     def resumes(self) -> bool:
@@ -147,6 +149,7 @@ _OWN = (
     "name",
     "like",
     "named",
+    "file",
     "options",
     "events",
     "output",
@@ -161,8 +164,10 @@ _OWN = (
 
 def load_profiles(home: Path) -> dict[str, Profile]:
     """Every profile by name; `AuthorError` names a file of the user's that cannot be used."""
-    found = dict(_built_in())
     folder = home / "backends"
+    found = {
+        name: structs.replace(one, file=str(folder / f"{name}.toml")) for name, one in _built_in().items()
+    }
     for file in sorted(folder.glob("*.toml")) if folder.is_dir() else ():
         found[file.stem] = _own(file, found)
     return found
@@ -207,7 +212,7 @@ def _own(file: Path, known: Mapping[str, Profile]) -> Profile:
     try:
         said = _read(file)
         below = _below(said, known.get(file.stem), known)
-        merged = {**_over(below, said), "name": file.stem, "named": "credentials" in said}
+        merged = {**_over(below, said), "name": file.stem, "named": "credentials" in said, "file": str(file)}
         return msgspec.convert(merged, Profile)
     except (OSError, ValueError) as error:  # what decoding and validation raise, too
         message = f"{file} cannot be used: {error}"

@@ -232,8 +232,9 @@ class CommandSession:
         failure = judge(profile, hearing.ending, read_only=self._request.role.read_only)
         if failure is not None and failure.kind == "transport" and gate is not None and gate.refused:
             told = f"it was kept from {', '.join(gate.refused[:5])}"
-            file = f"~/.fanfold/backends/{profile.name}.toml"
-            hint = f'name the host in {file} (hosts = ["…"]), or write network = true into the role'
+            hint = "write network = true into the role"
+            if profile.file:
+                hint = f'name the host in {profile.file} (hosts = ["…"]), or {hint}'
             failure = structs.replace(failure, message=f"{failure.message} ({told})", hint=hint)
         return hearing, failure
 

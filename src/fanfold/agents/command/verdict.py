@@ -144,9 +144,11 @@ def sort_of(words: str, status: int | None) -> str:
 
 def _hint(profile: Profile, kind: str) -> str:
     match kind:
+        case "permission" if not profile.file:  # a command of a role: it has no profile to change
+            return "renew its login"
         case "permission":
             return (
-                f"say what of yours it may have in ~/.fanfold/backends/{profile.name}.toml: "
+                f"say what of yours it may have in {profile.file}: "
                 'credentials = ["login"]; or renew its login'
             )
         case "quota":

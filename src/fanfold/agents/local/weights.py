@@ -6,6 +6,8 @@ files are resolved here, once, so that two runs which mean the same file share o
 
 from __future__ import annotations
 
+import shlex
+import sys
 from importlib.util import find_spec
 from pathlib import Path
 from typing import BinaryIO
@@ -17,7 +19,9 @@ from fanfold.errors import AuthorError, NotFoundError, WorldError
 PROVIDER = "local"
 SMOLLM2 = "smollm2"
 LIBRARY = "xllamacpp"
-INSTALL_HINT = 'pip install "fanfold[local]"'
+REQUIREMENT = "xllamacpp>=2026.10,<2026.11"
+"""What the extra `local` of the package asks for; a checkout has no other name by which pip finds it."""
+INSTALL_HINT = f'{shlex.quote(sys.executable)} -m pip install "{REQUIREMENT}"'
 PULL_HINT = "fanfold models pull"
 
 MAGIC = b"GGUF"

@@ -81,6 +81,7 @@ async def plan_and_show(
         refine=None if flags.refine is None else project.find_recipe(flags.refine),
         use_model=not flags.no_model,
         anyway=flags.anyway,
+        no_model="--no-model",
     )
 
     def narrate(line: str) -> None:

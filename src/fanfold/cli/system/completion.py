@@ -51,9 +51,9 @@ complete -c fanfold -n '__fish_seen_subcommand_from run check' -F
 """,
 }
 _SETUP = {
-    "bash": "fanfold completion bash > ~/.local/share/bash-completion/completions/fanfold",
-    "zsh": "fanfold completion zsh > ~/.zfunc/_fanfold   (a folder of $fpath)",
-    "fish": "fanfold completion fish > ~/.config/fish/completions/fanfold.fish",
+    "bash": ("~/.local/share/bash-completion/completions", "fanfold", ""),
+    "zsh": ("~/.zfunc", "_fanfold", "  # a folder of $fpath"),
+    "fish": ("~/.config/fish/completions", "fanfold.fish", ""),
 }
 _NAMED_BY = {"transcript name": "step", "agents name": "role", "show name": "recipe"}
 """Arguments that are called otherwise than what they name."""
@@ -61,10 +61,18 @@ _MAX_RUNS = 50
 _MAX_STEPS = 500
 
 
+def _setup() -> list[str]:
+    """A line for each shell, to be copied whole."""
+    return [
+        f"mkdir -p {folder} && fanfold completion {shell} > {folder}/{file}{note}"
+        for shell, (folder, file, note) in _SETUP.items()
+    ]
+
+
 @command(
     "completion",
     summary="Print the completion script of a shell",
-    epilog="Set up with: " + "; ".join(_SETUP.values()),
+    epilog="\b\nSet up with one of these:\n" + "\n".join(_setup()),
     says_where=False,
 )
 @click.argument("shell", type=click.Choice(list(_SCRIPTS)))

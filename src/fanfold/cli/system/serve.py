@@ -56,9 +56,12 @@ def _say(call: Invocation, served: Served) -> None:
 
 
 def _make_token(call: Invocation, role: str) -> int:
+    import os
+
+    from fanfold.runtime.config import fanfold_home
     from fanfold.runtime.operations.system.tokens import make_token
 
-    made = make_token(role)
+    made = make_token(role, fanfold_home(os.environ))
     if call.as_json:
         say_json(made)
         return EXIT_OK

@@ -70,8 +70,19 @@ def turns_of(tree: RunTree, child: str) -> list[Node]:
     """The turns of a child in order; raises `subagent.not_found` for a name that nobody has."""
     turns = [node for node in tree.root.scope.children if child_name(node.path) == child]
     if not turns:
-        raise NotFoundError("subagent.not_found", f"there is no subagent {child}", hint="fanfold ps --all")
+        raise no_subagent(child)
     return turns
+
+
+def no_subagent(name: str) -> NotFoundError:
+    """What to say to whoever means a subagent that is not there."""
+    return NotFoundError("subagent.not_found", f"there is no subagent {name}", hint="fanfold ps --all")
+
+
+def detached(name: str) -> SubagentRefused:
+    """What to say to whoever speaks to a subagent that lost its process."""
+    message = f"{name} is detached: nobody knows what it did last"
+    return SubagentRefused("subagent.detached", message, hint=f"fanfold send {shlex.quote(name)} --resume")
 
 
 def is_interrupted(node: Node) -> bool:
@@ -150,10 +161,7 @@ def check_spoken_to(tree: RunTree, child: str) -> None:
     if last.closed:
         raise SubagentRefused("subagent.closed", f"{child} is closed", hint="spawn a new subagent")
     if is_interrupted(last):
-        message = f"{child} is detached: nobody knows what it did last"
-        raise SubagentRefused(
-            "subagent.detached", message, hint=f"fanfold send {shlex.quote(child)} --resume"
-        )
+        raise detached(child)
     proposal = waiting_proposal(tree, last)
     if proposal is not None:
         message = f"what {child} proposed is not applied yet ({proposal}), and it would not see it"

@@ -16,7 +16,6 @@ from typing import Any, TypeAlias
 import msgspec
 from msgspec.structs import replace
 
-from fanfold.errors import NotFoundError
 from fanfold.kernel.commands import Start, Stop
 from fanfold.kernel.decide import decide, is_waiting
 from fanfold.kernel.events import (
@@ -50,7 +49,7 @@ from fanfold.runtime.records.values import Values
 from fanfold.runtime.steps.step_type import Job
 from fanfold.store.blobs import Blobs
 from fanfold.store.journal import Journal
-from fanfold.store.protocol import Batch, Claim, OutputRow, RunHead, Store
+from fanfold.store.protocol import Batch, Claim, OutputRow, RunHead, Store, no_run
 from fanfold.text.json_value import with_text_only
 
 Reuse: TypeAlias = Callable[[Node, Job], str | Failure | None]
@@ -138,7 +137,7 @@ class RunTree:
         envelopes = store.tree(root)
         first = next(envelopes, None)
         if first is None:
-            raise NotFoundError("run.not_found", f"there is no run {root}", hint="fanfold runs")
+            raise no_run(root)
         tree = cls(store, event_of(first), journal, reuse, forked_from=forked_from)
         tree._count(first)
         if until is not None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import msgspec
 
-from fanfold.errors import FanfoldError, NotFoundError
+from fanfold.errors import FanfoldError
 from fanfold.recipe.library import Library, is_path
 from fanfold.recipe.surroundings import Ceilings, FoundRecipe, OwnCommand, Surroundings
 from fanfold.runtime.config import Config
@@ -231,7 +231,9 @@ class Project:
             self.address.open_to_read()  # refused with the words for it, and nothing is made
         head = self.store.head(self.store.resolve(run))
         if head is None:
-            raise NotFoundError("run.not_found", f"there is no run {run}", hint="fanfold runs")
+            from fanfold.store.protocol import no_run
+
+            raise no_run(run)
         return head
 
     def view(self, root: str, at: int | None = None) -> RunTree:

@@ -8,9 +8,9 @@ from typing import Any
 import apsw
 import msgspec
 
-from fanfold.errors import AuthorError, NotFoundError
+from fanfold.errors import AuthorError
 from fanfold.kernel.events import Failure, Usage
-from fanfold.store.protocol import RunHead
+from fanfold.store.protocol import RunHead, no_run
 from fanfold.store.sealing.seals import reseal
 
 _FIXED = "run_id root_run_id parent_run_id nesting_depth execution_path recipe version created_at".split()
@@ -88,8 +88,7 @@ def resolve(db: apsw.Connection, prefix: str) -> str:
         )
     ids: list[str] = [run_id for (run_id,) in found]
     if not ids:
-        hint = "fanfold runs lists those of this project"
-        raise NotFoundError("run.not_found", f"there is no run {prefix!r} here", hint=hint)
+        raise no_run(prefix)
     if len(ids) > 1 and ids[0] != prefix:
         raise AuthorError(
             "run.ambiguous",

@@ -173,7 +173,7 @@ class Commits:
             finally:
                 os.close(handle)
         message = f"what was merged into {path} is not there any more"
-        raise WorldError("deliver.gone", message, hint="fanfold gc may have cleared it away")
+        raise WorldError("deliver.gone", message, hint="gc may have cleared it away")
 
     def _git(
         self,

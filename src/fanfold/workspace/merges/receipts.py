@@ -116,7 +116,7 @@ class Receipts:
             return msgspec.json.decode(self._file(receipt_id).read_bytes(), type=Receipt)
         except FileNotFoundError:
             message = "nobody knows any more what was there before this merge"
-            raise NotFoundError("changes.gone", message, hint="fanfold gc may have cleared it away") from None
+            raise NotFoundError("changes.gone", message, hint="gc may have cleared it away") from None
         except msgspec.DecodeError as error:
             raise WorldError("workspace.damaged", f"receipt {receipt_id} is damaged: {error}") from error
 

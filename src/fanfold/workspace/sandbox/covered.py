@@ -62,7 +62,10 @@ def _nothing(policy: Policy, name: str) -> Path:
     return file
 
 
-ALLOW = "write brought = [] below [state] into the agent's file in ~/.fanfold/backends"
+ALLOW = (
+    "write brought = [] below [state] into the agent's file in the folder backends of FANFOLD_HOME"
+    " (~/.fanfold where that is not set)"
+)
 
 
 def _kind(top: Path, path: str) -> bool | None:

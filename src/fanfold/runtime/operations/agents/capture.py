@@ -14,6 +14,7 @@ from msgspec import Struct
 from fanfold.errors import AuthorError, NotFoundError
 from fanfold.recipe.emission.delegations import Emission, Omitted, StandsFor
 from fanfold.recipe.emission.recover import recover
+from fanfold.runtime.hosting.children import no_subagent
 from fanfold.runtime.operations.addresses import Addressed, find_run
 from fanfold.runtime.operations.agents.subagents import SPAWN_TIMEOUT_MS
 from fanfold.runtime.operations.project import Project
@@ -60,14 +61,14 @@ def capture(
     _check_open(found)
     for child in children:
         if not found.turns(child):
-            raise NotFoundError(
-                "subagent.not_found", f"there is no subagent {child}", hint="fanfold ps --all"
-            )
+            raise no_subagent(child)
     delegations = find_delegations(found.tree, children, SPAWN_TIMEOUT_MS)
     request = request or "\n".join(words_of(node) for node in found.run.scope.children if is_lead(node))
     emission = recover(delegations, request=request, name=name)
     if emission.recipe is None:
-        raise NotFoundError("capture.nothing", _why_nothing(found, emission), hint="fanfold ps --all")
+        raise NotFoundError(
+            "capture.nothing", _why_nothing(found, emission), hint="fanfold ps --all lists who worked"
+        )
     compiled = emission.recipe.compile(project.surroundings(scripted=True), project.folder)
     diagnostics = compiled.report.diagnostics
     text = emission.recipe.to_yaml()

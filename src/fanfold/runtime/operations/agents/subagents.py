@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import re
 import secrets
-import shlex
 from collections.abc import Sequence
 from typing import Literal, TypeAlias, cast
 
@@ -37,6 +36,8 @@ from fanfold.runtime.hosting.children import (
     ResumeRequest,
     SubagentRefused,
     check_spoken_to,
+    detached,
+    no_subagent,
     turns_of,
 )
 from fanfold.runtime.hosting.run_tree import RunTree
@@ -141,7 +142,9 @@ async def wait(
     run = run or current_run(project)
     if project.store.head(run) is None and not names:
         return {}
-    tree = project.view(run) if project.store.head(run) is not None else _nobody(names[0])
+    if project.store.head(run) is None:
+        raise no_subagent(names[0])
+    tree = project.view(run)
     wanted = list(names) or [child.id for child in _all(project, tree) if child.status in LIVE]
 
     def look() -> list[Subagent] | None:
@@ -164,8 +167,7 @@ async def send_input(
     if resume and (child.status == DETACHED or text is None):
         child = await resume_agent(project, name, run=run)
     elif child.status == DETACHED:
-        message = f"{name} is detached: nobody knows what it did last"
-        raise SubagentRefused("subagent.detached", message, hint=f"fanfold send {shlex.quote(name)} --resume")
+        raise detached(name)
     else:
         check_spoken_to(tree, name)
     if text is None:
@@ -297,7 +299,9 @@ async def _make(project: Project, run: str) -> None:
 
 def _find_run(project: Project, name: str, run: str = "") -> tuple[str, RunTree]:
     run = run or current_run(project)
-    tree = project.view(run) if project.store.head(run) is not None else _nobody(name)
+    if project.store.head(run) is None:
+        raise no_subagent(name)
+    tree = project.view(run)
     turns_of(tree, name)
     return run, tree
 
@@ -305,15 +309,9 @@ def _find_run(project: Project, name: str, run: str = "") -> tuple[str, RunTree]
 def find(project: Project, name: str, *, run: str = "") -> Subagent:
     """One subagent as it stands now; raises `subagent.not_found`."""
     if not project.has_runs:
-        _nobody(name)
+        raise no_subagent(name)
     run, tree = _find_run(project, name, run)
     return find_subagent(tree, project.folder, name, owned=project.has_owner(run))
-
-
-def _nobody(name: str) -> RunTree:
-    from fanfold.errors import NotFoundError
-
-    raise NotFoundError("subagent.not_found", f"there is no subagent {name}", hint="fanfold ps --all")
 
 
 async def _ask(project: Project, run: str, request: ChildRequest) -> RunTree:

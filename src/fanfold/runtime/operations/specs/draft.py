@@ -67,6 +67,8 @@ class Wanted(Struct, frozen=True, kw_only=True):
     use_model: bool = True
     anyway: bool = False
     """Draft a template also for what looks like work for one agent."""
+    no_model: str = "use_model=False"
+    """How whoever asks says that no model is to be asked: hints speak the language of their surface."""
 
 
 class _Drafted(Struct, frozen=True):
@@ -99,7 +101,9 @@ async def draft_spec(
             return _shown(project, wanted, drafted, options)
     if wanted.refine is not None:
         message = "a recipe is refined by a model, and none is to be asked"
-        raise AuthorError("plan.no_model", message, hint="leave --no-model out, or edit the file yourself")
+        raise AuthorError(
+            "plan.no_model", message, hint=f"leave {wanted.no_model} out, or edit the file yourself"
+        )
     return _from_template(project, wanted, options)
 
 
@@ -121,7 +125,7 @@ async def _ask_planner(project: Project, wanted: Wanted, options: Options, narra
     model = project.config.text("workflows.model") if options.model is None else None
     while True:
         recipe = planner_recipe(refining=present is not None, again=bool(runs), model=model)
-        run_id, answer = await _round(project, recipe, inputs, options, narrate)
+        run_id, answer = await _round(project, recipe, inputs, options, wanted, narrate)
         runs.append(run_id)
         if not answer["fit"]:
             return _Drafted(False, str(answer["reason"]), "", runs, None)
@@ -130,14 +134,19 @@ async def _ask_planner(project: Project, wanted: Wanted, options: Options, narra
         if not problems:
             return _Drafted(True, str(answer["reason"]), text, runs, checked)
         if len(runs) == MAX_ROUNDS:
-            raise _refused(problems, text, runs)
+            raise _refused(problems, text, runs, wanted)
         narrate(f"the compiler does not take the draft; asking again, round {len(runs) + 1} of {MAX_ROUNDS}")
         inputs["problems"] = problems
         inputs["draft"] = text[:MAX_DRAFT_CHARS]
 
 
 async def _round(
-    project: Project, recipe: Recipe, inputs: dict[str, JSON], options: Options, narrate: Narrate
+    project: Project,
+    recipe: Recipe,
+    inputs: dict[str, JSON],
+    options: Options,
+    wanted: Wanted,
+    narrate: Narrate,
 ) -> tuple[str, dict[str, JSON]]:
     """One question to the planner: the run, and what it answered."""
     plan = project.plan_of(recipe, scripted=options.script is not None)
@@ -165,7 +174,7 @@ async def _round(
     raise WorldError(
         "plan.failed",
         f"the planner gave no draft: {why}",
-        hint=f"fanfold inspect {result.run_id} shows what happened; --no-model fills in a template",
+        hint=f"fanfold inspect {result.run_id} shows what happened; {wanted.no_model} fills in a template",
         details={"run_id": result.run_id, "status": result.status},
     )
 
@@ -194,11 +203,11 @@ def _check(project: Project, text: str, *, phased: bool) -> tuple[CheckedRecipe 
     return checked, ""
 
 
-def _refused(problems: str, text: str, runs: list[str]) -> WorldError:
+def _refused(problems: str, text: str, runs: list[str], wanted: Wanted) -> WorldError:
     return WorldError(
         "plan.invalid",
         f"after {MAX_ROUNDS} rounds the planner's draft is still not valid:\n{problems.rstrip()}",
-        hint="another model may do better (--model); --no-model fills in a template",
+        hint=f"another model may do better; {wanted.no_model} fills in a template",
         details={"draft": text, "runs": runs},
     )
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import secrets
 from hashlib import sha256
+from pathlib import Path
 
 from msgspec import Struct
 
@@ -17,7 +18,7 @@ class NewToken(Struct, frozen=True):
     token: str
     digest: str
     line: str
-    file: str = "~/.fanfold/config.toml"
+    file: str
 
 
 def new_token() -> str:
@@ -29,7 +30,7 @@ def digest_of(token: str) -> str:
     return "sha256:" + sha256(token.encode("utf-8", "replace")).hexdigest()
 
 
-def make_token(role: str) -> NewToken:
-    """A token for a role, `operator` or `viewer`."""
+def make_token(role: str, home: Path) -> NewToken:
+    """A token for a role, `operator` or `viewer`; `home` is the user's own folder."""
     token = new_token()
-    return NewToken(token, digest_of(token), f'{role}s = ["{digest_of(token)}"]')
+    return NewToken(token, digest_of(token), f'{role}s = ["{digest_of(token)}"]', str(home / "config.toml"))

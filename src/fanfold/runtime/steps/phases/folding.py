@@ -136,7 +136,7 @@ class Folding:
             told.append(f"{dropped} digests were left out")
         if not told:
             return None
-        hint = "the outputs themselves are whole: fanfold query finds them, and the run's folder has them"
+        hint = "the outputs themselves are whole: the run's folder has them, and a query finds words in them"
         message = f"the summary is not of everything: {', '.join(told)}"
         return Failure("agent", "fold.left_out", message, hint, retryable=False, step=self._request.step)
 

@@ -14,7 +14,6 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from fanfold.errors import NotFoundError
 from fanfold.kernel.events import NOTHING_SPENT, Failure
 from fanfold.kernel.lifecycle import (
     CANCELLED,
@@ -27,7 +26,7 @@ from fanfold.kernel.lifecycle import (
     WAITING,
 )
 from fanfold.kernel.nodes import Node
-from fanfold.runtime.hosting.children import is_interrupted, waiting_proposal
+from fanfold.runtime.hosting.children import is_interrupted, no_subagent, waiting_proposal
 from fanfold.runtime.hosting.run_tree import RunTree
 from fanfold.runtime.records.evidence import ChangedPath, ConflictPath, ViolatedPath
 from fanfold.runtime.records.subagents import child_name, depth_of, home_of, is_agent, is_lead, session_of
@@ -85,7 +84,7 @@ def find_subagent(tree: RunTree, project: Path, name: str, *, owned: bool) -> Su
     """One child; raises `subagent.not_found` for a name that nobody has."""
     turns = [node for node in tree.root.scope.children if is_agent(node) and child_name(node.path) == name]
     if not turns:
-        raise NotFoundError("subagent.not_found", f"there is no subagent {name}", hint="fanfold ps --all")
+        raise no_subagent(name)
     return _subagent(tree, project, name, turns, owned)
 
 

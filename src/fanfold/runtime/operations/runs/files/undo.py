@@ -138,7 +138,7 @@ def _nothing(found: Addressed, top: Node | None) -> NotFoundError:
     if any(row.state == "proposed" for row in rows):
         hint = f"what waits is not merged yet: fanfold diff {run} shows it"
     elif any(row.state in ("merged", "applied") for row in rows):
-        hint = "what was there before is not known any more: fanfold gc may have cleared it away"
+        hint = "what was there before is not known any more: gc may have cleared it away"
     else:
         hint = f"fanfold diff {run} shows what its steps changed"
     whose = f"run {run}" if top is None else shown_path(found.run, top)

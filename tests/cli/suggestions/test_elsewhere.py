@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 import fanfold as library
-from tests.cli.conftest import Result
-from tests.cli.test_executed_hints import NOT_FOUND, USAGE, agents, commands, follow
-
-__all__ = ["agents", "follow"]
-Fanfold = Callable[..., Result]
-Follow = Callable[..., list[str]]
+from tests.cli.suggestions.following import NOT_FOUND, USAGE, Fanfold, Follow
+from tests.cli.suggestions.places import suggested
 
 
+@suggested(
+    "cli/runs/changes.py: lists what waits",
+    "files/undo.py: shows what its steps changed",
+)
 def test_of_words_that_lack_something(fanfold: Fanfold, agents: Path, follow: Follow) -> None:
     fanfold("run", "my agents.yaml", "--script", "ok.yaml")
     assert follow(fanfold("apply", "last")) == ["diff"]
@@ -25,6 +23,10 @@ def test_of_words_that_lack_something(fanfold: Fanfold, agents: Path, follow: Fo
     assert follow(fanfold("transcript", "last"), may=(0,)) == ["transcript"]
 
 
+@suggested(
+    "recipes/checked.py: fanfold init makes",
+    "recipes/checked.py: fanfold check checks",
+)
 def test_in_a_folder_without_recipes(fanfold: Fanfold, project: Path, follow: Follow) -> None:
     assert follow(fanfold("check"), may=(0,)) == ["init"]
     (project / "deep").mkdir()
@@ -35,33 +37,9 @@ def test_of_the_help_page(fanfold: Fanfold, project: Path, follow: Follow) -> No
     assert follow(fanfold("--help").out.partition("First steps:")[2], may=(0,)) == ["init", "list", "run"]
 
 
-def test_of_completion(fanfold: Fanfold, project: Path) -> None:
-    (setup,) = [line for line in [" ".join(fanfold("completion", "--help").out.split())] if "Set up" in line]
-    told = [words[1] for words in commands(setup.partition("Set up with: ")[2].replace(">", ";"))]
-    assert told == ["bash", "zsh", "fish"]
-    for shell in told:
-        assert fanfold("completion", shell).out
-
-
-def test_of_state_that_came_with_a_checkout(
-    fanfold: Fanfold, agents: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    fanfold("run", "my agents.yaml", "--script", "ok.yaml")
-    copied = tmp_path / "copied"
-    shutil.copytree(agents, copied, symlinks=True)
-    monkeypatch.chdir(copied)
-    refused = fanfold("runs")
-    assert refused.status not in (0, 70)
-    shown = [words for words in commands(refused.err) if words[:2] == ["state", "show"]]
-    assert shown
-    assert fanfold(*shown[0]).status == 0
-    assert [words[:2] for words in commands(refused.err)][1:] == [["state", "adopt"], ["state", "remove"]]
-    asked = fanfold("state", "adopt")
-    assert (asked.status, "add --yes" in asked.err) == (4, True)
-    assert fanfold("state", "adopt", "--yes").status == 0
-    assert fanfold("runs").status == 0
-
-
+@suggested(
+    "runs/result.py: fanfold explain",
+)
 def test_of_what_a_program_of_ours_asks_in_python(fanfold: Fanfold, agents: Path, follow: Follow) -> None:
     options = library.Options(script="default: {fail: {class: agent, message: no}}")
     result = library.run_sync("my agents.yaml", options=options)
@@ -70,12 +48,18 @@ def test_of_what_a_program_of_ours_asks_in_python(fanfold: Fanfold, agents: Path
     assert follow(failed.value.hint) == ["explain"]
 
 
+@suggested(
+    "cli/agents/subagents.py: fanfold agents lists",
+)
 def test_of_a_subagent_that_nobody_has(fanfold: Fanfold, project: Path, follow: Follow) -> None:
     missing = fanfold("send", "nobody", "hello")
     assert missing.status == NOT_FOUND
     assert follow(missing, may=(0,)) == ["agents", "spawn"]
 
 
+@suggested(
+    "archives/page.py: fanfold export",
+)
 def test_of_an_archive_that_is_none(fanfold: Fanfold, agents: Path, follow: Follow) -> None:
     fanfold("run", "my agents.yaml", "--script", "ok.yaml")
     (agents / "page.html").write_text("<html></html>")

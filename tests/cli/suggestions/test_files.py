@@ -1,0 +1,162 @@
+"""What is suggested about files that steps changed, and about steps that have to run again."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.cli.suggestions.following import BUDGET, USAGE, Fanfold, Follow
+from tests.cli.suggestions.places import filled, suggested
+
+WRITER = (
+    "name: w\nsteps:\n  - {{id: w, agent: worker, {each}prompt: x, write_set: ['src/**'], merge: {merge}}}\n"
+)
+
+
+def written(project: Path, files: int = 1, *, merge: str = "auto", each: str = "") -> None:
+    """A recipe whose agent writes files."""
+    (project / "src").mkdir(exist_ok=True)
+    (project / "w.yaml").write_text(WRITER.format(merge=merge, each=each))
+    writes = {f"src/{number}.txt": "x\n" for number in range(files)}
+    (project / "s.yaml").write_text(json.dumps({"default": {"output": "ok", "writes": writes}}))
+
+
+@suggested("cli/runs/outcome.py: more files: fanfold diff", "cli/runs/fork_text.py: fanfold diff")
+def test_of_many_files(fanfold: Fanfold, follow: Follow, project: Path) -> None:
+    written(project, 12)
+    many = fanfold("run", "w.yaml", "--script", "s.yaml", "--yes")
+    assert follow(many) == ["diff"]
+    forecast = fanfold("fork", "last", "--from", "w", "--dry-run")
+    assert follow(forecast) == ["diff"]
+
+
+@suggested("cli/runs/outcome.py:   and {} more: fanfold diff")
+def test_of_many_proposals(fanfold: Fanfold, follow: Follow, project: Path) -> None:
+    written(project, merge="propose", each="for_each: '[1, 2, 3, 4, 5, 6]', ")
+    many = fanfold("run", "w.yaml", "--script", "s.yaml", "--yes")
+    assert follow(many) == ["diff"] * 6
+
+
+@suggested("cli/runs/outcome.py: wrote only {} that git ignores")
+def test_of_files_that_git_ignores(fanfold: Fanfold, follow: Follow, project: Path) -> None:
+    (project / ".gitignore").write_text("*.log\n")
+    (project / "w.yaml").write_text(
+        "name: w\nsteps:\n  - {id: w, run: [touch, a.log], write_set: ['**/*']}\n"
+    )
+    assert follow(fanfold("run", "w.yaml", "--yes")) == ["diff"]
+
+
+@suggested(
+    "cli/runs/outcome.py: more: fanfold inspect", "cli/history/inspect.py: more lines: fanfold inspect"
+)
+def test_of_many_failures_and_of_a_long_output(fanfold: Fanfold, follow: Follow, project: Path) -> None:
+    (project / "f.yaml").write_text(
+        "name: f\nsteps: [{id: f, agent: explorer, for_each: '[1,2,3,4,5,6,7]', prompt: x}]\n"
+    )
+    (project / "no.yaml").write_text("default: {fail: {class: agent, message: no}}\n")
+    assert follow(fanfold("run", "f.yaml", "--script", "no.yaml")) == ["inspect", "retry"]
+    (project / "l.yaml").write_text("name: l\nsteps: [{id: l, agent: explorer, prompt: x}]\n")
+    (project / "long.yaml").write_text(json.dumps({"default": "line\n" * 40}))
+    fanfold("run", "l.yaml", "--script", "long.yaml")
+    assert follow(fanfold("inspect", "last")) == ["inspect"]
+
+
+@suggested("files/changes.py: fanfold fork", "files/undo.py: shows what was merged; put it right")
+def test_of_changes_that_are_gone_or_were_changed_since(
+    fanfold: Fanfold, follow: Follow, project: Path
+) -> None:
+    written(project)
+    fanfold("run", "w.yaml", "--script", "s.yaml", "--yes")
+    (project / "src/0.txt").write_text("mine\n")
+    assert follow(fanfold("undo", "last")) == ["diff"]
+    run = fanfold("runs", "--json").json()[0]["run_id"]
+    assert follow(filled("files/changes.py: fanfold fork", run, "w"), may=(0, 1)) == ["fork"]
+
+
+@suggested(
+    "places/refusals.py: fanfold fork",
+    "steps/agent.py: fanfold fork",
+    "steps/function.py: fanfold fork",
+    "again/fork.py: fanfold inspect",
+    "hosting/requests.py: fanfold inspect",
+)
+def test_of_steps_that_have_to_run_again(fanfold: Fanfold, follow: Follow, agents: Path) -> None:
+    fanfold("run", "my agents.yaml", "--script", "ok.yaml")
+    run = fanfold("runs", "--json").json()[0]["run_id"]
+    for place in ("places/refusals.py", "steps/agent.py", "steps/function.py"):
+        assert follow(filled(f"{place}: fanfold fork", run, "'look[0]'")) == ["fork"]
+    assert follow(fanfold("fork", run, "--from", "nothing-like-it")) == ["inspect"]
+    assert follow(filled("hosting/requests.py: fanfold inspect", run)) == ["inspect"]
+
+
+@suggested("places/isolation.py: fanfold apply", "steps/deliver.py: fanfold approve")
+def test_of_what_waits_for_a_word(fanfold: Fanfold, follow: Follow, project: Path) -> None:
+    written(project, merge="propose")
+    fanfold("run", "w.yaml", "--script", "s.yaml", "--yes")
+    run = fanfold("runs", "--json").json()[0]["run_id"]
+    assert follow(filled("places/isolation.py: fanfold apply", run, "w")) == ["apply"]
+    (project / "r.yaml").write_text("name: r\nsteps: [{id: ok, approve: Go?}]\n")
+    fanfold("run", "r.yaml")
+    run = fanfold("runs", "--json").json()[0]["run_id"]
+    assert follow(filled("steps/deliver.py: fanfold approve", run, "ok")) == ["approve"]
+
+
+@suggested(
+    "operations/runs/control.py: name one",
+    "cli/runs/control.py: put it behind this",
+    "steps/ask.py: put it behind this",
+)
+def test_of_questions(fanfold: Fanfold, follow: Follow, project: Path) -> None:
+    (project / "r.yaml").write_text(
+        "name: r\nsteps: [{id: a, approve: Go?}, {id: b, approve: Go?}, {id: c, ask: What?}]\n"
+    )
+    fanfold("run", "r.yaml")
+    which = fanfold("approve", "last")
+    assert which.status == USAGE
+    for asked in (fanfold("answer", "last", "c"), fanfold("approve", "last", "c")):
+        hint = next(line for line in asked.err.splitlines() if "put it behind this" in line)
+        assert follow(f"{hint} 'the answer'", may=(0, 2)) == ["answer"]
+    assert follow(which) == ["approve"]
+    assert fanfold("inspect", "last", "--json").json()["steps"]["c"]["output"] == "the answer"
+
+
+@suggested("archives/transfer.py: fanfold inspect", "cli/runs/archives.py: look at it: fanfold inspect")
+def test_of_archives(
+    fanfold: Fanfold, follow: Follow, agents: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fanfold("run", "my agents.yaml", "--script", "ok.yaml")
+    page = str(tmp_path / "run.html")
+    assert fanfold("export", "last", "-o", page).status == 0
+    assert follow(fanfold("import", page)) == ["inspect"]
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    monkeypatch.chdir(elsewhere)
+    assert follow(fanfold("import", page)) == ["inspect"]
+
+
+@suggested(
+    "trust/state.py: fanfold state", "cli/system/state.py: fanfold state", "trust/adopted.py: fanfold resume"
+)
+def test_of_state_that_was_copied(
+    fanfold: Fanfold, follow: Follow, agents: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paused = fanfold("run", "my agents.yaml", "--script", "ok.yaml", "--max-agents", "1")
+    assert paused.status == BUDGET
+    run = fanfold("runs", "--json").json()[0]["run_id"]
+    copied = tmp_path / "copied"
+    shutil.copytree(agents, copied, symlinks=True)
+    monkeypatch.chdir(copied)
+    refused = fanfold("runs")
+    shown = fanfold("state", "show")
+    # Without a terminal, nothing is taken over or thrown away before somebody says yes.
+    assert follow(refused, may=(0, 4)) == ["state", "state", "state"]
+    assert follow(shown, may=(4,)) == ["state", "state"]
+    assert fanfold("state", "adopt", "--yes").status == 0
+    held = fanfold("cancel", run)
+    assert held.status in (0, 4), held
+    assert follow(filled("trust/adopted.py: fanfold resume", run), may=(0, 1, 4, 5, 7)) == ["resume"]
+    assert fanfold("state", "remove", "--yes").status == 0
+    assert not (copied / ".fanfold/runs").exists()

