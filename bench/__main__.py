@@ -27,7 +27,18 @@ from fanfold import __version__
 from fanfold.store.database.presence import file_system
 
 Table = dict[str, dict[str, float]]
-SECTIONS = ("kernel", "startup", "sizes", "search", "workspace", "writers", "waits", "growth", "durable")
+SECTIONS = (
+    "kernel",
+    "startup",
+    "bounds",
+    "sizes",
+    "search",
+    "workspace",
+    "writers",
+    "waits",
+    "growth",
+    "durable",
+)
 QUICK = ("kernel", "startup", "sizes")
 QUICK_ROUNDS = 5
 RESULTS = Path(__file__).parent / "results"

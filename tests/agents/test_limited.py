@@ -10,6 +10,7 @@ import pytest
 from fanfold.agents.toolbox import ToolFailed
 from fanfold.agents.toolbox.limited import do_limited
 from fanfold.agents.toolbox.search import SearchTools
+from tests.work import PATIENCE_S, patience
 
 EXPENSIVE = [
     r"(a{1000}){1000}",
@@ -27,7 +28,6 @@ def test_a_pattern_takes_no_more_than_its_share(
 ):
     (tmp_path / "a.txt").write_text("ab" * 200_000 + "\n")
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    began = time.monotonic()
     ticks = 0
     codes: list[str] = []
 
@@ -47,9 +47,9 @@ def test_a_pattern_takes_no_more_than_its_share(
         beside.cancel()
         codes.append(getattr(outcome[0], "code", "done"))
 
-    asyncio.run(search())
+    with patience():
+        asyncio.run(search())
     assert codes[0] in ("done", "tool.timeout", "tool.too_expensive", "tool.bad_pattern")
-    assert time.monotonic() - began < 60
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100 * 1024, "not in our process"
     assert ticks >= 1
 
@@ -64,9 +64,8 @@ def test_a_page_takes_no_more_than_its_share(page: str):
         reading = do_limited("page", page.encode(), "text/html", timeout_s=5)
         return (await asyncio.gather(reading, return_exceptions=True))[0]
 
-    began = time.monotonic()
-    outcome = asyncio.run(read())
-    assert time.monotonic() - began < 20
+    with patience():
+        outcome = asyncio.run(read())
     assert getattr(outcome, "code", "done") in ("done", "tool.timeout", "tool.too_expensive")
 
 
@@ -83,7 +82,7 @@ def test_a_search_that_nobody_waits_for_any_more_leaves_no_process(tmp_path: Pat
 
     before = children()
     asyncio.run(leave())
-    until = time.monotonic() + 20
+    until = time.monotonic() + PATIENCE_S
     while not children() <= before and time.monotonic() < until:  # a thread of the loop's sees to the dead
         time.sleep(0.01)
     assert children() <= before

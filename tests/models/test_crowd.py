@@ -2,7 +2,6 @@
 
 import asyncio
 import resource
-import time
 
 from fanfold.testing.provider import Asked, Call, Fault, Reply, answer_with
 from tests.models.sessions import MODELS, Recorder, request, world
@@ -40,16 +39,12 @@ def test_two_hundred_sessions_at_once_all_complete(tmp_path):
 
             await one(SESSIONS)  # imports and connections are not what is measured
             before_kb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-            begun, begun_cpu = time.monotonic(), time.process_time()
             results = await asyncio.gather(*(one(i) for i in range(SESSIONS)))
-            took_s, cpu_s = time.monotonic() - begun, time.process_time() - begun_cpu
             grown_kb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before_kb
             assert [result.output for result in results] == [{"who": str(i)} for i in range(SESSIONS)]
             assert all(result.usage.input_tokens == 30 for result in results)
             assert len(here.provider.asked) == 3 * (SESSIONS + 1) + len(limited)
-            figures = f"{took_s:.1f} s, {cpu_s:.1f} s CPU, {grown_kb / SESSIONS:.0f} kB each"
             # The provider and both ends of every connection live in this process too.
-            assert grown_kb / SESSIONS < 1_000, figures
-            assert cpu_s < 30, figures
+            assert grown_kb / SESSIONS < 1_000
 
     asyncio.run(main())

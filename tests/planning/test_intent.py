@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from fanfold.runtime.views.recipes.specs import Suitability
 from fanfold.testing.provider import Fault, Reply, answer_with
 from fanfold.wiring import wire
 from tests.e2e.world import Provider
+from tests.work import patience
 
 REQUESTS = yaml.safe_load((Path(__file__).parent / "requests.yaml").read_text())
 SONNET = "anthropic:claude-sonnet-4-6"
@@ -53,13 +53,13 @@ def test_politeness_changes_nothing():
         assert judge(f"Hi, could you please {one[0].lower()}{one[1:]}").pattern == judge(one).pattern
 
 
-@pytest.mark.parametrize(
-    "piece", ["all ", "find fix ", "a ", "plan implement ", "\u4e2a", "5 x ", "the the "]
-)
-def test_no_request_takes_long_to_judge(piece: str):
-    begun = time.process_time()
-    judge(piece * MAX_CHARS)
-    assert time.process_time() - begun < 1
+LONG_PIECES = ["all ", "find fix ", "a ", "plan implement ", "\u4e2a", "5 x ", "the the "]
+
+
+@pytest.mark.parametrize("piece", LONG_PIECES)
+def test_no_request_is_judged_without_end(piece: str):
+    with patience(60):
+        judge(piece * MAX_CHARS)
 
 
 def ask(folder: Path, text: str, environment: Mapping[str, str]) -> Suitability:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-import time
 from collections.abc import Callable
 from typing import Literal
 
@@ -14,6 +12,7 @@ from hypothesis import strategies as st
 from fanfold.kernel.plan import JSON
 from fanfold.recipe.expressions.evaluate import ExpressionError, Reference, check_expression, evaluate
 from fanfold.recipe.expressions.functions import FUNCTIONS
+from tests.work import count_calls, patience
 
 VALUES: dict[str, JSON] = {
     "inputs": {
@@ -218,29 +217,26 @@ def sharing(levels: int, width: int) -> str:
     return f"{text}{name}{')' * levels}"
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        doubling(8, 10),
-        sharing(4, 50),
-        f"{sharing(4, 50)} == {sharing(4, 50)}",
-        "inputs.many.map(a, inputs.many.map(b, inputs.many.map(c, a + b + c)))",
-        "inputs.many.filter(a, a in inputs.many)",
-        "inputs.many.map(a, a + 1)",
-        "inputs.some.map(a, inputs.big + inputs.big)",
-        "inputs.some.exists(a, inputs.big.matches('(x+x+)+y'))",
-        "[inputs].map(i, 1)",
-    ],
-)
-def test_expressions_that_would_take_too_much_are_refused_quickly(text: str) -> None:
-    values = {
-        "inputs": {"s": "x" * 1_000, "big": "x" * 1_000_000, "many": list(range(10_000)), "some": [1] * 1_000}
-    }
-    evaluate("inputs.s == ''", values)
-    began = time.process_time()
-    with pytest.raises(ExpressionError):
-        evaluate(text, values)
-    assert time.process_time() - began < (0.5 if sys.gettrace() is None else 5.0)
+TOO_MUCH = [
+    doubling(8, 10),
+    sharing(4, 50),
+    f"{sharing(4, 50)} == {sharing(4, 50)}",
+    "inputs.many.map(a, inputs.many.map(b, inputs.many.map(c, a + b + c)))",
+    "inputs.many.filter(a, a in inputs.many)",
+    "inputs.many.map(a, a + 1)",
+    "inputs.some.map(a, inputs.big + inputs.big)",
+    "inputs.some.exists(a, inputs.big.matches('(x+x+)+y'))",
+    "[inputs].map(i, 1)",
+]
+TOO_MUCH_OVER = {
+    "inputs": {"s": "x" * 1_000, "big": "x" * 1_000_000, "many": list(range(10_000)), "some": [1] * 1_000}
+}
+
+
+@pytest.mark.parametrize("text", TOO_MUCH)
+def test_expressions_that_would_take_too_much_are_refused(text: str) -> None:
+    with patience(60), pytest.raises(ExpressionError):
+        evaluate(text, TOO_MUCH_OVER)
 
 
 @pytest.mark.parametrize(
@@ -278,11 +274,13 @@ def test_long_lists_pass_through_untouched() -> None:
     assert evaluate("inputs.many", {"inputs": {"many": many}}) is many
 
 
-def test_checking_many_expressions_stays_cheap() -> None:
-    began = time.process_time()
-    for i in range(200):
+def test_the_two_hundredth_expression_is_checked_like_the_second() -> None:
+    def check_one(i: int) -> None:
         check(f"steps.step_{i}.output.score > {i} && inputs.n < 5")
-    assert time.process_time() - began < (0.5 if sys.gettrace() is None else 5.0)
+
+    check_one(0)
+    calls = [count_calls(check_one, i) for i in range(1, 200)]
+    assert max(calls) < 2 * min(calls)
 
 
 def failure(run: Callable[[], object]) -> ExpressionError | None:

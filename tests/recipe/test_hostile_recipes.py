@@ -1,4 +1,4 @@
-"""Recipes made to hurt are answered within a second of CPU time and 200 MB, without a traceback."""
+"""Recipes made to hurt are answered within 200 MB, without a traceback; how soon, `make bench` says."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.recipe.hostile import CASES
+from tests.work import PATIENCE_S
 
 ROOT = Path(__file__).parents[2]
 
@@ -24,12 +25,11 @@ def test_a_hostile_recipe_costs_little(name: str):
         env=environment,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE_S,
         check=False,
     )
     assert done.returncode == 0, done.stderr
     cost = json.loads(done.stdout)
     expected = CASES[name][1]
     assert (cost["errors"] == []) if expected is None else (expected in cost["errors"]), cost
-    assert cost["cpu_s"] <= 1, cost
     assert cost["peak_mb"] <= 200, cost

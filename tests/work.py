@@ -1,0 +1,57 @@
+"""How much work something is, told so that it is the same on an idle machine and on a busy one.
+
+Seconds, on the clock or of a processor, are judged by `make bench` (`bench/bounds.py`) and never by a test:
+here calls are counted, or what would never answer is given up.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any, ParamSpec
+
+P = ParamSpec("P")
+
+PATIENCE_S = 300
+"""What ends in seconds takes minutes on the slowest machine; what takes longer than this hangs."""
+
+
+class Hangs(BaseException):
+    """Not an `Exception`: what is tried must not catch it."""
+
+
+@contextmanager
+def patience(seconds: int = PATIENCE_S) -> Iterator[None]:
+    """Give up on what does not come to an end."""
+
+    def give_up(number: int, frame: FrameType | None) -> None:
+        raise Hangs(f"no end after {seconds} s")
+
+    before = signal.signal(signal.SIGALRM, give_up)
+    signal.alarm(seconds)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def count_calls(work: Callable[P, object], *given: P.args, **named: P.kwargs) -> int:
+    """How many functions, ours and those of Python, are called: the same number every time."""
+    count = 0
+
+    def called(frame: FrameType, event: str, argument: Any) -> None:
+        nonlocal count
+        if event in ("call", "c_call"):
+            count += 1
+
+    before = sys.getprofile()
+    sys.setprofile(called)
+    try:
+        work(*given, **named)
+    finally:
+        sys.setprofile(before)
+    return count
