@@ -14,6 +14,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any, TypeVar
 
 import msgspec
@@ -22,8 +23,10 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from fanfold.errors import EXIT_PERMISSION, AuthorError, BugError, FanfoldError, NotFoundError, WorldError
+from fanfold.runtime.operations.runs.files.artifacts import OpenedArtifact
 from fanfold.server.admission import Visitor
 from fanfold.server.desk import Desk
+from fanfold.server.downloads import FileReply
 from fanfold.server.feed import Feed
 from fanfold.server.guard import VISITOR
 from fanfold.server.idempotency import Idempotency, KeptReply
@@ -77,6 +80,8 @@ class Api:
             parameters = read_parameters(asked.route.asked, asked.parts, asked.query)
             going_on: Response = asked.route.handle(self._streams, parameters, request)
             return going_on
+        if asked.route.gives_file:
+            return await self._give(asked)
         if asked.route.body is None:
             return await self._look(asked)
         data = await read_bytes(request)
@@ -131,6 +136,21 @@ class Api:
             else:
                 body = await self._in_thread(self._acting, make)
         return _reply(route, body)
+
+    async def _give(self, asked: MatchedRequest) -> Response:
+        """A file: found by the thread that looks at runs, read by others."""
+        route = asked.route
+        parameters = read_parameters(route.asked, asked.parts, asked.query)
+        opened: OpenedArtifact = await self._in_thread(
+            self._looking, lambda: route.handle(self._desk, parameters)
+        )
+        try:
+            await self._in_thread(self._acting, opened.check)
+        except BaseException:
+            opened.file.close()
+            raise
+        about = opened.about
+        return FileReply(opened.file, about.name, about.size, partial(self._in_thread, self._acting))
 
     async def _act(self, asked: MatchedRequest, data: bytes) -> bytes:
         route = asked.route

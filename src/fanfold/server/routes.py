@@ -16,8 +16,10 @@ from msgspec import Struct, structs
 from starlette.requests import Request
 from starlette.responses import Response
 
+from fanfold.runtime.operations.runs.files.artifacts import OpenedArtifact
 from fanfold.server.admission import Role, Visitor
 from fanfold.server.desk import Desk
+from fanfold.server.downloads import BYTES
 
 A = TypeVar("A", bound=Struct)
 B = TypeVar("B", bound=Struct)
@@ -48,6 +50,8 @@ class Route(Struct, frozen=True, kw_only=True):
     role: Role
     of_runs: bool = False
     """Whether it looks at runs and at nothing else; then its answer holds until something happens to one."""
+    gives_file: bool = False
+    """Whether `handle` opens a file, which is given away in pieces."""
     goes_on: bool = False
     """Whether its answer has no end of its own; then `handle` is given the `Streams`, and the request."""
     handle: Callable[..., Any]
@@ -116,6 +120,20 @@ def text(path: str, summary: str, asked: type[A], media: str, handle: Callable[[
         media=media,
         role="viewer",
         of_runs=True,
+        handle=handle,
+    )
+
+
+def file(path: str, summary: str, asked: type[A], handle: Callable[[Desk, A], OpenedArtifact]) -> Route:
+    """A route that gives a file away, whatever is in it."""
+    return Route(
+        method="GET",
+        path=path,
+        summary=summary,
+        asked=asked,
+        media=BYTES,
+        role="viewer",
+        gives_file=True,
         handle=handle,
     )
 

@@ -19,6 +19,7 @@ import re
 import shutil
 import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from io import BufferedReader
 from pathlib import Path
 
 from msgspec import Struct
@@ -149,6 +150,31 @@ def carry_over(runs: Path, source: str, target: str, paths: Iterable[str]) -> No
             raise WorldError("artifact.lost", message, hint="fork from the step that made it") from None
 
 
+def open_published(runs: Path, run_id: str, path: str) -> BufferedReader:
+    """A published file, opened to be read; no link is followed on the way, and nothing else is opened."""
+    names = path.split("/")
+    here = os.open(runs / run_id / "artifacts", _FOLDER)
+    try:
+        for name in names[:-1]:
+            here = _enter(here, name)
+        file = os.fdopen(os.open(names[-1], _FILE, dir_fd=here), "rb")
+    finally:
+        os.close(here)
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        file.close()
+        raise FileNotFoundError(path)
+    return file
+
+
+def is_whole(file: BufferedReader, size: int, sha256: str) -> bool:
+    """Whether an open file is what was published; it stands at its beginning afterwards."""
+    if os.fstat(file.fileno()).st_size != size:
+        return False
+    digest = hashlib.file_digest(file, "sha256").hexdigest()
+    file.seek(0)
+    return digest == sha256
+
+
 def clear_staging(home: Path) -> None:
     """Throw away what steps of a run that is over left unpublished; `home` is the folder of the run."""
     if (home / "staging").is_dir():
@@ -246,7 +272,7 @@ def _copy(source: Path, target: Path, path: str, mode: int, *, durable: bool = F
 
 
 def _enter(folder: int, name: str) -> int:
-    try:
-        return os.open(name, _FOLDER, dir_fd=folder)
-    finally:
-        os.close(folder)
+    """A folder in another, which is closed; when it cannot be entered, the caller has still to close it."""
+    inner = os.open(name, _FOLDER, dir_fd=folder)
+    os.close(folder)
+    return inner

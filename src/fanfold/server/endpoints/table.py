@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from fanfold.server.desk import Desk
-from fanfold.server.endpoints import history, overview, recipes, run_pages, runs
+from fanfold.server.endpoints import artifacts, history, overview, recipes, run_pages, runs
 from fanfold.server.endpoints.parameters import NoParameters, RunAsked
 from fanfold.server.openapi import describe
 from fanfold.server.routes import Route, get, stream
@@ -48,6 +48,7 @@ def routes() -> list[Route]:
         *runs.ROUTES,
         *history.ROUTES,
         *run_pages.ROUTES,
+        *artifacts.ROUTES,
         *STREAMS,
     ]
 

@@ -18,6 +18,7 @@ from fanfold.runtime.hosting.run_tree import RunTree, run_status
 from fanfold.runtime.operations.archives.contents import RunContents
 from fanfold.runtime.views.graph.run_boxes import draw_run
 from fanfold.runtime.views.graph.svg import svg
+from fanfold.runtime.views.runs.artifacts import artifacts_below
 from fanfold.runtime.views.runs.documents import indented, run_error, step_document
 from fanfold.runtime.views.times import duration, when
 from fanfold.text.excerpts import shorten
@@ -81,6 +82,7 @@ class _Shown:
             f'<div class="graph">{picture}</div>',
             *self._answer(),
             *self._steps(),
+            *self._artifacts(),
         ]
         return "\n".join(parts)
 
@@ -127,6 +129,20 @@ class _Shown:
         yield "</table>"
         if len(nodes) > MAX_STEPS:
             yield f'<p class="dim">and {len(nodes) - MAX_STEPS} more</p>'
+
+    def _artifacts(self) -> Iterator[str]:
+        """Which files steps left beside the project; they are not in here, their digests are."""
+        found = list(artifacts_below(self._tree, self._tree.root))
+        if not found:
+            return
+        heads = "".join(f"<th>{word}</th>" for word in ("file", "step", "bytes", "sha256"))
+        yield f"<h2>Artifacts</h2><table><tr>{heads}</tr>"
+        for one in found[:MAX_STEPS]:
+            cells = f"<td>{self._text(one.path)}</td><td>{self._text(one.step)}</td>"
+            yield f'<tr>{cells}<td class="n">{one.size:,}</td><td><code>{one.sha256[:16]}</code></td></tr>'
+        yield "</table>"
+        if len(found) > MAX_STEPS:
+            yield f'<p class="dim">and {len(found) - MAX_STEPS} more</p>'
 
     def _step(self, node: Node) -> str:
         said = step_document(self._tree, node)

@@ -9,6 +9,7 @@ from fanfold.kernel.nodes import Node, Run
 from fanfold.kernel.plan import JSON
 from fanfold.runtime.hosting.run_tree import RunTree, run_status
 from fanfold.runtime.views.items import item_around
+from fanfold.runtime.views.runs.artifacts import artifacts_of
 from fanfold.runtime.views.runs.documents import how_to_retry, indented, run_error, waiting_proposals
 from fanfold.runtime.views.runs.reviews import cell, review_lines
 from fanfold.runtime.views.runs.rounds import did_not_pass, why_not
@@ -95,13 +96,13 @@ def _changes(tree: RunTree, run: Run) -> list[str]:
 
 def _artifacts(tree: RunTree, run: Run) -> list[str]:
     """The files that steps published beside the project."""
-    published = tree.memory.artifacts.get(run.id)
+    published = list(artifacts_of(tree, run))
     if not published:
         return []
     lines = ["## Artifacts", "", f"In `.fanfold/runs/{run.id}/artifacts/`:", ""]
     lines += ["| file | bytes | step |", "|---|---|---|"]
-    for step, one in list(published.values())[:MAX_ROWS]:
-        lines.append(f"| {cell(one.path)} | {one.size:,} | {cell(step)} |")
+    for one in published[:MAX_ROWS]:
+        lines.append(f"| {cell(one.name)} | {one.size:,} | {cell(one.step)} |")
     if len(published) > MAX_ROWS:
         lines.append(f"| … {len(published) - MAX_ROWS} more | | |")
     return [*lines, ""]

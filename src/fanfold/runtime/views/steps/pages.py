@@ -12,6 +12,7 @@ from fanfold.kernel.nodes import Node
 from fanfold.runtime.hosting.run_tree import RunTree
 from fanfold.runtime.records.ids import session_id
 from fanfold.runtime.records.subagents import is_agent
+from fanfold.runtime.views.runs.artifacts import PublishedFile, artifacts_of
 from fanfold.runtime.views.runs.changes import StepChanges
 from fanfold.runtime.views.runs.documents import InspectStepDocument, inspect_step_document
 from fanfold.runtime.views.runs.rows import FailureDocument, StepUsage, failure_document, step_usage
@@ -36,16 +37,10 @@ class AttemptRow(Struct, frozen=True, kw_only=True):
     session_id: str | None
 
 
-class PublishedFile(Struct, frozen=True):
-    """A file that a step left beside the project; `path` is from the project's folder."""
-
-    path: str
-    size: int
-
-
 class StepPage(InspectStepDocument, frozen=True, kw_only=True):
     """`tree_path` is its path seen from the root of the tree."""
 
+    root_run_id: str
     tree_path: str
     description: str
     prompt: PromptDocument | None
@@ -67,16 +62,13 @@ def step_page(
     child = getattr(node, "child", None)
     return StepPage(
         **structs.asdict(inspect_step_document(tree, node)),
+        root_run_id=tree.root.id,
         tree_path=node.run.tree_path(node.path),
         description=node.step.description,
         prompt=prompt_of(tree, node) if node.attempt else None,
         tries=list(attempts_of(tree, node, log)),
         files=files,
-        artifacts=[
-            PublishedFile(f".fanfold/runs/{node.run.id}/artifacts/{one.path}", one.size)
-            for step, one in tree.memory.artifacts.get(node.run.id, {}).values()
-            if step == node.path
-        ],
+        artifacts=[one for one in artifacts_of(tree, node.run) if one.step == node.path],
         why=why,
         inside=[one.run.tree_path(one.path) for one in getattr(node, "children", [])],
         child_run_id=None if child is None else child.id,

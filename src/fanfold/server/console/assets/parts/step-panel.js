@@ -5,13 +5,14 @@ import { useResource } from "../live/resource.js";
 import { say, sayError } from "../shell/said.js";
 import { amount, cost, counted, lastOf } from "../text/format.js";
 import { AnswerHere } from "./answer-form.js";
+import { Artifact } from "./artifacts.js";
 import { CopyAs } from "./copy-as.js";
 import { Diff } from "./diff.js";
 import { Output } from "./output.js";
 import { Loaded } from "./states.js";
 import { Status, isOver } from "./status.js";
 import { PanelTabs } from "./tabs.js";
-import { Ago, Took } from "./time.js";
+import { Ago, Heartbeat, Took } from "./time.js";
 import { Transcript } from "./transcript.js";
 
 const TABS = [["output", "Output"], ["prompt", "Prompt"], ["transcript", "Transcript"], ["attempts", "Attempts"], ["files", "Files"], ["artifacts", "Artifacts"], ["inside", "Inside"], ["why", "Why"]];
@@ -35,6 +36,7 @@ export function StepPanel({ run, path, at, concerns, onClose }) {
       ${step && html`<div class="run-facts">
         ${lastOf(path) !== path && html`<span class="mono">${path}</span>`}
         ${step.role && html`<span>${step.role}</span>`}
+        ${!at && step.status === "running" && html`<${Heartbeat} root=${step.root_run_id} status="running" since=${step.started_at} />`}
         ${step.started_at && html`<span><b><${Took} from=${step.started_at} to=${isOver(step.status) ? step.ended_at : step.stopped_at} /></b></span>`}
         ${step.usage && html`<span><b>${cost(step.usage)}</b></span>${step.usage.input_tokens + step.usage.output_tokens > 0 && html`<span>${amount(step.usage.input_tokens + step.usage.output_tokens)} tokens</span>`}`}
         ${step.attempts > 1 && html`<span>${step.attempts} attempts</span>`}
@@ -66,7 +68,7 @@ function Body({ tab, step, run, path, at, concerns, reload }) {
   if (tab === "transcript") return html`<${Transcript} run=${run} path=${path} live=${!at && !isOver(step.status)} concerns=${concerns} />`;
   if (tab === "attempts") return html`<${Attempts} list=${step.tries} />`;
   if (tab === "files") return html`<${Files} step=${step} run=${run} path=${path} reload=${reload} />`;
-  if (tab === "artifacts") return html`<p class="quiet small">Files that it left beside the project, for steps after it and for you.</p><ul class="changes">${step.artifacts.map((/** @type {any} */ one) => html`<li key=${one.path}><code>${one.path}</code> <span class="quiet small number">${counted(one.size, "byte")}</span></li>`)}</ul>`;
+  if (tab === "artifacts") return html`<p class="quiet small">Files that it left beside the project, for steps after it and for you.</p><ul class="changes">${step.artifacts.map((/** @type {any} */ one) => html`<${Artifact} key=${one.path} one=${one} />`)}</ul>`;
   if (tab === "inside") return html`<ul class="list card">${step.inside.map((/** @type {string} */ one) => html`<li key=${one}><a href=${`/runs/${run}?step=${encodeURIComponent(one)}`}>${one}</a></li>`)}</ul>`;
   if (tab === "why") return html`<${Why} why=${step.why} error=${step.error} />`;
   return html`
