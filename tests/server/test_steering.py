@@ -152,6 +152,7 @@ def test_a_request_that_is_sent_again_with_its_key_is_not_done_twice(server: Ser
     assert again.headers["idempotency-replayed"] == "true"
     other = server.client.post("/api/runs", json={**body, "yes": False}, headers={"Idempotency-Key": "k1"})
     assert other.status_code == 422
+    assert (other.json()["error"]["code"], other.json()["diagnostics"]) == ("idempotency.other_request", [])
     failed = server.client.post("/api/runs", json={"recipe": "no"}, headers={"Idempotency-Key": "k2"})
     assert failed.status_code == 404
     assert server.client.post("/api/runs", json=body, headers={"Idempotency-Key": "k2"}).status_code == 201
@@ -193,7 +194,9 @@ def test_recipes_are_tried_and_kept_and_not_written_over_unseen(server: Server) 
     put = {"text": text, "seen": None}
     refused = server.client.put("/api/recipes/fresh", json=put)
     assert refused.status_code == 422
-    assert refused.json()["error"]["details"]["diagnostics"]
+    said = refused.json()
+    assert (said["ok"], said["diagnostics"]) == (False, tried["diagnostics"])
+    assert said["error"]["code"] == said["diagnostics"][0]["code"]
     good = {"text": text.replace(", depends_on: [b]", ""), "seen": None}
     kept = server.client.put("/api/recipes/fresh", json=good)
     assert kept.status_code == 200, kept.text

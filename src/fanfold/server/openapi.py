@@ -8,8 +8,9 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import fields
 
-from fanfold.runtime.views.errors import ErrorDocument
+from fanfold.runtime.views.errors import ErrorDocument, RefusedDocument
 from fanfold.server.idempotency import MAX_KEY_CHARS
+from fanfold.server.replies import UNUSABLE
 from fanfold.server.routes import Route
 
 REFERENCE = "#/components/schemas/{name}"
@@ -32,7 +33,7 @@ ERRORS = {
 
 def describe(routes: list[Route], version: str) -> dict[str, Any]:
     """The whole document."""
-    types = [ErrorDocument, *(one.answer for one in routes if one.answer is not None)]
+    types = [ErrorDocument, RefusedDocument, *(one.answer for one in routes if one.answer is not None)]
     types += [one.body for one in routes if one.body is not None]
     types += [one.asked for one in routes]
     schemas, components = msgspec.json.schema_components(types, ref_template=REFERENCE)
@@ -57,6 +58,10 @@ def describe(routes: list[Route], version: str) -> dict[str, Any]:
     }
 
 
+def _error_type(status: str) -> type[ErrorDocument]:
+    return RefusedDocument if int(status) == UNUSABLE else ErrorDocument
+
+
 def _unpack(kind: type[Struct], components: dict[str, Any]) -> None:
     components.setdefault(kind.__name__, {"properties": {}})
 
@@ -68,14 +73,17 @@ def _name(kind: Any) -> str:
 def _operation(route: Route, known: dict[str, Any], components: dict[str, Any]) -> dict[str, Any]:
     schema: dict[str, Any] = {"type": "string"} if route.answer is None else known[_name(route.answer)]
     good = {"description": "Done", "content": {route.media: {"schema": schema}}}
-    error = {"content": {"application/json": {"schema": known[_name(ErrorDocument)]}}}
+    errors = {status: known[_name(_error_type(status))] for status in ERRORS}
     operation: dict[str, Any] = {
         "operationId": route.name,
         "summary": route.summary,
         "parameters": _parameters(route, components),
         "responses": {
             str(route.status): good,
-            **{status: {"description": words, **error} for status, words in ERRORS.items()},
+            **{
+                status: {"description": words, "content": {"application/json": {"schema": errors[status]}}}
+                for status, words in ERRORS.items()
+            },
         },
     }
     if route.body is not None:

@@ -45,18 +45,19 @@ def read_parameters(kind: type[T], parts: dict[str, str], query: bytes) -> T:
         raise _bad(f"the query cannot be read: {error}") from None
     for name, value in pairs:
         if name in given:
-            raise _bad(f"{name} is given twice")
+            raise _bad(f"{name[:80]} is given twice", f"$.{name[:80]}")
         given[name] = value
     for name, value in given.items():
         if any(char < " " or char == "\x7f" for char in value):
-            raise _bad(f"{name[:80]} holds a control character")
+            raise _bad(f"{name[:80]} holds a control character", f"$.{name[:80]}")
     try:
         read = msgspec.convert(given, kind, strict=False)
     except msgspec.ValidationError as error:
-        raise _bad(_words(error)) from None
+        raise _unfit(error) from None
     for field in structs.fields(kind):
         if field.encode_name in given and getattr(read, field.name) is None:
-            raise _bad(f"{field.encode_name} is null; what is not wanted is left out")
+            name = field.encode_name
+            raise _bad(f"{name} is null; what is not wanted is left out", f"$.{name}")
     return read
 
 
@@ -89,7 +90,7 @@ def read_body(kind: type[T], data: bytes) -> T:
         value = strict(msgspec.json.decode(data), "the body")
         return msgspec.convert(_with_whole_numbers(kind, value), kind)
     except msgspec.ValidationError as error:
-        raise _bad(_words(error)) from None
+        raise _unfit(error) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise _bad(f"the body is not JSON: {error}") from None
     except ValueError as error:
@@ -114,12 +115,16 @@ def _is_whole(kind: Any) -> bool:
     return kind is int or any(_is_whole(inner) for inner in get_args(kind))
 
 
-def _words(error: msgspec.ValidationError) -> str:
-    return str(error).replace("`", '"')
+def _unfit(error: msgspec.ValidationError) -> FanfoldError:
+    words, _, place = str(error).partition(" - at ")
+    return _bad(words.replace("`", '"'), place.strip("`"))
 
 
-def _bad(message: str) -> FanfoldError:
-    return AuthorError("request.invalid", message, hint="GET /api/openapi.json says what is expected")
+def _bad(message: str, place: str = "") -> FanfoldError:
+    """`place` is the path of what is wrong in the body, or among the parameters: `$.options.model`."""
+    where = f"{place}: {message}" if place else message
+    hint = "GET /api/openapi.json says what is expected"
+    return AuthorError("request.invalid", where, hint=hint, details={"place": place} if place else {})
 
 
 def _too_large() -> FanfoldError:

@@ -13,8 +13,9 @@ from fanfold.errors import (
     FanfoldError,
     NotFoundError,
 )
-from fanfold.runtime.views.errors import error_document
+from fanfold.runtime.views.errors import error_document, refused_document
 from fanfold.store.protocol import LeaseHeld
+from fanfold.text.refusal import FileRefused
 
 CONTENT_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:;"
@@ -51,6 +52,8 @@ _CONFLICTS = frozenset(
     }
 )
 """What was asked for was fine, but things are not as they would have to be."""
+UNUSABLE = 422
+"""What was sent can be read, and cannot be used: a text with mistakes, a key of another request."""
 _STATUSES = {
     "request.forbidden": 403,
     "request.method": 405,
@@ -74,7 +77,8 @@ def status_of(error: FanfoldError) -> int:
     if error.exit_status == EXIT_PERMISSION:
         return 403
     if isinstance(error, AuthorError):
-        return 422 if error.code.startswith(("recipe.", "idempotency.")) else 400
+        is_text = isinstance(error, FileRefused) or error.code.startswith("recipe.")
+        return UNUSABLE if is_text or error.code.startswith("idempotency.") else 400
     return 500
 
 
@@ -90,6 +94,7 @@ def document(value: object, status: int = 200) -> Response:
 
 def failure(error: FanfoldError, headers: dict[str, str] | None = None) -> Response:
     """An error as every surface says it."""
-    reply = document(error_document(error), status_of(error))
+    status = status_of(error)
+    reply = document(refused_document(error) if status == UNUSABLE else error_document(error), status)
     reply.headers.update(headers or {})
     return reply

@@ -8,6 +8,8 @@ from msgspec import Struct
 
 from fanfold.errors import FanfoldError
 from fanfold.kernel.events import Failure
+from fanfold.text.diagnostics import Diagnostic
+from fanfold.text.refusal import FileRefused
 from fanfold.text.terminal import one_line
 
 PROGRAM_FAILED = "command.failed"
@@ -27,6 +29,14 @@ class ErrorDocument(Struct, frozen=True):
     ok: bool
     """Always false."""
     error: ErrorBody
+
+
+class RefusedDocument(ErrorDocument, frozen=True):
+    """The same where a text is wrong: with `ok` it is what `check --json` says. Each problem has its code,
+    message, help, and its place in a file; none where it is no text that is wrong.
+    """
+
+    diagnostics: list[Diagnostic]
 
 
 def gist(error: Failure, most: int = GIST_CHARS) -> str:
@@ -51,3 +61,9 @@ def error_body(error: FanfoldError) -> ErrorBody:
 def error_document(error: FanfoldError) -> ErrorDocument:
     """The document that stands for a result where there is none."""
     return ErrorDocument(False, error_body(error))
+
+
+def refused_document(error: FanfoldError) -> RefusedDocument:
+    """The document that stands for what a text would have been good for."""
+    found = list(error.diagnostics) if isinstance(error, FileRefused) else []
+    return RefusedDocument(False, error_body(error), found)
