@@ -102,7 +102,7 @@ class _Scope:
                 left = x + max((width - inner.placed.width) / 2, GROUP_PADDING)
                 inner.collect(left + dx, y + dy + GROUP_HEAD, box.path, nodes, edges)
         for (source, target), points in zip(self._boxes.edges, self.placed.routes, strict=True):
-            moved = tuple((round(x + dx, 1), round(y + dy, 1)) for x, y in points)
+            moved = tuple((round(x + dx, 1), round(y + dy, 1)) for x, y in points) if dx or dy else points
             edges.append(DrawnEdge(names[source], names[target], moved))
 
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
+from functools import lru_cache
 from itertools import pairwise
 
 from msgspec import Struct
@@ -25,6 +26,8 @@ MAX_WAYPOINTS = 20_000
 SWEEPS = 6
 FEW = 600
 """Nodes and waypoints up to which there is time for a better order."""
+KEPT = 64
+"""Layouts that are remembered; one of 2,000 nodes takes about a megabyte."""
 COLUMN_GAP = 56.0
 ROW_GAP = 18.0
 WAYPOINT_GAP = 8.0
@@ -90,6 +93,14 @@ def place(
     `in_turn`: nodes come one by one, and each depends on earlier ones only. It is put where it fits without
     moving one of those that are there past another.
     """
+    return _place(tuple(sizes), tuple(edges), in_turn)
+
+
+@lru_cache(maxsize=KEPT)
+def _place(
+    sizes: tuple[tuple[float, float], ...], edges: tuple[tuple[int, int], ...], in_turn: bool
+) -> Placed:
+    """Statuses move nothing: a run that is watched is laid out once, and again when a step is added to it."""
     net = _Net(sizes, edges)
     if in_turn:
         _order_in_turn(net)
