@@ -41,7 +41,7 @@ def pages(folder: Path) -> tuple[RunHeadDocument, RunTable, Timeline]:
             tree = RunTree.load(store, handle.id)
             now = tree.state.now + 60_000
             drawn = timeline(tree, tree.root, store.tree(handle.id), now)
-            head = run_head(tree, tree.root, heartbeat_age_ms=store.heartbeat_age_ms(handle.id))
+            head = run_head(tree, tree.root)
             return head, run_table(tree, tree.root, now), drawn
 
     return asyncio.run(work())

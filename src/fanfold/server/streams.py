@@ -42,8 +42,10 @@ PIECE = 200
 """Events that are read and sent in one go."""
 MAX_SHARED = 2_000
 """Events of a run that its streams share; who is further behind reads the store."""
-MARGIN_MS = 10_000
-"""Clocks of processes differ, and what one recorded is told a little later."""
+MARGIN_MS = 20_000
+"""Clocks of processes differ, what one recorded is told a little later, and a page is loaded before its
+stream is there. Told once more is better than not at all.
+"""
 MAX_NUMBER = 2**53
 LISTED = 200
 """The newest runs, whose changes the stream of the project tells."""
@@ -136,7 +138,8 @@ class Streams:
 
     async def _project_frames(self, seen_ms: int) -> AsyncIterator[bytes]:
         """The number of an event is when it was told: a run that ended since then is told again."""
-        moved = _Moved(self._project.store, seen_ms - MARGIN_MS if seen_ms else wall_clock_ms())
+        # Who comes for the first time asked for its page just before: what ended in between is told too.
+        moved = _Moved(self._project.store, (seen_ms or wall_clock_ms()) - MARGIN_MS)
         told: dict[tuple[str, str], Activity] = {}
         yield b"event: hello\ndata: {}\n\n"
         while not self._feed.closing.is_set():

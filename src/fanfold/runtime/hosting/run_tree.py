@@ -35,7 +35,7 @@ from fanfold.kernel.events import (
 )
 from fanfold.kernel.fingerprint import trace
 from fanfold.kernel.holding import budget_news
-from fanfold.kernel.lifecycle import ASKED, COMPLETED, EVENT_WORDS, READY, RUNNING, TERMINAL, WAITING
+from fanfold.kernel.lifecycle import ASKED, COMPLETED, EVENT_WORDS, PAUSED, READY, RUNNING, TERMINAL, WAITING
 from fanfold.kernel.nodes import LEAF, Node, Run, State
 from fanfold.kernel.paths import overlaps
 from fanfold.kernel.state import create_state, evolve, mark_late
@@ -316,7 +316,9 @@ class RunTree:
     def changed_heads(self, written: Sequence[Envelope]) -> list[RunHead]:
         """Rows of the runs whose status these events changed; most events change none."""
         heads = []
-        for name in dict.fromkeys((self.root.id, *(envelope.run_id for envelope in written))):
+        moved = self._written.get(self.root.id) != run_status(self.state, self.root)  # and all below with it
+        below = self.state.runs if moved else (envelope.run_id for envelope in written)
+        for name in dict.fromkeys((self.root.id, *below)):
             run = self.state.runs[name]
             status = run_status(self.state, run)
             if self._written.get(name) != status:
@@ -370,9 +372,11 @@ def _with_text_only(data: Any) -> Any:
 
 
 def run_status(state: State, run: Run) -> str:
-    """A run's status as people see it: `waiting` when only they can go on."""
+    """A run's status as people see it: `waiting` when only they can go on, `paused` with its root."""
     if run.status != RUNNING:
         return run.status
+    if state.root.status == PAUSED:
+        return PAUSED
     if run is state.root:
         return WAITING if is_waiting(state) else run.status
     return WAITING if (state.approvals or state.delays) and _only_asks(state, run) else run.status

@@ -9,22 +9,14 @@ from msgspec import Struct, structs
 from fanfold.kernel.plan import JSON
 from fanfold.runtime.hosting.clock import wall_clock_ms
 from fanfold.runtime.operations.addresses import find_run
-from fanfold.runtime.operations.history.listing import owner_of
+from fanfold.runtime.operations.overview.pulses import Pulse, Pulses, live_pulses, pulse_of
 from fanfold.runtime.records.memory import FileChange
 from fanfold.runtime.views.runs.head import RunHeadDocument, run_head
-from fanfold.runtime.views.runs.rows import OwnerDocument
 from fanfold.runtime.views.runs.table import RunTable, run_table
 from fanfold.runtime.views.runs.timeline import Timeline, timeline
 from fanfold.server.desk import Desk
-from fanfold.server.endpoints.parameters import RunAsked, RunAt
+from fanfold.server.endpoints.parameters import NoParameters, RunAsked, RunAt
 from fanfold.server.routes import Route, get, look
-
-
-class Pulse(Struct, frozen=True):
-    """Who drives the tree of a run, and how long ago it gave a sign of life; null when nobody does."""
-
-    owner: OwnerDocument | None
-    heartbeat_age_ms: int | None
 
 
 class RunOutput(Struct, frozen=True):
@@ -62,9 +54,12 @@ def show_timeline(desk: Desk, asked: RunAt) -> Timeline:
 
 
 def show_pulse(desk: Desk, asked: RunAsked) -> Pulse:
-    project = desk.fresh()
-    root = project.resolve(asked.run).root_run_id
-    return Pulse(owner_of(project, root), project.store.heartbeat_age_ms(root))
+    return pulse_of(desk.fresh(), asked.run)
+
+
+def list_pulses(desk: Desk, asked: NoParameters) -> Pulses:
+    del asked
+    return live_pulses(desk.fresh())
 
 
 ROUTES: list[Route] = [
@@ -74,4 +69,5 @@ ROUTES: list[Route] = [
     look("/api/runs/{run}/timeline", "Its steps over time", RunAt, Timeline, show_timeline),
     # Signs of life are no events: the answer must not be kept until the next one.
     get("/api/runs/{run}/pulse", "Whether anybody drives it", RunAsked, Pulse, show_pulse),
+    get("/api/pulses", "Whether anybody drives what runs", NoParameters, Pulses, list_pulses),
 ]

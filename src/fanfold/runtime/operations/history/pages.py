@@ -5,10 +5,9 @@ from __future__ import annotations
 from itertools import islice
 
 from fanfold.errors import NotFoundError
-from fanfold.runtime.operations.history.listing import owner_of
+from fanfold.runtime.operations.history.listing import listed
 from fanfold.runtime.operations.project import Project
 from fanfold.runtime.views.pages import EventPage, RunPage
-from fanfold.runtime.views.runs.rows import run_row
 from fanfold.runtime.views.shown import shown
 from fanfold.store.protocol import RunHead
 
@@ -43,7 +42,7 @@ def page_of_runs(
             break
         cursor = heads[-1].run_id
     shown_heads = found[:limit]
-    rows = [run_row(head, owner_of(project, head.run_id)) for head in shown_heads]
+    rows = [listed(project, head) for head in shown_heads]
     return RunPage(rows, shown_heads[-1].run_id if len(found) > limit else None)
 
 

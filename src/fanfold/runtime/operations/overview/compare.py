@@ -10,6 +10,7 @@ from fanfold.runtime.operations.project import Project
 from fanfold.runtime.operations.runs.again.recipe_changes import compare as compare_recipes
 from fanfold.runtime.views.runs.comparison import ComparedInput, ComparedSide, ComparedStep, Comparison
 from fanfold.runtime.views.runs.rows import RunRow, run_row, step_usage
+from fanfold.runtime.views.standing import status_of, stopped_at
 
 MAX_STEPS = 1_000
 
@@ -36,7 +37,8 @@ def compare_runs(project: Project, a: str, b: str) -> Comparison:
 
 
 def _row(project: Project, found: Addressed) -> RunRow:
-    return run_row(found.tree.head(found.run), owner_of(project, found.root_id))
+    tree = found.tree
+    return run_row(tree.head(found.run), owner_of(project, found.root_id), stopped_at(tree))
 
 
 def _steps(found: Addressed) -> dict[str, Node]:
@@ -59,8 +61,8 @@ def _side(tree: RunTree, node: Node | None) -> ComparedSide | None:
     usage = tree.memory.usage.get((node.run.id, node.path))
     took = (node.ended_at - node.started_at) / 1_000 if node.ended_at and node.started_at else None
     return ComparedSide(
-        node.status,
+        status_of(tree, node),
         tree.blobs.get(node.output) if node.output is not None else None,
-        None if usage is None else step_usage(usage).cost_usd,
+        None if usage is None else step_usage(usage),
         took,
     )

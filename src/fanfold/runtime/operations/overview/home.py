@@ -9,14 +9,13 @@ from fanfold.errors import FanfoldError
 from fanfold.kernel.events import NOTHING_SPENT
 from fanfold.kernel.lifecycle import PAUSED, RUNNING
 from fanfold.runtime.hosting.clock import wall_clock_ms
-from fanfold.runtime.operations.history.listing import owner_of
+from fanfold.runtime.operations.history.listing import listed
 from fanfold.runtime.operations.overview.questions import all_questions
 from fanfold.runtime.operations.project import Project
 from fanfold.runtime.operations.runs.abandoned import abandoned
 from fanfold.runtime.views.home import Home, Need, NeedKind, SpendDocument
 from fanfold.runtime.views.runs.costs import Spend
 from fanfold.runtime.views.runs.documents import run_error
-from fanfold.runtime.views.runs.rows import run_row
 from fanfold.runtime.views.times import when
 from fanfold.store.protocol import RunHead
 
@@ -40,7 +39,7 @@ def show_home(project: Project) -> Home:
     running = project.store.heads(status=RUNNING, limit=MAX_RUNNING) if project.has_runs else []
     return Home(
         needs=[*_questions(project), *_stuck(project), *_paused(project), *_failed(week)],
-        running=[run_row(head, owner_of(project, head.run_id)) for head in running],
+        running=[listed(project, head) for head in running],
         spend=SpendDocument(_spend(today), _spend(week)),
         recipes=len(project.library.names()),
         runs=len(project.store.heads(limit=COUNTED)) if project.has_runs else 0,

@@ -6,7 +6,7 @@ from msgspec import Struct
 
 from fanfold.kernel.plan import JSON
 from fanfold.runtime.views.runs.forks import RecipeChanges
-from fanfold.runtime.views.runs.rows import RunRow
+from fanfold.runtime.views.runs.rows import RunRow, StepUsage
 
 
 class ComparedInput(Struct, frozen=True):
@@ -21,7 +21,8 @@ class ComparedSide(Struct, frozen=True):
 
     status: str
     output: JSON
-    cost_usd: float | None
+    usage: StepUsage | None
+    """None for what spends nothing."""
     seconds: float | None
 
 

@@ -32,7 +32,7 @@ from fanfold.runtime.views.runs.rows import (
     run_usage,
     step_usage,
 )
-from fanfold.runtime.views.standing import may_write, reason_of, status_of
+from fanfold.runtime.views.standing import may_write, reason_of, status_of, stopped_at
 from fanfold.runtime.views.times import when
 from fanfold.text.excerpts import shorten
 
@@ -146,6 +146,8 @@ class InspectDocument(RunDocument, frozen=True):
     inputs: dict[str, JSON]
     runs: list[InspectDocument]
     owner: OwnerDocument | UnsetType | None = UNSET
+    stopped_at: str | None = None
+    """When its time stopped, where it is paused."""
     state: StateDocument | UnsetType = UNSET
 
 
@@ -174,7 +176,7 @@ def run_document(tree: RunTree, run: Run | None = None, only: Collection[str] | 
 
 def inspect_document(tree: RunTree, run: Run, only: Collection[str] | None = None) -> InspectDocument:
     """The same with its place in the tree, and the runs below it."""
-    row = structs.asdict(run_row(tree.head(run)))
+    row = structs.asdict(run_row(tree.head(run), stopped_at=stopped_at(tree)))
     return InspectDocument(
         **row | structs.asdict(run_document(tree, run, only)),
         inputs=tree.values.inputs(run),

@@ -1,4 +1,4 @@
-"""The head of a run: status, sign of life, progress, cost; what stays in sight whatever else is shown."""
+"""The head of a run: status, progress, cost; what stays in sight whatever else is shown."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fanfold.runtime.hosting.run_tree import RunTree
 from fanfold.runtime.views.runs.documents import run_error
 from fanfold.runtime.views.runs.rows import RunRow, run_row
 from fanfold.runtime.views.runs.rows import failure_document as _failure
-from fanfold.runtime.views.standing import status_of
+from fanfold.runtime.views.standing import status_of, stopped_at
 
 
 class SpendCap(Struct, frozen=True):
@@ -45,15 +45,11 @@ class RunHeadDocument(RunRow, frozen=True, kw_only=True):
     pausing: str
     growing: bool
     """Steps may still be added."""
-    heartbeat_age_ms: int | None = None
-    """How long ago its owner gave a sign of life; null when nobody drives it."""
 
 
-def run_head(
-    tree: RunTree, run: Run, *, reach: int | None = None, heartbeat_age_ms: int | None = None
-) -> RunHeadDocument:
+def run_head(tree: RunTree, run: Run, *, reach: int | None = None) -> RunHeadDocument:
     """How a run stands, as its tree was folded."""
-    row: dict[str, Any] = structs.asdict(run_row(tree.head(run)))
+    row: dict[str, Any] = structs.asdict(run_row(tree.head(run), stopped_at=stopped_at(tree)))
     ledger = tree.state.ledger
     usd = None if ledger.max_micro_usd is None else ledger.max_micro_usd / 1_000_000
     error = run_error(tree, run)
@@ -69,7 +65,6 @@ def run_head(
         breadcrumbs=_above(run),
         pausing=tree.state.pausing,
         growing=run.growing,
-        heartbeat_age_ms=heartbeat_age_ms,
     )
 
 

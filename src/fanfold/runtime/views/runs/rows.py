@@ -65,9 +65,13 @@ class RunRow(Struct, frozen=True):
     error: FailureDocument | None
     usage: RunUsage
     owner: OwnerDocument | UnsetType | None = UNSET
+    stopped_at: str | None = None
+    """When its time stopped, where it is paused."""
 
 
-def run_row(head: RunHead, owner: OwnerDocument | UnsetType | None = UNSET) -> RunRow:
+def run_row(
+    head: RunHead, owner: OwnerDocument | UnsetType | None = UNSET, stopped_at: int | None = None
+) -> RunRow:
     """A run in a list, from its head alone."""
     return RunRow(
         run_id=head.run_id,
@@ -85,6 +89,7 @@ def run_row(head: RunHead, owner: OwnerDocument | UnsetType | None = UNSET) -> R
         error=failure_document(head.error),
         usage=run_usage(head.usage, head.agents),
         owner=owner,
+        stopped_at=when(stopped_at),
     )
 
 

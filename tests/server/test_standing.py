@@ -1,0 +1,55 @@
+"""How runs stand: who drives them, and that nothing goes on in one that is paused, wherever it is shown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.server.conftest import Server, lay_out, serving
+
+OUTER = "name: outer\nsteps: [{id: call, workflow: inner@1}]\n"
+INNER = "name: inner\nversion: 1\nsteps: [{id: think, agent: explorer, prompt: Think}]\n"
+NEVER = {"default": {"output": "x", "delay_ms": 3_600_000}}
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    folder, home = tmp_path_factory.mktemp("project"), tmp_path_factory.mktemp("home")
+    lay_out(folder)
+    for name, text in (("outer", OUTER), ("inner", INNER)):
+        (folder / ".fanfold" / "workflows" / f"{name}.yaml").write_text(text)
+    with serving(folder, home) as serve:
+        yield serve()
+
+
+def test_what_runs_has_a_pulse_and_what_is_paused_stands_still(server: Server) -> None:
+    assert server.get("/api/pulses") == {"items": []}
+    run = server.post("/api/runs", {"recipe": "outer", "script": NEVER, "yes": True}, 201)["run_id"]
+    while not (sessions := server.get("/api/agents")["sessions"]):
+        pass
+    [pulse] = server.get("/api/pulses")["items"]
+    assert (pulse["run_id"], pulse["owner"]["alive"]) == (run, True)
+    assert 0 <= pulse["heartbeat_age_ms"] < 3_600_000
+    assert server.get(f"/api/runs/{run}/pulse")["run_id"] == run
+    assert sessions[0]["run_id"] == run
+    [row] = server.get("/api/runs", status="running")["items"]
+    assert row["stopped_at"] is None
+    [child] = server.get(f"/api/runs/{run}")["runs"]
+    assert child["status"] == "running"
+
+    server.post(f"/api/runs/{run}/pause", {})
+    assert server.get("/api/pulses") == {"items": []}
+    assert server.get("/api/agents")["sessions"] == []
+    [row] = server.get("/api/runs")["items"]
+    assert (row["status"], row["ended_at"]) == ("paused", None)
+    assert row["started_at"] < row["stopped_at"]
+    below = server.get(f"/api/runs/{child['run_id']}/head")
+    assert (below["status"], below["stopped_at"]) == ("paused", row["stopped_at"])
+    [inspected] = server.get(f"/api/runs/{run}")["runs"]
+    assert (inspected["status"], inspected["steps"]["think"]["status"]) == ("paused", "waiting")
+    compared = server.get(f"/api/compare/{run}/{run}")
+    assert compared["a"]["stopped_at"] == row["stopped_at"]
+    assert {side["status"] for step in compared["steps"] for side in (step["a"], step["b"])} == {"waiting"}
+    server.post(f"/api/runs/{run}/cancel", {})
+    assert server.get(f"/api/runs/{child['run_id']}/head")["status"] == "cancelled"
