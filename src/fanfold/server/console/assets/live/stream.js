@@ -54,7 +54,13 @@ function openHere() {
     } else if (!source) {
       source = new EventSource("/api/stream");
       source.onopen = () => receive({ type: "state", state: "live", since: Date.now() });
-      source.onerror = () => receive({ type: "state", state: "lost", since: Date.now() });
+      source.onerror = () => {
+        receive({ type: "state", state: "lost", since: Date.now() });
+        // One that was refused stays closed; one that broke off is taken up again by the browser.
+        if (source?.readyState !== 2) return;
+        source = null;
+        setTimeout(look, 1500);
+      };
       for (const type of ["run", "activity"])
         source.addEventListener(type, (event) => receive({ type, data: JSON.parse(event.data) }));
     }

@@ -4,7 +4,7 @@ import { quoted } from "../live/api.js";
 import { useResource } from "../live/resource.js";
 import { Loaded } from "../parts/states.js";
 import { Status } from "../parts/status.js";
-import { Took } from "../parts/time.js";
+import { Heartbeat, Took } from "../parts/time.js";
 import { Talk } from "../parts/transcript.js";
 import { PageHead } from "../shell/frame.js";
 
@@ -14,7 +14,7 @@ export function Agents() {
     <${PageHead} title="Agents" lead="Roles say who an agent is: instructions, model, tools, what it may touch." />
     <${Loaded} of=${found}>${(/** @type {any} */ data) => html`
       <section><div class="section-head"><h2>Working now</h2></div>
-        ${data.sessions?.length ? html`<ul class="card list">${data.sessions.map((/** @type {any} */ one) => html`<li key=${one.session_id}><${Status} status="running" /><div class="grow"><a class="title" href=${`/agents/${quoted(one.session_id)}`}>${one.role || one.session_id}</a> <span class="quiet small">${one.recipe} / ${one.step}</span><div class="clip quiet small">${one.task}</div></div><span class="quiet small"><${Took} from=${one.since} /></span></li>`)}</ul>` : html`<p class="card padded quiet">No session is open.</p>`}</section>
+        ${data.sessions?.length ? html`<ul class="card list runs-list">${data.sessions.map((/** @type {any} */ one) => html`<li key=${one.session_id}><${Status} status="running" /><div class="grow"><a class="title" href=${`/agents/${quoted(one.session_id)}`}>${one.role || one.session_id}</a> <span class="quiet small">${one.recipe} / ${one.step}</span><div class="clip quiet small">${one.task}</div></div><span class="cell quiet small"><${Heartbeat} root=${one.run_id} status="running" since=${one.since} /></span><span class="cell quiet small"><${Took} from=${one.since} /></span></li>`)}</ul>` : html`<p class="card padded quiet">No session is open.</p>`}</section>
       ${data.roles.warnings.map((/** @type {any} */ one) => html`<div class="notice tone-wants" key=${one.file + one.line}><strong>${one.message}</strong><div class="hint mono small">${one.file}:${one.line} ${one.help}</div></div>`)}
       <section><div class="section-head"><h2>Roles</h2></div><ul class="cards">${data.roles.roles.map((/** @type {any} */ role) => html`<li key=${role.name}>
         <h3>${role.name}${role.version ? html`<span class="quiet">@${role.version}</span>` : ""}</h3><p class="quiet">${role.description}</p>
@@ -28,5 +28,5 @@ export function Agents() {
 export function Agent({ first: session }) {
   const found = useResource(`/agents/${quoted(session)}`, true);
   return html`<div class="page"><${PageHead} title="Session" lead=${html`<span class="mono">${session}</span>`} />
-    <${Loaded} of=${found}>${(/** @type {any} */ data) => html`<p><a href=${`/runs/${data.run_id}?step=${encodeURIComponent(data.step)}`}>${data.step}</a> in run <a class="mono" href=${`/runs/${data.run_id}`}>${data.run_id}</a></p><${Talk} talk=${data} />`}</${Loaded}></div>`;
+    <${Loaded} of=${found}>${(/** @type {any} */ data) => html`<p><a href=${`/runs/${data.run_id}?step=${encodeURIComponent(data.step)}`}>${data.step}</a> in run <a class="mono" href=${`/runs/${data.run_id}`}>${data.run_id}</a> <span class="quiet"><${Heartbeat} root=${data.run_id} status=${data.status} /></span></p><${Talk} talk=${data} />`}</${Loaded}></div>`;
 }

@@ -4,8 +4,8 @@ import { useResource } from "../live/resource.js";
 import { Loaded } from "../parts/states.js";
 import { Status } from "../parts/status.js";
 import { PageHead } from "../shell/frame.js";
-import { Took } from "../parts/time.js";
-import { amount, asText, cost, duration, money } from "../text/format.js";
+import { Took, endOf } from "../parts/time.js";
+import { amount, asText, cost, duration } from "../text/format.js";
 
 /** @param {{first: string, second: string}} props */
 export function Compare({ first, second }) {
@@ -23,16 +23,19 @@ function Sides({ data, all }) {
   const inputs = (data.inputs || []).filter((/** @type {any} */ one) => all || !one.same);
   return html`
     <div class="table-box" tabindex="0" role="group" aria-label="The two runs"><table><thead><tr><th scope="col"></th><th scope="col">Run</th><th scope="col" class="hide-narrow">Recipe</th><th scope="col">Status</th><th scope="col" class="number">Time</th><th scope="col" class="number hide-narrow">Tokens</th><th scope="col" class="number">Cost</th></tr></thead>
-      <tbody>${[["First", data.a], ["Second", data.b]].map(([name, run]) => html`<tr key=${name}><th scope="row">${name}</th><td><a class="mono" href=${`/runs/${run.run_id}`}>${run.run_id}</a>${run.forked_from ? html` <span class="chip">fork</span>` : ""}</td><td class="hide-narrow">${run.recipe}@${run.version}</td><td><${Status} status=${run.status} /></td><td class="number"><${Took} from=${run.started_at || run.created_at} to=${run.ended_at} /></td><td class="number hide-narrow">${amount(run.usage.input_tokens + run.usage.output_tokens)}</td><td class="number">${cost(run.usage)}</td></tr>`)}</tbody></table></div>
+      <tbody>${[["First", data.a], ["Second", data.b]].map(([name, run]) => html`<tr key=${name}><th scope="row">${name}</th><td><a class="mono" href=${`/runs/${run.run_id}`}>${run.run_id}</a>${run.forked_from ? html` <span class="chip">fork</span>` : ""}</td><td class="hide-narrow">${run.recipe}@${run.version}</td><td><${Status} status=${run.status} /></td><td class="number"><${Took} from=${run.started_at || run.created_at} to=${endOf(run)} /></td><td class="number hide-narrow">${amount(run.usage.input_tokens + run.usage.output_tokens)}</td><td class="number">${cost(run.usage)}</td></tr>`)}</tbody></table></div>
     <${Changed} recipe=${data.recipe} />
     ${inputs.length > 0 && html`<section><div class="section-head"><h2>Inputs</h2></div><div class="table-box" tabindex="0" role="group" aria-label="Table, scrolls sideways"><table><thead><tr><th scope="col">Input</th><th scope="col">First</th><th scope="col">Second</th></tr></thead>
-      <tbody>${inputs.map((/** @type {any} */ one) => html`<tr key=${one.name}><td>${one.name}</td><td><code>${asText(one.a)}</code></td><td><code>${asText(one.b)}</code></td></tr>`)}</tbody></table></div></section>`}
+      <tbody>${inputs.map((/** @type {any} */ one) => html`<tr key=${one.name}><td>${one.name}</td><td><${Given} value=${one.a} /></td><td><${Given} value=${one.b} /></td></tr>`)}</tbody></table></div></section>`}
     <section><div class="section-head"><h2>Steps</h2><span class="more quiet">${data.steps.length - data.steps.filter((/** @type {any} */ step) => step.same).length} of ${data.steps.length} differ</span></div>
-      ${steps.length ? html`<ul class="card list">${steps.map((/** @type {any} */ step) => html`<li key=${step.path}><details class="grow" open=${!step.same && steps.length < 8}>
-        <summary><code>${step.path}</code> ${step.same ? html`<span class="chip">same</span>` : ""} <${Brief} side=${step.a} /> <span class="quiet">→</span> <${Brief} side=${step.b} /></summary>
+      ${steps.length ? html`<ul class="card list">${steps.map((/** @type {any} */ step) => html`<li key=${step.path}><details class="grow compared" open=${!step.same && steps.length < 8}>
+        <summary><span class="clip"><code title=${step.path}>${step.path}</code> ${step.same ? html`<span class="chip">same</span>` : ""}</span><${Brief} side=${step.a} /><${Brief} side=${step.b} /></summary>
         <div class="compare-output"><${Side} side=${step.a} label="First" /><${Side} side=${step.b} label="Second" /></div></details></li>`)}</ul>` : html`<p class="card padded quiet">Every step gave the same.</p>`}
     </section>`;
 }
+
+/** @param {{value: any}} props */
+const Given = ({ value }) => value === null || value === undefined ? html`<span class="quiet">not given</span>` : html`<code>${asText(value)}</code>`;
 
 /** How the recipe differs. @param {{recipe: any}} props */
 function Changed({ recipe }) {
@@ -43,6 +46,6 @@ function Changed({ recipe }) {
 }
 
 /** @param {{side: any}} props */
-const Brief = ({ side }) => side ? html`<${Status} status=${side.status} /> <span class="quiet small number">${side.seconds === null || side.seconds === undefined ? "" : duration(side.seconds * 1000)} ${side.cost_usd === undefined ? "" : money(side.cost_usd)}</span>` : html`<span class="quiet">not there</span>`;
+const Brief = ({ side }) => side ? html`<span><${Status} status=${side.status} /><span class="side-figures quiet small number"><span>${side.seconds === null ? "" : duration(side.seconds * 1000)}</span><span>${cost(side.usage)}</span></span></span>` : html`<span class="quiet">not there</span>`;
 /** @param {{side: any, label: string}} props */
 const Side = ({ side, label }) => html`<div><div class="label small quiet">${label}</div><pre class="block" tabindex="0">${side ? asText(side.output ?? "") : ""}</pre></div>`;

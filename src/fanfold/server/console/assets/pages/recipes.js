@@ -3,7 +3,7 @@ import { html } from "../vendor/preact.js";
 import { useResource } from "../live/resource.js";
 import { Loaded } from "../parts/states.js";
 import { Status } from "../parts/status.js";
-import { Ago } from "../parts/time.js";
+import { Ago, Heartbeat } from "../parts/time.js";
 import { PageHead } from "../shell/frame.js";
 import { duration, money } from "../text/format.js";
 
@@ -25,13 +25,13 @@ export function Recipes() {
 
 /** @param {{rows: any[]}} props */
 function Shelf({ rows }) {
-  return html`<div class="table-box" tabindex="0" role="group" aria-label="Table, scrolls sideways"><table>
-    <thead><tr><th scope="col">Recipe</th><th scope="col">Last run</th><th scope="col" class="number hide-narrow">Median time</th><th scope="col" class="number hide-narrow">Median cost</th><th scope="col"><span class="unseen">Run</span></th></tr></thead>
+  return html`<div class="table-box" tabindex="0" role="group" aria-label="Table, scrolls sideways"><table class="shelf">
+    <thead><tr><th scope="col">Recipe</th><th scope="col" class="last">Last run</th><th scope="col" class="number figure hide-narrow">Median time</th><th scope="col" class="number figure hide-narrow">Median cost</th><th scope="col" class="press"><span class="unseen">Run</span></th></tr></thead>
     <tbody>${rows.map((row) => html`<tr key=${row.name}>
       <td><a class="row-link" href=${`/recipes/${row.name}`}>${row.name}</a> <span class="quiet small">@${row.version}</span><div class="quiet small">${row.description}</div></td>
-      <td>${row.last_run ? html`<a href=${`/runs/${row.last_run.run_id}`}><${Status} status=${row.last_run.status} /></a> <span class="quiet small hide-narrow"><${Ago} at=${row.last_run.ended_at || row.last_run.created_at} /></span>` : html`<span class="quiet">never</span>`}</td>
+      <td class="last">${row.last_run ? html`<a href=${`/runs/${row.last_run.run_id}`}><${Status} status=${row.last_run.status} /></a> <span class="quiet small hide-narrow"><${Ago} at=${row.last_run.ended_at || row.last_run.created_at} /></span>${row.last_run.status === "running" && html`<${Heartbeat} root=${row.last_run.run_id} status="running" since=${row.last_run.created_at} />`}` : html`<span class="quiet">never</span>`}</td>
       <td class="number hide-narrow">${row.median_s === null || row.median_s === undefined ? "" : duration(row.median_s * 1000)}</td>
-      <td class="number hide-narrow">${row.last_run ? money(row.median_usd) : ""}</td>
+      <td class="number hide-narrow">${row.median_s === null || row.median_s === undefined ? "" : money(row.median_usd)}</td>
       <td class="number"><a class="button small" href=${`/recipes/${row.name}?view=run`} aria-label=${`Run ${row.name}`}>Run</a></td>
     </tr>`)}</tbody>
   </table></div>`;

@@ -1,14 +1,15 @@
 /** One run: the head that stays, a view of it, and the drawer of a step. All of it is in the address. */
-import { html, useEffect, useMemo, useState } from "../vendor/preact.js";
+import { html, useEffect, useRef, useState } from "../vendor/preact.js";
 import { withQuery } from "../live/api.js";
 import { useResource } from "../live/resource.js";
 import { Graph } from "../parts/graph.js";
+import { RunArtifacts } from "../parts/artifacts.js";
 import { Output } from "../parts/output.js";
 import { RunActions } from "../parts/run-actions.js";
 import { Empty, Loaded, Trouble } from "../parts/states.js";
 import { Meter, Status, isOver } from "../parts/status.js";
 import { LinkTabs } from "../parts/tabs.js";
-import { Ago, Heartbeat, Took } from "../parts/time.js";
+import { Ago, Heartbeat, Took, endOf } from "../parts/time.js";
 import { Timeline } from "../parts/timeline.js";
 import { CostView } from "../parts/cost-view.js";
 import { EventsView } from "../parts/events-view.js";
@@ -22,6 +23,7 @@ import { amount, cost, counted, money, now } from "../text/format.js";
 import { plain } from "../text/markdown.js";
 import { wordOf } from "../parts/status.js";
 
+const SCRUB_MS = 80;
 const VIEWS = [["graph", "Graph"], ["timeline", "Timeline"], ["table", "Table"], ["events", "Events"], ["output", "Output"], ["cost", "Cost"]];
 
 /** @param {{first: string}} props */
@@ -111,12 +113,12 @@ function OutputView({ id, at, run, concerns }) {
   const found = useResource(withQuery(`/runs/${id}/output`, { at }), concerns);
   const empty = isOver(run.status) ? "This run put nothing out." : "The run has no output yet; steps have, as soon as they end.";
   return html`<${Loaded} of=${found}>${(/** @type {any} */ data) => html`<div class="card padded"><${Output} value=${data.output} empty=${empty} /></div>
-    ${data.changes?.length ? html`<section class="card padded view"><h2 class="gap-below">What changed</h2><ul class="changes">${data.changes.map((/** @type {any} */ change) => html`<li key=${`${change.path} ${change.step}`}><span class="chip">${change.kind}</span> <code>${change.path}</code> <span class="quiet small">${change.step}, ${change.state}</span></li>`)}</ul></section>` : null}`}</${Loaded}>`;
+    ${data.changes?.length ? html`<section class="card padded view"><h2 class="gap-below">What changed</h2><ul class="changes">${data.changes.map((/** @type {any} */ change) => html`<li key=${`${change.path} ${change.step}`}><span class="chip">${change.kind}</span> <code>${change.path}</code> <span class="quiet small">${change.step}, ${change.state}</span></li>`)}</ul></section>` : null}
+    <${RunArtifacts} id=${id} at=${at} concerns=${concerns} />`}</${Loaded}>`;
 }
 
 /** @param {any} props */
 function Head({ run, id, at, step, reload }) {
-  const pulse = usePulse(id, !at && !isOver(run.status) && run.status !== "paused");
   const all = Object.values(run.counts).reduce((/** @type {number} */ sum, n) => sum + Number(n), 0);
   const done = (run.counts.completed || 0) + (run.counts.skipped || 0) + (run.counts.failed || 0) + (run.counts.timed_out || 0) + (run.counts.cancelled || 0);
   return html`<div class="run-head">
@@ -129,11 +131,11 @@ function Head({ run, id, at, step, reload }) {
     <div class="run-facts">
       <span><${Meter} counts=${run.counts} /></span>
       <span><b>${amount(done)}</b> of ${counted(all, "step")}${run.growing ? ", more may come" : ""}</span>
-      <span><b><${Took} from=${run.started_at || run.created_at} to=${at ? run.at : isOver(run.status) ? run.ended_at : run.status === "paused" ? run.at : null} /></b></span>
+      <span><b><${Took} from=${run.started_at || run.created_at} to=${at ? run.at : endOf(run)} /></b></span>
       <span><b>${cost(run.usage)}</b>${run.cap.usd !== null ? ` of ${money(run.cap.usd)}` : ""}</span>
       <span><b>${amount(run.usage.input_tokens + run.usage.output_tokens)}</b>${run.cap.tokens !== null ? ` of ${amount(run.cap.tokens)}` : ""} tokens</span>
       <span>${counted(run.usage.agents, "agent")}</span>
-      ${pulse && html`<span><${Heartbeat} ageMs=${pulse.data.heartbeat_age_ms} asked=${pulse.at} waiting=${run.status === "waiting"} /></span>`}
+      ${!at && html`<${Heartbeat} root=${run.root_run_id} status=${run.status} since=${run.created_at} />`}
       <span class="quiet">started <${Ago} at=${run.created_at} /></span>
       <span class="quiet mono">${run.run_id}</span>
       ${run.forked_from && html`<span>fork of <a href=${`/runs/${run.forked_from}`} class="mono">${run.forked_from}</a> · <a href=${`/compare/${run.forked_from}/${run.run_id}`}>compare</a></span>`}
@@ -143,33 +145,28 @@ function Head({ run, id, at, step, reload }) {
 
 /** The run as it was: a slider over its events. @param {{run: any, at: string | null}} props */
 function Scrub({ run, at }) {
-  const value = at ? Number(at) : run.reach;
+  const [moved, setMoved] = useState(/** @type {number | null} */ (null));
+  const timer = useRef(0);
+  const last = useRef(0);
+  useEffect(() => () => clearTimeout(timer.current), []);
+  // A browser takes only so many changes of the address in a second: a slider that is dragged makes more.
+  const move = (/** @type {number} */ to) => {
+    setMoved((last.current = to));
+    timer.current ||= setTimeout(() => {
+      timer.current = 0;
+      setQuery({ at: last.current >= run.reach ? null : last.current });
+      setMoved(null);
+    }, SCRUB_MS);
+  };
+  const value = moved ?? (at ? Number(at) : run.reach);
   const back = at !== null && Number(at) < run.reach;
   return html`<div class=${`scrub ${back ? "back" : ""}`}>
     <label for="scrub">${back ? "As it was at" : isOver(run.status) ? "At its end," : "Live,"} event</label>
     <input id="scrub" type="range" min="1" max=${run.reach} value=${value} aria-valuetext=${`event ${value} of ${run.reach}`}
-      onInput=${(/** @type {any} */ event) => setQuery({ at: Number(event.target.value) >= run.reach ? null : event.target.value })} />
+      onInput=${(/** @type {any} */ event) => move(Number(event.target.value))} />
     <output class="number" for="scrub">${amount(value)} of ${amount(run.reach)}</output>
     ${back && html`<button class="button small" onClick=${() => setQuery({ at: null })}>Back to now</button>`}
   </div>`;
-}
-
-/** Asked for now and then: a sign of life is no event. @param {string} id @param {boolean} wanted */
-function usePulse(id, wanted) {
-  const [turn, setTurn] = useState(0);
-  const found = useResource(wanted ? `/runs/${id}/pulse` : null);
-  useEffect(() => {
-    if (!wanted) return;
-    const timer = setInterval(() => {
-      if (!document.hidden) {
-        found.reload();
-        setTurn((n) => n + 1);
-      }
-    }, 5000);
-    return () => clearInterval(timer);
-  }, [id, wanted]);
-  const at = useMemo(() => now.peek(), [found.data, turn]);
-  return wanted && found.data ? { data: found.data, at } : null;
 }
 
 /** A change of status is said aloud, once. @param {any} run @param {string | null} at */

@@ -1,12 +1,12 @@
 /** Runs: all of them, by what the address says, and several cancelled at once. */
-import { html, useEffect, useState } from "../vendor/preact.js";
+import { html, useEffect, useRef, useState } from "../vendor/preact.js";
 import { get, post, withQuery } from "../live/api.js";
 import { onRun, returns } from "../live/stream.js";
 import { useResource } from "../live/resource.js";
 import { Confirm } from "../parts/dialog.js";
 import { Empty, Loading, Trouble } from "../parts/states.js";
 import { Status, isOver, wordOf } from "../parts/status.js";
-import { Ago, Took } from "../parts/time.js";
+import { Ago, Heartbeat, Took, endOf } from "../parts/time.js";
 import { VirtualTable } from "../parts/virtual-table.js";
 import { PageHead } from "../shell/frame.js";
 import { go, query, setQuery } from "../shell/route.js";
@@ -65,9 +65,9 @@ export function Runs() {
       render=${(/** @type {any} */ row) => [
         html`<input type="checkbox" aria-label=${`Pick ${row.recipe} ${row.run_id}`} checked=${picked.has(row.run_id)} onChange=${() => pick(row.run_id)} />`,
         html`<a class="row-link" href=${`/runs/${row.run_id}`}>${row.recipe}</a>${row.forked_from ? html` <span class="chip">fork</span>` : ""}`,
-        html`<${Status} status=${row.status} />${row.owner && !row.owner.alive && !isOver(row.status) ? html` <span class="stale small">owner died</span>` : ""}`,
+        html`<${Status} status=${row.status} /> <${Heartbeat} root=${row.root_run_id} status=${row.status} since=${row.created_at} />`,
         html`<${Ago} at=${row.created_at} />`,
-        html`<${Took} from=${row.started_at} to=${isOver(row.status) ? row.ended_at : null} />`,
+        html`<${Took} from=${row.started_at} to=${endOf(row)} />`,
         amount(row.usage.agents), amount(row.usage.input_tokens + row.usage.output_tokens), cost(row.usage),
         html`<span class="mono small quiet">${row.run_id}</span>`,
       ]} />`}
@@ -85,6 +85,8 @@ const None = ({ filtered }) => filtered
 function useRuns(status, recipe, words) {
   const [state, setState] = useState({ rows: /** @type {any[]} */ ([]), next: /** @type {string | null} */ (null), error: /** @type {any} */ (null), loading: true });
   const [turn, setTurn] = useState(0);
+  const asked = useRef("");
+  asked.current = JSON.stringify([status, recipe, words]);
   useEffect(() => {
     let over = false;
     let timer = 0;
@@ -114,15 +116,23 @@ function useRuns(status, recipe, words) {
   const more = async () => {
     const cursor = state.next;
     if (!cursor) return;
+    const mine = asked.current;
+    const isMine = () => mine === asked.current; // else it belongs to a list that is not shown any more
     setState((before) => ({ ...before, next: null }));
     try {
       const page = await get(withQuery("/runs", { status, recipe, q: words, limit: PIECE, cursor }));
-      setState((before) => ({ ...before, rows: [...before.rows, ...page.items], next: page.next }));
+      if (isMine()) setState((before) => ({ ...before, rows: withMore(before.rows, page.items), next: page.next }));
     } catch (error) {
-      setState((before) => ({ ...before, error, next: cursor }));
+      if (isMine()) setState((before) => ({ ...before, error, next: cursor }));
     }
   };
   return { ...state, more, reload: () => setTurn((n) => n + 1) };
+}
+
+/** @param {any[]} rows @param {any[]} more */
+function withMore(rows, more) {
+  const known = new Set(rows.map((row) => row.run_id));
+  return [...rows, ...more.filter((row) => !known.has(row.run_id))];
 }
 
 /** A fresh first piece, and what of the further ones still lies behind it. @param {any} before @param {any} page */

@@ -1,5 +1,5 @@
 /** Search over what agents wrote, in one run or all of them. */
-import { html, useEffect, useRef, useState } from "../vendor/preact.js";
+import { html, useEffect, useLayoutEffect, useRef, useState } from "../vendor/preact.js";
 import { withQuery } from "../live/api.js";
 import { useResource } from "../live/resource.js";
 import { Empty, Loaded } from "../parts/states.js";
@@ -22,9 +22,17 @@ export function Search() {
   const [typed, setTyped] = useState(words);
   const field = useRef(/** @type {HTMLInputElement | null} */ (null));
   const found = useResource(words.trim() ? withQuery("/search", { q: words, run, k: 30 }) : null);
-  useEffect(() => field.current?.focus(), []);
+  // With the page, not after it: who pressed / goes on typing.
+  useLayoutEffect(() => field.current?.focus(), []);
+  const sent = useRef(words);
   useEffect(() => {
-    const timer = setTimeout(() => setQuery({ q: typed }), 250);
+    if (words !== sent.current) setTyped((sent.current = words)); // the way back, or a link
+  }, [words]);
+  useEffect(() => {
+    const timer = setTimeout(() => {
+      sent.current = typed;
+      setQuery({ q: typed });
+    }, 250);
     return () => clearTimeout(timer);
   }, [typed]);
   useEffect(() => {

@@ -1,15 +1,18 @@
 /** Dialogs: the browser's own, so that focus, Esc and readers of screens work as everywhere. */
-import { html, useEffect, useRef } from "../vendor/preact.js";
+import { html, useLayoutEffect, useRef } from "../vendor/preact.js";
 
 /** @param {{title: string, onClose: () => void, foot?: any, children?: any}} props */
 export function Dialog({ title, onClose, foot, children }) {
   const box = useRef(/** @type {HTMLDialogElement | null} */ (null));
-  useEffect(() => {
+  const pressed = useRef(false);
+  // Open from the moment it can be seen: a key that comes in between would be taken for one of the page.
+  useLayoutEffect(() => {
     const before = document.activeElement;
     box.current?.showModal();
     return () => before instanceof HTMLElement && before.focus();
   }, []);
-  return html`<dialog ref=${box} aria-labelledby="dialog-title" onClose=${onClose} onClick=${(/** @type {MouseEvent} */ event) => event.target === box.current && onClose()}>
+  const outside = (/** @type {Event} */ event) => event.target === box.current;
+  return html`<dialog ref=${box} aria-labelledby="dialog-title" onClose=${onClose} onPointerDown=${(/** @type {Event} */ event) => (pressed.current = outside(event))} onClick=${(/** @type {Event} */ event) => pressed.current && outside(event) && onClose()}>
     <div class="dialog-head">
       <h2 id="dialog-title">${title}</h2>
       <button class="button plain small" onClick=${onClose} aria-label="Close">Esc</button>

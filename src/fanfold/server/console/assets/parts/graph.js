@@ -31,6 +31,9 @@ export function Graph({ layout, chosen, onChoose, onToggle, label }) {
       x: Math.floor(element.scrollLeft / zoom / STRIDE) * STRIDE, y: Math.floor(element.scrollTop / zoom / STRIDE) * STRIDE,
       w: element.clientWidth / zoom + STRIDE, h: element.clientHeight / zoom + STRIDE,
     };
+    // Only what is beyond the edge by more than its padding counts: nothing of the picture stands in that.
+    element.classList.toggle("goes-left", element.scrollLeft > 16);
+    element.classList.toggle("goes-right", element.scrollLeft + element.clientWidth < element.scrollWidth - 16);
     setSight((old) => (old && old.x === next.x && old.y === next.y && old.w === next.w && old.h === next.h ? old : next));
   };
   const fit = () => {

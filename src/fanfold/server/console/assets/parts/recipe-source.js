@@ -12,24 +12,27 @@ const WAIT_MS = 350;
 /** @param {{page: any, onSaved: () => void}} props */
 export function RecipeSource({ page, onSaved }) {
   const [text, setText] = useState(page.text);
+  // What the text was made from: when the recipe was changed elsewhere meanwhile, keeping it is refused.
+  const [base, setBase] = useState({ text: page.text, digest: page.digest });
+  useEffect(() => {
+    if (text === base.text) setText(page.text);
+    if (text === base.text || text === page.text) setBase({ text: page.text, digest: page.digest });
+  }, [page.digest]);
   const [report, setReport] = useState(/** @type {any} */ (page.check ? { ...page.check, graph: page.graph } : null));
   const [error, setError] = useState(/** @type {any} */ (null));
   const [busy, setBusy] = useState(false);
-  const changed = text !== page.text || !page.name;
+  const changed = text !== base.text || !page.name;
   const own = /^name:\s*["']?([a-z0-9][a-z0-9_-]*)/m.exec(text)?.[1] || "";
   const name = page.writable && page.name ? page.name : own;
   useEffect(() => {
     if (!changed && page.check) return setReport({ ...page.check, graph: page.graph });
-    const timer = setTimeout(() => {
-      post("/check", { text, ...(name && { name }) }).then((found) => { setReport(found); setError(null); }, setError);
-    }, WAIT_MS);
-    return () => clearTimeout(timer);
+    return afterAWhile(() => post("/check", { text, ...(name && { name }) }), (found) => { setReport(found); setError(null); }, setError);
   }, [text]);
   const keep = async () => {
     setBusy(true);
     try {
       const fresh = !page.name || name !== page.name;
-      await put(`/recipes/${encodeURIComponent(name)}`, { text, seen: fresh ? null : page.digest });
+      await put(`/recipes/${encodeURIComponent(name)}`, { text, seen: fresh ? null : base.digest });
       say(`${name} is kept.`);
       if (fresh) go(`/recipes/${name}?view=source`);
       else onSaved();
@@ -48,7 +51,7 @@ export function RecipeSource({ page, onSaved }) {
       <${Editor} text=${text} onInput=${setText} problems=${problems.filter((/** @type {any} */ one) => !elsewhere(one))} />
       <div class="actions">
         <button class="button primary" disabled=${!changed || bad || busy || !name || clash} onClick=${keep}>${page.writable && page.name ? "Keep" : `Keep as ${name || "…"}`}</button>
-        ${changed && page.name && html`<button class="button" onClick=${() => setText(page.text)}>Take changes back</button>`}
+        ${changed && page.name && html`<button class="button" onClick=${() => { setText(page.text); setBase({ text: page.text, digest: page.digest }); }}>Take changes back</button>`}
         ${!page.writable && html`<span class="quiet small">This one is built in. Change its <code>name:</code>, and it is kept in this project.</span>`}
       </div>
     </div>
@@ -61,6 +64,19 @@ export function RecipeSource({ page, onSaved }) {
       ${!changed && page.name && !bad && html`<${DryRun} name=${page.name} inputs=${samples(page.recipe)} />`}
     </div>
   </div>`;
+}
+
+/**
+ * Ask when nothing was typed for a while; an answer that comes after the question changed is nobody's.
+ * @param {() => Promise<any>} ask @param {(found: any) => void} good @param {(failure: any) => void} bad
+ */
+function afterAWhile(ask, good, bad) {
+  let over = false;
+  const timer = setTimeout(() => ask().then((found) => over || good(found), (failure) => over || bad(failure)), WAIT_MS);
+  return () => {
+    over = true;
+    clearTimeout(timer);
+  };
 }
 
 /** What stands in for inputs that have no default, so that a dry run can be shown. @param {any} recipe */
@@ -80,10 +96,8 @@ export function DryRun({ name, inputs, options, scripted = false }) {
   const [error, setError] = useState(/** @type {any} */ (null));
   const asked = JSON.stringify([name, inputs, options || {}, scripted]);
   useEffect(() => {
-    const timer = setTimeout(() => {
-      post(`/recipes/${encodeURIComponent(name)}/dry-run`, { inputs, options: options || {}, scripted }).then((data) => { setFound(data); setError(null); }, (failure) => { setFound(null); setError(failure); });
-    }, WAIT_MS);
-    return () => clearTimeout(timer);
+    const ask = () => post(`/recipes/${encodeURIComponent(name)}/dry-run`, { inputs, options: options || {}, scripted });
+    return afterAWhile(ask, (data) => { setFound(data); setError(null); }, (failure) => { setFound(null); setError(failure); });
   }, [asked]);
   return html`<section class="card padded form" aria-label="Dry run"><h2>What it would do</h2>
     <${Trouble} error=${error} />

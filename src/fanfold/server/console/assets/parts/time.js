@@ -1,5 +1,6 @@
 /** Times: relative, with the exact one for who points at it. */
 import { html } from "../vendor/preact.js";
+import { usePulses } from "../live/pulses.js";
 import { ago, duration, exact, msOf, now } from "../text/format.js";
 
 /** @param {{at: string | number | null | undefined}} props */
@@ -9,6 +10,9 @@ export function Ago({ at }) {
   return html`<time datetime=${new Date(then).toISOString()} title=${exact(then)}>${ago(then, now.value)}</time>`;
 }
 
+/** When the time of a run ended or stopped; null while it goes on. @param {any} run */
+export const endOf = (run) => run.ended_at ?? run.stopped_at ?? null;
+
 /** How long something took, or has taken so far. @param {{from: string | number | null | undefined, to?: string | number | null}} props */
 export function Took({ from, to }) {
   const start = msOf(from);
@@ -17,13 +21,23 @@ export function Took({ from, to }) {
   return html`<span class="number" title=${exact(start)}>${duration((end ?? now.value) - start)}</span>`;
 }
 
-/** The age of the last sign of life of whoever drives a run. @param {{ageMs: number | null | undefined, asked: number, waiting?: boolean}} props */
-export function Heartbeat({ ageMs, asked, waiting }) {
-  if (waiting && (ageMs === null || ageMs === undefined)) return html`<span title="No process is needed until somebody answers.">goes on when answered</span>`;
-  if (ageMs === null || ageMs === undefined)
-    return html`<span class="stale" title="No process drives this run. Resume it to go on.">nobody drives it</span>`;
-  const age = ageMs + Math.max(0, now.value - asked);
-  return html`<span class=${age > 45000 ? "stale" : ""} title="How long ago the process that drives this run gave a sign of life">
-    heartbeat ${age < 1500 ? "now" : `${duration(age)} ago`}
-  </span>`;
+const STARTING_MS = 15000;
+const STALE_MS = 45000;
+
+/**
+ * The age of the last sign of life of whoever drives a run; nothing for one that does not run. `root` is the run whose process it is.
+ * @param {{root: string, status: string, since?: string | null}} props
+ */
+export function Heartbeat({ root, status, since }) {
+  const runs = status === "running" || status === "waiting";
+  const { asked, ages } = usePulses(runs);
+  if (!runs || !ages?.has(root)) return null;
+  const told = ages.get(root) ?? null;
+  if (told === null) {
+    if (status === "waiting") return html`<span class="heartbeat" title="No process is needed until somebody answers.">goes on when answered</span>`;
+    if (now.value - (msOf(since) ?? 0) < STARTING_MS) return html`<span class="heartbeat">starting</span>`;
+    return html`<span class="heartbeat stale" title="No process drives this run. Resume it to go on.">nobody drives it</span>`;
+  }
+  const age = told + Math.max(0, now.value - asked);
+  return html`<span class=${`heartbeat number ${age > STALE_MS ? "stale" : ""}`} title="How long ago the process that drives this run gave a sign of life">heartbeat ${age < 1500 ? "now" : age < 60000 ? `${Math.floor(age / 1000)} s ago` : `${duration(age)} ago`}</span>`;
 }

@@ -1,0 +1,130 @@
+"""Moments between two frames: keys, answers and changes that come when a page does not expect them."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from playwright.sync_api import Request, Route, expect
+
+from tests.browser.conftest import Console
+
+PRESSED_WHEN_DRAWN = """
+new MutationObserver((_, watch) => {
+  if (![...document.querySelectorAll("button")].some((one) => one.textContent === "list")) return;
+  watch.disconnect();
+  document.body.dispatchEvent(new KeyboardEvent("keydown", { key: "j", bubbles: true }));
+}).observe(document, { childList: true, subtree: true });
+"""
+
+
+def test_a_key_counts_from_the_moment_the_steps_can_be_seen(console: Console, swept: str) -> None:
+    console.page.add_init_script(PRESSED_WHEN_DRAWN)
+    page = console.go(f"/runs/{swept}?view=table")
+    expect(page).to_have_url(re.compile("step=list"))
+
+
+PRESSED_WHEN_OPEN = """
+new MutationObserver((_, watch) => {
+  const found = document.querySelector("%s");
+  if (!found) return;
+  watch.disconnect();
+  queueMicrotask(() => { %s });
+}).observe(document, { childList: true, subtree: true });
+"""
+
+
+def test_a_dialog_is_open_and_a_menu_closes_from_the_moment_each_is_there(
+    console: Console, swept: str
+) -> None:
+    page = console.go(f"/runs/{swept}?step=list")
+    page.evaluate(PRESSED_WHEN_OPEN % ("dialog", "window.wasOpen = found.open"))
+    page.keyboard.press("?")
+    expect(page.get_by_role("dialog")).to_be_visible()
+    assert page.evaluate("window.wasOpen")
+    page.keyboard.press("Escape")
+    expect(page.get_by_role("dialog")).to_have_count(0)
+    expect(page.get_by_label("Step list")).to_be_visible()  # the key was the dialog's, not the page's
+    elsewhere = "document.body.dispatchEvent(new PointerEvent('pointerdown', { bubbles: true }))"
+    page.evaluate(PRESSED_WHEN_OPEN % (".menu-list", elsewhere))
+    page.get_by_role("button", name="More").click()
+    expect(page.locator(".menu-list")).to_have_count(0)
+    page.get_by_role("button", name="More").click()
+    page.get_by_role("button", name="Copy as …").click()
+    page.keyboard.press("Escape")
+    expect(page.get_by_role("dialog")).to_have_count(0)
+    expect(page.get_by_role("button", name="More")).to_be_focused()
+
+
+def test_who_presses_the_key_of_the_search_can_go_on_typing_at_once(console: Console) -> None:
+    page = console.go("/runs")
+    expect(page.get_by_role("heading", name="Runs")).to_be_visible()
+    focused = page.evaluate(
+        """() => new Promise(done => {
+          document.body.dispatchEvent(new KeyboardEvent('keydown', { key: '/', bubbles: true }));
+          setTimeout(() => done(document.activeElement.id)); })"""
+    )
+    assert focused == "words"
+    page.keyboard.type("a word and another")
+    expect(page.get_by_label("Words")).to_have_value("a word and another")
+    expect(page).to_have_url(re.compile(r"q=a\+word\+and\+another$"))
+    page.go_back()
+    expect(page.get_by_role("heading", name="Runs")).to_be_visible()
+
+
+def test_answers_that_come_late_do_not_stand_for_later_questions(console: Console) -> None:
+    page = console.go("/recipes/new?view=source")
+    field = page.get_by_label("Text of the recipe")
+    held: list[Route] = []
+
+    def of_the_first(request: Request) -> bool:
+        return request.url.endswith("/api/check") and "nobody" in (request.post_data or "")
+
+    def hold(route: Route) -> None:
+        if of_the_first(route.request):
+            held.append(route)
+        else:
+            route.continue_()
+
+    page.route("**/api/check", hold)
+    with page.expect_request(of_the_first):
+        field.fill("name: late\nsteps:\n  - {id: a, agent: nobody, prompt: x}\n")
+    field.fill("name: late\nsteps:\n  - {id: a, agent: explorer, prompt: x}\n")
+    expect(page.get_by_text("No mistake found.")).to_be_visible()
+    with page.expect_response(lambda response: of_the_first(response.request)):
+        for route in held:
+            route.continue_()
+    page.evaluate("() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
+    expect(page.get_by_text("No mistake found.")).to_be_visible()
+    expect(page.get_by_label("Problems")).to_have_count(0)
+
+
+def test_a_recipe_that_somebody_else_changed_is_not_written_over(console: Console, folder: Path) -> None:
+    file = folder / ".fanfold" / "workflows" / "shared.yaml"
+    file.write_text("name: shared\nsteps:\n  - {id: a, agent: explorer, prompt: mine}\n")
+    console.watch.expected = ("409",)
+    page = console.go("/recipes/shared?view=source")
+    field = page.get_by_label("Text of the recipe")
+    field.fill(file.read_text().replace("mine", "edited here"))
+    theirs = file.read_text().replace("mine", "edited elsewhere")
+    file.write_text(theirs)
+    expect(page.get_by_text("No mistake found.")).to_be_visible()
+    page.get_by_role("button", name="Keep", exact=True).click()
+    expect(page.locator(".toast")).to_contain_text("is not what you saw any more")
+    assert file.read_text() == theirs
+    expect(field).to_have_value(re.compile("edited here"))
+
+
+def test_a_slider_that_is_dragged_for_long_ends_where_it_was_left(console: Console, swept: str) -> None:
+    page = console.go(f"/runs/{swept}?view=cost")
+    expect(page.locator("#scrub")).to_be_visible()
+    page.evaluate(
+        """() => { const scrub = document.getElementById('scrub');
+          for (let i = 0; i < 400; i += 1) {
+            scrub.value = String(5 + (i % 50));
+            scrub.dispatchEvent(new Event('input', { bubbles: true }));
+          }
+          scrub.value = '8'; scrub.dispatchEvent(new Event('input', { bubbles: true })); }"""
+    )
+    expect(page).to_have_url(re.compile(r"at=8\b"))
+    expect(page.locator("output")).to_contain_text("8 of")
