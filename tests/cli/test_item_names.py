@@ -116,3 +116,19 @@ def test_of_what_a_failed_program_said_a_line_is_told_its_last_lines_where_it_co
     assert max(map(len, summary.splitlines())) < 120
     whole = fanfold("inspect", "last", "last").out
     assert "\n            line 1 of what it says\n" in whole
+
+
+def test_a_round_is_told_once_as_what_it_came_to(fanfold, project):
+    (project / "loop.yaml").write_text(
+        "name: loop\nsteps:\n  - id: fix\n    repeat: {until: \"steps.test.output == 'good'\", max_iterations: 3}\n"
+        "    steps: [{id: test, agent: explorer, prompt: x}]\n"
+        "  - {id: say, agent: explorer, prompt: x, repeat: {until: \"output == 'good'\"}, depends_on: fix}\n"
+    )
+    (project / "s.yaml").write_text("{default: good, steps: {'fix#1/test': bad, 'say#1': bad}}\n")
+    told = fanfold("run", "loop.yaml", "--script", "s.yaml")
+    assert told.status == 0
+    ends = [line.split()[1:-2] for line in told.err.splitlines() if "#" in line and "started" not in line]
+    assert [" ".join(words) for words in ends] == [
+        "fix#1/test completed", "fix#1 did not pass", "fix#2/test completed", "fix#2 completed",
+        "say#1 did not pass", "say#2 completed",
+    ]  # fmt: skip

@@ -190,3 +190,17 @@ def test_a_model_s_transcript_tells_who_answered_for_how_much_and_no_secret(tmp_
     assert told.usage.input_tokens == 150
     assert told.usage.cost_usd
     assert key not in str(told)
+
+
+def test_what_a_file_is_given_is_told_once(fanfold, project):
+    (project / "w.yaml").write_text(
+        "name: w\nsteps: [{id: w, agent: worker, prompt: x, write_set: [a.txt]}]\n"
+    )
+    (project / "s.yaml").write_text('default: {output: ok, writes: {a.txt: "one\\nlong\\nfile\\n"}}\n')
+    assert fanfold("run", "w.yaml", "--script", "s.yaml", "--yes").status == 0
+    for words in ([], ["--follow"]):
+        told = fanfold("transcript", "last", "w", *words).out
+        assert told.count("    long\n") == 1
+        assert (
+            told.index("asks for write_file") < told.index("    long\n") < told.index("## write_file begins")
+        )

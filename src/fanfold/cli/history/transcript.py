@@ -20,7 +20,7 @@ from fanfold.runtime.operations.history.transcripts import (
 )
 from fanfold.runtime.operations.project import Project
 from fanfold.runtime.operations.session_addresses import find_speaker
-from fanfold.runtime.views.sessions.transcript_text import closing, entry_text, heading
+from fanfold.runtime.views.sessions.transcript_text import TranscriptWriter, closing, heading
 from fanfold.runtime.views.sessions.transcripts import TranscriptEntry
 
 
@@ -45,7 +45,7 @@ def transcript_command(call: Invocation, run: str, name: str, attempt: int | Non
         else:
             told = transcript(project, run, name, attempt)
             _say(call, heading(told))
-            _say_entries(call, told.entries)
+            _say_entries(call, TranscriptWriter(), told.entries)
             _say(call, closing(told))
     return EXIT_OK
 
@@ -54,19 +54,20 @@ async def _follow(call: Invocation, project: Project, run: str, name: str, attem
     found = find_run(project, run)
     if not call.as_json:
         _say(call, heading(transcript_found(project, found, find_speaker(found, name, attempt))))
+    writer = TranscriptWriter()
     async for entries in follow_transcript(project, found, name, attempt):
-        _say_entries(call, entries)
+        _say_entries(call, writer, entries)
         sys.stdout.flush()
     if not call.as_json:
         _say(call, closing(transcript(project, run, name, attempt)))
 
 
-def _say_entries(call: Invocation, entries: Iterable[TranscriptEntry]) -> None:
+def _say_entries(call: Invocation, writer: TranscriptWriter, entries: Iterable[TranscriptEntry]) -> None:
     for entry in entries:
         if call.as_json:
             say_json(entry)
         else:
-            _say(call, entry_text(entry))
+            _say(call, writer.text(entry))
 
 
 def _say(call: Invocation, text: str) -> None:

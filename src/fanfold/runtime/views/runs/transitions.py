@@ -3,6 +3,7 @@
 Rules
 * One line per transition of a step and of the root run; what only the kernel needs (times, decisions,
   stops that were asked for) is left out.
+* How a round of a loop ended is told once it is known whether it passed, in one line.
 * Nothing here needs the whole tree: names come from the events, and where those say too little from
   whoever knows the steps, so the same lines serve the owner, a follower and a stored log.
 """
@@ -72,6 +73,8 @@ class Transitions:
         self._started: dict[tuple[str, str], int] = {}
         self._rounds: dict[tuple[str, str], int] = {}
         self._ended_badly: set[tuple[str, str]] = set()
+        self._to_be_judged: dict[tuple[str, str], Transition] = {}
+        """Rounds that completed, of which nobody has said yet whether they were enough."""
 
     def read(self, envelope: Envelope) -> Transition | None:
         """What to say about an event, or None."""
@@ -90,8 +93,18 @@ class Transitions:
             step = self._find_step(envelope.run_id, data.step)
             group = step is not None and step.type == "group"
             reused = isinstance(data, StepEvent) and data.cached
-            return Transition(envelope.at, _path(envelope, data.step), word, text, item, group, reused)
+            told = Transition(envelope.at, _path(envelope, data.step), word, text, item, group, reused)
+            if word == "completed" and self._is_round(envelope.run_id, data.step):
+                self._to_be_judged[envelope.run_id, data.step] = told
+                return None
+            return told
         return None
+
+    def _is_round(self, run: str, path: str) -> bool:
+        """Whether a path is one of a loop's rounds, rather than a turn of a subagent."""
+        loop, _, number = path.rpartition("#")
+        step = self._find_step(run, loop) if number.isdecimal() else None
+        return step is not None and step.repeat is not None
 
     def _of_run(self, envelope: Envelope, data: WorkflowEvent) -> Transition | None:
         key = (envelope.run_id, "")
@@ -102,11 +115,12 @@ class Transitions:
         if isinstance(data, Decided) and data.what == "until":
             key = (envelope.run_id, data.step)
             self._rounds[key] = self._rounds.get(key, 0) + 1
-            turn = f"{data.step}#{self._rounds[key]}"
-            if data.value is False and (envelope.run_id, turn) not in self._ended_badly:
-                path = _path(envelope, turn)
-                return Transition(envelope.at, path, "failed", "did not pass")
-            return None
+            turn = (envelope.run_id, f"{data.step}#{self._rounds[key]}")
+            told = self._to_be_judged.pop(turn, None)
+            if data.value is False and turn not in self._ended_badly:
+                text = "did not pass" + (told.text.removeprefix("completed") if told is not None else "")
+                return Transition(envelope.at, _path(envelope, turn[1]), "failed", text)
+            return told
         if envelope.parent_run_id is not None:
             return None  # the step that called the child run says it all
         if isinstance(data, Added):

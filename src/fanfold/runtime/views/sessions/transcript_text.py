@@ -18,7 +18,8 @@ from fanfold.runtime.views.sessions.transcripts import Transcript, TranscriptEnt
 
 def transcript_text(told: Transcript) -> str:
     """The whole of it."""
-    return "".join([heading(told), *map(entry_text, told.entries), closing(told)])
+    entries = TranscriptWriter()
+    return "".join([heading(told), *map(entries.text, told.entries), closing(told)])
 
 
 def heading(told: Transcript) -> str:
@@ -43,12 +44,22 @@ def closing(told: Transcript) -> str:
     return "".join(lines)
 
 
-def entry_text(entry: TranscriptEntry) -> str:
-    """One entry, with a line break before it."""
-    return "".join(_entry_lines(entry))
+class TranscriptWriter:
+    """Writes entries in order. What a call was given is told where it is asked for, and not once more where it
+    begins: a file that is written may be long.
+    """
+
+    def __init__(self) -> None:
+        self._asked: dict[str, JSON] = {}
+
+    def text(self, entry: TranscriptEntry) -> str:
+        """One entry, with a line break before it."""
+        told = entry.id in self._asked and entry.args == self._asked[entry.id]
+        self._asked |= {call.id: call.args for call in entry.tool_calls}
+        return "".join(_entry_lines(entry, args_told=told))
 
 
-def _entry_lines(entry: TranscriptEntry) -> Iterator[str]:
+def _entry_lines(entry: TranscriptEntry, *, args_told: bool) -> Iterator[str]:
     title = _TITLES[entry.kind].format(turn=entry.turn, tool=entry.tool, name=entry.name or entry.stage)
     facts = [entry.model, _price_of(entry.usage) if entry.usage else "", (entry.at or "")[11:19]]
     yield f"\n## {title}{''.join(f' · {fact}' for fact in facts if fact)}\n"
@@ -57,7 +68,7 @@ def _entry_lines(entry: TranscriptEntry) -> Iterator[str]:
     yield from _quoted(entry.text)
     for call in entry.tool_calls:
         yield from (f"\nasks for {call.tool} ({call.id})\n", *_data(call.args))
-    if entry.args is not UNSET:
+    if entry.args is not UNSET and not args_told:
         yield from _data(entry.args)
     if entry.result is not UNSET:
         yield from _data(entry.result)
