@@ -120,7 +120,8 @@ def test_of_what_a_failed_program_said_a_line_is_told_its_last_lines_where_it_co
 
 def test_a_round_is_told_once_as_what_it_came_to(fanfold, project):
     (project / "loop.yaml").write_text(
-        "name: loop\nsteps:\n  - id: fix\n    repeat: {until: \"steps.test.output == 'good'\", max_iterations: 3}\n"
+        "name: loop\nsteps:\n"
+        "  - id: fix\n    repeat: {until: \"steps.test.output == 'good'\", max_iterations: 3}\n"
         "    steps: [{id: test, agent: explorer, prompt: x}]\n"
         "  - {id: say, agent: explorer, prompt: x, repeat: {until: \"output == 'good'\"}, depends_on: fix}\n"
     )

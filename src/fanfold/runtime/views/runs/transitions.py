@@ -116,11 +116,11 @@ class Transitions:
             key = (envelope.run_id, data.step)
             self._rounds[key] = self._rounds.get(key, 0) + 1
             turn = (envelope.run_id, f"{data.step}#{self._rounds[key]}")
-            told = self._to_be_judged.pop(turn, None)
+            ended = self._to_be_judged.pop(turn, None)
             if data.value is False and turn not in self._ended_badly:
-                text = "did not pass" + (told.text.removeprefix("completed") if told is not None else "")
+                text = "did not pass" + (ended.text.removeprefix("completed") if ended is not None else "")
                 return Transition(envelope.at, _path(envelope, turn[1]), "failed", text)
-            return told
+            return ended
         if envelope.parent_run_id is not None:
             return None  # the step that called the child run says it all
         if isinstance(data, Added):

@@ -45,8 +45,8 @@ def closing(told: Transcript) -> str:
 
 
 class TranscriptWriter:
-    """Writes entries in order. What a call was given is told where it is asked for, and not once more where it
-    begins: a file that is written may be long.
+    """Writes entries in order. What a call was given is told where it is asked for, and not once more where
+    it begins: a file that is written may be long.
     """
 
     def __init__(self) -> None:
