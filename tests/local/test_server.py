@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from urllib.error import URLError
 
 import jsonschema_rs
 import pytest
@@ -197,11 +198,15 @@ def test_a_starter_killed_while_loading_leaves_a_server_or_nothing(home: Path):
 
 @slow
 def test_nobody_is_sent_to_a_server_that_is_leaving(home: Path, ask: Ask):
-    dice, pids = random.Random(7), set()
+    dice, pids, idle_s = random.Random(7), set(), 0.2
     for _ in range(60):
-        url = ensure_server("smollm2", home, idle_s=0.2)
+        asked = time.monotonic()
+        url = ensure_server("smollm2", home, idle_s=idle_s)
         pids.add(running(home).pid)
-        assert ask(url, {**user("Hi"), "max_tokens": 1})
+        try:
+            assert ask(url, {**user("Hi"), "max_tokens": 1})
+        except (URLError, ConnectionError):  # a busy machine may bring the question later than was promised
+            assert time.monotonic() - asked > idle_s, "it had just been promised"
         time.sleep(dice.uniform(0.15, 0.4))  # about as long as it takes to be idle
     assert len(pids) > 5, "the race was not met"
 
