@@ -24,9 +24,7 @@ from fanfold.agents.backend_registry import (
     Machine,
 )
 from fanfold.agents.providers import ANTHROPIC, PROVIDERS, Provider, guard_keys
-from fanfold.agents.roles.registry import Registry, load_roles, role_roots
 from fanfold.errors import AuthorError
-from fanfold.recipe.library import Library
 from fanfold.runtime.config import Config, fanfold_home, user_home
 from fanfold.runtime.operations.project import Parts, Project
 from fanfold.trust.location import folders_above
@@ -36,8 +34,10 @@ if TYPE_CHECKING:
     from fanfold.agents.backend import Backend, SessionRequest
     from fanfold.agents.permissions import Ask
     from fanfold.agents.redaction import Redactor
+    from fanfold.agents.roles.registry import Registry
     from fanfold.agents.toolbox.catalogue import Tools
     from fanfold.kernel.events import Raised
+    from fanfold.recipe.library import Library
     from fanfold.runtime.operations.kept_trees import KeptTrees
     from fanfold.runtime.operations.runs.starting.options import Options
     from fanfold.runtime.records.frozen import Frozen
@@ -145,12 +145,16 @@ class Wired:
 
     @cached_property
     def roles(self) -> Registry:
+        from fanfold.agents.roles.registry import load_roles, role_roots
+
         own = user_home(self._environment)
         roots = role_roots(self.folder, own, self.config.home, folders_above(self.folder))
         has_anthropic = bool(self.config.text(ANTHROPIC.key_setting))
         return load_roles(roots, self.folder, has_anthropic=has_anthropic)
 
     def library(self) -> Library:
+        from fanfold.recipe.library import Library
+
         own, theirs = self.folder / ".fanfold" / "workflows", self.config.home / "workflows"
         return Library(own, theirs, BUILT_IN_RECIPES, top=self.folder)
 
@@ -229,8 +233,8 @@ def wire(
     return Project(
         folder,
         wired.config,
-        wired.library(),
         parts=Parts(
+            load_library=wired.library,
             load_roles=lambda: wired.roles,
             load_address=wired.store if store is None else lambda: store,
             load_backends=wired.backends,

@@ -19,6 +19,7 @@ import re
 import stat
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -26,9 +27,10 @@ from msgspec.structs import replace
 from fanfold.errors import AuthorError, NotFoundError, WorldError
 from fanfold.recipe.surroundings import FoundRecipe
 from fanfold.text.spelling import nearest
-from fanfold.text.trees.tree import Mapping, Scalar
-from fanfold.text.trees.yaml import MAX_BYTES, parse_yaml
 from fanfold.trust.project_files import LedOut, resolve_beneath
+
+if TYPE_CHECKING:  # every command has a library, and few look into a file of it
+    from fanfold.text.trees.tree import Mapping
 
 MAX_FILES_PER_FOLDER = 2_000
 SUFFIXES = (".yaml", ".yml")
@@ -262,6 +264,8 @@ def _yaml_names(folder: Path) -> list[str]:
 
 def _read(file: Path) -> bytes:
     """At most one byte more than a recipe may have: the parser then says what is wrong."""
+    from fanfold.text.trees.yaml import MAX_BYTES
+
     missing = f"there is no file {file}"
     try:
         if not stat.S_ISREG(os.stat(file).st_mode):  # opening a pipe would wait for its other end
@@ -293,6 +297,9 @@ def _version_of(candidate: _Candidate) -> int:
 
 def _entry(candidate: _Candidate) -> ListedRecipe:
     """What the list shows of a file; a broken one is shown with its first error."""
+    from fanfold.text.trees.tree import Mapping
+    from fanfold.text.trees.yaml import parse_yaml
+
     version = _version_of(candidate)
     description = ""
     warnings: list[str] = []
@@ -330,11 +337,15 @@ def _with_shadows(entries: list[ListedRecipe], hidden: list[str]) -> Iterator[Li
 
 
 def _text_of(tree: Mapping, key: str) -> str:
+    from fanfold.text.trees.tree import Scalar
+
     node = tree.get(key)
     return node.text if isinstance(node, Scalar) and isinstance(node.value, str) else ""
 
 
 def _said_version(node: object) -> int | None:
+    from fanfold.text.trees.tree import Scalar
+
     return node.value if isinstance(node, Scalar) and type(node.value) is int else None
 
 

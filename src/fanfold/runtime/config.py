@@ -20,22 +20,22 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from msgspec import Struct
 
 from fanfold.agents.providers import PROVIDERS, Access, Provider
 from fanfold.errors import AuthorError
-from fanfold.text.notes import Notes, quoted
-from fanfold.text.trees import tree
-from fanfold.text.trees.yaml import TextFormat
 from fanfold.trust.project_files import read_beneath
+
+if TYPE_CHECKING:
+    from fanfold.text.notes import Notes
+    from fanfold.text.trees import tree
 
 Kind: TypeAlias = Literal["switch", "integer", "text", "choice", "secret", "address", "names", "digests"]
 Found: TypeAlias = dict[str, tuple[object, str]]
 
 MAX_FILE_BYTES = 256 * 1024
-FORMAT = TextFormat(name="config", max_bytes=MAX_FILE_BYTES, clean_text=False, clean_values=False)
 MAX_CONCURRENCY_CEILING = 1_024
 MAX_AGENTS_CEILING = 100_000
 _LARGEST = 2**53
@@ -214,10 +214,13 @@ def _read_file(top: Path, file: Path, whose: str, known: Mapping[str, Setting]) 
     except OSError as error:
         raise AuthorError("config.unreadable", f"{file} cannot be read: {error.strerror}") from None
     # Most projects have no such file, and start-up pays for every import.
+    from fanfold.text.notes import Notes
     from fanfold.text.refusal import FileRefused
     from fanfold.text.trees.toml import parse_toml
+    from fanfold.text.trees.yaml import TextFormat
 
-    found, source, report = parse_toml(data, str(file), FORMAT)
+    form = TextFormat(name="config", max_bytes=MAX_FILE_BYTES, clean_text=False, clean_values=False)
+    found, source, report = parse_toml(data, str(file), form)
     settings = {} if found is None else _settings(found, Notes(report, source), whose, known)
     if not report.ok:
         raise FileRefused(report.diagnostics, {str(file): source})
@@ -231,6 +234,9 @@ def _read_own(file: Path, max_bytes: int) -> bytes:
 
 
 def _settings(top: tree.Mapping, notes: Notes, whose: str, known: Mapping[str, Setting]) -> Found:
+    from fanfold.text.notes import quoted
+    from fanfold.text.trees import tree
+
     found: Found = {}
     for section, table in top.entries:
         inside = isinstance(table, tree.Mapping)

@@ -15,15 +15,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from msgspec import UNSET, Struct, structs
 
 from fanfold.agents.entries import Ending, Entry, Response
 from fanfold.kernel.events import Envelope
-from fanfold.store.journal import Journal
 from fanfold.store.protocol import Store
+
+if TYPE_CHECKING:
+    from fanfold.store.journal import Journal
 
 MAX_INLINE_BYTES = 8 * 1024
 

@@ -46,7 +46,7 @@ from fanfold.store.protocol import (
     as_it_is,
 )
 from fanfold.store.sealing.seals import seal
-from fanfold.store.tables import heads, integrity, logs, values
+from fanfold.store.tables import heads, logs, values
 from fanfold.store.tables.removal import Removal
 
 CHECKPOINT_PAGES = 2_000
@@ -201,7 +201,7 @@ class SqliteStore:
     def roots(self) -> list[str]:
         """Every tree that anything is stored of, readable or not."""
         with faults.translated(self._file):
-            return integrity.roots(self._reader())
+            return heads.roots(self._reader())
 
     def head(self, run_id: str) -> RunHead | None:
         """The row of one run."""
@@ -267,6 +267,8 @@ class SqliteStore:
 
     def check(self, root: str | None = None) -> list[Damage]:
         """What is not as it was written, in one tree or anywhere."""
+        from fanfold.store.tables import integrity
+
         with faults.translated(self._file):
             return integrity.check(self._reader(), root)
 

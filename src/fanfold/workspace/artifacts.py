@@ -16,7 +16,6 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-import shutil
 import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from io import BufferedReader
@@ -134,6 +133,8 @@ class ArtifactRoom:
         """Throw the staging folder away."""
         if self.is_open:
             _make_removable(self.folder)
+            import shutil
+
             shutil.rmtree(self.folder, ignore_errors=True)
 
 
@@ -179,6 +180,8 @@ def clear_staging(home: Path) -> None:
     """Throw away what steps of a run that is over left unpublished; `home` is the folder of the run."""
     if (home / "staging").is_dir():
         _make_removable(home / "staging")
+        import shutil
+
         shutil.rmtree(home / "staging", ignore_errors=True)
 
 

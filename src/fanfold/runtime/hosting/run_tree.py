@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from itertools import takewhile
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 from msgspec.structs import replace
@@ -48,9 +48,11 @@ from fanfold.runtime.records.subagents import child_of
 from fanfold.runtime.records.values import Values
 from fanfold.runtime.steps.step_type import Job
 from fanfold.store.blobs import Blobs
-from fanfold.store.journal import Journal
 from fanfold.store.protocol import Batch, Claim, OutputRow, RunHead, Store, no_run
 from fanfold.text.json_value import with_text_only
+
+if TYPE_CHECKING:
+    from fanfold.store.journal import Journal
 
 Reuse: TypeAlias = Callable[[Node, Job], str | Failure | None]
 _Place: TypeAlias = tuple[str, str, str | None, int, str, int]

@@ -16,8 +16,6 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 import msgspec
 
 from fanfold.errors import FanfoldError
-from fanfold.recipe.library import Library, is_path
-from fanfold.recipe.surroundings import Ceilings, FoundRecipe, OwnCommand, Surroundings
 from fanfold.runtime.config import Config
 from fanfold.trust.state import claim
 
@@ -31,6 +29,8 @@ if TYPE_CHECKING:
     from fanfold.kernel.plan import Plan
     from fanfold.recipe.builder import Recipe
     from fanfold.recipe.compile import Compiled
+    from fanfold.recipe.library import Library
+    from fanfold.recipe.surroundings import FoundRecipe, OwnCommand, Surroundings
     from fanfold.runtime.handlers.search import HandlerSearch
     from fanfold.runtime.hosting.run_tree import RunTree
     from fanfold.runtime.operations.kept_trees import KeptTrees
@@ -47,6 +47,7 @@ if TYPE_CHECKING:
 class Parts(NamedTuple):
     """What a project is made with, each made when it is first asked for."""
 
+    load_library: Callable[[], Library]
     load_roles: Callable[[], Registry]
     load_address: Callable[[], StoreAddress]
     load_backends: Callable[[], BackendRegistry]
@@ -61,7 +62,6 @@ class Project:
         self,
         folder: Path,
         config: Config,
-        library: Library,
         *,
         parts: Parts,
         to_read: bool = False,
@@ -71,10 +71,10 @@ class Project:
         self._named = folder
         """As the caller names it, and as messages about its files do."""
         self.config = config
-        self.library = library
         self.resume_command = parts.resume_command
         """The program that goes on with a run in a process of its own."""
         self._make_root_tools = parts.make_root_tools
+        self._load_library = parts.load_library
         self._load_roles = parts.load_roles
         self._load_backends = parts.load_backends
         self._load_address = parts.load_address
@@ -99,6 +99,11 @@ class Project:
     # Recipes and roles
 
     @cached_property
+    def library(self) -> Library:
+        """Where its recipes are found."""
+        return self._load_library()
+
+    @cached_property
     def roles(self) -> Registry:
         """Roles by precedence, with notices about files that are shadowed or cannot be used."""
         return self._load_roles()
@@ -108,6 +113,7 @@ class Project:
         """What recipes of this project are compiled against."""
         from fanfold.agents.roles.tools import is_tool
         from fanfold.agents.toolbox.schemas import BY_NAME
+        from fanfold.recipe.surroundings import Ceilings, Surroundings
 
         config = self.config
         return Surroundings(
@@ -159,6 +165,8 @@ class Project:
 
     def find_recipe(self, ref: str) -> FoundRecipe:
         """A recipe by name or file; a file is looked for in the current folder, then in the project."""
+        from fanfold.recipe.library import is_path
+
         if is_path(ref) and not os.path.lexists(ref) and os.path.lexists(self._named / ref):
             return self.library.find(str(self._named / ref))
         return self.library.find(ref)

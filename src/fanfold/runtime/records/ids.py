@@ -6,7 +6,6 @@ follows from the attempt it serves, so that a session that goes on after a crash
 
 from __future__ import annotations
 
-import secrets
 from functools import lru_cache
 from hashlib import blake2b
 
@@ -17,6 +16,8 @@ RUN_ID_CHARS = 12
 
 
 def new_run_id() -> str:
+    import secrets
+
     return "".join(secrets.choice(_ALPHABET) for _ in range(RUN_ID_CHARS))
 
 

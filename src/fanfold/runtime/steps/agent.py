@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 from msgspec.structs import replace
@@ -20,16 +20,12 @@ from fanfold.kernel.nodes import Loop, Node, Scope
 from fanfold.kernel.plan import JSON, Step
 from fanfold.recipe.types.agent import AgentBody
 from fanfold.recipe.types.body import read_body
-from fanfold.runtime.places.isolation import Place
 from fanfold.runtime.records.frozen import Frozen, with_stages
 from fanfold.runtime.records.ids import session_id
-from fanfold.runtime.records.published import publish_phase
 from fanfold.runtime.records.reviews import MAX_CLAIMS
 from fanfold.runtime.records.step_names import root_of, typed_path
 from fanfold.runtime.records.subagents import home_of, session_of, turn_before
 from fanfold.runtime.records.values import Piece, Values
-from fanfold.runtime.steps.phases.cited_evidence import CitedEvidence, judged_verdict
-from fanfold.runtime.steps.phases.folding import Folding
 from fanfold.runtime.steps.phases.material import extract, show
 from fanfold.runtime.steps.rendering import text_of
 from fanfold.runtime.steps.step_type import (
@@ -46,6 +42,9 @@ from fanfold.sessions.log import read_entries
 from fanfold.store.protocol import Store
 from fanfold.text.json_value import as_text
 from fanfold.text.template import parse_template, render
+
+if TYPE_CHECKING:
+    from fanfold.runtime.places.isolation import Place
 
 FROM_BEFORE = "What earlier phases found (read_file and list_files have all of it under ctx/wf):"
 FROM_LAST_ROUND = "What was said about the last round, which did not pass:"
@@ -244,6 +243,8 @@ def sections_of(step: Preparation, action: AgentBody) -> list[Section]:
 
 async def _fold(services: Services, execution: Execution[AgentJob], request: SessionRequest) -> Outcome:
     """Sum a phase up, in a tree of sessions where it does not fit one."""
+    from fanfold.runtime.steps.phases.folding import Folding
+
     job, place = execution.job, execution.place
     _publish(services, execution, "")
     folding = Folding(services, request, place, execution.progress)
@@ -272,6 +273,8 @@ def _publish(services: Services, execution: Execution[AgentJob], summary: str) -
     node = execution.node
     if node.parent is None:
         return
+    from fanfold.runtime.records.published import publish_phase
+
     try:
         publish_phase(services.memory, node.run.id, node.parent.path, execution.job.pieces, summary)
     except OSError:
@@ -308,6 +311,8 @@ def _judged(values: Values, node: Node, said: AgentBody) -> str:
 
 def _looked_up(job: AgentJob, place: Place, output: JSON) -> JSON:
     """The answer of a critic or reviewer with its evidence looked up, where it worked."""
+    from fanfold.runtime.steps.phases.cited_evidence import CitedEvidence, judged_verdict
+
     checked = CitedEvidence(place.path, job.judged).checked(output)
     if job.said.purpose == "critic" and isinstance(checked, dict):
         return judged_verdict(checked)

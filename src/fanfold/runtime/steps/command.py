@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -13,8 +14,6 @@ from fanfold.kernel.nodes import Node
 from fanfold.kernel.plan import JSON, Step
 from fanfold.recipe.types.command import CommandBody
 from fanfold.runtime.records.ids import session_id
-from fanfold.runtime.steps.programs.own_variables import why_withheld
-from fanfold.runtime.steps.programs.sandboxed import why_not_startable
 from fanfold.runtime.steps.rendering import text_of
 from fanfold.runtime.steps.step_type import (
     Execution,
@@ -26,9 +25,11 @@ from fanfold.runtime.steps.step_type import (
     StepLabel,
     failure,
 )
-from fanfold.sessions.processes import Ended
 from fanfold.text.excerpts import shorten
 from fanfold.text.json_value import as_text
+
+if TYPE_CHECKING:
+    from fanfold.sessions.processes import Ended
 
 
 class CommandJob(Job, frozen=True):
@@ -62,6 +63,9 @@ class CommandSteps(LeafType[CommandBody, CommandJob]):
         return CommandJob(argv, env | variables, said.network, said.env_vars)
 
     async def perform(self, services: Services, execution: Execution[CommandJob]) -> Outcome:
+        from fanfold.runtime.steps.programs.own_variables import why_withheld
+        from fanfold.runtime.steps.programs.sandboxed import why_not_startable
+
         start, node, job, place, _ = execution
         if withheld := why_withheld(job.own_variables, services.granted.variables):
             return Outcome(error=failure(node, start, "permission", *withheld, retryable=False))

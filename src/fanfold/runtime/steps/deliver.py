@@ -7,7 +7,6 @@ step: the run pauses and says so, and resuming goes on where it was.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -150,6 +149,8 @@ def _known(services: Services, ids: tuple[str, ...]) -> list[Receipt]:
 
 async def _in_thread(work: Callable[[], T]) -> T:
     """An effect that has begun is seen to its end, also by a step that is cancelled meanwhile."""
+    import asyncio
+
     task = asyncio.ensure_future(asyncio.to_thread(work))
     try:
         return await asyncio.shield(task)

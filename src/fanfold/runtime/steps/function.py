@@ -6,12 +6,12 @@ in processes of their own (`handlers/pool`), from the source as it was when the 
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import msgspec
 
 from fanfold.kernel.plan import JSON, Step
 from fanfold.recipe.types.function import FunctionBody
-from fanfold.runtime.handlers.frames import CallFailure
-from fanfold.runtime.handlers.in_process import call_here
 from fanfold.runtime.handlers.registration import registered
 from fanfold.runtime.records.frozen import Frozen
 from fanfold.runtime.records.outputs import TOO_LARGE_HINT
@@ -26,6 +26,9 @@ from fanfold.runtime.steps.step_type import (
     StepLabel,
     failure,
 )
+
+if TYPE_CHECKING:
+    from fanfold.runtime.handlers.frames import CallFailure
 
 
 class FunctionJob(Job, frozen=True):
@@ -52,6 +55,8 @@ class FunctionSteps(LeafType[FunctionBody, FunctionJob]):
         job, begin = execution.job, services.journal.confirm
         handler = registered().get(job.handler)
         if handler is not None:
+            from fanfold.runtime.handlers.in_process import call_here
+
             return Outcome(await call_here(handler, job.inputs, begin))
         reply = await services.functions.call(job.handler, job.inputs, begin)
         return Outcome(reply.output) if reply.error is None else _failed(execution, reply.error)

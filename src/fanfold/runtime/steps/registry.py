@@ -1,7 +1,13 @@
-"""The step types there are, by the word recipes use for them."""
+"""The step types there are, by the word recipes use for them.
+
+A type's work is imported when the first step of that type is looked at: most runs have steps of one type or
+two, and who only looks at a run needs no event loop, no sandbox and no processes.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 from msgspec.structs import replace
@@ -14,33 +20,109 @@ from fanfold.recipe.expressions.evaluate import ExpressionError
 from fanfold.recipe.types.grammar import StepGrammar
 from fanfold.recipe.types.table import STEPS
 from fanfold.runtime.records.values import Values
-from fanfold.runtime.steps.agent import AgentSteps
-from fanfold.runtime.steps.approval import ApprovalSteps
-from fanfold.runtime.steps.ask import AskSteps
-from fanfold.runtime.steps.command import CommandSteps
-from fanfold.runtime.steps.deliver import DeliverSteps
-from fanfold.runtime.steps.end import EndSteps
-from fanfold.runtime.steps.function import FunctionSteps
 from fanfold.runtime.steps.rendering import value_of
-from fanfold.runtime.steps.set import SetSteps
 from fanfold.runtime.steps.step_type import Job, Outcome, Preparation, StepLabel, StepReply, StepType
-from fanfold.runtime.steps.structure import GroupSteps, WorkflowSteps
-from fanfold.runtime.steps.wait import WaitSteps
 from fanfold.text.template import UnresolvedPath
 from fanfold.workspace.artifacts import NOTHING_SEEN
 
-STEP_TYPES: dict[str, StepType[Any, Any]] = {
-    kind.name: kind
-    for kind in (
-        AgentSteps(), FunctionSteps(), CommandSteps(), WorkflowSteps(), SetSteps(), AskSteps(), WaitSteps(),
-        DeliverSteps(), EndSteps(), ApprovalSteps(), GroupSteps(),
-    )
-}  # fmt: skip
+AnyType = StepType[Any, Any]
 
 
-def register(kind: StepType[Any, Any], grammar: StepGrammar) -> None:
+@cache
+def _agent() -> AnyType:
+    from fanfold.runtime.steps.agent import AgentSteps
+
+    return AgentSteps()
+
+
+@cache
+def _function() -> AnyType:
+    from fanfold.runtime.steps.function import FunctionSteps
+
+    return FunctionSteps()
+
+
+@cache
+def _command() -> AnyType:
+    from fanfold.runtime.steps.command import CommandSteps
+
+    return CommandSteps()
+
+
+@cache
+def _workflow() -> AnyType:
+    from fanfold.runtime.steps.structure import WorkflowSteps
+
+    return WorkflowSteps()
+
+
+@cache
+def _set() -> AnyType:
+    from fanfold.runtime.steps.set import SetSteps
+
+    return SetSteps()
+
+
+@cache
+def _ask() -> AnyType:
+    from fanfold.runtime.steps.ask import AskSteps
+
+    return AskSteps()
+
+
+@cache
+def _wait() -> AnyType:
+    from fanfold.runtime.steps.wait import WaitSteps
+
+    return WaitSteps()
+
+
+@cache
+def _deliver() -> AnyType:
+    from fanfold.runtime.steps.deliver import DeliverSteps
+
+    return DeliverSteps()
+
+
+@cache
+def _end() -> AnyType:
+    from fanfold.runtime.steps.end import EndSteps
+
+    return EndSteps()
+
+
+@cache
+def _approval() -> AnyType:
+    from fanfold.runtime.steps.approval import ApprovalSteps
+
+    return ApprovalSteps()
+
+
+@cache
+def _group() -> AnyType:
+    from fanfold.runtime.steps.structure import GroupSteps
+
+    return GroupSteps()
+
+
+STEP_TYPES: dict[str, Callable[[], AnyType]] = {
+    "agent": _agent,
+    "function": _function,
+    "command": _command,
+    "workflow": _workflow,
+    "set": _set,
+    "ask": _ask,
+    "wait": _wait,
+    "deliver": _deliver,
+    "end": _end,
+    "approval": _approval,
+    "group": _group,
+}
+
+
+def register(kind: AnyType, grammar: StepGrammar) -> None:
     """Make one more type known: to the host, and to the compiler of recipes."""
-    STEP_TYPES[kind.name] = kind
+    STEP_TYPES[kind.name] = lambda: kind
     STEPS.add(grammar)
 
 
@@ -52,12 +134,12 @@ class Unrenderable(Exception):
         self.failure = failure
 
 
-def type_of(step: Step) -> StepType[Any, Any]:
-    kind = STEP_TYPES.get(step.type)
-    if kind is None:
+def type_of(step: Step) -> AnyType:
+    load = STEP_TYPES.get(step.type)
+    if load is None:
         message = f"step {step.id} is of type {step.type}, which is not known here"
         raise WorldError("step.unknown_type", message, hint="the run was made by another version of Fanfold")
-    return kind
+    return load()
 
 
 def label_of(step: Step) -> StepLabel:

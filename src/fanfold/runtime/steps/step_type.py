@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import ClassVar, Generic, Literal, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, ClassVar, Generic, Literal, NamedTuple, TypeVar
 
 from msgspec import Struct
 
@@ -25,16 +25,18 @@ from fanfold.kernel.events import Failure, Usage
 from fanfold.kernel.nodes import Node
 from fanfold.kernel.plan import JSON, Step
 from fanfold.recipe.types.body import Body, read_body
-from fanfold.runtime.handlers.pool import FunctionProcesses
-from fanfold.runtime.places.isolation import Isolation, Place
 from fanfold.runtime.records.evidence import WorkspaceFact
-from fanfold.runtime.records.frozen import Frozen
 from fanfold.runtime.records.values import Values
-from fanfold.runtime.steps.programs.sandboxed import Programs
-from fanfold.sessions.supervisor import Supervisor
-from fanfold.store.journal import Journal
 from fanfold.store.protocol import Store
 from fanfold.workspace.artifacts import NOTHING_SEEN, ArtifactView
+
+if TYPE_CHECKING:  # what does the work is not needed to look at a step
+    from fanfold.runtime.handlers.pool import FunctionProcesses
+    from fanfold.runtime.places.isolation import Isolation, Place
+    from fanfold.runtime.records.frozen import Frozen
+    from fanfold.runtime.steps.programs.sandboxed import Programs
+    from fanfold.sessions.supervisor import Supervisor
+    from fanfold.store.journal import Journal
 
 Tell = Callable[[News], None]
 

@@ -20,7 +20,6 @@ from typing import Any
 import apsw
 import msgspec
 
-from fanfold.kernel.paths import overlaps
 from fanfold.store.owners import leases
 from fanfold.store.protocol import Claim, Lease
 from fanfold.store.sealing.seals import reseal
@@ -55,6 +54,8 @@ def find_blocker(db: apsw.Connection, claim: Claim) -> Claim | None:
         "SELECT id FROM claims WHERE root = ? AND run_id = ? AND step = ? AND held < 2",
         (claim.root, claim.run_id, claim.step),
     ).get
+    from fanfold.kernel.paths import overlaps  # not for those who only read
+
     for number, other, held in _others(db, claim.root):
         ahead = held == HELD or place is None or number < place
         if ahead and overlaps(claim.patterns, other.patterns) and _lives(db, other.root):

@@ -74,6 +74,15 @@ def select(db: apsw.Connection, rest: str, *values: Any) -> list[RunHead]:
     return [_head(row) for row in db.execute(f"{_SELECT} {rest}", values)]
 
 
+def roots(db: apsw.Connection) -> list[str]:
+    """Every tree that a log or the row of a run tells of, newest first."""
+    rows = [
+        *db.execute("SELECT log FROM logs WHERE log = root_run_id ORDER BY key DESC"),
+        *db.execute("SELECT run_id FROM runs WHERE run_id = root_run_id ORDER BY id DESC"),
+    ]
+    return list(dict.fromkeys(root for (root,) in rows if isinstance(root, str)))
+
+
 def resolve(db: apsw.Connection, prefix: str) -> str:
     """The run that people mean by the first letters of its id, or by `last`."""
     found: Iterator[tuple[str]]

@@ -9,6 +9,7 @@ import apsw
 
 from fanfold.store.protocol import Damage
 from fanfold.store.sealing import chain, seals
+from fanfold.store.tables.heads import roots
 from fanfold.store.tables.logs import KEY_SHIFT, span, stored_rows
 from fanfold.store.tables.removal import mentioned
 
@@ -33,15 +34,6 @@ def check(db: apsw.Connection, root: str | None) -> list[Damage]:
     found += [Damage("", text) for text in _strays(db)]
     blobs = db.execute("SELECT hash, content FROM blobs WHERE hash IS NOT NULL OR content IS NOT NULL")
     return found + [Damage("", text) for text in _unlike_their_name(blobs)]
-
-
-def roots(db: apsw.Connection) -> list[str]:
-    """Every tree that a log or the row of a run tells of, newest first."""
-    rows = [
-        *db.execute("SELECT log FROM logs WHERE log = root_run_id ORDER BY key DESC"),
-        *db.execute("SELECT run_id FROM runs WHERE run_id = root_run_id ORDER BY id DESC"),
-    ]
-    return list(dict.fromkeys(root for (root,) in rows if isinstance(root, str)))
 
 
 def _rows_of(db: apsw.Connection, root: str) -> Iterator[str]:

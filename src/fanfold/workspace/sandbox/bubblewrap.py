@@ -20,7 +20,7 @@ from fanfold.kernel.sets.protected import OWNERS
 from fanfold.workspace.artifacts import INSIDE
 from fanfold.workspace.files.programs import find_program
 from fanfold.workspace.sandbox import covered
-from fanfold.workspace.sandbox.policy import Bind, Policy, hidden_folders, is_scratch, programs
+from fanfold.workspace.sandbox.policy import Bind, Policy, programs, scratch_folders
 
 Word: TypeAlias = str | Bind
 
@@ -58,13 +58,12 @@ def takes_handles(project: Path) -> bool:
     return "--ro-bind-fd" in _options(project)
 
 
-def arguments(policy: Policy) -> list[Word]:
+def arguments(policy: Policy, hidden: list[Path]) -> list[Word]:
     """Everything up to the command; the program is told to start in the project."""
     found: list[Word] = [program(policy.project) or "bwrap", *namespaces(policy.project, policy.network)]
     found += ["--ro-bind", "/", "/", "--dev", "/dev", "--proc", "/proc"]
     for name in _KERNEL:
         found += ["--ro-bind-try", f"/proc/{name}", f"/proc/{name}"]
-    hidden = hidden_folders(policy)
     for folder in hidden:
         found += [*_sized(policy), "--tmpfs", str(folder)]
     if any(policy.home.is_relative_to(folder) for folder in hidden):
@@ -79,8 +78,9 @@ def arguments(policy: Policy) -> list[Word]:
         found += _name_service(hidden)
     found.append(Bind(str(policy.project), str(policy.place), read_only=policy.read_only))
     found += [*bound_in(policy), *covered.words(policy, _sized(policy))]
+    scratch = scratch_folders(policy, hidden)
     for folder in hidden:
-        if not is_scratch(policy, folder):
+        if folder not in scratch:
             found += ["--remount-ro", str(folder)]
     return [*found, "--chdir", str(policy.project), "--"]
 

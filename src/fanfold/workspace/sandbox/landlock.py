@@ -15,7 +15,7 @@ from pathlib import Path
 
 from fanfold.kernel.sets.protected import OWNERS
 from fanfold.process_identity import ProcessIdentity, this_process
-from fanfold.workspace.sandbox.policy import Policy, hidden_folders, programs
+from fanfold.workspace.sandbox.policy import Policy, is_within, programs
 
 MIN_ABI = 3
 """Before that, a file that may only be read can be emptied."""
@@ -55,11 +55,11 @@ def scope_only() -> dict[str, object] | None:
     return {"fs": 0, "net": 0, "scoped": 1, "files": 0, "paths": []}
 
 
-def rules(policy: Policy, scratch: Path) -> dict[str, object]:
+def rules(policy: Policy, scratch: Path, outside: list[Path]) -> dict[str, object]:
     """The rules of a policy as the launcher takes them: rights on what is at a path beneath a folder."""
     everything = _everything()
     writing = everything & ~(_CHAR | _BLOCK)
-    hidden = [*hidden_folders(policy), Path("/dev"), Path("/proc"), Path("/sys")]
+    hidden = [*outside, Path("/dev"), Path("/proc"), Path("/sys")]
     paths = [_rule(path, _READING) for path in around(Path("/"), [*hidden, policy.project])]
     paths += [_rule("/proc", _READING), _rule("/sys", _READING), _rule("/dev", _LIST | _READ)]
     paths += [_rule(f"/dev/{name}", _READ | _WRITE | _IOCTL & everything) for name in _DEVICES]
@@ -100,9 +100,13 @@ def around(top: Path, closed: Iterable[Path]) -> list[str]:
 
     Folders on the way to something closed are opened up into their entries.
     """
-    shut = [path for path in closed if path.is_relative_to(top)]
+    return _around(str(top), [str(path) for path in closed])
+
+
+def _around(top: str, closed: list[str]) -> list[str]:
+    shut = [path for path in closed if is_within(path, top)]
     if not shut:
-        return [str(top)]
+        return [top]
     found: list[str] = []
     try:
         with os.scandir(top) as listing:
@@ -110,13 +114,10 @@ def around(top: Path, closed: Iterable[Path]) -> list[str]:
     except OSError:
         return []
     for entry in entries:
-        path = top / entry.name
+        path = entry.path
         if path in shut or entry.is_symlink():
             continue  # a link needs no rule: what it leads to has its own, or none
-        if any(one.is_relative_to(path) for one in shut):
-            found += around(path, shut)
-        else:
-            found.append(str(path))
+        found += _around(path, shut)
     return found
 
 

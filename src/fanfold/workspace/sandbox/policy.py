@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 
@@ -99,29 +99,38 @@ def hidden_folders(policy: Policy) -> list[Path]:
     for top, seen in (("/", _SYSTEM), ("/var", _VARIABLE_PARTS)):
         with os.scandir(top) as listing:
             wanted += [entry.path for entry in listing if entry.name not in seen]
-    found: list[Path] = []
+    found: list[str] = []
     for name in sorted({os.path.realpath(name) for name in wanted if name and os.path.isdir(name)}):
-        folder = Path(name)
-        if folder == Path("/") or any(folder.is_relative_to(one) for one in found):
+        if name == "/" or any(is_within(name, one) for one in found):
             continue
-        if not _is_system(folder):  # a link at the top may lead to one
-            found.append(folder)
-    return found
+        if not _is_system(name):  # a link at the top may lead to one
+            found.append(name)
+    return [Path(name) for name in found]
 
 
-def is_scratch(policy: Policy, folder: Path) -> bool:
-    """Whether programs expect to be able to write in a hidden folder: homes, temporary and run-time ones."""
-    wanted = (*_SCRATCH, str(policy.home), os.environ.get("TMPDIR", "/tmp"))  # noqa: S108 - hidden, not used
-    return any(Path(os.path.realpath(name)).is_relative_to(folder) for name in wanted)
+def scratch_folders(policy: Policy, hidden: Sequence[Path]) -> list[Path]:
+    """Hidden folders where programs expect to be able to write: homes, temporary and run-time ones."""
+    wanted = {*_SCRATCH, str(policy.home), os.environ.get("TMPDIR", "/tmp")}  # noqa: S108 - hidden, not used
+    real = {os.path.realpath(name) for name in wanted}
+    return [folder for folder in hidden if any(is_within(name, str(folder)) for name in real)]
 
 
-def _is_system(folder: Path) -> bool:
+def is_within(path: str, folder: str) -> bool:
+    """Whether a path is a folder or lies below it; both are absolute and normal.
+
+    >>> is_within("/var/tmp", "/var"), is_within("/var", "/var"), is_within("/variable", "/var")
+    (True, True, False)
+    """
+    return path == folder or path.startswith(folder if folder == "/" else f"{folder}/")
+
+
+def _is_system(folder: str) -> bool:
     """Whether hiding this folder would hide what programs are made of.
 
-    >>> _is_system(Path("/usr/lib")), _is_system(Path("/home")), _is_system(Path("/var/tmp"))
+    >>> _is_system("/usr/lib"), _is_system("/home"), _is_system("/var/tmp")
     (True, False, False)
     """
-    names = folder.parts[1:]
+    names = folder.split("/")[1:]
     if names[0] == "var":
         return len(names) == 1 or names[1] in _VARIABLE_PARTS
     return names[0] in _SYSTEM
@@ -170,7 +179,8 @@ def _programs(
             if trusted or _is_python(target):
                 add(target if trusted else target.parent)  # there the link may lead through other links
                 _add_prefix(target.parent.parent, add, trusted)
-    return tuple(found)
+    # What was found before the folder around it would be bound in twice.
+    return tuple(one for one in found if not any(other in one.parents for other in found))
 
 
 def _add_prefix(prefix: Path, add: Callable[[Path], None], trusted: bool) -> None:

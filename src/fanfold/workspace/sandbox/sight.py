@@ -13,7 +13,7 @@ from msgspec import Struct
 from fanfold.workspace.artifacts import VARIABLE
 from fanfold.workspace.sandbox import bubblewrap, landlock
 from fanfold.workspace.sandbox.covered import covers
-from fanfold.workspace.sandbox.policy import Bind, Policy, hidden_folders, is_scratch, programs
+from fanfold.workspace.sandbox.policy import Bind, Policy, programs, scratch_folders
 
 
 class Sight(Struct, frozen=True, kw_only=True):
@@ -38,9 +38,8 @@ class Sight(Struct, frozen=True, kw_only=True):
     """What of the project is empty for it, because it would obey what is in there."""
 
 
-def sight(level: str, policy: Policy) -> Sight:
+def sight(level: str, policy: Policy, hidden: list[Path]) -> Sight:
     """What a program sees that is started under a policy at a level."""
-    hidden = hidden_folders(policy)
     confined = level != "unsafe"
     return Sight(
         at=str(policy.project if level == "bubblewrap" else policy.place),
@@ -66,5 +65,5 @@ def _bound(level: str, policy: Policy) -> list[str]:
 def _private(level: str, policy: Policy, hidden: list[Path]) -> list[str]:
     own = [f"${VARIABLE}"] if policy.rooms.artifacts is not None and level != "unsafe" else []
     if level == "bubblewrap":
-        return [*(str(folder) for folder in hidden if is_scratch(policy, folder)), *own]
+        return [*map(str, scratch_folders(policy, hidden)), *own]
     return ["$HOME", "$TMPDIR", *own] if level == "landlock" else []

@@ -32,8 +32,8 @@ from fanfold.workspace.artifacts import INSIDE, VARIABLE
 from fanfold.workspace.files import trash
 from fanfold.workspace.sandbox import bubblewrap, cgroups, landlock, launcher, seccomp
 from fanfold.workspace.sandbox.levels import Levels
-from fanfold.workspace.sandbox.policy import GIVEN, Policy
-from fanfold.workspace.sandbox.sight import sight
+from fanfold.workspace.sandbox.policy import GIVEN, Policy, hidden_folders
+from fanfold.workspace.sandbox.sight import Sight, sight
 
 LevelName: TypeAlias = Literal["bubblewrap", "landlock", "unsafe"]
 _ENVIRONMENT = [
@@ -53,14 +53,20 @@ class Launch:
     """A planned start; used once."""
 
     def __init__(
-        self, level: LevelName, prefix: list[str], policy: Policy, group: cgroups.Group, scratch: Path | None
+        self,
+        level: LevelName,
+        prefix: list[str],
+        policy: Policy,
+        group: cgroups.Group,
+        scratch: Path | None,
+        seen: Sight,
     ) -> None:
         self.level: LevelName = level
         self.cwd = str(policy.workspace) if policy.namespaces is None else str(policy.project)
         """Where the process that is started stands; the command itself stands in its workspace."""
         self.environment = {f"{GIVEN}{name}": value for name, value in policy.environment.items()}
         """To be added to what the caller passes on; nothing else gets through."""
-        self.sight = sight(level, policy)
+        self.sight = seen
         """What the command can see and change at most; for the log."""
         self._prefix = prefix
         self._group = group
@@ -117,6 +123,7 @@ def plan_sandbox(level: LevelName, policy: Policy) -> Launch:
         "given": GIVEN,
         "set": {},
     }
+    hidden = hidden_folders(policy)
     group = cgroups.Group([])
     scratch: Path | None = None
     if level != "unsafe":
@@ -131,7 +138,7 @@ def plan_sandbox(level: LevelName, policy: Policy) -> Launch:
             "CORE": 0,
         }
     if level == "bubblewrap":
-        spec["wrapper"] = [to_builtins(word) for word in bubblewrap.arguments(policy)]
+        spec["wrapper"] = [to_builtins(word) for word in bubblewrap.arguments(policy, hidden)]
         if seccomp.is_available():
             code = seccomp.assemble(alone=False, network=policy.network)
             spec["filter"] = base64.b64encode(code).decode()
@@ -141,7 +148,7 @@ def plan_sandbox(level: LevelName, policy: Policy) -> Launch:
         scratch = landlock.make_scratch(policy)
         code = seccomp.assemble(alone=True, network=policy.network)
         spec["filter"] = base64.b64encode(code).decode()
-        spec["rules"] = landlock.rules(policy, scratch)
+        spec["rules"] = landlock.rules(policy, scratch, hidden)
         spec["drop"] = True
         spec["cwd"] = str(policy.place)
         spec["set"] = landlock.environment(policy, scratch)
@@ -154,4 +161,4 @@ def plan_sandbox(level: LevelName, policy: Policy) -> Launch:
         where = INSIDE if level == "bubblewrap" else str(policy.rooms.artifacts)
         spec["set"] = {**cast(dict[str, str], spec["set"]), VARIABLE: where}
     prefix = [sys.executable, "-I", "-S", launcher.__file__, json.dumps(spec)]
-    return Launch(level, prefix, policy, group, scratch)
+    return Launch(level, prefix, policy, group, scratch, sight(level, policy, hidden))
