@@ -375,10 +375,8 @@ def _with_text_only(data: Any) -> Any:
 
 def run_status(state: State, run: Run) -> str:
     """A run's status as people see it: `waiting` when only they can go on, `paused` with its root."""
-    if run.status != RUNNING:
-        return run.status
-    if state.root.status == PAUSED:
-        return PAUSED
+    if run.status != RUNNING or state.root.status == PAUSED:
+        return run.status if run.status != RUNNING else PAUSED
     if run is state.root:
         return WAITING if is_waiting(state) else run.status
     return WAITING if (state.approvals or state.delays) and _only_asks(state, run) else run.status
