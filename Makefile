@@ -14,7 +14,7 @@ VERSIONS ?=
 AGENTS_CACHE ?= $(HOME)/.cache/fanfold/agents
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all check static style lint mypy pyright imports console-types sim agree fuzz fix docs coverage kill-test requests hostile http local-test agents-test browser bench load lock audit clean mcp-test
+.PHONY: help demo test test-all check static style lint mypy pyright imports console-types sim agree fuzz mutants fix docs coverage kill-test requests hostile http local-test agents-test browser bench load lock audit clean mcp-test
 
 help: ## list these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -59,6 +59,9 @@ agree: $(READY) ## compare dry runs with what runs start, on N random plans from
 fuzz: N = 2000
 fuzz: $(READY) ## run N random recipes from SEED, disturbed, against an independent interpreter
 	$(BIN)/python -m tests.fuzz.driver --seed $(SEED) --count $(N) --jobs $(JOBS)
+
+mutants: $(READY) ## put defects that gave wrong results once into a copy of the code: each is noticed (ARGS=NAME: one of them)
+	$(BIN)/python -m tests.mutants.wrong_results $(ARGS)
 
 fix: $(READY) ## format, fix what is mechanical, rewrite generated docs
 	$(BIN)/ruff check --fix-only --quiet $(CODE)

@@ -57,3 +57,16 @@ def test_a_version_whose_file_was_refused_says_why(fanfold, project):
     (folder / "rev2.toml").write_text(good.replace("1", "2") + "max_turns = 0\n")
     assert fanfold("agents", "rev").status == 0
     assert "rev2.toml:5: " in fanfold("agents", "rev@2").err
+
+
+def test_roles_are_listed_by_version_too(fanfold, project):
+    folder = project / ".fanfold/agents"
+    folder.mkdir(parents=True)
+    for name, version in (("old", 1), ("new", 2), ("newer", 2)):
+        text = f'name = "{name}"\nversion = {version}\ndescription = "d"\ndeveloper_instructions = "i"\n'
+        (folder / f"{name}.toml").write_text(text)
+    assert [role["name"] for role in fanfold("agents", "@2", "--json").json()["roles"]] == ["new", "newer"]
+    assert "old" in fanfold("agents", "@v1").out
+    missing = fanfold("agents", "@3")
+    assert missing.status == 6
+    assert "no role here has the version 3" in missing.err

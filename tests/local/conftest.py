@@ -7,16 +7,19 @@ here, and only for the quick tests.
 import hashlib
 import json
 import os
+import signal
+import time
 import urllib.request
 import zipfile
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from fanfold.agents.local.pull import pull
-from fanfold.agents.local.server import stop_server
+from fanfold.agents.local.server import find_server
 from fanfold.agents.local.weights import RELEASE, Release, is_installed, local_state, models_folder
 from fanfold.runtime.config import fanfold_home
 
@@ -40,6 +43,17 @@ def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return models_folder(_USER_HOME) / RELEASE.file_name
 
 
+def stop_server(folder: Path) -> None:
+    """End the server of these weights, and wait until it is gone."""
+    deadline = time.monotonic() + 15
+    while (found := find_server("smollm2", folder)) is not None:
+        assert time.monotonic() < deadline, "it goes on"
+        if found.pid:
+            with suppress(ProcessLookupError):
+                os.kill(found.pid, signal.SIGTERM)
+        time.sleep(0.05)
+
+
 @pytest.fixture
 def home(weights: Path, tmp_path: Path) -> Iterator[Path]:
     """A user's folder of its own with the real weights; whatever served them is gone afterwards."""
@@ -52,7 +66,7 @@ def home(weights: Path, tmp_path: Path) -> Iterator[Path]:
     except OSError:  # another file system
         own.write_bytes(weights.read_bytes())
     yield folder
-    stop_server("smollm2", folder)
+    stop_server(folder)
 
 
 @pytest.fixture

@@ -18,9 +18,9 @@ import pytest
 
 from fanfold.agents.local import server
 from fanfold.agents.local.lock_file import ServerRecord
-from fanfold.agents.local.server import ensure_server, find_server, stop_server
+from fanfold.agents.local.server import ensure_server, find_server
 from fanfold.errors import WorldError
-from tests.local.conftest import Ask, slow, user
+from tests.local.conftest import Ask, slow, stop_server, user
 
 PERSON = {
     "type": "object",
@@ -131,12 +131,11 @@ def _get(url: str) -> bytes:
         return bytes(answer.read())
 
 
-def test_stopping_waits_until_it_is_gone(home: Path):
-    assert not stop_server("smollm2", home)
+def test_a_server_that_is_told_to_end_goes_and_leaves_nobody_to_be_found(home: Path):
     ensure_server("smollm2", home)
     found = running(home)
-    assert stop_server("smollm2", home)
-    eventually(lambda: is_gone(found.pid), within_s=2)
+    stop_server(home)
+    eventually(lambda: is_gone(found.pid))
 
 
 def test_a_server_that_nobody_can_find_any_more_leaves(home: Path):
@@ -193,7 +192,7 @@ def test_a_starter_killed_while_loading_leaves_a_server_or_nothing(home: Path):
         starter.wait()
         url = ensure_server("smollm2", home, idle_s=60)
         assert url == running(home).base_url
-        stop_server("smollm2", home)
+        stop_server(home)
 
 
 @slow

@@ -1,14 +1,21 @@
 """What `verify` holds a log against, beside what the store itself finds."""
 
 import asyncio
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
 
+from fanfold.errors import WorldError
+from fanfold.kernel.events import Created, Envelope, event_of
+from fanfold.recipe.types.agent import AgentBody
+from fanfold.recipe.types.body import read_body
+from fanfold.runtime.hosting.run_tree import RunTree
 from fanfold.runtime.operations.history.verify import verify, verify_store
 from fanfold.runtime.operations.runs.starting.options import Options
 from fanfold.store.protocol import Batch, Store
+from fanfold.store.sqlite import SqliteStore
 from fanfold.wiring import wire
 from tests.runtime.running import client, run
 
@@ -119,3 +126,94 @@ def test_a_run_that_ends_while_a_step_waits_for_its_next_attempt_is_sound(
             return result.run_id
 
     assert messages(store, asyncio.run(work())) == []
+
+
+def rewritten(root: str, store: Store, folder: Path, change: Callable[[list[Envelope]], None]) -> Store:
+    """The run in another store, as if this had been its log all along: chained and sealed by the rules."""
+    envelopes = [replace(one, data=event_of(one).data) for one in store.tree(root)]
+    blobs = {name for one in envelopes for name in _named(one)}
+    change(envelopes)
+    other = SqliteStore(folder, durability="normal")
+    numbered = [replace(one, seq=n, tree_seq=n) for n, one in enumerate(envelopes, 1)]
+    head = store.head(root)
+    assert head is not None
+    contents = [(name, store.blob(name)) for name in sorted(blobs)]
+    lease = other.acquire(root)
+    other.write([Batch(root=root, epoch=lease.epoch, envelopes=numbered, heads=[head], blobs=contents)])
+    other.release(lease)
+    return other
+
+
+def _named(envelope: Envelope) -> Iterator[str]:
+    names = (getattr(envelope.data, name, None) for name in ("output", "inputs", "frozen"))
+    return (name for name in names if name is not None)
+
+
+def position(envelopes: list[Envelope], step: str, status: str) -> int:
+    return next(
+        number
+        for number, one in enumerate(envelopes)
+        if (getattr(one.data, "step", ""), getattr(one.data, "status", "")) == (step, status)
+    )
+
+
+SIDE_BY_SIDE = """\
+name: side_by_side
+steps:
+  - {id: a, agent: explorer, prompt: a}
+  - {id: b, agent: explorer, prompt: b}
+"""
+
+
+def test_steps_that_started_in_another_order_than_the_kernel_decides_are_found(tmp_path: Path, store: Store):
+    def swap(envelopes: list[Envelope]) -> None:
+        a, b = position(envelopes, "a", "started"), position(envelopes, "b", "started")
+        envelopes[a], envelopes[b] = envelopes[b], envelopes[a]
+
+    root = run(tmp_path, SIDE_BY_SIDE).run_id
+    other = rewritten(root, store, tmp_path / "other", swap)
+    found = messages(other, root)
+    other.close()
+    assert [(number, text.split(":")[0]) for number, text in found] == [
+        (17, "event 3 does not follow from the log")
+    ]
+
+
+def test_a_step_that_was_made_of_one_which_had_not_ended_is_found(tmp_path: Path, store: Store):
+    """As when the plan in the log forgets the edge that a reference needs."""
+
+    def forget_edge(envelopes: list[Envelope]) -> None:
+        created = envelopes[0].data
+        assert isinstance(created, Created)
+        assert created.plan is not None
+        refers = replace(
+            read_body(AgentBody, created.plan.steps[1]), prompt="{{steps.a.output}} {{inputs.x}}"
+        )
+        steps = (created.plan.steps[0], replace(created.plan.steps[1], action=refers.action()))
+        data = replace(created, plan=replace(created.plan, steps=steps))
+        envelopes[0] = replace(envelopes[0], data=data)
+
+    root = run(tmp_path, SIDE_BY_SIDE).run_id
+    other = rewritten(root, store, tmp_path / "other", forget_edge)
+    found = [(number, text) for number, text in messages(other, root) if number == 14]
+    other.close()
+    assert found == [
+        (14, "b refers to the input x, which nobody declares"),
+        (14, "b started before a ended, which it refers to"),
+    ]
+
+
+def test_a_log_of_another_version_is_refused_with_what_to_do(tmp_path: Path, store: Store):
+    def of_another_version(envelopes: list[Envelope]) -> None:
+        assert isinstance(envelopes[0].data, Created)
+        envelopes[0] = replace(envelopes[0], data=replace(envelopes[0].data, version=7))
+
+    root = run(tmp_path, SIDE_BY_SIDE).run_id
+    other = rewritten(root, store, tmp_path / "other", of_another_version)
+    with pytest.raises(WorldError) as refused:
+        RunTree.load(other, root)
+    found = messages(other, root)
+    other.close()
+    assert (refused.value.code, refused.value.details) == ("log.version", {"found": 7, "known": 1})
+    assert "the Fanfold that recorded it" in refused.value.hint
+    assert "log version 7, not 1" in found[-1][1]

@@ -46,10 +46,14 @@ class Misbehaving:
 
     name = "misbehaving"
 
+    def __init__(self) -> None:
+        self.begun = asyncio.Event()
+
     async def aclose(self) -> None:
         """Nothing is held."""
 
     async def run(self, request: SessionRequest, record: Record, progress: Progress) -> SessionResult:
+        self.begun.set()
         if request.step == "crashes":
             raise ZeroDivisionError("by zero")
         if request.step == "is_refused":
@@ -223,7 +227,7 @@ def test_however_a_session_is_ended_none_of_its_processes_is_left(world, tree, h
             assert caught.value.failure.kind == ("cancelled" if how == "cancel" else "timeout")
         assert time.monotonic() - began < DEADLINE_S
         assert alive(pids) == []
-        assert not supervisor.is_live(session)
+        assert not supervisor.cancel(session), "nothing of it is left to be cancelled"
 
     run_in(world, story)
 
@@ -274,14 +278,14 @@ def test_a_back_end_that_ignores_every_request_is_left_behind(world, how, monkey
     monkeypatch.setattr("fanfold.sessions.live.STUCK_S", 0.1)
 
     async def story() -> None:
-        world.backends["misbehaving"] = Misbehaving()
+        misbehaving = world.backends["misbehaving"] = Misbehaving()
         supervisor = world.supervisor(grace_s=0.05)
         request = world.request("is_deaf")
         timeout_ms = 20 if how == "timeout" else None
         work = asyncio.create_task(
             supervisor.run_step(request, backend="misbehaving", journal=world.owner, timeout_ms=timeout_ms)
         )
-        await until(lambda: supervisor.is_live("s-is_deaf-1"))
+        await misbehaving.begun.wait()
         if how == "caller cancelled":
             work.cancel()
             with pytest.raises(asyncio.CancelledError):
@@ -292,7 +296,7 @@ def test_a_back_end_that_ignores_every_request_is_left_behind(world, how, monkey
             with pytest.raises(SessionFailed) as caught:
                 await work
             assert caught.value.failure.code == "session.stuck"
-        assert not supervisor.is_live("s-is_deaf-1")
+        assert not supervisor.cancel("s-is_deaf-1"), "nothing of it is left to be cancelled"
 
     run_in(world, story)
 

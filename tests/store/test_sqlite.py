@@ -143,6 +143,19 @@ def test_a_database_from_before_the_first_version_is_refused_untouched(folder: P
     assert (folder / "fanfold.db").read_bytes() == before
 
 
+@pytest.mark.parametrize("number", [0, -1])
+def test_an_older_database_is_refused_untouched(folder: Path, number: int):
+    SqliteStore(folder).close()
+    db = apsw.Connection(str(folder / "fanfold.db"))
+    db.pragma("user_version", number)
+    db.close()
+    before = (folder / "fanfold.db").read_bytes()
+    with pytest.raises(StoreFault) as refused:
+        SqliteStore(folder)
+    assert refused.value.code == "store.older"
+    assert (folder / "fanfold.db").read_bytes() == before
+
+
 def test_tables_that_cannot_be_made_leave_an_empty_database(folder: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(schema, "TABLES", "CREATE TABLE extra (x); INSERT INTO nowhere VALUES (1)")
     with pytest.raises(StoreFault):

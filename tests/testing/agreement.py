@@ -37,7 +37,7 @@ from fanfold.kernel.events import (
     SubagentEvent,
     Usage,
 )
-from fanfold.kernel.lifecycle import PAUSED, RUN_TERMINAL
+from fanfold.kernel.lifecycle import ASKED, PAUSED, RUN_TERMINAL, RUNNING, WAITING
 from fanfold.kernel.nodes import LEAF, Node, Run
 from fanfold.kernel.plan import GroupAction, LeafAction, Plan, Repeat, Step, WorkflowAction
 from fanfold.recipe.types.approval import ApprovalBody
@@ -48,7 +48,7 @@ from fanfold.runtime.hosting.run_tree import RunTree
 from fanfold.runtime.steps.registry import type_of
 from fanfold.store.blobs import Blobs
 from fanfold.store.sqlite import SqliteStore
-from fanfold.testing.plans import random_plan, random_settings
+from fanfold.testing.plans import DELIVER, random_plan, random_settings
 
 INPUTS = {"topic": "t"}
 FAILS = "1 / 0 == 1"
@@ -68,7 +68,7 @@ class Disagreement(Struct, frozen=True):
 def compare(seed: int) -> Disagreement | None:
     """One random plan, foretold and run."""
     rng = Random(seed)
-    plan = random_plan(rng, deliveries=False)
+    plan = random_plan(rng)
     settings = replace(random_settings(rng, plan), timeout_ms=None)
     plan = without_deadlines(in_cel(plan, rng))
     run = TickedRun(plan, settings)
@@ -107,13 +107,24 @@ class TickedRun:
 
     def drive(self) -> None:
         tick = 0
-        self._report(self.tree.root, tick, Started())
+        under_way = self._tell(self.tree.root, tick, Started())
         while self.tree.root.status not in RUN_TERMINAL:
-            under_way = self._started(tick)
             tick += 1
-            for node in under_way:
-                self._report(node.run, tick, self._end(node))
-        self._started(tick)
+            ended, under_way = under_way, []
+            for node in ended:
+                under_way += self._tell(node.run, tick, self._end(node))
+
+    def _tell(self, run: Run, tick: int, data: Data) -> list[Node]:
+        """Report, and have a person agree at once to whatever asks then; the attempts that are new."""
+        self._report(run, tick, data)
+        begun = self._started(tick)
+        for node in begun:
+            if node.step.type == "deliver" and not node.agreed:
+                for word, status in ((ASKED, RUNNING), ("agreed", WAITING)):
+                    if node.status == status:  # else its run was wound up
+                        self._report(node.run, tick, StepEvent(node.path, word, node.attempt, node.execution))
+                begun += [other for other in self._started(tick) if other is not node]
+        return begun
 
     def _report(self, run: Run, tick: int, data: Data) -> None:
         """Tell the run; where a limit holds it then, a person lifts that at once."""
@@ -144,8 +155,9 @@ class TickedRun:
             at_once = data.status == "completed" and type_of(node.step).settled
             if node.kind == LEAF and (at_once or data.status in ("started", "waiting")):
                 nodes.append(node)
-        if nodes:
-            self._ticks.setdefault(tick, []).extend(node.run.tree_path(node.path) for node in nodes)
+        first = [node.run.tree_path(node.path) for node in nodes if node.execution <= 1]
+        if first:
+            self._ticks.setdefault(tick, []).extend(first)
         return [node for node in nodes if node.status != "completed"]
 
 
@@ -173,6 +185,8 @@ def _in_cel(step: Step, rng: Random) -> Step:
     action, inputs = step.action, step.inputs
     if isinstance(action, LeafAction) and action.type in _STAND_INS:
         action = replace(_STAND_INS[action.type], traits=action.traits)
+    elif step.type == "command" and rng.random() < 0.4:
+        action = DELIVER  # of which random plans have few
     elif isinstance(action, GroupAction):
         action = replace(action, steps=tuple(_in_cel(inner, rng) for inner in action.steps))
     elif isinstance(action, WorkflowAction):

@@ -129,7 +129,8 @@ class Created(WorkflowEvent, frozen=True, kw_only=True):
     """The first event of a run's log. That of a root holds everything the tree will ever need; that of a
     child run names its workflow."""
 
-    version: int = LOG_VERSION
+    version: int = 1
+    """Of the log's format. One that does not say is of the first; whoever raises `LOG_VERSION` writes it."""
     plan: Plan | None = None
     workflow: str = ""
     settings: Settings | None = None

@@ -4,12 +4,23 @@ The auditor trusts nobody: it follows the log with `books` of its own and compar
 tests and `fanfold verify` all use it. Each invariant is one function in `CHECKS`, under the number that the
 quality goals give it.
 
-Invariants about a host rather than a log are checked there: 2 (acknowledged means present), 3 (folding
-again gives the same fingerprint), 14 (what templates saw), 15 to 18 and 20.
+What a log alone cannot show is checked where it can be seen:
+
+| invariant | by |
+|---|---|
+| 2 acknowledged means present | the simulator, `tests/kill`, `tests/store`; of what is stored, `verify` |
+| 3 folding again gives the same state | `verify`, by the hash in each commit; the simulator |
+| 14 what values were made of | references of the plan here, inputs of child runs in `verify` |
+| 15 nothing of a run remains | `tests/sessions/test_processes.py`, `tests/kill`, `tests/workspace` |
+| 16 writes lie in the write-set | the host before each merge; `tests/workspace`, `tests/hostile` |
+| 17 the same results, the same starts | folding, which refuses a start out of its turn; `make agree` |
+| 18 no secret anywhere | `tests/e2e/test_canary.py`, `tests/models/test_secrets.py` |
+| 20 every store gives the same log | the suite of `tests/store`, which each store has to pass |
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 
 from msgspec import Struct
@@ -29,7 +40,7 @@ from fanfold.kernel.lifecycle import (
 )
 from fanfold.kernel.nodes import LEAF, LOOP, MAP, Composite, Loop, Map, Node, Run, State
 from fanfold.kernel.paths import overlaps
-from fanfold.kernel.plan import MAX_NESTING_DEPTH, GroupAction
+from fanfold.kernel.plan import MAX_NESTING_DEPTH, GroupAction, LeafAction, Ref, Template
 
 
 class InvariantViolation(Struct, frozen=True):
@@ -117,6 +128,51 @@ def _admits(books: Books, address: Address, status: str, dependency: Node) -> bo
     if status == SKIPPED:
         return books.skip_reason.get(address) == "condition"
     return status == COMPLETED or (status in UNSUCCESSFUL and dependency.step.on_failure == "inline")
+
+
+# 14: what it may be made of
+
+
+_REFERENCE = re.compile(r"\{\{\s*(steps|inputs)\.([\w-]+)")
+
+
+def made_of_what_is_there(books: Books, event: Event, _state: State) -> Iterator[str]:
+    """Whatever a step refers to has ended when it starts, and inputs are those that its recipe declares."""
+    node = books.last
+    if not _is_start(event) or node is None:
+        return
+    declared = {one.name for one in node.run.plan.inputs}
+    for kind, name in sorted(set(_references(node))):
+        if kind == "inputs" and name not in declared:
+            yield f"{node.path} refers to the input {name}, which nobody declares"
+        found = _in_sight(node, name) if kind == "steps" else None
+        if found is not None and books.status.get((found.run.id, found.path)) is None:
+            yield f"{node.path} started before {found.path} ended, which it refers to"
+
+
+def _references(node: Node) -> Iterator[tuple[str, str]]:
+    step = node.step
+    texts = [value.text for value in step.inputs.values() if isinstance(value, Template)]
+    texts += [f"{{{{{value.path}}}}}" for value in step.inputs.values() if isinstance(value, Ref)]
+    if isinstance(step.action, LeafAction):
+        texts += [text for text in step.action.body.values() if isinstance(text, str)]
+    for text in texts:
+        yield from _REFERENCE.findall(text)
+
+
+def _in_sight(node: Node, name: str) -> Node | None:
+    """The step of that name in the scope of this one, or in the nearest around it."""
+    parent = node.parent
+    while parent is not None:
+        found = node.run.nodes.get(f"{parent.path}/{name}" if parent.path else name)
+        if parent.kind not in (MAP, LOOP) and found is not None and not _is_around(found, node):
+            return found
+        parent = parent.parent
+    return None
+
+
+def _is_around(other: Node, node: Node) -> bool:
+    return other is node or (isinstance(other, Composite) and _is_inside(node, other))
 
 
 # 7 and 8: who runs together
@@ -309,5 +365,6 @@ CHECKS: dict[int, Callable[[Books, Event, State], Iterator[str]]] = {
     9: parents_outlive_children,
     12: within_budget,
     13: within_limits,
+    14: made_of_what_is_there,
     19: has_something_to_do,
 }

@@ -22,9 +22,10 @@ from heapq import heappush
 
 import msgspec
 
-from fanfold.errors import BugError
+from fanfold.errors import BugError, WorldError
 from fanfold.kernel.decide import is_ticking, settle
 from fanfold.kernel.events import (
+    LOG_VERSION,
     Created,
     Event,
     Evidence,
@@ -60,6 +61,13 @@ def create_state(event: Event) -> State:
     data = event.data
     if not isinstance(data, Created) or data.plan is None:
         raise BugError("kernel.unexpected_event", "a log begins with the `created` event that holds the plan")
+    if data.version != LOG_VERSION:
+        raise WorldError(
+            "log.version",
+            f"run {event.run} was recorded by another Fanfold: log version {data.version}, not {LOG_VERSION}",
+            hint="read it with the Fanfold that recorded it, or start the run again with this one",
+            details={"found": data.version, "known": LOG_VERSION},
+        )
     settings = data.limits()
     state = State(event.run, data.plan, settings, event.at)
     state.epoch = data.epoch

@@ -141,10 +141,6 @@ class Supervisor:
             live.pausing = True
         return live is not None
 
-    def is_live(self, session_id: str) -> bool:
-        """Whether the session runs in this process."""
-        return session_id in self._live
-
     async def aclose(self) -> None:
         """Stop everything that runs here."""
         running = tuple(self._live.values())

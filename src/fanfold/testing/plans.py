@@ -74,11 +74,9 @@ CHAIN = 6
 """Sub-workflows that call each other in a row: one more than may nest."""
 
 
-def random_plan(rng: Random, *, deliveries: bool = True) -> Plan:
-    """A plan for one schedule, with its closure of sub-workflows; perhaps without steps that ask a person in
-    the middle of their work.
-    """
-    return _Maker(rng, deliveries).plan()
+def random_plan(rng: Random) -> Plan:
+    """A plan for one schedule, with its closure of sub-workflows."""
+    return _Maker(rng).plan()
 
 
 def random_additions(rng: Random) -> tuple[Plan, tuple[Step, ...]]:
@@ -101,9 +99,8 @@ def random_settings(rng: Random, plan: Plan) -> Settings:
 
 
 class _Maker:
-    def __init__(self, rng: Random, deliveries: bool = True) -> None:
+    def __init__(self, rng: Random) -> None:
         self.rng = rng
-        self.deliveries = deliveries
         self.count = 0
         self.costs: dict[str, int] = {}
         self.workflows: dict[str, Plan] = {}
@@ -266,7 +263,7 @@ class _Maker:
     def _without_slots(self) -> tuple[Action, ...]:
         if self.open:
             return (TIMER, NOTE, LEAD, SET)
-        return (TIMER, NOTE, LEAD, SET, *((DELIVER,) if self.deliveries else ()), *ENDS)
+        return (TIMER, NOTE, LEAD, SET, DELIVER, *ENDS)
 
     def _group(self, budget: int, nesting: int, in_map: bool, outer: tuple[str, ...]) -> tuple[Action, int]:
         rng = self.rng

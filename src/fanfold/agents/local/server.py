@@ -33,7 +33,6 @@ START_TIMEOUT_S = 300.0
 HEALTH_TIMEOUT_S = 5.0
 UNRESPONSIVE_S = 15.0
 LOOK_AGAIN_S = 0.05
-STOP_TIMEOUT_S = 15.0
 MAX_LOG_BYTES = 1024 * 1024
 LOG_TAIL_CHARS = 800
 _PASSED = ("PATH", "HOME", "LANG", "TMPDIR", "TZ", "PYTHONPATH", "PYTHONHOME", "LD_LIBRARY_PATH")
@@ -82,23 +81,6 @@ def ensure_server(model: str, home: Path, *, idle_s: float = DEFAULT_IDLE_S) -> 
 def find_server(model: str, home: Path) -> ServerRecord | None:
     """The server that runs for the model, if any; starts nothing and keeps nothing alive."""
     return lock_file.read(lock_file.place_of(find_weights(model, home), home))
-
-
-def stop_server(model: str, home: Path) -> bool:
-    """Stop the model's server and wait until it is gone; False when there was none."""
-    place = lock_file.place_of(find_weights(model, home), home)
-    asked: int | None = None
-    deadline = time.monotonic() + STOP_TIMEOUT_S
-    while (found := lock_file.read(place)) is not None:
-        if asked is None and found.pid:
-            asked = found.pid
-            _signal(found, signal.SIGTERM)
-        elif found.pid not in (0, asked):
-            break  # someone has started another
-        elif time.monotonic() > deadline:
-            _signal(found, signal.SIGKILL)
-        time.sleep(LOOK_AGAIN_S)
-    return asked is not None
 
 
 def is_healthy(found: ServerRecord) -> bool:

@@ -26,9 +26,12 @@ MIN_WORDS = 16
 @command("agents", summary="List roles: what each is for, where it comes from, warnings")
 @click.argument("name", required=False)
 def agents_command(call: Invocation, name: str | None) -> int:
-    """List the roles known here, or show one by NAME or NAME@VERSION."""
+    """List the roles known here, or those of a version by @VERSION, or show one by NAME or NAME@VERSION."""
     with open_project(call) as project:
-        found = list_roles(project) if name is None else show_role(project, name)
+        if name is None or name.startswith("@"):
+            found: RoleList | RoleDocument = list_roles(project, name[1:] if name else None)
+        else:
+            found = show_role(project, name)
         top = str(project.folder)
     if call.as_json:
         say_json(found)

@@ -138,7 +138,7 @@ class Foresight:
                 self.assumed.answer(node)
             return StepEvent(step, "waiting", attempt, execution)
         if not isinstance(action, WorkflowAction):
-            if action.traits.workspace == "claims":
+            if self.asks(node) and not node.agreed:
                 self.assumed.answer(node)
             problem = self._work_out(node)
             if problem is not None:
@@ -156,6 +156,9 @@ class Foresight:
             failure = Failure("agent", error.code, error.message, error.hint, retryable=False, step=node.path)
             return StepEvent(step, FAILED, attempt, execution, error=failure)
         return StepEvent(step, "started", attempt, execution, child_run_id=child)
+
+    def asks(self, node: Node) -> bool:
+        return node.step.traits.workspace == "claims"
 
     def _work_out(self, node: Node) -> Failure | None:
         """Note the values of a `set` step that are known; its failure when they cannot be worked out."""

@@ -8,6 +8,7 @@ budgets, conflicts.
 Rules
 * Steps that end in the same instant report one at a time, in the order in which they began, as in a run
   whose steps take equally long. What one report makes possible starts before the next is heard.
+* What asks a person in the middle of its work asks at once, is agreed to at once, and goes on in its place.
 * Nothing is too slow: deadlines are left out of the plan. A back-off takes its time.
 * A limit that holds the run is noted, and raised for what follows, so that a forecast shows the whole run.
   Only `MAX_INSTANCES` stays: what would need more step instances than that is not looked into.
@@ -48,7 +49,7 @@ from fanfold.kernel.events import (
     StepEvent,
     Woke,
 )
-from fanfold.kernel.lifecycle import COMPLETED, PAUSED, READY, RUN_TERMINAL, RUNNING, SKIPPED, WAITING
+from fanfold.kernel.lifecycle import ASKED, COMPLETED, PAUSED, READY, RUN_TERMINAL, RUNNING, SKIPPED, WAITING
 from fanfold.kernel.nodes import LEAF, Node, State
 from fanfold.kernel.plan import GroupAction, Plan, Step
 from fanfold.kernel.state import create_state, evolve, mark_late
@@ -69,6 +70,10 @@ class World(Protocol):
 
     def start(self, state: State, node: Node, start: Start, /) -> StepEvent:
         """The answer to a `Start`."""
+        ...
+
+    def asks(self, node: Node) -> bool:
+        """Whether an attempt that was just started asks a person before it goes on."""
         ...
 
     def outcome(self, node: Node, start: Start) -> tuple[int, StepEvent]:
@@ -118,6 +123,9 @@ class ForecastHost:
         """False when not all of the run was looked into."""
         self._world = world
         self._under_way: list[tuple[int, int, str, Data]] = []
+        self._asking: list[Node] = []
+        self._places: dict[Node, int] = {}
+        """Of those that asked, in `begun`."""
 
     def drive(self) -> None:
         state = self.state
@@ -127,6 +135,8 @@ class ForecastHost:
                 if not self._raise_limits():
                     self.complete = False
                     return
+            elif self._asking:
+                self._agree()
             else:
                 self._let_time_pass()
 
@@ -173,10 +183,24 @@ class ForecastHost:
             self.begun.append(Begun(self.now, self.now, node))
         if node.kind != LEAF or node.status not in (RUNNING, WAITING):
             return
+        if node.status == RUNNING and not node.agreed and self._world.asks(node):
+            self._asking.append(node)
+            self._places[node] = len(self.begun)
+            self.begun.append(Begun(self.now, self.now, node))
+            return
         takes, end = self._world.outcome(node, start)
-        until = self.now + takes
-        heappush(self._under_way, (until, len(self.begun), start.run, end))
-        self.begun.append(Begun(self.now, until, node))
+        until, place = self.now + takes, self._places.pop(node, len(self.begun))
+        heappush(self._under_way, (until, place, start.run, end))
+        self.begun[place : place + 1] = [Begun(self.now, until, node)]
+
+    def _agree(self) -> None:
+        """Have the first that asks do so, and have it agreed to; a limit may hold the run in between."""
+        node = self._asking[0]
+        if node.status in (RUNNING, WAITING):  # else its run was wound up
+            word = "agreed" if node.reason == ASKED else ASKED
+            self._fold(node.run.id, StepEvent(node.path, word, node.attempt, node.execution))
+        if node.reason != ASKED:
+            self._asking.pop(0)
 
     def _let_time_pass(self) -> None:
         timer = next_timer(self.state)

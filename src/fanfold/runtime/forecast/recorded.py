@@ -5,7 +5,7 @@ Rules
   Only when a step starts is decided anew.
 * An attempt takes the time it was under way, over all its executions. One that a crash cut off has no end in
   the log: its time is not known and not counted.
-* What only a person can end takes no time.
+* What only a person can end takes no time, nor does the answer to a question in the middle of an attempt.
 * Nothing is made up for steps that did not run: they take no time and are not listed.
 """
 
@@ -25,7 +25,7 @@ from fanfold.kernel.events import (
     StepEvent,
     SubagentEvent,
 )
-from fanfold.kernel.lifecycle import CANCELLED, COMPLETED, EVENT_WORDS, SKIPPED, TERMINAL
+from fanfold.kernel.lifecycle import ASKED, CANCELLED, COMPLETED, EVENT_WORDS, SKIPPED, TERMINAL
 from fanfold.kernel.nodes import LEAF, Map, Node, State
 from fanfold.kernel.plan import Plan
 
@@ -40,6 +40,8 @@ class RecordedAttempt(Struct):
     since: int | None = None
     """When the execution under way began."""
     begun: bool = False
+    asked: bool = False
+    """Whether it asked a person in the middle of its work."""
     status: str = ""
     """How it ended; empty when it did not."""
     error: Failure | None = None
@@ -74,7 +76,7 @@ class Recording:
         address = (event.run, data.step)
         if isinstance(data, StepEvent) and data.child_run_id:
             self._children[address] = data.child_run_id
-        if word not in TERMINAL and word not in ("started", "waiting", "interrupted"):
+        if word not in TERMINAL and word not in ("started", "waiting", "interrupted", ASKED):
             return
         if word == SKIPPED:
             self._note_skip(address, event.at)
@@ -87,6 +89,7 @@ class Recording:
                 attempt.took_ms += max(0, event.at - attempt.since)
         attempt.since = event.at if word in ("started", "waiting") else None
         attempt.begun = attempt.begun or attempt.since is not None
+        attempt.asked = attempt.asked or word == ASKED
         if word in TERMINAL and not attempt.status:  # else the step was ended while it waited to try again
             attempt.status, attempt.error = word, data.error
 
@@ -141,11 +144,15 @@ class Replayed:
         child = self._recording.child_of(node)
         return StepEvent(node.path, word, start.attempt, start.execution, child_run_id=child)
 
+    def asks(self, node: Node) -> bool:  # noqa: ARG002 - as above
+        return False  # what it was asked took no time
+
     def outcome(self, node: Node, start: Start) -> tuple[int, StepEvent]:
         attempt = self._recording.attempt(node, start.attempt)
         assert attempt is not None, "it was started because the log has it"
         end = StepEvent(node.path, attempt.status, start.attempt, start.execution, error=attempt.error)
         if node.step.traits.waits != "person":
+            self.people += attempt.asked
             return attempt.took_ms, end
         self.people += 1
         return (attempt.took_ms if attempt.status == CANCELLED else 0), end  # else the run ended it

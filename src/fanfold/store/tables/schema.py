@@ -159,13 +159,14 @@ def is_made(db: apsw.Connection) -> bool:
     """Whether the tables are there; raises `StoreFault` for a database that is not ours to use."""
     facts: tuple[Any, ...] = db.execute(_FACTS).fetchall()[0]  # one statement: one moment
     application, number, tables = facts
-    if application == BEFORE:
+    ours = application == APPLICATION_ID
+    if application == BEFORE or (ours and tables and number < VERSION):
         raise StoreFault(
             "store.older",
-            f"{db.filename} was written before the first version of Fanfold's tables and cannot be read",
+            f"{db.filename} was written by an older Fanfold (tables {number}, this one knows {VERSION})",
             hint="move it away; Fanfold then starts a new one, without the runs of this one",
         )
-    if application != APPLICATION_ID and (tables or number):
+    if not ours and (tables or number):
         raise StoreFault(
             "store.foreign",
             f"{db.filename} is a database of some other program",

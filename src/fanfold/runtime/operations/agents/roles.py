@@ -9,9 +9,15 @@ from fanfold.runtime.operations.project import Project
 from fanfold.runtime.views.recipes.roles import RoleDocument, RoleList, role_document, role_notice
 
 
-def list_roles(project: Project) -> RoleList:
-    """Every role known here, with what is wrong with files of roles."""
+def list_roles(project: Project, version: str | None = None) -> RoleList:
+    """Every role known here, or every one of a version, with what is wrong with files of roles."""
     roles = project.roles
+    if version is not None:
+        of_it = [role_document(role, role.name) for role in roles.with_version(version)]
+        if not of_it:
+            message = f"no role here has the version {version}"
+            raise NotFoundError("role.not_found", message, hint="fanfold agents")
+        return RoleList(of_it, [])
     found = [role_document(role, name) for name in roles.names() if (role := roles.find(name)) is not None]
     return RoleList(found, [role_notice(one) for one in roles.notices if one.severity == "warning"])
 

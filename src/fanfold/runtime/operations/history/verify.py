@@ -16,7 +16,7 @@ from typing import Any
 from msgspec import Struct, structs
 
 from fanfold.errors import BugError, FanfoldError, NotFoundError
-from fanfold.kernel.events import Event, Evidence, SubagentEvent, event_of
+from fanfold.kernel.events import Created, Event, Evidence, SubagentEvent, event_of
 from fanfold.kernel.fingerprint import fingerprint, trace
 from fanfold.kernel.invariants import Auditor, InvariantViolation
 from fanfold.kernel.lifecycle import RUN_TERMINAL
@@ -29,9 +29,10 @@ from fanfold.sessions.log import read_entries
 from fanfold.store.protocol import Commit, Damage, OutputRow, RunHead, Store
 
 MAX_VIOLATIONS = 100
-PRESENT, SAME_STATE, FOLLOWS = 2, 3, 10
+PRESENT, SAME_STATE, FOLLOWS, GIVEN, IN_TURN = 2, 3, 10, 14, 17
 """The invariants that are checked here rather than by the auditor: what was acknowledged is there, folding
-gives the same state again, and every event follows from those before."""
+gives the same state again, every event follows from those before, a child run got what its recipe declares,
+and steps started in the order that the kernel decides."""
 
 
 class Verdict(Struct, frozen=True):
@@ -84,13 +85,14 @@ def replay(store: Store, root: str) -> Verdict:
     """Fold the stored log once; only what does not follow from the log is a violation."""
     count = 0
     state: State | None = None
+    event: Event | None = None
     try:
         for envelope in store.tree(root):
             count += 1
             event = event_of(envelope)
             state = create_state(event) if state is None else evolve(state, event)
     except Exception as error:  # noqa: BLE001  # an edited log may hold anything
-        return Verdict(root, count, "", "", (_unreadable(count, error),))
+        return Verdict(root, count, "", "", (_unreadable(count, error, event),))
     if state is None:
         return Verdict(root, count, "", "", (InvariantViolation(1, "the log is empty"),))
     return Verdict(root, count, run_status(state, state.root), fingerprint(state), ())
@@ -109,12 +111,14 @@ class _Audit:
         self.sessions: dict[str, str] = {}
         """Sessions of the tree, with the step that each served."""
         self.count = 0
+        self.event: Event | None = None
+        """The one that is being read."""
 
     def read(self, commit: Commit) -> Iterator[InvariantViolation]:
         events = []
         for envelope in commit.envelopes:
             self.count += 1
-            event = event_of(envelope)
+            event = self.event = event_of(envelope)
             if not isinstance(event.data, Evidence):
                 events.append((event.run, event.data))
             if self.tree is None:
@@ -123,6 +127,7 @@ class _Audit:
                 self.tree.take(envelope, event)
             yield from self.auditor.observe(envelope, event, self.tree.state)
             yield from _missing_blobs(self.store, event)
+            yield from _undeclared_inputs(self.tree, event)
             if isinstance(event.data, SubagentEvent):
                 step = event.data.step
                 self.sessions[session_id(event.run, step, event.data.attempt)] = step
@@ -175,13 +180,15 @@ def _verify(store: Store, root: str, damages: list[Damage], outputs: list[tuple[
                 violations += audit.auditor.close(state)
             violations += audit.compare(root, [row for _, row in outputs])
     except Exception as error:  # noqa: BLE001  # an edited log may hold anything
-        violations.append(_unreadable(audit.count, error))
+        violations.append(_unreadable(audit.count, error, audit.event))
     return Verdict(root, audit.count, status, state_hash, tuple(violations))
 
 
-def _unreadable(count: int, error: Exception) -> InvariantViolation:
+def _unreadable(count: int, error: Exception, event: Event | None = None) -> InvariantViolation:
     if isinstance(error, BugError):
-        return InvariantViolation(FOLLOWS, f"event {count} does not follow from the log: {error.message}")
+        started = event is not None and getattr(event.data, "status", "") == "started"
+        number = IN_TURN if started else FOLLOWS
+        return InvariantViolation(number, f"event {count} does not follow from the log: {error.message}")
     said = error.message if isinstance(error, FanfoldError) else f"{type(error).__name__}: {error}"
     return InvariantViolation(PRESENT, f"what is stored after event {count} cannot be read: {said}")
 
@@ -200,6 +207,16 @@ def _differences(run: str, expected: RunHead | None, found: RunHead | None) -> I
 
 def _short(value: Any) -> str:
     return repr(value)[:100]
+
+
+def _undeclared_inputs(tree: RunTree, event: Event) -> Iterator[InvariantViolation]:
+    """A run sees nothing beyond the inputs that its recipe declares."""
+    if not isinstance(event.data, Created) or event.data.inputs is None:
+        return
+    run = tree.state.runs[event.run]
+    declared = {one.name for one in run.plan.inputs}
+    for name in sorted(set(tree.values.inputs(run)) - declared):
+        yield InvariantViolation(GIVEN, f"run {run.id} was given {name}, which its recipe does not declare")
 
 
 def _missing_blobs(store: Store, event: Event) -> Iterator[InvariantViolation]:
