@@ -29,7 +29,7 @@ class Journal:
         self.root = root
         self.epoch = 0 if lease is None else lease.epoch
         self._lease = lease
-        self.silent_ms = None if lease is None else lease.silent_ms
+        self.lived_ms = None if lease is None else lease.lived_ms
         self.sessions = 0
         """How many sessions write here at present."""
         self.blobs = Blobs(store)

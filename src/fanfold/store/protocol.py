@@ -140,8 +140,8 @@ class Lease(Struct, frozen=True):
     root: str
     owner: ProcessIdentity
     epoch: int
-    silent_ms: int | None = None
-    """How long ago the owner before, which did not give it back, was heard of; None when nobody knows."""
+    lived_ms: int | None = None
+    """How long the owner before, which did not give it back, is known to have lived; None when it did."""
 
 
 class Request(Struct, frozen=True, kw_only=True):

@@ -137,9 +137,7 @@ class Host:
             self._begin_with(Started())
         else:
             assert self.tree.journal is not None
-            epoch, silent_ms = self.tree.journal.epoch, self.tree.journal.silent_ms
-            alive_at = 0 if silent_ms is None else max(0, self.tree.now_ms() - silent_ms)
-            self._begin_with(Resumed(epoch, raised, alive_at))
+            self._begin_with(Resumed(self.tree.journal.epoch, raised, self.tree.alive_at()))
         await self.drive()
 
     def _begin_with(self, first: Data) -> None:

@@ -40,7 +40,7 @@ from fanfold.kernel.nodes import LEAF, Node, Run, State
 from fanfold.kernel.paths import overlaps
 from fanfold.kernel.state import create_state, evolve, mark_late
 from fanfold.runtime.hosting.answers import Answers
-from fanfold.runtime.hosting.clock import OwnerClock
+from fanfold.runtime.hosting.clock import OwnerClock, PastOwner
 from fanfold.runtime.records.evidence import Published, workspace_fact
 from fanfold.runtime.records.frozen import Frozen, from_json
 from fanfold.runtime.records.memory import Memory
@@ -89,6 +89,7 @@ class RunTree:
         """Steps that claim files of the project itself, or stand in line for them."""
         self._forked_from = forked_from
         self._clock: OwnerClock | None = None
+        self._owner = PastOwner()
         self.log_seq: dict[str, int] = {}
         self.tree_seq = 0
         self.pending: list[Envelope] = []
@@ -108,8 +109,12 @@ class RunTree:
     def now_ms(self) -> int:
         """The time of the run, for its owner."""
         if self._clock is None:
-            self._clock = OwnerClock(self.state.now)
+            self._clock = OwnerClock(max(self.state.now, self.alive_at()))
         return self._clock.now_ms()
+
+    def alive_at(self) -> int:
+        """When the owner before was known to live, in its own time; 0 when it said that it left."""
+        return 0 if self.journal is None else self._owner.alive_at(self.journal.epoch, self.journal.lived_ms)
 
     def frozen(self, node: Node | None = None) -> Frozen:
         """What the run fixed for its whole life; for a step of an open run, what that was added with."""
@@ -170,6 +175,7 @@ class RunTree:
         self._replay(envelope for envelope in written if envelope.tree_seq > self.tree_seq)
 
     def _count(self, envelope: Envelope) -> None:
+        self._owner.wrote(envelope.epoch, envelope.at)
         self.log_seq[envelope.log] = envelope.seq
         self.tree_seq = envelope.tree_seq
 
@@ -331,6 +337,7 @@ class RunTree:
     def head(self, run: Run) -> RunHead:
         """The row of a run as it is now."""
         usage, agents = self.spent(run)
+        started = self.memory.run_started.get(run.id)
         return RunHead(
             run_id=run.id,
             root_run_id=self.root.id,
@@ -340,10 +347,8 @@ class RunTree:
             recipe=run.plan.name,
             version=run.plan.version,
             status=run_status(self.state, run),
-            created_at=self.memory.created_at
-            if run.parent is None
-            else self.memory.run_started.get(run.id, 0),
-            started_at=self.memory.run_started.get(run.id),
+            created_at=self.memory.created_at if run.parent is None else started or 0,
+            started_at=started,
             ended_at=self.memory.run_ended.get(run.id),
             inputs=self.memory.inputs.get(run.id),
             output=run.output,

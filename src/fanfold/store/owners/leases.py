@@ -33,8 +33,14 @@ class Holder(Struct, frozen=True):
     """Who holds a lease, and until when that must be believed."""
 
     owner: ProcessIdentity
+    taken_at: int
     heartbeat_at: int
     expires_at: int
+
+    @property
+    def lived_ms(self) -> int:
+        """How long its owner is known to have lived under it, by one clock of one boot."""
+        return self.heartbeat_at - self.taken_at
 
     def is_alive(self) -> bool:
         return boot_clock_ms() < self.expires_at and self.owner.is_alive()
@@ -53,10 +59,11 @@ def boot_clock_ms() -> int:
 
 def holder(db: apsw.Connection, root: str) -> Holder | None:
     """Who holds the lease, dead or alive."""
-    query = "SELECT boot_id, pid, started, pid_namespace, heartbeat_at, expires_at FROM leases WHERE root = ?"
-    for boot, pid, started, namespace, heartbeat_at, expires_at in db.execute(query, (root,)):
+    who = "boot_id, pid, started, pid_namespace"
+    query = f"SELECT {who}, taken_at, heartbeat_at, expires_at FROM leases WHERE root = ?"  # noqa: S608 - constants only
+    for boot, pid, started, namespace, *times in db.execute(query, (root,)):
         if pid is not None:
-            return Holder(ProcessIdentity(boot, pid, started, namespace), heartbeat_at, expires_at)
+            return Holder(ProcessIdentity(boot, pid, started, namespace), *times)
     return None
 
 
@@ -67,16 +74,16 @@ def take(db: apsw.Connection, root: str, owner: ProcessIdentity, expiry_ms: int)
         raise held(root, before)
     now = boot_clock_ms()
     epoch = db.execute(
-        "INSERT INTO leases VALUES (?, 1, ?, ?, ?, ?, ?, ?, '')"
+        "INSERT INTO leases VALUES (?, 1, ?, ?, ?, ?, ?, ?, ?, '')"
         " ON CONFLICT (root) DO UPDATE SET epoch = epoch + 1, boot_id = excluded.boot_id,"
         " pid = excluded.pid, started = excluded.started,"
-        " pid_namespace = excluded.pid_namespace, heartbeat_at = excluded.heartbeat_at,"
+        " pid_namespace = excluded.pid_namespace, taken_at = excluded.taken_at,"
+        " heartbeat_at = excluded.heartbeat_at,"
         " expires_at = excluded.expires_at RETURNING epoch",
-        (root, owner.boot_id, owner.pid, owner.started, owner.namespace, now, now + expiry_ms),
+        (root, owner.boot_id, owner.pid, owner.started, owner.namespace, now, now, now + expiry_ms),
     ).get
     reseal(db, "leases", "root = ?", root)
-    same_boot = before is not None and before.owner.boot_id == owner.boot_id
-    return Lease(root, owner, epoch, now - before.heartbeat_at if before is not None and same_boot else None)
+    return Lease(root, owner, epoch, before.lived_ms if before is not None else None)
 
 
 def renew(db: apsw.Connection, leases: Sequence[Lease], expiry_ms: int) -> dict[Lease, LeaseLost]:
@@ -99,7 +106,7 @@ def give_back(db: apsw.Connection, lease: Lease) -> bool:
     """Forget the owner, keep the epoch; a lease that was lost meanwhile is left alone, which is told."""
     db.execute(
         "UPDATE leases SET boot_id = NULL, pid = NULL, started = NULL, pid_namespace = NULL,"
-        " heartbeat_at = NULL, expires_at = NULL WHERE root = ? AND epoch = ?",
+        " taken_at = NULL, heartbeat_at = NULL, expires_at = NULL WHERE root = ? AND epoch = ?",
         (lease.root, lease.epoch),
     )
     was_ours = bool(db.changes())

@@ -22,7 +22,7 @@ SEALED = {
     " created_at started_at ended_at inputs output error input_tokens output_tokens micro_usd agents"
     " forked_from",
     "blobs": "id hash output run_id root_run_id path role status at",
-    "leases": "root epoch boot_id pid started pid_namespace heartbeat_at expires_at",
+    "leases": "root epoch boot_id pid started pid_namespace taken_at heartbeat_at expires_at",
     "requests": "id root run_id kind data at",
     "claims": "id root run_id step patterns held",
     "cache": "key blob run_id",

@@ -109,6 +109,7 @@ CREATE TABLE leases (
   pid INTEGER,
   started TEXT,
   pid_namespace TEXT,
+  taken_at INTEGER,
   heartbeat_at INTEGER,
   expires_at INTEGER,
   seal BLOB
