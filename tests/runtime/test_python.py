@@ -208,11 +208,35 @@ def test_errors_show_the_place_and_what_to_do_as_the_command_line_does(project):
     assert f"hint: {missing.value.hint}" in "".join(traceback.format_exception(missing.value))
 
 
+@pytest.mark.parametrize("beyond", [{"max_concurrency": 17}, {"max_agents": 2_001}])
+def test_options_beyond_what_may_be_asked_for_are_refused_as_on_the_command_line(tmp_path, beyond):
+    (tmp_path / "one.yaml").write_text("name: one\nsteps: [{id: a, agent: explorer, prompt: x}]\n")
+    options = fanfold.Options(script="default: ok", **beyond)
+    with fanfold.open_sync(tmp_path) as ff, pytest.raises(fanfold.AuthorError) as refused:
+        ff.run("one.yaml", options=options)
+    assert refused.value.code == "usage.out_of_range"
+    assert next(iter(beyond)) in refused.value.message
+
+
+def test_mistakes_in_inputs_and_scripts_are_told_with_their_place(tmp_path):
+    (tmp_path / "one.yaml").write_text(
+        "name: one\ninputs: {topic: {required: true}}\nsteps: [{id: a, agent: explorer, prompt: x}]\n"
+    )
+    with fanfold.open_sync(tmp_path) as ff:
+        with pytest.raises(fanfold.FanfoldError) as missing:
+            ff.run("one.yaml", options=OPTIONS)
+        assert missing.value.hint == "the recipe takes topic"
+        with pytest.raises(fanfold.FanfoldError) as unread:
+            ff.run("one.yaml", topic="x", options=fanfold.Options(script="]["))
+        assert str(unread.value).startswith("script:1:1: ")
+
+
 @pytest.mark.parametrize(
     "wrong",
     [
         {"permission": "atuo"}, {"permission": None}, {"max_agents": "4"}, {"max_concurrency": True},
-        {"budget_tokens": -1}, {"timeout_ms": 1.5}, {"model": 4}, {"script": b"default: ok"},
+        {"max_concurrency": 0}, {"budget_micro_usd": 0}, {"budget_tokens": -1}, {"timeout_ms": 1.5},
+        {"model": 4}, {"script": b"default: ok"},
     ],
 )  # fmt: skip
 def test_options_that_mean_nothing_are_refused_at_once(wrong):

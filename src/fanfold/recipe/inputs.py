@@ -110,7 +110,8 @@ def problems_with(
     for one in declared:
         value = given.get(one.name)
         if value is None and one.required:
-            yield one.name, "recipe.missing_input", f"input {quoted(one.name)} is required", one.description
+            hint = one.description or _what_it_takes(declared)
+            yield one.name, "recipe.missing_input", f"input {quoted(one.name)} is required", hint
         elif value is not None:
             problem = problem_with(one, value)
             if problem is not None:

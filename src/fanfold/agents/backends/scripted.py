@@ -107,7 +107,7 @@ def make(setup: BackendSetup) -> ScriptedBackend:
         raise AuthorError(
             "backend.no_script", "scripted agents need a script", hint="give one: --script FILE"
         )
-    return ScriptedBackend(Script.load(setup.script, setup.script_file), toolbox=setup.toolbox)
+    return ScriptedBackend(Script.load(setup.script, setup.script_file or "script"), toolbox=setup.toolbox)
 
 
 class _Calls:

@@ -91,8 +91,8 @@ def run_command(
     with open_project(call) as project:
         checked = check_recipe(project, recipe, scripted=flags.script is not None)
         plan = checked.runnable()
-        check_concurrency(project, flags.max_concurrency)
-        check_agents(project, flags.max_agents)
+        check_concurrency(project.config, flags.max_concurrency, "--max-concurrency")
+        check_agents(project.config, flags.max_agents, "--max-agents")
         check_budget(flags.budget_usd, flags.budget_tokens)
         if dry_run:
             _predict(call, project, checked, *bind_what_is_there(project.folder, plan, pairs, file), flags)

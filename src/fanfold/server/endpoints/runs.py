@@ -194,8 +194,8 @@ def start_run(desk: Desk, asked: NoParameters, body: StartBody) -> StartedRun:
 
 
 def _options(project: Project, given: RunOptions, script: str | None) -> Options:
-    check_concurrency(project, given.max_concurrency)
-    check_agents(project, given.max_agents)
+    check_concurrency(project.config, given.max_concurrency)
+    check_agents(project.config, given.max_agents)
     check_budget(given.budget_usd, given.budget_tokens)
     return Options(
         max_concurrency=given.max_concurrency,

@@ -12,6 +12,7 @@ from fanfold.kernel.fold.admission import reservation
 from fanfold.kernel.lifecycle import PENDING, READY
 from fanfold.kernel.nodes import LEAF, Composite, Map
 from fanfold.kernel.plan import GroupAction
+from fanfold.runtime.config import Config
 from fanfold.runtime.operations.project import Project
 
 if TYPE_CHECKING:
@@ -26,14 +27,14 @@ MAX_STEPS = 100_000
 """As for `limits: {max_steps}` of a recipe."""
 
 
-def check_concurrency(project: Project, value: int | None) -> None:
-    """How many steps at once is bounded by configuration."""
-    ceiling = project.config.integer("ceilings.concurrency")
+def check_concurrency(config: Config, value: int | None, said: str = "max_concurrency") -> None:
+    """How many steps at once is bounded by configuration; `said` is how whoever asks calls it."""
+    ceiling = config.integer("ceilings.concurrency")
     if value is not None and not 1 <= value <= ceiling:
         raise AuthorError(
             "usage.out_of_range",
-            f"--max-concurrency must be from 1 to {ceiling}, not {value}",
-            hint=f"[ceilings] concurrency in {project.config.home}/config.toml raises it, to at most 1024",
+            f"{said} must be from 1 to {ceiling}, not {value}",
+            hint=f"[ceilings] concurrency in {config.home}/config.toml raises it, to at most 1024",
         )
 
 
@@ -51,18 +52,18 @@ def micro_usd(usd: float | None) -> int | None:
     return None if usd is None else round(usd * 1_000_000)
 
 
-def most_agents(project: Project) -> int:
+def most_agents(config: Config) -> int:
     """How far `--max-agents` goes: as far as anybody may want without configuring it, or further."""
-    return max(MAX_AGENTS, project.config.integer("ceilings.agents"))
+    return max(MAX_AGENTS, config.integer("ceilings.agents"))
 
 
-def check_agents(project: Project, value: int | None) -> None:
-    """How many agents a run may start."""
-    if value is not None and not 1 <= value <= most_agents(project):
+def check_agents(config: Config, value: int | None, said: str = "max_agents") -> None:
+    """How many agents a run may start; `said` is how whoever asks calls it."""
+    if value is not None and not 1 <= value <= most_agents(config):
         raise AuthorError(
             "usage.out_of_range",
-            f"--max-agents must be from 1 to {most_agents(project)}, not {value}",
-            hint=f"[ceilings] agents in {project.config.home}/config.toml raises it",
+            f"{said} must be from 1 to {most_agents(config)}, not {value}",
+            hint=f"[ceilings] agents in {config.home}/config.toml raises it",
         )
 
 
@@ -139,9 +140,9 @@ def _nearer_budget(ledger: Ledger, need: Amount) -> tuple[int | None, int | None
 
 def check_raised(project: Project, tree: RunTree, raised: Raised) -> Raised | None:
     """New limits for a run that goes on; None when nothing is raised."""
-    check_agents(project, raised.max_agents)
+    check_agents(project.config, raised.max_agents, "--max-agents")
     ledger = tree.state.ledger
-    _check("--max-agents", raised.max_agents, tree.state.max_agents, most_agents(project))
+    _check("--max-agents", raised.max_agents, tree.state.max_agents, most_agents(project.config))
     _check("--max-steps", raised.max_steps, tree.state.max_steps, MAX_STEPS)
     for flag, given, spent in (
         ("--budget-tokens", raised.budget_tokens, ledger.spent_tokens),

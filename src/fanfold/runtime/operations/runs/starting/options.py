@@ -9,6 +9,7 @@ from fanfold.errors import AuthorError
 from fanfold.kernel.events import Settings
 from fanfold.kernel.plan import Plan
 from fanfold.runtime.config import Config
+from fanfold.runtime.operations.runs.starting.limits import check_agents, check_concurrency
 from fanfold.text.excerpts import shorten
 
 
@@ -18,9 +19,9 @@ class Options(Struct, frozen=True, kw_only=True):
     """
 
     max_concurrency: int | None = None
-    """How many steps may run at once."""
+    """How many steps may run at once, up to 16 or to `[ceilings] concurrency` of the configuration."""
     max_agents: int | None = None
-    """How many agents the whole run may start; then it pauses."""
+    """How many agents the whole run may start, up to 2,000; then it pauses."""
     budget_tokens: int | None = None
     """The run pauses before it uses more tokens than this."""
     budget_micro_usd: int | None = None
@@ -46,8 +47,8 @@ class Options(Struct, frozen=True, kw_only=True):
             raise _meaningless("permission", self.permission, f"one of {', '.join(POSTURES)}")
         for name in ("max_concurrency", "max_agents", "budget_tokens", "budget_micro_usd", "timeout_ms"):
             value = getattr(self, name)
-            if value is not None and (type(value) is not int or value < 0):
-                raise _meaningless(name, value, "a whole number, or None")
+            if value is not None and (type(value) is not int or value < 1):
+                raise _meaningless(name, value, "a whole number above 0, or None")
         for name in ("backend", "model", "script"):
             value = getattr(self, name)
             if value is not None and not isinstance(value, str):
@@ -60,7 +61,9 @@ def _meaningless(name: str, value: object, wanted: str) -> AuthorError:
 
 
 def settings_of(config: Config, plan: Plan, options: Options) -> Settings:
-    """Flags, then the recipe, then configuration."""
+    """Flags, then the recipe, then configuration; raises where a flag goes beyond what may be asked for."""
+    check_concurrency(config, options.max_concurrency)
+    check_agents(config, options.max_agents)
     limits = plan.limits
     budget = limits.budget
     return Settings(
