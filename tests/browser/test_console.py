@@ -48,7 +48,10 @@ def test_a_recipe_is_run_from_its_form_and_seen_to_end(console: Console) -> None
     expect(run).to_be_disabled()
     page.get_by_label("Scripted agents").check()
     expect(page.get_by_label("topic")).to_have_value("solid-state batteries")
+    page.get_by_label("Scripted agents").uncheck()
     page.get_by_label("topic").fill("sea ice")
+    page.get_by_label("Scripted agents").check()
+    expect(page.get_by_label("topic")).to_have_value("sea ice")  # what was typed stays
     expect(page.get_by_text("What it would do")).to_be_visible()
     expect(page.locator(".figures").get_by_text("Agents")).to_be_visible()
     run.click()
@@ -122,6 +125,12 @@ def test_a_nested_run_opens_in_place_and_has_the_way_back(console: Console, swep
     page = console.go(f"/runs/{swept}?step=notes")
     page.get_by_role("link", name="child run").click()
     expect(page.get_by_role("navigation", name="Runs above")).to_contain_text("sweep")
+    page.locator('.node[data-path="notes/right"]').click()
+    expect(page.get_by_label("Step notes/right")).to_contain_text("quokka")
+    page.get_by_role("button", name="Fork …").click()
+    expect(page.get_by_role("dialog").get_by_label("Run again from")).to_have_value("notes/right")
+    expect(page.get_by_role("dialog").get_by_text("Cost last time")).to_be_visible()
+    page.keyboard.press("Escape")
     page.get_by_role("navigation", name="Runs above").get_by_role("link").click()
     expect(page).to_have_url(re.compile(f"/runs/{swept}"))
 

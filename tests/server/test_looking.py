@@ -45,3 +45,19 @@ def test_recipes_come_with_what_their_runs_were_like(server: Server) -> None:
     assert page["writable"]
     assert page["text"].startswith("\nname: team")
     assert page["needs"]
+
+
+def test_a_step_can_be_seen_as_it_was_with_its_files_and_its_conversation(server: Server) -> None:
+    run = server.get("/api/runs")["items"][-1]["run_id"]
+    events = server.get(f"/api/runs/{run}/events", after=0, limit=500)["items"]
+    began = next(
+        one for one in events if one["data"].get("step") == "note" and one["data"].get("status") == "started"
+    )
+    now = server.get(f"/api/runs/{run}/steps/note")
+    then = server.get(f"/api/runs/{run}/steps/note", at=began["tree_seq"])
+    assert now["files"] != [] == then["files"]
+    assert (now["status"], then["status"], then["output"]) == ("completed", "running", None)
+    said = server.get(f"/api/runs/{run}/steps/note/transcript")["entries"]
+    heard = server.get(f"/api/runs/{run}/steps/note/transcript", at=began["tree_seq"])["entries"]
+    assert [one["kind"] for one in said[:1]] == ["input"]
+    assert len(heard) < len(said)

@@ -48,6 +48,12 @@ def test_what_runs_has_a_pulse_and_what_is_paused_stands_still(server: Server) -
     assert (below["status"], below["stopped_at"]) == ("paused", row["stopped_at"])
     [inspected] = server.get(f"/api/runs/{run}")["runs"]
     assert (inspected["status"], inspected["steps"]["think"]["status"]) == ("paused", "waiting")
+    for path in ("think", "call%2Fthink"):  # as the run calls it, and as views of it do
+        step = server.get(f"/api/runs/{child['run_id']}/steps/{path}")
+        assert (step["tree_path"], step["root_run_id"]) == ("call/think", run)
+        fork = {"from": path.replace("%2F", "/"), "dry_run": True}
+        again = server.post(f"/api/runs/{child['run_id']}/fork", fork)["forecast"]["runs_again"]
+        assert again == ["call/think"]
     compared = server.get(f"/api/compare/{run}/{run}")
     assert compared["a"]["stopped_at"] == row["stopped_at"]
     assert {side["status"] for step in compared["steps"] for side in (step["a"], step["b"])} == {"waiting"}

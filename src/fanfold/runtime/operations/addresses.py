@@ -34,9 +34,11 @@ class Addressed(NamedTuple):
         return node.run.tree_path(node.path)
 
     def step(self, path: str) -> Node:
-        """The instance a person means: relative to the run, and on the root anywhere in the tree."""
+        """The instance a person means: by its path in the run, or by that in the tree, as views show it."""
         run = self.run
         node = find_node(self.tree.state, run.tree_path(path))
+        if node is None and run.path and path.startswith(f"{run.path}/"):
+            node = find_node(self.tree.state, path)
         if node is not None:
             return node
         from fanfold.text.spelling import nearest

@@ -73,7 +73,7 @@ class GraphAsked(RunAt, frozen=True, forbid_unknown_fields=True, kw_only=True):
     ] = ""
 
 
-class TranscriptAsked(StepAsked, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class TranscriptAsked(StepAt, frozen=True, forbid_unknown_fields=True, kw_only=True):
     attempt: Annotated[int, Meta(ge=1, le=1_000)] | None = None
 
 
@@ -119,7 +119,7 @@ def inspect_step(desk: Desk, asked: StepAt) -> StepPage:
 
 
 def read_transcript(desk: Desk, asked: TranscriptAsked) -> Transcript:
-    return transcript(desk.history, asked.run, asked.step, asked.attempt)
+    return transcript(desk.history, asked.run, asked.step, asked.attempt, asked.at)
 
 
 def explain(desk: Desk, asked: RunAsked) -> ExplainedRun:

@@ -21,12 +21,17 @@ from fanfold.runtime.views.sessions.transcripts import (
 from fanfold.store.follow import follow_tree
 
 
-def transcript(project: Project, run: str, name: str, attempt: int | None = None) -> Transcript:
+def transcript(
+    project: Project, run: str, name: str, attempt: int | None = None, at: int | None = None
+) -> Transcript:
     """The transcript of a step's latest attempt, or of another one; of a subagent with all its turns; of a
-    session by its id.
+    session by its id. With `at` as it was after an event of the tree.
     """
-    found = find_run(project, run)
-    return transcript_found(project, found, find_speaker(found, name, attempt))
+    found = find_run(project, run, at)
+    speaker = find_speaker(found, name, attempt)
+    if at is None:
+        return transcript_found(project, found, speaker)
+    return transcript_of(found.tree, speaker, owned=True, until=found.tree.state.now)
 
 
 def transcript_found(project: Project, found: Addressed, speaker: Speaker) -> Transcript:

@@ -17,11 +17,11 @@ def show_step(project: Project, run: str, step: str, at: int | None = None) -> S
     turns = found.turns(step)
     node = turns[-1] if turns else found.step(step)
     log = project.store.log(node.run.id)
-    return step_page(found.tree, node, log, _files(project, run, step), explain_in(found.tree, node))
+    return step_page(found.tree, node, log, _files(project, run, step, at), explain_in(found.tree, node))
 
 
-def _files(project: Project, run: str, step: str) -> list[StepChanges]:
+def _files(project: Project, run: str, step: str, at: int | None) -> list[StepChanges]:
     try:
-        return diff(project, run, step).steps
+        return diff(project, run, step, at).steps
     except NotFoundError:
         return []

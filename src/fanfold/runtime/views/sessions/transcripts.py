@@ -87,6 +87,7 @@ class Transcript(Struct, frozen=True, kw_only=True):
     """The conversation of one session, and of those that it goes on with."""
 
     run_id: str
+    root_run_id: str
     step: str
     """Tree path of the step."""
     session_id: str
@@ -162,8 +163,10 @@ def find_speakers(tree: RunTree, session: str) -> Iterator[Speaker]:
 class Told:
     """Makes the entries of a transcript out of what a session records; it counts turns and what was paid."""
 
-    def __init__(self, tree: RunTree, speaker: Speaker, step: str = "") -> None:
+    def __init__(self, tree: RunTree, speaker: Speaker, step: str = "", *, until: int | None = None) -> None:
         self._tree = tree
+        self._until = until
+        """Nothing that was recorded later than this is told."""
         self._speaker = speaker
         self._step = step or speaker.step
         self._seq = 0
@@ -175,6 +178,8 @@ class Told:
     def fresh(self) -> Iterator[TranscriptEntry]:
         """What was recorded since the last time."""
         for envelope, entry in read_recorded(self._tree.store, self._speaker.session_id, self._seq):
+            if self._until is not None and envelope.at > self._until:
+                break
             self._seq = envelope.seq
             if not (self._foretold and isinstance(entry, UserInput)):
                 yield self.tell(envelope.at, entry)
@@ -272,14 +277,17 @@ def earlier(tree: RunTree, speaker: Speaker) -> list[TranscriptEntry]:
     return [*earlier(tree, one), *Told(tree, one).fresh()]
 
 
-def transcript_of(tree: RunTree, speaker: Speaker, *, owned: bool) -> Transcript:
-    """Everything that a session has recorded; `owned` says whether a live process drives the run."""
+def transcript_of(tree: RunTree, speaker: Speaker, *, owned: bool, until: int | None = None) -> Transcript:
+    """Everything that a session has recorded, up to a time where that is given; `owned` says whether a live
+    process drives the run.
+    """
     node, role = speaker.node, speaker.role
-    told = Told(tree, speaker)
+    told = Told(tree, speaker, until=until)
     own = list(told.fresh())
     settlers = settling_ids(speaker.session_id) if node.step.on_conflict == "resolve" else []
     return Transcript(
         run_id=node.run.id,
+        root_run_id=tree.root.id,
         step=speaker.step,
         session_id=speaker.session_id,
         role=role.name,

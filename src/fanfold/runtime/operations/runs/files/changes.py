@@ -47,9 +47,11 @@ LEFT_OUT = "left_out"
 # Looking
 
 
-def diff(project: Project, run: str, step: str | None = None) -> RunChanges:
-    """What the steps of a run and of the runs below it changed, or only one step and what is in it."""
-    found = find_run(project, run)
+def diff(project: Project, run: str, step: str | None = None, at: int | None = None) -> RunChanges:
+    """What the steps of a run and of the runs below it changed, or only one step and what is in it; with
+    `at` up to an event of the tree.
+    """
+    found = find_run(project, run, at)
     top = None if step is None else found.step(step)
     spaces = spaces_of(project)
     leaves = leaves_below(found.tree, found.run, top)

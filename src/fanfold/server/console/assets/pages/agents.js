@@ -28,5 +28,5 @@ export function Agents() {
 export function Agent({ first: session }) {
   const found = useResource(`/agents/${quoted(session)}`, true);
   return html`<div class="page"><${PageHead} title="Session" lead=${html`<span class="mono">${session}</span>`} />
-    <${Loaded} of=${found}>${(/** @type {any} */ data) => html`<p><a href=${`/runs/${data.run_id}?step=${encodeURIComponent(data.step)}`}>${data.step}</a> in run <a class="mono" href=${`/runs/${data.run_id}`}>${data.run_id}</a> <span class="quiet"><${Heartbeat} root=${data.run_id} status=${data.status} /></span></p><${Talk} talk=${data} />`}</${Loaded}></div>`;
+    <${Loaded} of=${found}>${(/** @type {any} */ data) => html`<p><a href=${`/runs/${data.run_id}?step=${encodeURIComponent(data.step)}`}>${data.step}</a> in run <a class="mono" href=${`/runs/${data.run_id}`}>${data.run_id}</a> <span class="quiet"><${Heartbeat} root=${data.root_run_id} status=${data.status} /></span></p><${Talk} talk=${data} />`}</${Loaded}></div>`;
 }

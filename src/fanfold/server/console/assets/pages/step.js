@@ -13,6 +13,6 @@ export function Step({ first: run, second: path }) {
   return html`<div class="page">
     <nav aria-label="Where this is"><ol class="crumbs"><li><a href="/runs">Runs</a></li><li><a href=${`/runs/${run}${at ? `?at=${at}` : ""}`}>${head.data ? `${head.data.recipe} ` : ""}<span class="mono">${run}</span></a></li><li>${path}</li></ol></nav>
     <h1 class="unseen">Step ${path}</h1>
-    <div class="card step-card"><${StepPanel} run=${run} path=${path} at=${at} concerns=${(/** @type {any} */ event) => !at && Boolean(event)} /></div>
+    <div class="card step-card"><${StepPanel} run=${run} path=${path} at=${at} concerns=${(/** @type {any} */ event) => !at && event.run_id === (head.data?.root_run_id ?? event.run_id)} /></div>
   </div>`;
 }

@@ -7,10 +7,10 @@ import { asText } from "../text/format.js";
 import { Markdown } from "../text/markdown.js";
 import { CopyAs } from "./copy-as.js";
 
-/** The question that waits at a step, wherever the step is shown. @param {{run: string, path: string, onAnswered: () => void}} props */
-export function AnswerHere({ run, path, onAnswered }) {
+/** The question that waits at a step, wherever the step is shown: on the page of its run or of one above. @param {{runs: string[], path: string, onAnswered: () => void}} props */
+export function AnswerHere({ runs, path, onAnswered }) {
   const found = useResource("/approvals", true);
-  const asked = found.data?.items.find((/** @type {any} */ one) => one.step === path && (one.run_id === run || one.run_id.startsWith(run)));
+  const asked = found.data?.items.find((/** @type {any} */ one) => one.step === path && runs.some((run) => one.run_id.startsWith(run)));
   return asked ? html`<${AnswerForm} key=${asked.seen} run=${asked.run_id} path=${path} asked=${asked} onAnswered=${() => { found.reload(); onAnswered(); }} />` : null;
 }
 

@@ -12,7 +12,7 @@ import { Loading, Trouble } from "./states.js";
 export function ForkDialog({ run, step, onClose }) {
   const table = useResource(`/runs/${run.run_id}/table`);
   const names = (table.data?.rows || []).filter((/** @type {any} */ row) => row.depth === 0).map((/** @type {any} */ row) => row.path);
-  const [from, setFrom] = useState(step ? step.replace(/[[#/].*$/, "") : "");
+  const [from, setFrom] = useState(step ? topOf(step, run.execution_path) : "");
   const [foreseen, setForeseen] = useState(/** @type {any} */ (null));
   const [error, setError] = useState(/** @type {any} */ (null));
   const [busy, setBusy] = useState(false);
@@ -57,6 +57,12 @@ export function ForkDialog({ run, step, onClose }) {
       ${Object.keys(foreseen.merged).length > 0 && html`<p class="quiet small">Files that steps which run again put into the project stay there: ${Object.entries(foreseen.merged).map(([path, n]) => `${path} (${n})`).join(", ")}.</p>`}
       <div class="two-lists"><${Names} title="Kept" names=${foreseen.reuses} /><${Names} title="Run again" names=${foreseen.runs_again} /></div>`}
   </${Dialog}>`;
+}
+
+/** The step of a run that holds another, both by their paths in the tree. @param {string} path @param {string} above */
+function topOf(path, above) {
+  const before = above && path.startsWith(`${above}/`) ? `${above}/` : "";
+  return before + path.slice(before.length).replace(/[[#/].*$/, "");
 }
 
 /** @param {{title: string, names: any[]}} props */

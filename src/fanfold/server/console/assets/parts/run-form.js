@@ -48,12 +48,20 @@ export function RunForm({ page }) {
       </div></details>
       ${needs.length > 0 && html`<fieldset class="leave"><legend>It needs your permission</legend><ul>${needs.map((/** @type {string} */ line) => html`<li key=${line}><code>${line}</code></li>`)}</ul>
         <label class="check"><input type="checkbox" checked=${allowed} onChange=${() => setAllowed(!allowed)} /> Allow this</label></fieldset>`}
-      ${demo && html`<label class="check"><input type="checkbox" checked=${scripted} onChange=${() => { setScripted(!scripted); if (!scripted) setValues(Object.fromEntries(Object.entries({ ...demo.inputs }).map(([name, value]) => [name, asText(value)]).concat(Object.entries(values).filter(([name]) => !(name in demo.inputs))))); }} /> Scripted agents: no key is needed, and their words were written beforehand</label>`}
+      ${demo && html`<label class="check"><input type="checkbox" checked=${scripted} onChange=${() => { setScripted(!scripted); if (!scripted) setValues(withExamples(inputs, values, demo.inputs)); }} /> Scripted agents: no key is needed, and their words were written beforehand</label>`}
       <${Trouble} error=${error} />
       <div class="actions"><button class="button primary" disabled=${busy || missing || (needs.length > 0 && !allowed)}>${busy ? "Starting …" : "Run"}</button><${CopyAs} action="run" words=${{ ...begun, yes: allowed }} /></div>
     </form>
     ${missing ? html`<section class="card padded"><h2>What it would do</h2><p class="quiet">Fill in what is required, and the price stands here.</p></section>` : html`<${DryRun} name=${page.name} inputs=${given} options=${chosen} scripted=${scripted} />`}
   </div>`;
+}
+
+/** What a scripted run is about, where nothing was typed. @param {any[]} inputs @param {Record<string, string>} values @param {Record<string, unknown>} examples */
+function withExamples(inputs, values, examples) {
+  const found = { ...values };
+  for (const one of inputs)
+    if (one.name in examples && [undefined, "", asText(one.default ?? "")].includes(values[one.name])) found[one.name] = asText(examples[one.name]);
+  return found;
 }
 
 /** @param {any} props */

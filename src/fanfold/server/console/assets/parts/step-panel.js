@@ -65,7 +65,7 @@ function hasTab(step, id) {
 /** @param {any} props */
 function Body({ tab, step, run, path, at, concerns, reload }) {
   if (tab === "prompt") return html`<${Prompt} step=${step} run=${run} />`;
-  if (tab === "transcript") return html`<${Transcript} run=${run} path=${path} live=${!at && !isOver(step.status)} concerns=${concerns} />`;
+  if (tab === "transcript") return html`<${Transcript} run=${run} path=${path} at=${at} live=${!at && !isOver(step.status)} concerns=${concerns} />`;
   if (tab === "attempts") return html`<${Attempts} list=${step.tries} />`;
   if (tab === "files") return html`<${Files} step=${step} run=${run} path=${path} reload=${reload} />`;
   if (tab === "artifacts") return html`<p class="quiet small">Files that it left beside the project, for steps after it and for you.</p><ul class="changes">${step.artifacts.map((/** @type {any} */ one) => html`<${Artifact} key=${one.path} one=${one} />`)}</ul>`;
@@ -74,7 +74,7 @@ function Body({ tab, step, run, path, at, concerns, reload }) {
   return html`
     ${step.error && html`<${Failure} error=${step.error} />`}
     ${step.warning && html`<${Failure} error=${step.warning} tone="wants" />`}
-    ${step.approval && !at && html`<${AnswerHere} run=${run} path=${step.tree_path || path} onAnswered=${reload} />`}
+    ${step.approval && !at && html`<${AnswerHere} runs=${[run, step.root_run_id]} path=${step.tree_path} onAnswered=${reload} />`}
     ${(!step.approval || at) && html`<${Output} value=${step.output} empty=${isOver(step.status) ? "This step put nothing out." : "There is no output yet."} />`}`;
 }
 

@@ -1,6 +1,6 @@
 /** What an agent was told, said and did. */
 import { html } from "../vendor/preact.js";
-import { quoted } from "../live/api.js";
+import { quoted, withQuery } from "../live/api.js";
 import { useResource } from "../live/resource.js";
 import { activity } from "../live/stream.js";
 import { amount, asText, cost } from "../text/format.js";
@@ -8,9 +8,9 @@ import { Markdown } from "../text/markdown.js";
 import { Loaded } from "./states.js";
 import { Ago } from "./time.js";
 
-/** @param {{run: string, path: string, live: boolean, concerns: any}} props */
-export function Transcript({ run, path, live, concerns }) {
-  const found = useResource(`/runs/${run}/steps/${quoted(path)}/transcript`, live ? concerns : false);
+/** @param {{run: string, path: string, at: string | null, live: boolean, concerns: any}} props */
+export function Transcript({ run, path, at, live, concerns }) {
+  const found = useResource(withQuery(`/runs/${run}/steps/${quoted(path)}/transcript`, { at }), live ? concerns : false);
   const doing = activity.value[`${run}:${path}`];
   return html`<${Loaded} of=${found}>${(/** @type {any} */ data) => html`<${Talk} talk=${data} />`}</${Loaded}>
     ${live && doing?.words && html`<div class="notice tone-running"><strong>${doing.tool || "now"}</strong> ${doing.words}</div>`}`;
