@@ -35,11 +35,12 @@ from fanfold.kernel.events import (
 )
 from fanfold.kernel.fingerprint import trace
 from fanfold.kernel.holding import budget_news
-from fanfold.kernel.lifecycle import ASKED, COMPLETED, EVENT_WORDS, PAUSED, READY, RUNNING, TERMINAL, WAITING
-from fanfold.kernel.nodes import LEAF, Node, Run, State
+from fanfold.kernel.lifecycle import COMPLETED, EVENT_WORDS, PAUSED, READY, RUNNING, TERMINAL, WAITING
+from fanfold.kernel.nodes import Node, Run, State
 from fanfold.kernel.paths import overlaps
 from fanfold.kernel.state import create_state, evolve, mark_late
 from fanfold.runtime.hosting.answers import Answers
+from fanfold.runtime.hosting.child_waits import only_asks
 from fanfold.runtime.hosting.clock import OwnerClock, PastOwner
 from fanfold.runtime.records.evidence import Published, workspace_fact
 from fanfold.runtime.records.frozen import Frozen, from_json
@@ -384,21 +385,4 @@ def run_status(state: State, run: Run) -> str:
         return run.status if run.status != RUNNING else PAUSED
     if run is state.root:
         return WAITING if is_waiting(state) else run.status
-    return WAITING if (state.approvals or state.delays) and _only_asks(state, run) else run.status
-
-
-def _only_asks(state: State, top: Run) -> bool:
-    """Whether approvals are all that goes on in a child run and the runs below it."""
-    asks = False
-    for run in state.runs.values():
-        above: Run | None = run
-        while above is not None and above is not top:
-            above = above.parent
-        if above is None:
-            continue
-        for node in run.nodes.values():
-            if node.status == WAITING and (node.step.traits.waits is not None or node.reason == ASKED):
-                asks = True
-            elif node.kind == LEAF and node.status in (READY, RUNNING, WAITING):
-                return False
-    return asks
+    return WAITING if (state.approvals or state.delays) and only_asks(state, run) else run.status
