@@ -51,8 +51,8 @@ def test_a_workflow_of_another_system_runs_to_its_end(
     (project / "recipe.yaml").write_text(made["text"])
     (project / "script.yaml").write_text(json.dumps({"default": "ok", "steps": dict(workflow.script)}))
     inputs = [word for key, value in workflow.inputs.items() for word in ("-i", f"{key}={value}")]
-    if name == "claude-each":
-        (project / "in.json").write_text(json.dumps({"files": ["a", "b"]}))
+    if "files" in workflow.inputs:  # not declared as a list: as text it would be one item
+        (project / "in.json").write_text(f'{{"files": {workflow.inputs["files"]}}}')
         inputs = ["--inputs", "in.json"]
     status, run = fanfold(capsys, "run", "recipe.yaml", "--script", "script.yaml", "--yes", *inputs)
     if run["status"] == "waiting":  # a question with a default, whose time is over

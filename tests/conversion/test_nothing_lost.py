@@ -12,7 +12,8 @@ import yaml
 from fanfold.errors import FanfoldError
 from fanfold.recipe.conversion.formats import as_yaml, convert
 from fanfold.recipe.conversion.source import ForeignFile, Lost
-from tests.conversion.workflows import ALL, Workflow
+from tests.conversion.scripts import Workflow
+from tests.conversion.workflows import ALL
 
 MARK = "oddvalue7"
 ODD: tuple[Any, ...] = (MARK, {MARK: 1}, [MARK], 7777, [{MARK: 1}], [[MARK]])

@@ -2,24 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from types import MappingProxyType
-from typing import Any, NamedTuple
-
-
-class Workflow(NamedTuple):
-    """`lost` are the lines that must be listed, and no others."""
-
-    file: str
-    text: str
-    inputs: Mapping[str, str] = MappingProxyType({})
-    script: Mapping[str, Any] = MappingProxyType({})
-    steps: tuple[str, ...] = ()
-    """Paths that completed."""
-    lost: tuple[int, ...] = ()
-    others: Mapping[str, str] = MappingProxyType({})
-    """Files beside it."""
-
+from tests.conversion.scripts import CLAUDE, Workflow
 
 PROTOAGENT = {
     "brief": Workflow("brief.yaml", """\
@@ -299,50 +282,6 @@ last:
   expected_output: x
   guardrail: check
 """, {}, {}, ("draft", "last"), (4, 8)),
-}  # fmt: skip
-
-CLAUDE = {
-    "row": Workflow("row.js", """\
-export const meta = {
-  name: 'row',
-  description: 'Two agents in a row',
-  phases: [{ title: 'Look' }],
-}
-phase('Look')
-const found = await agent(`Look for ${args.topic}.`, { label: 'look' })
-const text = await agent(`Write about: ${found}`, { label: 'write', model: 'haiku' })
-return text
-""", {"topic": "owls"}, {}, ("look", "write")),
-    "together": Workflow("together.js", """\
-export const meta = { name: 'together', description: 'x' }
-const [a, b] = await parallel([
-  () => agent('Is it safe?'),
-  () => agent('Is it fast?', { agentType: 'Explore' }),
-])
-const end = await agent(`Sum up: ${a} and ${b}`)
-return end
-""", {}, {}, ("a", "b", "end"), (2,)),
-    "each": Workflow("each.js", """\
-export const meta = { name: 'each', description: 'x' }
-const read = await parallel(args.files.map(file => () => agent(`Read ${file}`)))
-const done = await pipeline(args.files,
-  (file) => agent(`Mend ${file}`),
-  (mended, file) => agent(`Check ${mended} of ${file}`))
-if (read.length > 3) {
-  log('many')
-}
-return done
-""", {"files": '["a", "b"]'}, {}, ("read[0]", "read[1]", "done[0]/done-1", "done[1]/done-2"), (6,)),
-    "code": Workflow("code.mjs", """\
-export const meta = { name: 'code', description: "x" }
-const names = ['a', 'b']
-let n = 0
-const one = await agent('Say ' + args.word, { schema: THING })
-while (n < 3) {
-  n += 1
-}
-return one
-""", {"word": "hello"}, {}, ("one",), (2, 3, 4, 5, 6)),
 }  # fmt: skip
 
 ALL = {

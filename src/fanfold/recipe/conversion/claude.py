@@ -1,243 +1,252 @@
 """Workflow scripts of Claude Code, by reading: calls of `agent`, `parallel` and `pipeline`, in their order.
 
-Nothing is run. What a script decides by JavaScript (conditions, loops, code between the calls) has no
-counterpart and is listed by line.
+Nothing is run. Words that became part of the recipe are taken (`script_words`); all others, what a script
+decides by JavaScript among them (conditions, loops, code between the calls), are listed by line.
 """
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
+from fanfold.recipe.conversion.javascript import NO_LITERAL, literal
+from fanfold.recipe.conversion.script_calls import Calls, ScriptCall, is_input_name
+from fanfold.recipe.conversion.script_words import ScriptWords, Span
 from fanfold.recipe.conversion.source import Converted, ForeignFile, slug, step_id
 
-_ASSIGNED = re.compile(
-    r"(?:(?:const|let|var)\s+(?P<name>\[[^\]]*\]|\{[^}]*\}|\w+)\s*=\s*)?(?:return\s+)?"
-    r"await\s+(?P<call>agent|parallel|pipeline|workflow)\s*\("
-)
-_QUIET = re.compile(
-    r"^\s*(?://|/\*|\*|phase\(|log\(|import\s|export\s+const\s+meta|\}?\)?[;,]?\s*$|\}\s*catch)"
-)
-_FIELD = r"\b{name}\s*:\s*(?:'((?:[^'\\]|\\.)*)'|\"((?:[^\"\\]|\\.)*)\"|`([^`]*)`|([\w.]+))"
+_CALLS = ("agent", "parallel", "pipeline", "workflow")
 
 
 class _Script:
     def __init__(self, source: ForeignFile) -> None:
         self.source = source
-        self.text = source.text
+        self.script = ScriptWords(source)
+        self.calls = Calls(self.script)
         self.steps: list[dict[str, Any]] = []
-        self.names: dict[str, str] = {}
-        """Variables, and what they are in a recipe."""
-        self.inputs: dict[str, Any] = {}
-        self.read: set[int] = set()
-        """Lines that were understood."""
+        self.recipe: dict[str, Any] = {"name": "converted"}
+        self.taken_ids: set[str] = set()
+        self.times: dict[str, int] = {}
+        """How often an id was wanted."""
+        self.depth = 0
+        self.phase: tuple[int, str] | None = None
+        """Where a phase is named that no step has been in yet, and its name."""
+        self.phase_name = ""
 
     def convert(self) -> Converted:
-        meta = re.search(r"export\s+const\s+meta\s*=\s*\{", self.text)
-        head = self._balanced(meta.end() - 1, "{", "}") if meta is not None else ""
-        if meta is not None:
-            self._understood(meta.start(), meta.end() + len(head))
-        recipe: dict[str, Any] = {"name": slug(_field(head, "name") or "converted")}
-        if _field(head, "description"):
-            recipe["description"] = _field(head, "description")
-        at = meta.end() + len(head) if meta is not None else 0
-        while (found := _ASSIGNED.search(self.text, at)) is not None:
-            inside = self._balanced(found.end() - 1, "(", ")")
-            at = found.end() + len(inside)
-            self._understood(found.start(), at)
-            self._call(found["call"], inside, found["name"] or "", found.end())
-        self._returned(recipe, at)
-        self._lose_rest()
-        if self.inputs:
-            recipe["inputs"] = self.inputs
-        recipe["steps"] = self.steps
-        return Converted(recipe, self.source.lost)
+        at = 0
+        while at < len(self.script.words):
+            at = self._statement(at)
+        self._end_phase()
+        self.script.lose_rest()
+        if self.calls.inputs:
+            self.recipe["inputs"] = self.calls.inputs
+        self.recipe["steps"] = self.steps
+        if "output" in self.recipe:
+            self.recipe["output"] = self.recipe.pop("output")  # where people look for it
+        return Converted(self.recipe, sorted(self.source.lost))
 
-    def _call(self, kind: str, inside: str, name: str, start: int) -> None:
-        before = [step["id"] for step in self.steps[-1:]]
-        if kind == "agent":
-            step = self._agent(inside, name, {}, start)
-            self._add(step, before, name)
-        elif kind == "parallel":
-            self._parallel(inside, name, before, start)
-        elif kind == "pipeline":
-            self._pipeline(inside, name, before, start)
-        else:
-            line = self.text.count("\n", 0, start) + 1
-            self.source.lose(line, "workflow()", "call the other recipe with a `workflow` step")
+    def _statement(self, at: int) -> int:
+        """Take what begins at a word, if it is understood; the index to go on at."""
+        script = self.script
+        if script.says(at, "export", "const", "meta", "=", "{"):
+            return self._meta(at)
+        if script.words[at].text in ("const", "let", "var") and script.words[at].kind == "name":
+            return self._declaration(at) or at + 1
+        if script.is_name(at) and script.says(at + 1, "=") and not script.says(at - 1, "."):
+            return self._assigned(at, (at, at + 1), at + 2) or at + 1
+        if script.says(at, "return") and self.depth == 0 and self._begins(at):
+            return self._return(at) or at + 1
+        if script.says(at, "phase", "("):
+            return self._phase(at) or at + 1
+        begun = at + 1 if script.says(at, "await") else at
+        if self._is_call(begun):
+            return self._call(begun, (at, begun), (at, at)) or begun + 1
+        if script.words[at].kind == "mark" and script.words[at].text in "{}":
+            self.depth += 1 if script.words[at].text == "{" else -1
+        return at + 1
 
-    def _parallel(self, inside: str, name: str, before: list[str], start: int) -> None:
-        mapped = re.match(r"\s*([\w.]+)\.map\(\s*\(?\s*(\w+)[^)=]*\)?\s*=>", inside)
-        names = [one.strip() for one in name.strip("[]").split(",")] if name.startswith("[") else []
-        if mapped is not None:
-            items = self._path(mapped[1])
-            call = re.search(r"\bagent\s*\(", inside)
-            if items is None or call is None:
-                self.source.lose(
-                    self.text.count("\n", 0, start) + 1, "parallel()", "what it runs over is not known"
-                )
-                return
-            body = _balanced(inside, call.end() - 1, "(", ")")
-            step = self._agent(body, name, {mapped[2]: "item"}, start)
-            self._add(step | {"for_each": items.replace("-", "_")}, before, name)
-            return
-        together = [before]
-        added: list[str] = []
-        for number, call in enumerate(re.finditer(r"\bagent\s*\(", inside)):
-            own = names[number] if number < len(names) else f"{name or 'part'}{number + 1}"
-            step = self._agent(_balanced(inside, call.end() - 1, "(", ")"), own, {}, start)
-            self._add(step, together[0], own)
-            added.append(self.steps[-1]["id"])
-        if name and not names:
-            joined = {"id": self._unique(step_id(name)), "depends_on": added}
-            values = ", ".join(f"steps.{one.replace('-', '_')}.output" for one in added)
-            self.steps.append(joined | {"set": {"all": f"[{values}]"}})
-            self.names[name] = f"steps.{joined['id']}.output.all"
+    def _is_call(self, at: int) -> bool:
+        script = self.script
+        named = script.is_name(at) and script.words[at].text in _CALLS and script.says(at + 1, "(")
+        return named and not script.says(at - 1, ".") and not script.says(at - 1, "function")
 
-    def _pipeline(self, inside: str, name: str, before: list[str], start: int) -> None:
-        items = self._path(inside.split(",", 1)[0].strip())
-        if items is None:
-            line = self.text.count("\n", 0, start) + 1
-            self.source.lose(line, "pipeline()", "what it runs over is not known here")
-            return
-        inner: list[dict[str, Any]] = []
-        stages = list(re.finditer(r"\(?\s*(\w+)?(?:\s*,\s*(\w+))?[^)=(]*\)?\s*=>[^(]*?\bagent\s*\(", inside))
-        for number, stage in enumerate(stages):
-            last = f"steps.{inner[-1]['id']}.output" if inner else "item"
-            local = {stage[1] or "": last, stage[2] or "": "item"}
-            step = self._agent(
-                _balanced(inside, stage.end() - 1, "(", ")"), f"stage{number + 1}", local, start
-            )
-            step["id"] = f"{step_id(name) if name else 'item'}-{number + 1}"
-            if inner:
-                step["depends_on"] = [inner[-1]["id"]]
-            inner.append(step)
-        group: dict[str, Any] = {
-            "id": name or "pipeline",
-            "for_each": items.replace("-", "_"),
-            "steps": inner,
-        }
-        self._add(group, before, name)
+    def _begins(self, at: int) -> bool:
+        """Whether a statement may begin here that nothing before it decides about."""
+        if at == 0 or self.script.is_taken(at - 1):
+            return True
+        last = self.script.words[at - 1]
+        if last.kind == "mark":
+            return last.text in (";", "}")
+        return last.text != "else" and self.script.line(at - 1) < self.script.line(at)
 
-    def _agent(self, inside: str, name: str, local: dict[str, str], start: int) -> dict[str, Any]:
-        said, options = _first_argument(inside)
-        line = self.text.count("\n", 0, start) + 1
-        step: dict[str, Any] = {
-            "id": step_id(_field(options, "label") or name or f"agent{len(self.steps) + 1}")
-        }
-        role, model = _field(options, "agentType"), _field(options, "model")
-        if role:
-            self.source.lose(line, f"agentType: {role}", "name a role that is known here")
-        if model:
-            step["model"] = model
-        if re.search(r"\bschema\s*:", options):
-            self.source.lose(line, "schema", "write it as output_schema")
-        if re.search(r"\bisolation\s*:", options):
-            self.source.lose(line, "isolation", "writers work in snapshots by themselves")
-        step["prompt"] = self._text(said, local, line) or "Go on."
-        return step
+    def _meta(self, at: int) -> int:
+        script = self.script
+        found, end = literal(script.text, script.words, at + 4)
+        if not isinstance(found, dict):
+            return at + 4
+        script.take((at, end))
+        for key, kind in (("name", str), ("description", str)):
+            if key in found and not isinstance(found[key], kind):
+                script.lose(at, f"meta: {key}", "it is no text")
+                del found[key]
+        if found.get("name"):
+            self.recipe["name"] = slug(found.pop("name"))
+        if found.get("description"):
+            self.recipe["description"] = found.pop("description")
+        if found:
+            self.recipe["metadata"] = found
+        return end
 
-    def _text(self, said: str, local: dict[str, str], line: int) -> str:
-        def hole(found: re.Match[str]) -> str:
-            inside = re.sub(r"^JSON\.stringify\((.*?)(?:,[^)]*)?\)$", r"\1", found[1].strip())
-            path = local.get(inside) or self._path(inside, local)
-            if path is None:
-                self.source.lose(line, f"${{{found[1]}}}", "templates name values, and no more")
-                return f"(${{{found[1]}}})"
-            return f"{{{{{path}}}}}"
-
-        return re.sub(r"\$\{([^}]*)\}", hole, said.replace("{{", "\\{{")).strip()
-
-    def _path(self, said: str, local: dict[str, str] | None = None) -> str | None:
-        first, _, rest = said.partition(".")
-        if first == "args":
-            name = rest.split(".")[0] or "args"
-            self.inputs.setdefault(name, {})
-            return f"inputs.{rest or 'args'}"
-        known = (local or {}).get(first) or self.names.get(first)
-        if known is None or not re.fullmatch(r"[\w.]+", said):
+    def _declaration(self, at: int) -> int | None:
+        """`const NAME = …`, with a list or an object of names also."""
+        script = self.script
+        opening = script.words[at + 1].text if at + 1 < len(script.words) else ""
+        end = script.partner[at + 1] + 1 if opening in ("[", "{") else at + 2
+        names = (at + 1, end)
+        if not script.says(end, "=") or not self.calls.pattern(names):
             return None
-        return f"{known}.{rest}" if rest else known
+        value = end + 1
+        found = self._assigned(at, names, value)
+        if found is not None:
+            return found
+        if opening == "{" and script.says(value, "args") and self._ends(value + 1):
+            script.take((at, value + 1))
+            self.calls.bind(names, "inputs")
+            return value + 1
+        path, behind = self.calls.path(value, {})
+        if path is not None and self._ends(behind):
+            script.take((at, behind))
+            self.calls.bind(names, path)
+            return behind
+        default, last = literal(script.text, script.words, behind + 1)
+        if path is not None and script.says(behind) and self._is_default(behind, last, path, default):
+            script.take((at, last))
+            self.calls.bind(names, path)
+            return last
+        kept, last = literal(script.text, script.words, value)
+        if kept is not NO_LITERAL and script.says(at, "const") and self._ends(last):
+            self.calls.keep(names, kept, (at, last))  # taken by who uses it
+            return last
+        return None
 
-    def _add(self, step: dict[str, Any], before: list[str], name: str) -> None:
-        step["id"] = self._unique(step_id(step["id"]))
-        if before:
-            step = {"id": step["id"], "depends_on": before, **{k: v for k, v in step.items() if k != "id"}}
-        self.steps.append(step)
+    def _is_default(self, at: int, end: int, path: str, default: Any) -> bool:
+        name = path.removeprefix("inputs.")
+        given = self.script.words[at].text in ("??", "||") if at < len(self.script.words) else False
+        if not given or default is NO_LITERAL or not self._ends(end) or not is_input_name(name):
+            return False
+        known = self.calls.inputs.setdefault(name, {})
+        if known.setdefault("default", default) != default:
+            return False
+        return path.startswith("inputs.")
+
+    def _ends(self, at: int) -> bool:
+        """Whether a value ends before this word, and does not go on with a mark."""
+        if at >= len(self.script.words):
+            return True
+        word = self.script.words[at]
+        if word.kind == "mark":
+            return word.text in (";", "}")
+        return self.script.line(at - 1) < self.script.line(at) and word.kind == "name"
+
+    def _assigned(self, at: int, names: Span, value: int) -> int | None:
+        begun = value + 1 if self.script.says(value, "await") else value
+        if not self._is_call(begun) or not self.calls.pattern(names):
+            return None
+        return self._call(begun, (at, begun), names)
+
+    def _phase(self, at: int) -> int | None:
+        parts = self.script.parts(at + 1)
+        title, end = literal(self.script.text, self.script.words, at + 2)
+        if len(parts) != 1 or not isinstance(title, str) or end != parts[0][1]:
+            return None
+        self._end_phase()
+        self.phase, self.phase_name = (at, title), title
+        self.script.take((at, end + 1))
+        return end + 1
+
+    def _end_phase(self) -> None:
+        if self.phase is not None:
+            self.script.lose(self.phase[0], f"phase({self.phase[1]!r})", "no step is in it")
+        self.phase = None
+
+    def _return(self, at: int) -> int | None:
+        script = self.script
+        begun = at + 2 if script.says(at + 1, "await") else at + 1
+        if self._is_call(begun):
+            end = self._call(begun, (at, begun), (at, at))
+            if end is not None and "output" not in self.recipe and self._ends(end):
+                self.recipe["output"] = f"{{{{steps.{self.steps[-1]['id']}.output}}}}"
+            return end
+        if "output" in self.recipe or begun >= len(script.words):
+            return None
+        path, end = self.calls.path(begun, {})
+        if path is not None and self._ends(end):
+            self.recipe["output"] = f"{{{{{path}}}}}"
+            script.take((at, end))
+            return end
+        fields = self.calls.fields(begun)
+        if fields is not None and self._ends(script.partner[begun] + 1):
+            self.recipe["output"] = fields
+            script.take((at, script.partner[begun] + 1))
+            return script.partner[begun] + 1
+        return None
+
+    def _call(self, at: int, before: Span, names: Span) -> int | None:
+        """A call that stands at a word; what is before it is taken when it is understood."""
+        kind, end = self.script.words[at].text, self.script.partner[at + 1] + 1
+        name = self.script.said(names) if names[1] - names[0] == 1 else ""
+        if kind == "workflow":
+            self.script.lose(at, "workflow()", "call the other recipe with a `workflow` step")
+            self.script.take((at, at + 1))
+            return None
+        call = self.calls.read(at, name or kind, names)
+        if call is None:
+            return None
+        self.script.take(before, (at, at + 2), (end - 1, end))
+        last = [step["id"] for step in self.steps[-1:]]
+        if kind == "parallel" and call.items is None:
+            self._together(call, last, names, name)
+        elif kind == "pipeline":
+            self._pipeline(call, last, names, name)
+        else:
+            (step,) = call.steps
+            self._add(step if call.items is None else step | {"for_each": call.items}, last, names)
+        return end
+
+    def _together(self, call: ScriptCall, last: list[str], names: Span, name: str) -> None:
+        listed = self.calls.listed(names)
+        added: list[str] = []
+        for number, step in call.numbered:
+            own = listed[number] if number < len(listed) else None
+            self._add(step, last, (own, own + 1) if own is not None else (0, 0))
+            added.append(self.steps[-1]["id"])
         if name:
-            self.names[name] = f"steps.{step['id']}.output"
+            joined = self._unique(step_id(name))
+            values = ", ".join(f"steps.{one.replace('-', '_')}.output" for one in added)
+            self.steps.append({"id": joined, "depends_on": added, "set": {"all": f"[{values}]"}})
+            self.calls.names[name] = f"steps.{joined}.output.all"
+
+    def _pipeline(self, call: ScriptCall, last: list[str], names: Span, name: str) -> None:
+        group = {"id": name or "pipeline", "for_each": call.items, "steps": call.steps}
+        self._add(group, last, names)
+
+    def _add(self, step: dict[str, Any], last: list[str], names: Span) -> None:
+        rest = {key: value for key, value in step.items() if key != "id"}
+        made: dict[str, Any] = {"id": self._unique(step_id(step["id"]))}
+        if self.phase_name and "description" not in rest:
+            made["description"] = self.phase_name
+        self.phase = None
+        if last:
+            made["depends_on"] = last
+        self.steps.append(made | rest)
+        self.calls.bind(names, f"steps.{made['id']}.output")
 
     def _unique(self, name: str) -> str:
-        taken = {step["id"] for step in self.steps}
-        number = 2
         wanted = name
-        while wanted in taken:
-            wanted, number = f"{name}-{number}", number + 1
+        while wanted.replace("-", "_") in self.taken_ids:
+            self.times[name] = self.times.get(name, 1) + 1
+            wanted = f"{name}-{self.times[name]}"
+        self.taken_ids.add(wanted.replace("-", "_"))
         return wanted
-
-    def _returned(self, recipe: dict[str, Any], at: int) -> None:
-        found = re.search(r"^\s*return\s+([\w.]+)\s*;?\s*$", self.text[at:], re.MULTILINE)
-        path = self._path(found[1]) if found is not None else None
-        if found is not None and path is not None:
-            recipe["output"] = f"{{{{{path}}}}}"
-            self._understood(at + found.start(1), at + found.end(1))
-
-    def _balanced(self, start: int, opening: str, closing: str) -> str:
-        return _balanced(self.text, start, opening, closing)
-
-    def _understood(self, start: int, end: int) -> None:
-        first = self.text.count("\n", 0, start) + 1
-        self.read |= set(range(first, self.text.count("\n", 0, end) + 2))
-
-    def _lose_rest(self) -> None:
-        for number, line in enumerate(self.text.splitlines(), 1):
-            if line.strip() and number not in self.read and not _QUIET.match(line):
-                self.source.lose(number, line.strip()[:100], "JavaScript is not run")
-
-
-def _balanced(text: str, start: int, opening: str, closing: str) -> str:
-    """What stands between a bracket and the one that closes it; strings are passed over."""
-    depth, at, quote = 0, start, ""
-    while at < len(text):
-        char = text[at]
-        if quote:
-            if char == "\\":
-                at += 1
-            elif char == quote:
-                quote = ""
-        elif char in "'\"`":
-            quote = char
-        elif char == opening:
-            depth += 1
-        elif char == closing:
-            depth -= 1
-            if depth == 0:
-                return text[start + 1 : at]
-        at += 1
-    return text[start + 1 :]
-
-
-def _first_argument(inside: str) -> tuple[str, str]:
-    """The text that an agent is told, strings put together, and the options behind it."""
-    parts: list[str] = []
-    at = 0
-    piece = re.compile(
-        r"\s*(?:'((?:[^'\\]|\\.)*)'|\"((?:[^\"\\]|\\.)*)\"|`((?:[^`\\]|\\.)*)`|([\w.]+))\s*(\+)?", re.DOTALL
-    )
-    while (found := piece.match(inside, at)) is not None:
-        text = next((one for one in found.groups()[:3] if one is not None), None)
-        parts.append(
-            f"${{{found[4]}}}" if text is None else re.sub(r"\\(['\"`\\$])", r"\1", text).replace("\\n", "\n")
-        )
-        at = found.end()
-        if found[5] is None:
-            break
-    return "".join(parts), inside[at:]
-
-
-def _field(text: str, name: str) -> str:
-    found = re.search(_FIELD.format(name=name), text)
-    return next((one for one in found.groups() if one is not None), "") if found is not None else ""
 
 
 def convert(source: ForeignFile) -> Converted:
