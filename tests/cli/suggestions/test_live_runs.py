@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import time
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -134,8 +135,10 @@ def test_of_a_subagent_that_lost_its_process(
         owner = opened.store.owner("hand")
         assert owner is not None
         os.kill(owner[0].pid, signal.SIGKILL)
+        deadline = time.monotonic() + 60
         while opened.has_owner("hand"):
-            pass
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
     refused = fanfold("send", "w", "hello?")
     assert "detached" in refused.err
     assert follow(refused) == ["send"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import urllib.error
 import urllib.request
@@ -81,6 +82,8 @@ def test_of_weights_that_are_not_here(
 ) -> None:
     monkeypatch.setenv("FANFOLD_HOME", str(tmp_path / "empty"))
     monkeypatch.setenv("PIP_NO_INDEX", "1")  # no test asks a network
+    monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
+    monkeypatch.delenv("PIP_FIND_LINKS", raising=False)
     (tmp_path / "xllamacpp.py").touch()
     monkeypatch.syspath_prepend(str(tmp_path))  # as if its program were here
     missing = fanfold("run", "my agents.yaml", "--model", "local:smollm2")
@@ -106,5 +109,6 @@ def test_the_program_of_the_local_model_is_installed_as_the_hint_says(
         wheel.writestr(f"{about}/RECORD", "")
     for name, value in (("NO_INDEX", "1"), ("FIND_LINKS", str(tmp_path)), ("DRY_RUN", "1"), ("UPGRADE", "1")):
         monkeypatch.setenv(f"PIP_{name}", value)
+    monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
     done = subprocess.run(INSTALL_HINT, shell=True, capture_output=True, text=True, check=False)
     assert "Would install xllamacpp-2026.10.99" in done.stdout, done
