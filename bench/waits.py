@@ -12,14 +12,23 @@ import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from time import process_time
 
 from bench.startup import compile_package, cpu_ms
+from fanfold.agents.entries import RequestedCall, Response, ToolCall, ToolResult, UserInput
+from fanfold.kernel.events import Usage
+from fanfold.sessions.log import open_log, read_entries
+from fanfold.store.journal import Journal
+from fanfold.store.sqlite import SqliteStore
 
 Table = dict[str, dict[str, float]]
 
 ITEMS = 4_000
 STEPS = 10_000
 COMMANDS = 41
+ENTRIES = 20_000
+LOADED = "an agent's log, per entry"
+"""10 µs are 100,000 entries a second."""
 BARS = {
     "map over 4,000 items of 1 kB": ("ratio", 1.3),
     "a confined command": ("cpu_ms", 20.0),
@@ -28,6 +37,7 @@ BARS = {
     f"fanfold inspect, {STEPS:,} steps": ("cpu_ms", 300.0),
     f"fanfold logs, {STEPS:,} steps": ("cpu_ms", 500.0),
     f"fanfold verify, {STEPS:,} steps": ("cpu_ms", 1_000.0),
+    LOADED: ("cpu_us", 10.0),
 }
 MAPPED = """\
 name: mapped
@@ -61,7 +71,7 @@ def measure(rounds: int) -> Table:
 
     try:
         for _ in range(min(rounds, 3)):
-            for measure_some in (_maps, _commands, _starts, _views):
+            for measure_some in (_maps, _commands, _starts, _views, _logs):
                 folder = Path(tempfile.mkdtemp(prefix="fanfold-waits."))
                 folders.append(folder)
                 measure_some(folder, note)
@@ -69,7 +79,8 @@ def measure(rounds: int) -> Table:
         for folder in folders:
             shutil.rmtree(folder, ignore_errors=True)
     empty, small = best["python -c pass"], best["map over 4,000 small items"]
-    rows = {name: {"cpu_ms": value} for name, value in best.items()}
+    loaded = best.pop(LOADED)
+    rows = {name: {"cpu_ms": value} for name, value in best.items()} | {LOADED: {"cpu_us": loaded}}
     for name in ("fanfold runs", "fanfold run, one step"):
         rows[name]["ratio"] = best[name] / empty
     rows["map over 4,000 items of 1 kB"]["ratio"] = best["map over 4,000 items of 1 kB"] / small
@@ -116,6 +127,29 @@ def _views(folder: Path, note: Note) -> None:
     subprocess.run([sys.executable, "program.py", str(STEPS), "10"], cwd=folder, check=True)
     for command in ("inspect", "logs", "verify"):
         note(f"fanfold {command}, {STEPS:,} steps", _quietly(folder, command, "last"))
+
+
+def _logs(folder: Path, note: Note) -> None:
+    """The log of one session that called tools all the time, read as a session that goes on reads it."""
+    store = SqliteStore(folder / ".fanfold", durability="normal")
+    try:
+        journal = Journal(store, "r1")
+        log, _ = open_log(journal, "s1", "r1", "a")
+        for i in range(ENTRIES // 4):
+            call = RequestedCall(f"c{i}", "read_file", {"path": f"src/{i}.py"})
+            log.hold(UserInput(text=f"Go on with number {i}."))
+            log.hold(Response(text="I look.", tool_calls=(call,), usage=Usage(1_000, 100)))
+            log.hold(ToolCall(id=call.id, tool=call.tool, args=call.args))
+            log.hold(ToolResult(id=call.id, tool=call.tool, result="x = 1\n" * 20))
+            if i % 500 == 499:
+                journal.write()
+        journal.write()
+        for _ in range(5):
+            began = process_time()
+            found = len(read_entries(store, "s1"))
+            note(LOADED, (process_time() - began) * 1_000_000 / found)
+    finally:
+        store.close()
 
 
 def _quietly(folder: Path, *arguments: str) -> float:

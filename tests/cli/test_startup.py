@@ -1,4 +1,4 @@
-"""Start-up stays cheap: processor time of short commands against an interpreter that does nothing."""
+"""Start-up stays cheap: a command loads what it uses. What it costs is measured by `bench waits`."""
 
 import os
 import subprocess
@@ -7,41 +7,72 @@ from pathlib import Path
 
 import pytest
 
-from bench.startup import BARS, large_recipe
+from bench.startup import large_recipe
 
-ROUNDS = 6
-ATTEMPTS = 4
-"""A busy neighbour inflates even processor time; the cost itself would show in every attempt."""
-LEEWAY = 1.25
-"""The bar itself is the benchmarks'; this notices a module too many."""
+HEAVY = {"asyncio", "ssl", "subprocess", "fanfold.runtime.hosting.host", "fanfold.sessions.supervisor"}
+"""What only who drives a run needs, or follows one."""
+CODE = """\
+import sys
+from fanfold.cli.main import main
+status = main(sys.argv[1:])
+sys.stderr.write("\\n".join(["LOADED", *sys.modules]))
+sys.exit(status)
+"""
 
 
-def cpu_seconds(command: list[str], environment: dict[str, str]) -> float:
-    process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL)
-    _, status, usage = os.wait4(process.pid, 0)
-    process.returncode = os.waitstatus_to_exitcode(status)
-    assert process.returncode == 0
-    return usage.ru_utime + usage.ru_stime
+def loaded(project: Path, *arguments: str) -> set[str]:
+    """The modules that a command has loaded at its end."""
+    environment = {name: text for name, text in os.environ.items() if not name.startswith("COVERAGE")}
+    environment["HOME"] = str(project.parent / "home")
+    command = [sys.executable, "-c", CODE, *arguments]
+    done = subprocess.run(
+        command, cwd=project, env=environment, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return set(done.stderr.rpartition("LOADED\n")[2].split("\n"))
+
+
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A project in which one agent has worked."""
+    project = tmp_path_factory.mktemp("startup") / "project"
+    project.mkdir()
+    (project / "one.yaml").write_text("name: one\nsteps: [{id: one, agent: explorer, prompt: x}]\n")
+    (project / "answers.yaml").write_text("default: ok\n")
+    assert "asyncio" in loaded(project, "run", "one.yaml", "--script", "answers.yaml")
+    return project
 
 
 @pytest.mark.parametrize(
-    ("arguments", "bar"),
-    [(["--help"], BARS["fanfold --help"]), (["check", "large.yaml"], BARS["fanfold check, 200 steps"])],
-    ids=["help", "check"],
+    "words",
+    [
+        "runs",
+        "inspect last",
+        "logs last",
+        "transcript last one",
+        "explain last",
+        "verify last",
+        "replay last",
+    ],
 )
-def test_a_short_command_costs_a_small_multiple_of_an_empty_interpreter(project: Path, arguments, bar):
+def test_who_looks_at_a_run_loads_no_event_loop_and_nothing_that_drives(ran: Path, words: str):
+    assert not loaded(ran, *words.split()) & HEAVY
+
+
+def test_a_list_of_runs_loads_no_recipe_no_step_type_and_no_scheduler(ran: Path):
+    rooms = ("fanfold.recipe", "fanfold.runtime.steps", "fanfold.kernel.fold", "fanfold.sessions", "yaml")
+    found = loaded(ran, "runs")
+    assert not [name for name in found if name.startswith(rooms)]
+    assert "typing_extensions" not in found  # msgspec would load it, and needs nothing of it
+
+
+def test_checking_a_recipe_loads_no_store_and_no_event_loop(project: Path):
     (project / "large.yaml").write_text(large_recipe(200))
-    # Bytecode as an installed package has it: the second call of a user is what counts.
-    environment = {**os.environ, "PYTHONPYCACHEPREFIX": str(project.parent / "bytecode")}
-    environment.pop("PYTHONDONTWRITEBYTECODE", None)
-    environment.pop("COVERAGE_PROCESS_START", None)
-    empty = [sys.executable, "-c", "pass"]
-    command = [sys.executable, "-m", "fanfold.cli.main", *arguments]
-    cpu_seconds(command, environment)
-    ratios = []
-    for _ in range(ATTEMPTS):
-        best = [min(cpu_seconds(one, environment) for _ in range(ROUNDS)) for one in (empty, command)]
-        ratios.append(best[1] / best[0])
-        if ratios[-1] <= bar * LEEWAY:
-            break
-    assert min(ratios) <= bar * LEEWAY
+    found = loaded(project, "check", "large.yaml")
+    assert not found & (HEAVY | {"apsw"})
+
+
+def test_a_step_of_one_type_loads_the_work_of_no_other(ran: Path):
+    found = loaded(ran, "inspect", "last")
+    assert "fanfold.runtime.steps.agent" in found
+    assert not {f"fanfold.runtime.steps.{name}" for name in ("command", "function", "deliver")} & found

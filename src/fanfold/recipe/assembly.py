@@ -13,7 +13,7 @@ from fanfold.kernel.plan import (
     Step,
     WorkflowAction,
 )
-from fanfold.recipe import phases
+from fanfold.recipe.checks.fields import ONCE
 from fanfold.recipe.checks.outputs import declared_names
 from fanfold.recipe.checks.unit import Unit
 from fanfold.recipe.drafts.draft import Draft, DraftScope
@@ -47,8 +47,10 @@ def assemble_steps(scope: DraftScope, unit: Unit) -> tuple[Step, ...]:
 
 def _assemble_step(draft: Draft, unit: Unit) -> Step:
     if draft.phase:
+        from fanfold.recipe.phases import lower_phase  # most recipes have none
+
         assert draft.inner is not None
-        return phases.lower_phase(draft, assemble_steps(draft.inner, unit), unit)
+        return lower_phase(draft, assemble_steps(draft.inner, unit), unit)
     facts = draft.facts
     entries = draft.entries
     action = _action(draft, unit)
@@ -79,7 +81,7 @@ def _assemble_step(draft: Draft, unit: Unit) -> Step:
         inputs=facts.inputs,
         timeout_ms=defaults.timeout_ms if timeout_ms is None and attempting else timeout_ms,
         # Groups, workflows and approvals have no attempts of their own.
-        retry=facts.retry or defaults.retry or USUAL_RETRY if attempting else phases.ONCE,
+        retry=facts.retry or defaults.retry or USUAL_RETRY if attempting else ONCE,
         on_failure=entries.text("on_failure") or defaults.on_failure,  # type: ignore[arg-type]  # checked words
         read_by=_read_by(draft) if facts.inline else (),
         cache=entries.flag("cache"),

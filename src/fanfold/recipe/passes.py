@@ -21,7 +21,6 @@ from fanfold.recipe.drafts.draft import Draft, DraftScope
 from fanfold.recipe.drafts.roles import find_role
 from fanfold.recipe.inputs import read_inputs
 from fanfold.recipe.language.keys import BUDGET, DEFAULTS, LIMITS, RECIPE
-from fanfold.recipe.phases import check_phase, survey_phases
 from fanfold.recipe.surroundings import Surroundings
 from fanfold.recipe.survey import survey_steps
 from fanfold.recipe.types.grammar import Written
@@ -135,6 +134,8 @@ def _survey(unit: Unit) -> None:
             notes.error("recipe.bad_value", f"{quoted(key)} must not be empty", entries.nodes[key])
     if entries.has("phases") and not entries.has("steps"):
         unit.phased = True
+        from fanfold.recipe.phases import survey_phases  # most recipes have none
+
         survey_phases(entries.items("phases"), unit)
     else:
         survey_steps(
@@ -164,6 +165,8 @@ def _check(unit: Unit) -> None:
         if unit.notes.report.full:
             return  # nothing more would be kept, and a hostile file should not cost more either
         if draft.phase:
+            from fanfold.recipe.phases import check_phase
+
             check_phase(draft, unit)
         else:
             place = TextPlace(draft, draft.scope, draft.names())

@@ -19,8 +19,8 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from fanfold.kernel.plan import USUAL_MAX_ITEMS, GroupAction, Repeat, RetryPolicy, Step
-from fanfold.recipe.checks.fields import check_conditions, check_edges
+from fanfold.kernel.plan import USUAL_MAX_ITEMS, GroupAction, Repeat, Step
+from fanfold.recipe.checks.fields import ONCE, check_conditions, check_edges
 from fanfold.recipe.checks.unit import Unit
 from fanfold.recipe.drafts.draft import Draft
 from fanfold.recipe.drafts.facts import PhaseParts
@@ -40,7 +40,6 @@ MAX_PHASES = 16
 MAX_TASKS_PER_PHASE = 32
 MAX_TASKS = 200
 RESERVED_IDS = frozenset({"review", "verify", "fold"})
-ONCE = RetryPolicy(attempts=1)
 REVIEW_HOLDS = "review.holds"
 """Sees the tally of the round's votes as `review`."""
 LOOP_NAMES = frozenset({"iteration", "feedback", "digest"})

@@ -14,8 +14,8 @@ Rules
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
 
 import msgspec
 from msgspec import UNSET, Struct, structs
@@ -45,7 +45,10 @@ class _Kind(Struct, frozen=True):
 
 
 _PACKED = set(_Packed.__struct_fields__)
+_PACKED_BEGIN = 64
+"""Within so many bytes of what stands for an entry comes its blob, and of no entry a key of that name."""
 _decode_kind = msgspec.json.Decoder(_Kind).decode
+_decode_entry: Callable[[bytes], Entry] = msgspec.json.Decoder(Entry).decode
 
 
 class SessionLog:
@@ -107,8 +110,8 @@ def read_entries(store: Store, session_id: str) -> list[Entry]:
 
 def read_recorded(store: Store, session_id: str, after: int = 0) -> Iterator[tuple[Envelope, Entry]]:
     """The same, each with the envelope that says when it was recorded; those beyond a number of the log."""
-    for envelope in store.log(session_id, after):
-        entry: Entry = msgspec.convert(_unpacked(store, envelope.data), Entry)
+    for envelope in store.log(session_id, after, lambda data: _decode_entry(_unpacked(store, data))):
+        entry: Entry = envelope.data
         if isinstance(entry, Ending) and entry.output_blob:
             output = msgspec.json.decode(store.blob(entry.output_blob))
             entry = structs.replace(entry, output=output, output_blob="")
@@ -117,8 +120,10 @@ def read_recorded(store: Store, session_id: str, after: int = 0) -> Iterator[tup
         yield envelope, entry
 
 
-def _unpacked(store: Store, data: dict[str, Any]) -> dict[str, Any]:
-    if data.keys() != _PACKED:
+def _unpacked(store: Store, data: bytes) -> bytes:
+    """An entry as it was encoded, also where a blob holds it."""
+    if b'"blob":"' not in data[:_PACKED_BEGIN]:
         return data
-    entry: dict[str, Any] = msgspec.json.decode(store.blob(data["blob"]))
-    return entry
+    said = msgspec.json.decode(data)
+    is_packed = isinstance(said, dict) and said.keys() == _PACKED
+    return store.blob(said["blob"]) if is_packed else data

@@ -21,7 +21,6 @@ from typing import IO, NamedTuple
 from fanfold.errors import WorldError
 from fanfold.sessions.capture import Capture
 from fanfold.sessions.environment import child_environment
-from fanfold.sessions.fork_server import fork_keeper
 from fanfold.sessions.insist import insist
 from fanfold.sessions.stragglers import keeper_mark, sweep_stragglers, wait_for_end
 
@@ -168,6 +167,8 @@ class Process:
 
     def launch(self, cwd: str, environment: Mapping[str, str]) -> _Pipes:
         """Start the keeper; our ends of its pipes."""
+        from fanfold.sessions.fork_server import fork_keeper  # most runs start no program
+
         self._news.cwd = cwd
         life, self._life = os.pipe()
         ends = [os.pipe() for _ in range(4)]

@@ -23,6 +23,7 @@ from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Any, Protocol, Self, TypeAlias
 
+import msgspec
 from msgspec import Struct
 
 from fanfold.errors import NotFoundError, WorldError
@@ -38,6 +39,9 @@ def as_it_is(data: bytes) -> bytes:
     return data
 
 
+Decode: TypeAlias = Callable[[bytes], Any]
+"""Reads what an event was written as."""
+as_json: Decode = msgspec.json.Decoder().decode
 LEASE_S = 15.0
 """How long a lease lives that its owner does not renew."""
 RECHECK_S = 2.0
@@ -232,8 +236,8 @@ class Store(Protocol):
         """
         ...
 
-    def log(self, log: str, after: int = 0) -> Iterator[Envelope]:
-        """The events of one run's or session's log."""
+    def log(self, log: str, after: int = 0, decode: Decode = as_json) -> Iterator[Envelope]:
+        """The events of one run's or session's log; `data` is what `decode` makes of what was written."""
         ...
 
     def blob(self, hash: str) -> bytes:

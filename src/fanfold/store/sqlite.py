@@ -37,6 +37,7 @@ from fanfold.store.protocol import (
     Clean,
     Commit,
     Damage,
+    Decode,
     Lease,
     LeaseLost,
     OutputRow,
@@ -44,6 +45,7 @@ from fanfold.store.protocol import (
     RunHead,
     Signal,
     as_it_is,
+    as_json,
 )
 from fanfold.store.sealing.seals import seal
 from fanfold.store.tables import heads, logs, values
@@ -182,10 +184,10 @@ class SqliteStore:
         with faults.translated(self._file):
             yield from logs.read_commits(self._reader(), root)
 
-    def log(self, log: str, after: int = 0) -> Iterator[Envelope]:
+    def log(self, log: str, after: int = 0, decode: Decode = as_json) -> Iterator[Envelope]:
         """The events of one run's or session's log."""
         with faults.translated(self._file):
-            yield from logs.read_log(self._reader(), log, after)
+            yield from logs.read_log(self._reader(), log, after, decode)
 
     def blob(self, hash: str) -> bytes:
         """Content by hash."""
@@ -222,11 +224,7 @@ class SqliteStore:
             " AND (?3 IS NULL OR recipe = ?3)"
             " AND (?4 IS NULL OR id < (SELECT id FROM runs WHERE run_id = ?4))"
             " ORDER BY id DESC LIMIT ?5",
-            roots_only,
-            status,
-            recipe,
-            before,
-            limit,
+            *(roots_only, status, recipe, before, limit),
         )
 
     def children(self, run_id: str) -> list[RunHead]:

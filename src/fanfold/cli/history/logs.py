@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import shlex
 import sys
 from collections.abc import Callable, Iterable
@@ -49,6 +48,8 @@ def logs_command(call: Invocation, run: str, step: str | None, following: bool, 
         if step is not None:
             show(read_step_log(project, run, step))
         elif following:
+            import asyncio  # only who follows needs an event loop
+
             asyncio.run(_follow(project, head, tree, show))
         else:
             show(read_log(project, head, whole_tree=tree))
@@ -133,6 +134,8 @@ def watch_command(call: Invocation, run: str) -> int:
     with open_project(call, to_read=True) as project:
         root = project.resolve(run).root_run_id
         tree = project.view(root)
+        import asyncio  # only who follows needs an event loop
+
         asyncio.run(_watch(call, project, tree))
         return say_outcome(call, tree)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
 from collections.abc import Iterable
 
@@ -39,6 +38,8 @@ def transcript_command(call: Invocation, run: str, name: str, attempt: int | Non
     """
     with open_project(call, to_read=True) as project:
         if following:
+            import asyncio  # only who follows needs an event loop
+
             asyncio.run(_follow(call, project, run, name, attempt))
         elif call.as_json:
             say_json(transcript(project, run, name, attempt))

@@ -18,6 +18,8 @@ from fanfold.text.notes import Notes, listed, quoted, with_article
 from fanfold.text.tables.entries import read_entries
 from fanfold.text.trees.tree import Node, Scalar
 
+ONCE = RetryPolicy(attempts=1)
+
 
 def check_common(draft: Draft, unit: Unit, place: TextPlace) -> None:
     """Check what a step says with keys that belong to no type; inner steps are checked by themselves."""

@@ -8,7 +8,6 @@ refused in the log where its maker waits for what came of it.
 
 from __future__ import annotations
 
-import getpass
 import os
 from typing import Any, TypeAlias
 
@@ -128,6 +127,8 @@ def from_row(row: Request) -> RunRequest:
 def this_person() -> str:
     """Who answers from this process, by name where the system knows one."""
     try:
+        import getpass
+
         return getpass.getuser()
     except (KeyError, ImportError, OSError):
         return f"user {os.getuid()}"

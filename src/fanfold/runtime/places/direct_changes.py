@@ -14,7 +14,6 @@ Rules
 from __future__ import annotations
 
 import asyncio
-import secrets
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -51,6 +50,8 @@ class DirectChanges:
 
     async def open(self) -> Place:
         """A snapshot of the project as it is now, for one call."""
+        import secrets
+
         name = f"{self._prefix}{secrets.token_hex(4)}"
         made: list[Child] = []
 

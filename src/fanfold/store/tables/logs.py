@@ -24,7 +24,7 @@ import msgspec
 
 from fanfold.errors import BugError
 from fanfold.kernel.events import Envelope
-from fanfold.store.protocol import Batch, Clean, Commit
+from fanfold.store.protocol import Batch, Clean, Commit, Decode, as_json
 from fanfold.store.sealing.chain import Chain, state_of
 from fanfold.store.sealing.seals import reseal
 
@@ -50,7 +50,6 @@ EventRow: TypeAlias = tuple[int, int | None, str | None, int, int, str, int, str
 """Its link is the last; only the last row of a commit has one."""
 
 _encode = msgspec.json.Encoder().encode
-_decode = msgspec.json.Decoder().decode
 
 
 def row_id(key: int, tree_seq: int) -> int:
@@ -316,11 +315,11 @@ def stored_rows(db: apsw.Connection, key: int, columns: str) -> Iterator[tuple[A
         last = rows[-1][0]
 
 
-def read_log(db: apsw.Connection, log: str, after: int) -> Iterator[Envelope]:
+def read_log(db: apsw.Connection, log: str, after: int, decode: Decode) -> Iterator[Envelope]:
     """The events of one run's or session's log in order."""
     first = db.execute("SELECT id, log, path FROM events WHERE session = ? AND seq = 1", (log,)).fetchone()
     if first is not None:
-        yield from _read_session(db, log, after, *first)
+        yield from _read_session(db, log, after, decode, first)
         return
     key = _key(db, log)
     if key is None:
@@ -336,16 +335,17 @@ def read_log(db: apsw.Connection, log: str, after: int) -> Iterator[Envelope]:
         else:
             rows = _chunk(db, "log = ? AND session IS NULL AND seq > ?", "seq", key, after)
         for row in rows:
-            yield _envelope(row, place)
+            yield _envelope(row, place, decode=decode)
         if len(rows) < CHUNK:
             return
         start, after = rows[-1][0], rows[-1][2]
 
 
 def _read_session(
-    db: apsw.Connection, session: str, after: int, first: int, run: int | None, path: str
+    db: apsw.Connection, session: str, after: int, decode: Decode, first: tuple[int, int | None, str]
 ) -> Iterator[Envelope]:
-    key = first >> KEY_SHIFT
+    number, run, path = first
+    key = number >> KEY_SHIFT
     of_run = db.execute(f"{_PLACES} WHERE key = ?", (key if run is None else run,)).fetchone()
     if of_run is None:
         return  # deleted while it was read
@@ -353,7 +353,7 @@ def _read_session(
     while True:
         rows = _chunk(db, "session = ? AND seq > ?", "seq", session, after)
         for row in rows:
-            yield _envelope(row, place, session)
+            yield _envelope(row, place, session, decode)
         if len(rows) < CHUNK:
             return
         after = rows[-1][2]
@@ -367,14 +367,16 @@ def _chunk(db: apsw.Connection, where: str, order: str, *values: int | str) -> l
     ).fetchall()
 
 
-def _envelope(row: tuple[Any, ...], place: _LogPlace, session: str = "") -> Envelope:
+def _envelope(
+    row: tuple[Any, ...], place: _LogPlace, session: str = "", decode: Decode = as_json
+) -> Envelope:
     return Envelope(
         session or place.run_id,
         row[2],
         0 if session else tree_seq_of(row[0]),
         row[3],
         row[4],
-        _decode(row[6]),
+        decode(row[6]),
         place.run_id,
         place.root_run_id,
         place.parent_run_id,

@@ -12,7 +12,6 @@ Rules
 from __future__ import annotations
 
 import os
-import shutil
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -82,6 +81,8 @@ class ConfinedAgents:
         write_beneath(home.outside, FORWARDER, Path(forwarder.__file__).read_bytes())
         python = Path(os.path.realpath(sys.executable))
         prefix = Path(os.path.realpath(sys.base_prefix))
+        import shutil
+
         if shutil.which(python.name, path="/usr/bin:/bin") != str(python):
             also += [python, *(prefix / part for part in ("lib", "lib64"))]
         own = ",".join(map(str, ports)) or "-"
