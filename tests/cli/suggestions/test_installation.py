@@ -29,8 +29,13 @@ def test_of_words_that_are_no_commands(fanfold: Fanfold, follow: Follow) -> None
     assert follow(fanfold("--quite-another-thing")) == ["--help"]
 
 
-@suggested("recipes/checked.py: other role", "system/doctor.py: fanfold agents lists")
+@suggested(
+    "recipes/checked.py: other role",
+    "system/doctor.py: fanfold agents lists",
+    "operations/agents/roles.py: fanfold agents",
+)
 def test_of_roles_with_mistakes(fanfold: Fanfold, follow: Follow, project: Path) -> None:
+    assert follow(fanfold("agents", "@9.9")) == ["agents"]
     (project / ".fanfold/agents").mkdir(parents=True)
     for number in range(20):
         (project / f".fanfold/agents/broken{number}.toml").write_text("name = \n")
