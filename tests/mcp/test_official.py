@@ -62,6 +62,7 @@ class Inspector:
         target = [*served, "--script", "script.yaml"] if transport == "stdio" else [url]
         program = programs / "@modelcontextprotocol/inspector/clients/launcher/build/index.js"
         more = ["--protocol-era", era] + (["--transport", "http"] if transport == "http" else [])
+        more += ["--connect-timeout", "100000"]  # a busy machine starts programs slowly
         self._command = [str(node()), str(program), "--cli", *target, *more]
         self._project = project
 

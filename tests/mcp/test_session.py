@@ -293,6 +293,29 @@ def test_nothing_but_the_protocol_is_on_stdout(project):
     assert [one["name"] for one in heard[-2]["result"]["prompts"] if one["name"] == "broken"] == []
 
 
+@pytest.mark.parametrize("then", ["", '{"jsonrpc": "2.0", "id": 2, "meth'])
+def test_a_client_that_is_gone_before_it_is_answered_is_no_error(project, then):
+    server = stdio(project)
+    hello = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "x", "version": "1"}}
+    process = subprocess.Popen(
+        [server.command, *server.args],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    assert process.stderr is not None
+    process.stdout.close()
+    asked = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": hello}
+    process.stdin.write(json.dumps(asked) + "\n" + then)
+    process.stdin.close()
+    assert process.stderr.read() == ""
+    assert process.wait(60) == 0
+    process.stderr.close()
+
+
 def test_a_server_of_a_project_that_cannot_be_used_says_so_before_a_client_waits(project):
     (project / ".fanfold" / "config.toml").write_text("[workflows]\nmax_agents = 0\n")
     done = subprocess.run(

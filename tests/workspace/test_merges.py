@@ -282,6 +282,20 @@ def test_a_read_only_child_may_change_nothing(project: Path):
         (lambda top: write(top, {".claude/settings.json": "x"}), "protected"),
         (lambda top: write(top, {"lib/.mcp.json": "x"}), "protected"),
         (lambda top: write(top, {"sub/.Codex/agents/a.toml": "x"}), "protected"),
+        (lambda top: write(top, {".gemini/settings.json": "x"}), "protected"),
+        (lambda top: write(top, {".QWEN/settings.json": "x"}), "protected"),
+        (lambda top: write(top, {"pkg/.opencode/plugin/evil.js": "x"}), "protected"),
+        (lambda top: write(top, {"OpenCode.json": "{}"}), "protected"),
+        (lambda top: write(top, {"OPENCO~1.JSO": "{}"}), "protected"),
+        (lambda top: write(top, {".copilot/mcp-config.json": "x"}), "protected"),
+        (lambda top: write(top, {".github/Hooks/evil.json": "x"}), "protected"),
+        (lambda top: write(top, {"GITHUB~1/mcp.json": "x"}), "protected"),
+        (lambda top: write(top, {".goose/config.yaml": "x"}), "protected"),
+        (lambda top: write(top, {".cursor/mcp.json": "x"}), "protected"),
+        (lambda top: write(top, {".vscode/mcp.json": "x"}), "protected"),
+        (lambda top: os.symlink("src", top / ".vscode"), "protected"),
+        (lambda top: os.symlink("src", top / ".GitHub"), "protected"),
+        (lambda top: os.symlink(".gemini", top / "g"), "leads_out"),
         (lambda top: os.mkfifo(top / "pipe"), "special_file"),
         (lambda top: (top / os.fsdecode(b"\xff\xfe")).write_text(""), "bad_name"),
     ],
@@ -298,6 +312,46 @@ def test_some_changes_are_never_merged(project: Path, make, why: str):
     assert {
         path for path in tree(project, without=()).keys() - before if not path.startswith(".fanfold")
     } == set()
+
+
+@pytest.mark.parametrize(
+    ("link", "target", "change"),
+    [
+        (".claude", "dotfiles/claude", "dotfiles/claude/settings.json"),
+        (".mcp.json", "config/servers.json", "config/servers.json"),
+        (".claude/settings.json", "../config/claude.json", "config/claude.json"),
+        (".cursor", "one", "dotfiles/claude/mcp.json"),
+        (".gemini/a/b/hooks", "../../../tools", "tools/x.sh"),
+        (".vscode/mcp.json", "../servers.json", "servers.json"),
+    ],
+)
+def test_what_a_protected_name_leads_to_is_protected_too(project: Path, link: str, target: str, change: str):
+    files = {"dotfiles/claude/x": "", "config/servers.json": "{}", "tools/y": "", "src/a.py": ""}
+    write(project, {**files, "config/claude.json": "{}", "servers.json": "{}"})
+    os.symlink("dotfiles/claude", project / "one")
+    (project / link).parent.mkdir(parents=True, exist_ok=True)
+    os.symlink(target, project / link)
+    spaces = Workspaces(project)
+    child = spaces.open_child("s1")
+    write(child.path, {change: "evil"})
+    merged = spaces.merge(child)
+    assert [(one.path, one.why) for one in merged.violations] == [(change, "protected")]
+    spaces.close(child)
+    harmless = spaces.open_child("s2")
+    write(harmless.path, {"src/a.py": "x = 1\n"})
+    assert spaces.merge(harmless).ok
+    spaces.close(harmless)
+
+
+@pytest.mark.parametrize("path", [".vscode/settings.json", ".github/workflows/test.yml", "opencode/json"])
+def test_what_lies_beside_protected_names_is_merged(project: Path, path: str):
+    repository(project, {"a.txt": "a"})
+    spaces = Workspaces(project)
+    child = spaces.open_child("s1")
+    write(child.path, {path: "x"})
+    assert spaces.merge(child).ok
+    spaces.close(child)
+    assert (project / path).read_text() == "x"
 
 
 def test_a_proposal_waits_and_is_applied_to_the_parent_as_it_is_then(project: Path, method: str):

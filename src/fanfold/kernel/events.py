@@ -18,7 +18,7 @@ from __future__ import annotations
 from typing import Any, TypeAlias
 
 import msgspec
-from msgspec import Struct, field
+from msgspec import Struct, field, structs
 
 from fanfold.errors import BugError
 from fanfold.kernel.plan import Plan, Step
@@ -54,6 +54,10 @@ class Failure(Struct, frozen=True, omit_defaults=True, gc=False):
     attempt: int = 0
 
 
+MOST_SPENT = 10**12
+"""Tokens, or millionths of a dollar, that one attempt can have spent: a million such can still be added."""
+
+
 class Usage(Struct, frozen=True, omit_defaults=True, gc=False):
     """What an attempt spent. An unknown price is None, never 0, and one unknown makes a sum unknown.
 
@@ -74,6 +78,11 @@ class Usage(Struct, frozen=True, omit_defaults=True, gc=False):
         if self.micro_usd is not None and other.micro_usd is not None:
             price = self.micro_usd + other.micro_usd
         return Usage(self.input_tokens + other.input_tokens, self.output_tokens + other.output_tokens, price)
+
+    def bounded(self) -> Usage:
+        """What a program or a server says was spent, as it can be counted."""
+        read, written, price = (min(max(0, one or 0), MOST_SPENT) for one in structs.astuple(self))
+        return Usage(read, written, None if self.micro_usd is None else price)
 
 
 NOTHING_SPENT = Usage(0, 0, 0)

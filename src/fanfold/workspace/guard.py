@@ -4,7 +4,8 @@ The sandbox binds those that are there read-only. What is not there yet it canno
 empty folder in the user's project, so what appeared is found afterwards and taken out of the project.
 
 Rules
-* Only names at the top of the project are looked at: a few listings and `lstat`, no walk.
+* Only names at the top of the project are looked at, and those in a folder there of which a part is
+  protected: a few listings and `lstat`, no walk.
 * What appeared is moved, not deleted: the user may have made it. What was there and changed is named and left
   where it is; a program that was confined cannot have done it, so then it is not even named.
 * `.fanfold` is hidden from confined programs: what changes there meanwhile is the user's.
@@ -14,12 +15,12 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import msgspec
 
-from fanfold.kernel.sets.protected import OWNERS, plain_name
+from fanfold.kernel.sets.protected import FOLDERS, OWNERS, plain_name
 from fanfold.workspace.files.manifest import FileEntry
 
 REFUSED = "refused"
@@ -60,10 +61,11 @@ class Guard:
         for path in differ:
             if path.startswith(tuple(f"{one}/" for one in moved)):
                 continue
-            top, _, rest = path.partition("/")
-            if confined and plain_name(top) == _OWN:
+            place = _place(path)
+            rest = path[len(place) + 1 :]
+            if confined and plain_name(place) == _OWN:
                 continue
-            whole = not rest or ("/" not in rest and plain_name(top) not in _PARTS and not confined)
+            whole = not rest or ("/" not in rest and plain_name(place) not in _PARTS and not confined)
             if whole and path not in before and _move(self._project, path, folder):
                 moved.append(path)
             elif not confined:
@@ -87,18 +89,33 @@ def _look(project: Path) -> dict[str, FileEntry | int]:
         found[path] = stat.S_IFDIR if folder else FileEntry.of(status)
         return folder
 
-    for top in _names(project):
-        plain = plain_name(top)
-        if plain not in OWNERS:
+    for place in _places(project):
+        if not note(place):
             continue
-        if not note(top):
-            continue
-        for name in _PARTS.get(plain) or _names(project / top):
-            if note(f"{top}/{name}"):
-                for inner in _names(project / top / name):
-                    note(f"{top}/{name}/{inner}")
+        for name in _PARTS.get(plain_name(place)) or _names(project / place):
+            if note(f"{place}/{name}"):
+                for inner in _names(project / place / name):
+                    note(f"{place}/{name}/{inner}")
     found.pop(_OWN, None)
     return found
+
+
+def _places(project: Path) -> Iterator[str]:
+    """What is protected as a whole; a folder of which a part is, where it is a link."""
+    for top in _names(project):
+        plain = plain_name(top)
+        if plain in OWNERS or (plain in FOLDERS and (project / top).is_symlink()):
+            yield top
+        elif plain in FOLDERS:
+            yield from (
+                f"{top}/{name}" for name in _names(project / top) if f"{plain}/{plain_name(name)}" in OWNERS
+            )
+
+
+def _place(path: str) -> str:
+    """The one of these that a path lies in."""
+    top, _, rest = path.partition("/")
+    return f"{top}/{rest.partition('/')[0]}" if plain_name(top) in FOLDERS and rest else top
 
 
 def _names(folder: Path) -> list[str]:

@@ -39,6 +39,7 @@ START_S = 120.0
 CHANGES = ("edit", "delete", "move")
 """Kinds of calls that a reader is not allowed."""
 MAX_WAITING = 10_000
+MAX_NAME_CHARS = 500
 
 
 class _Lost(Exception):
@@ -95,7 +96,8 @@ class AgentTurn:
     async def _converse(self, connection: ClientSideConnection) -> None:
         async with asyncio.timeout(START_S):
             name = await self._open(connection)
-        self._facts.put_nowait(Began(name))
+        if name.isprintable() and len(name) <= MAX_NAME_CHARS:  # else it cannot be asked for again
+            self._facts.put_nowait(Began(name))
         self._messages.is_listening = True
         prompt = asyncio.ensure_future(self._prompt(connection, name))
         try:
@@ -167,9 +169,9 @@ class AgentTurn:
         used = answered.usage
         if used is not None:
             cached = (used.cached_read_tokens or 0) + (used.cached_write_tokens or 0)
-            spent = Usage(used.input_tokens + cached, used.output_tokens, None)
             price = None if self._cost is None else self._cost.micro_usd
-            self._facts.put_nowait(Consumed(Usage(spent.input_tokens, spent.output_tokens, price)))
+            spent = Usage(used.input_tokens + cached, used.output_tokens, price)
+            self._facts.put_nowait(Consumed(spent.bounded()))
         reason = str(answered.stop_reason)
         over = reason == "end_turn"
         return TurnEnd(failed=not over, reason=reason, why="" if over else f"it stopped: {reason}")

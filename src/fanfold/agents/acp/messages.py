@@ -14,11 +14,10 @@ from typing import Any
 
 import msgspec
 
-from fanfold.agents.command.events import Called, Delta, Fact, Returned, Said, consumed
+from fanfold.agents.command.events import Called, Delta, Fact, Returned, Said, consumed, decode_line
 from fanfold.agents.command.lines import CHUNK_BYTES, LineCutter
 from fanfold.agents.confined import AgentProgram
 from fanfold.kernel.plan import JSON
-from fanfold.text.json_value import with_text_only
 
 UPDATE = "session/update"
 _OVER = ("completed", "failed")
@@ -62,10 +61,7 @@ class AgentMessages:
         """The program is ended by who started it."""
 
     def _take(self, line: bytes | None) -> None:
-        try:
-            message = with_text_only(msgspec.json.decode(line or b""))
-        except (msgspec.DecodeError, RecursionError):
-            message = None
+        message = decode_line(line or b"")
         if not isinstance(message, dict) or not isinstance(message.get("method", ""), str):
             self._garbage()
             return

@@ -14,7 +14,8 @@ from pathlib import Path
 from fanfold.agents.backend import Progress, Record, SessionFailed, SessionRequest, SessionResult
 from fanfold.agents.backend_registry import BackendSetup, Machine
 from fanfold.agents.command.belongings import Belongings
-from fanfold.agents.command.profile import OF_ROLES, Profile, load_profiles
+from fanfold.agents.command.kept_tools import unkept
+from fanfold.agents.command.profile import OF_ROLES, Profile, find_profile
 from fanfold.agents.command.session import CommandParts, CommandSession
 from fanfold.agents.confined import AgentPrograms
 from fanfold.agents.redaction import Redactor
@@ -48,9 +49,8 @@ class CommandBackend:
             raise SessionFailed(
                 Failure("agent", "backend.no_command", message, _COMMAND_HINT, retryable=False)
             )
-        if request.role.needs_our_tools:
-            role = request.role
-            message = f'role "{role.name}" says {role.needs_our_tools}, which {self.name} would not keep to'
+        if said := unkept(self._parts.profile, request.role):
+            message = f'role "{request.role.name}" says {said}, which {self.name} would not keep to'
             hint = "let a model do its work, or use another role"
             raise SessionFailed(Failure("permission", "role.refused", message, hint, retryable=False))
         return await CommandSession(request, self._parts, record, progress).run()
@@ -83,9 +83,7 @@ def make(setup: BackendSetup, name: str) -> CommandBackend:
 
 
 def profile_named(name: str, machine: Machine) -> Profile:
-    if name in OF_ROLES:
-        return OF_ROLES[name]
-    found = load_profiles(machine.home).get(name)
+    found = find_profile(name, machine.home)
     if found is None:
         raise AuthorError("backend.unknown", f'there is no agent back end "{name}"')
     return found

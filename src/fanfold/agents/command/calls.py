@@ -10,6 +10,8 @@ import msgspec
 from msgspec import Struct
 
 from fanfold.agents.backend import SessionRequest
+from fanfold.agents.command.kept_tools import ALL, KeptTools
+from fanfold.agents.command.kept_tools import FILE as TOOLS
 from fanfold.agents.command.profile import OF_ROLES, Profile
 from fanfold.agents.command.served import FILE as SERVERS
 from fanfold.agents.command.served import NONE, Handed
@@ -52,7 +54,12 @@ class Turn(Struct, frozen=True, kw_only=True):
 
 
 def make_call(
-    profile: Profile, request: SessionRequest, turn: Turn, home: Path, handed: Handed = NONE
+    profile: Profile,
+    request: SessionRequest,
+    turn: Turn,
+    home: Path,
+    handed: Handed = NONE,
+    kept: KeptTools = ALL,
 ) -> ProgramCall:
     """What a program is called with for one turn; `home` is its home as it sees it."""
     role, contract = request.role, Contract.of(request)
@@ -69,13 +76,17 @@ def make_call(
         "instructions": role.instructions,
         "servers_file": str(home / ASIDE / SERVERS),
         "servers_allowed": handed.allowed,
+        "tools": kept.names,
+        "tools_file": str(home / ASIDE / TOOLS),
     }
+    if kept.file:
+        files[TOOLS] = kept.file
     if schema is not None:
         text = msgspec.json.encode(schema)
         values |= {"schema": text.decode(), "schema_file": str(home / ASIDE / "schema.json")}
         files["schema.json"] = text
     words = role.command if profile.name in OF_ROLES else (profile.program, *profile.call)
-    groups = _groups(profile, turn, values, handed)
+    groups = _groups(profile, turn, values, handed, kept)
     argv = tuple(_words(profile, words, values, groups, handed))
     by_stdin = profile.prompt == "stdin" and not any("{prompt" in word for word in words)
     if any("{prompt_file}" in word for word in words):
@@ -158,12 +169,13 @@ def model_for(profile: Profile, model: str | None) -> str:
 
 
 def _groups(
-    profile: Profile, turn: Turn, values: Mapping[str, str], handed: Handed
+    profile: Profile, turn: Turn, values: Mapping[str, str], handed: Handed, kept: KeptTools
 ) -> dict[str, tuple[str, ...]]:
     """The options of this call, by the name that stands for them."""
     given = {name: values[name] for name in ("model", "effort", "max_turns", "instructions")}
     given["schema"] = values.get("schema", "")
     given["tools"] = "yes"
+    given["only"] = "yes" if kept.names or kept.file else ""
     given["servers"] = "yes" if handed.file else ""
     given["name"] = turn.conversation
     given["session"] = turn.conversation if not turn.resumes else ""

@@ -11,7 +11,9 @@ Rules
 
 from __future__ import annotations
 
+import json
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
@@ -19,12 +21,13 @@ import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
 from fanfold.agents.command.profile import Rule
-from fanfold.kernel.events import Usage
+from fanfold.kernel.events import MOST_SPENT, Usage
 from fanfold.kernel.plan import JSON
 from fanfold.text.json_value import with_text_only
 
 _BAD = frozenset(("error", "failed", "failure", "declined"))
 _MICRO = 1_000_000
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:@+=-]{0,199}")
 
 
 class Began(Struct, frozen=True):
@@ -105,13 +108,29 @@ Fact: TypeAlias = Began | Said | Delta | Called | Returned | Hitch | Consumed | 
 
 def read_line(line: bytes, rules: Sequence[Rule]) -> list[Fact] | None:
     """What one line means; None when it is no line of this format."""
+    value = decode_line(line)
+    return list(_facts(value, rules)) if isinstance(value, dict) else None
+
+
+def decode_line(line: bytes) -> JSON:
+    """One line as JSON; None when it is none.
+
+    Programs cut text in the middle of a character, and write numbers that are none: a whole line is not lost
+    for that.
+
+    >>> decode_line(b'{"a": NaN, "b": "cut \\ud83d"}'), decode_line(b'{"a":')
+    ({'a': None, 'b': 'cut \\\\ud83d'}, None)
+    """
     try:
-        value = with_text_only(msgspec.json.decode(line))
+        return with_text_only(msgspec.json.decode(line))
     except (msgspec.DecodeError, RecursionError):
+        pass
+    if not line.lstrip().startswith(b"{"):
         return None
-    if not isinstance(value, dict):
+    try:
+        return with_text_only(json.loads(line.decode("utf-8", "replace"), parse_constant=lambda _: None))
+    except (ValueError, RecursionError):
         return None
-    return list(_facts(value, rules))
 
 
 def _facts(line: Mapping[str, JSON], rules: Sequence[Rule]) -> Iterator[Fact]:
@@ -141,7 +160,7 @@ def _take(view: Mapping[str, JSON], path: str) -> JSON:
     if path.startswith("="):
         return True if path == "=true" else path[1:]
     if "+" in path:
-        return sum(_number(_at(view, part.strip())) for part in path.split("+"))
+        return sum(_amount(_at(view, part.strip())) for part in path.split("+"))
     for part in path.split("|"):
         found = _at(view, part.strip())
         if found is not None:
@@ -163,7 +182,7 @@ def _make(means: str, taken: Mapping[str, JSON]) -> Fact | None:
 
     match means:
         case "began":
-            return Began(text("conversation"), text("model"), text("version"))
+            return Began(_name(taken.get("conversation")), text("model")[:200], text("version")[:200])
         case "said":
             return Said(text("text"), text("message"), text("model"), taken.get("delta") is True)
         case "delta":
@@ -175,7 +194,7 @@ def _make(means: str, taken: Mapping[str, JSON]) -> Fact | None:
         case "trouble":
             return Hitch(text("text"), _status(taken.get("status")))
         case "spent":
-            return consumed(taken)[0]
+            return next(iter(consumed(taken)), None)
         case "denied":
             return Denied(text("id"), text("tool") or "tool")
         case _:
@@ -195,26 +214,33 @@ def _finished(taken: Mapping[str, JSON]) -> TurnEnd:
 
 
 def _is_bad(taken: Mapping[str, JSON]) -> bool:
-    code = taken.get("exit_code")
+    """Whether something failed; a flag that is set to something odd is set."""
     return (
-        taken.get("failed") is True
+        taken.get("failed") not in (None, False)
         or taken.get("ok") is False
         or taken.get("state") in _BAD
-        or (isinstance(code, int) and code != 0)
+        or taken.get("exit_code") not in (None, 0)
     )
 
 
 def consumed(taken: Mapping[str, JSON]) -> list[Fact]:
     """What was used, and its price if one is said; none at all is not known to be nothing."""
-    usd = taken.get("usd")
-    priced = isinstance(usd, int | float) and math.isfinite(usd) and usd > 0
-    price = math.ceil(usd * _MICRO) if priced and isinstance(usd, int | float) else None
-    return [Consumed(Usage(_number(taken.get("input")), _number(taken.get("output")), price))]
+    usd = _amount(taken.get("usd"))
+    price = math.ceil(usd * _MICRO) if usd > 0 else None
+    tokens = int(_amount(taken.get("input"))), int(_amount(taken.get("output")))
+    return [Consumed(Usage(*tokens, price).bounded())] if any(tokens) or price is not None else []
 
 
-def _number(value: JSON) -> int:
-    whole = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-    return min(max(0, int(value)), 2**53) if whole and isinstance(value, int | float) else 0
+def _amount(value: JSON) -> float:
+    """A number that somebody says, within what can be counted; 0 for what is none."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
+        return 0
+    return min(value, MOST_SPENT)
+
+
+def _name(value: JSON) -> str:
+    """The name of a conversation, which is a word of the next call; empty for what could mean more there."""
+    return value if isinstance(value, str) and _NAME.fullmatch(value) else ""
 
 
 def _status(value: JSON) -> int | None:

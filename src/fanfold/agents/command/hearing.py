@@ -77,6 +77,8 @@ class Hearing:
         self.is_in_trouble = False
         """Nothing but errors since it last got on."""
         self.has_worked = False
+        self._got_on = False
+        """It worked since it last said that its turn is over: one that failed is over until then."""
         self._record = record
         self._progress = progress
         self._clean = clean
@@ -101,14 +103,17 @@ class Hearing:
                 self._progress(Retrying("transport", 0.0))
                 return
             case Consumed():
-                self.spent = fact.usage if self.spent is None else self.spent + fact.usage
+                self.spent = fact.usage if self.spent is None else (self.spent + fact.usage).bounded()
                 self._progress(Spent(self.spent.tokens))
                 return
             case Denied():
                 self.ending.denied.append(fact)
                 return
             case TurnEnd():
-                self.ending.finished = fact
+                said = self.ending.finished
+                if said is None or not said.failed or fact.failed or self._got_on:
+                    self.ending.finished = fact
+                self._got_on = False
                 return
             case Delta():
                 self._progress(TextDelta(self._clean(fact.text[:MAX_DELTA_CHARS])))
@@ -119,7 +124,7 @@ class Hearing:
             case Returned():
                 await self._returned(fact)
         self.is_in_trouble = False
-        self.has_worked = True
+        self.has_worked = self._got_on = True
 
     def stir(self) -> None:
         """It says something that is no fact, or no fact yet: it lives."""

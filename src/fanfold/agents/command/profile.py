@@ -102,6 +102,11 @@ class Profile(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     servers: Literal["", "claude", "codex", "opencode", "file", "none"] = ""
     """How it takes MCP servers of a role: a file in the form of `.mcp.json`, or in its own way.
     One that speaks the protocol is given them with its session, unless this says `none`."""
+    kept: Literal["", "words", "policy", "opencode"] = ""
+    """How it is kept to the tools that a role lists: `options.only` with `{tools}` or, for a file of rules,
+    with `{tools_file}`; or in its own way. Empty: it is not, and works only for roles that run commands."""
+    tools: dict[str, tuple[str, ...]] = {}
+    """Its own tools, by those of ours that they stand for."""
     ids: Literal["", "uuid", "name"] = ""
     """Whether it takes an id of ours for a new conversation, and of which form."""
     provider: str = ""
@@ -155,6 +160,7 @@ _OWN = (
     "output",
     "acp",
     "call",
+    "kept",
     "counts_all",
     "errors",
     "priced",
@@ -171,6 +177,11 @@ def load_profiles(home: Path) -> dict[str, Profile]:
     for file in sorted(folder.glob("*.toml")) if folder.is_dir() else ():
         found[file.stem] = _own(file, found)
     return found
+
+
+def find_profile(name: str, home: Path) -> Profile | None:
+    """The profile of a back end that is a program; None for any other."""
+    return OF_ROLES.get(name) or load_profiles(home).get(name)
 
 
 def profile_names(home: Path) -> list[str]:

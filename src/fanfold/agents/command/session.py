@@ -26,6 +26,7 @@ from fanfold.agents.backend import Progress, Record, SessionFailed, SessionReque
 from fanfold.agents.command.belongings import Belongings
 from fanfold.agents.command.calls import ASIDE, ProgramCall, Turn, make_call, model_for, native_schema, retold
 from fanfold.agents.command.hearing import Hearing
+from fanfold.agents.command.kept_tools import keep_tools
 from fanfold.agents.command.profile import Profile
 from fanfold.agents.command.provider_gate import ProviderGate, loopback_ports
 from fanfold.agents.command.served import NONE, Handed, hand
@@ -102,6 +103,7 @@ class CommandSession:
         self._redactor = parts.redactor
         self._listen = parts.listen
         self._handed = self._hand()
+        self._kept = keep_tools(parts.profile, request.role, [one.name for one in self._handed.servers])
         given = [text for one in self._handed.servers for text in one.secrets()]
         self._own = Redactor([*parts.belongings.secrets(), *given])
         self._record_raw = record
@@ -209,7 +211,7 @@ class CommandSession:
         profile, reach = self._profile, reach_of(self._request.role)
         await self._programs.check_reach(reach)
         turn = structs.replace(turn, folder=home.workspace)
-        call = make_call(profile, self._request, turn, home.inside, self._handed)
+        call = make_call(profile, self._request, turn, home.inside, self._handed, self._kept)
         model = model_for(profile, self._request.role.model)
         hearing = Hearing(self._record, self._progress, self._clean, model)
         if turn.conversation:
@@ -243,6 +245,7 @@ class CommandSession:
     ) -> AgentProgram:
         variables, named = self._belongings.variables()
         variables, named = {**variables, **self._handed.variables}, named | {*self._handed.variables}
+        variables |= self._kept.variables
         if reach == "provider":
             proxy = f"http://127.0.0.1:{PROXY_PORT}"
             own = dict.fromkeys(("HTTPS_PROXY", "HTTP_PROXY", "https_proxy", "http_proxy"), proxy)
@@ -310,6 +313,7 @@ class CommandSession:
         """What a call spent, counted once."""
         said = hearing.spent
         if said is None:
+            self._usage += Usage()  # what it does not tell is not known to be nothing
             return None
         if self._profile.counts_all:
             before = self._counted
@@ -319,7 +323,7 @@ class CommandSession:
                 said.micro_usd,
             )
         if said.micro_usd is None:
-            said = structs.replace(said, micro_usd=self._price(hearing.model, said))
+            said = structs.replace(said, micro_usd=self._price(hearing.model, said)).bounded()
         self._counted += said
         self._usage += said
         return said

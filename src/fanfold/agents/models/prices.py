@@ -26,7 +26,7 @@ def usage_of(response: ModelResponse, prices: str | None) -> Usage:
     if not used.input_tokens and not used.output_tokens:
         return Usage(0, max(1, len(response.text or "") // CHARS_PER_TOKEN), None)
     price = None if prices is None else _micro_usd(response, prices)
-    return Usage(used.input_tokens, used.output_tokens, price)
+    return Usage(used.input_tokens, used.output_tokens, price).bounded()
 
 
 def _micro_usd(response: ModelResponse, prices: str) -> int | None:

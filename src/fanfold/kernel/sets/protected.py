@@ -1,9 +1,11 @@
 """What no step may ever change, whatever its write-set says: files that are instructions to programs.
 
-Git's (hooks and configuration run code), Fanfold's, and what tells Codex and Claude Code who their agents are
-and which programs to start, at any depth: a folder inside may be somebody's project too.
+Git's (hooks and configuration run code), Fanfold's, and what tells agents that are programs which servers,
+hooks and plugins to start when their user next calls them, at any depth: a folder inside may be somebody's
+project too.
 
 Rules
+* One list, of names and of names in a folder (`.vscode/mcp.json`), for merges, tools, sandboxes and checks.
 * Names are compared as the most forgiving file system would: without case, without characters nobody sees,
   and with the short names of old disks: what is harmless here is no trap where it is checked out next.
 * Pointing at something protected is changing it: links are followed as the kernel follows them.
@@ -24,10 +26,38 @@ OWNERS: Final = {
     ".codex": "Codex",
     ".claude": "Claude Code",
     ".mcp.json": "Claude Code",
+    ".gemini": "Gemini CLI",
+    ".qwen": "Qwen Code",
+    ".opencode": "OpenCode",
+    "opencode.json": "OpenCode",
+    "opencode.jsonc": "OpenCode",
+    ".copilot": "GitHub Copilot CLI",
+    ".github/copilot": "GitHub Copilot CLI",
+    ".github/hooks": "GitHub Copilot CLI",
+    ".github/mcp.json": "GitHub Copilot CLI",
+    ".goose": "Goose",
+    ".cursor": "Cursor",
+    ".vscode/mcp.json": "VS Code",
 }
-"""Protected names, and whose they are."""
+"""Protected names, and whose they are: at most two, one in the other."""
+FOLDERS: Final = frozenset(name.partition("/")[0] for name in OWNERS if "/" in name)
+"""Folders of which a part is protected."""
 MAX_LINKS: Final = 40
-_SHORT: Final = {"git~1": ".git", "fanfol~1": ".fanfold", "codex~1": ".codex", "claude~1": ".claude"}
+_SHORT_CHARS: Final = 6
+
+
+def _short_names() -> dict[str, str]:
+    """Names as old disks shorten them: six characters and the end, upper case, no dot before."""
+    parts = (part for name in OWNERS for part in name.split("/"))
+    found: dict[str, str] = {}
+    for part in parts:
+        stem, dot, end = part.lstrip(".").partition(".")
+        if part.startswith(".") or len(stem) > 8 or len(end) > 3:
+            found.setdefault(f"{stem[:_SHORT_CHARS]}~1{dot}{end[:3]}", part)
+    return found
+
+
+_SHORT: Final = _short_names()
 
 
 def plain_name(name: str) -> str:
@@ -48,21 +78,29 @@ def plain_name(name: str) -> str:
 def owner_of(path: str) -> str:
     """Whose a protected path is; nothing for any other.
 
-    >>> [owner_of(path) for path in ("lib/.git/config", ".Fanfold/x", ".mcp.json", "git.py")]
-    ['git', 'Fanfold', 'Claude Code', '']
+    >>> [owner_of(path) for path in ("lib/.git/config", ".Fanfold/x", ".vscode/MCP.json", ".vscode/x")]
+    ['git', 'Fanfold', 'VS Code', '']
     """
     if "." not in path and "~" not in path:
         return ""
+    before = ""
     for name in path.split("/"):
-        owner = OWNERS.get(plain_name(name))
+        plain = plain_name(name)
+        owner = OWNERS.get(plain) or (OWNERS.get(f"{before}/{plain}") if before in FOLDERS else None)
         if owner is not None:
             return owner
+        before = plain
     return ""
 
 
 def is_protected(path: str) -> bool:
     """Whether no step may change what is at a path."""
     return owner_of(path) != ""
+
+
+def holds_protected(path: str) -> bool:
+    """Whether a part of a folder at a path would be protected: a link there is a way round it."""
+    return plain_name(path.rpartition("/")[2]) in FOLDERS
 
 
 def leads_out(path: str, target: str, link_at: Callable[[str], str | None]) -> bool:
@@ -76,29 +114,39 @@ def leads_out(path: str, target: str, link_at: Callable[[str], str | None]) -> b
     >>> leads_out("y", "x/../f", {"x": "."}.get)
     True
     """
+    landed = landing(path, target, link_at)
+    return landed is None or landed[1]
+
+
+def landing(path: str, target: str, link_at: Callable[[str], str | None]) -> tuple[str, bool] | None:
+    """Where a link ends, and whether something protected is on the way; None when that is outside.
+
+    >>> landing(".claude/skills", "../skills", lambda _: None)
+    ('skills', False)
+    """
     here = path.split("/")[:-1]
     ahead = _reversed(target)
     followed = 0
+    guarded = False
     if not target or target.startswith("/"):
-        return True
+        return None
     while ahead:
         name = ahead.pop()
         if name == "..":
             if not here:
-                return True
+                return None
             here.pop()
             continue
         here.append(name)
-        if is_protected("/".join(here)):
-            return True
+        guarded = guarded or is_protected("/".join(here))
         inner = link_at("/".join(here))
         if inner is not None:
             followed += 1
             if not inner or inner.startswith("/") or followed > MAX_LINKS:
-                return True
+                return None
             here.pop()
             ahead += _reversed(inner)
-    return False
+    return "/".join(here), guarded
 
 
 def _reversed(target: str) -> list[str]:

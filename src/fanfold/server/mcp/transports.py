@@ -7,6 +7,7 @@ HTTP server around the endpoint.
 from __future__ import annotations
 
 import asyncio
+import errno
 import signal
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -56,7 +57,10 @@ def http_endpoint(
 
 
 async def serve_stdio(server: FanfoldServer) -> None:
-    """Serve the client at the other end of stdin and stdout until it goes away."""
+    """Serve the client at the other end of stdin and stdout until it goes away.
+
+    `BrokenPipeError` says that it was gone before it had heard everything.
+    """
     quiet_logging()
     here = asyncio.current_task()
     assert here is not None
@@ -74,6 +78,11 @@ async def serve_stdio(server: FanfoldServer) -> None:
     except asyncio.CancelledError:
         if not server.leaving:
             raise
+    except BaseExceptionGroup as several:
+        gone, others = several.split(BrokenPipeError)
+        if gone is None or others is not None:
+            raise
+        raise BrokenPipeError(errno.EPIPE, "the client is gone") from None
 
 
 class _Ending:

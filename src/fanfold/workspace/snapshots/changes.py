@@ -6,8 +6,9 @@ Rules
 * What the project ignores, and what tools keep for themselves (dependency folders, caches), is no change: it
   was not in the snapshot and does not come back. Except an ignored file that the write-set asks for
   (`leaving`); of the others it is known that they were left out.
-* Whatever the write-set says, these are violations: anything of git's, ours or the roles' (`protected`),
-  links that lead out of the workspace, pipes, sockets and devices, and names that are not text.
+* Whatever the write-set says, these are violations: anything of git's, ours or of agents' (`protected`),
+  under its name or where a link of that name leads, links that lead out of the workspace, pipes, sockets
+  and devices, and names that are not text.
 * Time is spent on what was touched: an overlay's layer lists it, a copy is compared by inodes and times.
 """
 
@@ -22,13 +23,14 @@ from typing import Literal
 import msgspec
 
 from fanfold.kernel.paths import matches
-from fanfold.kernel.sets.protected import LEFTOVER, is_protected, leads_out, plain_name
-from fanfold.workspace.files.beneath import PathProblem, open_folder, spot_beneath
+from fanfold.kernel.sets.protected import LEFTOVER, holds_protected, is_protected, leads_out, plain_name
+from fanfold.workspace.files.beneath import PathProblem, open_folder
 from fanfold.workspace.files.copies import same_content
 from fanfold.workspace.files.ignored import CACHES, DEPENDENCIES, Ignoring
 from fanfold.workspace.files.layers import OpenLayers
 from fanfold.workspace.files.manifest import FileEntry, Manifest, git_mode
 from fanfold.workspace.snapshots.declared import asked_for
+from fanfold.workspace.snapshots.linked import behind_links, link_at
 from fanfold.workspace.snapshots.overlay import is_rewritten
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -74,8 +76,10 @@ def violations(
     [Violation(path='README.md', why='outside_write_set')]
     """
     found: list[WriteViolation] = []
+    changes = list(changes)
+    linked = behind_links(tree) if tree is not None and changes else ()
     for change in changes:
-        why = _never(change, tree)
+        why = _never(change, tree, linked)
         if why is None and write_set is not None:
             if not write_set:
                 why = "read_only"
@@ -87,14 +91,16 @@ def violations(
 
 
 def _never(
-    change: Change, tree: int | None
+    change: Change, tree: int | None, linked: Sequence[str]
 ) -> Literal["outside_write_set", "read_only", "protected", "special_file", "leads_out", "bad_name"] | None:
-    if is_protected(change.path):
+    if is_protected(change.path) or any(f"{change.path}/".startswith(f"{one}/") for one in linked):
         return "protected"
     if change.what == "special":
         return "special_file"
     if change.what == "link" and change.kind != "deleted":
-        links = partial(_link_at, tree)
+        if holds_protected(change.path):
+            return "protected"
+        links = partial(link_at, tree)
         if leads_out(change.path, change.target, links):
             return "leads_out"
     try:
@@ -102,17 +108,6 @@ def _never(
     except UnicodeEncodeError:
         return "bad_name"
     return None
-
-
-def _link_at(tree: int | None, path: str) -> str | None:
-    """Where the link at a path of a tree points; None for what is no link, or not there."""
-    if tree is None:
-        return None
-    try:
-        with spot_beneath(tree, path) as spot:
-            return os.readlink(spot.name, dir_fd=spot.folder)
-    except (OSError, PathProblem):
-        return None
 
 
 class Touched:

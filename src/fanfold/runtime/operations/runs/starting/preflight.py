@@ -15,6 +15,7 @@ Rules
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from msgspec import Struct, structs
@@ -54,21 +55,30 @@ def check_backends(frozen: Frozen, backends: BackendRegistry) -> None:
     """Refuse a run whose roles nobody can work for here; names one of the roles."""
     for name, role in frozen.roles.items():
         backend = frozen.backend_of(role)
-        problem = backends.problem(backend) or _unkept(name, role, backend)
+        problem = backends.problem(backend) or _unkept(name, role, backend, backends.machine.home)
         if problem is not None:
             where = f'role "{name}": ' if role.backend is not None and frozen.script is None else ""
             raise _said(problem, where + problem.message, {"role": name})
 
 
-def _unkept(name: str, role: Role, backend: str) -> FanfoldError | None:
+def _unkept(name: str, role: Role, backend: str, home: Path) -> FanfoldError | None:
     """Why a back end that brings its own tools may not work for a role."""
-    if not role.needs_our_tools:
+    if not role.needs_our_tools and role.tools is None:
         return None
-    from fanfold.agents.command.profile import is_program  # few roles hold themselves to anything
+    from fanfold.agents.command.profile import (
+        find_profile,
+        is_program,
+    )  # few roles hold themselves to anything
 
-    if not is_program(backend):
+    profile = find_profile(backend, home) if is_program(backend) else None
+    if profile is None:
         return None
-    message = f'role "{name}" says {role.needs_our_tools}, which "{backend}" would not keep to'
+    from fanfold.agents.command.kept_tools import unkept
+
+    said = unkept(profile, role)
+    if not said:
+        return None
+    message = f'role "{name}" says {said}, which "{backend}" would not keep to'
     return AuthorError("role.refused", message, hint="let a model do its work, or use another role")
 
 
