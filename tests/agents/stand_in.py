@@ -2,8 +2,9 @@
 
 What it does is in `<name>.json` beside it: `acts`, one for each call of a session, the last again. An act
 has `says` (a file of recorded lines), or `lines` (as they are), `writes` (files by path), `exit`, and `then`:
-what it does after that, `hang` or `flood`; `told` has more of it for prompts that hold certain words. What
-it was called with is kept in its home, in `calls.jsonl`.
+what it does after that, `hang` or `flood`; `told` has more of it for prompts that hold certain words;
+`bytes` are said first, each a character of Latin 1. What it was called with is kept in its home, in
+`calls.jsonl`.
 """
 
 import json
@@ -104,6 +105,8 @@ def main(name: str) -> int:
         )
     if act.get("then") == "flood":
         flood()
+    sys.stdout.buffer.write(act.get("bytes", "").encode("latin-1"))
+    sys.stdout.buffer.flush()
     recorded = (HERE / act["says"]).read_text() if "says" in act else ""
     lines = [*act.get("lines", ()), *recorded.splitlines()]
     for line in lines[: act.get("cut", len(lines))]:

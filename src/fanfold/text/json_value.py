@@ -54,6 +54,19 @@ def _escaped(text: str) -> str:
         return text.encode("utf-8", "backslashreplace").decode()
 
 
+def read_json(text: str | bytes, what: str = "the output") -> JSON:
+    """The value that a text of somebody else's is; `ValueError` says what is wrong with any other.
+
+    >>> read_json('{"a": [1]}')
+    {'a': [1]}
+    """
+    try:
+        value = msgspec.json.decode(text)
+    except RecursionError:
+        raise ValueError(f"{what} is nested more than {MAX_DEPTH} deep") from None
+    return strict(value, what)
+
+
 def strict(value: object, what: str = "the output") -> JSON:
     """A copy of a value that JSON can hold and give back unchanged; `ValueError` says what is wrong with any
     other.

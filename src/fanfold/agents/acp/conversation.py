@@ -29,6 +29,7 @@ from fanfold.agents.command.served import for_session
 from fanfold.agents.confined import AgentProgram
 from fanfold.agents.toolbox.mcp.servers import Server
 from fanfold.kernel.events import Usage
+from fanfold.text.excerpts import shorten_line
 
 if TYPE_CHECKING:
     from acp.client.connection import ClientSideConnection
@@ -40,6 +41,7 @@ CHANGES = ("edit", "delete", "move")
 """Kinds of calls that a reader is not allowed."""
 MAX_WAITING = 10_000
 MAX_NAME_CHARS = 500
+MAX_WHY_CHARS = 300
 
 
 class _Lost(Exception):
@@ -87,6 +89,9 @@ class AgentTurn:
             self._facts.put_nowait(TurnEnd(failed=True, why=f"the conversation cannot be loaded: {lost}"))
         except RequestError as error:
             self._facts.put_nowait(TurnEnd(failed=True, why=_words(error)))
+        except ValueError as error:  # what the library finds wrong with an answer
+            why = shorten_line(f"it does not keep to the protocol: {error}", MAX_WHY_CHARS)
+            self._facts.put_nowait(TurnEnd(failed=True, why=why))
         except (ConnectionError, OSError):
             pass  # it is gone; how is judged from what it said
         finally:

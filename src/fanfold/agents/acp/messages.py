@@ -4,6 +4,8 @@ Rules
 * What an agent tells of its work (`session/update`) becomes facts here, from the plain JSON: agents tell more
   kinds of things than any version of the library knows, and what is not known is passed over.
 * The library gets requests and answers alone. Lines that are no message never reach it: it would print them.
+* What comes behind the answer to a prompt belongs to nobody.
+* A question for permission is put into the protocol's form first: what it does not know is no way to say yes.
 """
 
 from __future__ import annotations
@@ -20,6 +22,10 @@ from fanfold.agents.confined import AgentProgram
 from fanfold.kernel.plan import JSON
 
 UPDATE = "session/update"
+PROMPT = "session/prompt"
+PERMISSION = "session/request_permission"
+TOOL_KINDS = ("read", "edit", "delete", "move", "search", "execute", "think", "fetch", "switch_mode", "other")
+KINDS = ("allow_once", "allow_always", "reject_once", "reject_always")
 _OVER = ("completed", "failed")
 
 
@@ -38,10 +44,13 @@ class AgentMessages:
         self._lines = LineCutter()
         self._ready: list[dict[str, Any]] = []
         self._calls: dict[str, dict[str, JSON]] = {}
+        self._asked: Any = None
         self.is_listening = False
         """Whether what is told belongs to this turn; what comes before it is history."""
 
     async def send(self, message: dict[str, Any]) -> None:
+        if message.get("method") == PROMPT:
+            self._asked = message.get("id")
         self._program.stdin.write(msgspec.json.encode(message) + b"\n")
         await self._program.stdin.drain()
 
@@ -66,7 +75,9 @@ class AgentMessages:
             self._garbage()
             return
         if message.get("method") != UPDATE:
-            self._ready.append(message)
+            self._ready.append(_in_form(message))
+            if "method" not in message and self._asked is not None and message.get("id") == self._asked:
+                self.is_listening = False
             return
         params = message.get("params")
         update = params.get("update") if isinstance(params, dict) else None
@@ -125,3 +136,29 @@ def _text(content: JSON) -> str:
         inner = content.get("text", content.get("content", content.get("output")))
         return _text(inner) if inner is not None else ""
     return ""
+
+
+def _in_form(message: dict[str, Any]) -> dict[str, Any]:
+    """A message that the library can read: it answers what it cannot, or waits for ever."""
+    error = message.get("error")
+    if error is not None and not (isinstance(error, dict) and isinstance(error.get("message"), str)):
+        return {**message, "error": {"code": -32603, "message": f"an error that says: {error}"[:1_000]}}
+    if message.get("method") != PERMISSION:
+        return message
+    params = message.get("params")
+    said = params if isinstance(params, dict) else {}
+    options, call = said.get("options"), said.get("toolCall")
+    kept = [
+        {"optionId": one["optionId"], "kind": one["kind"], "name": str(one.get("name") or one["kind"])}
+        for one in (options if isinstance(options, list) else ())
+        if isinstance(one, dict) and isinstance(one.get("optionId"), str) and one.get("kind") in KINDS
+    ]
+    known = call if isinstance(call, dict) else {}
+    asked = {
+        "toolCallId": str(known.get("toolCallId") or ""),
+        **{key: known[key] for key in ("kind", "title") if isinstance(known.get(key), str)},
+    }
+    if asked.get("kind") not in TOOL_KINDS:
+        asked.pop("kind", None)
+    session = said.get("sessionId")
+    return {**message, "params": {"sessionId": str(session), "toolCall": asked, "options": kept}}

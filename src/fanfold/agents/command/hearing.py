@@ -143,7 +143,7 @@ class Hearing:
         left, self._message = self._message, _Message()
         if last is not None:
             calls = tuple(left.calls)
-            same = not left.text or left.text in (last.text, self.ending.last_text)
+            same = not left.text or left.text.strip() in (last.text.strip(), self.text.strip())
             if not same:
                 await self._record(Response(model=self.model, text=left.text))
             await self._record(structs.replace(last, tool_calls=calls, model=self.model))

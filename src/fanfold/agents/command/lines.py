@@ -9,14 +9,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
 
-import msgspec
-
 from fanfold.agents.backend import SessionRequest
 from fanfold.agents.command.calls import ProgramCall, Turn
 from fanfold.agents.command.events import Fact, Said, TurnEnd, read_line
 from fanfold.agents.command.hearing import MAX_TEXT_CHARS, Hearing
 from fanfold.agents.command.profile import Profile
 from fanfold.agents.confined import AgentProgram
+from fanfold.text.json_value import read_json
 
 CHUNK_BYTES = 64 * 1024
 MAX_LINE_BYTES = 8 * 1024 * 1024
@@ -151,7 +150,7 @@ def _plain_facts(profile: Profile, text: str) -> list[Fact]:
         return read_line(line, profile.events) or []
     if profile.output == "json":
         try:
-            return [TurnEnd(text=text, value=msgspec.json.decode(text))]
-        except msgspec.DecodeError:
+            return [TurnEnd(text=text, value=read_json(text))]
+        except ValueError:
             return [Said(text)]
     return [Said(text.rpartition("\n")[2] if profile.output == "last_line" else text)]

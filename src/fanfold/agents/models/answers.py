@@ -20,6 +20,7 @@ from fanfold.agents.backend import SessionRequest
 from fanfold.agents.entries import Output
 from fanfold.kernel.plan import JSON
 from fanfold.text.json_schema import misfits
+from fanfold.text.json_value import read_json
 
 if TYPE_CHECKING:
     from pydantic_ai.messages import ModelResponse
@@ -87,8 +88,8 @@ class Contract:
             return Judgement(final=not complaint, value=text, complaint=complaint)
         if isinstance(value, UnsetType):
             try:
-                value = msgspec.json.decode(text)
-            except msgspec.DecodeError as error:
+                value = read_json(text, "the answer")
+            except ValueError as error:
                 return Judgement(complaint=f"The answer must be one JSON value and nothing else: {error}.")
         return self._judge_value(value, None, wrapped=self._wrapped and by_wire)
 
@@ -137,8 +138,8 @@ class Contract:
 
     def _judge_text(self, text: str) -> Judgement:
         try:
-            value = msgspec.json.decode(text)
-        except msgspec.DecodeError as error:
+            value = read_json(text, "the answer")
+        except ValueError as error:
             return Judgement(complaint=f"The answer must be one JSON value and nothing else: {error}.")
         return self._judge_value(value, None, wrapped=self._wrapped)
 
@@ -146,8 +147,8 @@ class Contract:
         if not isinstance(args, str):
             return self._judge_value(args or {}, call_id, wrapped=self._wrapped)
         try:
-            value = msgspec.json.decode(args or "{}")
-        except msgspec.DecodeError as error:
+            value = read_json(args or "{}", "the answer")
+        except ValueError as error:
             cut = " It was cut off at the limit of tokens: be shorter." if finish == "length" else ""
             return Judgement(complaint=f"The answer is not valid JSON: {error}.{cut}", call_id=call_id)
         return self._judge_value(value, call_id, wrapped=self._wrapped)

@@ -20,6 +20,7 @@ from fanfold.agents.entries import Compaction, Entry, RequestedCall, Response, T
 from fanfold.agents.models.answers import OUTPUT_TOOL
 from fanfold.kernel.events import NOTHING_SPENT, Usage
 from fanfold.kernel.plan import JSON
+from fanfold.text.json_value import read_json
 
 if TYPE_CHECKING:
     from pydantic_ai.messages import ModelMessage, ModelRequestPart, ModelResponse, ToolCallPart
@@ -79,8 +80,8 @@ def readable(call: ToolCallPart) -> JSON:
     if not isinstance(call.args, str):
         return call.args or {}
     try:
-        return msgspec.json.decode(call.args or "{}")
-    except msgspec.DecodeError:
+        return read_json(call.args or "{}")
+    except ValueError:
         return call.args
 
 

@@ -95,7 +95,7 @@ class Throttle:
         except asyncio.CancelledError:
             if place.done() and not place.cancelled():
                 self._wake()  # our turn had come: the next one takes it
-            else:
+            elif place in self._waiting:  # whoever left may have passed it over already
                 self._waiting.remove(place)
             raise
 

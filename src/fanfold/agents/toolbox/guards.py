@@ -29,6 +29,7 @@ from fanfold.agents.toolbox.commands import CommandResult
 from fanfold.errors import FanfoldError
 from fanfold.kernel.plan import JSON
 from fanfold.text.excerpts import shorten
+from fanfold.text.json_value import read_json
 
 MAX_WHY_CHARS = 400
 DENY = 2
@@ -129,8 +130,8 @@ def why_denied(ended: CommandResult) -> str:
     if not said.startswith("{"):
         return ""  # words for people
     try:
-        answer = msgspec.json.decode(said)
-    except msgspec.DecodeError:
+        answer = read_json(said)
+    except ValueError:
         return "its answer cannot be understood"
     own = answer.get("hookSpecificOutput") or {}
     if not isinstance(own, dict):

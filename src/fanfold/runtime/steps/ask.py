@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import msgspec
-
 from fanfold.errors import AuthorError
 from fanfold.kernel.nodes import Node
 from fanfold.kernel.plan import JSON, Step
@@ -13,7 +11,7 @@ from fanfold.runtime.records.step_names import root_of, typed_path
 from fanfold.runtime.steps.rendering import text_of
 from fanfold.runtime.steps.step_type import LeafType, Outcome, Preparation, Question, StepLabel, StepReply
 from fanfold.text.json_schema import misfits
-from fanfold.text.json_value import as_text
+from fanfold.text.json_value import as_text, read_json
 from fanfold.text.template import UnresolvedPath
 
 MAX_CHOICES = 1_000
@@ -74,8 +72,8 @@ def _as_data(node: Node, schema: JSON, text: str) -> JSON:
     """The value that was meant: JSON where that fits, else the text itself."""
     values: list[JSON] = [text.removesuffix("\n")]
     try:
-        values.insert(0, msgspec.json.decode(text))
-    except msgspec.DecodeError:
+        values.insert(0, read_json(text, "the answer"))
+    except ValueError:
         pass
     problems = [misfits(schema, value) for value in values]
     for value, problem in zip(values, problems, strict=True):

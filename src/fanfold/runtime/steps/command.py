@@ -6,8 +6,6 @@ import os
 import shlex
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from fanfold.agents.backend import SUMMARY_CHARS
 from fanfold.kernel.commands import Start
 from fanfold.kernel.nodes import Node
@@ -26,7 +24,7 @@ from fanfold.runtime.steps.step_type import (
     failure,
 )
 from fanfold.text.excerpts import shorten
-from fanfold.text.json_value import as_text
+from fanfold.text.json_value import as_text, read_json
 
 if TYPE_CHECKING:
     from fanfold.sessions.processes import Ended
@@ -111,8 +109,8 @@ def _said(start: Start, node: Node, job: CommandJob, ended: Ended) -> Outcome:
     value: JSON = output
     if node.step.output_schema is not None:  # then the output is a value, not text
         try:
-            value = msgspec.json.decode(output)
-        except msgspec.DecodeError as error:
+            value = read_json(output)
+        except ValueError as error:
             text = f"{job.argv[0]} did not print one JSON value: {error}"
             return Outcome(error=failure(node, start, "invalid_output", "output.not_json", text))
     return Outcome(value)
