@@ -92,3 +92,69 @@ def test_who_cancels_a_run_cancels_in_the_agent_and_then_it_is_ended(agents, fan
     assert fanfold("cancel", "last").status == 0
     assert process.wait() == 7
     assert {"cancelled": True} in agents.spoken()
+
+
+TALKER = """
+import json, os, sys
+
+def say(**message):
+    print(json.dumps({"jsonrpc": "2.0", **message}), flush=True)
+
+def tell(text):
+    said = {"sessionUpdate": "agent_message_chunk", "content": {"type": "text", "text": text}}
+    say(method="session/update", params={"sessionId": "s1", "update": said})
+
+for line in sys.stdin:
+    asked = json.loads(line)
+    number, method = asked.get("id"), asked.get("method")
+    case = os.environ["CASE"]
+    if method == "initialize":
+        say(id=999, result={})
+        say(id="x", error="nobody asked")
+        if case == "greets-oddly":
+            say(id=number, result={"protocolVersion": "one", "agentCapabilities": []})
+        elif case == "refuses-oddly":
+            say(id=number, error="no")
+        else:
+            say(id=number, result={"protocolVersion": 1, "agentCapabilities": {}})
+    elif method == "session/new":
+        say(id=number, result={} if case == "names-nothing" else {"sessionId": "s1"})
+    elif method == "session/prompt":
+        if case == "asks-oddly":
+            options = [{"optionId": "a", "kind": "perhaps", "name": "?"}, {"name": "x"}, 7]
+            call = {"toolCallId": "t1", "kind": "edit"}
+            say(id="p", method="session/request_permission", params={"toolCall": call, "options": options})
+            sys.stdin.readline()
+        if case == "tells-oddly":
+            call = {"sessionUpdate": "tool_call", "toolCallId": {}, "rawInput": [[]]}
+            for update in (None, 1, [], {}, call):
+                say(method="session/update", params={"sessionId": "s1", "update": update})
+            say(method="session/update")
+            say(method=5)
+        tell("fine")
+        say(id=number, result={"stopReason": "because" if case == "stops-oddly" else "end_turn"})
+        tell("late")
+"""
+
+
+@pytest.mark.parametrize(
+    ("case", "code"),
+    [
+        ("greets-oddly", "agent.failed"),
+        ("refuses-oddly", "agent.failed"),
+        ("names-nothing", "agent.failed"),
+        ("asks-oddly", "agent.denied"),
+        ("tells-oddly", ""),
+        ("stops-oddly", "agent.failed"),
+    ],
+)
+def test_one_that_does_not_keep_to_the_protocol_is_judged_and_breaks_nothing(agents, fanfold, case, code):
+    (agents.bin / "talker").write_text(
+        f"#!/usr/bin/env python3\nimport os; os.environ['CASE'] = {case!r}\n{TALKER}"
+    )
+    (agents.bin / "talker").chmod(0o755)
+    agents.role("odd", "acp", 'command = ["talker"]\n')
+    done = fanfold("run", agents.recipe(step("odd")), "--yes", "--json").json()
+    ended = done["steps"]["work"]
+    assert (ended["error"] or {}).get("code", "") == code, ended["error"]
+    assert code or ended["output"] == "fine", "what comes behind the end is nobody's"

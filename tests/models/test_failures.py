@@ -265,7 +265,8 @@ def test_a_cancelled_wait_at_a_gate_passes_its_turn_on():
             tasks = [asyncio.create_task(use(name)) for name in "abc"]
             await asyncio.sleep(0)
             tasks[0].cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        ended = await asyncio.gather(*tasks, return_exceptions=True)
+        assert [type(one) for one in ended] == [asyncio.CancelledError, type(None), type(None)]
         assert order == ["b", "c"]
 
     asyncio.run(main())
