@@ -36,6 +36,7 @@ SECTIONS = (
     "workspace",
     "writers",
     "waits",
+    "agents",
     "growth",
     "durable",
 )

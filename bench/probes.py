@@ -15,7 +15,7 @@ import resource
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from time import perf_counter, time
+from time import perf_counter, process_time, time
 
 import apsw
 
@@ -210,9 +210,9 @@ def sessions(folder: Path, number: int) -> Figures:
         await driving
         return owned.tree
 
-    begin = perf_counter()
+    begin, spent = perf_counter(), process_time()
     tree = asyncio.run(run())
-    took = perf_counter() - begin
+    took, spent = perf_counter() - begin, process_time() - spent
     completed = sum(node.status == "completed" for node in tree.root.nodes.values() if "[" in node.path)
     return {
         "sessions": number,
@@ -220,6 +220,7 @@ def sessions(folder: Path, number: int) -> Figures:
         "live_at_once": most,
         "seconds": took,
         "seconds_of_answering": SESSION_DELAY_MS / 1_000,
+        "cpu_ms_per_session": spent * 1_000 / number,
         "kb_per_idle_session": (idle_kb - before) / number,
         "peak_mb": peak_kb() / 1_024,
     }
