@@ -22,10 +22,16 @@ class Places:
         """How many stand in the queue."""
         return sum(not future.done() for future in self._queue)
 
+    def take_free(self) -> bool:
+        """Take a place if there is one: nobody waits while there is."""
+        if self._free <= 0:
+            return False
+        self._free -= 1
+        return True
+
     async def take(self) -> None:
         """Wait for a place."""
-        if self._free > 0:
-            self._free -= 1
+        if self.take_free():
             return
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._queue.append(turn)

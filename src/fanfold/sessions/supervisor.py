@@ -22,7 +22,6 @@ from typing import NoReturn
 from msgspec import structs
 
 from fanfold.agents.backend import (
-    Backend,
     Progress,
     SessionFailed,
     SessionRequest,
@@ -85,43 +84,34 @@ class Supervisor:
         if request.session_id in self._live:
             raise BugError("session.twice", f"session {request.session_id} is running already")
         agent = self.backends.named(backend)
-        await self._places.take()
-        try:
-            live = self._open(request, journal)
-            return await self._supervise(live, agent, (timeout_ms, idle_ms), on_progress, durable)
-        finally:
-            self._places.give_back()
-
-    async def _supervise(
-        self,
-        live: Live,
-        agent: Backend,
-        limits: tuple[int | None, int | None],
-        on_progress: Progress,
-        durable: bool,
-    ) -> SessionResult:
-        request, journal = live.request, live.log.journal
-        self._live[request.session_id] = live
-        journal.sessions += 1
+        if not self._places.take_free():
+            await self._places.take()
+        live: Live | None = None
         result: SessionResult | None = None
         error: BaseException | None = None
         try:
-            tell = on_progress if limits[1] is None else live.listening(on_progress)
-            result = await live.run(agent.run(request, live.record, tell), *limits)
-        except BaseException as raised:  # noqa: BLE001 - told when nothing of the session is left
-            error = raised
-        try:
+            live = self._open(request, journal)
+            request = live.request
+            self._live[request.session_id] = live
+            journal.sessions += 1
+            try:
+                tell = on_progress if idle_ms is None else live.listening(on_progress)
+                result = await live.run(agent.run(request, live.record, tell), timeout_ms, idle_ms)
+            except BaseException as raised:  # noqa: BLE001 - told when nothing of the session is left
+                error = raised
             if live.leaves_something:
                 await insist(live.end_processes())
             if durable and live.fault is None:
                 await journal.flush()
         finally:
-            journal.sessions -= 1
-            del self._live[request.session_id]
+            self._places.give_back()
+            if live is not None:
+                journal.sessions -= 1
+                del self._live[request.session_id]
         if live.is_called_away:
             raise asyncio.CancelledError
         if error is not None or live.fault is not None:
-            _tell(live, error, limits)
+            _tell(live, error, (timeout_ms, idle_ms))
         assert result is not None, "a session ends with a result or an error"
         return result
 

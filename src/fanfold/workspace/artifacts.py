@@ -68,27 +68,41 @@ def family(step: str) -> str:
 
 
 class ArtifactRoom:
-    """Where one execution makes its artifacts; nothing is made on disk before it is needed."""
+    """Where one execution makes its artifacts; nothing is made on disk before it is needed.
 
-    def __init__(self, runs: Path, run_id: str, session: str, view: ArtifactView) -> None:
+    Every agent has one and few use it, so it holds words and no paths.
+    """
+
+    __slots__ = ("_run_id", "_runs", "_session", "_view")
+
+    def __init__(self, runs: str, run_id: str, session: str, view: ArtifactView) -> None:
         self._runs = runs
-        self._home = runs / run_id
-        self._published = self._home / "artifacts"
-        self.folder = self._home / "staging" / session
+        self._run_id = run_id
+        self._session = session
         self._view = view
 
     @property
+    def folder(self) -> Path:
+        """The staging folder."""
+        return Path(self._runs, self._run_id, "staging", self._session)
+
+    @property
+    def _published(self) -> Path:
+        return Path(self._runs, self._run_id, "artifacts")
+
+    @property
     def is_open(self) -> bool:
-        return self.folder.is_dir()
+        return os.path.isdir(f"{self._runs}/{self._run_id}/staging/{self._session}")
 
     def open(self) -> Path:
         """The staging folder, with what the step may see in it."""
+        folder = self.folder
         if not self.is_open:
-            for part in (self._runs, self._home, self._home / "staging", self.folder):
+            for part in (*reversed(folder.parents[:3]), folder):
                 part.mkdir(mode=0o700, exist_ok=True)
             for one in self._view.seen:
-                _copy(self._published, self.folder, one.path, 0o400 if self.owner(one.path) else 0o600)
-        return self.folder
+                _copy(self._published, folder, one.path, 0o400 if self.owner(one.path) else 0o600)
+        return folder
 
     def owner(self, path: str) -> str:
         """Who published a name that is not this step's to use; empty when it is."""

@@ -24,6 +24,10 @@ from fanfold.runtime.operations.runs.handle import RunHandle
 from fanfold.runtime.operations.runs.ownership import Owned
 
 
+PERIOD_S = 0.05
+"""Nobody reads faster; and a line at a time costs a short step as much as being recorded."""
+
+
 class Foreground:
     """One run at this terminal: who is asked before it starts and while it runs, and who is told."""
 
@@ -53,7 +57,7 @@ class Foreground:
         )
         self._listen(handle)
         try:
-            async for written in handle.follow():
+            async for written in handle.follow(every_s=PERIOD_S):
                 self._progress.update(written, handle.tree)
                 if self.attendant is not None:
                     self.attendant.look(handle)

@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import Any, TypeAlias
 
 from msgspec.structs import replace
@@ -293,11 +294,7 @@ class Host:
 
     async def _execute(self, start: Start, node: Node, job: Job) -> None:
         key = (start.run, start.step)
-
-        def progress(news: News) -> None:
-            if self._on_progress is not None:
-                self._on_progress(start.run, start.step, news)
-
+        progress = partial(self._hear, start.run, start.step)
         try:
             outcome = await self._performer(node).perform(start, node, job, progress)
             self._tasks.pop(key, None)
@@ -309,6 +306,10 @@ class Host:
             self._tasks.pop(key, None)
             self._fault = self._fault or error
             self._woken.set()
+
+    def _hear(self, run: str, step: str, news: News) -> None:
+        if self._on_progress is not None:
+            self._on_progress(run, step, news)
 
     def _report_stopped(self, run: str, step: str, attempt: int, execution: int) -> None:
         reason = self._stop_reasons.pop((run, step), "pause")
@@ -328,7 +329,6 @@ class Host:
             self._unsettled.append(outcome.unsettled)
         reason = self._stop_reasons.pop((start.run, start.step), "")
         if outcome.error is not None and self._holds_the_run(node, outcome, reason):
-            assert outcome.error is not None
             data = _report(
                 self._task(node), node, "interrupted", start.attempt, start.execution, error=outcome.error
             )

@@ -23,7 +23,8 @@ from msgspec import structs
 from fanfold.agents.backend import SessionRequest
 from fanfold.agents.toolbox import ToolFailed
 from fanfold.kernel.sets.globs import escape
-from fanfold.runtime.places.isolation import Isolation, Place
+from fanfold.runtime.places.isolation import Isolation
+from fanfold.runtime.places.place import Place
 from fanfold.runtime.places.refusals import WHY
 from fanfold.runtime.records.evidence import ChangedPath, Merge, Sandboxed
 from fanfold.sessions.insist import insist

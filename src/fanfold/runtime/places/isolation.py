@@ -24,22 +24,19 @@ from pathlib import Path
 from time import monotonic_ns
 from typing import TYPE_CHECKING, TypeVar
 
-from msgspec import structs
-
 from fanfold.errors import FanfoldError, WorldError
 from fanfold.kernel.events import Failure
 from fanfold.kernel.lifecycle import COMPLETED
 from fanfold.kernel.nodes import Node
+from fanfold.runtime.places.place import SAID, Place
 from fanfold.runtime.places.refusals import ignored_hint, refusal, violated
 from fanfold.runtime.places.watching import Watching
 from fanfold.runtime.records.evidence import (
     ChangedPath,
     Merge,
     Reopened,
-    Sandboxed,
     Snapshot,
     Unwatched,
-    WorkspaceFact,
     conflict,
     left_out,
     violation,
@@ -49,47 +46,13 @@ from fanfold.runtime.records.subagents import home_of, turn_before
 from fanfold.sessions.insist import insist
 
 if TYPE_CHECKING:
-    from fanfold.workspace.artifacts import ArtifactRoom
     from fanfold.workspace.merges.disputes import Dispute
     from fanfold.workspace.merges.results import Merged
-    from fanfold.workspace.sandbox.start import Launch
-    from fanfold.workspace.snapshots.changes import FoundChanges
     from fanfold.workspace.snapshots.children import Child
     from fanfold.workspace.workspaces import Workspaces
 
-SAID = "outcome.json"
-"""In the folder of a snapshot: what its step said, once it had. A turn that goes on in what another left
-has a file of its own."""
 _T = TypeVar("_T")
 _log = logging.getLogger(__name__)
-
-
-class Place:
-    """Where one execution works. `child` is None when it works in the project itself."""
-
-    def __init__(self, path: str, child: Child | None) -> None:
-        self.path = path
-        self.child = child
-        self.evidence: list[WorkspaceFact] = []
-        self.is_new = True
-        """Nothing of an earlier execution is in here."""
-        self.said_in = SAID
-        self.said: bytes | None = None
-        """What an earlier execution of the step said when it had done its work."""
-        self.merged: Merged | None = None
-        """What was merged by an earlier execution, where the snapshot itself is lost."""
-        self.found: FoundChanges | None = None
-        """What was in it when it was merged, also of files that the project ignores."""
-        self.rounds: list[Place] = []
-        """Where its conflicts are settled."""
-        self.artifacts: ArtifactRoom | None = None
-        """Where it makes files that are kept beside the project."""
-
-    def note_sandbox(self, launch: Launch) -> None:
-        """A program runs here, at this level of the sandbox and seeing this; the log says so once."""
-        fact = Sandboxed(level=launch.level, **structs.asdict(launch.sight))
-        if fact not in self.evidence:
-            self.evidence.append(fact)
 
 
 class Isolation:
@@ -97,6 +60,7 @@ class Isolation:
 
     def __init__(self, project: Path) -> None:
         self.project = project
+        self._path = str(project)
         self._places: dict[str, Place] = {}
         self._watching = Watching(lambda: self.spaces)
 
@@ -126,9 +90,11 @@ class Isolation:
         `home` is the session whose snapshot it is, another one where a step goes on in what a turn before
         it left.
         """
-        isolated = node.step.workspace_mode == "isolated" and node.step.traits.workspace != "project"
+        isolated = _is_isolated(node)
         place = await self._open_snapshot(node, session, execution, home) if isolated else self._here()
         self._places[session] = place
+        if not node.write_set:
+            return place
         try:
             unwatched = await self._watching.begin(session, node, shared=not isolated)
         except BaseException:
@@ -137,6 +103,10 @@ class Isolation:
         if unwatched:
             place.evidence.append(Unwatched(why=unwatched))
         return place
+
+    def takes_time(self, node: Node) -> bool:
+        """Whether the place of a step takes more than naming it: a snapshot, or a look around before."""
+        return bool(node.write_set) or _is_isolated(node)
 
     async def check_proposals(self, node: Node) -> None:
         """A turn does not begin while what the turn before proposed waits: it would not see it."""
@@ -155,7 +125,7 @@ class Isolation:
         return self._places.get(session) or self._here()
 
     def _here(self) -> Place:
-        return Place(str(self.project), None)
+        return Place(self._path, None)
 
     async def _open_snapshot(self, node: Node, session: str, execution: int, home: str) -> Place:
         asked_ns = monotonic_ns()
@@ -258,6 +228,10 @@ class Isolation:
             )
             place.evidence.append(fact)
         return None
+
+    def is_watched(self, session: str) -> bool:
+        """Whether what a step changed in the project has to be looked at."""
+        return self._watching.is_watched(session)
 
     async def check_shared(
         self, node: Node, session: str, place: Place, others: Sequence[tuple[str, ...]]
@@ -375,6 +349,10 @@ class Isolation:
         remains = self.spaces.remains
         for session in is_over(remains.sessions()):
             remains.discard(session)
+
+
+def _is_isolated(node: Node) -> bool:
+    return node.step.workspace_mode == "isolated" and node.step.traits.workspace != "project"
 
 
 def _is_scratch(node: Node) -> bool:

@@ -63,8 +63,6 @@ class Watching:
 
     async def begin(self, session: str, node: Node, *, shared: bool) -> str:
         """A step is about to work; the code of what keeps it from being watched, usually none."""
-        if not node.write_set:
-            return ""
         for other in self._watched.values():
             other.beside.append(node.write_set)
             other.alone = other.alone and not shared
@@ -82,6 +80,10 @@ class Watching:
         except WorldError as error:  # a project that cannot be walked through can still be worked in
             return error.code
         return ""
+
+    def is_watched(self, session: str) -> bool:
+        """Whether `end` will have something to say."""
+        return session in self._watched
 
     async def end(self, session: str, others: Sequence[tuple[str, ...]] = ()) -> Seen | None:
         """What a step that worked may be blamed for; None when it was not watched. `others` are the sets of

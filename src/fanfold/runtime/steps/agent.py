@@ -44,7 +44,7 @@ from fanfold.text.json_value import as_text
 from fanfold.text.template import parse_template, render
 
 if TYPE_CHECKING:
-    from fanfold.runtime.places.isolation import Place
+    from fanfold.runtime.places.place import Place
 
 FROM_BEFORE = "What earlier phases found (read_file and list_files have all of it under ctx/wf):"
 FROM_LAST_ROUND = "What was said about the last round, which did not pass:"
@@ -104,7 +104,7 @@ class AgentSteps(LeafType[AgentBody, AgentJob]):
             told = failure(node, start, "permission", "agent.not_listed", message, hint, retryable=False)
             return Outcome(error=told)
         _check_place(services.store, start, node, place)
-        role = services.frozen.session_role(node.step, job.said)
+        role = services.session_role(node.step, job.said)
         request = _request(role, execution, services)
         if job.said.purpose == "fold":
             return await _fold(services, execution, request)

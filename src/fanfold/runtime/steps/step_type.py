@@ -31,8 +31,11 @@ from fanfold.store.protocol import Store
 from fanfold.workspace.artifacts import NOTHING_SEEN, ArtifactView
 
 if TYPE_CHECKING:  # what does the work is not needed to look at a step
+    from fanfold.agents.role import Role
+    from fanfold.recipe.types.agent import AgentBody
     from fanfold.runtime.handlers.pool import FunctionProcesses
-    from fanfold.runtime.places.isolation import Isolation, Place
+    from fanfold.runtime.places.isolation import Isolation
+    from fanfold.runtime.places.place import Place
     from fanfold.runtime.records.frozen import Frozen
     from fanfold.runtime.steps.programs.sandboxed import Programs
     from fanfold.sessions.supervisor import Supervisor
@@ -179,6 +182,23 @@ class Services:
         self.granted = granted
         self.memory = isolation.project / ".fanfold"
         """The project's `.fanfold`."""
+        self._session_roles: dict[tuple[object, ...], Role] = {}
+
+    def session_role(self, step: Step, said: AgentBody) -> Role:
+        """The role of an agent step as its session has it; made once for all that say the same."""
+        key = (
+            said.role,
+            said.model,
+            said.reasoning_effort,
+            said.max_turns,
+            said.tools,
+            said.purpose,
+            step.posture,
+        )
+        role = self._session_roles.get(key)
+        if role is None:
+            role = self._session_roles[key] = self.frozen.session_role(step, said)
+        return role
 
 
 class StepLabel(NamedTuple):

@@ -74,10 +74,11 @@ class RunHandle:
         return self._work.done()
 
     async def follow(
-        self, after: int | None = None, *, until_asked: bool = False
+        self, after: int | None = None, *, until_asked: bool = False, every_s: float = 0.0
     ) -> AsyncIterator[list[Envelope]]:
         """What is recorded beyond `after`, or from now on, in pieces, until nobody here drives the run; or,
-        `until_asked`, until it can only go on when a person has answered.
+        `until_asked`, until it can only go on when a person has answered. With `every_s`, what is recorded
+        within that time of a piece is part of the next one.
 
         As `follow` of a run that another process drives, but without reading from the store what was just
         written to it.
@@ -93,6 +94,8 @@ class RunHandle:
                 written = [one for one in follower.take() if after is None or one.tree_seq > after]
                 if written:
                     yield written
+                    if every_s and not over:
+                        await asyncio.wait([self._work], timeout=every_s)
                 elif over or (until_asked and self._asks()):
                     return
                 else:

@@ -24,7 +24,7 @@ from fanfold.kernel.events import NOTHING_SPENT, Failure, Usage
 from fanfold.kernel.lifecycle import COMPLETED
 from fanfold.kernel.nodes import Node, State, is_shared_writer
 from fanfold.kernel.plan import JSON
-from fanfold.runtime.places.isolation import Place
+from fanfold.runtime.places.place import Place
 from fanfold.runtime.records.attempt_sessions import sessions_of
 from fanfold.runtime.records.evidence import Published
 from fanfold.runtime.records.ids import session_id, settling_ids
@@ -48,6 +48,7 @@ class Performer:
         self._supervisor = services.supervisor
         self._frozen = services.frozen
         self._project = project
+        self._runs = str(services.memory / "runs")
         self._keys: dict[tuple[str, str], str] = {}
         self._ended: dict[str, Place] = {}
         """Where steps worked that have ended well, until the log says so."""
@@ -121,28 +122,29 @@ class Performer:
 
     async def perform(self, start: Start, node: Node, job: Job, progress: Tell) -> Outcome:
         """Do the work of one execution. Raises only `CancelledError`."""
-        outcome = await self._perform(start, node, job, progress)
-        return outcome if outcome.error is None else type_of(node.step).rescue(node, job, outcome)
-
-    async def _perform(self, start: Start, node: Node, job: Job, progress: Tell) -> Outcome:
         try:
-            if not _needs_place(node):
-                return _checked(
-                    node, await self._work(Execution(start, node, job, Place(self._project, None), progress))
-                )
-            return await self._in_place(start, node, job, progress)
+            if _needs_place(node):
+                outcome = await self._in_place(start, node, job, progress)
+            else:
+                here = Execution(start, node, job, Place(self._project, None), progress)
+                outcome = _checked(node, await self._work(here))
         except (StoreFault, LeaseLost, BugError):
             raise  # not the step's failure: its host must stop
         except Exception as error:  # noqa: BLE001  # a handler may raise anything; it is the step's failure
-            return Outcome(error=_caught(node, start, error))
+            outcome = Outcome(error=_caught(node, start, error))
+        return outcome if outcome.error is None else type_of(node.step).rescue(node, job, outcome)
 
     async def _in_place(self, start: Start, node: Node, job: Job, progress: Tell) -> Outcome:
         """Work in the step's own place, then bring home what changed while the step still holds its sets."""
         session = session_id(start.run, start.step, start.attempt)
-        await self._isolation.check_proposals(node)
-        progress(Preparing("opens its workspace"))
+        if node.step.traits.continues is not None:
+            await self._isolation.check_proposals(node)
+        takes_time = self._isolation.takes_time(node)
+        if takes_time:
+            progress(Preparing("opens its workspace"))
         place = await self._isolation.open(node, session, start.execution, home_of(node, start.attempt))
-        progress(Preparing())
+        if takes_time:
+            progress(Preparing())
         room = place.artifacts = self._room(start, node, job, place, session)
         try:
             outcome = await self._work_and_merge(Execution(start, node, job, place, progress), session)
@@ -164,11 +166,13 @@ class Performer:
         start, node, _, place, _ = execution
         try:
             outcome = _recall(place.said) or _checked(node, await self._work(execution))
-            strayed = await self._isolation.check_shared(node, session, place, self._others(node))
-            if outcome.error is None and strayed is not None:
-                return Outcome(error=strayed, usage=outcome.usage)
-            made = await self._collect(node, place) if outcome.error is None else {}
-            if outcome.error is None and self._isolation.comes_home(node, place):
+            if self._isolation.is_watched(session):
+                strayed = await self._isolation.check_shared(node, session, place, self._others(node))
+                if outcome.error is None and strayed is not None:
+                    return Outcome(error=strayed, usage=outcome.usage)
+            room, done = place.artifacts, outcome.error is None
+            made = await self._collect(node, room) if done and room is not None and room.is_open else {}
+            if done and self._isolation.comes_home(node, place):
                 execution.progress(Preparing("brings its changes home"))
                 outcome = await self._bring_home(execution, session, outcome)
             if outcome.error is None and made:
@@ -178,21 +182,19 @@ class Performer:
         except Exception as error:  # noqa: BLE001  # a handler may raise anything; it is the step's failure
             return Outcome(error=_caught(node, start, error))
         finally:
-            execution.progress(Preparing())
+            if place.child is not None or place.merged is not None:
+                execution.progress(Preparing())
         return outcome
 
     def _room(self, start: Start, node: Node, job: Job, place: Place, session: str) -> ArtifactRoom:
         """Where an execution makes its artifacts. An agent goes on with what it made; others begin anew."""
-        room = ArtifactRoom(self._services.memory / "runs", node.run.id, session, job.artifacts)
+        room = ArtifactRoom(self._runs, node.run.id, session, job.artifacts)
         if start.execution > 1 and node.step.traits.role is None and place.said is None:
             room.drop()
         return room
 
-    async def _collect(self, node: Node, place: Place) -> dict[str, Artifact]:
+    async def _collect(self, node: Node, room: ArtifactRoom) -> dict[str, Artifact]:
         """What a step that has done its work wants to publish, its names kept for it from now on."""
-        room = place.artifacts
-        if room is None or not room.is_open:
-            return {}
         made = await asyncio.to_thread(room.collect, self._store.clean)
         own = family(node.path)
         for path in made:

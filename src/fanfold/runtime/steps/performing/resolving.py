@@ -23,7 +23,8 @@ from fanfold.agents.backend import SessionFailed, SessionRequest
 from fanfold.errors import AuthorError, WorldError
 from fanfold.kernel.events import NOTHING_SPENT, Failure, Usage
 from fanfold.kernel.nodes import Node
-from fanfold.runtime.places.isolation import Isolation, Place
+from fanfold.runtime.places.isolation import Isolation
+from fanfold.runtime.places.place import Place
 from fanfold.runtime.places.refusals import refusal
 from fanfold.runtime.records.evidence import Resolve, conflict
 from fanfold.runtime.records.failures import is_provider_refusal

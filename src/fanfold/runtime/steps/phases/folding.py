@@ -20,7 +20,7 @@ from msgspec import Struct, structs
 from fanfold.agents.backend import SessionFailed, SessionRequest
 from fanfold.agents.local.weights import PROVIDER
 from fanfold.kernel.events import NOTHING_SPENT, Failure, Usage
-from fanfold.runtime.places.isolation import Place
+from fanfold.runtime.places.place import Place
 from fanfold.runtime.records.attempt_sessions import PARTS_AT_ONCE, part_id
 from fanfold.runtime.records.evidence import Digest
 from fanfold.runtime.records.values import Piece

@@ -21,7 +21,8 @@ from msgspec import structs
 
 from fanfold.agents.backend import SessionRequest
 from fanfold.errors import WorldError
-from fanfold.runtime.places.isolation import Isolation, Place
+from fanfold.runtime.places.isolation import Isolation
+from fanfold.runtime.places.place import Place
 from fanfold.sessions.processes import Ended, Process, end_tree, run_process, see_out, start_process
 from fanfold.text.json_value import MAX_VALUE_BYTES
 
