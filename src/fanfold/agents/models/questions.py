@@ -182,8 +182,8 @@ class Asker:
 
 
 def settings(effort: str | None, max_tokens: int | None = None) -> ModelSettings:
-    """How requests are made: once each, with prompts cached, and thinking as hard as asked for."""
-    made: dict[str, Any] = {"max_retries": 0, "cache": True}
+    """How requests are made: with prompts cached, and thinking as hard as asked for."""
+    made: dict[str, Any] = {"cache": True}
     if max_tokens is not None:
         made["max_tokens"] = max_tokens
     if effort is not None:

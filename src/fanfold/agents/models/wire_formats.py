@@ -2,7 +2,8 @@
 
 Whatever differs between two formats stands here. Everything is imported when a model is first used: the SDKs
 take seconds. They would read keys and addresses from the environment by themselves; they are given every
-value, so what configuration says is what happens.
+value, so what configuration says is what happens. They would also try again by themselves, which `questions`
+does; clients are told so once, because a request that says it makes a client of its own.
 """
 
 from __future__ import annotations
@@ -54,7 +55,12 @@ def _responses(name: str, endpoint: Endpoint) -> Model:
 def _openai(endpoint: Endpoint) -> OpenAIProvider:
     from pydantic_ai.providers.openai import OpenAIProvider
 
-    return OpenAIProvider(api_key=endpoint.key, base_url=endpoint.address, http_client=endpoint.client)
+    from fanfold.agents.models.plain_requests import ask_plainly
+
+    provider = OpenAIProvider(api_key=endpoint.key, base_url=endpoint.address, http_client=endpoint.client)
+    provider.client.max_retries = 0
+    ask_plainly(provider.client)
+    return provider
 
 
 def _anthropic(name: str, endpoint: Endpoint) -> Model:
@@ -62,10 +68,15 @@ def _anthropic(name: str, endpoint: Endpoint) -> Model:
     from pydantic_ai.providers.anthropic import AnthropicProvider
 
     provider = AnthropicProvider(api_key=endpoint.key, base_url=endpoint.address, http_client=endpoint.client)
+    provider.client.max_retries = 0
     return AnthropicModel(name, provider=provider)
 
 
-_OPENAI = ("pydantic_ai.models.openai", "pydantic_ai.providers.openai")
+_OPENAI = (
+    "pydantic_ai.models.openai",
+    "pydantic_ai.providers.openai",
+    "fanfold.agents.models.plain_requests",
+)
 _ANTHROPIC = ("pydantic_ai.models.anthropic", "pydantic_ai.providers.anthropic")
 FORMATS: dict[WireFormat, WireSpec] = {
     "openai-chat": WireSpec(_OPENAI, _chat),

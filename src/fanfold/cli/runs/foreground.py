@@ -23,7 +23,6 @@ from fanfold.kernel.events import Raised
 from fanfold.runtime.operations.runs.handle import RunHandle
 from fanfold.runtime.operations.runs.ownership import Owned
 
-
 PERIOD_S = 0.05
 """Nobody reads faster; and a line at a time costs a short step as much as being recorded."""
 

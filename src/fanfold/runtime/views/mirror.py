@@ -24,8 +24,8 @@ from fanfold.runtime.views.sessions.transcripts import speaker_of, transcript_of
 from fanfold.workspace.artifacts import clear_staging
 
 MAX_TRANSCRIPTS = 50
-"""Of one run: to read a session takes twice as long as a step that does nothing, and whoever waits for the run
-waits for these too. `fanfold transcript` shows any."""
+"""Of one run: to read a session takes twice as long as a step that does nothing, and whoever waits for the
+run waits for these too. `fanfold transcript` shows any."""
 
 
 def write_mirror(tree: RunTree, folder: Path) -> Path:
