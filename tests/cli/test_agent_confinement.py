@@ -12,6 +12,7 @@ import pytest
 
 from tests.cli.agent_world import AgentWorld, step, writing
 from tests.hostile.worlds import without_bubblewrap
+from tests.levels import needs_bubblewrap
 
 TOKENS = {
     "accessToken": "access-token-of-the-user",
@@ -58,6 +59,7 @@ def run(fanfold, recipe, *flags):
     return fanfold("run", recipe, "--yes", "--json", *flags).json()
 
 
+@needs_bubblewrap
 def test_the_environment_holds_what_was_named_and_nothing_of_ours(agents, fanfold, monkeypatch):
     monkeypatch.setenv("IS_SANDBOX", "1")
     monkeypatch.setenv("CLAUDECODE", "1")
@@ -74,6 +76,7 @@ def test_the_environment_holds_what_was_named_and_nothing_of_ours(agents, fanfol
     assert not {"IS_SANDBOX", "CLAUDECODE", "OPENAI_API_KEY", "FANFOLD_HOME"} & set(given)
 
 
+@needs_bubblewrap
 def test_nothing_secret_is_lent_before_the_user_says_what(agents, fanfold, monkeypatch):
     monkeypatch.setenv("ANTHROPIC_API_KEY", "key-of-the-user-0123456789")
     agents.install("claude", writing("claude"))
@@ -87,6 +90,7 @@ def test_nothing_secret_is_lent_before_the_user_says_what(agents, fanfold, monke
     assert "ANTHROPIC_API_KEY" not in call["environment"]
 
 
+@needs_bubblewrap
 def test_a_login_is_lent_without_what_could_be_used_up_and_the_user_s_own_stays_as_it_was(
     agents, fanfold, project
 ):
@@ -118,6 +122,7 @@ def test_a_login_is_lent_without_what_could_be_used_up_and_the_user_s_own_stays_
 
 
 @pytest.mark.parametrize("then", [("pause", "last"), ("run", "other.yaml", "--script", "script.yaml")])
+@needs_bubblewrap
 def test_a_login_that_was_lent_when_we_were_killed_is_taken_back_by_the_next_command(
     agents, fanfold, background, until, project, then
 ):
@@ -150,6 +155,7 @@ def _own_files(home: Path) -> list[str]:
     return sorted(path.name for path in (home / ".fanfold").iterdir() if path.is_file())
 
 
+@needs_bubblewrap
 def test_a_login_that_has_run_out_says_how_to_renew_it(agents, fanfold):
     login = agents.home / ".claude" / ".credentials.json"
     login.parent.mkdir()
@@ -166,6 +172,7 @@ def test_a_login_that_has_run_out_says_how_to_renew_it(agents, fanfold):
     ("network", "provider", "other"),
     [("", "provider", "other"), ('network = "provider"', "provider", "other"), ("network = false", "", "")],
 )
+@needs_bubblewrap
 def test_the_provider_is_reached_and_no_other_port(
     agents, fanfold, monkeypatch, listeners, network, provider, other
 ):
@@ -189,6 +196,7 @@ def test_with_a_network_everybody_is_reached(agents, fanfold, listeners):
     assert call["reached"] == {str(others): "other"}
 
 
+@needs_bubblewrap
 def test_the_proxy_lets_through_to_the_provider_alone(agents, fanfold, monkeypatch, listeners):
     own, others = listeners("provider"), listeners("other")
     monkeypatch.setenv("ANTHROPIC_BASE_URL", f"http://127.0.0.1:{own}")
@@ -207,6 +215,7 @@ def test_the_proxy_lets_through_to_the_provider_alone(agents, fanfold, monkeypat
 
 
 @pytest.mark.parametrize("name", ["claude", "codex"])
+@needs_bubblewrap
 def test_a_killed_session_goes_on_by_the_agent_s_own_conversation(
     agents, fanfold, background, until, project, name
 ):
@@ -258,6 +267,7 @@ def _left(session: str) -> list[str]:
 STARTS = 50 if os.environ.get("AGENTS_TEST") else 3
 
 
+@needs_bubblewrap
 def test_starts_and_kills_leave_nothing(agents, fanfold, background, until, project):
     agents.install("codex", {**writing("codex"), "then": "hang", "spawns": True})
     agents.role("coder", "codex")
@@ -297,6 +307,7 @@ def _processes_of(folder: Path) -> list[str]:
     return found
 
 
+@needs_bubblewrap
 def test_links_that_an_agent_leaves_in_its_home_lead_us_nowhere(agents, fanfold, project, tmp_path):
     """A second turn finds what the first left: links in place of the folders that we write to."""
     victim = tmp_path / "victim"
@@ -317,6 +328,7 @@ def test_links_that_an_agent_leaves_in_its_home_lead_us_nowhere(agents, fanfold,
     assert json.loads(login.read_text())["claudeAiOauth"] == TOKENS
 
 
+@needs_bubblewrap
 def test_one_that_may_only_read_finds_the_project_closed(agents, fanfold, project):
     agents.install("claude", writing("claude"))
     agents.role("reader", "claude", 'sandbox_mode = "read-only"')
@@ -348,6 +360,7 @@ BROUGHT = {
 
 
 @pytest.mark.parametrize("name", BROUGHT)
+@needs_bubblewrap
 def test_what_a_project_tells_an_agent_to_run_is_empty_for_it_unless_its_user_says_so(
     agents, fanfold, project, name
 ):
@@ -371,6 +384,7 @@ def test_what_a_project_tells_an_agent_to_run_is_empty_for_it_unless_its_user_sa
     assert {path.split("/")[0] for path in seen} == {path.split("/")[0] for path in BROUGHT[name]}
 
 
+@needs_bubblewrap
 def test_a_link_in_place_of_what_is_hidden_keeps_an_agent_from_being_started(agents, fanfold, project):
     (project / "elsewhere").mkdir()
     (project / ".gemini").symlink_to("elsewhere")

@@ -16,6 +16,7 @@ import pytest
 from fanfold.runtime.operations.runs.starting.options import Options
 from fanfold.runtime.places.watching import Watching
 from fanfold.runtime.views.runs.result import Result
+from tests.levels import finds_what_strayed
 from tests.runtime.running import client, run
 
 # Registered once for the whole process, so they are told where the project is.
@@ -108,6 +109,7 @@ def test_what_lies_in_the_write_set_is_no_violation(project: Path) -> None:
         ("chmod +x README.md; touch docs/b.md", ["README.md", "docs/b.md"]),
     ],
 )
+@finds_what_strayed
 def test_a_command_that_strays_fails_with_the_list_and_its_changes_are_still_there(
     project: Path, line: str, found: list[str]
 ) -> None:
@@ -118,6 +120,7 @@ def test_a_command_that_strays_fails_with_the_list_and_its_changes_are_still_the
     assert "these changes are there" in str(result.steps["w"].error)
 
 
+@finds_what_strayed
 def test_an_agent_that_strays_by_a_command_fails_too(project: Path) -> None:
     recipe = """
 name: shared
@@ -146,6 +149,7 @@ steps:
     assert strays(result) == ["docs/b.md"]
 
 
+@finds_what_strayed
 def test_a_step_that_failed_anyway_keeps_its_own_failure(project: Path) -> None:
     result = run(project, shared("touch new.txt; exit 3"))
     error = result.steps["w"].error
