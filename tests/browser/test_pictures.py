@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple
 import pytest
 from playwright.sync_api import Browser, expect
 
-from tests.browser.conftest import COMPLETE, SLOW_SCRIPT, Console, spent
+from tests.browser.conftest import COMPLETE, SLOW_SCRIPT, Console
 from tests.server.conftest import Server
 
 IMAGES = Path(__file__).parents[2] / "docs" / "images"
@@ -40,12 +40,14 @@ def test_pictures_are_taken(browser: Browser, server: Server, swept: str) -> Non
         console = Console(browser, server, **options)
         if picture.name == "home":
             console.start("slow", SLOW_SCRIPT)
-            console.start("two-sides", {"default": spent("seen", 30_000)}, topic="tides")
+            console.start("two-sides", SLOW_SCRIPT, topic="tides")
         console.page.set_viewport_size({"width": picture.width, "height": picture.height})
         page = console.go(picture.path.format(run=swept))
         expect(page.locator("main h1").first).to_be_attached()
         expect(page.locator(".skeleton")).to_have_count(0)
         expect(page.locator(".pulse")).to_have_text("Live")
+        if picture.name in ("home", "runs"):
+            expect(page.locator(".heartbeat", has_text="heartbeat")).to_have_count(2)
         if picture.name == "recipe":
             expect(page.get_by_text("What it would do")).to_be_visible()
         file = IMAGES / f"console-{picture.name}.png"
