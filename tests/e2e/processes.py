@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-PATIENCE_S = 30
+PATIENCE_S = 300
 
 
 def until(holds: Callable[[], bool], what: str) -> None:

@@ -19,7 +19,7 @@ MODELS = {
     "responses": "openai-responses:gpt-5",
     "messages": "anthropic:claude-sonnet-4-6",
 }
-PATIENCE_S = 60
+PATIENCE_S = 300
 Script = Callable[[Asked], Reply | Fault]
 
 
