@@ -107,6 +107,7 @@ def _through_the_command_line(turns: int) -> Table:
 def _run_listed(shape: str, steps: int) -> tuple[float, float]:
     """Microseconds on the clock, and of CPU, of `fanfold run` with so many agent steps."""
     place = Path(tempfile.mkdtemp(dir=WORK))
+    (place / ".fanfold").mkdir(mode=0o700)  # a project of its own, and not the one around it
     lines = ["name: listed", f"limits: {{max_steps: {steps + 1}, max_agents: {steps + 1}}}", "steps:"]
     for number, needs in enumerate(plain_graph(SHAPES[shape](steps))):
         edges = ", ".join(f"s{one}" for one in needs)
