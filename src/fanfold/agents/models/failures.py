@@ -81,9 +81,9 @@ def _of_provider(error: Exception, model: str, variable: str) -> Problem:
         case e.ModelNotFoundError():
             near = error.suggested_model_id if isinstance(error, e.ModelHTTPError) else None
             hint = (
-                f'did you mean "{near}"?'
+                f'did you mean "{near}"? a retry takes another one with --model'
                 if near
-                else "check the model's name, and the base URL if you set one"
+                else "check the model's name, and the base URL if you set one; a retry takes --model"
             )
             return Problem(failure=_failure("agent", "model.unknown", model, said, hint))
         case e.ModelContextWindowExceededError():

@@ -42,6 +42,8 @@ from fanfold.kernel.state import create_state, evolve, mark_late
 from fanfold.runtime.hosting.answers import Answers
 from fanfold.runtime.hosting.child_waits import only_asks
 from fanfold.runtime.hosting.clock import OwnerClock, PastOwner
+from fanfold.runtime.hosting.damage import tells_damage
+from fanfold.runtime.hosting.stored_data import stored, text_only
 from fanfold.runtime.records.evidence import Published, workspace_fact
 from fanfold.runtime.records.frozen import Frozen, from_json
 from fanfold.runtime.records.memory import Memory
@@ -50,7 +52,6 @@ from fanfold.runtime.records.values import Values
 from fanfold.runtime.steps.step_type import Job
 from fanfold.store.blobs import Blobs
 from fanfold.store.protocol import Batch, Claim, OutputRow, RunHead, Store, no_run
-from fanfold.text.json_value import with_text_only
 
 if TYPE_CHECKING:
     from fanfold.store.journal import Journal
@@ -129,6 +130,7 @@ class RunTree:
         return self._frozen[facts]
 
     @classmethod
+    @tells_damage
     def load(
         cls,
         store: Store,
@@ -139,9 +141,7 @@ class RunTree:
         forked_from: str | None = None,
         until: int | None = None,
     ) -> RunTree:
-        """Fold a stored tree, for a reader perhaps only `until` one of its events. The caller appends
-        `resumed` before it goes on.
-        """
+        """Fold a stored tree, perhaps only `until` one of its events; who goes on appends `resumed` first."""
         envelopes = store.tree(root)
         first = next(envelopes, None)
         if first is None:
@@ -185,10 +185,10 @@ class RunTree:
     def _without_secrets(self, event: Event) -> tuple[Event, bytes]:
         """The event as it is written, and what of it is."""
         try:
-            encoded = _encode(_stored(event.data))
+            encoded = _encode(stored(event.data))
         except UnicodeEncodeError:  # a name of a file is any bytes
-            event = replace(event, data=_with_text_only(event.data))
-            encoded = _encode(_stored(event.data))
+            event = replace(event, data=text_only(event.data))
+            encoded = _encode(stored(event.data))
         clean = self.store.clean(encoded)
         if clean is encoded:
             return event, encoded
@@ -226,7 +226,7 @@ class RunTree:
         self.tree_seq += 1
         place = self._places.get(name) or self._place_of(name)
         self.pending.append(
-            Envelope(name, seq, self.tree_seq, event.at, type_name(data), _stored(data), *place)
+            Envelope(name, seq, self.tree_seq, event.at, type_name(data), stored(data), *place)
         )
         self._data.append(encoded)
 
@@ -366,17 +366,6 @@ class RunTree:
             below.extend(other.children)
         agents = sum(other.agents + self.memory.settlers.get(other.id, 0) for other in below)
         return sum((other.usage for other in below), NOTHING_SPENT), agents
-
-
-def _stored(data: Data) -> Any:
-    """What of an event's data stands in its envelope."""
-    return data.data if type(data) is Evidence else data
-
-
-def _with_text_only(data: Any) -> Any:
-    if isinstance(data, Evidence):
-        return replace(data, data=with_text_only(msgspec.to_builtins(data.data)))
-    return msgspec.convert(with_text_only(msgspec.to_builtins(data)), type(data))
 
 
 def run_status(state: State, run: Run) -> str:

@@ -26,8 +26,12 @@ PATIENCE_S = 10.0
 """How long one attempt waits for another process, and how long new attempts are made."""
 
 _MEANINGS: tuple[tuple[type[apsw.Error], str, str, str], ...] = (
-    (apsw.FullError, "store.full", "the disk is full", "free some space, then resume the run"),
-    (apsw.ReadOnlyError, "store.read_only", "the database cannot be written", "check its permissions"),
+    (
+        apsw.FullError,
+        "store.full",
+        "the disk is full",
+        "free some space; fanfold runs lists what can be resumed",
+    ),
     (apsw.PermissionsError, "store.read_only", "the database cannot be written", "check its permissions"),
     (
         apsw.CorruptError,
@@ -76,7 +80,7 @@ def fault(error: apsw.Error, file: str) -> FanfoldError:
     for kind, code, message, hint in _MEANINGS:
         if isinstance(error, kind):
             return StoreFault(code, f"{message}: {file}", hint=hint, details=details)
-    hint = "check the disk and the system log, then resume the run"
+    hint = "check the disk and the system log; fanfold runs lists what can be resumed"
     return StoreFault("store.io", f"the disk failed: {file} ({error})", hint=hint, details=details)
 
 
