@@ -151,7 +151,7 @@ def test_an_address_that_leads_nowhere_says_so_and_has_the_way_back(console: Con
     page = console.go("/runs/nobody")
     expect(page.get_by_role("heading", name="There is no run nobody in this project")).to_be_visible()
     page.get_by_role("link", name="All runs").click()
-    expect(page.get_by_role("heading", name="Runs")).to_be_visible()
+    expect(page.get_by_role("heading", name="Runs", exact=True)).to_be_visible()
 
 
 def test_what_a_model_wrote_is_never_markup(console: Console, swept: str) -> None:

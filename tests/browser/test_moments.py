@@ -58,7 +58,7 @@ def test_a_dialog_is_open_and_a_menu_closes_from_the_moment_each_is_there(
 
 def test_who_presses_the_key_of_the_search_can_go_on_typing_at_once(console: Console) -> None:
     page = console.go("/runs")
-    expect(page.get_by_role("heading", name="Runs")).to_be_visible()
+    expect(page.get_by_role("heading", name="Runs", exact=True)).to_be_visible()
     focused = page.evaluate(
         """() => new Promise(done => {
           document.body.dispatchEvent(new KeyboardEvent('keydown', { key: '/', bubbles: true }));
@@ -69,7 +69,7 @@ def test_who_presses_the_key_of_the_search_can_go_on_typing_at_once(console: Con
     expect(page.get_by_label("Words")).to_have_value("a word and another")
     expect(page).to_have_url(re.compile(r"q=a\+word\+and\+another$"))
     page.go_back()
-    expect(page.get_by_role("heading", name="Runs")).to_be_visible()
+    expect(page.get_by_role("heading", name="Runs", exact=True)).to_be_visible()
 
 
 def test_answers_that_come_late_do_not_stand_for_later_questions(console: Console) -> None:
