@@ -86,14 +86,17 @@ class Supervisor:
         agent = self.backends.named(backend)
         if not self._places.take_free():
             await self._places.take()
-        live: Live | None = None
+        try:
+            live = self._open(request, journal)
+        except BaseException:
+            self._places.give_back()
+            raise
+        request = live.request
+        self._live[request.session_id] = live
+        journal.sessions += 1
         result: SessionResult | None = None
         error: BaseException | None = None
         try:
-            live = self._open(request, journal)
-            request = live.request
-            self._live[request.session_id] = live
-            journal.sessions += 1
             try:
                 tell = on_progress if idle_ms is None else live.listening(on_progress)
                 result = await live.run(agent.run(request, live.record, tell), timeout_ms, idle_ms)
@@ -105,9 +108,8 @@ class Supervisor:
                 await journal.flush()
         finally:
             self._places.give_back()
-            if live is not None:
-                journal.sessions -= 1
-                del self._live[request.session_id]
+            journal.sessions -= 1
+            del self._live[request.session_id]
         if live.is_called_away:
             raise asyncio.CancelledError
         if error is not None or live.fault is not None:
