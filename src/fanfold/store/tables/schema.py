@@ -31,7 +31,7 @@ from fanfold.store.protocol import StoreFault
 APPLICATION_ID = 0x46464F4C  # "FFOL": how `file` and other programs recognise the database
 BEFORE = 0x46414E46
 """What databases carried before there was a first version."""
-VERSION = 1
+VERSION = 2
 
 TABLES = """
 CREATE TABLE logs (
