@@ -102,9 +102,16 @@ def test_a_loop_whose_rounds_all_fail_did_not_converge(tmp_path: Path):
     assert "broken" in error.message
 
 
+INSIDE = LOOP % ", on_exhausted: continue"
+BESIDE = LOOP.replace("    repeat:", "    on_exhausted: continue\n    repeat:") % ""
+
+
+@pytest.mark.parametrize("steps", [INSIDE, BESIDE], ids=["inside repeat", "beside repeat"])
 @pytest.mark.parametrize(("last", "output"), [("bad", "bad"), (BROKEN, None)])
-def test_a_loop_may_go_on_although_it_never_converged(tmp_path: Path, last: str, output: str | None):
-    result = ended(tmp_path, LOOP % ", on_exhausted: continue", f'"l#1": {BROKEN}, "l#2": bad, "l#3": {last}')
+def test_a_loop_may_go_on_although_it_never_converged(
+    tmp_path: Path, steps: str, last: str, output: str | None
+):
+    result = ended(tmp_path, steps, f'"l#1": {BROKEN}, "l#2": bad, "l#3": {last}')
     assert (result.status, result.steps["l"].output) == ("completed", output)
 
 

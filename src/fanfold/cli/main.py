@@ -153,7 +153,6 @@ def _call(name: str, arguments: list[str]) -> int:
         raise unknown_command(name, COMMANDS)
     from importlib import import_module
 
-    _import_msgspec()
     from click.exceptions import Exit
 
     command = getattr(import_module(module), f"{name or 'next'}_command")
@@ -165,23 +164,6 @@ def _call(name: str, arguments: list[str]) -> int:
         status = done.exit_code
     sys.stdout.flush()  # a reader that went away is noticed here, not at interpreter exit
     return status if isinstance(status, int) else 0
-
-
-def _import_msgspec() -> None:
-    """Import msgspec without `typing_extensions`, which it prefers to `typing` where it is installed.
-
-    Nothing else here needs that large module, and what msgspec takes from it, `typing` has as well.
-    """
-    from importlib import import_module
-
-    name = "typing_extensions"
-    if name in sys.modules:
-        return
-    sys.modules[name] = None  # type: ignore[assignment]  # documented: an import of it then fails
-    try:
-        import_module("msgspec")
-    finally:
-        del sys.modules[name]
 
 
 def _say_help() -> int:

@@ -102,10 +102,11 @@ def _read_by(draft: Draft) -> tuple[str, ...]:
 def _repeat(draft: Draft) -> Repeat | None:
     if draft.repeat is None:
         return None
+    exhausted = draft.repeat.text("on_exhausted") or draft.entries.text("on_exhausted") or "fail"
     return Repeat(
         until=draft.facts.until,
         max_iterations=draft.repeat.integer("max_iterations") or 2,
-        on_exhausted=draft.repeat.text("on_exhausted") or "fail",  # type: ignore[arg-type]  # checked words
+        on_exhausted=exhausted,  # type: ignore[arg-type]  # checked words
     )
 
 

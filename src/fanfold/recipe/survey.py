@@ -119,6 +119,20 @@ def _item_name(entries: Entries, notes: Notes) -> str:
     return name
 
 
+def _check_exhausted(draft: Draft, notes: Notes) -> None:
+    """`on_exhausted` may stand inside `repeat` or beside it, once."""
+    entries = draft.entries
+    if not entries.has("on_exhausted"):
+        return
+    message = ""
+    if draft.repeat is None:
+        message = f"{quoted('on_exhausted')} belongs to {quoted('repeat')}, which is not here"
+    elif draft.repeat.has("on_exhausted"):
+        message = f"{quoted('on_exhausted')} is said twice, inside {quoted('repeat')} and beside it"
+    if message:
+        notes.error("recipe.conflicting_keys", message, entries.keys["on_exhausted"])
+
+
 def _survey_step(draft: Draft, notes: Notes, highs: Highs) -> None:
     entries = draft.entries
     draft.syntax = _tell_type(draft, notes)
@@ -126,6 +140,7 @@ def _survey_step(draft: Draft, notes: Notes, highs: Highs) -> None:
     _check_slots(draft, notes)
     if "repeat" in entries.nodes:
         draft.repeat = read_entries(entries.nodes["repeat"], REPEAT, notes)
+    _check_exhausted(draft, notes)
     for item in entries.scalars("depends_on"):
         draft.written.setdefault(item.text, item)
     if "steps" in entries.nodes:

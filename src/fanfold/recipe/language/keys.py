@@ -120,6 +120,14 @@ RETRY = shape(
     short="attempts",
 )
 
+ON_EXHAUSTED = Key(
+    "on_exhausted",
+    "word",
+    "Still false after the last iteration: fail, or continue with its output. Also beside `repeat`.",
+    "fail",
+    words=("fail", "continue"),
+)
+
 REPEAT = shape(
     "repeat",
     "Run again while `until` is false; still false after the last iteration, the step fails.",
@@ -127,13 +135,7 @@ REPEAT = shape(
         "until", "expression", "Sees `output` of this iteration and, in a group, its `steps`.", required=True
     ),
     Key("max_iterations", "integer", "Iterations at most.", "2", 1, 50),
-    Key(
-        "on_exhausted",
-        "word",
-        "Still false after the last iteration: fail, or continue with its output.",
-        "fail",
-        words=("fail", "continue"),
-    ),
+    ON_EXHAUSTED,
 )
 
 DELIVER = shape(
@@ -174,6 +176,7 @@ STEP_KEYS = (
         16,
     ),
     Key("repeat", "object", "Run again until an expression holds, addressed `id#1`, `id#2` ….", of="repeat"),
+    ON_EXHAUSTED,
     Key("read_set", "globs", "Files the step reads.", default="`**/*`"),
     Key("write_set", "globs", "Files the step may change.", "`**/*` for writers"),
     Key(

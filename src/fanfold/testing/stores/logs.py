@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from typing import TypeAlias
 
@@ -35,6 +36,15 @@ class LogTests:
         )
         assert store.reach("r1") == 10
         assert store.reach("nobody") == 0
+
+    def test_a_log_is_read_as_its_reader_decodes_it(self, store: Store) -> None:
+        tree = Tree("r1")
+        said = tree.session("s1", Evidence("session_event", {"kind": "input", "text": "hello"}))
+        store.write([Batch(root="r1", epoch=0, envelopes=[tree.event(), said])])
+        (read,) = store.log("s1", 0, type)
+        assert read.data is bytes
+        (read,) = store.log("s1", 0, json.loads)
+        assert read == said
 
     def test_a_child_run_has_a_log_of_its_own_and_its_place_in_the_tree(
         self, store: Store, open_store: Open
