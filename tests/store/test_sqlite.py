@@ -3,6 +3,7 @@
 import os
 import stat
 import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -166,6 +167,31 @@ def test_tables_that_cannot_be_made_leave_an_empty_database(folder: Path, monkey
     store.write([Tree("r1").step()])
     store.close()
     assert intact(folder)
+
+
+@pytest.mark.parametrize("name", ["fanfold.db", "fanfold.db-wal", "fanfold.db-journal"])
+def test_a_pipe_in_the_place_of_a_file_is_never_opened(folder: Path, name: str):
+    """Whoever opened it would wait for ever: it is done in a process that can be ended."""
+    SqliteStore(folder).close()
+    (folder / name).unlink(missing_ok=True)
+    os.mkfifo(folder / name)
+    program = (
+        "import sys; from pathlib import Path; from fanfold.store.address import SqliteAddress\n"
+        "from fanfold.store.protocol import StoreFault\n"
+        "address = SqliteAddress(folder=Path(sys.argv[1]))\n"
+        "print(address.examine().problems)\n"
+        "for use in (address.open, address.open_to_read):\n"
+        "    try: use()\n"
+        "    except StoreFault as fault: print(fault.code)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(folder)], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout.splitlines() == [
+        f"('{folder / name} is not a file',)",
+        "store.foreign",
+        "store.foreign",
+    ]
 
 
 def test_a_newer_database_is_refused_untouched(folder: Path):

@@ -11,6 +11,7 @@ from urllib.parse import quote
 import apsw
 
 from fanfold.store.database import faults
+from fanfold.store.database.presence import refuse_special
 from fanfold.store.sealing import seals
 from fanfold.store.tables import schema
 
@@ -86,6 +87,7 @@ class DatabaseConnections:
         schema.create(db)
 
     def _connect(self) -> apsw.Connection:
+        refuse_special(self._file)
         db = self._connect_protected() if self._is_protected else self._connect_existing()
         faults.be_patient(db)
         db.pragma("cache_size", -CACHE_KIB)

@@ -7,7 +7,8 @@ from pathlib import Path
 import apsw
 
 from fanfold.store.database.folder import DATABASE
-from fanfold.store.protocol import Health
+from fanfold.store.database.presence import refuse_special
+from fanfold.store.protocol import Health, StoreFault
 
 MAX_PROBLEMS = 20
 
@@ -23,6 +24,7 @@ def examine(folder: Path) -> Health:
     size = sum(part.stat().st_size for part in (file, file.with_name(f"{DATABASE}-wal")) if part.exists())
     version, problems = 0, ["ok"]
     try:
+        refuse_special(str(file))
         db = apsw.Connection(str(file.absolute()), flags=apsw.SQLITE_OPEN_READONLY)
         try:
             problems = [str(line) for (line,) in db.execute(f"PRAGMA quick_check({MAX_PROBLEMS})")]
@@ -31,4 +33,6 @@ def examine(folder: Path) -> Health:
             db.close()
     except apsw.Error as error:
         problems = [str(error)]
+    except StoreFault as fault:
+        problems = [fault.message]
     return Health(str(file), size, version, () if problems == ["ok"] else tuple(problems))

@@ -6,11 +6,13 @@ Rules
   caller is told was stored can be found by the next process.
 * On a network file system neither the locks nor the shared memory of SQLite hold between machines, and a
   lease counts by the clock of one machine: such a project is refused before anything is made.
+* Only a file is opened: who opens a pipe that stands in its place waits for ever.
 """
 
 from __future__ import annotations
 
 import os
+import stat
 from pathlib import Path
 
 from fanfold.store.protocol import StoreFault
@@ -56,6 +58,22 @@ class Presence:
             hint="start the run again; keep .fanfold out of the way of git clean -x and the like",
             details={"file": self._file},
         )
+
+
+def refuse_special(file: str) -> None:
+    """Raise `StoreFault` where a pipe, a device or a folder stands in the place of a file of the database."""
+    for name in (file, f"{file}-wal", f"{file}-shm", f"{file}-journal"):
+        try:
+            mode = os.stat(name).st_mode
+        except OSError:
+            continue
+        if not stat.S_ISREG(mode):
+            raise StoreFault(
+                "store.foreign",
+                f"{name} is not a file",
+                hint="move it away; Fanfold then starts a new database, without the runs of this one",
+                details={"file": name},
+            )
 
 
 def refuse_network(folder: Path) -> None:
