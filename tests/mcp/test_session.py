@@ -195,6 +195,24 @@ def test_a_run_from_a_terminal_is_seen_over_mcp(project, http):
     anyio.run(session)
 
 
+@pytest.mark.parametrize("era", ERAS)
+def test_a_run_from_a_terminal_is_approved_by_the_person_in_front_of_a_client(project, http, era):
+    (project / "script.yaml").write_text("default: found\n")
+    ran = cli("run", "ask-first", "--script", "script.yaml")
+    assert ran["status"] == "waiting"
+    answers = Answers({"decision": "approve", "comment": "from afar"})
+
+    async def session() -> None:
+        async with connected(http(), era, elicitation_callback=answers) as client:
+            assert (await use(client, "workflow_status", run=ran["run_id"]))["run"]["status"] == "waiting"
+            assert answers.asked == [], "who only looks asks nobody"
+            status = await use(client, "workflow_status", run=ran["run_id"], timeout_s=60)
+            assert (status["run"]["status"], status["run"]["output"]) == ("completed", "found")
+
+    anyio.run(session)
+    assert cli("inspect", ran["run_id"])["steps"]["ok"]["output"]["comment"] == "from afar"
+
+
 def test_an_answer_that_is_sent_twice_starts_one_run(project, http):
     """In the newer protocol the client brings the answer in a call of its own, and may repeat it."""
 

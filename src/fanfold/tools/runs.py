@@ -84,7 +84,14 @@ class RunStarted(Struct, frozen=True, kw_only=True):
 class WorkflowStatus(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     run: Annotated[str, Meta(description='id, its beginning, or "last"; left out: the latest runs')] = ""
     step: Annotated[str, Meta(description="one step of it, by its path, with its whole output")] = ""
-    timeout_s: Annotated[float, Meta(ge=0, le=3_600, description="wait this long for it to end (0)")] = 0
+    timeout_s: Annotated[
+        float,
+        Meta(
+            ge=0,
+            le=3_600,
+            description="wait this long for it to end (0); meanwhile the user is asked what it asks",
+        ),
+    ] = 0
 
 
 class RunLine(Struct, frozen=True, kw_only=True):
@@ -235,17 +242,29 @@ async def workflow_status(caller: Caller, asked: WorkflowStatus) -> StatusReport
     if asked.step:
         return StatusReport(ok=True, step=_step_output(project, head.run_id, asked.step))
     if asked.timeout_s:
-        try:
-            await asyncio.wait_for(_begin_and_rest(caller, head.root_run_id), asked.timeout_s)
-        except TimeoutError:
-            pass  # it goes on; how it stands is the answer
+        await _wait_beside(caller, head.root_run_id, asked.timeout_s)
     return StatusReport(ok=True, run=run_report(*find_run(project, head.run_id)))
 
 
-async def _begin_and_rest(caller: Caller, root: str) -> None:
-    """Wait for a run that somebody started; its process may only be about to begin."""
-    while (await follow_run(caller, root)).root.status == PENDING:
-        pass
+async def _wait_beside(caller: Caller, root: str, timeout_s: float) -> None:
+    """Wait for a run that somebody started, and have the person answer what it asks.
+
+    The run is waited for as long as was said; the person takes the time a person takes. Who stops waiting
+    stops nothing: it is not this caller's run.
+    """
+    left_s, clock = timeout_s, asyncio.get_running_loop().time
+    while left_s > 0:
+        began = clock()
+        try:
+            tree = await asyncio.wait_for(follow_run(caller, root), left_s)
+        except TimeoutError:
+            return  # it goes on; how it stands is the answer
+        left_s -= clock() - began
+        if tree.root.status == PENDING:
+            continue  # its process may only be about to begin
+        questions = open_approvals(tree)
+        if not questions or not await _answer(caller, root, questions[0]):
+            return
 
 
 def _line(row: RunRow) -> RunLine:
