@@ -36,8 +36,8 @@ LEFT_OUT = {
     "worker",
 }
 """What needs a network or a minute, or starts a process that outlives the command."""
-ONCE = (83, 257, 1097)
-"""Seeds that found something once: pipes in the index of searches and in the place of the database."""
+ONCE = (83, 257, 1097, 1805)
+"""Seeds that found something once: pipes in the index of searches, for the database, for a base."""
 STATUSES = {0, 1, 2, 3, 4, 5, 6, 7}
 TOO_LONG_S = 30
 

@@ -23,6 +23,7 @@ import msgspec
 from fanfold.errors import WorldError
 from fanfold.process_identity import ProcessIdentity, this_process
 from fanfold.workspace.files import trash
+from fanfold.workspace.files.kept import read_kept
 from fanfold.workspace.files.layout import Layout, write_whole
 
 FILES = "home"
@@ -68,7 +69,7 @@ def all_homes(layout: Layout) -> Iterator[tuple[Path, str, float]]:
     for folder in layout.homes.iterdir() if layout.homes.is_dir() else ():
         try:
             file = folder / ORIGIN
-            yield folder, file.read_text(), file.stat().st_mtime
+            yield folder, read_kept(file).decode(errors="replace"), file.stat().st_mtime
         except OSError:
             yield folder, "", 0.0
 
@@ -110,7 +111,7 @@ def take_back_abandoned(layout: Layout) -> None:
         return
     for mark in marks:
         try:
-            lent = msgspec.json.decode(mark.read_bytes(), type=Lent)
+            lent = msgspec.json.decode(read_kept(mark), type=Lent)
         except (OSError, msgspec.DecodeError):
             continue  # taken back meanwhile, or being written
         lender = ProcessIdentity.parse(lent.lender)

@@ -23,6 +23,7 @@ from fanfold.workspace import homes
 from fanfold.workspace.files import trash
 from fanfold.workspace.files.beneath import open_top
 from fanfold.workspace.files.ignored import Ignoring
+from fanfold.workspace.files.kept import read_kept
 from fanfold.workspace.files.layout import Layout
 from fanfold.workspace.guard import REFUSED
 from fanfold.workspace.merges.objects import Objects
@@ -79,7 +80,7 @@ class Remains:
     def read(self, session_id: str, name: str) -> bytes | None:
         """A note in the folder of a session, whether or not its workspace can still be used."""
         try:
-            return (self._layout.child(session_id) / name).read_bytes()
+            return read_kept(self._layout.child(session_id) / name)
         except (FileNotFoundError, NotADirectoryError):
             return None
 

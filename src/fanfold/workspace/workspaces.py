@@ -31,6 +31,7 @@ from fanfold.workspace.confines import make_policy
 from fanfold.workspace.files import trash
 from fanfold.workspace.files.beneath import open_top
 from fanfold.workspace.files.ignored import Ignoring
+from fanfold.workspace.files.kept import read_kept
 from fanfold.workspace.files.layout import Layout, write_whole
 from fanfold.workspace.files.scan import SnapshotLimits
 from fanfold.workspace.merges import disputes
@@ -321,6 +322,6 @@ class Workspaces:
 def _recall(note: Path) -> Merged | None:
     """A merge that was done before."""
     try:
-        return msgspec.json.decode(note.read_bytes(), type=Merged)
+        return msgspec.json.decode(read_kept(note), type=Merged)
     except FileNotFoundError:
         return None

@@ -23,6 +23,7 @@ from fanfold.workspace.delivery.commits import Commits, CommitText
 from fanfold.workspace.delivery.pull_requests import PullRequests, PullRequestText
 from fanfold.workspace.delivery.refs import Refs, check_name
 from fanfold.workspace.delivery.remotes import Remote
+from fanfold.workspace.files.kept import read_kept
 from fanfold.workspace.files.layout import Layout, write_whole
 from fanfold.workspace.merges.objects import Objects
 from fanfold.workspace.merges.receipts import Receipt
@@ -81,7 +82,7 @@ class Deliveries:
     def find(self, name: str) -> Delivery | None:
         """What was worked out before for a step."""
         try:
-            return msgspec.json.decode(self._file(name).read_bytes(), type=Delivery)
+            return msgspec.json.decode(read_kept(self._file(name)), type=Delivery)
         except FileNotFoundError:
             return None
 

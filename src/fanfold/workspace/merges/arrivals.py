@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from fanfold.workspace.files.kept import read_kept
 from fanfold.workspace.files.layout import Layout, write_whole
 
 MAX_BYTES = 1_000_000
@@ -77,7 +78,7 @@ class Arrivals:
     def _read(self) -> tuple[int, bytes]:
         """How much was dropped, and what is left."""
         try:
-            whole = self._file.read_bytes()
+            whole = read_kept(self._file)
         except FileNotFoundError:
             return 0, b""
         return _dropped(whole[:_HEAD]), whole[_HEAD:]

@@ -29,6 +29,7 @@ from fanfold.errors import WorldError
 from fanfold.workspace.files import syscalls, trash
 from fanfold.workspace.files.beneath import PathProblem, Spot, open_folder, open_top, spot_beneath
 from fanfold.workspace.files.copies import umask
+from fanfold.workspace.files.kept import read_kept
 from fanfold.workspace.files.layout import Layout, sync_folder, write_whole
 from fanfold.workspace.merges.arrivals import Arrivals
 from fanfold.workspace.merges.objects import FileState
@@ -142,7 +143,7 @@ class MergeJournal:
     def _recover(self, folder: Path) -> list[str]:
         left: list[str] = []
         try:
-            plan = msgspec.msgpack.decode((folder / "plan").read_bytes(), type=list[MergeOperation])
+            plan = msgspec.msgpack.decode(read_kept(folder / "plan"), type=list[MergeOperation])
         except FileNotFoundError:
             plan = []  # not begun, or done
         except NotADirectoryError:
@@ -201,7 +202,7 @@ def _write_notes(folder: Path) -> None:
     """Say that a merge was done, if it was and anyone wanted to know."""
     if not (folder / "done").exists() or not (folder / "notes").exists():
         return
-    for note in msgspec.msgpack.decode((folder / "notes").read_bytes(), type=tuple[Note, ...]):
+    for note in msgspec.msgpack.decode(read_kept(folder / "notes"), type=tuple[Note, ...]):
         if Path(note.file).parent.is_dir():
             write_whole(Path(note.file), note.data, durable=True)
 

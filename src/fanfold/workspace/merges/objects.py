@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 from fanfold.errors import WorldError
 from fanfold.workspace.files import git
+from fanfold.workspace.files.kept import read_kept
 from fanfold.workspace.files.layout import write_whole
 
 CHUNK = 1024 * 1024
@@ -86,7 +87,7 @@ class Objects:
     def get(self, oid: str) -> bytes:
         """The content of an object; its hash is checked."""
         try:
-            whole = zlib.decompress(self._file(oid).read_bytes())
+            whole = zlib.decompress(read_kept(self._file(oid)))
         except (OSError, zlib.error) as error:
             raise WorldError("workspace.damaged", f"object {oid} cannot be read: {error}") from error
         if hashlib.sha1(whole, usedforsecurity=False).hexdigest() != oid:

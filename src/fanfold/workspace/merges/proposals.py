@@ -14,6 +14,7 @@ import msgspec
 
 from fanfold.errors import NotFoundError, WorldError
 from fanfold.workspace.files import trash
+from fanfold.workspace.files.kept import read_kept
 from fanfold.workspace.files.layout import Layout, write_whole
 from fanfold.workspace.merges.objects import Objects
 from fanfold.workspace.merges.revision import Content, Revision
@@ -69,7 +70,7 @@ class Proposals:
 
     def get(self, proposal_id: str) -> Proposal:
         try:
-            return msgspec.json.decode(self._file(proposal_id).read_bytes(), type=Proposal)
+            return msgspec.json.decode(read_kept(self._file(proposal_id)), type=Proposal)
         except FileNotFoundError:
             message = f'there is no proposal "{proposal_id}"'
             raise NotFoundError("workspace.no_proposal", message, hint="it may have been applied") from None

@@ -22,6 +22,7 @@ import msgspec
 from fanfold.errors import NotFoundError, WorldError
 from fanfold.workspace.files import trash
 from fanfold.workspace.files.beneath import PathProblem, spot_beneath
+from fanfold.workspace.files.kept import read_kept
 from fanfold.workspace.files.layout import Layout
 from fanfold.workspace.merges.journal import Note, ancestors
 from fanfold.workspace.merges.merge import has_room
@@ -113,7 +114,7 @@ class Receipts:
 
     def get(self, receipt_id: str) -> Receipt:
         try:
-            return msgspec.json.decode(self._file(receipt_id).read_bytes(), type=Receipt)
+            return msgspec.json.decode(read_kept(self._file(receipt_id)), type=Receipt)
         except FileNotFoundError:
             message = "nobody knows any more what was there before this merge"
             raise NotFoundError("changes.gone", message, hint="gc may have cleared it away") from None

@@ -26,6 +26,7 @@ import msgspec
 from fanfold.workspace.files import trash
 from fanfold.workspace.files.beneath import open_top
 from fanfold.workspace.files.ignored import Ignoring
+from fanfold.workspace.files.kept import read_kept
 from fanfold.workspace.files.layers import OpenLayers
 from fanfold.workspace.files.layout import Layout, write_whole
 from fanfold.workspace.files.manifest import (
@@ -136,7 +137,7 @@ class Bases:
             return known, True
         folder = self._layout.bases / name
         file = folder / "manifest"
-        data, kept = file.read_bytes(), self._kept(name)
+        data, kept = read_kept(file), self._kept(name)
         if kept is None:
             manifest, this_boot = decode(data, file)
             base = Base(folder, manifest)
@@ -151,7 +152,7 @@ class Bases:
 
     def _kept(self, name: str) -> _DeltaRecord | None:
         try:
-            data = (self._layout.bases / name / DELTA).read_bytes()
+            data = read_kept(self._layout.bases / name / DELTA)
         except FileNotFoundError:
             return None
         return msgspec.msgpack.decode(data, type=_DeltaRecord)
@@ -265,7 +266,7 @@ class Bases:
     def newest_name(self) -> str | None:
         """The base that was made last; None when what is written there names none."""
         try:
-            name = os.fsdecode((self._layout.bases / "current").read_bytes())
+            name = os.fsdecode(read_kept(self._layout.bases / "current"))
         except FileNotFoundError:
             return None
         return name if name in self.names() else None

@@ -21,6 +21,7 @@ from fanfold.process_identity import ProcessIdentity, this_process
 from fanfold.workspace.files.beneath import open_top
 from fanfold.workspace.files.copies import Copier
 from fanfold.workspace.files.ignored import Ignoring
+from fanfold.workspace.files.kept import read_kept
 from fanfold.workspace.files.layout import write_whole
 from fanfold.workspace.files.manifest import FileEntry, Manifest, decode, encode
 from fanfold.workspace.snapshots import overlay
@@ -107,7 +108,7 @@ class Child:
                     os.close(upper)
             else:
                 file = self.folder / "copied"
-                touched.compare(child, decode(file.read_bytes(), file)[0].files)
+                touched.compare(child, decode(read_kept(file), file)[0].files)
                 touched.missing(child)
             with self.base.opened() as base:
                 self._found = judge(touched, base, child, self._ignoring, self.record.write_set or ())
@@ -214,7 +215,7 @@ def _describe(handle: int, prefix: str, found: dict[str, FileEntry]) -> None:
 def read_record(folder: Path) -> SnapshotRecord:
     """What a child's folder says of it."""
     try:
-        return msgspec.json.decode((folder / "child.json").read_bytes(), type=SnapshotRecord)
+        return msgspec.json.decode(read_kept(folder / "child.json"), type=SnapshotRecord)
     except FileNotFoundError:
         raise NotFoundError("workspace.no_child", f"there is no workspace {folder.name}") from None
     except msgspec.DecodeError as error:
