@@ -13,7 +13,6 @@ from __future__ import annotations
 import os
 import stat
 import time
-from itertools import takewhile
 from pathlib import Path
 
 from fanfold.kernel.sets.protected import plain_name
@@ -157,9 +156,9 @@ _NEVER = FileEntry(-1, -1, -1, -1, -1)
 def _check_marks(top: int, known: Manifest) -> None:
     """Folders that tools made still say so, by the mark that counts first; nobody looked into them."""
     for folder, mark in known.marked.items():
-        for before in takewhile(lambda name, its=mark: name != its, MARKS):
-            if _is_there(top, f"{folder}/{before}"):
-                raise _Doubt
+        order = list(MARKS)
+        if any(_is_there(top, f"{folder}/{before}") for before in order[: order.index(mark)]):
+            raise _Doubt
         os.stat(f"{folder}/{mark}", dir_fd=top, follow_symlinks=False)
 
 
