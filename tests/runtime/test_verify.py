@@ -9,8 +9,7 @@ from msgspec.structs import replace
 
 from fanfold.errors import WorldError
 from fanfold.kernel.events import Created, Envelope, event_of
-from fanfold.recipe.types.agent import AgentBody
-from fanfold.recipe.types.body import read_body
+from fanfold.kernel.plan import Ref
 from fanfold.runtime.hosting.run_tree import RunTree
 from fanfold.runtime.operations.history.verify import verify, verify_store
 from fanfold.runtime.operations.runs.starting.options import Options
@@ -186,11 +185,9 @@ def test_a_step_that_was_made_of_one_which_had_not_ended_is_found(tmp_path: Path
         created = envelopes[0].data
         assert isinstance(created, Created)
         assert created.plan is not None
-        refers = replace(
-            read_body(AgentBody, created.plan.steps[1]), prompt="{{steps.a.output}} {{inputs.x}}"
-        )
-        steps = (created.plan.steps[0], replace(created.plan.steps[1], action=refers.action()))
-        data = replace(created, plan=replace(created.plan, steps=steps))
+        a, b = created.plan.steps
+        refers = replace(b, inputs={"one": Ref("steps.a.output"), "two": Ref("inputs.x")})
+        data = replace(created, plan=replace(created.plan, steps=(a, refers)))
         envelopes[0] = replace(envelopes[0], data=data)
 
     root = run(tmp_path, SIDE_BY_SIDE).run_id
@@ -201,6 +198,12 @@ def test_a_step_that_was_made_of_one_which_had_not_ended_is_found(tmp_path: Path
         (14, "b refers to the input x, which nobody declares"),
         (14, "b started before a ended, which it refers to"),
     ]
+
+
+def test_words_that_only_look_like_references_are_none(tmp_path: Path, store: Store):
+    said = r"'Say \{{inputs.x}}, \{{steps.b.output}}'"
+    root = run(tmp_path, f"name: quoting\nsteps:\n  - {{id: a, agent: explorer, prompt: {said}}}\n").run_id
+    assert messages(store, root) == []
 
 
 def test_a_log_of_another_version_is_refused_with_what_to_do(tmp_path: Path, store: Store):

@@ -12,6 +12,7 @@ from fanfold.kernel.events import Event, Started
 from fanfold.kernel.nodes import Node, Run
 from fanfold.kernel.plan import (
     GroupAction,
+    Input,
     Plan,
     Ref,
     Step,
@@ -129,14 +130,17 @@ def reading(id: str, path: str, *deps: str) -> Step:
     return Step(id=id, action=AgentBody().action(), inputs={"x": Ref(path)}, depends_on=deps)
 
 
+TOPIC = (Input(name="topic"),)
+
+
 def test_a_step_may_see_what_it_depends_on():
     inner = Step(id="g", action=GroupAction((reading("in", "steps.a.output"),)), depends_on=("a",))
     steps = (reading("a", "inputs.topic"), inner, reading("b", "steps.a.output", "a"))
-    assert drive(Plan(name="p", steps=steps)) == "completed"
+    assert drive(Plan(name="p", inputs=TOPIC, steps=steps)) == "completed"
 
 
 def test_a_step_that_sees_another_without_an_edge_is_noticed():
-    plan = Plan(name="p", steps=(reading("a", "inputs.topic"), reading("b", "steps.a.output")))
+    plan = Plan(name="p", inputs=TOPIC, steps=(reading("a", "inputs.topic"), reading("b", "steps.a.output")))
     with pytest.raises(InvariantError, match="without an edge"):
         drive(plan)
 
@@ -144,7 +148,9 @@ def test_a_step_that_sees_another_without_an_edge_is_noticed():
 def test_a_child_run_that_reaches_for_a_step_of_its_parent_is_noticed():
     call = Step(id="kid", action=WorkflowAction("child"), depends_on=("a",))
     child = Plan(name="child", steps=(reading("b", "steps.a.output"),))
-    plan = Plan(name="p", steps=(reading("a", "inputs.topic"), call), workflows={"child": child})
+    plan = Plan(
+        name="p", inputs=TOPIC, steps=(reading("a", "inputs.topic"), call), workflows={"child": child}
+    )
     with pytest.raises(InvariantError, match="not in sight"):
         drive(plan)
 
@@ -152,9 +158,13 @@ def test_a_child_run_that_reaches_for_a_step_of_its_parent_is_noticed():
 def test_a_value_from_beyond_the_inputs_of_a_child_run_is_noticed(monkeypatch: pytest.MonkeyPatch):
     """An agent in the child got at an output of the parent by some other way."""
     call = Step(id="kid", action=WorkflowAction("child"), depends_on=("a",))
-    child = Plan(name="child", steps=(reading("b", "inputs.topic"), reading("c", "steps.b.output", "b")))
+    child = Plan(
+        name="child", inputs=TOPIC, steps=(reading("b", "inputs.topic"), reading("c", "steps.b.output", "b"))
+    )
     world = SimulatedWorld(1)
-    world.plan = Plan(name="p", steps=(reading("a", "inputs.topic"), call), workflows={"child": child})
+    world.plan = Plan(
+        name="p", inputs=TOPIC, steps=(reading("a", "inputs.topic"), call), workflows={"child": child}
+    )
     world.faults.calm = True
     owner = create_run(world)
     result = world.values.result

@@ -10,7 +10,7 @@ What a log alone cannot show is checked where it can be seen:
 |---|---|
 | 2 acknowledged means present | the simulator, `tests/kill`, `tests/store`; of what is stored, `verify` |
 | 3 folding again gives the same state | `verify`, by the hash in each commit; the simulator |
-| 14 what values were made of | references of the plan here, inputs of child runs in `verify` |
+| 14 what values were made of | references in steps inputs here, inputs of child runs in `verify` |
 | 15 nothing of a run remains | `tests/sessions/test_processes.py`, `tests/kill`, `tests/workspace` |
 | 16 writes lie in the write-set | the host before each merge; `tests/workspace`, `tests/hostile` |
 | 17 the same results, the same starts | folding, which refuses a start out of its turn; `make agree` |
@@ -40,7 +40,7 @@ from fanfold.kernel.lifecycle import (
 )
 from fanfold.kernel.nodes import LEAF, LOOP, MAP, Composite, Loop, Map, Node, Run, State
 from fanfold.kernel.paths import overlaps
-from fanfold.kernel.plan import MAX_NESTING_DEPTH, GroupAction, LeafAction, Ref, Template
+from fanfold.kernel.plan import MAX_NESTING_DEPTH, GroupAction, Ref
 
 
 class InvariantViolation(Struct, frozen=True):
@@ -133,7 +133,7 @@ def _admits(books: Books, address: Address, status: str, dependency: Node) -> bo
 # 14: what it may be made of
 
 
-_REFERENCE = re.compile(r"\{\{\s*(steps|inputs)\.([\w-]+)")
+_REFERENCE = re.compile(r"(steps|inputs)\.([\w-]+)")
 
 
 def made_of_what_is_there(books: Books, event: Event, _state: State) -> Iterator[str]:
@@ -151,13 +151,10 @@ def made_of_what_is_there(books: Books, event: Event, _state: State) -> Iterator
 
 
 def _references(node: Node) -> Iterator[tuple[str, str]]:
-    step = node.step
-    texts = [value.text for value in step.inputs.values() if isinstance(value, Template)]
-    texts += [f"{{{{{value.path}}}}}" for value in step.inputs.values() if isinstance(value, Ref)]
-    if isinstance(step.action, LeafAction):
-        texts += [text for text in step.action.body.values() if isinstance(text, str)]
-    for text in texts:
-        yield from _REFERENCE.findall(text)
+    """Those of its inputs. A text is not judged: only who renders it knows what in it is a reference."""
+    for value in node.step.inputs.values():
+        if isinstance(value, Ref) and (found := _REFERENCE.match(value.path)):
+            yield found[1], found[2]
 
 
 def _in_sight(node: Node, name: str) -> Node | None:

@@ -16,7 +16,7 @@ def list_roles(project: Project, version: str | None = None) -> RoleList:
         of_it = [role_document(role, role.name) for role in roles.with_version(version)]
         if not of_it:
             message = f"no role here has the version {version}"
-            raise NotFoundError("role.not_found", message, hint="without a version, every role is listed")
+            raise NotFoundError("role.not_found", message, hint="fanfold agents lists every role")
         return RoleList(of_it, [])
     found = [role_document(role, name) for name in roles.names() if (role := roles.find(name)) is not None]
     return RoleList(found, [role_notice(one) for one in roles.notices if one.severity == "warning"])
