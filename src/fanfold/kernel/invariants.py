@@ -10,7 +10,7 @@ What a log alone cannot show is checked where it can be seen:
 |---|---|
 | 2 acknowledged means present | the simulator, `tests/kill`, `tests/store`; of what is stored, `verify` |
 | 3 folding again gives the same state | `verify`, by the hash in each commit; the simulator |
-| 14 what values were made of | references in steps inputs here, inputs of child runs in `verify` |
+| 14 what values were made of | references in inputs of steps here, inputs of child runs in `verify` |
 | 15 nothing of a run remains | `tests/sessions/test_processes.py`, `tests/kill`, `tests/workspace` |
 | 16 writes lie in the write-set | the host before each merge; `tests/workspace`, `tests/hostile` |
 | 17 the same results, the same starts | folding, which refuses a start out of its turn; `make agree` |
