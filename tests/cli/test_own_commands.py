@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from fanfold.recipe.own_commands import find_own_command
+from fanfold.recipe.own_files import MAX_BYTES
+from tests.work import patience
 
 UNIT = "import unittest\n"
 FOUND = [
@@ -45,6 +49,30 @@ FOUND = [
     ("lint", {"pyproject.toml": "not = = toml"}, ""),
     ("tests", {"package.json": "[" * 100_000}, ""),
     ("tests", {"package.json": {"scripts": ["test"]}}, ""),
+    ("tests", {"tests/unit/test_a.py": "def test(): pass\n"}, "python3 -m pytest -q"),
+    ("tests", {"src/a/__init__.py": "", "src/a/tests/test_a.py": "def test(): 0\n"}, "python3 -m pytest -q"),
+    ("tests", {"tests/conftest.py": "", "tests/test_a.py": UNIT}, "python3 -m pytest -q"),
+    ("tests", {"requirements-dev.txt": "ruff\npytest>=8\n", "test_a.py": UNIT}, "python3 -m pytest -q"),
+    ("tests", {"requirements.txt": "pytest-of-mine\n", "test_a.py": UNIT}, "python3 -m unittest discover"),
+    ("tests", {"package.json": {"scripts": {"test": "jest"}}, "tests/test_a.py": ""}, "npm test"),
+    ("tests", {"Cargo.toml": "", "tests/test_a.py": ""}, "cargo test"),
+    ("tests", {"package.json": {"scripts": {"test": "x"}, "packageManager": "pnpm@9.1.0"}}, "pnpm test"),
+    ("tests", {"package.json": {"scripts": {"test": "x"}}, "bun.lock": ""}, "bun run test"),
+    ("tests", {"package.json": {"scripts": {"test": " "}}}, ""),
+    ("tests", {"package.json": '\ufeff{"scripts": {"test": "jest"}}'}, "npm test"),
+    ("tests", {"Makefile": "lint test: all\n\tcc\n"}, "make test"),
+    ("tests", {"Makefile": ".PHONY: test\ntest ?= a:b\n# test: no\n"}, ""),
+    ("tests", {"GNUmakefile": "all:\n", "Makefile": "test:\n"}, ""),
+    ("tests", {"Makefile": "check:\n"}, "make check"),
+    ("tests", {"manage.py": "import django\n", "shop/tests.py": UNIT}, "python3 manage.py test"),
+    ("tests", {"tox.ini": "[flake8]\n"}, ""),
+    ("tests", {"pyproject.toml": "[tool.tox]\n"}, "tox"),
+    ("tests", {"packages/a/pytest.ini": "", "packages/b/package.json": {"scripts": {"test": "x"}}}, ""),
+    ("tests", {".venv/bin/python": "", "pytest.ini": ""}, ".venv/bin/python -m pytest -q"),
+    ("lint", {"venv/bin/ruff": "", "ruff.toml": ""}, "venv/bin/ruff check ."),
+    ("lint", {"package.json": {"eslintConfig": {}}}, "npx --no-install eslint ."),
+    ("lint", {"setup.cfg": "[metadata]\n[flake8]\n"}, "flake8"),
+    ("lint", {"setup.cfg": "[metadata]\n[mypy-a.*]\n"}, "mypy ."),
 ]
 
 
@@ -53,11 +81,49 @@ def test_the_files_of_a_project_say_its_command(
     tmp_path: Path, gate: str, files: dict[str, Any], command: str
 ):
     for name, content in files.items():
-        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(content if isinstance(content, str) else json.dumps(content))
     found = find_own_command(tmp_path, gate)
     assert ("" if found is None else " ".join(found.run)) == command
     assert found is None or found.file in files
+
+
+LAYOUTS = [
+    ["test_a.py"],
+    ["a_test.py"],
+    ["a_test.py", "test_b.py"],
+    ["tests/test_a.py"],
+    ["tests/a_test.py", "tests/__init__.py"],
+    ["tests/unit/test_a.py"],
+    ["tests/unit/test_a.py", "tests/__init__.py", "tests/unit/__init__.py"],
+    ["shop/__init__.py", "shop/tests/__init__.py", "shop/tests/test_a.py"],
+    ["shop/__init__.py", "shop/tests/test_a.py"],
+    ["src/shop/__init__.py", "src/shop/tests/__init__.py", "src/shop/tests/test_a.py"],
+]
+
+
+@pytest.mark.parametrize("names", LAYOUTS, ids=" ".join)
+def test_what_is_found_for_unittest_runs_the_tests_wherever_they_are(tmp_path: Path, names: list[str]):
+    for name in names:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("" if name.endswith("__init__.py") else UNIT)
+    failing = f"{UNIT}class Wrong(unittest.TestCase):\n    def test(self): self.fail('seen')\n"
+    (tmp_path / next(name for name in names if "test_" in name or "_test" in name)).write_text(failing)
+    found = find_own_command(tmp_path, "tests")
+    assert found is not None
+    command = [sys.executable, *found.run[1:]]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1, done.stderr
+    assert "AssertionError: seen" in done.stderr
+
+
+@pytest.mark.parametrize("text", ["test\n", "test ", "a b ", "test:=", "\\\n"])
+def test_no_file_is_read_without_end(tmp_path: Path, text: str):
+    for name in ("Makefile", "pyproject.toml", "package.json", "setup.cfg", "test_a.py"):
+        (tmp_path / name).write_text(text * (MAX_BYTES // len(text)))
+    with patience(30):
+        find_own_command(tmp_path, "tests")
+        find_own_command(tmp_path, "lint")
 
 
 def test_files_that_lead_out_of_the_project_say_nothing(tmp_path: Path):
