@@ -1,7 +1,7 @@
 """Attempts to leave a sandbox, as programs that raise when they are refused and return when they got out.
 
 Each gets: project, outside (a folder beside the project), secret (a file there), engine (our pid), port, udp,
-abstract, path_socket, home, key (of a shared memory segment), system (a file of the system, or for root a
+abstract, path_socket, datagrams (a socket in a folder too), home, key (of a shared memory segment), shared (a file of such memory), system (a file of the system, or for root a
 disposable one in a folder that is visible inside), terminal (of the user), data (a folder at the top of
 the machine with a socket, a pipe and a secret, where root could make one), call(number, *arguments) for raw system calls.
 
@@ -34,6 +34,7 @@ def rewrite(path):
     with open(path) as file:
         text = file.read()
     write(path, text)
+DISKS = ("/dev/vda", "/dev/sda", "/dev/nvme0n1", "/dev/loop0")
 def refuse_unless(condition):
     if not condition:
         raise PermissionError("did not get out")
@@ -94,13 +95,15 @@ else:
     "make a device": 'os.mknod("disk", stat.S_IFBLK | 0o600, os.makedev(254, 0)); open("disk", "rb")',
     "read the memory": 'open("/dev/mem", "rb")',
     "read the kernel's messages": 'open("/dev/kmsg", "rb")',
-    "read a disk": 'next(open(f"/dev/{name}", "rb") for name in ("vda", "sda", "nvme0n1") if os.path.exists(f"/dev/{name}")) if any(os.path.exists(f"/dev/{name}") for name in ("vda", "sda", "nvme0n1")) else refuse_unless(False)',
+    "read a disk": "refuse_unless(any(os.path.exists(disk) for disk in DISKS)); next(os.open(disk, os.O_RDONLY) for disk in DISKS if os.path.exists(disk))",
+    "read what another terminal of the machine shows": 'os.open("/dev/vcs", os.O_RDONLY)',
+    "read memory that programs share": "refuse_unless(shared); read(shared)",
     "type into a terminal": """
 import pty
 _, tty = pty.openpty()
 fcntl.ioctl(tty, 0x5412, b"x")
 """,
-    "read what the user types": "refuse_unless(terminal); os.read(os.open(terminal, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY), 1)",
+    "read what the user types": "refuse_unless(terminal); os.open(terminal, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY)",
     "write onto the user's terminal": 'refuse_unless(terminal); os.write(os.open(terminal, os.O_WRONLY | os.O_NOCTTY), b"x")',
     "open another terminal beside the user's": "refuse_unless(os.path.exists(terminal)); os.open(terminal, os.O_RDWR | os.O_NOCTTY)",
     # ------------------------------------------------------- attributes, sockets, pipes of the outside
@@ -108,6 +111,10 @@ fcntl.ioctl(tty, 0x5412, b"x")
     "mark a file outside by its extended flags": "fcntl.ioctl(os.open(system, os.O_RDONLY), 0x401C5820, bytes(28))",
     "mark a file outside by the newest call": "call(469, -100, system.encode(), bytes(24), 24, 0)",
     "talk to a socket at the top of the machine": "refuse_unless(data); socket.socket(socket.AF_UNIX).connect(data + '/socket')",
+    "send to a socket in a folder from a pair": "socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)[0].sendto(b'x', datagrams)",
+    "connect half a pair to a socket in a folder": "socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)[0].connect(datagrams)",
+    "send from a pair that calls itself raw": "socket.socketpair(socket.AF_UNIX, socket.SOCK_RAW)[0].sendto(b'x', datagrams)",
+    "watch who opens what outside": "checked(libc.inotify_add_watch(libc.inotify_init(), outside.encode(), 0xFFF))",
     "fill a pipe at the top of the machine": "refuse_unless(data); os.write(os.open(data + '/pipe', os.O_RDWR | os.O_NONBLOCK), b'x')",
     "read data at the top of the machine": "refuse_unless(data); read(data + '/secret')",
     "write a log of the system in its own folder": 'refuse_unless(os.listdir("/var/log")); write("/var/log/fanfold-was-here")',

@@ -76,9 +76,14 @@ class World:
         self.abstract.listen()
         self.in_folder = socket.socket(socket.AF_UNIX)
         short = f"/tmp/fanfold-{os.getpid()}.socket"
-        Path(short).unlink(missing_ok=True)
+        for name in (short, f"{short}.datagrams"):
+            Path(name).unlink(missing_ok=True)
         self.in_folder.bind(short)
         self.in_folder.listen()
+        self.datagrams = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self.datagrams.bind(f"{short}.datagrams")
+        self.shared = Path(f"/dev/shm/fanfold-{os.getpid()}")
+        self.shared.write_text("CANARY")
         threading.Thread(target=self._answer, daemon=True).start()
         self.terminal, user = os.openpty()
         self.data = self._make_data() if os.geteuid() == 0 else None
@@ -98,6 +103,8 @@ class World:
             "udp": self.udp.getsockname()[1],
             "abstract": f"fanfold-{os.getpid()}",
             "path_socket": short,
+            "datagrams": f"{short}.datagrams",
+            "shared": str(self.shared),
             "key": self.key,
             "terminal": os.ttyname(user),
             "data": str(self.data or ""),
@@ -124,9 +131,10 @@ class World:
                 return
 
     def close(self) -> None:
-        for one in (self.tcp, self.udp, self.abstract, self.in_folder):
+        for one in (self.tcp, self.udp, self.abstract, self.in_folder, self.datagrams):
             one.close()
-        Path(str(self.facts["path_socket"])).unlink()
+        for name in ("path_socket", "datagrams", "shared"):
+            Path(str(self.facts[name])).unlink()
         if self.visible:
             shutil.rmtree(self.visible)
         if self.data:
@@ -203,12 +211,12 @@ for name, code in json.load(sys.stdin).items():
         os.write(writing, word.encode())
         os._exit(0)
     os.close(writing)
-    word = b""
-    while data := os.read(reading, 1000):
-        word += data
+    told = b""
+    while part := os.read(reading, 1000):
+        told += part
     os.close(reading)
     _, status = os.waitpid(pid, 0)
-    said[name] = word.decode() or f"ended with {status}"
+    said[name] = told.decode() or f"ended with {status}"
     subprocess.run(["rm", "-rf", "place"], cwd=here) if mutable else None
 print(json.dumps(said))
 """

@@ -61,7 +61,7 @@ def rules(policy: Policy, scratch: Path, outside: list[Path]) -> dict[str, objec
     writing = everything & ~(_CHAR | _BLOCK)
     hidden = [*outside, Path("/dev"), Path("/proc"), Path("/sys")]
     paths = [_rule(path, _READING) for path in around(Path("/"), [*hidden, policy.project])]
-    paths += [_rule("/proc", _READING), _rule("/sys", _READING), _rule("/dev", _LIST | _READ)]
+    paths += [_rule("/proc", _READING), _rule("/sys", _READING), _rule("/dev", _LIST)]
     paths += [_rule(f"/dev/{name}", _READ | _WRITE | _IOCTL & everything) for name in _DEVICES]
     paths += [_rule(path, _READING) for path in programs(policy, hidden)]
     paths += [_rule(path, _READING) for path in policy.rooms.also]

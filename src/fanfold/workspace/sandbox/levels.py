@@ -89,9 +89,10 @@ def _landlock() -> Level:
         "the workspace at the project's own path",
         "a pid namespace: processes outside are seen, and what escapes its parent is found by its mark",
         "chmod, chown and extended attributes inside (they are refused, since they cannot be confined)",
-        "unix sockets and terminals inside",
+        "unix sockets, pairs of datagram sockets, watches on folders, and terminals inside",
         "git and dependency folders inside an isolated workspace",
         "new entries beside closed ones for a shared writer (at the top of the project)",
+        "hiding that a file outside is there, how large it is and when it changed, from who knows its path",
         "keeping the times of files outside from being changed by their owner",
         "a limit on the bytes a workspace or its temporary files take on disk, beyond that on each file",
     ]

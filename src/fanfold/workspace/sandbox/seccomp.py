@@ -7,7 +7,9 @@ Rules
   AF_VSOCK would reach a hypervisor past any network namespace.
 * `clone3` hides its flags from filters, so it does not exist inside; programs fall back to `clone`.
 * Under Landlock alone there are no mounts to hide behind. Refused too: changing modes, owners, attributes
-  (Landlock does not see these), IPC that is shared with the outside, and sockets in the file system.
+  (Landlock does not see these), IPC that is shared with the outside, watching folders, and sockets in the
+  file system. Pairs of sockets are allowed where they stay with each other: one half of a pair for datagrams
+  can be sent from to any socket that has a name.
 """
 
 from __future__ import annotations
@@ -24,6 +26,8 @@ _ALLOW, _ERRNO, _KILL = 0x7FFF0000, 0x00050000, 0x80000000
 _NEW_NAMESPACES = 0x7E020000
 _TIOCSTI, _TIOCLINUX = 0x5412, 0x541C
 _X32 = 0x40000000
+_SOCKET_KIND = 0xF
+_PAIRED = (socket.SOCK_STREAM, socket.SOCK_SEQPACKET)
 _KIND = 0xC000FF00
 _SETS_ATTRIBUTES = (0x40006600, 0x40005800)
 """Requests that a file be marked (immutable, append-only …): Landlock lets them through wherever a file may
@@ -36,7 +40,8 @@ _SINCE_5 = {
     "removexattrat": 466, "file_setattr": 469,
 }  # fmt: skip
 _X86_64 = {
-    "socket": 41, "clone": 56, "ioctl": 16, "mount": 165, "umount2": 166, "pivot_root": 155, "chroot": 161,
+    "socket": 41, "socketpair": 53, "clone": 56, "ioctl": 16, "mount": 165, "umount2": 166,
+    "pivot_root": 155, "chroot": 161,
     "swapon": 167, "swapoff": 168, "reboot": 169, "sethostname": 170, "setdomainname": 171, "iopl": 172,
     "ioperm": 173, "init_module": 175, "delete_module": 176, "quotactl": 179, "nfsservctl": 180, "acct": 163,
     "settimeofday": 164, "adjtimex": 159, "clock_settime": 227, "clock_adjtime": 305, "kexec_load": 246,
@@ -49,10 +54,11 @@ _X86_64 = {
     "shmat": 30, "shmctl": 31, "semget": 64, "semop": 65, "semctl": 66, "semtimedop": 220, "msgget": 68,
     "msgsnd": 69, "msgrcv": 70, "msgctl": 71, "mq_open": 240, "mq_unlink": 241, "prlimit64": 302,
     "sched_setaffinity": 203, "sched_setscheduler": 144, "sched_setparam": 142, "sched_setattr": 314,
-    "setpriority": 141, "ioprio_set": 251, "migrate_pages": 256, "move_pages": 279,
+    "setpriority": 141, "ioprio_set": 251, "migrate_pages": 256, "move_pages": 279, "inotify_add_watch": 254,
 }  # fmt: skip
 _AARCH64 = {
-    "socket": 198, "clone": 220, "ioctl": 29, "mount": 40, "umount2": 39, "pivot_root": 41, "chroot": 51,
+    "socket": 198, "socketpair": 199, "clone": 220, "ioctl": 29, "mount": 40, "umount2": 39,
+    "pivot_root": 41, "chroot": 51,
     "swapon": 224, "swapoff": 225, "reboot": 142, "sethostname": 161, "setdomainname": 162,
     "init_module": 105, "delete_module": 106, "quotactl": 60, "nfsservctl": 42, "acct": 89,
     "settimeofday": 170, "adjtimex": 171, "clock_settime": 112, "clock_adjtime": 266, "kexec_load": 104,
@@ -65,7 +71,7 @@ _AARCH64 = {
     "semop": 193, "msgget": 186, "msgctl": 187, "msgrcv": 188, "msgsnd": 189, "mq_open": 180,
     "mq_unlink": 181, "prlimit64": 261, "sched_setaffinity": 122, "sched_setscheduler": 119,
     "sched_setparam": 118, "sched_setattr": 274, "setpriority": 140, "ioprio_set": 30, "migrate_pages": 238,
-    "move_pages": 239,
+    "move_pages": 239, "inotify_add_watch": 27,
 }  # fmt: skip
 _MACHINES: Mapping[str, tuple[int, Mapping[str, int]]] = {
     "x86_64": (0xC000003E, _X86_64),
@@ -78,11 +84,11 @@ _OF_OTHERS = {
 }  # fmt: skip
 """Calls that change another process of the same user, by which argument names it: only 0, oneself, is allowed
 where no pid namespace hides the others."""
-_SPECIAL = ("socket", "clone", "ioctl", *_ABSENT, *_OF_OTHERS)
+_SPECIAL = ("socket", "socketpair", "clone", "ioctl", *_ABSENT, *_OF_OTHERS)
 _LANDLOCK_ONLY = frozenset(
     """chmod fchmod fchmodat fchmodat2 chown fchown lchown fchownat setxattr lsetxattr fsetxattr setxattrat
     file_setattr removexattr lremovexattr fremovexattr removexattrat shmget shmat shmctl semget semop semctl
-    semtimedop msgget msgsnd msgrcv msgctl mq_open mq_unlink""".split()
+    semtimedop msgget msgsnd msgrcv msgctl mq_open mq_unlink inotify_add_watch""".split()
 )
 
 
@@ -116,6 +122,10 @@ def assemble(*, alone: bool, network: bool) -> bytes:
     allowed = [line for family in families for line in ((_JEQ, 0, 1, int(family)), (_RETURN, 0, 0, _ALLOW))]
     code += _case(numbers["socket"], _ARG0, [*allowed, *_refuse(errno.EPERM)])
     if alone:
+        paired = [line for kind in _PAIRED for line in ((_JEQ, 0, 1, int(kind)), (_RETURN, 0, 0, _ALLOW))]
+        code += _case(
+            numbers["socketpair"], _ARG1, [(_AND, 0, 0, _SOCKET_KIND), *paired, *_refuse(errno.EPERM)]
+        )
         for name, argument in _OF_OTHERS.items():
             body = [(_JEQ, 1, 0, 0), *_refuse(errno.EPERM)]
             code += _case(numbers[name], _ARG0 + 8 * argument, body)
