@@ -20,20 +20,28 @@ steps:
   - id: per_file
     agent: explorer
     on_failure: inline
-    for_each: lists.range(300)
-    max_concurrency: 3
+    for_each: lists.range(300).map(i, "src/a/folder/with/many/others/module_" + string(i) + ".py")
+    max_concurrency: 8
     prompt: Look at {{item}}
   - id: a_step_whose_name_goes_on_and_on_and_on_until_it_is_cut
     agent: worker
     write_set: [src/**]
     prompt: Change things.
-limits: {max_agents: 400}
+limits: {max_agents: 400, max_concurrency: 9}
 """
 SCRIPT = """\
 default: {output: fine, delay_ms: 30}
 steps:
   "per_file[3]": {fail: {class: agent, message: "this file is not there, say words that are cut"}}
+  "per_file[5]": {fail: {class: agent, message: "nor is this"}}
   "per_file[40]": {output: fine, delay_ms: 60000}
+  "per_file[41]": {output: fine, delay_ms: 60000}
+  "per_file[42]": {output: fine, delay_ms: 60000}
+  "per_file[43]": {output: fine, delay_ms: 60000}
+  "per_file[44]": {output: fine, delay_ms: 60000}
+  "per_file[45]": {output: fine, delay_ms: 60000}
+  "per_file[46]": {output: fine, delay_ms: 60000}
+  "per_file[47]": {output: fine, delay_ms: 60000}
   a_step_whose_name_goes_on_and_on_and_on_until_it_is_cut:
     output: changed
     tool_calls: [{tool: run_command, args: {argv: [sh, -c, "echo 漢字; sleep 60"]}}]
@@ -57,11 +65,14 @@ def screen(request: pytest.FixtureRequest, project: Path) -> Iterator[Screen]:
 
 
 def test_what_runs_and_what_failed_stand_on_the_screen_once_at_any_width(screen: Screen) -> None:
-    rows = screen.until("→ run_command", "per_file[40]", "per_file[3]", "this file")
+    running = [f"per_file[{i}]" for i in range(40, 48)]
+    rows = screen.until("→ run_command", *running, "per_file[3]", "this file", "per_file[5]", "nor is this")
     assert sum("a-recipe" in row for row in rows) == 1, rows
     assert sum(row.lstrip().startswith("✗ per_file[3]") for row in rows) == 1, rows
     assert rows[0].startswith("a-recipe"), rows
     assert "running" in rows[0], rows
+    for i in (3, 5, *range(40, 48)):  # items of a long path are told apart by its end
+        assert any(f"per_file[{i}] src/" in row and f"_{i}.py " in row for row in rows), rows
 
 
 def test_a_terminal_that_becomes_narrow_shows_one_whole_frame_again(project: Path) -> None:

@@ -359,6 +359,38 @@ def test_the_lines_of_what_a_program_printed_may_be_many() -> None:
     assert files == [f"package/module_{i}.py" for i in range(3_000)]
 
 
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("lists.range(inputs.n).map(i, 'part ' + string(i))", [f"part {i}" for i in range(300)]),
+        ("lists.range(size(item)).map(i, item[i].name)", [f"m{i}.py" for i in range(300)]),
+        (
+            "lists.range((size(item) + 99) / 100).map(i, item.slice(i * 100, i * 100 + 100).size())",
+            [100, 100, 100],
+        ),
+        ("item.filter(o, o.big).map(o, o.name).join(', ')", ", ".join(f"m{i}.py" for i in range(0, 300, 2))),
+    ],
+)
+def test_counting_and_joining_a_few_hundred_items_is_little_work(text: str, value: JSON) -> None:
+    items = [{"name": f"m{i}.py", "big": i % 2 == 0, "about": "words " * 20} for i in range(300)]
+    assert evaluate(text, {"inputs": {"n": 300}, "item": items}) == value
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "lists.range(inputs.n).map(i, item)",
+        "lists.range(inputs.n).map(i, lists.range(i)).size()",
+        "lists.range(size(lists.range(inputs.n))).map(i, i)",
+        "lists.range(inputs.n).map(i, 'x').join(item)",
+    ],
+)
+def test_a_range_that_an_input_makes_long_is_refused(text: str) -> None:
+    with pytest.raises(ExpressionError) as caught:
+        evaluate(text, {"inputs": {"n": 10_000}, "item": "x" * 5_000})
+    assert "too many values" in caught.value.message
+
+
 def test_every_function_of_the_table_is_one_that_the_library_knows() -> None:
     for function in FUNCTIONS:
         head, _, arguments = function.call.partition("(")

@@ -17,6 +17,8 @@ from functools import cache
 
 from fanfold.text.excerpts import CUT
 
+MIN_BOTH_ENDS = 8
+"""Cells; below, both ends of a name would say less than its beginning."""
 MAX_CACHED = 4_096
 """Of characters whose sign is remembered; a hostile text may use every one there is."""
 
@@ -100,6 +102,21 @@ def cut_start(text: str, room: int) -> str:
     while text and cells(text) >= room:
         text = text[max(1, (cells(text) - room) // 2) :]
     return CUT + text
+
+
+def cut_name(text: str, room: int) -> str:
+    """What something is called, within so many cells: words keep their beginning, a path or an address both
+    its ends, since many of them begin alike.
+
+    >>> cut_name("src/shop/orders/history/export.py", 20)
+    'src/sh…ory/export.py'
+    >>> cut_name("mend what the tests say", 12)
+    'mend what t…'
+    """
+    if cells(text) <= room or " " in text or room < MIN_BOTH_ENDS:
+        return cut_end(text, room)
+    end = cut_start(text, room - room // 3)
+    return cut_end(text, room - cells(end) + 1)[: -len(CUT)] + end
 
 
 _signs = cache(_Signs)

@@ -5,7 +5,8 @@ Rules
   was there before stays on the screen.
 * Where there is little room, what matters least goes first: who does a step, then how long names are. What
   runs, waits or failed is on the screen before anything that is over or to come.
-* Below `NARROW` cells a note stands on a line of its own, under the name.
+* Below `NARROW` cells a note that does not fit beside the name stands on a line of its own, under it. What an
+  agent does right now always does: it changes, and lines should not come and go.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from fanfold.runtime.hosting.run_tree import RunTree, run_status
 from fanfold.runtime.views.runs.step_rows import Row, counts, rows, tallest
 from fanfold.runtime.views.status_marks import MARKS
 from fanfold.runtime.views.times import duration
-from fanfold.text.terminal import cells, cut_end, one_line
+from fanfold.text.terminal import cells, cut_end, cut_name, one_line
 
 NARROW = 64
 WIDE = 100
@@ -81,10 +82,14 @@ class Frames:
     def _narrow(self, row: Row, width: int) -> list[Text]:
         took = f" {row.took}" if row.took else ""
         text = self._name(row, width - len(took))
-        line = _padded(text, width - len(took)).append(took) if took else text
         indent = 2 * row.depth + 4
         note = self._note(row, max(0, width - indent))
-        return [line, Text(" " * indent).append_text(note)] if note.plain else [line]
+        changes = row.leaf and row.status == RUNNING
+        beside = not changes and cells(text.plain) + GAP + cells(note.plain) + len(took) <= width
+        if note.plain and beside:
+            text.append(" " * GAP).append_text(note)
+        line = _padded(text, width - len(took)).append(took) if took else text
+        return [line, Text(" " * indent).append_text(note)] if note.plain and not beside else [line]
 
     def _name(self, row: Row, room: int) -> Text:
         if not row.status:
@@ -96,7 +101,7 @@ class Frames:
         indent = "  " * min(row.depth, max(0, room // 8))
         text = Text(indent)
         text.append(f"{mark} ", STYLES.get(row.status, ""))
-        name = cut_end(row.name, max(1, room - len(indent) - 2))
+        name = _cut(row, max(1, room - len(indent) - 2))
         return text.append(name, "dim" if row.status in (PENDING, READY, SKIPPED) else "")
 
     def _note(self, row: Row, room: int) -> Text:
@@ -136,6 +141,13 @@ class Frames:
             if part in kept:
                 text.append(" " * GAP if text.plain else "").append(part[1], part[2])
         return text
+
+
+def _cut(row: Row, room: int) -> str:
+    """The name of a row: its address whole, if there is any room, and of its item what tells it apart."""
+    address = row.name.removesuffix(row.item)
+    left = room - cells(address)
+    return address + cut_name(row.item, left) if row.item and left > 1 else cut_end(row.name, room)
 
 
 def _padded(text: Text, width: int) -> Text:

@@ -164,9 +164,15 @@ def _evaluate(text: str, offered: Mapping[str, JSON]) -> JSON:
     if len(program.usages) == 1 and len(uses) == 1 and uses[0].name in offered and _is_path(text):
         for value in reach([data[uses[0].name]], uses[0].parts):
             return value  # as it is: through CEL an object would lose the order of its fields
+
+    def worked_out(place: tuple[int, int]) -> JSON:
+        with suppress(ExpressionError):
+            return _evaluate(text[slice(*place)], offered)
+        return None
+
     try:
         _check_depth(data)
-        WorkBound(data, MAX_WORK).check(program.usages)
+        WorkBound(data, MAX_WORK, worked_out).check(program.usages)
         result = program.compiled.eval(data=data)
         if result.type().name() == "ERROR":
             _fail(text, _run_time_message(str(result.plain_value())))

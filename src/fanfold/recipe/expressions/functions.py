@@ -97,7 +97,7 @@ OTHER_NAMES = {
 }  # fmt: skip
 """What other languages call them."""
 
-MULTIPLYING = frozenset({"join", "replace", "format"})
+MULTIPLYING = frozenset({"replace", "format"})
 """Their result may be as long as what they are applied to times what they are given."""
 SPREADING = frozenset({"json", "lines", "split"})
 """Their result may hold a value for every character."""

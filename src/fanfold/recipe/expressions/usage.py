@@ -69,6 +69,8 @@ class UsedCall(Struct, frozen=True):
     given: tuple[Usage, ...]
     literal: str | int | None = None
     """The first argument, where it is written out: what a `split` looks for, how far a range goes."""
+    given_at: tuple[int, int] = (0, 0)
+    """Where in the text its arguments stand."""
 
 
 class UsedLoop(Struct, frozen=True):
@@ -200,7 +202,9 @@ class _UsageReader:
     def _call(self, name: str, of: list[Usage], depth: int) -> UsedCall:
         """A call whose opening bracket was taken."""
         literal = self._literal_key(0) if self._peek(1) in (")", ",") else None
-        return UsedCall(name, tuple(of), tuple(self.until_closed(depth + 1)), literal)
+        start = self._words[self._at - 1].end
+        given = tuple(self.until_closed(depth + 1))
+        return UsedCall(name, tuple(of), given, literal, (start, self._words[self._at - 1].start))
 
     def _kind(self, ahead: int = 0) -> str:
         i = self._at + ahead

@@ -11,6 +11,8 @@ Rules
   cost half the square of their length: 10,000 rounds take seconds and a gigabyte.
 * A function costs what it is applied to and given; one that can make more of it (`replace`, `join`, `json` …)
   costs what it could make at most, so that a chain of them cannot grow unseen.
+* How far `lists.range` goes is worked out first where its argument is plain arithmetic over values at hand
+  (`size(inputs.files)`); where a loop decides it, it is taken to go as far as it may.
 * A use costs what its value weighs, once for each time it is evaluated. A loop repeats all of its body,
   but its own variable adds up to what the loop runs over, however many rounds that takes. That keeps
   the bound close for what people write: `inputs.files.map(f, "src/" + f)`.
@@ -18,7 +20,7 @@ Rules
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from msgspec import Struct
 
@@ -37,6 +39,8 @@ from fanfold.recipe.expressions.usage import (
 MAX_ITERATIONS = 10_000
 """The library's own limit for one evaluation, over all loops."""
 _COPYING = frozenset({"map", "filter"})
+_ARITHMETIC = frozenset({"size", "int", "math.least", "math.greatest", "math.abs"})
+"""Functions that cost next to nothing and make no values."""
 
 
 class TooMuchWork(ValueError):
@@ -55,6 +59,20 @@ def reach(values: list[JSON], parts: Sequence[str | int]) -> list[JSON]:
     return values
 
 
+def _is_arithmetic(usages: Sequence[Usage], scope: Mapping[str, object]) -> bool:
+    """Nothing but numbers, sizes and values that no loop binds."""
+    return all(
+        isinstance(usage, UsedConstant)
+        or (isinstance(usage, Use) and usage.name not in scope)
+        or (
+            isinstance(usage, UsedCall)
+            and usage.name in _ARITHMETIC
+            and _is_arithmetic((*usage.of, *usage.given), scope)
+        )
+        for usage in usages
+    )
+
+
 class _Bound(Struct, frozen=True):
     """A loop variable: the values it can have where they are known, and what they weigh together."""
 
@@ -71,11 +89,17 @@ class _InLoops(Struct, frozen=True):
 
 
 class WorkBound:
-    """Bounds the work of one evaluation over `values`; raises TooMuchWork past `limit`."""
+    """Bounds the work of one evaluation over `values`; raises TooMuchWork past `limit`.
 
-    def __init__(self, values: Mapping[str, JSON], limit: int) -> None:
+    `worked_out` evaluates the part of the expression between two places.
+    """
+
+    def __init__(
+        self, values: Mapping[str, JSON], limit: int, worked_out: Callable[[tuple[int, int]], JSON]
+    ) -> None:
         self._values = values
         self._limit = limit
+        self._worked_out = worked_out
         self._weights: dict[int, int] = {}
 
     def check(self, usages: Sequence[Usage]) -> int:
@@ -117,9 +141,20 @@ class WorkBound:
             parts = self._part_counts(call, place.scope)
             most = place.times * max(parts, default=1) if parts is not None else (of + given) * CHARS_PER_UNIT
             return of + given + most
+        if call.name == "join":
+            elements, _ = self._lengths(call.of, place)
+            return of + given + elements * self._work(call.given, _InLoops(place.scope, "", 1))
         if call.name == "lists.range":
-            return given + place.times * (call.literal if isinstance(call.literal, int) else MAX_RANGE)
+            return given + place.times * self._range_end(call, place.scope)
         return of + given
+
+    def _range_end(self, call: UsedCall, scope: dict[str, _Bound]) -> int:
+        if isinstance(call.literal, int):
+            return call.literal
+        if not _is_arithmetic(call.given, scope):
+            return MAX_RANGE
+        end = self._worked_out(call.given_at)
+        return min(max(end, 0), MAX_RANGE) if isinstance(end, int) else 0  # no number: evaluating it fails
 
     def _loop(self, loop: UsedLoop, place: _InLoops) -> int:
         units = self._work(loop.over, place)
@@ -164,8 +199,8 @@ class WorkBound:
 
         Counted, not estimated: what a program printed has many characters and few lines.
         """
-        if call.name == "lists.range" and isinstance(call.literal, int):
-            return [call.literal]
+        if call.name == "lists.range":
+            return [self._range_end(call, scope)]
         source = call.of or call.given
         if call.name not in SPREADING or not source or not isinstance(source[0], Use):
             return None

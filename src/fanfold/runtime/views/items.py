@@ -11,9 +11,11 @@ from fanfold.kernel.plan import JSON, Step
 from fanfold.runtime.hosting.run_tree import RunTree
 from fanfold.text.json_value import as_text
 from fanfold.text.template import UnresolvedPath, parse_path, resolve
-from fanfold.text.terminal import one_line
+from fanfold.text.terminal import cut_name, one_line
 
 MAX_NAME_CHARS = 60
+_ENDS_CHARS = 1_000
+"""Read of a long value: its beginning and its end. What is between cannot come into view."""
 _TELLING = ("name", "id", "key", "path", "file", "title")
 """Fields that people name things by, for objects of steps that have no `key`."""
 
@@ -70,4 +72,9 @@ def _called(step: Step, item: JSON) -> str:
             value = None
     if isinstance(value, dict):
         value = next((value[field] for field in _TELLING if isinstance(value.get(field), str)), value)
-    return one_line(as_text(value), MAX_NAME_CHARS) if value is not None else ""
+    if value is None:
+        return ""
+    text = as_text(value)
+    if len(text) > 2 * _ENDS_CHARS:
+        text = text[:_ENDS_CHARS] + text[-_ENDS_CHARS:]
+    return cut_name(one_line(text), MAX_NAME_CHARS)

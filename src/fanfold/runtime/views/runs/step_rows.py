@@ -1,7 +1,7 @@
 """A run as rows: its steps, the instances they became, and the child runs below them, in plan order.
 
 A fan-out is shown by what needs attention: counts for the whole, rows for the items that run, wait or
-failed. Where rows are scarce, what is finished is folded away first.
+failed, as many as there is room for. Where rows are scarce, what is finished is folded away first.
 """
 
 from __future__ import annotations
@@ -21,14 +21,15 @@ from fanfold.runtime.views.items import item_name
 from fanfold.runtime.views.runs.rounds import did_not_pass, why_not
 from fanfold.runtime.views.standing import is_interrupted, status_of, stopped_at
 from fanfold.runtime.views.times import duration
-from fanfold.text.terminal import one_line
+from fanfold.text.terminal import cut_name, one_line
 
 MAX_ITEMS = 12
 """Items of a fan-out that are all shown."""
 MAX_BUSY_ITEMS = 6
+"""Items of a longer one, where nobody says how much room there is."""
 MAX_NOTE_CHARS = 100
 MAX_WHO_CHARS = 30
-MAX_ITEM_CHARS = 32
+MAX_ITEM_CHARS = 44
 
 
 _RANKS = {RUNNING: 0, WAITING: 0, PENDING: 2, READY: 2, COMPLETED: 3, SKIPPED: 3}
@@ -49,6 +50,8 @@ class Row(Struct, frozen=True):
     note: str
     leaf: bool = False
     """Whether it is work, and no group, map or child run around work."""
+    item: str = ""
+    """The last part of the name, where it is what an item is called."""
 
 
 def rows(tree: RunTree, now: int, *, every: bool = False, fold_finished: bool = False) -> list[Row]:
@@ -65,7 +68,12 @@ def run_rows(
 
 def tallest(tree: RunTree, now: int, height: int) -> list[Row]:
     """As much as fits into `height` rows, the interesting parts first."""
-    found = rows(tree, now)
+    walk = _Walk(tree, now, every=False, fold_finished=False)
+    found = list(walk.children(tree.root.scope.children, 0))
+    if len(found) < height and walk.left_out:
+        more = _Walk(tree, now, every=False, fold_finished=False, most=MAX_BUSY_ITEMS + height - len(found))
+        all_of_it = list(more.children(tree.root.scope.children, 0))
+        found = all_of_it if len(all_of_it) <= height else found
     if len(found) > height:
         found = rows(tree, now, fold_finished=True)
     if len(found) <= height:
@@ -102,8 +110,13 @@ def counts(tree: RunTree) -> Counter[str]:
 
 
 class _Walk:
-    def __init__(self, tree: RunTree, now: int, every: bool, fold_finished: bool) -> None:
+    def __init__(
+        self, tree: RunTree, now: int, every: bool, fold_finished: bool, most: int = MAX_BUSY_ITEMS
+    ) -> None:
         self._tree = tree
+        self._most = most
+        self.left_out = False
+        """Whether an item that runs, waits or failed has no row."""
         self._questions = tree.memory.questions
         stopped = stopped_at(tree)
         self._now = now if stopped is None else stopped
@@ -134,12 +147,12 @@ class _Walk:
 
     def _row(self, node: Node, depth: int, inside: Sequence[Node]) -> Row:
         name = node.path.rpartition("/")[2]
-        if item := item_name(self._tree, node):
-            name = f"{name} {one_line(item, MAX_ITEM_CHARS)}"
+        item = cut_name(item_name(self._tree, node), MAX_ITEM_CHARS)
+        name = f"{name} {item}" if item else name
         path = node.run.tree_path(node.path)
         status = "failed" if did_not_pass(node) else self._status(node)
         who, took, note = self._who(node), self._took(node, status), self._note(node, inside)
-        return Row(depth, name, path, status, who, took, note, node.kind == LEAF)
+        return Row(depth, name, path, status, who, took, note, node.kind == LEAF, item)
 
     def _who(self, node: Node) -> str:
         if isinstance(node, WorkflowCall):
@@ -195,10 +208,13 @@ class _Walk:
 
     def _attention(self, items: Sequence[Node]) -> list[Node]:
         """Of many items the first that run or wait, and the first that failed, as they stand in the list."""
-        busy = [one for one in items if self._status(one) in (RUNNING, WAITING)][:MAX_BUSY_ITEMS]
+        busy = [one for one in items if self._status(one) in (RUNNING, WAITING)]
         settled = (PENDING, READY, COMPLETED, SKIPPED, RUNNING, WAITING)
-        failed = [one for one in items if one.status not in settled][: MAX_BUSY_ITEMS - len(busy) or 1]
-        chosen = {id(one) for one in (*busy, *failed)}
+        failed = [one for one in items if one.status not in settled]
+        running = busy[: self._most]
+        shown = (*running, *failed[: self._most - len(running) or 1])
+        self.left_out |= len(shown) < len(busy) + len(failed)
+        chosen = {id(one) for one in shown}
         return [one for one in items if id(one) in chosen]
 
     def _tally(self, items: Sequence[Node]) -> str:
