@@ -27,7 +27,7 @@ Table = dict[str, dict[str, float]]
 
 WORK = Path(__file__).parent / ".work"
 STEPS = (1_000, 10_000, 100_000)
-CALLS, OUTPUTS = 320, 80
+CALLS, OUTPUTS = 320, 240
 LISTED = 450
 LINES = {"chain": "450 steps by command, chain", "fan-out": "450 steps by command, fan-out"}
 BARS = {

@@ -60,6 +60,8 @@ class SessionRequest(Struct, frozen=True, kw_only=True):
     role: Role
     """Who does it, as far as the step lets it: with the model, turns, tools and posture of this session."""
     prompt: str
+    placed: tuple[str, ...] = ()
+    """Large texts of other steps that stand in the prompt, in order: they are stored already."""
     max_output_tokens: int | None = None
     """A bound on each response; a text that reaches it is taken as it is, cut."""
     output_schema: JSON = None

@@ -7,44 +7,68 @@ Rules
 * One `SessionLog` per log and process: it alone knows the next number.
 * What a session put out is the value its step puts out, and is stored once, as that; a text that says the
   same is not stored beside it. An entry larger than `MAX_INLINE_BYTES` is stored as a blob too, so the size
-  of a log does not depend on how much an agent said. Reading puts all of it back.
+  of a log does not depend on how much an agent said; of a prompt, only what is not the output of a step
+  already, with the names of those that stand in it. Reading puts all of it back.
 * Whatever is said, secrets are taken out of it here, before it is numbered or named by its hash.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
 from msgspec import UNSET, Struct, structs
 
-from fanfold.agents.entries import Ending, Entry, Response
+from fanfold.agents.entries import Ending, Entry, Response, UserInput
 from fanfold.kernel.events import Envelope
+from fanfold.store.blobs import LARGE_BYTES, Blobs
 from fanfold.store.protocol import Store
 
 if TYPE_CHECKING:
     from fanfold.store.journal import Journal
 
-MAX_INLINE_BYTES = 8 * 1024
+MAX_INLINE_BYTES = LARGE_BYTES
 
 _encode = msgspec.json.Encoder().encode
 
 
-class _Packed(Struct, frozen=True):
+class _Packed(Struct, frozen=True, omit_defaults=True):
     """Stands for an entry that is stored as a blob."""
 
     kind: str
     blob: str
     bytes: int
+    placed: list[str] = []
+    """What else it takes to read it: whatever a log needs is named in the log."""
+
+
+class _Placed(Struct, frozen=True):
+    """A value that is stored by itself, in the midst of a prompt."""
+
+    blob: str
+
+
+_Pieces: TypeAlias = list[str | _Placed]
+
+
+class _Pieced(Struct, frozen=True):
+    """Stands for a prompt, in the blob that is stored of it: its text in pieces."""
+
+    pieces: _Pieces
 
 
 class _Kind(Struct, frozen=True):
     kind: str
 
 
-_PACKED = set(_Packed.__struct_fields__)
+_PACKED = {"kind", "blob", "bytes"}
+_TELLING_CHARS = 64
+"""To look for so many of a large text and then compare it is many times faster than to look for all of it;
+where they stand for something else, that text is stored again."""
+_PIECED_BEGIN = b'{"pieces":['
+_decode_pieced = msgspec.json.Decoder(_Pieced).decode
 _PACKED_BEGIN = 64
 """Within so many bytes of what stands for an entry comes its blob, and of no entry a key of that name."""
 _decode_kind = msgspec.json.Decoder(_Kind).decode
@@ -63,16 +87,24 @@ class SessionLog:
         self._path = path
         self._seq = last_seq
 
-    def hold(self, entry: Entry) -> None:
-        """Number an entry, to be written with the next commit."""
+    def hold(self, entry: Entry, placed: Sequence[str] = ()) -> None:
+        """Number an entry, to be written with the next commit. Of a prompt, `placed` are the large texts in
+        it that came from elsewhere, in order.
+        """
         journal, blobs = self.journal, self.journal.blobs
         if isinstance(entry, Ending) and entry.output is not UNSET:
             told = {"text": ""} if isinstance(entry, Response) and entry.text == entry.output else {}
             entry = structs.replace(entry, output=UNSET, output_blob=blobs.put(entry.output), **told)
-        encoded = journal.store.clean(_encode(entry))
+        whole = _encode(entry)
+        encoded = journal.store.clean(whole)
         if len(encoded) > MAX_INLINE_BYTES:
-            kind = _decode_kind(encoded).kind
-            encoded = _encode(_Packed(kind=kind, blob=blobs.put_encoded(encoded), bytes=len(encoded)))
+            kind, size = _decode_kind(encoded).kind, len(encoded)
+            pieces: _Pieces = []
+            if placed and isinstance(entry, UserInput) and encoded is whole:  # none of it is a secret
+                pieces = _in_pieces(entry.text, placed, blobs)
+                encoded = _encode(_Pieced(pieces)) if len(pieces) > 1 else encoded
+            named = [piece.blob for piece in pieces if isinstance(piece, _Placed)]
+            encoded = _encode(_Packed(kind, blobs.put_encoded(encoded), size, named))
         self._seq += 1
         envelope = Envelope(
             self._session_id,
@@ -94,6 +126,18 @@ class SessionLog:
         """A text without secrets, for what is told elsewhere than in this log."""
         encoded = _encode(text.encode("utf-8", "replace").decode())
         return str(msgspec.json.decode(self.journal.store.clean(encoded)))
+
+
+def _in_pieces(text: str, placed: Sequence[str], blobs: Blobs) -> _Pieces:
+    """A prompt without the texts that are stored by themselves; one piece when there are none in it."""
+    pieces: _Pieces = []
+    at = 0
+    for value in placed:
+        name, begin = blobs.name_of(value), text.find(value[:_TELLING_CHARS], at)
+        if name is not None and begin >= 0 and text.startswith(value, begin):
+            pieces += (text[at:begin], _Placed(name))
+            at = begin + len(value)
+    return [*pieces, text[at:]]
 
 
 def open_log(journal: Journal, session_id: str, run_id: str, path: str) -> tuple[SessionLog, list[Entry]]:
@@ -125,5 +169,16 @@ def _unpacked(store: Store, data: bytes) -> bytes:
     if b'"blob":"' not in data[:_PACKED_BEGIN]:
         return data
     said = msgspec.json.decode(data)
-    is_packed = isinstance(said, dict) and said.keys() == _PACKED
-    return store.blob(said["blob"]) if is_packed else data
+    if not isinstance(said, dict) or said.keys() - {"placed"} != _PACKED:
+        return data
+    content = store.blob(said["blob"])
+    return _put_together(store, content) if content.startswith(_PIECED_BEGIN) else content
+
+
+def _put_together(store: Store, content: bytes) -> bytes:
+    """A prompt that is stored in pieces, encoded as if it were not."""
+    text = "".join(
+        piece if isinstance(piece, str) else msgspec.json.decode(store.blob(piece.blob), type=str)
+        for piece in _decode_pieced(content).pieces
+    )
+    return _encode(UserInput(text=text))

@@ -152,7 +152,7 @@ class Supervisor:
             log, entries = open_log(*about)
         if not entries:
             said = UserInput(text=request.prompt)
-            log.hold(said)
+            log.hold(said, request.placed)
             entries = [said] if request.earlier else ()
         if entries:
             request = structs.replace(request, entries=[*request.earlier, *entries])

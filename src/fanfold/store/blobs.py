@@ -19,6 +19,8 @@ REMEMBERED = 2_000
 REMEMBERED_BYTES = 16 * 1024 * 1024
 """Of values that are kept at hand, as they are stored; the one that was used last is kept whatever its size,
 so that not every item of a long list reads the list again."""
+LARGE_BYTES = 8 * 1024
+"""What is larger is stored once, wherever it is said again."""
 _encoder = msgspec.json.Encoder()
 
 
@@ -30,6 +32,8 @@ class Blobs:
         self.fresh: list[tuple[str, bytes]] = []
         """Values to be written with the next batch."""
         self._last: tuple[JSON, str] = (None, "")
+        self._texts: dict[int, str] = {}
+        """Names of the large texts that are kept at hand, by which object each of them is."""
 
     def put(self, value: JSON) -> str:
         """The hash of a JSON value."""
@@ -53,6 +57,10 @@ class Blobs:
         self.fresh.append((name, content))
         return name
 
+    def name_of(self, text: str) -> str | None:
+        """The hash of a large text that is at hand as this very object; None for any other, equal or not."""
+        return self._texts.get(id(text))
+
     def get(self, name: str) -> JSON:
         """The value of a hash. Treat it as read-only: it is shared."""
         if name in self._known:
@@ -73,11 +81,14 @@ class Blobs:
     def _remember(self, name: str, value: JSON, size: int) -> None:
         self._known[name] = (value, size)
         self._known_bytes += size
+        if size > LARGE_BYTES and isinstance(value, str):
+            self._texts[id(value)] = name
         while len(self._known) > 1 and (
             len(self._known) > REMEMBERED or self._known_bytes > REMEMBERED_BYTES
         ):
-            _, (_, gone) = self._known.popitem(last=False)
+            _, (value, gone) = self._known.popitem(last=False)
             self._known_bytes -= gone
+            self._texts.pop(id(value), None)
 
 
 def _name(content: bytes) -> str:

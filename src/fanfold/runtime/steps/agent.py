@@ -39,9 +39,10 @@ from fanfold.runtime.steps.step_type import (
     failure,
 )
 from fanfold.sessions.log import read_entries
+from fanfold.store.blobs import LARGE_BYTES
 from fanfold.store.protocol import Store
 from fanfold.text.json_value import as_text
-from fanfold.text.template import parse_template, render
+from fanfold.text.template import parse_template, render, resolve
 
 if TYPE_CHECKING:
     from fanfold.runtime.places.place import Place
@@ -61,6 +62,8 @@ class AgentJob(Job, frozen=True):
     """Of a fold: what it sums up."""
     agents_left: int = 0
     """Of a fold: how many sessions may help with it."""
+    placed: tuple[str, ...] = ()
+    """Large texts of others that stand in the prompt, in order."""
     unlisted: str = ""
     """What a template gave for a role, where the step does not list it."""
 
@@ -94,7 +97,8 @@ class AgentSteps(LeafType[AgentBody, AgentJob]):
         if said.purpose == "fold":
             pieces = _folded(step.values, step.node)
             return AgentJob(said, prompt, step.inputs, "", pieces, step.values.agents_left())
-        return AgentJob(said, prompt, step.inputs, _judged(step.values, step.node, said))
+        judged = _judged(step.values, step.node, said)
+        return AgentJob(said, prompt, step.inputs, judged, placed=_placed(step, said, prompt))
 
     async def perform(self, services: Services, execution: Execution[AgentJob]) -> Outcome:
         start, node, job, place, progress = execution
@@ -189,6 +193,7 @@ def _request(role: Role, execution: Execution[AgentJob], services: Services) -> 
         execution=start.execution,
         role=role,
         prompt=(taken.say if taken is not None else "") or asked_of(role, job),
+        placed=job.placed,
         output_schema=node.step.output_schema,
         outputs=node.step.outputs,
         workspace=place.path,
@@ -210,6 +215,15 @@ def asked_of(role: Role, job: AgentJob) -> str:
 def _prompt(step: Preparation, action: AgentBody) -> str:
     parts = [text_of(action.prompt, step.names)] if action.prompt is not None else []
     return "\n\n".join((*parts, *(section.text for section in sections_of(step, action))))
+
+
+def _placed(step: Preparation, action: AgentBody, prompt: str) -> tuple[str, ...]:
+    """The large texts in a prompt: whatever is put in by a template or an input, in that order."""
+    if len(prompt) < LARGE_BYTES:
+        return ()
+    holes = [part for part in parse_template(action.prompt or "") if not isinstance(part, str)]
+    values = (*(resolve(hole.path, step.names) for hole in holes), *step.inputs.values())
+    return tuple(value for value in values if isinstance(value, str) and len(value) >= LARGE_BYTES)
 
 
 class Section(NamedTuple):
