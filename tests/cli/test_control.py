@@ -243,6 +243,8 @@ def test_a_live_run_takes_an_answer_while_other_steps_run(fanfold, recipes, back
         (["last", "nothing"], 6, "step.not_found"),
         (["last", "a"], 2, "approval.not_one"),
         (["last", "later"], 2, "approval.not_open"),
+        (["last", "each[1]/inner#2/yes"], 2, "approval.not_open"),
+        (["last", "ok/inner"], 6, "step.not_found"),
         (["last", "pick", "--choice", "c"], 2, "approval.bad_choice"),
         (["last", "pick"], 2, "approval.bad_choice"),
         (["last", "ok", "--edit", "missing.txt"], 2, "usage.bad_file"),
@@ -254,6 +256,7 @@ def test_answers_that_do_not_fit_are_refused_with_the_reason(fanfold, recipes, a
         GATED
         + '  - {id: pick, approve: "Which?", choices: [x, y], depends_on: [a]}\n'
         + '  - {id: later, approve: "Then?", depends_on: [ok]}\n'
+        + "  - {id: each, for_each: '[1, 2]', depends_on: [ok], steps: [{id: yes, approve: q}]}\n"
     )
     assert fanfold("run", "gated.yaml", "--script", "quick.yaml").status == 3
     refused = fanfold("approve", *arguments, "--json")

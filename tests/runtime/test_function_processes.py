@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,6 +17,7 @@ import fanfold
 from fanfold.cli.main import main
 from fanfold.runtime.operations.runs.starting.options import Options
 from fanfold.runtime.views.runs.result import Result
+from fanfold.store.protocol import LeaseLost
 from tests.runtime.running import client, run
 
 HANDLERS = """
@@ -387,7 +389,21 @@ steps:
     assert sorted(began[3:]) == ["first", "other"]
 
 
-@pytest.mark.parametrize("error", [asyncio.CancelledError, SystemExit, KeyboardInterrupt, GeneratorExit])
+class NoException(BaseException):
+    """What nobody catches who means errors, and has no words."""
+
+    def __str__(self) -> str:
+        raise self
+
+
+class Unreadable(dict[str, int]):
+    def items(self) -> Any:
+        raise NoException
+
+
+@pytest.mark.parametrize(
+    "error", [asyncio.CancelledError, SystemExit, KeyboardInterrupt, GeneratorExit, NoException]
+)
 @pytest.mark.parametrize("kind", ["async", "plain"])
 def test_no_exception_of_a_handler_ends_the_program_that_registered_it(
     kind: str, error: type[BaseException], tmp_path: Path
@@ -406,6 +422,38 @@ def test_no_exception_of_a_handler_ends_the_program_that_registered_it(
     assert failed.status == "failed"
     assert failed.error is not None
     assert error.__name__ in failed.error.message
+
+
+def test_a_handler_that_cancels_its_own_task_fails_once(tmp_path: Path) -> None:
+    called: list[str] = []
+
+    async def cancels_itself() -> None:
+        called.append("once")
+        task = asyncio.current_task()
+        assert task is not None
+        task.cancel()
+        await asyncio.sleep(20)
+
+    fanfold.function(f"cancels-itself-{tmp_path.name}")(cancels_itself)
+    failed = run(tmp_path, f"name: r\nsteps: [{{id: s, handler: cancels-itself-{tmp_path.name}}}]").steps["s"]
+    assert (failed.status, called) == ("failed", ["once"])
+
+
+def test_a_value_that_cannot_be_read_is_the_failure_of_its_step(tmp_path: Path) -> None:
+    fanfold.function(f"unreadable-{tmp_path.name}")(lambda: Unreadable(a=1))
+    failed = run(tmp_path, f"name: r\nsteps: [{{id: s, handler: unreadable-{tmp_path.name}}}]").steps["s"]
+    assert failed.error is not None
+    assert failed.error.code == "output.not_json"
+
+
+def test_what_ended_another_run_does_not_end_the_run_of_a_handler_that_raises_it(tmp_path: Path) -> None:
+    def loses() -> None:
+        raise LeaseLost("lease.lost", "another run went elsewhere")
+
+    fanfold.function(f"loses-{tmp_path.name}")(loses)
+    failed = run(tmp_path, f"name: r\nsteps: [{{id: s, handler: loses-{tmp_path.name}}}]").steps["s"]
+    assert failed.error is not None
+    assert failed.error.message == "LeaseLost: another run went elsewhere"
 
 
 def test_who_stops_waiting_for_a_result_does_not_stop_the_run(tmp_path: Path) -> None:

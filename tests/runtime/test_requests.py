@@ -69,7 +69,7 @@ ELSEWHERE: dict[str, Ask] = {
     "approve": lambda run, other: control.answer(other, run.id, "ask", "approve"),
     "reject": lambda run, other: control.answer(other, run.id, "ask", "reject"),
 }
-NOT_NOW = ("approval.", "run.ended", "run.not_driven", "step.not_found")
+NOT_NOW = ("approval.", "run.ended", "run.not_driven")
 
 
 async def ask_at(run: RunHandle, moment: int, ask: Ask, other: Project) -> None:
@@ -135,6 +135,32 @@ def test_a_request_at_any_event_of_a_run_is_heard(
         request_word, ("completed",)
     )
     check_sound(tmp_path, run)
+
+
+def test_an_answer_right_after_the_start_finds_what_is_asked_first(tmp_path: Path) -> None:
+    recipe = "name: q\nsteps: [{id: first, approve: Go?}, {id: then, ask: What?, depends_on: [first]}]"
+
+    async def work() -> object:
+        async with client(tmp_path) as project:
+            run = await project.start(recipe, options=OPTIONS)
+            await run.approve("first")
+            await run.answer("then", "that")
+            return (await run.result()).output
+
+    assert asyncio.run(asyncio.wait_for(work(), LIMIT_S)) == "that"
+
+
+def test_a_run_that_ended_with_its_event_loop_says_so(tmp_path: Path) -> None:
+    """Its result is asked for in another loop: that it is not driven is no cancellation of who asks."""
+
+    async def begin() -> RunHandle:
+        project = client(tmp_path)
+        await project.__aenter__()
+        return await project.start("name: q\nsteps: [{id: ask, approve: Go?}]", options=OPTIONS)
+
+    run = asyncio.run(begin())
+    with pytest.raises(AuthorError, match="nobody drives it here"):
+        asyncio.run(run.result())
 
 
 @pytest.mark.parametrize("moment", MOMENTS[:3])

@@ -19,6 +19,7 @@ from fanfold.runtime.handlers.frames import (
 from fanfold.runtime.handlers.loading import Handlers
 from fanfold.runtime.handlers.permitted import ChangedSource, PermittedImports
 from fanfold.text.json_value import TooLarge, strict
+from fanfold.text.raised import said, words_of
 
 if TYPE_CHECKING:
     import asyncio
@@ -52,13 +53,13 @@ def _answer(handlers: Handlers, call: FunctionCall, loop: _Loop) -> FunctionRepl
     except FanfoldError as error:
         return FunctionReply(error=CallFailure("agent", error.code, error.message, error.hint))
     except BaseException as error:  # noqa: BLE001 - a handler may raise anything; it is the call's failure
-        return FunctionReply(error=CallFailure("agent", "step.exception", _said(error)))
+        return FunctionReply(error=CallFailure("agent", "step.exception", said(error)))
     try:
         return FunctionReply(strict(value))
     except TooLarge as error:
         return FunctionReply(error=CallFailure("invalid_output", "output.too_large", str(error)))
     except BaseException as error:  # noqa: BLE001 - reading a value may run code of its own
-        return FunctionReply(error=CallFailure("invalid_output", "output.not_json", _text(error)))
+        return FunctionReply(error=CallFailure("invalid_output", "output.not_json", words_of(error)))
 
 
 def _call(handler: Callable[..., Any], inputs: dict[str, Any], loop: _Loop) -> object:
@@ -87,16 +88,3 @@ class _Loop:
         if error is not None:
             raise error
         return result
-
-
-def _said(error: BaseException) -> str:
-    return f"{type(error).__name__}: {_text(error)}"
-
-
-def _text(error: BaseException) -> str:
-    """What an error says, as text that a frame can hold."""
-    try:
-        said = str(error)
-    except Exception:  # noqa: BLE001 - even that may be code of the project
-        said = "(it cannot say)"
-    return said.encode("utf-8", "backslashreplace").decode()[:10_000]

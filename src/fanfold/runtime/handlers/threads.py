@@ -19,6 +19,7 @@ from queue import SimpleQueue
 from typing import TypeAlias
 
 from fanfold.sessions.insist import insist
+from fanfold.text.raised import said
 
 _Job: TypeAlias = tuple[asyncio.AbstractEventLoop, "asyncio.Future[object]", Context, Callable[[], object]]
 
@@ -74,7 +75,7 @@ def _as_exception(raised: BaseException) -> Exception:
     """What may go into a future; it refuses StopIteration, and a loop dies of what is no Exception."""
     if isinstance(raised, Exception) and not isinstance(raised, StopIteration):
         return raised
-    return RuntimeError(f"the function raised {type(raised).__name__}: {raised}")
+    return RuntimeError(f"the function raised {said(raised)}")
 
 
 def _settle(future: asyncio.Future[object], value: object, error: Exception | None) -> None:

@@ -91,7 +91,7 @@ class Host:
         """Why no step can go on at present: a provider refuses us."""
         self._unsettled: list[str] = []
         """Sessions whose workspace may go when the next commit has the end of their step."""
-        self._fault: Exception | None = None
+        self._fault: BaseException | None = None
         """What no step can answer for; the loop ends with it, and the run can be resumed."""
         self._lingered = False
         """An open run had nothing to do for long enough."""
@@ -302,7 +302,9 @@ class Host:
         except asyncio.CancelledError:
             self._tasks.pop(key, None)
             self._report_stopped(start.run, start.step, start.attempt, start.execution)
-        except Exception as error:  # noqa: BLE001  # the store failed, or we did: the loop must hear of it
+        except GeneratorExit:
+            raise  # nobody goes on with this task
+        except BaseException as error:  # noqa: BLE001  # the store failed, or we did: the loop must hear of it
             self._tasks.pop(key, None)
             self._fault = self._fault or error
             self._woken.set()

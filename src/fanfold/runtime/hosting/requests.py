@@ -9,6 +9,7 @@ refused in the log where its maker waits for what came of it.
 from __future__ import annotations
 
 import os
+import re
 from typing import Any, TypeAlias
 
 import msgspec
@@ -22,12 +23,13 @@ from fanfold.kernel.lifecycle import (
     COMPLETED,
     FAILED,
     PAUSED,
+    PENDING,
     RUN_TERMINAL,
     RUNNING,
     TERMINAL,
     WAITING,
 )
-from fanfold.kernel.nodes import Node, State
+from fanfold.kernel.nodes import LEAF, Node, State
 from fanfold.kernel.plan import JSON
 from fanfold.kernel.state import find_node
 from fanfold.runtime.hosting.children import (
@@ -110,6 +112,9 @@ RunRequest: TypeAlias = (
 )
 
 
+_LAST_PART = re.compile(r"(/[^/]+|\[\d+\]|#\d+)$")
+
+
 def to_row(root: str, run: str, request: RunRequest, at: int) -> Request:
     """A request as the store keeps it; `AuthorError` when it holds what no log could."""
     try:
@@ -146,9 +151,7 @@ def _find_asking(state: State, path: str) -> Node:
     """The step at a tree path, which waits for a person."""
     node = find_node(state, path)
     if node is None:
-        run = state.root.id
-        hint = f"fanfold inspect {run} --steps lists them"
-        raise NotFoundError("step.not_found", f"run {run} has no step {path}", hint=hint)
+        raise _not_there(state, path)
     if node.step.traits.waits != "person" and node.reason != ASKED and not node.agreed:
         raise AuthorError("approval.not_one", f"{path} asks nobody: it is a {node.step.type} step")
     if node.status in TERMINAL:
@@ -156,6 +159,20 @@ def _find_asking(state: State, path: str) -> Node:
     if node.status != WAITING:
         raise AuthorError("approval.not_open", f"{path} is {node.status}; nobody is asked yet")
     return node
+
+
+def _not_there(state: State, path: str) -> AuthorError | NotFoundError:
+    """Why there is nothing at a tree path: what is around it may not have begun yet."""
+    run, around = state.root.id, path
+    if state.root.status == PENDING:
+        return AuthorError("approval.not_open", f"run {run} has not begun; nobody is asked yet")
+    while (end := _LAST_PART.search(around)) is not None:
+        around = around[: end.start()]
+        above = find_node(state, around)
+        if above is not None and above.status not in TERMINAL and above.kind != LEAF:
+            return AuthorError("approval.not_open", f"nothing in {around} asks as {path} yet")
+    hint = f"fanfold inspect {run} --steps lists them"
+    return NotFoundError("step.not_found", f"run {run} has no step {path}", hint=hint)
 
 
 def _reply(request: AnswerRequest) -> StepReply:

@@ -10,19 +10,20 @@ from fanfold.kernel.nodes import Node
 from fanfold.kernel.plan import JSON
 from fanfold.text.json_schema import misfits
 from fanfold.text.json_value import TooLarge
+from fanfold.text.raised import words_of
 
 TOO_LARGE_HINT = (
     "have the step write it to a file in the workspace (write_set), and give its name as the output"
 )
 
 
-def unfit(node: Node, error: ValueError) -> Failure:
+def unfit(node: Node, error: BaseException) -> Failure:
     """The failure of a step whose output `strict` refused."""
     code, hint = "output.not_json", ""
     if isinstance(error, TooLarge):
         code = "output.too_large"
         hint = TOO_LARGE_HINT
-    return Failure("invalid_output", code, f"{node.path}: {error}", hint, step=node.path)
+    return Failure("invalid_output", code, f"{node.path}: {words_of(error)}", hint, step=node.path)
 
 
 def check_output(node: Node, value: JSON) -> Failure | None:

@@ -9,7 +9,7 @@ from typing import TypeVar, overload
 
 from fanfold.errors import AuthorError
 from fanfold.kernel.events import Envelope, Raised
-from fanfold.kernel.lifecycle import RUN_TERMINAL, WAITING
+from fanfold.kernel.lifecycle import PENDING, RUN_TERMINAL, WAITING
 from fanfold.kernel.plan import JSON
 from fanfold.runtime.hosting.clock import wall_clock_ms
 from fanfold.runtime.hosting.host import OnProgress
@@ -141,6 +141,8 @@ class RunHandle:
         """
         async for _ in self.follow(until_asked=True):
             pass
+        if self._work.cancelled():  # here, or with the event loop that it was driven in
+            self._check_driven()
         if self._work.done():
             await self._over()
         done = to_result(self.tree)
@@ -160,13 +162,20 @@ class RunHandle:
         await self._answer(step, "reject", comment)
 
     async def _answer(self, step: str, decision: str, comment: str | None, edited: JSON = None) -> None:
-        self._check_driven()
+        await self._has_begun()
         await control.answer(self._owned.project, self.id, step, decision, comment, edited, by=API)
 
     async def answer(self, step: str, answer: JSON) -> None:
         """Answer the question of an `ask` step: in words, or with data that fits its schema."""
-        self._check_driven()
+        await self._has_begun()
         await control.reply(self._owned.project, self.id, step, as_text(answer), by=API)
+
+    async def _has_begun(self) -> None:
+        """Right after `start` nothing is asked yet, only because nobody has looked what there is to do."""
+        self._check_driven()
+        if self.status == PENDING:
+            async for _ in self.follow():
+                break
 
     def check(self, request: AnswerRequest) -> None:
         """Whether an answer would be taken now; `AuthorError` says what is wrong with it."""

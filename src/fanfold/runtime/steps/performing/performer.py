@@ -37,6 +37,7 @@ from fanfold.runtime.steps.step_type import Execution, Job, Outcome, Services, T
 from fanfold.sessions.log import read_entries
 from fanfold.store.protocol import LeaseLost, StoreFault
 from fanfold.text.json_value import strict
+from fanfold.text.raised import said
 from fanfold.workspace.artifacts import Artifact, ArtifactRoom, family
 
 
@@ -262,7 +263,7 @@ def _checked(node: Node, outcome: Outcome) -> Outcome:
         return outcome
     try:
         value = strict(outcome.output)
-    except ValueError as error:
+    except BaseException as error:  # noqa: BLE001 - reading a value may run code of its own
         invalid: Failure | None = unfit(node, error)
     else:
         if value is not outcome.output:
@@ -307,4 +308,4 @@ def _caught(node: Node, start: Start, error: Exception) -> Failure:
         return failure(node, start, "violation", error.code, error.message, error.hint, retryable=False)
     if isinstance(error, FanfoldError):
         return failure(node, start, "agent", error.code, error.message, error.hint)
-    return failure(node, start, "agent", "step.exception", f"{type(error).__name__}: {error}")
+    return failure(node, start, "agent", "step.exception", said(error))
