@@ -37,3 +37,78 @@ def test_common_slips_are_repaired(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         main(["check", "--fix", "meant.yaml"])
     assert file.read_text() == MEANT
     assert main(["check", "meant.yaml"]) == 0
+
+
+BARE = """\
+name: bare
+inputs: {file-name: {default: a.py}}
+steps:
+  - id: judge
+    prompt: "Judge {{file-name}}."
+    output_schema: {type: object, properties: {bad: {type: boolean}, why: {type: string}}}
+  - {id: mend, when: judge.output.bad, depends_on: judge, prompt: "Mend {{file-name}}: {{judge.output.why}}"}
+  - {id: tell, when: steps.judge.bad, depends_on: [judge, mend], prompt: "{{steps.judge.why}} {{mend}}"}
+  - {id: last, when: size(file_name) > 1 || mend.status == "failed", depends_on: mend, prompt: x}
+"""
+
+
+def test_the_bare_name_of_an_input_or_step_and_a_missing_output_are_repaired(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    file = tmp_path / "bare.yaml"
+    file.write_text(BARE)
+    assert main(["check", "bare.yaml"]) == 2
+    for _ in range(3):  # of an expression one mistake is found at a time
+        main(["check", "--fix", "bare.yaml"])
+    assert main(["check", "bare.yaml"]) == 0
+    meant = BARE.replace("{{file-name}}", "{{inputs.file-name}}").replace(
+        "size(file_name)", "size(inputs.file_name)"
+    )
+    meant = meant.replace("when: judge", "when: steps.judge").replace("{{judge", "{{steps.judge")
+    meant = meant.replace("steps.judge.bad", "steps.judge.output.bad").replace(
+        "steps.judge.why", "steps.judge.output.why"
+    )
+    meant = meant.replace("{{mend}}", "{{steps.mend.output}}").replace(
+        "|| mend.status", "|| steps.mend.status"
+    )
+    assert file.read_text() == meant
+
+
+FROM_ELSEWHERE = """\
+name: from-elsewhere
+inputs: {count: {type: integer, default: 3}}
+steps:
+  - {id: list, command: [ls]}
+  - {id: read, needs: list, if: inputs.count == "3", foreach: [a, b], prompt: x, timeout: 5 minutes}
+  - id: write
+    depends_on: list, read
+    agent: worker
+    write_set: src/**
+    instructions: x
+    timeout: 1 day
+"""
+HERE = """\
+name: from-elsewhere
+inputs: {count: {type: integer, default: 3}}
+steps:
+  - {id: list, run: [ls]}
+  - {id: read, depends_on: list, when: inputs.count == 3, for_each: '["a", "b"]', prompt: x, timeout: 5m}
+  - id: write
+    depends_on: [list, read]
+    agent: worker
+    write_set: [src/**]
+    prompt: x
+    timeout: 24h
+"""
+
+
+def test_the_words_of_other_systems_are_repaired(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    file = tmp_path / "it.yaml"
+    file.write_text(FROM_ELSEWHERE)
+    assert main(["check", "it.yaml"]) == 2
+    for _ in range(3):  # comparisons and edges are judged once the keys can be read
+        main(["check", "--fix", "it.yaml"])
+    assert file.read_text() == HERE
+    assert main(["check", "it.yaml"]) == 0

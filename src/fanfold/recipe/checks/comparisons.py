@@ -96,6 +96,9 @@ def _of_two_kinds(left: _Operand, right: _Operand, sign: str) -> Mistake:
             return Mistake(message, hint, one.start, one.end, meant)
     number = next((one for one in (left, right) if isinstance(one.known, Number)), None)
     text = next((one for one in (left, right) if isinstance(one.known, Text)), None)
+    if number and text and (text.literal or "").isdecimal():
+        written = text.literal or ""
+        return Mistake(message, f"write {written} without quotes", text.start, text.end, written)
     hint = f"int({text.path}) makes a number of text" if number and text and text.path else ""
     return Mistake(message, hint, left.start, right.end)
 

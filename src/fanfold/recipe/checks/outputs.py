@@ -97,3 +97,17 @@ def why_not(known: Known, parts: tuple[str | int, ...], notes: Notes) -> tuple[s
             return f"its output has no field {quoted(part)}", hint
         known = known.fields[part]
     return None
+
+
+def unnamed_field(known: Known, parts: tuple[str | int, ...]) -> tuple[str, dict[str, Known]] | None:
+    """The first field of a path that a schema does not name though it lets it be there; and what it names."""
+    for part in parts:
+        if isinstance(known, ObjectOf) and isinstance(part, str):
+            if part not in known.fields:
+                return (part, known.fields) if known.open and known.fields else None
+            known = known.fields[part]
+        elif isinstance(known, ListOf) and isinstance(part, int):
+            known = known.element
+        else:
+            return None
+    return None

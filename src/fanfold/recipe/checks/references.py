@@ -19,8 +19,17 @@ from msgspec import Struct
 
 from fanfold.kernel.plan import Input
 from fanfold.recipe.checks.look_alikes import warn_of_text
-from fanfold.recipe.checks.outputs import declared_names, output_of, why_not
+from fanfold.recipe.checks.outputs import declared_names, output_of, unnamed_field, why_not
 from fanfold.recipe.drafts.draft import Draft, DraftScope, Words
+from fanfold.recipe.language.known_outputs import (
+    ANYTHING,
+    Anything,
+    Known,
+    ListOf,
+    ObjectOf,
+    described,
+    known_from_type,
+)
 from fanfold.text.diagnostics import Span
 from fanfold.text.notes import Notes, quoted
 from fanfold.text.template import Hole, Path, TemplateError, parse_template
@@ -50,6 +59,15 @@ class TextPlace(Struct, frozen=True):
     names: frozenset[str]
     placing: bool = False
     """What is named here is given to an agent in full, so that it needs no summary of it."""
+
+
+class _Wrong(Struct, frozen=True):
+    """What is wrong with the rest of `steps.x…`, and what to do about it."""
+
+    message: str
+    hint: str
+    lacks_output: bool = False
+    """Whether `.output` before it is all that is missing."""
 
 
 class IntoCall(Struct, frozen=True):
@@ -111,14 +129,32 @@ class References:
             name = str(path.parts[0])
             at = start + len("inputs.")
             self._use_input(name, Words(node, at, at + len(name)))
+            if (wrong := self._judge_input(name, path.parts[1:])) is not None:
+                where = node.span(at + len(name), start + len(path.text))
+                self.notes.error("recipe.bad_template", wrong.message, where, wrong.hint)
             return []
         if path.root == "steps":
             return self._step_path(path, node, start, place)
         if path.root not in place.names:
             root = node.span(start, start + len(path.root))
-            hint = self._unknown_name_hint(path.root, place)
-            self.notes.error("recipe.bad_template", f"{quoted(path.root)} means nothing here", root, hint)
+            message = f"{quoted(path.root)} means nothing here"
+            step = place.scope.find(path.root)
+            meant = _with_its_root(path.root, path.parts, is_input=path.root in self.inputs, step=step)
+            hint = f"write {meant}" if meant else self._unknown_name_hint(path.root, place)
+            fix = self.notes.fix(*root, meant) if meant else None
+            self.notes.error("recipe.bad_template", message, root, hint, fix=fix)
         return []
+
+    def _judge_input(self, name: str, parts: tuple[str | int, ...]) -> _Wrong | None:
+        """Why a path cannot lead into an input of its type, or None when it may."""
+        declared = self.inputs.get(name)
+        known = known_from_type(declared.type, declared.enum) if declared is not None else ANYTHING
+        if not parts or isinstance(known, Anything | ObjectOf):
+            return None
+        if isinstance(known, ListOf):
+            hint = f"write inputs.{name}[0] for the first item"
+            return _Wrong(f"inputs.{name} is a list", hint) if isinstance(parts[0], str) else None
+        return _Wrong(f"inputs.{name} is {described(known)} and has no parts", "")
 
     def _unknown_name_hint(self, name: str, place: TextPlace) -> str:
         renamed = place.draft.item_name if place.draft is not None else None
@@ -144,9 +180,10 @@ class References:
         problem = self._judge_parts(target, rest)
         if problem is not None:
             where = node.span(after + 1, start + len(path.text))
-            self.notes.error("recipe.bad_template", f"steps.{target.id}: {problem[0]}", where, problem[1])
+            self._refuse_parts("recipe.bad_template", target, problem, where, node.span(after, after))
             return []
         whole = Words(node, at, start + len(path.text))
+        self._warn_of_unnamed(target, rest, whole)
         self._note_into_call(target, rest, whole, "recipe.bad_template")
         return [after] if _is_short(rest) else []
 
@@ -170,8 +207,13 @@ class References:
             )
         except ExpressionError as error:
             where = node.span(error.position, error.end)
-            fix = self.notes.fix(*where, error.meant) if error.meant else None
-            self.notes.error("recipe.bad_expression", error.message, where, error.hint, fix=fix)
+            word = text[error.position : error.end]
+            step = place.scope.find_in_expression(word)
+            rooted = _with_its_root(word, error.parts, is_input=word in self.input_words, step=step)
+            meant = rooted or error.meant
+            fix = self.notes.fix(*where, meant) if meant else None
+            hint = f"write {meant}" if rooted else error.hint
+            self.notes.error("recipe.bad_expression", error.message, where, hint, fix=fix)
             return text.strip()
         if found or place.names:
             self.compared.append((text, node, place))
@@ -205,12 +247,30 @@ class References:
             return []
         self._connect(place, target, at, reference.parts)
         problem = self._judge_parts(target, reference.parts)
+        after = _end_of_name(at.node.text, reference.end)
         if problem is not None:
-            message = f"steps.{target.id}: {problem[0]}"
-            self.notes.error("recipe.bad_expression", message, at.span(), problem[1])
+            behind = at.node.span(after, after)
+            self._refuse_parts("recipe.bad_expression", target, problem, at.span(), behind)
             return []
+        if "has(" not in at.node.text:  # who asks whether it is there knows that it may not be
+            self._warn_of_unnamed(target, reference.parts, at)
         self._note_into_call(target, reference.parts, at, "recipe.bad_expression")
-        return [_end_of_name(at.node.text, reference.end)] if _is_short(reference.parts) else []
+        return [after] if _is_short(reference.parts) else []
+
+    def _refuse_parts(self, code: str, target: Draft, wrong: _Wrong, at: Span, behind_name: Span) -> None:
+        fix = self.notes.fix(*behind_name, ".output") if wrong.lacks_output else None
+        self.notes.error(code, f"steps.{target.id}: {wrong.message}", at, wrong.hint, fix=fix)
+
+    def _warn_of_unnamed(self, target: Draft, parts: tuple[str | int, ...], at: Words) -> None:
+        """A field that a schema allows and does not name is misspelled if one that it names is near."""
+        inside = parts[1:] if parts[:1] == ("output",) else ()
+        found = unnamed_field(output_of(target), inside)
+        if found is None:
+            return
+        name, named = found
+        if hint := self.notes.did_you_mean(name, named):
+            message = f"steps.{target.id}: its `output_schema` names no field {quoted(name)}"
+            self.notes.warning("recipe.unnamed_field", message, at.span(), hint)
 
     def _note_into_call(self, target: Draft, parts: tuple[str | int, ...], at: Words, code: str) -> None:
         if target.type == "workflow" and parts and parts[0] not in ("status", "error"):
@@ -241,25 +301,29 @@ class References:
         if place.placing and dependent is place.draft and (not parts or parts[0] not in {"status", "error"}):
             dependent.placed.add(target.id)
 
-    def _judge_parts(self, target: Draft, parts: tuple[str | int, ...]) -> tuple[str, str] | None:
-        """What is wrong with the rest of `steps.x…`, and what to do about it."""
+    def _judge_parts(self, target: Draft, parts: tuple[str | int, ...]) -> _Wrong | None:
         if not parts:
-            return "say what of the step is meant", "add .output, .status or .error"
+            return _Wrong("say what of the step is meant", "add .output, .status or .error")
         first = parts[0]
+        known = output_of(target)
         if first == "output":
-            return why_not(output_of(target), parts[1:], self.notes)
+            return self._judge_inside(known, parts[1:])
         if first in STEP_FACTS:
             return None
         if not target.entries.lacks("outputs") and "outputs" not in target.entries.nodes:
             return None  # what the step declares could not be read, and that was reported
         names = declared_names(target)
-        if first not in names:
-            hint = self.notes.did_you_mean(str(first), (*STEP_FACTS, *names))
-            return (
-                f"{quoted(str(first))} is not declared in its `outputs`",
-                hint or "write .output for the whole",
-            )
-        return why_not(output_of(target), parts, self.notes)
+        if first in names:
+            return self._judge_inside(known, parts)
+        message = f"{quoted(str(first))} is not declared in its `outputs`"
+        if isinstance(known, ObjectOf) and first in known.fields:
+            return _Wrong(message, f"write steps.{target.id}.output.{first}", lacks_output=True)
+        hint = self.notes.did_you_mean(str(first), (*STEP_FACTS, *names))
+        return _Wrong(message, hint or "write .output for the whole")
+
+    def _judge_inside(self, known: Known, parts: tuple[str | int, ...]) -> _Wrong | None:
+        problem = why_not(known, parts, self.notes)
+        return _Wrong(*problem) if problem is not None else None
 
 
 def hint_to_owner(hidden: Draft, owner: Draft) -> str:
@@ -267,6 +331,15 @@ def hint_to_owner(hidden: Draft, owner: Draft) -> str:
     if owner.phase:
         return f"it is inside phase {quoted(owner.id)}: write steps.{owner.id}.output.tasks.{hidden.id}"
     return f"it is inside group {quoted(owner.id)}; only the group can be referred to from here"
+
+
+def _with_its_root(name: str, parts: tuple[str | int, ...], *, is_input: bool, step: Draft | None) -> str:
+    """What to write for the bare name of an input or of a step; nothing for any other word."""
+    if is_input:
+        return f"inputs.{name}"
+    if name in _WHERE or step is None:
+        return ""
+    return f"steps.{name}" if parts and parts[0] in STEP_FACTS else f"steps.{name}.output"
 
 
 def _outward(scope: DraftScope) -> list[DraftScope]:

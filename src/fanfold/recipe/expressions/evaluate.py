@@ -25,6 +25,7 @@ from msgspec import Struct
 from fanfold.kernel.plan import JSON
 from fanfold.recipe.expressions.feedback import stand_ins
 from fanfold.recipe.expressions.functions import FUNCTIONS, OTHER_NAMES, declared_functions
+from fanfold.recipe.expressions.messages import compile_message, run_time_message
 from fanfold.recipe.expressions.results import KINDS, MAX_VALUE_DEPTH, ResultReader
 from fanfold.recipe.expressions.usage import Usage, Use, free_uses, read, tokens
 from fanfold.recipe.expressions.work import TooMuchWork, WorkBound, reach
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
 MAX_EXPRESSION_CHARS = 4_096
 MAX_WORK = 5_000_000
 """Values visited by one evaluation at most; about half a second and 100 MB in the worst case."""
-MAX_MESSAGE_CHARS = 300
 
 _LIBRARY_ERRORS = (RuntimeError, TypeError, UnicodeError, OverflowError)
 """What the library raises for values it cannot hold; too deep ones are a RuntimeError as well."""
@@ -46,15 +46,6 @@ _TYPE_NAMES = frozenset(
 )
 _OTHER_SIGNS = {"=": "==", "and": "&&", "or": "||", "not": "!", "AND": "&&", "OR": "||", "NOT": "!"}
 """Signs of other languages, and what CEL writes."""
-_NEVER = {
-    "_==_": "be equal", "_!=_": "be equal", "@in": "hold one another",
-    **dict.fromkeys(("_<_", "_<=_", "_>_", "_>=_"), "be compared"),
-}  # fmt: skip
-"""What cannot be done with two values of kinds that do not fit, by the library's name of the sign."""
-_CEL_WORDS = {
-    "int": "a number", "uint": "a number", "double": "a number", "string": "text", "bool": "true or false",
-    "null": "null", "bytes": "bytes",
-}  # fmt: skip
 _ERROR = re.compile(r"ERROR: <input>:(-?\d+):(-?\d+): (.*)")
 
 
@@ -65,11 +56,18 @@ _FIT = {
     "list": ("LIST", "array"),
     "moment": ("TIMESTAMP", "DURATION", "STRING", "INT", "UINT", "DOUBLE", "string", "integer", "number"),
 }
+_FROM_TEXT = {
+    "bool": 'compare it with something, such as != ""',
+    "list": 'lines(…) makes a list of text, and so does .split(",")',
+}
 _IN_WORDS = {"bool": "true or false", "list": "a list", "moment": "a time"}
 
 
 class ExpressionError(ValueError):
     """The expression cannot be used; `position` to `end` is the part that is wrong."""
+
+    parts: tuple[str | int, ...] = ()
+    """The path behind a name that is not known."""
 
     def __init__(self, message: str, position: int, end: int, meant: str = "", hint: str = "") -> None:
         super().__init__(message)
@@ -175,12 +173,12 @@ def _evaluate(text: str, offered: Mapping[str, JSON]) -> JSON:
         WorkBound(data, MAX_WORK, worked_out).check(program.usages)
         result = program.compiled.eval(data=data)
         if result.type().name() == "ERROR":
-            _fail(text, _run_time_message(str(result.plain_value())))
+            _fail(text, run_time_message(str(result.plain_value())))
         return ResultReader().plain(result)
     except TooMuchWork as error:
         _fail(text, str(error))
     except _LIBRARY_ERRORS as error:
-        _fail(text, _run_time_message(str(error)))
+        _fail(text, run_time_message(str(error)))
 
 
 def _word(name: str) -> str:
@@ -302,7 +300,9 @@ def _check_type(text: str, program: _Program, inputs: Mapping[str, str | None], 
     if kind == "DYN" or wants == "any" or kind.startswith(_FIT[wants]):
         return
     shown = KINDS.get(kind) or ("a list" if kind.startswith("LIST") else "an object")
-    _fail(text, f"this gives {shown}, where {_IN_WORDS[wants]} is needed")
+    message = f"this gives {shown}, where {_IN_WORDS[wants]} is needed"
+    hint = _FROM_TEXT.get(wants, "") if shown == "text" else ""
+    raise ExpressionError(message, 0, len(text), hint=hint)
 
 
 def _translated(text: str, error: str, names: tuple[str, ...]) -> ExpressionError:
@@ -324,7 +324,7 @@ def _translated(text: str, error: str, names: tuple[str, ...]) -> ExpressionErro
     meant = _OTHER_SIGNS.get(word.text) if word is not None else None
     if meant is not None and not message.startswith("found no matching overload"):
         return ExpressionError(f'write "{meant}" instead of "{text[at:end]}"', at, end, meant)
-    return ExpressionError(_compile_message(message), at, end)
+    return ExpressionError(compile_message(message), at, end)
 
 
 def _unknown_name(text: str, at: int, names: tuple[str, ...]) -> ExpressionError:
@@ -332,7 +332,9 @@ def _unknown_name(text: str, at: int, names: tuple[str, ...]) -> ExpressionError
         if use.name not in names and use.name not in _TYPE_NAMES:
             meant = nearest(use.name, names)
             hint = f'did you mean "{meant}"?' if meant else f"known are {', '.join(names)}"
-            return ExpressionError(f'"{use.name}" is not known here; {hint}', *use.spans[0])
+            error = ExpressionError(f'"{use.name}" is not known here', *use.spans[0], hint=hint)
+            error.parts = use.parts
+            return error
     called = [t for t in tokens(text) if t.kind == "name" and t.end <= at + 1]
     start, end = (called[-1].start, called[-1].end) if called else (at, at + 1)
     called_so = text[start:end]
@@ -352,40 +354,3 @@ def _dashed_name(text: str, error: ExpressionError, names: Iterable[str]) -> Exp
             message = f'CEL reads "-" as a minus; write "{_word(name)}" here'
             return ExpressionError(message, at, at + len(name))
     return None
-
-
-def _compile_message(message: str) -> str:
-    message = message.removeprefix("Syntax error: ")
-    unexpected = re.match(
-        r"(?:mismatched|extraneous) input '(.*?)' expecting|no viable alternative at input '(.*)'", message
-    )
-    if unexpected:
-        word = unexpected[1] or unexpected[2]
-        return "the expression ends too early" if word == "<EOF>" else f"{word!r} is not possible here"
-    if message.startswith("token recognition error at: "):
-        return f"{message.removeprefix('token recognition error at: ')} cannot be read"
-    overload = re.match(r"found no matching overload for '(.*?)' applied to '\((.*)\)'", message)
-    if overload and (never := _NEVER.get(overload[1])):
-        kinds = [_CEL_WORDS.get(kind) or kind for kind in overload[2].split(", ")]
-        return f"{' and '.join(kinds)} can never {never}"
-    if overload:
-        return f"{overload[1].strip('_') or overload[1]} cannot be applied to ({overload[2]})"
-    return message
-
-
-def _run_time_message(message: str) -> str:
-    """`NOT_FOUND: Key not found in map : "x" [NOT_FOUND]` without the library's status words."""
-    message = re.sub(r"^[A-Z_]+: | \[[A-Z_]+\]$", "", message)[:MAX_MESSAGE_CHARS]
-    missing = re.match(r'Key not found in map : (".*)', message)
-    if missing:
-        return f"there is no field {missing[1]}"
-    overload = re.match(r"No matching overloads found : (\S+?)(\(.*)", message)
-    if overload:
-        return f"{overload[1].strip('_') or overload[1]} cannot be applied to {overload[2]}"
-    if message.endswith("<iter_range>"):
-        return "only lists and objects can be looped over"
-    if message == "Applying SELECT to non-message type":
-        return "a field was asked of a value that has none, such as null or text"
-    if message == "Iteration budget exceeded":
-        return "the expression loops more than 10,000 times"
-    return message

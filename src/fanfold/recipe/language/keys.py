@@ -33,6 +33,21 @@ RECIPE = shape(
         words=("skip", "inline", "stop"),
     ),
     Key("metadata", "free", "Free data, kept and never looked into."),
+    instead={
+        **dict.fromkeys(("jobs", "tasks", "nodes", "stages"), "steps"),
+        **dict.fromkeys(("params", "parameters", "variables", "vars", "arguments"), "inputs"),
+        **dict.fromkeys(("concurrency", "max_parallel", "parallelism"), "max_concurrency"),
+        **{
+            name: f"it under limits: {{{name}: …}}"
+            for name in ("timeout", "budget", "max_agents", "max_steps")
+        },
+        **{
+            name: f"it under defaults: {{{name}: …}}"
+            for name in ("model", "agent", "retry", "workspace_mode")
+        },
+        "agents": "roles as files in .fanfold/agents, and name them in steps",
+        "result": "output",
+    },
 )
 
 INPUT = shape(
@@ -156,6 +171,35 @@ PULL_REQUEST = shape(
     Key("base", "template", "The branch it goes into, on which the commit is made.", "HEAD; the default"),
     Key("draft", "boolean", "Not ready for review yet.", "false"),
 )
+
+STEP_WORDS = {
+    **dict.fromkeys(("needs", "after", "depends", "dependsOn", "dependencies", "requires"), "depends_on"),
+    **dict.fromkeys(("if", "condition", "only_if"), "when"),
+    **dict.fromkeys(("foreach", "forEach", "for", "with_items", "matrix"), "for_each"),
+    **dict.fromkeys(("command", "cmd", "exec"), "run"),
+    **dict.fromkeys(("script", "bash", "sh"), "shell"),
+    **dict.fromkeys(("instruction", "instructions", "user_prompt"), "prompt"),
+    **dict.fromkeys(("with", "input", "params", "arguments"), "inputs"),
+    **dict.fromkeys(("uses", "recipe", "subworkflow", "sub_workflow"), "workflow"),
+    **dict.fromkeys(("function", "call"), "handler"),
+    **dict.fromkeys(("approval", "confirm"), "approve"),
+    **dict.fromkeys(("sleep", "delay"), "wait"),
+    **dict.fromkeys(("schema", "response_format", "output_type"), "output_schema"),
+    **dict.fromkeys(("writes", "write"), "write_set"),
+    **dict.fromkeys(("reads", "read"), "read_set"),
+    **dict.fromkeys(("cwd", "workdir", "working_dir", "working-directory"), "shell: cd FOLDER && …"),
+    **dict.fromkeys(("until", "max_iterations"), "repeat: {until: …, max_iterations: …}"),
+    **dict.fromkeys(
+        ("continue_on_error", "continue-on-error", "ignore_errors", "allow_failure"), "on_failure: inline"
+    ),
+    "name": "id",
+    "question": "ask",
+    "retries": "retry",
+    "environment": "env",
+    "parallel": "nothing: steps without an edge between them run side by side by themselves",
+    "loop": "for_each for every item of a list, repeat for rounds until something holds",
+}
+"""What other languages call the keys of a step, and what is written here."""
 
 STEP_KEYS = (
     Key("id", "id", "Unique in its scope; the step's address.", required=True),

@@ -14,7 +14,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from fanfold.recipe.language.keys import STEP_KEYS, TAKEN_BY_SOME
+from fanfold.recipe.language.keys import STEP_KEYS, STEP_WORDS, TAKEN_BY_SOME
 from fanfold.recipe.language.known_outputs import ANYTHING, Known
 from fanfold.text.tables.entries import Entries
 from fanfold.text.tables.shapes import Key, Shape, shape
@@ -66,7 +66,7 @@ def step_shape(types: Mapping[str, StepSyntax]) -> Shape:
             assert known.kind == key.kind, f"{known.only} and {syntax.name} give {key.name} another form"
             own[key.name] = _only(known, *known.only, syntax.name)
     doc = "One step. Its type follows from the key that says what it does."
-    return shape("step", doc, *every, *own.values())
+    return shape("step", doc, *every, *own.values(), instead=STEP_WORDS)
 
 
 def _with_types(key: Key, types: Mapping[str, StepSyntax]) -> Key:

@@ -7,6 +7,15 @@ import re
 _FORM = re.compile(r"([0-9]{1,12})(ms|s|m|h)", re.ASCII)
 _UNIT_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000}
 _MOST_SECONDS = 10**12
+_IN_WORDS = re.compile(r"([0-9]{1,9}) *([a-z]+)", re.ASCII | re.IGNORECASE)
+_UNIT_WORDS = {
+    **dict.fromkeys(("millisecond", "milliseconds", "msec", "msecs"), "ms"),
+    **dict.fromkeys(("second", "seconds", "sec", "secs"), "s"),
+    **dict.fromkeys(("minute", "minutes", "min", "mins"), "m"),
+    **dict.fromkeys(("hour", "hours", "hr", "hrs"), "h"),
+    **{unit: unit for unit in _UNIT_MS},
+}
+_DAYS = ("d", "day", "days")
 
 
 def parse_duration(text: str) -> int | None:
@@ -17,6 +26,21 @@ def parse_duration(text: str) -> int | None:
     """
     found = _FORM.fullmatch(text)
     return int(found[1]) * _UNIT_MS[found[2]] if found else None
+
+
+def meant_duration(text: str) -> str:
+    """The duration that people mean by words that are none; empty where nobody can tell.
+
+    >>> meant_duration("5 minutes"), meant_duration("2d"), meant_duration("soon")
+    ('5m', '48h', '')
+    """
+    found = _IN_WORDS.fullmatch(text.strip())
+    if found is None:
+        return ""
+    number, word = found[1], found[2].lower()
+    if word in _DAYS:
+        return f"{24 * int(number)}h"
+    return f"{number}{_UNIT_WORDS[word]}" if word in _UNIT_WORDS else ""
 
 
 def duration_ms(value: object) -> int | None:

@@ -135,13 +135,7 @@ def _read_entry(entries: Entries, word: Scalar, value: Node, notes: Notes, highs
         notes.note(".note", f"key {quoted(word.text)} is not used here", word)
         return
     if key is None:
-        meant = notes.nearest(word.text, shape.keys) or _begun_alike(word.text, shape.keys)
-        if meant is not None:
-            entries.meant.add(shape.keys[meant].alias or meant)
-        message = f"{with_article(shape.name)} has no key {quoted(word.text)}"
-        known = shape.hint or f"{with_article(shape.name)} has {', '.join(sorted(shape.keys))}"
-        hint = f"did you mean {quoted(meant)}?" if meant is not None else known
-        notes.error(".unknown_key", message, word, hint)
+        _refuse_key(entries, word, notes)
         return
     name = key.alias or key.name
     first = entries.keys.get(name)
@@ -153,6 +147,27 @@ def _read_entry(entries: Entries, word: Scalar, value: Node, notes: Notes, highs
     entries.keys[name] = word
     if has_form(value, key, notes) and _in_range(value, key, notes, highs):
         entries.nodes[name] = value
+
+
+def _refuse_key(entries: Entries, word: Scalar, notes: Notes) -> None:
+    shape = entries.shape
+    instead = shape.instead.get(word.text, "")
+    certain = instead in shape.keys
+    meant = instead if certain else None
+    if not instead:
+        meant = notes.nearest(word.text, shape.keys) or _begun_alike(word.text, shape.keys)
+    if meant is not None:
+        entries.meant.add(shape.keys[meant].alias or meant)
+    if instead:
+        hint = f"write {instead}"
+    elif meant is not None:
+        hint = f"did you mean {quoted(meant)}?"
+    else:
+        hint = shape.hint or f"{with_article(shape.name)} has {', '.join(sorted(shape.keys))}"
+    there = any(other.text == meant for other, _ in entries.mapping.entries)
+    fix = notes.fix(word.start, word.end, instead) if certain and not there else None
+    message = f"{with_article(shape.name)} has no key {quoted(word.text)}"
+    notes.error(".unknown_key", message, word, hint, fix)
 
 
 def _begun_alike(word: str, keys: Iterable[str]) -> str | None:

@@ -12,13 +12,14 @@ from collections.abc import Callable
 
 from fanfold.text.diagnostics import Fix
 from fanfold.text.notes import Notes, kind_of, quoted
-from fanfold.text.tables.durations import duration_ms
+from fanfold.text.tables.durations import duration_ms, meant_duration
 from fanfold.text.tables.shapes import Key, Kind
 from fanfold.text.trees import tree
 from fanfold.text.trees.tree import Node, Scalar, plain
 
 SLUG = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}", re.ASCII)
 ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,127}", re.ASCII)
+_SEVERAL_IDS = re.compile(rf"{ID.pattern}( *, *{ID.pattern})+", re.ASCII)
 IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,127}", re.ASCII)
 
 
@@ -97,7 +98,9 @@ def _expression(node: Node, key: Key, notes: Notes) -> bool:
         )
         hint = f"write the list as an expression: {as_text}" if fix else "write the list as an expression"
         return _refuse(node, key, notes, "an expression", hint, fix)
-    return _refuse(node, key, notes, "an expression")
+    count = key.name == "for_each" and isinstance(node, Scalar) and type(node.value) is int
+    hint = f"write lists.range({node.text}) to count" if isinstance(node, Scalar) and count else ""
+    return _refuse(node, key, notes, "an expression", hint)
 
 
 def _expressions(node: Node, key: Key, notes: Notes) -> bool:
@@ -161,7 +164,10 @@ def _duration(node: Node, key: Key, notes: Notes) -> bool:
         return True
     hint = "write it as 500ms, 90s, 5m or 2h, or as a number of seconds"
     if isinstance(node, Scalar) and node.value is not None:
-        notes.error(".bad_duration", f"{quoted(node.text)} is not a duration", node, hint)
+        meant = meant_duration(node.text)
+        fix = notes.fix(node.start, node.end, meant) if meant else None
+        hint = f"write {meant}" if meant else hint
+        notes.error(".bad_duration", f"{quoted(node.text)} is not a duration", node, hint, fix)
         return False
     return _refuse(node, key, notes, "a duration", hint)
 
@@ -176,14 +182,14 @@ def _list_of(item: Callable[[Node, Key, Notes], bool], wanted: str) -> Callable[
     """A list of which every item has the form; one bad item spoils the list, all are reported."""
 
     def check(node: Node, key: Key, notes: Notes) -> bool:
-        if key.kind == "ids" and isinstance(node, Scalar):
+        if key.kind == "ids" and isinstance(node, Scalar) and not _SEVERAL_IDS.fullmatch(node.text):
             return item(node, key, notes)
         if isinstance(node, tree.Sequence):
             return _each(item, node.items, key, notes)
         if isinstance(node, Scalar) and isinstance(node.value, str):
-            raw = notes.source.text[node.start : node.end]
+            raw = node.text if key.kind == "ids" else notes.source.text[node.start : node.end]
             fix = notes.fix(node.start, node.end, f"[{raw}]") if "\n" not in raw else None
-            return _refuse(node, key, notes, wanted, "write it in brackets" if fix else "", fix)
+            return _refuse(node, key, notes, wanted, f"write [{raw}]" if fix else "", fix)
         return _refuse(node, key, notes, wanted)
 
     return check

@@ -14,6 +14,7 @@ Rules
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Literal, TypeAlias
 
 from msgspec import Struct
@@ -83,9 +84,19 @@ class Shape(Struct, frozen=True):
     """Others may have keys of their own in it: an unknown one is noted, not refused."""
     short: str = ""
     """The key that a bare value in the place of the whole object is meant for."""
+    instead: Mapping[str, str] = {}
+    """Words of other languages for a key: which it is here, or, where none is, what to write instead."""
 
 
-def shape(name: str, doc: str, *keys: Key, hint: str = "", open: bool = False, short: str = "") -> Shape:
+def shape(
+    name: str,
+    doc: str,
+    *keys: Key,
+    hint: str = "",
+    open: bool = False,
+    short: str = "",
+    instead: Mapping[str, str] | None = None,
+) -> Shape:
     """Collect the keys; each duration key brings its `_ms` twin."""
     table: dict[str, Key] = {}
     for key in keys:
@@ -96,4 +107,4 @@ def shape(name: str, doc: str, *keys: Key, hint: str = "", open: bool = False, s
             table[twin] = Key(
                 twin, "milliseconds", doc_of_twin, low=key.low, high=key.high, only=key.only, alias=key.name
             )
-    return Shape(name, doc, table, hint, open, short)
+    return Shape(name, doc, table, hint, open, short, instead or {})

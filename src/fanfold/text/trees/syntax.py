@@ -14,6 +14,7 @@ from msgspec import Struct
 from fanfold.text.diagnostics import Span
 
 QUOTE_TEMPLATE = 'put the whole text in quotes: "{{…}}"'
+QUOTE_BRACKETS = "quote a text in it that holds a bracket or a comma, such as an expression"
 TEMPLATE_AT_START = "text that begins with {{ must be quoted, or YAML reads it as a mapping"
 
 # An unquoted `{{` where a value begins.
@@ -48,10 +49,14 @@ _TABLE = (
         "could not find expected ':'", "this line is not a key with a value", 'write "key: value"', True
     ),
     _Rewording(
-        "did not find expected ',' or ']'", 'the list that opens on line {line} needs "," or "]" here'
+        "did not find expected ',' or ']'",
+        'the list that opens on line {line} needs "," or "]" here',
+        QUOTE_BRACKETS,
     ),
     _Rewording(
-        "did not find expected ',' or '}'", 'the mapping that opens on line {line} needs "," or "}" here'
+        "did not find expected ',' or '}'",
+        'the mapping that opens on line {line} needs "," or "}" here',
+        QUOTE_BRACKETS,
     ),
     _Rewording(
         "did not find expected '-' indicator",
