@@ -221,6 +221,27 @@ def test_nothing_of_the_checkout_runs_while_it_is_delivered(world: World) -> Non
     assert not witness.exists()
 
 
+def test_what_git_starts_to_push_is_the_users_own(world: World) -> None:
+    used, witness = world.folder / "used", world.folder / "witness"
+    for folder, file in ((world.programs, used), (world.project, witness)):
+        (folder / "ssh").write_text(f"#!/bin/sh\ntouch {file}\nexit 1\n")
+        (folder / "ssh").chmod(0o755)
+    world.git("config", "remote.origin.url", "ssh://git@example.org/o/r.git")
+    world.environment["PATH"] = f"{world.project}:{world.environment['PATH']}"
+    world.allow()
+    assert "[deliver." in world.run().stderr
+    assert used.exists()
+    assert not witness.exists()
+
+
+def test_a_configuration_that_never_ends_is_none(world: World) -> None:
+    config = world.project / ".git/config"
+    config.unlink()
+    os.mkfifo(config)
+    world.allow()
+    assert "[deliver.no_remote]" in world.run().stderr
+
+
 @pytest.mark.parametrize("address", ["ext::sh -c touch% /tmp/x", "{project}/inside.git"])
 def test_an_address_that_would_run_something_is_refused(world: World, address: str) -> None:
     world.git("init", "-q", "--bare", "inside.git")

@@ -121,6 +121,33 @@ def programs_in(folder: str) -> Callable[[World], None]:
     return plant
 
 
+def interpreter_in_path(world: World) -> None:
+    """An agent that the victim installed is a script, and the project brings what its first line names."""
+    evil_program(world, "node_modules/.bin/node")
+    agent = world.top / "free/tools/claude"
+    agent.parent.mkdir(parents=True)
+    agent.write_text("#!/usr/bin/env node\n")
+    agent.chmod(0o755)
+
+
+def project_in_a_repository(world: World) -> None:
+    """A folder around the project came with it, and lies on PATH."""
+    programs_in("bin")(world)
+    (world.project / "inner/.fanfold").mkdir(parents=True)
+    world.write(world.project / "inner", {"one.yaml": WRITES, "script.yaml": WRITTEN})
+
+
+def pipe_for_patterns(world: World) -> None:
+    pipe("deep/.gitignore")(world)
+    world.write(world.project, {"one.yaml": WRITES, "script.yaml": WRITTEN})
+
+
+def pipe_for_the_index(world: World) -> None:
+    world.git("init", "-q")
+    pipe(".git/index")(world)
+    world.write(world.project, {"one.yaml": WRITES, "script.yaml": WRITTEN})
+
+
 MODULE = "import pathlib\npathlib.Path('@outside@/ran').write_text('imported')\n"
 MODULES = (
     "sitecustomize.py", "usercustomize.py", "conftest.py", "fanfold/__init__.py", "json.py", "msgspec.py",
@@ -202,6 +229,13 @@ ATTEMPTS = (
             commands=(RUN, ("doctor",), ("diff", "last")), says="completed"),
     Attempt(name="programs in the current folder", plant=programs_in("."), environment={"PATH": ".::/usr/bin:/bin"}, commands=(RUN, ("doctor",)), says="completed"),
     Attempt(name="programs in a virtual environment", plant=programs_in(".venv/bin"), commands=(RUN, ("doctor",)), says="completed"),
+    Attempt(name="an agent's interpreter in a folder of PATH", plant=interpreter_in_path, says="Claude Code", commands=(("doctor",),),
+            environment={"PATH": "@project@/node_modules/.bin:@top@/free/tools:/usr/bin:/bin"}),
+    Attempt(name="programs around the project, in its repository", plant=project_in_a_repository, says="completed",
+            environment={"PATH": "@project@/bin:/usr/bin:/bin"},
+            commands=(("run", "inner/one.yaml", "--project", "inner", "--script", "inner/script.yaml", "--yes"), ("doctor", "--project", "inner"))),
+    Attempt(name="what git ignores never ends", plant=pipe_for_patterns, says="workspace.not_a_file"),
+    Attempt(name="git's index never ends", plant=pipe_for_the_index, says="workspace.not_a_file"),
     Attempt(name="modules named like ours", plant=modules, says="completed", commands=(RUN, ("doctor",), ("check",), ("agents",), ("run", "one.yaml", "--script", "script.yaml", "--yes", "--detach"))),
     Attempt(name="modules, for what searches", plant=modules_and_a_search, says="done|completed"),
     Attempt(name="settings of other programs", says="done",

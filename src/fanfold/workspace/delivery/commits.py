@@ -113,7 +113,7 @@ class Commits:
         found = []
         for word in ("user.name", "user.email"):
             command = [git.program(self._project), "config", "--global", "--get", word]
-            _, said = git.run(command, _user_environment(self._store), ok=(0, 1, 128))
+            _, said = git.run(command, _user_environment(self._project, self._store), ok=(0, 1, 128))
             found.append(said.decode("utf-8", "replace").strip())
         if not all(found):
             message = "git does not know who you are, and a commit needs to say so"
@@ -183,7 +183,7 @@ class Commits:
         stdin: bytes = b"",
         text: CommitText | None = None,
     ) -> bytes:
-        environment = git.private_environment(self._store)
+        environment = git.private_environment(self._project, self._store)
         environment["GIT_ALTERNATE_OBJECT_DIRECTORIES"] = str(self._repository.common / "objects")
         if index is not None:
             environment["GIT_INDEX_FILE"] = str(index)
@@ -204,7 +204,6 @@ def _row(path: str, state: FileState | None) -> bytes:
     return b"%o %s\t%s\0" % (mode, oid.encode(), os.fsencode(path))
 
 
-def _user_environment(store: Path) -> dict[str, str]:
+def _user_environment(project: Path, store: Path) -> dict[str, str]:
     """The user's own configuration counts, that of no tree does."""
-    passed = {name: os.environ[name] for name in ("PATH", "HOME", "XDG_CONFIG_HOME") if name in os.environ}
-    return passed | {"GIT_DIR": str(store), "LC_ALL": "C"}
+    return git.passed_on(("HOME", "XDG_CONFIG_HOME"), project) | {"GIT_DIR": str(store), "LC_ALL": "C"}

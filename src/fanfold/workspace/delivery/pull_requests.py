@@ -6,7 +6,6 @@ any work tree, so that no tree's configuration counts.
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
 from pathlib import Path
@@ -16,6 +15,7 @@ from msgspec import Struct
 
 from fanfold.errors import WorldError
 from fanfold.workspace.delivery.remotes import PASSED, PATIENCE_S, RemoteAddress
+from fanfold.workspace.files.git import passed_on
 from fanfold.workspace.files.programs import find_program
 
 _OWN = (
@@ -55,6 +55,7 @@ class PullRequests:
             message = "a pull request needs gh, which is not installed"
             raise WorldError("deliver.no_gh", message, hint="install it from cli.github.com, then resume")
         self._program = program
+        self._project = project
         self._folder = folder
         """Where it is started: a folder of ours that is in no work tree."""
         host = "" if address.host in ("", "github.com") else f"{address.host}/"
@@ -82,8 +83,7 @@ class PullRequests:
         return next((word for word in reversed(lines) if "://" in word), "")
 
     def _run(self, arguments: list[str], stdin: bytes = b"") -> bytes:
-        environment = {name: os.environ[name] for name in (*PASSED, *_OWN) if name in os.environ}
-        environment |= {
+        environment = passed_on((*PASSED, *_OWN), self._project) | {
             "GH_PROMPT_DISABLED": "1",
             "NO_COLOR": "1",
             "GIT_DIR": str(self._folder),

@@ -18,16 +18,18 @@ from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from fanfold.errors import WorldError
+from fanfold.trust.project_files import read_beneath
 from fanfold.trust.repository import Repository
 from fanfold.workspace.files import git
 
 PASSED = (
-    "PATH", "HOME", "USER", "LOGNAME", "XDG_CONFIG_HOME", "XDG_RUNTIME_DIR", "TMPDIR", "SSH_AUTH_SOCK",
+    "HOME", "USER", "LOGNAME", "XDG_CONFIG_HOME", "XDG_RUNTIME_DIR", "TMPDIR", "SSH_AUTH_SOCK",
     "GIT_SSH", "GIT_SSH_COMMAND", "GIT_ASKPASS", "SSH_ASKPASS", "https_proxy", "HTTPS_PROXY", "no_proxy",
     "NO_PROXY", "ALL_PROXY", "all_proxy", "SSL_CERT_FILE", "SSL_CERT_DIR", "GIT_SSL_CAINFO",
 )  # fmt: skip
-"""What the user's own programs need of the environment."""
+"""What the user's own programs need of the environment besides PATH."""
 PATIENCE_S = 300
+MAX_CONFIG_BYTES = 1024 * 1024
 _SCP = re.compile(r"(?:[A-Za-z0-9._-]+@)?([A-Za-z0-9][A-Za-z0-9.-]*):(?!/)([A-Za-z0-9._~/+-]+)", re.ASCII)
 _NO_ACCESS = re.compile(
     r"authentication failed|could not read username|terminal prompts disabled|permission denied|"
@@ -68,9 +70,15 @@ class Remote:
         return _checked(url, self._repository)
 
     def _setting(self, key: str) -> str:
-        file = self._repository.common / "config"
-        command = [git.program(self._project), "config", "--no-includes", "--file", str(file), "--get", key]
-        code, said = git.run(command, git.private_environment(self._store), ok=(0, 1, 5))
+        try:
+            config = read_beneath(
+                self._repository.common, self._repository.common / "config", MAX_CONFIG_BYTES
+            )
+        except OSError:
+            return ""
+        command = [git.program(self._project), "config", "--no-includes", "--file", "-", "--get", key]
+        environment = git.private_environment(self._project, self._store)
+        code, said = git.run(command, environment, stdin=config, ok=(0, 1, 5))
         return said.decode("utf-8", "replace").strip() if code == 0 else ""
 
     def look(self, branch: str) -> tuple[str, str]:
@@ -93,8 +101,7 @@ class Remote:
         settings = ["-c", "core.hooksPath=/dev/null", "-c", "protocol.allow=never"]
         for way in ("https", "ssh", "file"):
             settings += ["-c", f"protocol.{way}.allow=always"]
-        environment = {name: os.environ[name] for name in PASSED if name in os.environ}
-        environment |= {
+        environment = git.passed_on(PASSED, self._project) | {
             "GIT_DIR": str(self._store),
             "GIT_OBJECT_DIRECTORY": str(self._repository.common / "objects"),
             "GIT_TERMINAL_PROMPT": "0",

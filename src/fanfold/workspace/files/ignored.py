@@ -17,6 +17,7 @@ import os
 import stat
 import subprocess
 from collections.abc import Iterable, Mapping
+from functools import partial
 from pathlib import Path
 
 from fanfold.errors import WorldError
@@ -44,6 +45,7 @@ MAKERS = frozenset().union(*_BUILT_BY.values())
 """Files beside which such a folder is a build tool's."""
 MARKS = {"pyvenv.cfg": True, "CACHEDIR.TAG": False}
 """A folder that holds one of these was made by a tool, whatever it is called; True for a dependency."""
+PATTERNS = ".gitignore"
 MAX_NESTING = 8
 MAX_EXCLUDE_BYTES = 1024 * 1024
 
@@ -76,11 +78,12 @@ class Ignoring:
         found = find_repository(self._project)
         if found is None:
             return None
+        _check_index(found)
         self._take_over(found.exclude_file)
         if found.top == self._project:
             return found
         ask = self._command(found, "", ["check-ignore", "-q", "--no-index", "."])
-        code, _ = git.run(ask, self._environment(found), ok=(0, 1, 128))
+        code, _ = self._ask(ask, found, ok=(0, 1, 128))
         return found if code == 1 else None
 
     def _take_over(self, exclude: Path) -> None:
@@ -113,8 +116,8 @@ class Ignoring:
             others, env=self._environment(repository), cwd=self._project, stdout=subprocess.PIPE
         ) as listing:
             inner = self._tracked(repository, prefix, found)
-            assert listing.stdout is not None
-            for name in listing.stdout.read().split(b"\0")[:-1]:
+            said, _ = git.hear(listing, None, self._find_obstacle(repository))
+            for name in said.split(b"\0")[:-1]:
                 path = prefix + os.fsdecode(name)
                 if path.endswith("/"):
                     inner.append(path[:-1])
@@ -128,7 +131,7 @@ class Ignoring:
         if repository is None:
             return []
         ask = self._command(repository, prefix, ["ls-files", "-z", "-s"])
-        code, said = git.run(ask, self._environment(repository), ok=(0, 128))
+        code, said = self._ask(ask, repository, ok=(0, 128))
         # A split or sparse index is no whole list of what is tracked. Of the first git does not complain.
         if code or any(repository.folder.glob("sharedindex.*")):
             message = f"the index of {repository.top} cannot be read by itself"
@@ -173,7 +176,7 @@ class Ignoring:
         ask = self._command(repository, prefix, ["check-ignore", "-z", "--stdin", *options])
         names = b"\0".join(os.fsencode(path[len(prefix) :]) for path in paths)
         # 128: a path through a link, or nothing to ask. Then nothing is known to be ignored.
-        _, said = git.run(ask, self._environment(repository), stdin=names, ok=(0, 1, 128))
+        _, said = self._ask(ask, repository, stdin=names, ok=(0, 1, 128))
         return {prefix + os.fsdecode(name) for name in said.split(b"\0")[:-1]}
 
     def sources(self) -> dict[str, FileEntry | None]:
@@ -197,8 +200,40 @@ class Ignoring:
         folder = self._project / prefix
         return git.asking(arguments, self._project, folder, repository.top if repository else folder)
 
+    def _ask(
+        self, ask: list[str], repository: Repository | None, ok: tuple[int, ...], stdin: bytes = b""
+    ) -> tuple[int, bytes]:
+        blocked_by = self._find_obstacle(repository)
+        return git.run(ask, self._environment(repository), stdin=stdin, ok=ok, blocked_by=blocked_by)
+
+    def _find_obstacle(self, repository: Repository | None) -> git.FindObstacle:
+        return partial(_find_pipe, repository.top if repository else self._project)
+
     def _environment(self, repository: Repository | None) -> dict[str, str]:
-        return git.asking_environment(self._store, repository.index_file if repository else None)
+        index = repository.index_file if repository else None
+        return git.asking_environment(self._project, self._store, index)
+
+
+def _check_index(repository: Repository) -> None:
+    """Refuse an index that git would wait for, or that leads elsewhere."""
+    try:
+        kind = os.lstat(repository.index_file).st_mode
+    except OSError:
+        return  # nothing is tracked yet
+    if not stat.S_ISREG(kind):
+        message = f"{repository.index_file} is no regular file"
+        raise WorldError("workspace.not_a_file", message, hint="remove it; git reset makes it anew")
+
+
+def _find_pipe(top: Path) -> Path | None:
+    """A `.gitignore` that nothing can be read from: programs can make one, archives can bring one."""
+    for here, _, names in os.walk(top):
+        if PATTERNS in names:
+            file = Path(here, PATTERNS)
+            kind = os.lstat(file).st_mode
+            if not stat.S_ISREG(kind) and not stat.S_ISLNK(kind):  # git follows no link here
+                return file
+    return None
 
 
 def is_built(name: str, siblings: Iterable[str]) -> bool:

@@ -140,7 +140,8 @@ class Objects:
 
     def git(self, arguments: list[str], ok: tuple[int, ...] = (0,)) -> tuple[int, bytes]:
         """Have git do something here."""
-        return git.run([git.program(self._project), *arguments], git.private_environment(self._folder), ok=ok)
+        environment = git.private_environment(self._project, self._folder)
+        return git.run([git.program(self._project), *arguments], environment, ok=ok)
 
     def _file(self, oid: str) -> Path:
         return self._folder / "objects" / oid[:2] / oid[2:]

@@ -14,13 +14,14 @@ import subprocess
 import tempfile
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 from msgspec import Struct
 
 from fanfold.agents.command.belongings import Belongings
 from fanfold.agents.command.profile import Profile, load_profiles
-from fanfold.workspace.files.programs import find_program
+from fanfold.workspace.files.programs import find_program, search_path
 
 ANSWER_S = 5.0
 
@@ -47,7 +48,7 @@ def find_agents(home: Path, project: Path) -> list[InstalledAgent]:
         if found is not None:
             by_program.setdefault(found, []).append(profile)
     with ThreadPoolExecutor(max_workers=8) as pool:
-        versions = list(pool.map(_version, by_program))
+        versions = list(pool.map(partial(_version, search_path(project)), by_program))
     return [
         _agent(program, profiles, version, os.environ)
         for (program, profiles), version in zip(by_program.items(), versions, strict=True)
@@ -69,9 +70,9 @@ def _agent(
     )
 
 
-def _version(program: str) -> str:
+def _version(path: str, program: str) -> str:
     with tempfile.TemporaryDirectory(prefix="fanfold-") as home:
-        environment = {"PATH": os.environ.get("PATH", os.defpath), "HOME": home, "LANG": "C.UTF-8"}
+        environment = {"PATH": path, "HOME": home, "LANG": "C.UTF-8"}
         try:
             done = subprocess.run(
                 [program, "--version"],

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import difflib
 import os
-import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -21,6 +20,7 @@ from fanfold.text.json_comments import SettingsUnreadableError, remove_entry, se
 from fanfold.text.json_value import as_text
 from fanfold.text.toml_tables import remove_table, set_table
 from fanfold.trust.project_files import read_beneath, write_beneath
+from fanfold.workspace.files.programs import find_program
 
 MAX_BYTES = 64 * 1024 * 1024
 
@@ -53,7 +53,7 @@ def set_up_client(
     scope = wish.scope or client.scope
     file = project / client.project_file if scope == "project" else client.user_file(environment)
     before = _read(project, file, scope)
-    after = _edited(client, file, before, wish)
+    after = _edited(client, project, file, before, wish)
     change = "unchanged" if after == before else "removed" if wish.remove else "written"
     if change != "unchanged" and not wish.trial:
         _write(project, file, scope, after)
@@ -67,15 +67,16 @@ def set_up_client(
     )
 
 
-def own_command() -> list[str]:
+def _own_command(project: Path) -> list[str]:
     """What starts this very Fanfold, wherever it is called from."""
     beside = Path(sys.executable).with_name("fanfold")
-    found = str(beside) if beside.exists() else shutil.which("fanfold")
-    return [found] if found else [sys.executable, "-m", "fanfold.cli.main"]
+    found = str(beside) if beside.exists() else find_program("fanfold", project)
+    # -P: a client starts it in a project, whose files are not modules of ours.
+    return [found] if found else [sys.executable, "-P", "-m", "fanfold.cli.main"]
 
 
-def _edited(client: McpClient, file: Path, before: str, wish: ClientWish) -> str:
-    entry = client.entry([*own_command(), "mcp", *client.in_project, *wish.arguments])
+def _edited(client: McpClient, project: Path, file: Path, before: str, wish: ClientWish) -> str:
+    entry = client.entry([*_own_command(project), "mcp", *client.in_project, *wish.arguments])
     try:
         if client.toml:
             return (
