@@ -4,7 +4,8 @@ Rules
 * Whatever is held, entries and values alike, goes with the next commit, whoever makes it. So an entry that
   nobody waits for costs no commit of its own, and is never later on the disk than what it led to.
 * Who has to know that an entry is durable waits in `flush`. A session that is alone commits at once, in its
-  own turn of the loop; where several run, those that speak in the same turn share one commit.
+  own turn of the loop; where several run, those that speak in the same turn share one commit, and in a crowd
+  those that speak within two milliseconds, which nobody notices beside an answer of a model.
 * A write that failed failed for everybody whose entries were in it. The numbers given out since are wrong
   then, so the journal is of no more use: whoever owns the tree has to stop, and the log is the truth.
 """
@@ -19,6 +20,9 @@ from msgspec.structs import replace
 from fanfold.kernel.events import Envelope
 from fanfold.store.blobs import Blobs
 from fanfold.store.protocol import Batch, Claim, Lease, Store
+
+CROWD = 8
+GATHER_S = 0.002
 
 
 class Journal:
@@ -88,7 +92,10 @@ class Journal:
         loop = asyncio.get_running_loop()
         turn: asyncio.Future[None] = loop.create_future()
         if not self._waiting:
-            loop.call_soon(self._write_for_all)  # behind all who are ready to speak now
+            if self.sessions < CROWD:
+                loop.call_soon(self._write_for_all)  # behind all who are ready to speak now
+            else:
+                loop.call_later(GATHER_S, self._write_for_all)
         self._waiting.append(turn)
         await turn
 

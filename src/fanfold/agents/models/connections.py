@@ -17,6 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, NamedTuple
 
 from fanfold.agents.backend import SessionFailed
+from fanfold.agents.models.fitted_tools import fit_once
 from fanfold.agents.models.throttle import Throttle
 from fanfold.agents.models.wire_formats import FORMATS, Endpoint
 from fanfold.agents.providers import Access, ModelName, Provider
@@ -95,7 +96,7 @@ class Connections:
     def _model(self, meant: ModelName) -> Model:
         access, provider = self._access, meant.provider
         endpoint = Endpoint(self._key(meant), access.address(provider), self._http(), access.native_json)
-        return FORMATS[meant.speaks].make(meant.name, endpoint)
+        return fit_once(FORMATS[meant.speaks].make(meant.name, endpoint))
 
     def _key(self, meant: ModelName) -> str:
         provider = meant.provider

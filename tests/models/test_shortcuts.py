@@ -1,0 +1,90 @@
+"""What is left out on the way to a provider and back changes nothing that anybody sees."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+from openai._models import construct_type
+from openai.types.chat import ChatCompletionChunk
+from pydantic_ai.models import ModelRequestParameters
+from pydantic_ai.tools import ToolDefinition
+
+from fanfold.agents.models.fitted_tools import KEPT
+from fanfold.testing.provider import Reply
+from tests.models.sessions import MODELS, access, play, request
+
+CHUNK: dict[str, Any] = {
+    "id": "c1",
+    "object": "chat.completion.chunk",
+    "created": 1,
+    "model": "m",
+    "choices": [{"index": 0, "delta": {"content": "word"}, "finish_reason": None}],
+}
+ODD: dict[str, dict[str, Any]] = {
+    "as it should be": CHUNK,
+    "with more than is known": {
+        **CHUNK,
+        "thoughts": 3,
+        "choices": [{"index": 0, "delta": {"reasoning": "hm"}}],
+    },
+    "without names": {"choices": CHUNK["choices"]},
+    "with an end nobody knows": {**CHUNK, "choices": [{"index": 0, "delta": {}, "finish_reason": "tired"}]},
+    "with null for a list": {**CHUNK, "choices": None},
+    "with text for a number": {**CHUNK, "created": "yesterday"},
+}
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_a_piece_of_an_answer_is_read_as_the_sdk_reads_it(name: str) -> None:
+    from openai import AsyncOpenAI
+
+    from fanfold.agents.models.plain_requests import ask_plainly
+
+    client = AsyncOpenAI(api_key="none", base_url="http://127.0.0.1:9")
+    ask_plainly(client)
+    read: Any = client._process_response_data(
+        data=ODD[name], cast_to=ChatCompletionChunk, response=None  # type: ignore[arg-type]
+    )  # fmt: skip
+    known: Any = construct_type(type_=ChatCompletionChunk, value=ODD[name])
+    assert read == known
+    assert repr(read) == repr(known)
+
+
+def tools(*names: str, deep: int = 1) -> list[ToolDefinition]:
+    schema: dict[str, Any] = {"type": "object", "properties": {"x": {"type": "string", "title": "X"}}}
+    return [ToolDefinition(name=name, parameters_json_schema=schema, strict=False) for name in names] + [
+        ToolDefinition(name=f"own{n}", parameters_json_schema=json.loads(json.dumps(schema)))
+        for n in range(deep)
+    ]
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_tools_are_fitted_to_a_provider_as_if_each_request_were_the_first(model: str) -> None:
+    from fanfold.agents.models.connections import Connections
+
+    async def compare() -> None:
+        fitting = Connections(access("http://127.0.0.1:9")).open(model).model
+        plain = Connections(access("http://127.0.0.1:9")).open(model).model
+        del plain.customize_request_parameters  # the library's own again
+        for offered in (tools("a", "b"), tools("b"), tools("a", deep=KEPT + 3), []):
+            asked = ModelRequestParameters(function_tools=offered)
+            for _ in range(2):
+                assert fitting.customize_request_parameters(asked) == plain.customize_request_parameters(
+                    asked
+                )
+
+    asyncio.run(compare())
+
+
+def test_a_second_session_offers_the_same_tools() -> None:
+    async def scene(here: Any) -> None:
+        for _ in range(2):
+            await here.run(request(model=MODELS[0]))
+        first, second = (asked.body["tools"] for asked in here.provider.asked)
+        assert first == second
+        assert len({tool["function"]["name"] for tool in first}) == len(first) > 1
+
+    play([Reply(text="done")] * 2, scene)
