@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import pytest
 from playwright.sync_api import Request, Route, expect
 
-from tests.browser.conftest import Console
+from tests.browser.conftest import SLOW_SCRIPT, Console
 
 PRESSED_WHEN_DRAWN = """
 new MutationObserver((_, watch) => {
@@ -128,3 +129,31 @@ def test_a_slider_that_is_dragged_for_long_ends_where_it_was_left(console: Conso
     )
     expect(page).to_have_url(re.compile(r"at=8\b"))
     expect(page.locator("output")).to_contain_text("8 of")
+
+
+def test_in_a_run_that_is_paused_nothing_waits_for_a_person(console: Console) -> None:
+    run = console.start("slow", SLOW_SCRIPT)
+    page = console.go(f"/runs/{run}")
+    expect(page.locator('.node[data-path="first"]')).to_have_attribute("aria-label", re.compile("running"))
+    page.get_by_role("button", name="Pause").click()
+    expect(page.locator(".run-head .status")).to_have_text("paused")
+    box = page.locator('.node[data-path="first"]')
+    expect(box).to_have_attribute("aria-label", re.compile("interrupted"))
+    expect(box).to_have_class(re.compile("tone-still"))
+    for view in ("table", "timeline"):
+        page = console.go(f"/runs/{run}?view={view}")
+        expect(page.locator(".view .tone-still").first).to_be_visible()
+        expect(page.locator(".view .tone-wants")).to_have_count(0)
+    console.server.post(f"/api/runs/{run}/cancel", {})
+
+
+@pytest.mark.parametrize(
+    ("ms", "words"), [(999, "999 ms"), (9_960, "10 s"), (59_700, "1 min 00 s"), (119_600, "2 min 00 s")]
+)
+def test_no_minute_has_sixty_seconds(console: Console, ms: int, words: str) -> None:
+    said = console.page.evaluate(
+        """async (ms) => (await import([...document.querySelectorAll('script[type=module]')][0].src
+          .replace(/console\\.js.*/, 'text/format.js'))).duration(ms)""",
+        ms,
+    )
+    assert said == words

@@ -6,12 +6,17 @@ import json
 import re
 import socket
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import httpx2
 import pytest
 
+from fanfold.server.streams import LISTED
+from fanfold.store.protocol import Batch
+from fanfold.store.sqlite import SqliteStore
+from fanfold.testing.stores.trees import head
 from tests.server.conftest import Serve, Server, lay_out, run_command, serving
 
 MANY = """
@@ -102,6 +107,22 @@ def test_the_stream_of_the_project_tells_what_moved_while_one_was_away(serve: Se
         told = events(reply.iter_lines())
         assert next(told)[0] == "hello"
         assert next(told)[2]["status"] == "cancelled"
+
+
+def test_the_stream_of_the_project_tells_of_old_runs_that_are_not_over(serve: Serve) -> None:
+    server = serve()
+    never = {"default": {"output": "x", "delay_ms": 3_600_000}}
+    run = server.post("/api/runs", {"recipe": "many", "script": never}, 201)["run_id"]
+    with server.client.stream("GET", f"/api/runs/{run}/stream") as reply:
+        next(one for one in events(reply.iter_lines()) if one[0] == "envelope")
+    newer = [head(f"newer{number}", status="completed") for number in range(LISTED + 50)]
+    with closing(SqliteStore(server.folder / ".fanfold")) as store:
+        store.write([Batch(root="newer0", epoch=0, heads=newer)])
+    with server.client.stream("GET", "/api/stream") as reply:
+        moved = (data for name, _, data in events(reply.iter_lines()) if name == "run")
+        assert next(moved)["run_id"] == run
+        server.post(f"/api/runs/{run}/cancel", {})
+        assert next(one for one in moved if one["run_id"] == run and one["status"] == "cancelled")
 
 
 def test_the_stream_of_the_project_says_what_agents_do(serve: Serve) -> None:

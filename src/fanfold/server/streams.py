@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from itertools import islice
 from typing import TypeAlias
 
@@ -24,14 +24,14 @@ from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
 from fanfold.errors import AuthorError, WorldError
-from fanfold.kernel.lifecycle import RUN_TERMINAL
+from fanfold.kernel.lifecycle import PAUSED, PENDING, RUN_TERMINAL, RUNNING, WAITING
 from fanfold.runtime.hosting.clock import wall_clock_ms
 from fanfold.runtime.operations.overview.activity import Activities, Activity
 from fanfold.runtime.operations.project import Project
 from fanfold.runtime.views.shown import shown
 from fanfold.server.desk import Desk
 from fanfold.server.feed import Feed
-from fanfold.store.protocol import Store
+from fanfold.store.protocol import RunHead, Store
 
 SLOW_S = 20.0
 ACTIVITY_S = 0.3
@@ -48,9 +48,10 @@ stream is there. Told once more is better than not at all.
 """
 MAX_NUMBER = 2**53
 LISTED = 200
-"""The newest runs, whose changes the stream of the project tells."""
+"""The newest runs are looked at whether they are over or not; of older ones those that are not."""
 
 
+_NOT_OVER = (PENDING, RUNNING, WAITING, PAUSED)
 Look: TypeAlias = Callable[[Callable[[], list[Activity]]], Awaitable[list[Activity]]]
 
 
@@ -177,7 +178,7 @@ class _Moved:
         self._known: dict[str, tuple[int, str]] = {}
 
     def since_last_time(self) -> Iterator[RunMoved]:
-        for head in self._store.heads(limit=LISTED):
+        for head in self._heads():
             before = self._known.get(head.run_id)
             over = head.status in RUN_TERMINAL
             if over and before is not None and before[1] == head.status:
@@ -189,6 +190,17 @@ class _Moved:
             long_ago = over and before is None and (head.ended_at or 0) < self._since_ms
             if not long_ago:
                 yield RunMoved(head.run_id, *now)
+
+    def _heads(self) -> Iterable[RunHead]:
+        """The newest runs, and of older ones those that are not over, or were not at the last look."""
+        found = {head.run_id: head for head in self._store.heads(limit=LISTED)}
+        if self._known:
+            older = [run for run, (_, status) in self._known.items() if status not in RUN_TERMINAL]
+            found |= {head.run_id: head for head in map(self._store.head, older) if head is not None}
+        else:
+            for status in _NOT_OVER:
+                found |= {head.run_id: head for head in self._store.heads(status=status, limit=-1)}
+        return found.values()
 
 
 class _SharedLog:

@@ -49,7 +49,7 @@ function Console() {
       return html`<${Frame}><${Page} key=${path} first=${first} second=${second} /></${Frame}>`;
     }
   }
-  return html`<${Frame}><div class="page"><${PageHead} title="No such page" /><${Empty} title="There is nothing at this address"><p>The places on the left have everything there is.</p><a class="button primary" href="/">Home</a></${Empty}></div></${Frame}>`;
+  return html`<${Frame}><div class="page"><${PageHead} title="No such page" /><${Empty} title="There is nothing at this address"><p>The menu has everything there is.</p><a class="button primary" href="/">Home</a></${Empty}></div></${Frame}>`;
 }
 
 startStream();

@@ -56,7 +56,7 @@ function Overview({ page }) {
   return html`<${Graph} label="Graph of the recipe; the list below says the same in words" layout=${page.graph} />
     <section aria-label="Steps in words"><div class="section-head"><h2>Steps</h2></div><div class="table-box" tabindex="0" role="group" aria-label="Table, scrolls sideways"><table>
       <thead><tr><th scope="col">Step</th><th scope="col">Who</th><th scope="col" class="hide-narrow">What is special</th><th scope="col" class="hide-narrow">After</th><th scope="col" class="hide-narrow">May write</th></tr></thead>
-      <tbody>${flat(steps, 0).map(({ step, depth }) => html`<tr key=${`${depth} ${step.id}`}><td><span style=${{ paddingLeft: `${depth * 16}px` }} class="row-link">${step.id}</span><div class="quiet small" style=${{ paddingLeft: `${depth * 16}px` }}>${step.description}</div></td><td>${step.label}</td><td class="hide-narrow">${step.marks.join(", ")}</td><td class="hide-narrow quiet">${step.depends_on.join(", ")}</td><td class="hide-narrow">${step.write_set.map((/** @type {string} */ one) => html`<code key=${one}>${one}</code> `)}</td></tr>`)}</tbody>
+      <tbody>${flat(steps, 0).map(({ step, depth }) => html`<tr key=${`${depth} ${step.id}`}><td class="words"><span style=${{ paddingLeft: `${depth * 16}px` }} class="row-link">${step.id}</span><div class="quiet small" style=${{ paddingLeft: `${depth * 16}px` }}>${step.description}</div></td><td>${step.label}</td><td class="hide-narrow">${step.marks.join(", ")}</td><td class="hide-narrow quiet words">${step.depends_on.join(", ")}</td><td class="hide-narrow words">${step.write_set.map((/** @type {string} */ one) => html`<code key=${one}>${one}</code> `)}</td></tr>`)}</tbody>
     </table></div></section>`;
 }
 

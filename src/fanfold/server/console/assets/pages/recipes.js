@@ -28,7 +28,7 @@ function Shelf({ rows }) {
   return html`<div class="table-box" tabindex="0" role="group" aria-label="Table, scrolls sideways"><table class="shelf">
     <thead><tr><th scope="col">Recipe</th><th scope="col" class="last">Last run</th><th scope="col" class="number figure hide-narrow">Median time</th><th scope="col" class="number figure hide-narrow">Median cost</th><th scope="col" class="press"><span class="unseen">Run</span></th></tr></thead>
     <tbody>${rows.map((row) => html`<tr key=${row.name}>
-      <td><a class="row-link" href=${`/recipes/${row.name}`}>${row.name}</a> <span class="quiet small">@${row.version}</span><div class="quiet small">${row.description}</div></td>
+      <td class="words"><a class="row-link" href=${`/recipes/${row.name}`}>${row.name}</a> <span class="quiet small">@${row.version}</span><div class="quiet small about">${row.description}</div></td>
       <td class="last">${row.last_run ? html`<a href=${`/runs/${row.last_run.run_id}`}><${Status} status=${row.last_run.status} /></a> <span class="quiet small hide-narrow"><${Ago} at=${row.last_run.ended_at || row.last_run.created_at} /></span>${row.last_run.status === "running" && html`<${Heartbeat} root=${row.last_run.run_id} status="running" since=${row.last_run.created_at} />`}` : html`<span class="quiet">never</span>`}</td>
       <td class="number hide-narrow">${row.median_s === null || row.median_s === undefined ? "" : duration(row.median_s * 1000)}</td>
       <td class="number hide-narrow">${row.median_s === null || row.median_s === undefined ? "" : money(row.median_usd)}</td>

@@ -1,5 +1,5 @@
 /** One run: the head that stays, a view of it, and the drawer of a step. All of it is in the address. */
-import { html, useEffect, useRef, useState } from "../vendor/preact.js";
+import { html, useEffect, useMemo, useRef, useState } from "../vendor/preact.js";
 import { withQuery } from "../live/api.js";
 import { useResource } from "../live/resource.js";
 import { Graph } from "../parts/graph.js";
@@ -7,7 +7,7 @@ import { RunArtifacts } from "../parts/artifacts.js";
 import { Output } from "../parts/output.js";
 import { RunActions } from "../parts/run-actions.js";
 import { Empty, Loaded, Trouble } from "../parts/states.js";
-import { Meter, Status, isOver } from "../parts/status.js";
+import { Meter, Status, isOver, standing } from "../parts/status.js";
 import { LinkTabs } from "../parts/tabs.js";
 import { Ago, Heartbeat, Took, endOf } from "../parts/time.js";
 import { Timeline } from "../parts/timeline.js";
@@ -44,7 +44,7 @@ export function Run({ first: id }) {
   }, [head.data?.root_run_id]);
   useTitle(head.data ? `${head.data.recipe} · ${wordOf(head.data.status)}` : "Run");
   useStatusNews(head.data, at);
-  const rows = table.data?.rows || [];
+  const rows = (table.data?.rows || []).map((/** @type {any} */ row) => standing(head.data?.status, row, row.type));
   const choose = (/** @type {string | null} */ path) => setQuery({ step: path });
   const chosen = () => query.peek().get("step"); // a second key may come before the first is drawn
   useKeys([
@@ -59,7 +59,7 @@ export function Run({ first: id }) {
   const run = head.data;
   return html`<div class="page wide run-page">
     <${Head} run=${run} id=${id} at=${at} step=${step} reload=${() => { head.reload(); table.reload(); }} />
-    ${run.error && html`<div class=${`notice tone-${isOver(run.status) ? "failed" : "wants"}`}><strong>${run.error.message}</strong>${run.error.hint && html`<div class="hint">${run.error.hint}</div>`}</div>`}
+    ${run.error && html`<${RunTrouble} run=${run} step=${step} choose=${choose} />`}
     <${Trouble} error=${head.error} />
     ${!at && rows.filter((/** @type {any} */ row) => row.status === "waiting" && row.kind === "step" && row.note && row.path !== step && !isOver(run.status) && ["approval", "ask", "deliver"].includes(row.type)).slice(0, 3).map((/** @type {any} */ row) => html`<div class="notice tone-wants asks" key=${row.path}>
       <span><strong>${row.name}</strong> ${plain(row.note)}</span><button class="button primary small" onClick=${() => choose(row.path)} aria-label=${`Answer ${row.name}`}>Answer</button></div>`)}
@@ -67,11 +67,19 @@ export function Run({ first: id }) {
     <div class=${`run-body ${step ? "with-drawer" : ""}`}>
       <div>
         <${LinkTabs} label="Views of the run" chosen=${view} tabs=${VIEWS.map(([name, words]) => ({ id: name, name: words, href: hrefWith({ view: name === "graph" ? null : name }) }))} />
-        <div class="view"><${View} view=${view} id=${id} at=${at} step=${step} run=${run} table=${table} drawing=${drawing} concerns=${concerns} choose=${choose} /></div>
+        <div class="view"><${View} view=${view} id=${id} at=${at} step=${step} run=${run} table=${table} rows=${rows} drawing=${drawing} concerns=${concerns} choose=${choose} /></div>
       </div>
       ${step && html`<${StepDrawer} key=${step} run=${id} path=${step} at=${at} concerns=${concerns} onClose=${() => choose(null)} />`}
     </div>
   </div>`;
+}
+
+/** What went wrong, in short, with the way to the step that says it all. @param {{run: any, step: string | null, choose: (path: string) => void}} props */
+function RunTrouble({ run, step, choose }) {
+  const path = run.error.step ? [run.execution_path, run.error.step].filter(Boolean).join("/") : "";
+  if (path && path === step) return null;
+  return html`<div class=${`notice asks tone-${isOver(run.status) ? "failed" : "wants"}`}><div class="grow">${path && html`<strong>${path}</strong> `}<span class=${path ? "failure" : ""}>${path ? run.error.message : html`<strong>${run.error.message}</strong>`}</span>${run.error.hint && html`<div class="hint">${run.error.hint}</div>`}</div>
+    ${path && html`<button class="button small" onClick=${() => choose(path)} aria-label=${`Look at ${path}`}>Look</button>`}</div>`;
 }
 
 /** @param {{id: string}} props */
@@ -79,17 +87,17 @@ const NoSuchRun = ({ id }) => html`<div class="page"><${PageHead} title="No such
   <p>It may belong to another project, or was removed by <code>fanfold gc</code>.</p><a class="button primary" href="/runs">All runs</a></${Empty}></div>`;
 
 /** @param {any} props */
-function View({ view, id, at, step, run, table, drawing, concerns, choose }) {
+function View({ view, id, at, step, run, table, rows, drawing, concerns, choose }) {
   if (view === "timeline") return html`<${TimelineView} id=${id} at=${at} step=${step} run=${run} concerns=${concerns} choose=${choose} />`;
-  if (view === "table") return html`<${Loaded} of=${table}>${(/** @type {any} */ data) => html`<${StepTable} rows=${data.rows} leftOff=${data.left_off} chosen=${step} onChoose=${choose} />`}</${Loaded}>`;
+  if (view === "table") return html`<${Loaded} of=${table}>${(/** @type {any} */ data) => html`<${StepTable} rows=${rows} leftOff=${data.left_off} chosen=${step} onChoose=${choose} />`}</${Loaded}>`;
   if (view === "events") return html`<${EventsView} id=${id} reach=${at ? Number(at) : run.reach} onChoose=${choose} />`;
   if (view === "output") return html`<${OutputView} id=${id} at=${at} run=${run} concerns=${concerns} />`;
   if (view === "cost") return html`<${Loaded} of=${table}>${(/** @type {any} */ data) => html`<${CostView} rows=${data.rows} run=${run} />`}</${Loaded}>`;
-  return html`<${GraphView} step=${step} drawing=${drawing} choose=${choose} />`;
+  return html`<${GraphView} run=${run} step=${step} drawing=${drawing} choose=${choose} />`;
 }
 
 /** @param {any} props */
-function GraphView({ step, drawing, choose }) {
+function GraphView({ run, step, drawing, choose }) {
   const open = query.value.get("open") || "";
   const toggle = (/** @type {any} */ node) => {
     const words = new Set(open.split(",").filter(Boolean));
@@ -99,13 +107,17 @@ function GraphView({ step, drawing, choose }) {
     setQuery({ open: [...words].join(",") });
     announce(`${node.title} ${node.open ? "closed" : "opened"}`);
   };
-  return html`<${Loaded} of=${drawing}>${(/** @type {any} */ layout) => html`<${Graph} label="Graph of the run; the table says the same in words" layout=${layout} chosen=${step} onChoose=${(/** @type {any} */ node) => choose(node.path)} onToggle=${toggle} />`}</${Loaded}>`;
+  const drawn = useMemo(() => (drawing.data && run.status === "paused" ? atRest(drawing.data) : drawing.data), [drawing.data, run.status]);
+  return html`<${Loaded} of=${{ ...drawing, data: drawn }}>${(/** @type {any} */ layout) => html`<${Graph} label="Graph of the run; the table says the same in words" layout=${layout} chosen=${step} onChoose=${(/** @type {any} */ node) => choose(node.path)} onToggle=${toggle} />`}</${Loaded}>`;
 }
+
+/** @param {any} layout */
+const atRest = (layout) => ({ ...layout, nodes: layout.nodes.map((/** @type {any} */ node) => standing("paused", node, node.look)) });
 
 /** @param {any} props */
 function TimelineView({ id, at, step, run, concerns, choose }) {
   const found = useResource(withQuery(`/runs/${id}/timeline`, { at }), concerns);
-  return html`<${Loaded} of=${found}>${(/** @type {any} */ line) => html`<${Timeline} line=${line} live=${!at && !isOver(run.status)} chosen=${step} onChoose=${choose} />`}</${Loaded}>`;
+  return html`<${Loaded} of=${found}>${(/** @type {any} */ line) => html`<${Timeline} line=${{ ...line, rows: line.rows.map((/** @type {any} */ row) => standing(run.status, row, row.spans.at(-1)?.status === "interrupted" ? "" : "ask")) }} live=${!at && !isOver(run.status)} chosen=${step} onChoose=${choose} />`}</${Loaded}>`;
 }
 
 /** @param {any} props */
@@ -129,7 +141,7 @@ function Head({ run, id, at, step, reload }) {
       <div class="actions"><${RunActions} run=${run} step=${step} at=${at} reload=${reload} /></div>
     </div>
     <div class="run-facts">
-      <span><${Meter} counts=${run.counts} /></span>
+      <span><${Meter} counts=${run.counts} resting=${run.status === "paused"} /></span>
       <span><b>${amount(done)}</b> of ${counted(all, "step")}${run.growing ? ", more may come" : ""}</span>
       <span><b><${Took} from=${run.started_at || run.created_at} to=${at ? run.at : endOf(run)} /></b></span>
       <span><b>${cost(run.usage)}</b>${run.cap.usd !== null ? ` of ${money(run.cap.usd)}` : ""}</span>

@@ -16,7 +16,7 @@ import { amount, cost } from "../text/format.js";
 const STATUSES = ["running", "waiting", "paused", "completed", "partial", "failed", "timed_out", "cancelled"];
 const PIECE = 100;
 const COLUMNS = [
-  { name: "Pick", kind: "pick", head: () => html`<span class="unseen">Pick</span>` }, { name: "Recipe" }, { name: "Status" }, { name: "Started", narrow: true }, { name: "Time", number: true },
+  { name: "Pick", kind: "pick", head: () => html`<span class="unseen">Pick</span>` }, { name: "Recipe", kind: "named" }, { name: "Status" }, { name: "Started", narrow: true }, { name: "Time", number: true },
   { name: "Agents", number: true, narrow: true }, { name: "Tokens", number: true, narrow: true }, { name: "Cost", number: true, narrow: true }, { name: "Run", narrow: true },
 ];
 
@@ -64,7 +64,7 @@ export function Runs() {
       label="Runs" rows=${list.rows} keyOf=${(/** @type {any} */ row) => row.run_id} onEnd=${list.more} columns=${COLUMNS}
       render=${(/** @type {any} */ row) => [
         html`<input type="checkbox" aria-label=${`Pick ${row.recipe} ${row.run_id}`} checked=${picked.has(row.run_id)} onChange=${() => pick(row.run_id)} />`,
-        html`<a class="row-link" href=${`/runs/${row.run_id}`}>${row.recipe}</a>${row.forked_from ? html` <span class="chip">fork</span>` : ""}`,
+        html`<a class="row-link" href=${`/runs/${row.run_id}`} title=${row.recipe}>${row.recipe}</a>${row.forked_from ? html` <span class="chip">fork</span>` : ""}`,
         html`<${Status} status=${row.status} /> <${Heartbeat} root=${row.root_run_id} status=${row.status} since=${row.created_at} />`,
         html`<${Ago} at=${row.created_at} />`,
         html`<${Took} from=${row.started_at} to=${endOf(row)} />`,

@@ -40,7 +40,7 @@ export function AnswerForm({ run, path, asked, onAnswered }) {
   const decide = (/** @type {string} */ decision, choice = "") => send(choice || decision, { decision, ...(choice && { choice }), ...(comment && { comment }), seen: asked.seen });
   return html`<form class="form answer" onSubmit=${(/** @type {Event} */ event) => { event.preventDefault(); if (isQuestion) send("answered", { text: comment, seen: asked.seen }); }}>
     <${Markdown} text=${question} />
-    ${shown !== undefined && shown !== null && shown !== "" && html`<div class="shown" tabindex="0" role="region" aria-label="What it shows">${typeof shown === "string" ? html`<${Markdown} text=${shown} />` : html`<pre class="block">${asText(shown)}</pre>`}</div>`}
+    ${shown !== undefined && shown !== null && shown !== "" && html`<div class="shown" tabindex="0" role="region" aria-label=${`What ${path} shows`}>${typeof shown === "string" ? html`<${Markdown} text=${shown} />` : html`<pre class="block">${asText(shown)}</pre>`}</div>`}
     ${asked.next?.length > 0 && html`<div><h3>What runs next</h3><ul>${asked.next.map((/** @type {any} */ one) => html`<li key=${one.path}><code>${one.path}</code>${one.writes?.length ? html` may write ${one.writes.map((/** @type {string} */ name) => html`<code key=${name}>${name}</code> `)}` : ""}${one.needs && !one.writes?.length ? html` ${one.needs}` : ""}</li>`)}</ul></div>`}
     <div class="field"><label for=${`comment-${path}`}>${isQuestion ? "Your answer" : "Comment"}</label><textarea id=${`comment-${path}`} rows="2" value=${comment} onInput=${(/** @type {any} */ event) => setComment(event.target.value)} placeholder=${isQuestion ? "" : "Optional; goes into the log"}></textarea></div>
     <div class="actions">

@@ -137,7 +137,7 @@ function OpenBox({ node, onToggle }) {
   return html`<g class=${`node ${node.status ? `tone-${toneOf(node.status)}` : ""}`}>
     <rect class="open-box" x=${node.x} y=${node.y} width=${node.w} height=${node.h} rx="11" />
     ${node.status && html`<g class="sign" transform=${`translate(${node.x + 11} ${node.y + 9})`}><${Sign} status=${node.status} /></g>`}
-    <text class="title" x=${node.x + (node.status ? 33 : 14)} y=${node.y + 22}>${cut(node.title, node.w - 60, 7.4)} <tspan class="mark" dx="8">${(node.marks || []).join(" · ")}</tspan></text>
+    <text class="title" x=${node.x + (node.status ? 33 : 14)} y=${node.y + 22}>${cut(node.title, node.w - 60, 7.4)} <tspan class="mark" dx="8">${[node.kind === "run" ? node.subtitle : "", ...(node.marks || [])].filter(Boolean).join(" · ")}</tspan></text>
     ${onToggle && node.count ? html`<${Toggle} node=${node} onToggle=${onToggle} x=${node.x + node.w - 27} y=${node.y + 8} />` : null}
   </g>`;
 }

@@ -46,11 +46,12 @@ export function RunActions({ run, step, at, reload }) {
     html`<button class=${`button ${kind}`} disabled=${busy !== ""} onClick=${() => act(what)}>${busy === what ? "…" : name}</button>`;
   return html`
     ${!over && run.status === "running" && button("pause", "Pause")}
-    ${!over && (run.status === "paused" || run.status === "waiting" || run.status === "running") && run.status !== "running" && html`<button class=${`button ${run.status === "paused" ? "primary" : ""}`} disabled=${busy !== ""} onClick=${resume}>${busy === "resume" ? "…" : "Resume"}</button>`}
+    ${!over && run.status === "paused" && html`<button class="button primary" disabled=${busy !== ""} onClick=${resume}>${busy === "resume" ? "…" : "Resume"}</button>`}
     ${!over && html`<button class="button danger" onClick=${() => setAsking("cancel")}>Cancel</button>`}
     ${isOver(run.status) && ["failed", "partial", "timed_out"].includes(run.status) && button("retry", "Retry what failed", "primary")}
     <button class="button" onClick=${() => setAsking("fork")}>Fork …</button>
     <${Menu} name="More">
+      ${!over && run.status === "waiting" && html`<button class="button" disabled=${busy !== ""} onClick=${resume}>Resume</button>`}
       <button class="button" onClick=${() => setAsking("copy")}>Copy as …</button>
       <button class="button" onClick=${() => setAsking("whatif")}>What if …</button>
       ${isOver(run.status) && html`<button class="button" onClick=${() => setAsking("undo")}>Undo its changes …</button>`}

@@ -12,7 +12,7 @@ import { Empty, Trouble } from "./states.js";
 export function RunForm({ page }) {
   const inputs = page.recipe?.inputs || [];
   const demo = DEMOS.find((one) => one.recipe === page.name);
-  const [values, setValues] = useState(/** @type {Record<string, string>} */ (Object.fromEntries(inputs.map((/** @type {any} */ one) => [one.name, one.default === null || one.default === undefined ? "" : asText(one.default)]))));
+  const [values, setValues] = useState(/** @type {Record<string, string>} */ (Object.fromEntries(inputs.map((/** @type {any} */ one) => [one.name, typed(one, one.default)]))));
   const [options, setOptions] = useState({ model: "", max_concurrency: "", budget_usd: "" });
   const [scripted, setScripted] = useState(false);
   const [allowed, setAllowed] = useState(false);
@@ -60,7 +60,7 @@ export function RunForm({ page }) {
 function withExamples(inputs, values, examples) {
   const found = { ...values };
   for (const one of inputs)
-    if (one.name in examples && [undefined, "", asText(one.default ?? "")].includes(values[one.name])) found[one.name] = asText(examples[one.name]);
+    if (one.name in examples && [undefined, "", typed(one, one.default)].includes(values[one.name])) found[one.name] = typed(one, examples[one.name]);
   return found;
 }
 
@@ -71,13 +71,20 @@ function Field({ input, value, problem, onInput }) {
   const control = input.enum ? html`<select id=${id} value=${value} onChange=${(/** @type {any} */ event) => onInput(event.target.value)}>${!input.required && html`<option value=""></option>`}${input.enum.map((/** @type {any} */ one) => html`<option key=${asText(one)} value=${asText(one)}>${asText(one)}</option>`)}</select>`
     : kind === "boolean" ? html`<select id=${id} value=${value || "false"} onChange=${(/** @type {any} */ event) => onInput(event.target.value)}><option value="true">yes</option><option value="false">no</option></select>`
       : kind === "integer" || kind === "number" ? html`<input id=${id} type="number" step=${kind === "integer" ? 1 : "any"} value=${value} onInput=${(/** @type {any} */ event) => onInput(event.target.value)} aria-describedby=${`${id}-hint`} />`
-        : html`<textarea id=${id} rows=${kind === "string" ? 1 : 3} class=${kind === "string" ? "one-line" : "mono"} value=${value} onInput=${(/** @type {any} */ event) => onInput(event.target.value)} aria-describedby=${`${id}-hint`} aria-invalid=${problem && value ? "true" : undefined}></textarea>`;
+        : html`<textarea id=${id} rows=${kind === "string" ? 1 : Math.min(12, Math.max(3, value.split("\n").length))} class=${kind === "string" ? "one-line" : "mono"} value=${value} onInput=${(/** @type {any} */ event) => onInput(event.target.value)} aria-describedby=${`${id}-hint`} aria-invalid=${problem && value ? "true" : undefined}></textarea>`;
   return html`<div class="field"><label for=${id}>${input.name}${input.required ? "" : html` <span class="quiet small">optional</span>`}</label>${control}
     <span class="hint" id=${`${id}-hint`}>${input.description}${kind === "array" ? " One line for each, or JSON." : kind === "object" ? " As JSON." : ""}${problem && value ? html` <span class="stale">${problem}</span>` : ""}</span></div>`;
 }
 
 /** @param {any} props */
 const Plain = ({ id, name, hint, value, onInput, type = "text" }) => html`<div class="field"><label for=${id}>${name}</label><input id=${id} type=${type} min="0" step="any" value=${value} onInput=${(/** @type {any} */ event) => onInput(event.target.value)} /><span class="hint">${hint}</span></div>`;
+
+/** A value as somebody would type it: a list of words has a line for each. @param {any} input @param {any} value */
+function typed(input, value) {
+  if (value === null || value === undefined) return "";
+  const lines = input.type === "array" && Array.isArray(value) && value.length > 0 && value.every((one) => typeof one === "string" && one.trim() === one && one !== "" && !/\n/.test(one));
+  return lines && !value[0].startsWith("[") ? value.join("\n") : asText(value);
+}
 
 /** @param {any} input @param {string} text */
 function problemOf(input, text) {

@@ -10,9 +10,8 @@ import { Ago, Heartbeat, Took, endOf } from "./time.js";
 export function RunList({ runs }) {
   return html`<ul class="card list runs-list">${runs.map((run) => html`<li key=${run.run_id}>
     <${Status} status=${run.status} />
-    <div class="grow"><a class="title" href=${`/runs/${run.run_id}`}>${run.recipe}</a> <span class="quiet mono small">${run.run_id}</span>
-      ${doing(run.run_id) && html`<div class="clip quiet small">${doing(run.run_id)}</div>`}</div>
-    <span class="cell quiet small"><${Heartbeat} root=${run.root_run_id} status=${run.status} since=${run.created_at} /></span>
+    <div class="grow beside"><a class="title" href=${`/runs/${run.run_id}`}>${run.recipe}</a> <span class="quiet mono small">${run.run_id}</span>
+      <div class="clip quiet small"><${Heartbeat} root=${run.root_run_id} status=${run.status} since=${run.created_at} />${doing(run.run_id) && html`<span class="doing">${doing(run.run_id)}</span>`}</div></div>
     <span class="cell wide quiet small number">${counted(run.usage.agents, "agent")} · ${cost(run.usage)}</span>
     <span class="cell quiet small">${isOver(run.status) ? html`<${Ago} at=${run.ended_at} />` : html`<${Took} from=${run.started_at || run.created_at} to=${endOf(run)} />`}</span>
   </li>`)}</ul>`;

@@ -40,6 +40,14 @@ export const wordOf = (status) => STATUSES[status]?.word || String(status || "")
 /** @param {string} status */
 export const isOver = (status) => ["completed", "partial", "failed", "cancelled", "timed_out", "skipped"].includes(status);
 
+const ASKING = ["approval", "ask", "deliver"];
+
+/**
+ * How something of a run is shown: in one that is paused only a question waits for a person, anything else that was
+ * under way rests until the run goes on. @template {{status: string}} T @param {string} ofRun @param {T} one @param {string} kind @returns {T}
+ */
+export const standing = (ofRun, one, kind) => (ofRun === "paused" && one.status === "waiting" && !ASKING.includes(kind) ? { ...one, status: "interrupted" } : one);
+
 /** @param {{status: string, size?: number}} props */
 export function Sign({ status, size = 16 }) {
   const icon = /** @type {keyof typeof ICONS} */ (STATUSES[status]?.icon || "dots");
@@ -51,10 +59,10 @@ export function Status({ status, pill }) {
   return html`<span class=${`status tone-${toneOf(status)} ${pill ? "pill" : ""}`}><${Sign} status=${status} />${wordOf(status)}</span>`;
 }
 
-/** How the steps of a run are distributed: worst last, so that red stands at the end. @param {{counts: Record<string, number>}} props */
-export function Meter({ counts }) {
+/** How the steps of a run are distributed: worst last, so that red stands at the end. @param {{counts: Record<string, number>, resting?: boolean}} props */
+export function Meter({ counts, resting }) {
   const all = Object.values(counts).reduce((sum, n) => sum + n, 0) || 1;
-  const order = ["completed", "running", "waiting", "failed", "timed_out"];
+  const order = ["completed", "running", ...(resting ? [] : ["waiting"]), "failed", "timed_out"];
   const spoken = Object.entries(counts).map(([word, n]) => `${n} ${wordOf(word)}`).join(", ");
   return html`<span class="meter" role="img" aria-label=${`Steps: ${spoken || "none yet"}`}>
     ${order.filter((word) => counts[word]).map((word) => html`<i key=${word} class=${`tone-${toneOf(word)}`} style=${{ width: `${(counts[word] / all) * 100}%` }}></i>`)}

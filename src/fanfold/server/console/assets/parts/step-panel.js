@@ -31,8 +31,8 @@ export function StepPanel({ run, path, at, concerns, onClose }) {
   const tabs = TABS.filter(([id]) => hasTab(step, id)).map(([id, name]) => ({ id, name }));
   return html`
     <div class="drawer-head">
-      <div class="line"><h2 class="clip" title=${path}>${lastOf(path)}</h2>${step && html`<${Status} status=${step.status} pill />`}
-        ${onClose && html`<span class="close"><a class="button plain small" href=${`/runs/${run}/steps/${path.split("/").map(encodeURIComponent).join("/")}${at ? `?at=${at}` : ""}`}>Open page</a><button class="button plain small" onClick=${onClose} aria-label="Close the step">Esc</button></span>`}</div>
+      <div class="line"><h2 title=${path}>${lastOf(path)}</h2>${step && html`<${Status} status=${step.status === "waiting" && step.reason === "interrupted" ? "interrupted" : step.status} pill />`}
+        ${onClose && html`<span class="close"><a class="button plain small" href=${`/runs/${run}/steps/${path.split("/").map(encodeURIComponent).join("/")}${at ? `?at=${at}` : ""}`}>Open page</a><button class="button plain small" onClick=${onClose} aria-label="Close the step" title="Close (Esc)">✕</button></span>`}</div>
       ${step && html`<div class="run-facts">
         ${lastOf(path) !== path && html`<span class="mono">${path}</span>`}
         ${step.role && html`<span>${step.role}</span>`}
@@ -70,7 +70,7 @@ function Body({ tab, step, run, path, at, concerns, reload }) {
   if (tab === "files") return html`<${Files} step=${step} run=${run} path=${path} reload=${reload} />`;
   if (tab === "artifacts") return html`<p class="quiet small">Files that it left beside the project, for steps after it and for you.</p><ul class="changes">${step.artifacts.map((/** @type {any} */ one) => html`<${Artifact} key=${one.path} one=${one} />`)}</ul>`;
   if (tab === "inside") return html`<ul class="list card">${step.inside.map((/** @type {string} */ one) => html`<li key=${one}><a href=${`/runs/${run}?step=${encodeURIComponent(one)}`}>${one}</a></li>`)}</ul>`;
-  if (tab === "why") return html`<${Why} why=${step.why} error=${step.error} />`;
+  if (tab === "why") return html`<${Why} step=${step} run=${run} path=${path} at=${at} concerns=${concerns} />`;
   return html`
     ${step.error && html`<${Failure} error=${step.error} />`}
     ${step.warning && html`<${Failure} error=${step.warning} tone="wants" />`}
@@ -104,7 +104,7 @@ function Prompt({ step, run }) {
 
 /** @param {{list: any[]}} props */
 function Attempts({ list }) {
-  return html`<ul class="card list">${list.map((one, i) => html`<li key=${i}><b class="number">${one.attempt ?? i + 1}</b><${Status} status=${one.status} /><div class="grow quiet">${one.error?.message || one.message || ""}</div>
+  return html`<ul class="card list">${list.map((one, i) => html`<li key=${i}><b class="number">${one.attempt ?? i + 1}</b><${Status} status=${one.status} /><div class="grow beside quiet">${one.error?.message || one.message || ""}</div>
     <span class="quiet small"><${Took} from=${one.started_at} to=${one.ended_at ?? one.started_at} /> · <${Ago} at=${one.started_at} /></span></li>`)}</ul>`;
 }
 
@@ -112,15 +112,34 @@ function Attempts({ list }) {
 function Files({ step, run, path, reload }) {
   const apply = () => post(`/runs/${run}/steps/${quoted(path)}/apply`).then((done) => { say(`${counted(done.changes.length, "file")} put into the project.`); reload(); }, sayError);
   const files = step.files || [];
-  if (!files.length) return html`<ul>${step.changes.map((/** @type {any} */ change) => html`<li key=${change.path}><span class="chip">${change.kind}</span> <code>${change.path}</code> <span class="quiet">${change.state}</span></li>`)}</ul>`;
-  return html`${files.map((/** @type {any} */ one) => html`<div key=${one.path}><p class="quiet small">${one.state}${one.why ? `: ${one.why}` : ""} ${one.state === "proposed" && html`<button class="button small" onClick=${apply}>Apply</button> <${CopyAs} action="apply" words=${{ run, step: path }} />`}</p>${one.patch ? html`<${Diff} patch=${one.patch} />` : html`<p>${(one.changes || []).map((/** @type {any} */ change) => change.path).join(", ")}</p>`}</div>`)}`;
+  if (!files.length) return html`<${Names} changes=${step.changes} />`;
+  return html`${files.map((/** @type {any} */ one) => html`<div class="changed-files" key=${one.path}>
+    <p class="row"><span class="chip">${one.state.replaceAll("_", " ")}</span>${one.why && html`<span class="quiet small">${one.why}</span>`}${one.state === "proposed" && html`<button class="button small" onClick=${apply}>Apply</button> <${CopyAs} action="apply" words=${{ run, step: path }} />`}</p>
+    ${one.patch ? html`<${Diff} patch=${one.patch} command=${`fanfold diff ${run} '${path}'`} />` : html`<${Names} changes=${one.changes || []} />`}</div>`)}`;
 }
 
-/** @param {{why: any, error: any}} props */
-function Why({ why, error }) {
-  if (!why) return html`<p class="quiet">Nothing is known.</p>`;
-  return html`${error && html`<${Failure} error=${error} />`}<p>${why.message}</p>
-    ${why.ran_then && html`<p class="quiet">${why.ran_then}</p>`}
+/** @param {{changes: any[]}} props */
+const Names = ({ changes }) => html`<ul class="changes">${changes.map((change) => html`<li key=${change.path}><span class="chip">${change.kind}</span> <code>${change.path}</code> <span class="quiet">${change.state}</span></li>`)}</ul>`;
+
+/** Why it is where it is; of the past only what stood in the step itself. @param {{step: any, run: string, path: string, at: string | null, concerns: any}} props */
+function Why({ step, run, path, at, concerns }) {
+  const found = useResource(at ? null : `/runs/${run}/steps/${quoted(path)}/explain`, concerns);
+  const why = found.data ?? step.why;
+  const used = found.data?.used;
+  return html`${step.error && html`<${Failure} error=${step.error} />`}${!step.error && html`<p>${why.message}</p>`}
+    ${why.ran_then && html`<p>${sentence(why.ran_then)}</p>`}
     ${why.blocked_by?.length > 0 && html`<p>It waits for ${why.blocked_by.map((/** @type {string} */ one) => html`<span class="chip" key=${one}>${one}</span> `)}</p>`}
-    ${why.history?.length > 0 && html`<h3>What happened</h3><ol class="history">${why.history.map((/** @type {any} */ one, /** @type {number} */ i) => html`<li key=${i}><span class="quiet small"><${Ago} at=${one.at} /></span> ${one.text}</li>`)}</ol>`}`;
+    ${why.history?.length > 0 && html`<div><h3>What happened</h3><ol class="history">${why.history.map((/** @type {any} */ one, /** @type {number} */ i) => html`<li key=${i}><span class="quiet small"><${Ago} at=${one.at} /></span><span>${one.text}</span></li>`)}</ol></div>`}
+    ${used && html`<${Used} title="What it read" names=${used.reads} unseen=${used.unseen_reads} /><${Used} title="What it changed" names=${used.writes} unseen=${used.unseen_writes} />`}`;
+}
+
+/** @param {string} words */
+const sentence = (words) => `${words.charAt(0).toUpperCase()}${words.slice(1)}.`;
+const MOST_NAMES = 50;
+
+/** @param {{title: string, names: string[], unseen: string}} props */
+function Used({ title, names, unseen }) {
+  if (!names.length && !unseen) return null;
+  return html`<div><h3>${title}</h3><ul class="changes">${names.slice(0, MOST_NAMES).map((name) => html`<li key=${name}><code>${name}</code></li>`)}</ul>
+    ${names.length > MOST_NAMES && html`<p class="quiet small">and ${counted(names.length - MOST_NAMES, "more file")}</p>`}${unseen && html`<p class="quiet small">${unseen}</p>`}</div>`;
 }

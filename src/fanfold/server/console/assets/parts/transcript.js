@@ -37,7 +37,7 @@ function Entry({ entry }) {
     ${entry.result !== undefined && html`<${Long} text=${asText(entry.result)} />`}
     ${entry.error && html`<div class="notice tone-failed">${entry.error.message || asText(entry.error)}</div>`}
     ${!entry.text && entry.output !== undefined && html`<${Long} text=${asText(entry.output)} />`}
-    ${(entry.tool_calls || []).map((/** @type {any} */ call, /** @type {number} */ i) => html`<p key=${i} class="small">→ <code>${call.tool || call.name}</code></p>`)}
+    ${(entry.tool_calls || []).map((/** @type {any} */ call, /** @type {number} */ i) => html`<p key=${i} class="small clip">→ <code>${call.tool || call.name}</code> ${call.args !== undefined && html`<code class="quiet">${JSON.stringify(call.args).slice(0, 300)}</code>`}</p>`)}
   </li>`;
 }
 
