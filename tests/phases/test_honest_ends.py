@@ -13,6 +13,7 @@ import pytest
 
 from fanfold.runtime.operations.history.explain import explain_run
 from fanfold.runtime.operations.history.transcripts import transcript
+from fanfold.runtime.records.values import FEEDBACK_CHARS
 from fanfold.runtime.views.runs.report import report_markdown
 from fanfold.runtime.views.runs.result import Result
 from fanfold.wiring import wire
@@ -89,3 +90,50 @@ def test_what_the_gate_said_reaches_a_prompt_that_does_not_place_it(tmp_path: Pa
     project.close()
     assert "the roof leaks" in said
     assert "did not pass" in said
+
+
+NOISY = "sh, -c, 'echo the roof leaks; seq 9000 >&2; echo no more >&2; exit 3'"
+
+
+def test_what_a_gate_said_last_is_told_with_the_failure(tmp_path: Path):
+    (tmp_path / "r.yaml").write_text(GATE % NOISY)
+    (tmp_path / "s.yaml").write_text("default: ok")
+    command = [sys.executable, "-m", "fanfold.cli.main", "run", "r.yaml", "--script", "s.yaml", "--yes"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    report = next(tmp_path.glob(".fanfold/runs/*/report.md")).read_text()
+    for told_by in (done.stderr, report.partition("## What went wrong")[2]):
+        assert told_by.index("did not pass its gate in 2 iterations") < told_by.index("exit status 3")
+        assert "no more" in told_by
+    explained = subprocess.run(
+        [*command[:3], "explain", "last"], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert "work did not pass its gate in 2 iterations: exit status 3" in explained.stdout
+
+
+def feedback_of(folder: Path, result: Result, step: str) -> str:
+    project = wire(folder)
+    try:
+        tree = project.view(result.run_id)
+        return str(tree.values.at(tree.root.nodes[step])["feedback"])
+    finally:
+        project.close()
+
+
+def test_errors_do_not_push_out_of_the_feedback_what_a_gate_said_elsewhere(tmp_path: Path):
+    said = feedback_of(tmp_path, run(tmp_path, GATE % NOISY, "default: ok"), "work#2/a")
+    assert said.startswith("exit status 3\nthe roof leaks\n…")
+    assert said.endswith("no more")
+    assert len(said) < 5_000
+
+
+def test_however_much_fails_the_next_round_is_told_what_fits_a_prompt(tmp_path: Path):
+    recipe = (GATE % "true").replace("- id: work", '- id: work\n    for_each: "[1, 2, 3, 4, 5, 6, 7, 8]"')
+    broken = {"fail": {"class": "agent", "message": "gave up " * 1_000}}
+    script = json.dumps({"default": "ok", "steps": {"work#1/a[*]": broken}})
+    result = run(tmp_path, recipe, script)
+    assert result.status == "completed"
+    said = feedback_of(tmp_path, result, "work#2/a[0]")
+    assert "gave up" in said
+    assert "characters left out" in said
+    assert len(said) < FEEDBACK_CHARS + 100

@@ -8,7 +8,10 @@ from typing import Any
 
 import pytest
 
+from fanfold.agents.toolbox.published import PublishedFiles
+from fanfold.runtime.records.published import publish_phase
 from fanfold.runtime.records.reviews import claims_of, surviving, tally
+from fanfold.runtime.records.values import Piece
 from fanfold.runtime.steps.phases.cited_evidence import CitedEvidence
 from fanfold.runtime.views.runs.report import report_markdown
 from fanfold.runtime.views.runs.result import Result
@@ -157,6 +160,48 @@ def test_a_tie_does_not_survive_and_what_nobody_reviewed_does_not_hold(project: 
     assert not review.holds
     assert not tally(claims, {"r1": {"verdicts": []}}).holds
     assert surviving({"b": {"list": [{"x": 1}]}}, frozenset(), review) == {"b": {"list": [{"x": 1}]}}
+
+
+def test_what_the_other_reviewers_said_is_kept_when_one_fails(project: Path):
+    against = [vote("scan", False, quote("two = 2"))]
+    broken = {"look#*/review[1]": {"fail": {"class": "agent", "message": "lost its way"}}}
+    result = reviewed(project, {"answer": 1}, against, [], [vote("scan", True)], more=broken)
+    assert (result.status, result.steps["look"].status) == ("partial", "failed")
+    opened = wire(project)
+    tree = opened.view(result.run_id)
+    feedback = tree.values.at(tree.root.nodes["look#2/scan"])["feedback"]
+    report = report_markdown(tree)
+    opened.close()
+    assert "look#1/review[0]: scan False (a.py:2)" in feedback
+    assert "lost its way" in feedback
+    assert "review[0] refuted: scan False" in report
+
+
+def test_a_critic_may_quote_an_artifact_of_what_it_judges(project: Path):
+    writes = {
+        "tool": "write_file",
+        "args": {"path": "artifacts/report.md", "content": "one\nan owl sleeps\n"},
+    }
+    steps = {
+        "work#*/say": {"output": "done", "tool_calls": [writes]},
+        "work#1/verify": {"output": verdict(True, quote("an owl wakes", 2, "artifacts/report.md"))},
+        "work#2/verify": {"output": verdict(True, quote("an owl sleeps", 2, "artifacts/report.md"))},
+    }
+    recipe = CRITIC.replace("agent: explorer", "agent: worker, write_set: [b.py]")
+    result = run(project, recipe, json.dumps({"default": "sum", "steps": steps}))
+    assert result.status == "completed"
+    passed = [result.steps[f"work#{number}/verify"].output["pass"] for number in (1, 2)]
+    assert passed == [False, True]
+
+
+def test_what_earlier_phases_of_the_own_run_published_may_be_quoted(project: Path):
+    (project / ".fanfold").mkdir()
+    for name in ("mine", "other"):
+        publish_phase(project / ".fanfold", name, "look", [Piece("scan", f"words of {name}")], "")
+    cited = CitedEvidence(str(project), "", [PublishedFiles(project / ".fanfold", "mine")])
+    assert cited.is_there("ctx/wf/mine/look/scan.md", 1, "words of mine")
+    for file in ("ctx/wf/other/look/scan.md", "ctx/wf/mine/../other/look/scan.md", "ctx/wf/mine2/x"):
+        assert not cited.is_there(file, 1, "words of other")
 
 
 def test_reviewers_and_rounds_count_against_the_cap(project: Path):

@@ -20,6 +20,15 @@ def shorten_line(text: str, limit: int) -> str:
     return shorten(" ".join(text.split()), limit)
 
 
+def shorten_start(text: str, limit: int) -> str:
+    """The end, in at most `limit` characters.
+
+    >>> shorten_start("abcdef", 4)
+    '…def'
+    """
+    return text if len(text) <= limit else CUT + text[len(text) - max(0, limit - 1) :]
+
+
 def shorten_middle(text: str, limit: int, tail: float = 1 / 3) -> str:
     """The beginning and the end (`tail` of the limit), and how much is missing between.
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Awaitable, Callable, Mapping
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from fanfold.agents.toolbox import ToolFailed
@@ -41,9 +41,13 @@ class ArtifactFiles:
             return True
         return first == WORD and not os.path.isdir(os.path.join(self._workspace, WORD))
 
+    def locate(self, path: str) -> tuple[Path, str]:
+        """The folder that an artifact lies in, and its path there."""
+        return self._room.open(), _inside(path)
+
     async def call(self, name: str, args: Mapping[str, Any]) -> JSON:
         """Any tool of `TOOLS`."""
-        inside = str(args["path"]).removeprefix("./").partition("/")[2].rstrip("/")
+        inside = _inside(str(args["path"]))
         owner = self._room.owner(str(PurePosixPath(inside))) if name in _CHANGING else ""
         if owner:
             message = f'"{WORD}/{inside}" was published by {owner}, and is only to be read'
@@ -51,6 +55,10 @@ class ArtifactFiles:
         folder = str(await asyncio.to_thread(self._room.open))
         result = await _tool(name, folder)({**args, "path": inside or "."})
         return _outward(result)
+
+
+def _inside(path: str) -> str:
+    return path.removeprefix("./").partition("/")[2].rstrip("/")
 
 
 def _tool(name: str, folder: str) -> Callable[[Mapping[str, Any]], Awaitable[JSON]]:

@@ -29,16 +29,20 @@ class PublishedFiles:
         path = args.get("path")
         return isinstance(path, str) and (path == PUBLISHED or path.startswith(f"{PUBLISHED}/"))
 
-    async def call(self, name: str, args: Mapping[str, Any]) -> JSON:
-        """`read_file` or `list_files`; what is not of this run is not there."""
-        path = str(args["path"]).rstrip("/")
-        if name == "list_files" and path == PUBLISHED:
-            path = self._prefix
+    def locate(self, path: str) -> tuple[Path, str]:
+        """The folder of this run's files, and the path there; what is not of this run is missing."""
         inside = path.removeprefix(self._prefix)
         if not path.startswith(self._prefix) or inside[:1] not in ("", "/") or not self._home.is_dir():
             raise missing(path)
-        given = {**args, "path": inside.lstrip("/") or "."}
-        result = await FileTools(str(self._home)).call(name, given)
+        return self._home, inside.lstrip("/") or "."
+
+    async def call(self, name: str, args: Mapping[str, Any]) -> JSON:
+        """`read_file` or `list_files`."""
+        path = str(args["path"]).rstrip("/")
+        if name == "list_files" and path == PUBLISHED:
+            path = self._prefix
+        home, inside = self.locate(path)
+        result = await FileTools(str(home)).call(name, {**args, "path": inside})
         if isinstance(result, dict):
             result["path"] = path
             if isinstance(result.get("files"), list):

@@ -30,6 +30,7 @@ from fanfold.runtime.views.runs.documents import (
     run_error,
     waiting_proposals,
 )
+from fanfold.runtime.views.runs.rounds import last_objections
 from fanfold.runtime.views.times import duration
 from fanfold.text.terminal import one_line
 
@@ -216,7 +217,6 @@ def _failure_lines(tree: RunTree, node: Node, colour: bool) -> list[str]:
     most = GIST_CHARS if tolerated else MAX_REASON_CHARS
     lines = [f"  {paint(path, 'cyan', colour)} {how}: {gist(error, most)} [{error.code}]\n"]
     if not tolerated:
-        lines += (
-            f"    {paint('│', 'dim', colour)} {one_line(said)}\n" for said in last_words(error, MAX_WORDS)
-        )
+        words = last_words(error, MAX_WORDS) or last_objections(tree, node)
+        lines += (f"    {paint('│', 'dim', colour)} {one_line(said, MAX_REASON_CHARS)}\n" for said in words)
     return [*lines, f"    {one_line(error.hint)}\n"] if error.hint else lines

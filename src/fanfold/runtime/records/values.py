@@ -35,13 +35,16 @@ from fanfold.runtime.records.reviews import (
 )
 from fanfold.runtime.records.subagents import is_agent
 from fanfold.store.blobs import Blobs
-from fanfold.text.excerpts import shorten
+from fanfold.text.excerpts import shorten, shorten_middle, shorten_start
 from fanfold.text.json_value import as_text
 from fanfold.workspace.artifacts import ArtifactView
 
 REVIEW, VERIFY = "review", "verify"
 """The steps of a phase that judge it."""
 DIGEST_CHARS = 1_800
+FEEDBACK_CHARS = 12_000
+"""Of what was said about a round, in the prompts of the next."""
+PROGRAM_CHARS = 4_000
 
 
 class Piece(Struct, frozen=True):
@@ -143,9 +146,13 @@ class Values:
         return max(0, self._state.max_agents - self._state.agents - settlers)
 
     def review(self, phase: Scope) -> Review | None:
-        """What came of the review of one round; None where there is none, or it is not over."""
+        """What came of the review of one round; None where there is none, or it is not over.
+
+        A reviewer that failed has no vote, and what the others said counts all the same: for the next round,
+        and in the report. That the round did not pass follows from the failure.
+        """
         step = next((child for child in phase.children if child.step.id == REVIEW), None)
-        if not isinstance(step, Composite) or step.status != COMPLETED or not _is_phase(phase):
+        if not isinstance(step, Composite) or not is_phase(phase) or step.status not in (COMPLETED, FAILED):
             return None
         return tally(self.claims(phase), {child.path: self.output(child) for child in step.children})
 
@@ -169,17 +176,18 @@ class Values:
 
     def _feedback(self, loop: Loop, iteration: int) -> JSON:
         """What failed in the iteration before, or what its gate said of it; null in the first."""
-        if iteration <= 1:
-            return None
-        body = loop.children[iteration - 2]
+        return self.said_of(loop.children[iteration - 2]) if iteration > 1 else None
+
+    def said_of(self, body: Node) -> JSON:
+        """What failed in one iteration, or what its gate said of it."""
         failed = [error_text(node) for node in _failed_within(body)]
-        if not isinstance(body, Scope) or not _is_phase(body):
+        if not isinstance(body, Scope) or not is_phase(body):
             return "\n".join(failed) if failed and is_unsuccessful(body) else self.output(body)
         judges = (child for child in body.children if child.step.id == VERIFY)
         said = [_plainly(self.output(child)) for child in judges if child.status == COMPLETED]
         if (review := self.review(body)) is not None:
             said.append(objections(review))
-        return "\n\n".join(text for text in (*said, *failed) if text)
+        return shorten_middle("\n\n".join(text for text in (*said, *failed) if text), FEEDBACK_CHARS)
 
     def digest(self, node: Node) -> str:
         """The summaries of all phases that this one depends on, the first first, within a fixed size.
@@ -318,7 +326,8 @@ def _mapped(phase: Scope) -> frozenset[str]:
     return frozenset(child.step.id for child in phase.children if child.step.for_each is not None)
 
 
-def _is_phase(node: Node) -> bool:
+def is_phase(node: Node) -> bool:
+    """Whether a node is a phase, or a round of one."""
     return isinstance(node.step.action, GroupAction) and node.step.action.phase
 
 
@@ -327,11 +336,17 @@ def _plainly(value: JSON) -> str:
     if value is None:
         return ""
     if isinstance(value, dict) and "exit_code" in value:
-        said = "\n".join(str(value.get(name) or "") for name in ("stdout", "stderr")).strip()
-        return f"exit status {value['exit_code']}\n{said[-4_000:]}"
+        said = _last_said(*(str(value.get(name) or "").strip() for name in ("stdout", "stderr")))
+        return f"exit status {value['exit_code']}\n{said}"
     if isinstance(value, dict) and isinstance(value.get("feedback"), str):
         return str(value["feedback"])
     return as_text(value)
+
+
+def _last_said(out: str, err: str) -> str:
+    """The end of what a program wrote: what it wrote to one place does not push out all of the other."""
+    out = shorten_start(out, max(PROGRAM_CHARS // 2, PROGRAM_CHARS - len(err)))
+    return f"{out}\n{shorten_start(err, PROGRAM_CHARS - len(out))}".strip()
 
 
 def _is_below(run: Run | None, top: Run) -> bool:

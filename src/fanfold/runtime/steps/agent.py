@@ -125,7 +125,7 @@ class AgentSteps(LeafType[AgentBody, AgentJob]):
             )
         except SessionFailed as error:
             return Outcome(error=error.failure, usage=error.usage)
-        output = _looked_up(job, place, result.output) if job.judged else result.output
+        output = _looked_up(services, execution, result.output) if job.judged else result.output
         return Outcome(output, None, result.summary, result.usage)
 
     def rescue(self, node: Node, job: AgentJob, outcome: Outcome) -> Outcome:
@@ -323,11 +323,17 @@ def _judged(values: Values, node: Node, said: AgentBody) -> str:
     return show(listed).text or "There are no claims: answer with an empty list."
 
 
-def _looked_up(job: AgentJob, place: Place, output: JSON) -> JSON:
+def _looked_up(services: Services, execution: Execution[AgentJob], output: JSON) -> JSON:
     """The answer of a critic or reviewer with its evidence looked up, where it worked."""
-    from fanfold.runtime.steps.phases.cited_evidence import CitedEvidence, judged_verdict
+    from fanfold.agents.toolbox.artifacts import ArtifactFiles
+    from fanfold.agents.toolbox.published import PublishedFiles
+    from fanfold.runtime.steps.phases.cited_evidence import Beside, CitedEvidence, judged_verdict
 
-    checked = CitedEvidence(place.path, job.judged).checked(output)
+    job, place = execution.job, execution.place
+    beside: list[Beside] = [PublishedFiles(services.memory, execution.node.run.id)]
+    if place.artifacts is not None:
+        beside.append(ArtifactFiles(place.artifacts, place.path))
+    checked = CitedEvidence(place.path, job.judged, beside).checked(output)
     if job.said.purpose == "critic" and isinstance(checked, dict):
         return judged_verdict(checked)
     return checked

@@ -18,6 +18,7 @@ from fanfold.runtime.operations.project import Project
 from fanfold.runtime.views.approvals import approval_document, is_open
 from fanfold.runtime.views.items import named_path
 from fanfold.runtime.views.runs.documents import how_to_retry, run_error
+from fanfold.runtime.views.runs.rounds import last_objections
 from fanfold.runtime.views.runs.transitions import Transitions, step_at
 from fanfold.runtime.views.standing import status_of
 from fanfold.runtime.views.steps.explanations import (
@@ -29,8 +30,10 @@ from fanfold.runtime.views.steps.explanations import (
 )
 from fanfold.runtime.views.steps.used_sets import StepTouch, recipe_path, suggest, touched_by
 from fanfold.runtime.views.times import duration, when
+from fanfold.text.excerpts import shorten_line
 
 MAX_STEPS = 1_000
+MAX_SAID_CHARS = 200
 SOON_MS = 50
 """A step that starts within this time of its last dependency did not wait for anything else."""
 
@@ -54,6 +57,8 @@ def explain_in(tree: RunTree, node: Node) -> Explained:
     """What the kernel says, and who holds the files that a step waits for."""
     found = structs.replace(explained(explain_node(tree.state, node)), status=status_of(tree, node))
     found = structs.replace(found, message=found.message.replace(found.path, named_path(tree, node), 1))
+    if said := last_objections(tree, node):
+        found = structs.replace(found, message=f"{found.message}: {shorten_line(said[0], MAX_SAID_CHARS)}")
     holder = tree.memory.holders.get((node.run.id, node.path), "") if node.reason == HELD else ""
     if not holder:
         return found

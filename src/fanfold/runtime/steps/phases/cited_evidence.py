@@ -3,17 +3,19 @@
 Rules
 * A quote is found when its words stand in the file on its line, or within a few lines of it: agents count
   lines badly, and invent words seldom by accident. Runs of white space are one.
-* Files are read beneath the place where the agent worked, up to a size, and no link leads out of it.
+* Files are read beneath the place where the agent worked, up to a size, and no link leads out of it. What
+  its file tools show beside that, artifacts and what earlier phases published, may be quoted as it is there.
 * What cannot be looked up was not found. Nothing an agent says about it counts.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
+from fanfold.agents.toolbox import ToolFailed
 from fanfold.kernel.plan import JSON
 from fanfold.recipe.gates.verdicts import RESULT
 from fanfold.trust.project_files import read_beneath
@@ -22,11 +24,20 @@ NEAR_LINES = 3
 MAX_FILE_BYTES = 2 * 1024 * 1024
 
 
+class Beside(Protocol):
+    """Files that an agent reads by names of their own, outside of where it works."""
+
+    def has(self, args: Mapping[str, Any]) -> bool: ...
+
+    def locate(self, path: str) -> tuple[Path, str]: ...
+
+
 class CitedEvidence:
     """Looks quotes up for one answer: each file is read once."""
 
-    def __init__(self, folder: str, judged: str) -> None:
+    def __init__(self, folder: str, judged: str, beside: Sequence[Beside] = ()) -> None:
         self._folder = Path(folder)
+        self._beside = beside
         self._judged = _even(judged)
         self._lines: dict[str, list[str]] = {}
 
@@ -60,14 +71,19 @@ class CitedEvidence:
         return self._lines[file]
 
     def _text(self, file: str) -> str:
-        inside = os.path.relpath(file, self._folder) if os.path.isabs(file) else file
-        if "\0" in inside or inside.split("/", 1)[0] in ("..", ".fanfold"):
-            return ""
         try:
-            data = read_beneath(self._folder, self._folder / inside, MAX_FILE_BYTES)
-        except (OSError, ValueError):
+            top, inside = self._located(file)
+            if "\0" in inside or inside.split("/", 1)[0] in ("..", ".fanfold"):
+                return ""
+            return read_beneath(top, top / inside, MAX_FILE_BYTES).decode("utf-8", "replace")
+        except (OSError, ValueError, ToolFailed):
             return ""
-        return data.decode("utf-8", "replace")
+
+    def _located(self, file: str) -> tuple[Path, str]:
+        for other in self._beside:
+            if other.has({"path": file}):
+                return other.locate(file)
+        return self._folder, os.path.relpath(file, self._folder) if os.path.isabs(file) else file
 
 
 def invented(answer: JSON) -> list[str]:

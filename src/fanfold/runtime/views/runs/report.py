@@ -12,12 +12,13 @@ from fanfold.runtime.views.items import item_around
 from fanfold.runtime.views.runs.artifacts import artifacts_of
 from fanfold.runtime.views.runs.documents import how_to_retry, indented, run_error, waiting_proposals
 from fanfold.runtime.views.runs.reviews import cell, review_lines
-from fanfold.runtime.views.runs.rounds import did_not_pass, why_not
+from fanfold.runtime.views.runs.rounds import did_not_pass, last_objections, why_not
 from fanfold.runtime.views.standing import reason_of, status_of
 from fanfold.runtime.views.times import duration
-from fanfold.text.excerpts import shorten
+from fanfold.text.excerpts import shorten, shorten_line
 
 MAX_ROWS = 200
+MAX_SAID_CHARS = 200
 ADVICE = {
     "timeout": "raise the step's `timeout`, or split the step",
     "transport": "check the connection, then retry the run: it keeps what was done",
@@ -55,7 +56,9 @@ def report_markdown(tree: RunTree, run: Run | None = None) -> str:
     if failures or error is not None:
         tolerated = run.status == COMPLETED
         lines += ["## What went wrong" + (", and was tolerated" if tolerated else ""), ""]
-        lines += [_failure_line(node) for node in failures[:MAX_ROWS]]
+        for node in failures[:MAX_ROWS]:
+            lines.append(_failure_line(node))
+            lines += [f"  > {shorten_line(said, MAX_SAID_CHARS)}  " for said in last_objections(tree, node)]
         if error is not None and not failures:
             lines.append(f"- {error.message} ({error.code})")
         lines.append("")

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from fanfold.kernel.lifecycle import COMPLETED, TERMINAL
+from fanfold.kernel.lifecycle import COMPLETED, FAILED, TERMINAL
 from fanfold.kernel.nodes import Loop, Node, Scope
 from fanfold.runtime.hosting.run_tree import RunTree
-from fanfold.runtime.records.values import VERIFY
+from fanfold.runtime.records.values import VERIFY, is_phase, last_iteration
+from fanfold.text.excerpts import CUT
 from fanfold.text.terminal import one_line
 
 MAX_WHY_CHARS = 100
+MAX_LINES = 10
 
 
 def did_not_pass(node: Node) -> bool:
@@ -34,6 +36,18 @@ def why_not(tree: RunTree, node: Node) -> str:
     if review is not None and not review.holds:
         said.append("refuted by its reviewers")
     return ", ".join(word for word in said if word)
+
+
+def last_objections(tree: RunTree, node: Node) -> list[str]:
+    """What was said against the last round of a phase that never passed, its last lines behind its first;
+    empty where a step failed, which says so itself."""
+    if not isinstance(node, Loop) or node.status != FAILED or not is_phase(node):
+        return []
+    if not did_not_pass(last_iteration(node)):
+        return []
+    said = tree.values.said_of(last_iteration(node))
+    lines = [line for line in said.splitlines() if line.strip()] if isinstance(said, str) else []
+    return lines if len(lines) <= MAX_LINES else [lines[0], CUT, *lines[-(MAX_LINES - 2) :]]
 
 
 def verdict_in_words(output: object) -> str:
