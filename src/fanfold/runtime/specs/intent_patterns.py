@@ -45,7 +45,7 @@ class PatternVerdict(Struct, frozen=True):
 
 _POLITE = re.compile(
     r"^(?:(?:please|hi|hey|hello|ok(?:ay)?|so|now|bitte|kannst du|könntest du|s'il te plaît|peux-tu|por favor"
-    r"|puedes|podrías|per favore|puoi|请|帮我"
+    r"|puedes|podrías|per favore|puoi|пожалуйста|можешь|请|帮我"
     r"|(?:can|could|would|will) you|i(?:'d| would)? (?:need|want|like) (?:you )?to)\b[\s,:!]*)+(?=\S)",
     re.IGNORECASE,
 )
@@ -73,6 +73,16 @@ _THINGS = (
 PATTERNS = (
     IntentPattern("nothing", False, "it asks for nothing", r"^\W*$"),
     IntentPattern(
+        "asking how",
+        False,
+        "it asks how something is done, or what it is",
+        r"^(?:how (?:do|can|could|would|should|to|does|did)\b|what(?:'s| is| are| does)\b|why\b"
+        r"|wie (?:kann|könnte|soll|macht|geht|funktioniert)\b|was (?:ist|sind|macht|bedeutet)\b|warum\b"
+        r"|comment (?:puis-je|peut-on|faire|fonctionne)\b|qu'est-ce|pourquoi\b"
+        r"|¿?(?:cómo|qué (?:es|son)|por qué)\b|come (?:posso|si|funziona)\b"
+        r"|как (?:мне|я|можно|работает)\b|что такое\b|почему\b)",
+    ),
+    IntentPattern(
         "explicit",
         True,
         "it asks for several agents, or for a workflow",
@@ -88,6 +98,7 @@ PATTERNS = (
         r"|\bmehreren? (?:agenten|blickwinkeln?|gutachtern?)\b|\bparallel\b|\b(?:zweiten|anderen) agenten\b"
         r"|\ben parall[eè]le\b|\bplusieurs (?:agents|angles|points de vue)\b"
         r"|\ben paralelo\b|\bvarios (?:agentes|ángulos)\b|\bin parallelo\b|\bem paralelo\b"
+        r"|\bпараллельно\b|\bнескольк\w+ (?:агент|рецензент|эксперт)\w*|병렬|여러 에이전트"
         r"|并行|多个(?:代理|智能体|角度)|並列|複数の(?:エージェント|観点|視点)",
     ),
     IntentPattern(
@@ -98,6 +109,7 @@ PATTERNS = (
         r"(?! (?:\w+ )?(?:report|analysis|audit))|say|define"
         r"|zeig|erklär|liste|nenne|sag mir|beschreib|explique|montre|affiche|décris|dis-moi"
         r"|muestra|explica|lista|dime|describe|mostre|liste|spiega|mostra|elenca|dimmi"
+        r"|покажи|объясни|перечисли|расскажи|опиши"
         r"|解释|显示|列出|说明|告诉我)"
         r"|(?:説明して|表示して|見せて|教えて)",
     ),
@@ -111,8 +123,10 @@ PATTERNS = (
         r"|pourquoi|que|qu'|quoi|comment|combien|quel(?:le)?s?|où|quand|est-ce"
         r"|qué|por qué|porque|cómo|cuál(?:es)?|cuánt[oa]s?|dónde|quién|cuándo"
         r"|o que|por que|qual|quais|como|quant[oa]s|onde|quem"
-        r"|cosa|che cosa|perché|come|quale|quali|quant[ei]|dove|chi)\b"
-        r"|^[¿]|为什么|什么|怎么|哪[个些里]|多少|(?:ですか|ますか|でしょうか|何|なぜ|どう)",
+        r"|cosa|che cosa|perché|come|quale|quali|quant[ei]|dove|chi"
+        r"|что|чем|почему|зачем|как|како[йе]|какая|какие|где|кто|когда|сколько)\b"
+        r"|^[¿]|为什么|什么|怎么|哪[个些里]|多少|(?:ですか|ますか|でしょうか|何|なぜ|どう)"
+        r"|왜|무엇|어떻게|어디|(?:인가요|나요|까요)\\?",
     ),
     IntentPattern(
         "one artefact",
@@ -132,7 +146,8 @@ PATTERNS = (
         r"|\bdies(?:e[rmns]?)?\b|\bzeile \d+|\b(?:den|der) tippfehler\b"
         r"|\bce(?:t|tte)?\b(?! soir)|\bligne \d+"
         r"|\best[ea]\b|\blínea \d+|\blinha \d+|\bquest[oa]\b|\briga \d+"
-        r"|这个|这段|这行|这一|この",
+        r"|\bэт(?:от|а|о|у|ой|ом|ого)\b|\bстрок[аеу] \d+"
+        r"|这个|这段|这行|这一|この|이 (?:함수|파일|줄|코드|오류|테스트|메서드)",
     ),
     IntentPattern(
         "one command",
@@ -153,6 +168,7 @@ PATTERNS = (
         r"|\b(?:tou(?:s|tes) les|chaque|chacune?|l'ensemble d|tout (?:le|l')|toute la)"
         r"|\b(?:tod[oa]s (?:l[oa]s|os|as)|cada|tod[oa] (?:el|la|o|a))\b"
         r"|\b(?:tutti (?:i|gli)|tutte le|ogni|ciascun[oa]?|tutto (?:il|lo)|tutta la)\b"
+        r"|\b(?:вс[её]х?|всеми?|всего|вс[юя]|весь|кажд\w+|повсюду)\b|모든|각각|각 |전체"
         r"|所有|全部|每[个一份]|逐[个一]|整个|すべて|全て|全ファイル|全モジュール|各|それぞれ",
     ),
     IntentPattern(
@@ -191,11 +207,11 @@ _KINDS: dict[Kind, str] = {
     "migrate": (
         r"\b(?:migrat|migrier|migr[ae]|convert|port|upgrade|rename|replace|translat|traduc|traduis|tradu"
         r"|übersetz|moderni[sz]|locali[sz]|umstell|stell\w* .* um|refactor|add type)\w*"
-        r"|迁移|移行|翻译"
+        r"|\b(?:мигрир|перевед|перепиши|обнов)\w*|迁移|移行|翻译"
     ),
     "audit": (
         r"\b(?:audit|fix|vulnerab|security|find|scan|check|detect|remove|prüf|untersuch|beheb|corri[gj]"
-        r"|revis|controll|triage|diagnos)\w*|审计|检查|修复|監査|修正"
+        r"|revis|controll|triage|diagnos|провер|исправ|найди|аудит)\w*|审计|检查|修复|監査|修正"
     ),
     "research": (
         r"\b(?:research|recherch|compare|comparison|analys|analyz|investig|evaluat|sources|survey|study"
@@ -203,7 +219,7 @@ _KINDS: dict[Kind, str] = {
     ),
     "build": (
         r"\b(?:build|implement|create|develop|write|generate|draft|bau|schreib|erstell|écri|escrib|crea"
-        r"|scriv)\w*|编写|実装|作成"
+        r"|scriv|напиши|создай|собери)\w*|编写|実装|作成"
     ),
 }
 
