@@ -147,6 +147,117 @@ agents:
         "writer_loop#2/critic": {"output": {"good": True}},
     },
         ("writer_loop", "done"), (4,)),
+    "release": Workflow("release.yaml", """\
+workflow:
+  name: release
+  entry_point: where
+  runtime: {default_model: small}
+  limits: {budget_usd: 2.5}
+  input:
+    team: {type: string}
+    level: {type: string, default: urgent}
+    branch: {type: string, required: false}
+  metadata: {owner: docs}
+agents:
+  - name: where
+    type: set
+    value: "{{ workflow.input.team }}/notes"
+    routes: [{to: facts}]
+  - name: facts
+    type: set
+    values:
+      loud: "{{ workflow.input.level in ['urgent', 'high'] }}"
+      onto: "{{ workflow.input.branch or 'main' }}"
+      kind: "{{ 'big' if workflow.input.level == 'urgent' else 'small' }}"
+    routes: [{to: probe}]
+  - name: probe
+    type: script
+    command: sh
+    args: ["-c", "echo {{ facts.output.onto }} {{ where.output }}; exit 3"]
+    env: {LEVEL: calm}
+    timeout: 20
+    routes:
+      - {to: broken, when: "exit_code == 0"}
+      - {to: rest, when: "{{ output.exit_code == 3 and facts.output.loud }}"}
+  - name: rest
+    type: wait
+    duration: 1
+    reason: Let it settle.
+    routes: [{to: stop}]
+  - name: stop
+    type: terminate
+    status: success
+    reason: "It said {{ probe.output.stdout }}"
+    output_template: {said: "{{ probe.output.stdout }}", kind: "{{ facts.output.kind }}"}
+  - name: broken
+    type: terminate
+    status: failed
+    reason: It cannot be.
+""", {"team": "owls"}, {}, ("where", "facts", "probe", "rest", "stop")),
+    "poll": Workflow("poll.yaml", """\
+workflow: {name: poll, entry_point: check}
+agents:
+  - name: check
+    type: script
+    command: sh
+    args: ["-c", "echo '{\\"state\\": \\"ready\\", \\"tries\\": 2}'"]
+    routes:
+      - {to: report, when: "state == 'ready'"}
+      - {to: pause}
+  - name: pause
+    type: wait
+    duration: 10ms
+    routes: [{to: check}]
+  - name: report
+    prompt: "Ready after {{ check.output.tries }}"
+    routes: [{to: $end}]
+output: {text: "{{ report.output.result }}", tries: "{{ check.output.tries }}"}
+""", {}, {}, ("check_loop#1/check", "check_loop#1/report", "check_loop")),
+    "again": Workflow("again.yaml", """\
+workflow: {name: again, entry_point: mend}
+agents:
+  - name: mend
+    prompt: |
+      Mend {{ workflow.input.what }}. The last try said: {{ mend.output.notes }}
+      The judge said: {{ judge.output.why | tojson }}
+    output:
+      notes: {type: string, required: false, nullable: true, pattern: "^[a-z]*$"}
+      parts: {type: array, items: {type: object, properties: {n: {type: number, required: false}}}}
+    reasoning: {effort: high}
+    retry: {max_attempts: 3, delay_seconds: 0.5}
+    max_session_seconds: 90
+    routes: [{to: judge}]
+  - name: judge
+    prompt: "Judge {{ mend.output.parts | json }}"
+    output: {good: {type: boolean}, why: {type: string}}
+    routes:
+      - {to: mend, when: "{{ not judge.output.good }}"}
+      - {to: $end}
+output: {parts: "{{ mend.output.parts }}"}
+""", {"what": "it"}, {
+        "mend_loop#1/mend": {"output": {"parts": [{"n": 1}, {}], "notes": "small"}},
+        "mend_loop#1/judge": {"output": {"good": False, "why": "too small"}},
+        "mend_loop#2/mend": {"output": {"parts": [], "notes": None}},
+        "mend_loop#2/judge": {"output": {"good": True, "why": "good"}},
+    },
+        ("mend_loop#1/judge", "mend_loop#2/judge", "mend_loop")),
+    "others": Workflow("others.yaml", """\
+workflow: {name: others, entry_point: go}
+agents:
+  - name: go
+    prompt: "Go. Later: {{ last.output.result }}"
+    routes:
+      - {to: sub, when: "{{ go.output.again }}"}
+      - {to: last}
+  - name: sub
+    type: workflow
+    workflow: ./other.yaml
+    input_mapping: {a: b}
+    routes: [{to: last}]
+  - name: last
+    type: set
+    values: {a: "{{ x | upper }}", b: "{{ go.output.again }}"}
+""", {}, {"go": {"output": {"again": False}}}, ("go", "last"), (3, 9, 10, 11, 15)),
 }  # fmt: skip
 
 ARCHON = {
@@ -218,6 +329,64 @@ nodes:
     prompt: Go on.
     retry: {max_attempts: 2}
 """, {}, {}, ("look", "end"), (5,)),
+    "words": Workflow("words.yaml", """\
+name: words
+nodes:
+  - id: tell-it
+    bash: |
+      echo '{"state": "a  b", "n": 2}'
+  - id: said
+    depends_on: [tell-it]
+    when: "$tell-it.output.n == 2"
+    bash: |
+      # don't trip over this: $HOME
+      plain=$tell-it.output.state
+      test "$plain" = "a  b" || exit 1
+      test 'x: $tell-it.output.state' = "x: a  b" || exit 2
+      test "$tell-it.output.state" = "a  b" || exit 3
+      set -- $tell-it.output.state; test $# = 1 || exit 4
+      echo "$ARGUMENTS" > "$ARTIFACTS_DIR/said.txt"
+  - id: more
+    depends_on: [said]
+    bash: |
+      set -euo pipefail
+      [[ "$(cat "$ARTIFACTS_DIR/said.txt")" == hello ]] || exit 5
+      printf '%s' '{{name}}' | grep -q '^{{name}}$'
+      test $tell-it.output.n = 2
+  - id: read
+    depends_on: [more]
+    effort: high
+    prompt: Read $ARTIFACTS_DIR/said.txt, write $tell-it.output.state.md of $tell-it.output, not $PR_URL
+""", {"arguments": "hello"}, {}, ("tell-it", "said", "more", "read")),
+    "scripts": Workflow("flows/scripts.yaml", """\
+name: scripts
+nodes:
+  - id: word
+    prompt: Say a word.
+  - id: near
+    script: count
+    runtime: uv
+    deps: [httpx]
+    depends_on: [word]
+    when: "$word.output == 'never'"
+  - id: inline
+    script: |
+      console.log("$word.output")
+    runtime: bun
+    depends_on: [word]
+    when: "$word.output == 'never'"
+  - id: far
+    script: nowhere
+    runtime: bun
+    depends_on: [word]
+    when: "$word.output == 'never'"
+  - id: child
+    workflow: other
+    input: $word.output
+    fan_out: {items: $word.output}
+    depends_on: [word]
+    when: "$word.output == 'never'"
+""", {}, {}, ("word",), (18, 19, 23, 24, 25), {"scripts/count.py": "print(1)"}),
 }  # fmt: skip
 
 CREW = """\
@@ -282,6 +451,12 @@ last:
   expected_output: x
   guardrail: check
 """, {}, {}, ("draft", "last"), (4, 8)),
+    "chain": Workflow("c/tasks.yaml", """\
+write_it: {description: Write code., expected_output: Code.}
+review_it: {description: Review the code you got., expected_output: Code., agent: reviewer}
+say_it: {description: Say what came of it., expected_output: Words.}
+""", {}, {"write_it": "x = 1", "review_it": "x = 2"}, ("write_it", "review_it", "say_it"), (2,),
+        {"c/agents.yaml": "reviewer: {role: reviewer}\nwriter: {role: writer}\n"}),
 }  # fmt: skip
 
 ALL = {

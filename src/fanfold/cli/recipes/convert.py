@@ -41,7 +41,8 @@ def convert_command(call: Invocation, file: str, system: str | None, output: str
         hand_over(made.text)
     for one in made.lost:
         why = f": {plain(one.why)}" if one.why else ""
-        tell(f"{plain(file)}:{one.line}: not carried over: {plain(one.what)}{why}\n")
+        where = plain(str(Path(file).parent / one.file) if one.file else file)
+        tell(f"{where}:{one.line}: not carried over: {plain(one.what)}{why}\n")
     for problem in made.diagnostics:
         tell(f"recipe:{problem.range.start.line}: {plain(problem.message)} [{problem.code}]\n")
     return EXIT_OK if made.ok else EXIT_USAGE

@@ -5,12 +5,25 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from fanfold.recipe.conversion.archon_programs import NAME, STAND_IN, script_step, shell_step
 from fanfold.recipe.conversion.conditions import to_cel
 from fanfold.recipe.conversion.source import Converted, ForeignFile, Reader, slug, step_id
 from fanfold.text.trees.tree import Mapping
 
-_NAME = re.compile(r"\$([A-Za-z_][A-Za-z0-9_-]*)((?:\.[A-Za-z_][A-Za-z0-9_]*)*)", re.ASCII)
 _ARGUMENTS = frozenset({"ARGUMENTS", "USER_MESSAGE"})
+_ARTIFACTS = "ARTIFACTS_DIR"
+_VARIABLES = frozenset(
+    "BASE_BRANCH CONTEXT DOCS_DIR EXTERNAL_CONTEXT INPUTS ISSUE_CONTEXT LOOP_PREV LOOP_PREV_OUTPUT"
+    " LOOP_USER_INPUT REJECTION_REASON STATE_DIR WORKFLOW_ID".split()
+)
+"""What Archon itself puts in; any other name is one of a program."""
+_COMMANDS = ("../commands", "../../commands", "../commands/defaults", "../../commands/defaults")
+_COMPOSED = {
+    "workflow": "convert that workflow too, and say `workflow: ./FILE` and `inputs` here",
+    "include": "convert that workflow too, and say `workflow: ./FILE` and `inputs` here",
+    "loop_group": "write it as a group with `repeat`",
+    "fan_out": "write it with `for_each`",
+}
 _USUAL_RULES = frozenset({"all_success", "none_failed_min_one_success", "none_failed", "all_done"})
 
 
@@ -18,15 +31,22 @@ class _Archon:
     def __init__(self, source: ForeignFile) -> None:
         self.source = source
         self.ids: set[str] = set()
+        self.plain: set[str] = set()
+        """Nodes that give words, whatever is asked of them."""
         self.asks = False
 
     def convert(self) -> Converted:
         top = Reader(self.source, self.source.tree(), "workflow")
         recipe: dict[str, Any] = {"name": slug(top.text("name"))}
         if top.text("description"):
-            recipe["description"] = " ".join(top.text("description").split())[:500]
+            recipe["description"] = " ".join(top.text("description").split())
         nodes = top.objects("nodes")
         self.ids = {Reader(self.source, node, "").text("id") for node in nodes}
+        self.plain = {
+            Reader(self.source, node, "").text("id")
+            for node in nodes
+            if any(node.get(key) is not None for key in ("loop", "approval", "cancel"))
+        }
         steps = [step for node in nodes for step in self._node(node)]
         if top.text("model"):
             recipe["defaults"] = {"model": top.text("model")}
@@ -50,22 +70,17 @@ class _Archon:
             step["depends_on"] = needed
         self._conditions(reader, step)
         self._work(reader, step)
-        for key in ("model",):
-            if reader.text(key) and "prompt" in step:
-                step[key] = reader.text(key)
+        self._model(reader, step)
+        asked = self._asked(name)
         if reader.value("output_format") is not None:
             step["output_schema"] = reader.value("output_format")
+        elif asked:  # Archon reads JSON where fields are asked for
+            properties: dict[str, Any] = {one: {} for one in asked}
+            step["output_schema"] = {"type": "object", "properties": properties}
         timeout = reader.whole("timeout")
         if timeout is not None:
             step["timeout_ms"] = timeout
-        retry = reader.map("retry")
-        if retry is not None:
-            inner = Reader(self.source, retry, f"{reader.what}: retry")
-            times = inner.whole("max_attempts")
-            step["retry"] = {"attempts": min(10, max(1, (1 if times is None else times) + 1))}
-            if times is not None and not 0 <= times < 10:
-                inner.lose("max_attempts", "10 tries at most")
-            inner.done()
+        self._retry(reader, step)
         if reader.text("context") not in ("", "fresh"):
             reader.lose("context", "say `continue: STEP` to go on with a conversation")
         for key in ("allowed_tools", "denied_tools", "skills", "mcp", "hooks", "agents"):
@@ -77,6 +92,31 @@ class _Archon:
             reader.lose("idle_timeout", "only agents are held to give signs of life")
         reader.done()
         return [step]
+
+    def _model(self, reader: Reader, step: dict[str, Any]) -> None:
+        for key, ours in (("model", "model"), ("effort", "reasoning_effort")):
+            if reader.text(key) and "prompt" in step:
+                step[ours] = reader.text(key)
+            else:
+                reader.lose(key, "it says how a model works, and none does here")
+
+    def _retry(self, reader: Reader, step: dict[str, Any]) -> None:
+        retry = reader.map("retry")
+        if retry is None:
+            return
+        inner = Reader(self.source, retry, f"{reader.what}: retry")
+        times = inner.whole("max_attempts")
+        step["retry"] = {"attempts": min(10, max(1, (1 if times is None else times) + 1))}
+        if times is not None and not 0 <= times < 10:
+            inner.lose("max_attempts", "10 tries at most")
+        inner.done()
+
+    def _asked(self, name: str) -> list[str]:
+        """The fields that others ask of what a node gives."""
+        if name in self.plain:
+            return []
+        pattern = rf"\${re.escape(name)}\.output\.([A-Za-z_][A-Za-z0-9_]*)"
+        return list(dict.fromkeys(re.findall(pattern, self.source.text, re.ASCII)))
 
     def _conditions(self, reader: Reader, step: dict[str, Any]) -> None:
         said = reader.text("when")
@@ -94,11 +134,15 @@ class _Archon:
 
     def _work(self, reader: Reader, step: dict[str, Any]) -> None:
         loop, approval = reader.map("loop"), reader.map("approval")
-        if reader.get("bash") is not None:
-            step |= self._script(reader.text("bash"))
+        composed = next((key for key in _COMPOSED if reader.get(key) is not None), None)
+        if composed is not None:
+            step["shell"] = STAND_IN
+            for key, why in _COMPOSED.items():
+                reader.lose(key, why)
+        elif reader.get("bash") is not None:
+            step |= shell_step(reader.text("bash"), self._variable)
         elif reader.get("script") is not None:
-            step |= {"shell": "exit 1"}
-            reader.lose("script", "write it as a function, or as a program that `run` starts")
+            step |= script_step(reader, self.source, lambda text: self._text(text, reader))
         elif loop is not None:
             self._loop(Reader(self.source, loop, f"{reader.what}: loop"), step)
         elif approval is not None:
@@ -116,7 +160,8 @@ class _Archon:
 
     def _command(self, reader: Reader) -> str:
         name = reader.text("command")
-        found = self.source.beside(f"../commands/{name}.md")
+        files = (self.source.beside(f"{folder}/{name}.md") for folder in _COMMANDS)
+        found = next((one for one in files if one is not None), None)
         if found is None:
             reader.lose("command", f"commands/{name}.md is not there; put its text into the prompt")
             return f"Carry out the command {name}." + (" {{inputs.arguments}}" if self._asking() else "")
@@ -146,40 +191,31 @@ class _Archon:
             )
         loop.done()
 
-    def _script(self, text: str) -> dict[str, Any]:
-        """A script, with what it names of the run as variables."""
-        inputs: dict[str, str] = {}
-
-        def variable(found: re.Match[str]) -> str:
-            name, rest = found[1], found[2]
-            if name in _ARGUMENTS:
-                self.asks = True
-                inputs[name] = "inputs.arguments"
-                return f"${name}"
-            if name in self.ids and rest.startswith(".output"):
-                word = re.sub(r"\W", "_", f"{name}{rest}")
-                inputs[word] = f"steps.{step_id(name)}{rest}"
-                return f"${word}"
-            return found[0]
-
-        text = _NAME.sub(variable, text)
-        if "{{" in text:
-            text = text.replace("{{", "{ {")
-        return {"shell": text} | ({"inputs": inputs} if inputs else {})
+    def _variable(self, name: str, rest: str) -> tuple[str, str] | None:
+        """What a name in a shell script is called there, and what it stands for, unless it is set anyway."""
+        if name == _ARTIFACTS:
+            return "FANFOLD_ARTIFACTS", ""
+        path = self._path(f"${name}{rest}")
+        if path is None:
+            return None
+        return (name if name in _ARGUMENTS else re.sub(r"\W", "_", f"{name}{rest}")), path
 
     def _text(self, text: str, reader: Reader) -> str:
+        told: set[str] = set()
+
         def hole(found: re.Match[str]) -> str:
             path = self._path(f"${found[1]}{found[2]}")
+            if path is None and found[1] == _ARTIFACTS:
+                return f"artifacts{found[2]}"
             if path is None:
-                known = found[1].isupper() and found[1] not in ("PATH", "HOME")
-                if known:
-                    self.source.lose(
-                        reader.node, f"{reader.what}: ${found[1]}", "recipes have no such variable"
-                    )
+                if found[1] in _VARIABLES and found[1] not in told:
+                    told.add(found[1])
+                    what = f"{reader.what}: ${found[1]}"
+                    self.source.lose(reader.node, what, "recipes have no such variable")
                 return found[0]
             return f"{{{{{path}}}}}"
 
-        return _NAME.sub(hole, text.replace("{{", "\\{{"))
+        return NAME.sub(hole, text.replace("{{", "\\{{"))
 
     def _path(self, name: str) -> str | None:
         """`$node.output.field` and `$ARGUMENTS` in our names."""
@@ -187,7 +223,11 @@ class _Archon:
         if word in _ARGUMENTS:
             self.asks = True
             return "inputs.arguments"
-        if word in self.ids and rest.split(".")[0] == "output":
+        if (
+            word in self.ids
+            and rest.split(".")[0] == "output"
+            and (rest == "output" or word not in self.plain)
+        ):
             return f"steps.{step_id(word)}.{rest}"
         return None
 

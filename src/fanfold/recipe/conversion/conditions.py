@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 _TOKEN = re.compile(
     r"\s*(?:(?P<string>'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\")|(?P<number>\d+(?:\.\d+)?)"
-    r"|(?P<path>\$?[A-Za-z_][\w-]*(?:\.[A-Za-z_][\w-]*|\[\d+\])*)"
-    r"|(?P<sign>===|!==|==|!=|<=|>=|&&|\|\||<|>|!|\(|\)))",
+    r"|(?P<path>\$?[A-Za-z_][\w-]*(?:\.[A-Za-z_][\w-]*|\[\d+\])*)(?P<length>\s*\|\s*length\b)?"
+    r"|(?P<sign>===|!==|==|!=|<=|>=|&&|\|\||<|>|!|\(|\)|\[|\]|,))",
     re.ASCII,
 )
 _WORDS = {
@@ -36,7 +36,8 @@ def to_cel(text: str, resolve: Callable[[str], str | None]) -> str | None:
             word = _WORDS.get(found["path"]) or resolve(found["path"])
             if word is None:
                 return None
-            words.append(in_cel(word) if "." in word else word)
+            word = in_cel(word) if "." in word else word
+            words.append(f"size({word})" if found["length"] else word)
         else:
             sign = found["sign"]
             words.append(found["number"] if sign is None else _SIGNS.get(sign, sign))

@@ -9,12 +9,13 @@ from __future__ import annotations
 from typing import Any
 
 from fanfold.recipe.conversion.conditions import in_cel, to_cel
-from fanfold.recipe.conversion.loops import as_loop
-from fanfold.recipe.conversion.source import Converted, ForeignFile, Reader, rewrite, slug, step_id
+from fanfold.recipe.conversion.conductor_names import Names
+from fanfold.recipe.conversion.conductor_steps import StepKinds
+from fanfold.recipe.conversion.loops import FoundLoop, as_loop, looking_back, referred
+from fanfold.recipe.conversion.source import Converted, ForeignFile, Reader, slug, step_id
 from fanfold.text.trees.tree import Mapping, Node, Scalar
 
 _ENDS = ("$end", "end", "END", "")
-_CHOSEN = ("choice", "selected", "decision")
 
 
 class _Route:
@@ -27,13 +28,14 @@ class _Route:
 class _Conductor:
     def __init__(self, source: ForeignFile) -> None:
         self.source = source
+        self.names = Names(source)
+        self.kinds = StepKinds(source, self.names, self._lead)
         self.steps: dict[str, dict[str, Any]] = {}
+        self.places: dict[str, Node] = {}
+        """Where each step stands in the file, by its id."""
         self.routes: dict[str, list[_Route]] = {}
-        self.members: dict[str, list[str]] = {}
-        """The agents of each parallel group."""
-        self.gates: set[str] = set()
-        self.maps: set[str] = set()
-        self.item = ""
+        self.members = self.names.members
+        self.loops: list[FoundLoop] = []
 
     def convert(self) -> Converted:
         top = Reader(self.source, self.source.tree(), "workflow")
@@ -41,26 +43,26 @@ class _Conductor:
         head = Reader(self.source, head_node, "workflow") if head_node is not None else top
         recipe: dict[str, Any] = {"name": slug(head.text("name"))}
         if head.text("description"):
-            recipe["description"] = " ".join(head.text("description").split())[:500]
+            recipe["description"] = " ".join(head.text("description").split())
+        inputs: dict[str, Any] = {}
+        recipe["inputs"] = inputs
         for one in (head, top):
             given = one.map("input")
             if given is not None:
-                recipe["inputs"] = self._inputs(given)
+                inputs |= self._inputs(given)
         self._head(head, recipe)
-        for group in top.objects("parallel"):
-            self._parallel(Reader(self.source, group, "parallel"))
-        for node in top.objects("agents"):
-            self._note_kind(node)
-        for node in top.objects("for_each"):
-            self.maps.add(Reader(self.source, node, "").text("name"))
-        for node in top.objects("agents"):
-            self._agent(Reader(self.source, node, "agent"))
-        for node in top.objects("for_each"):
-            self._map(Reader(self.source, node, "for_each"))
-        entry = head.text("entry_point")
-        recipe["steps"] = self._connected(entry)
+        self._read(top)
+        steps = self._connected(head.text("entry_point"))
         output = top.map("output")
-        if output is not None and (said := self._output(output)):
+        said = {} if output is None else self._output(output, steps)
+        for loop in self.loops:
+            steps, said = as_loop(steps, loop, said)
+        # Conductor takes inputs that nobody declared.
+        inputs |= {name: {} for name in sorted(self.names.inputs - set(inputs))}
+        if not inputs:
+            del recipe["inputs"]
+        recipe["steps"] = steps
+        if said:
             recipe["output"] = said
         top.lose("tools", "give the steps roles with these tools")
         if head is not top:
@@ -68,14 +70,30 @@ class _Conductor:
         top.done()
         return Converted(recipe, self.source.lost)
 
-    def _output(self, output: Mapping) -> dict[str, str]:
+    def _read(self, top: Reader) -> None:
+        """Everything that is to become a step; what they are called first."""
+        for node in top.objects("agents"):
+            self.names.learn(node)
+        for node in top.objects("for_each"):
+            self.names.maps.add(Reader(self.source, node, "").text("name"))
+        for group in top.objects("parallel"):
+            self._parallel(Reader(self.source, group, "parallel"))
+        for node in top.objects("agents"):
+            self._agent(Reader(self.source, node, "agent"))
+        for node in top.objects("for_each"):
+            self._map(Reader(self.source, node, "for_each"))
+
+    def _output(self, output: Mapping, steps: list[dict[str, Any]]) -> dict[str, str]:
         said: dict[str, str] = {}
+        known = {step["id"] for step in steps}
         for word, value in output.entries:
             if not isinstance(value, Scalar):
                 self.source.lose(word, f"output: {word.text}", "it is no text")
                 continue
-            text = self._text(value.text, value)
-            if "\\{{" not in text:
+            text = self.kinds.text(value.text, value)
+            if any(one not in known for one in referred(text)):
+                self.source.lose(word, f"output: {word.text}", "nothing leads to what it names")
+            elif "\\{{" not in text:
                 said[word.text] = text
         return said
 
@@ -91,6 +109,12 @@ class _Conductor:
                 recipe.setdefault("limits", {})["max_agents"] = min(500, max(1, most))
                 if not 1 <= most <= 500:
                     inner.lose("max_iterations", "500 agents at most")
+            dollars = inner.value("budget_usd")
+            if type(dollars) in (int, float) and dollars > 0:
+                recipe.setdefault("limits", {})["budget"] = {"usd": dollars}
+            elif dollars is not None:
+                inner.lose("budget_usd", "it is no amount")
+            inner.lose("budget_mode", "a run pauses when the next step would not fit")
             inner.done()
         if runtime is not None:
             inner = Reader(self.source, runtime, "runtime")
@@ -100,10 +124,10 @@ class _Conductor:
             inner.done()
         head.lose("version", "versions of recipes are whole numbers")
         head.lose("hooks", "a step at the end may say what a hook said")
-        mode = head.text("context_mode") or head.text("context")
-        if mode and mode != "minimal":
-            at = "context_mode" if head.node.key("context_mode") is not None else "context"
-            head.lose(at, "agents see what their prompts refer to, and summaries of what they depend on")
+        if head.map("metadata") is not None:
+            recipe["metadata"] = head.value("metadata")
+        for key in ("context", "context_mode"):
+            head.lose(key, "agents see what their prompts refer to, and summaries of what they depend on")
 
     def _inputs(self, given: Mapping) -> dict[str, Any]:
         inputs: dict[str, Any] = {}
@@ -133,52 +157,17 @@ class _Conductor:
                 self.steps.setdefault(member, {})["on_failure"] = "inline"
         group.done()
 
-    def _note_kind(self, node: Mapping) -> None:
-        reader = Reader(self.source, node, "")
-        if reader.text("type") == "human_gate":
-            self.gates.add(reader.text("name"))
-
     def _agent(self, agent: Reader) -> None:
         name = agent.text("name")
         agent.what = f"agent {name}"
         step = self.steps.setdefault(name, {})
         step |= {"id": step_id(name), **step}
+        self.places[step["id"]] = agent.node
         if agent.text("description"):
             step["description"] = agent.text("description")
-        if agent.text("type") == "human_gate":
-            self._gate(agent, step, name)
-        else:
-            self._prompted(agent, step)
+        self.kinds.write(agent, step, name)
         self._read_routes(agent, name)
         agent.done()
-
-    def _prompted(self, agent: Reader, step: dict[str, Any]) -> None:
-        kind = agent.text("type")
-        if kind not in ("", "agent"):
-            agent.lose("type", f"{kind} steps are to be written anew")
-        prompt = agent.get("prompt")
-        parts = [agent.text("system_prompt").strip(), agent.text("prompt")]
-        step["prompt"] = self._text(
-            "\n\n".join(part for part in parts if part) or "Go on.", prompt or agent.node
-        )
-        if agent.text("model"):
-            step["model"] = agent.text("model")
-        output = agent.map("output")
-        if output is not None:
-            properties = {word.text: self._schema(word, value) for word, value in output.entries}
-            step["output_schema"] = {"type": "object", "required": list(properties), "properties": properties}
-        agent.lose("tools", "give the step a role with these tools")
-        agent.lose("input", "what a prompt refers to is what an agent sees")
-
-    def _schema(self, word: Scalar, node: Node) -> dict[str, Any]:
-        """The schema of one field that an agent gives."""
-        if not isinstance(node, Mapping):
-            self.source.lose(word, f"output {word.text}", "it is no object")
-            return {}
-        reader = Reader(self.source, node, f"output {word.text}")
-        said = {key: reader.value(key) for key in ("type", "description", "items", "enum", "properties")}
-        reader.done()
-        return {key: value for key, value in said.items() if value is not None}
 
     def _failure_mode(self, reader: Reader) -> bool:
         """Whether failures are taken for answers."""
@@ -187,43 +176,26 @@ class _Conductor:
             reader.lose("failure_mode", "say `on_failure` in the steps")
         return mode == "continue_on_error"
 
-    def _gate(self, gate: Reader, step: dict[str, Any], name: str) -> None:
-        choices: list[str] = []
-        for option in gate.objects("options"):
-            inner = Reader(self.source, option, f"agent {name}: option")
-            word = inner.text("value") or inner.text("name") or inner.text("label")
-            choices.append(word)
-            if inner.text("route"):
-                self.routes.setdefault(name, []).append(
-                    _Route(
-                        inner.text("route"), f'steps.{in_cel(step["id"])}.output.decision == "{word}"', option
-                    )
-                )
-            inner.pass_over("label", "description", "name")
-            inner.lose("prompt_for", "an `ask` step takes words")
-            inner.done()
-        asked = gate.text("prompt") or gate.text("description") or "Go on?"
-        step["approve"] = self._text(asked, gate.node)
-        if choices:
-            step["choices"] = choices
+    def _lead(self, name: str, to: str, when: str, at: Node) -> None:
+        self.routes.setdefault(name, []).append(_Route(to, when, at))
 
     def _map(self, one: Reader) -> None:
         name = one.text("name")
         one.what = f"for_each {name}"
         step: dict[str, Any] = {"id": step_id(name)}
-        source = self._path(one.text("source"))
+        self.places[step["id"]] = one.node
+        source = self.names.path(one.text("source"))
         step["for_each"] = in_cel(source) if source else "[]"
         if source is None:
             one.lose("source", "what it runs over is not known here")
-        self.item = one.text("as") or "item"
-        step["as"] = self.item
+        self.kinds.item = step["as"] = one.text("as") or "item"
         agent = one.map("agent")
         if agent is not None:
             inner = Reader(self.source, agent, f"{one.what}: agent")
             inner.get("name")
-            self._prompted(inner, step)
+            self.kinds.write(inner, step, name)
             inner.done()
-        self.item = ""
+        self.kinds.item = ""
         most = one.whole("max_concurrent")
         if most is not None:
             step["max_concurrency"] = max(1, min(16, most))
@@ -243,7 +215,7 @@ class _Conductor:
             route = Reader(self.source, node, f"{reader.what}: route")
             said, when = route.text("when") or route.text("condition"), ""
             if said:
-                found = to_cel(said, lambda path: self._path(path, name))
+                found = to_cel(said, lambda path: self.names.path(path, name))
                 if found is None:
                     route.lose(
                         "when" if route.node.key("when") else "condition", f"could not be read: {said}"
@@ -259,52 +231,33 @@ class _Conductor:
                 if route.to not in self.steps and route.to not in self.members and route.to not in _ENDS:
                     self.source.lose(route.at, f"{name}: route", f"there is no {route.to!r:.80} to lead to")
 
-    # Names
-
-    def _path(self, path: str, own: str = "") -> str | None:
-        words = path.split(".")
-        first, rest = words[0].partition("[")[0], ".".join(words[1:])
-        if path.startswith("workflow.input."):
-            return f"inputs.{path.removeprefix('workflow.input.')}"
-        if self.item and first == self.item:
-            return path
-        if path == "_index":
-            return "index"
-        if first in self.members and len(words) > 2 and words[1] == "outputs":
-            return ".".join([f"steps.{step_id(words[2])}.output", *words[3:]])
-        if first in self.gates and rest in _CHOSEN:
-            return f"steps.{step_id(first)}.output.decision"
-        if first in self.maps and rest.startswith("outputs"):
-            return f"steps.{step_id(first)}.{rest.replace('outputs', 'output', 1)}"
-        if first in self.steps or first in self.maps:
-            known = rest if rest.startswith("output") else f"output.{rest}" if rest else "output"
-            return f"steps.{step_id(first)}.{known}"
-        if own and first == "output":
-            return f"steps.{step_id(own)}.{path}"
-        if own and own in self.steps:  # a bare name is a field of the agent that routes
-            return f"steps.{step_id(own)}.output.{path}"
-        return None
-
-    def _text(self, text: str, at: Node) -> str:
-        return rewrite(
-            text, self._path, lambda what: self.source.lose(at, what, "templates name values, and no more")
-        )
-
     # From routes to edges
 
     def _connected(self, entry: str) -> list[dict[str, Any]]:
         order = self._order(entry)
         self._lose_dead_ends()
-        loops = self._loops(order)
+        self.loops = self._loops(order)
         for name in order:
             self._enter(name, order)
         steps = [step for name in order for step in self._of(name)]
         for name in [*self.steps]:
             if name not in order and not any(name in members for members in self.members.values()):
                 self.source.lose(1, f"agent {name}", "nothing leads to it")
-        for first, last, until, most in loops:
-            steps = as_loop(steps, first, last, until, most)
+        ids = [step["id"] for step in steps]
+        for place, step in enumerate(steps):
+            self._look_back(step, ids[place:])
         return steps
+
+    def _look_back(self, step: dict[str, Any], later: list[str]) -> None:
+        """What a step says of itself or of steps after it is what the round before gave, if there is one."""
+        inside = next((loop.inside for loop in self.loops if step["id"] in loop.inside), ())
+
+        def lost(what: str) -> None:
+            self.source.lose(self.places[step["id"]], what, "it names a step that comes later")
+
+        for key in [*step]:
+            if key not in ("id", "depends_on", "when"):
+                step[key] = looking_back(step[key], later, inside, lost)
 
     def _of(self, name: str) -> list[dict[str, Any]]:
         return [
@@ -330,22 +283,34 @@ class _Conductor:
         visit(entry)
         return order
 
-    def _loops(self, order: list[str]) -> list[tuple[str, str, str, int]]:
-        found: list[tuple[str, str, str, int]] = []
+    def _loops(self, order: list[str]) -> list[FoundLoop]:
+        found: list[FoundLoop] = []
         for name in order:
             for route in list(self.routes.get(name, [])):
-                if route.to in order and order.index(route.to) <= order.index(name):
-                    self.routes[name].remove(route)
-                    inner = order[order.index(route.to) : order.index(name) + 1]
-                    if route.when and not found and all(one not in self.members for one in inner):
-                        found.append(
-                            (self.steps[route.to]["id"], self.steps[name]["id"], f"!({route.when})", 10)
-                        )
-                    else:
-                        self.source.lose(
-                            route.at, f"{name}: the way back to {route.to}", "write it as a loop"
-                        )
+                if route.to not in order or order.index(route.to) > order.index(name):
+                    continue
+                inner = order[order.index(route.to) : order.index(name) + 1]
+                until = self._until(name, route, inner)
+                self.routes[name].remove(route)
+                if until and not found and all(one not in self.members for one in inner):
+                    ids = tuple(self.steps[one]["id"] for one in inner)
+                    found.append(FoundLoop(ids, until, 10))
+                else:
+                    self.source.lose(route.at, f"{name}: the way back to {route.to}", "write it as a loop")
         return found
+
+    def _until(self, name: str, back: _Route, inner: list[str]) -> str:
+        """When a way back is not taken: another one is, or nothing led to where it begins."""
+        ways = self.routes[name]
+        before = [route.when for route in ways[: ways.index(back)]]
+        if not all(before):
+            return ""  # one before it is always taken
+        leaves = any(route.when for one in inner[:-1] for route in self.routes.get(one, []))
+        ends = [f'steps.{in_cel(self.steps[name]["id"])}.status == "skipped"'] if leaves else []
+        ends += [f"({one})" for one in before]
+        if back.when:
+            ends.append(f"!({back.when})")
+        return " || ".join(ends)
 
     def _enter(self, name: str, order: list[str]) -> None:
         ways: list[tuple[str, str]] = []

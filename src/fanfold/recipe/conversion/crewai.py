@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from fanfold.recipe.conversion.source import Converted, ForeignFile, Reader, slug, step_id
+from msgspec import Struct, structs
+
+from fanfold.recipe.conversion.source import Converted, ForeignFile, Lost, Reader, slug, step_id
 from fanfold.text.trees.tree import Mapping
 
 _HOLE = re.compile(r"(?<!\{)\{([A-Za-z_][A-Za-z0-9_]*)\}(?!\})", re.ASCII)
@@ -42,7 +44,9 @@ def convert(source: ForeignFile) -> Converted:
     for word, _ in tree.entries if whole else []:
         if word.text not in ("tasks", "agents"):
             source.lose(word, f"crew: {word.text}", "recipes have nothing like it")
-    before = ""
+    before: list[str] = []
+    gates: list[str] = []
+    """The last question that was put to a person."""
     for word, node in (tasks if isinstance(tasks, Mapping) else tree).entries:
         if not whole and word.text == "agents" and agents:
             continue
@@ -52,20 +56,25 @@ def convert(source: ForeignFile) -> Converted:
         reader = Reader(source, node, f"task {word.text}")
         step = _task(reader, step_id(word.text), agents, inputs)
         alone = reader.flag("async_execution")
-        context = [step_id(one) for one in reader.texts("context")]
-        if context:
-            step["prompt"] += "".join(f"\n\nFrom {one}:\n{{{{steps.{one}.output}}}}" for one in context)
-        needed = context or ([before] if before and not alone else [])
+        # A task that does not say otherwise is given what all before it gave.
+        told = [step_id(one) for one in reader.texts("context")] or ([] if alone else before)
+        step["prompt"] += "".join(f"\n\nFrom {one}:\n{{{{steps.{one}.output}}}}" for one in told)
+        needed = list(dict.fromkeys([*told, *gates]))
         if needed:
             step["depends_on"] = needed
         steps.append(step)
         if reader.flag("human_input"):
-            gate = {"id": f"{step['id']}-check", "depends_on": [step["id"]]}
+            gate: dict[str, Any] = {"id": f"{step['id']}-check", "depends_on": [step["id"]]}
             steps.append(gate | {"approve": "Is this good?", "show": f"{{{{steps.{step['id']}.output}}}}"})
-        before = steps[-1]["id"]
+            gates = [gate["id"]]
+        before.append(step["id"])
         for name, why in _WHY.items():
             reader.lose(name, why)
         reader.done()
+    for name, one in agents.items():
+        if not one.used:
+            why = "no task names it; say in a prompt what it is told"
+            source.lost.append(Lost(one.line, f"agent {name}", why, one.file))
     folder = source.file.replace("\\", "/").rpartition("/")[0].split("/")
     named = [one for one in folder if one not in ("", ".", "config", "src")]
     recipe: dict[str, Any] = {"name": slug(named[-1] if named else "crew")}
@@ -75,45 +84,53 @@ def convert(source: ForeignFile) -> Converted:
     return Converted(recipe, source.lost)
 
 
-def _agents(source: ForeignFile, top: Mapping) -> dict[str, str]:
-    """What each agent is told about itself, by name."""
+class _Agent(Struct):
+    """What an agent is told about itself, and where that stands."""
+
+    told: str
+    file: str
+    line: int
+    used: bool = False
+
+
+def _agents(source: ForeignFile, top: Mapping) -> dict[str, _Agent]:
+    """The agents of a crew, by name."""
     own = top.get("agents")
     if own is not None and not isinstance(own, Mapping):
         source.lose(own, "crew: agents", "it is no object")
     data = None if isinstance(own, Mapping) else source.beside("agents.yaml")
     if data is not None:
         other = ForeignFile(data, "agents.yaml", lambda _: None)
-        found = _told(other, other.tree())
-        source.lost += other.lost
+        found = _told(other, other.tree(), other.file)
+        source.lost += [structs.replace(one, file=other.file) for one in other.lost]
         return found
-    return _told(source, own) if isinstance(own, Mapping) else {}
+    return _told(source, own, "") if isinstance(own, Mapping) else {}
 
 
-def _told(source: ForeignFile, agents: Mapping) -> dict[str, str]:
-    told: dict[str, str] = {}
+def _told(source: ForeignFile, agents: Mapping, beside: str) -> dict[str, _Agent]:
+    told: dict[str, _Agent] = {}
     for word, node in agents.entries:
         if not isinstance(node, Mapping):
             source.lose(word, f"agent {word.text}", "it is no object")
             continue
         reader = Reader(source, node, f"agent {word.text}")
         role, goal, story = (" ".join(reader.text(key).split()) for key in ("role", "goal", "backstory"))
-        told[word.text] = "\n".join(
-            line
-            for line in (f"You are {role}." if role else "", f"Your goal: {goal}" if goal else "", story)
-            if line
-        )
+        lines = (f"You are {role}." if role else "", f"Your goal: {goal}" if goal else "", story)
+        words = "\n".join(filter(None, lines))
+        told[word.text] = _Agent(words, beside, source.line(word))
         for name, why in _AGENT_WHY.items():
             reader.lose(name, why)
         reader.done()
     return told
 
 
-def _task(reader: Reader, name: str, agents: dict[str, str], inputs: dict[str, Any]) -> dict[str, Any]:
+def _task(reader: Reader, name: str, agents: dict[str, _Agent], inputs: dict[str, Any]) -> dict[str, Any]:
     who, parts = reader.text("agent"), []
     if who and who not in agents:
         reader.lose("agent", f"nothing here says who {who} is; a role of that name would do")
     elif who:
-        parts.append(agents[who])
+        parts.append(agents[who].told)
+        agents[who].used = True
     parts.append(reader.text("description").strip())
     if reader.text("expected_output"):
         parts.append(f"What is expected: {reader.text('expected_output').strip()}")

@@ -21,6 +21,7 @@ from fanfold.text.trees.yaml import TextFormat, parse_yaml
 MAX_BYTES = 1024 * 1024
 FORMAT = TextFormat(name="workflow", max_bytes=MAX_BYTES, clean_text=False, clean_values=False)
 _HOLE = re.compile(r"\{\{(.*?)\}\}", re.DOTALL)
+_AS_JSON = re.compile(r"\s*\|\s*(?:to)?json(?:\(\))?\Z", re.ASCII)
 _PATH = re.compile(r"[A-Za-z_][\w-]*(?:\.[A-Za-z_][\w-]*|\[\d+\])*", re.ASCII)
 
 
@@ -30,6 +31,8 @@ class Lost(Struct, frozen=True, order=True):
     line: int
     what: str
     why: str = ""
+    file: str = ""
+    """The file beside the workflow that it stands in; empty for the workflow itself."""
 
 
 class Converted(Struct, frozen=True):
@@ -177,7 +180,7 @@ def rewrite(text: str, resolve: Callable[[str], str | None], lose: Callable[[str
     """A text with `{{ path }}` holes in our names; what is no path stays as text, and is lost."""
 
     def hole(found: re.Match[str]) -> str:
-        inside = found[1].strip()
+        inside = _AS_JSON.sub("", found[1].strip())  # what is no text goes in as JSON anyway
         path = resolve(inside) if _PATH.fullmatch(inside) else None
         if path is None:
             lose(f"{{{{{found[1]}}}}}")
