@@ -259,7 +259,12 @@ def test_recipes_and_roles_of_a_commit_are_no_state(world: World):
     assert world.run().returncode == 0
 
 
-@pytest.mark.parametrize("options", [["--index-version", "2"], ["--index-version", "4"]], ids=["2", "4"])
+@pytest.mark.parametrize(
+    "options",
+    [["--index-version", "2"], ["--index-version", "4"], ["--split-index"],
+     ["--index-version", "4", "--split-index"]],
+    ids=" ".join,
+)  # fmt: skip
 @pytest.mark.parametrize("objects", ["sha1", "sha256"])
 def test_the_index_is_read_in_every_form(world: World, options: list[str], objects: str):
     world.git("init", "-q", "-b", "main", f"--object-format={objects}")
@@ -278,6 +283,23 @@ def test_the_index_is_read_in_every_form(world: World, options: list[str], objec
     world.git("update-index", *options)
     found = tracked_below(world.project / ".git/index", ".fanfold")
     assert found == [".fanfold/config.toml", names[0]]
+
+
+def test_state_that_came_with_a_commit_is_seen_in_a_split_index(world: World):
+    world.git("init", "-q", "-b", "main")
+    assert world.run().returncode == 0
+    (world.project / ".fanfold/runs/planted").mkdir()
+    (world.project / ".fanfold/runs/planted/report.md").write_text("evil")
+    world.git("add", "-A", "-f", ".fanfold/runs/planted")
+    world.git("update-index", "--split-index")
+    refused = world.fanfold("runs")
+    assert refused.returncode == 4
+    assert "came with a commit" in refused.stderr
+    hint = re.search(r"hint: .*?: (git .*)", refused.stderr)
+    assert hint is not None
+    for command in hint[1].split("; "):
+        world.git(*shlex.split(command)[1:])
+    assert world.fanfold("runs").returncode == 0
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files to somebody else")

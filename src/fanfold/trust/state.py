@@ -271,7 +271,15 @@ def _untrack_hint(project: Path) -> str:
     if not names:
         return ""
     paths = shlex.join(f"{OWN_FOLDER}/{name}" for name in names)
-    return f"take it out of the repository first, in the project's folder: git rm -r --cached {paths}"
+    whole = "; git update-index --no-split-index" if _is_split(project) else ""
+    return f"take it out of the repository first, in the project's folder: git rm -r --cached {paths}{whole}"
+
+
+def _is_split(project: Path) -> bool:
+    from fanfold.trust.git_index import is_split
+
+    repository = find_repository(Path(os.path.realpath(project)))
+    return repository is not None and is_split(repository.index_file)
 
 
 def _tracked(project: Path) -> list[str]:
