@@ -327,3 +327,21 @@ def test_what_is_kept_is_private_whatever_the_umask_and_whoever_made_the_folder(
     ]  # fmt: skip
     assert open_to_others == []
     assert stat.S_IMODE((world.home / ".fanfold/secret").stat().st_mode) == 0o600
+
+
+def test_who_works_in_their_home_keeps_what_is_their_own(world: World):
+    """The folder of the project is the user's own then: their secret is no state, and their word no project's."""
+    world.run()
+    own = world.home / ".fanfold"
+    (own / "config.toml").write_text("[ceilings]\nagents = 90\n")
+    (own / "backends").mkdir()
+    for name in ("one.yaml", "script.yaml"):
+        shutil.copy(world.project / name, world.home)
+    ran = world.run(project=world.home)
+    assert ran.returncode == 0, ran.stderr
+    assert world.fanfold("runs", project=world.home).stdout.count("\n") == 1
+    secret = (own / "secret").read_bytes()
+    assert world.fanfold("state", "remove", "--yes", project=world.home).returncode == 0
+    assert sorted(os.listdir(own)) == [".gitignore", "backends", "config.toml", "secret"]
+    assert (own / "secret").read_bytes() == secret
+    assert world.fanfold("runs").returncode == 0, "other projects are still theirs"

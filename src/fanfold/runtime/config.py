@@ -27,6 +27,7 @@ from msgspec import Struct
 from fanfold.agents.providers import PROVIDERS, Access, Provider
 from fanfold.errors import AuthorError
 from fanfold.trust.project_files import read_beneath
+from fanfold.trust.state import is_users_own
 
 if TYPE_CHECKING:
     from fanfold.text.notes import Notes
@@ -152,7 +153,8 @@ class Config(Struct, frozen=True):
         known = {setting.key: setting for setting in settings}
         found: Found = {}
         for whose, top, folder in (("project", project, project / ".fanfold"), ("user", home, home)):
-            found.update(_read_file(top, folder / "config.toml", whose, known))
+            if whose == "user" or not is_users_own(project, home):
+                found.update(_read_file(top, folder / "config.toml", whose, known))
         for setting in settings:
             # The first name is ours and wins over the alias.
             name = next((name for name in setting.env if environment.get(name, "").strip()), None)

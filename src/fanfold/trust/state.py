@@ -26,6 +26,8 @@ from fanfold.trust.repository import find_repository
 OWN_FOLDER = ".fanfold"
 BROUGHT = frozenset(("workflows", "agents", "config.toml", "recipe.schema.json", ".gitignore"))
 """What may come with a checkout; everything else in the folder is state."""
+USERS = frozenset(("secret", "server", "backends", "models"))
+"""What the user's own folder holds besides; it is that of a project too for who works in their home."""
 SEAL = "state.seal"
 ADOPTED = "adopted.json"
 """The runs that were there when state was adopted; see `trust.adopted`."""
@@ -52,7 +54,7 @@ def require_ours(project: Path, home: Path) -> None:
     folder = project / OWN_FOLDER
     why = why_foreign(project, home)
     if why:
-        raise StateForeign(folder, why, _untrack_hint(project) or HINT)
+        raise StateForeign(folder, why, _untrack_hint(project, home) or HINT)
 
 
 def why_foreign(project: Path, home: Path) -> str:
@@ -67,7 +69,7 @@ def why_foreign(project: Path, home: Path) -> str:
     try:
         # A seal that another process is just writing is no state yet.
         names = (name for name in sorted(os.listdir(handle)) if not name.startswith(f".{SEAL}."))
-        state = [name for name in names if name not in BROUGHT]
+        state = [name for name in names if name not in _kept_names(project, home)]
         if not state:
             return ""
         if os.fstat(handle).st_uid != os.geteuid():
@@ -81,7 +83,7 @@ def why_foreign(project: Path, home: Path) -> str:
                 return f'"{name}" is a link'
             if found.st_uid != os.geteuid():
                 return f'"{name}" belongs to another user'
-        return _why_unsealed(handle, project, home) or _why_brought(project)
+        return _why_unsealed(handle, project, home) or _why_brought(project, home)
     finally:
         os.close(handle)
 
@@ -105,8 +107,8 @@ def claim(project: Path, home: Path) -> None:
             os.fchmod(handle, 0o700)  # whoever made it: what we keep in it is nobody else's to read
         if _why_unsealed(handle, project, home):
             # Where a commit names state, whatever is made here is taken for the commit's from then on.
-            if why := _why_brought(project):
-                raise StateForeign(folder, why, _untrack_hint(project))
+            if why := _why_brought(project, home):
+                raise StateForeign(folder, why, _untrack_hint(project, home))
             _write_seal(handle, project, home)
     finally:
         os.close(handle)
@@ -117,7 +119,7 @@ def adopt(project: Path, home: Path) -> None:
     folder = project / OWN_FOLDER
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
-        if not set(os.listdir(handle)) - BROUGHT:
+        if not set(os.listdir(handle)) - _kept_names(project, home):
             raise WorldError(
                 "state.none", f"there is no state in {folder}", hint="nothing needs to be adopted"
             )
@@ -130,15 +132,18 @@ def adopt(project: Path, home: Path) -> None:
     require_ours(project, home)
 
 
-def remove(project: Path) -> list[str]:
-    """Delete all state, and leave what may come with a checkout; the names that went. No link is followed."""
+def remove(project: Path, home: Path) -> list[str]:
+    """Delete all state, and leave what may come with a checkout and what is the user's own; the names that
+    went. No link is followed.
+    """
     folder = project / OWN_FOLDER
     if folder.is_symlink():
         os.unlink(folder)
         return [OWN_FOLDER]
     import shutil
 
-    gone = [name for name in sorted(os.listdir(folder)) if name not in BROUGHT]
+    kept = _kept_names(project, home)
+    gone = [name for name in sorted(os.listdir(folder)) if name not in kept]
     for name in gone:
         thing = folder / name
         if not thing.is_symlink() and thing.is_dir():
@@ -149,18 +154,19 @@ def remove(project: Path) -> list[str]:
     return gone
 
 
-def list_state(project: Path) -> list[tuple[str, str, int]]:
+def list_state(project: Path, home: Path) -> list[tuple[str, str, int]]:
     """What state there is: name, what kind of thing it is, and how large. Nothing is opened."""
     folder = project / OWN_FOLDER
     if folder.is_symlink():
         return [(OWN_FOLDER, "link", 0)]
     rows: list[tuple[str, str, int]] = []
+    kept = _kept_names(project, home)
     try:
         entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
     except (FileNotFoundError, NotADirectoryError):
         return []
     for entry in entries:
-        if entry.name in BROUGHT:
+        if entry.name in kept:
             continue
         if entry.is_symlink():
             rows.append((entry.name, "link", 0))
@@ -170,6 +176,16 @@ def list_state(project: Path) -> list[tuple[str, str, int]]:
             found = entry.stat(follow_symlinks=False)
             rows.append((entry.name, "file" if stat.S_ISREG(found.st_mode) else "special", found.st_size))
     return rows
+
+
+def is_users_own(project: Path, home: Path) -> bool:
+    """Whether a project's folder is the user's own as well: somebody works in their home."""
+    return os.path.join(os.path.realpath(project), OWN_FOLDER) == os.path.realpath(home)
+
+
+def _kept_names(project: Path, home: Path) -> frozenset[str]:
+    """The names that are no state."""
+    return BROUGHT | USERS if is_users_own(project, home) else BROUGHT
 
 
 # The seal
@@ -247,25 +263,25 @@ def _make_secret(home: Path) -> bytes:
 # What a commit brought
 
 
-def _why_brought(project: Path) -> str:
+def _why_brought(project: Path, home: Path) -> str:
     """Whether git's index names state: then a commit put it here, whoever sealed the folder before."""
     from fanfold.trust.git_index import UnreadableIndex
 
     try:
-        names = _tracked(project)
+        names = _tracked(project, home)
     except UnreadableIndex:
         return "git's index cannot be read, which could have brought it"
     return f'"{names[0]}" came with a commit' if names else ""
 
 
-def _untrack_hint(project: Path) -> str:
+def _untrack_hint(project: Path, home: Path) -> str:
     """How state is taken out of a repository that has it; nothing where it has none."""
     import shlex
 
     from fanfold.trust.git_index import UnreadableIndex
 
     try:
-        names = _tracked(project)
+        names = _tracked(project, home)
     except UnreadableIndex:
         return ""
     if not names:
@@ -282,7 +298,7 @@ def _is_split(project: Path) -> bool:
     return repository is not None and is_split(repository.index_file)
 
 
-def _tracked(project: Path) -> list[str]:
+def _tracked(project: Path, home: Path) -> list[str]:
     """What git's index names of the state, by name in the folder."""
     repository = find_repository(Path(os.path.realpath(project)))
     if repository is None:
@@ -293,7 +309,8 @@ def _tracked(project: Path) -> list[str]:
     folder = OWN_FOLDER if below == "." else f"{below}/{OWN_FOLDER}"
     paths = tracked_below(repository.index_file, folder)
     names = (path.removeprefix(f"{folder}/").partition("/")[0] for path in paths)
-    return [name for name in dict.fromkeys(names) if name not in BROUGHT]
+    kept = _kept_names(project, home)
+    return [name for name in dict.fromkeys(names) if name not in kept]
 
 
 # Removing

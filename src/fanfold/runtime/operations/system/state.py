@@ -39,7 +39,7 @@ class StateView(Struct, frozen=True):
 
 def show_state(project: Path, home: Path) -> StateView:
     """What state there is and whose; nothing in it is opened."""
-    parts = tuple(StatePart(*row) for row in state.list_state(project))
+    parts = tuple(StatePart(*row) for row in state.list_state(project, home))
     why = state.why_foreign(project, home)
     standing: Standing = "foreign" if why else "ours" if parts else "none"
     return StateView(str(project / state.OWN_FOLDER), standing, why, parts)
@@ -58,6 +58,6 @@ def adopt_state(project: Path, home: Path, list_runs: Callable[[], Iterable[str]
 
 def remove_state(project: Path, home: Path) -> StateView:
     """Delete state, ours or not; recipes, roles and configuration stay."""
-    gone = state.remove(project) if state.list_state(project) else []
+    gone = state.remove(project, home) if state.list_state(project, home) else []
     seen = show_state(project, home)
     return StateView(seen.folder, seen.standing, seen.why, seen.parts, tuple(gone))
