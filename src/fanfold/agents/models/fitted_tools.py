@@ -32,10 +32,10 @@ class _FittedTools:
         self._fit = model.customize_request_parameters
         self._known: OrderedDict[tuple[int, bool | None], tuple[Any, ToolDefinition]] = OrderedDict()
 
-    def customize(self, parameters: ModelRequestParameters) -> ModelRequestParameters:
-        tools = parameters.function_tools
+    def customize(self, model_request_parameters: ModelRequestParameters) -> ModelRequestParameters:
+        tools = model_request_parameters.function_tools
         unknown = [tool for tool in tools if _key(tool) not in self._known]
-        rest = self._fit(replace(parameters, function_tools=unknown))
+        rest = self._fit(replace(model_request_parameters, function_tools=unknown))
         for tool, fitted in zip(unknown, rest.function_tools, strict=True):
             self._known[_key(tool)] = (tool.parameters_json_schema, fitted)
         made = [self._made(tool) for tool in tools]
