@@ -318,3 +318,9 @@ steps:
     told = fanfold("run", write(project, recipe), "--dry-run", "--json").json()
     assert told["waves"] == [["look"], ["b"]]
     assert told["warnings"] == ["steps that end the run under a condition are taken not to be reached: a"]
+
+
+@pytest.mark.parametrize("step", ["names", "colour"])
+def test_nobody_is_told_that_a_step_which_asks_or_reckons_ran_code(project, fanfold, step):
+    fanfold("run", write(project, ASKS))
+    assert "used" not in fanfold("explain", "last", step, "--json").json()

@@ -28,7 +28,13 @@ from fanfold.runtime.views.steps.explanations import (
     HistoryEntry,
     explained,
 )
-from fanfold.runtime.views.steps.used_sets import StepTouch, recipe_path, suggest, touched_by
+from fanfold.runtime.views.steps.used_sets import (
+    StepTouch,
+    recipe_path,
+    suggest,
+    touched_by,
+    works_on_files,
+)
 from fanfold.runtime.views.times import duration, when
 from fanfold.text.excerpts import shorten_line
 
@@ -67,7 +73,7 @@ def explain_in(tree: RunTree, node: Node) -> Explained:
 
 def _used(tree: RunTree, node: Node) -> dict[str, Any]:
     """What a step that ran read and changed, and the sets which all instances of its step suggest."""
-    if node.kind != LEAF or not node.attempt:
+    if not works_on_files(node):
         return {}
     alone = StepTouch()
     alone.look_at(tree, node)

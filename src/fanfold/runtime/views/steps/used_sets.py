@@ -108,10 +108,15 @@ class StepTouch:
         return fold_paths(patterns)
 
 
+def works_on_files(node: Node) -> bool:
+    """Whether a step did anything that could have touched a file: who asks, waits or reckons does not."""
+    return node.kind == LEAF and bool(node.attempt) and node.step.traits.workspace not in ("none", "claims")
+
+
 def touched_by(tree: RunTree, run: Run, seen: dict[str, StepTouch]) -> None:
     """Take in what the steps of a run touched, by their path in the recipe."""
     for node in run.nodes.values():
-        if node.kind == LEAF and node.attempt:
+        if works_on_files(node):
             seen.setdefault(recipe_path(node), StepTouch()).look_at(tree, node)
 
 
