@@ -44,6 +44,7 @@ CLAUDE_MODELS = {
     "sonnet": ANTHROPIC.default,
     "opus": _LARGE,
     "haiku": ANTHROPIC.fast,
+    "fable": f"{ANTHROPIC.name}:claude-fable-5-1",
     "opusplan": _LARGE,
 }
 
@@ -174,7 +175,8 @@ def _md_content(data: bytes, file: str) -> _Content:
     entries = read_entries(tree.Mapping(said, found.tree.start, found.tree.end), MD, notes)
     assert entries is not None, "it is a mapping"
     servers = _servers(texts(entries.nodes["mcp_servers"])) if "mcp_servers" in entries.nodes else {}
-    granted = claude_tools(entries.nodes.get("tools"), entries.nodes.get("disallowedTools"), servers, notes)
+    tools, disallowed = entries.nodes.get("tools"), entries.nodes.get("disallowedTools")
+    granted = claude_tools(tools, disallowed, entries.nodes.get("permission"), servers, notes)
     held = claude_restrictions(entries, notes)
     # Claude Code has no sandbox key: a plan-mode agent, or one whose tools only look, is a reader.
     sandbox: SandboxMode = "read-only" if held.reads or only_reads(granted.tools) else "workspace-write"
@@ -353,6 +355,7 @@ def _model(model: str | None, *, is_claude: bool) -> str | None:
     if model in ("", "inherit", "default"):
         return None
     name = model.strip().removesuffix("[1m]")  # a larger window, which is not ours to ask for
+    name = name.removeprefix(f"{ANTHROPIC.name}/")  # as programs with several providers write it
     if name.startswith(ANTHROPIC.families):
         return f"{ANTHROPIC.name}:{name}"
     return CLAUDE_MODELS.get(name.lower(), model)

@@ -65,6 +65,10 @@ MD = shape(
         Key(name, "json", "The same.", alias="disallowedTools")
         for name in ("disallowed-tools", "disallowed_tools")
     ),
+    Key("permission", "json", "Of which what it denies counts, as other programs have it."),
+    Key("permissions", "json", "The same.", alias="permission"),
+    Key("readonly", "json", "`true` makes a reader of it, as in Cursor."),
+    *(Key(name, "json", "The same.", alias="readonly") for name in ("readOnly", "read_only", "read-only")),
     Key("permissionMode", "text", "`plan` makes a reader of it, `dontAsk` answers its questions with no."),
     Key("isolation", "json", "`worktree` keeps it out of the project itself."),
     Key("hooks", "json", "Commands that judge its calls."),
@@ -77,7 +81,7 @@ MD = shape(
 # What else is written in front matter: a text that nobody indented ends there too.
 _ELSEWHERE = (
     "argument-hint author category created initialprompt license maxtokens metadata mode omitclaudemd"
-    " permissions priority source tags temperature triggers updated"
+    " priority source tags temperature triggers updated"
 )
 HABITS = Habits(
     known=frozenset({*map(str.lower, MD.keys), *_ELSEWHERE.split()}),

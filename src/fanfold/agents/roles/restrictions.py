@@ -43,8 +43,11 @@ class Restrictions(NamedTuple):
 
 
 def claude_restrictions(entries: Entries, notes: Notes) -> Restrictions:
-    """`permissionMode`, `isolation` and `hooks` of a Claude Code agent."""
+    """`permissionMode`, `readonly`, `isolation` and `hooks` of a Claude Code agent."""
     found = _mode(entries, notes)
+    only = entries.nodes.get("readonly")
+    if only is not None and not (isinstance(only, Scalar) and only.value is False):
+        found = found._replace(reads=True)
     isolation = entries.nodes.get("isolation")
     if isinstance(isolation, Scalar) and isolation.text == "worktree":
         found = found._replace(isolated=True)

@@ -76,12 +76,37 @@ def toml_tools(tools: Sequence[Scalar], notes: Notes) -> GrantedTools:
     return _Reading(notes, ours=True).granted([_Word(one.text, (one.start, one.end)) for one in tools])
 
 
+def _denied(permission: Node | None) -> list[_Word]:
+    """The tools that a file denies by `permission`, as other programs than Claude Code have it.
+
+    They give a list below `deny`, or a decision for each tool, or for each of its patterns; `edit` is every
+    change of a file. What is allowed, or asked about, gives a role nothing that it does not have anyway.
+    """
+    found: list[_Word] = []
+    for key, value in permission.entries if isinstance(permission, tree.Mapping) else []:
+        if key.text in ("deny", "disallow"):
+            found += _split(value)
+        elif "deny" in (one.text for one in _scalars(value)):
+            names = ("Edit", "Write") if key.text == "edit" else (key.text,)
+            found += [_Word(name, (key.start, key.end)) for name in names]
+    return found
+
+
+def _scalars(node: Node) -> list[Scalar]:
+    inner = [value for _, value in node.entries] if isinstance(node, tree.Mapping) else [node]
+    return [one for one in inner if isinstance(one, Scalar)]
+
+
 def claude_tools(
-    tools: Node | None, disallowed: Node | None, servers: Iterable[str], notes: Notes
+    tools: Node | None,
+    disallowed: Node | None,
+    permission: Node | None,
+    servers: Iterable[str],
+    notes: Notes,
 ) -> GrantedTools:
-    """The tools of a Claude Code agent: what it allows, less what it disallows."""
+    """The tools of a Claude Code agent: what it allows, less what it disallows or denies."""
     reading = _Reading(notes, ours=False)
-    taken = [] if disallowed is None else _split(disallowed)
+    taken = ([] if disallowed is None else _split(disallowed)) + _denied(permission)
     if isinstance(tools, tree.Mapping):  # as OpenCode has it: each tool switched on or off
         taken += [_Word(key.text, (key.start, key.end)) for key, on in tools.entries if _is_off(on, notes)]
         tools = None
