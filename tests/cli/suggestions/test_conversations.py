@@ -79,6 +79,7 @@ def test_of_chats(fanfold: Fanfold, follow: Follow, project: Path, provider: Pro
     "agents/capture.py: fanfold ps --all lists who worked",
     "agents/capture.py: fanfold show",
     "agents/subagents.py: fanfold agents tells",
+    "cli/agents/subagents.py: nobody runs",
 )
 def test_of_what_was_delegated(fanfold: Fanfold, follow: Follow, agents: Path, provider: Provider) -> None:
     del provider
@@ -94,6 +95,9 @@ def test_of_what_was_delegated(fanfold: Fanfold, follow: Follow, agents: Path, p
     assert follow(fanfold("capture", "hand", "poor")) == ["ps"]
     given = ("--script", "ok.yaml", "--wait")
     assert fanfold("spawn", "explorer", "Look at it", "--name", "scout", *given).status == 0
+    idle = fanfold("wait")
+    assert idle.out.startswith("nobody runs")
+    assert follow(idle.out) == ["ps"]
     found = fanfold("capture", "hand")
     assert follow(found) == ["capture"]
     assert follow(fanfold("capture", "hand", "--name", "other")) == ["run"]

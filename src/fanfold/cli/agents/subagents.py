@@ -145,10 +145,11 @@ def wait_command(call: Invocation, names: tuple[str, ...], timeout: float) -> in
         if not project.has_runs and not names:
             return say_subagents(call, [])
         found = asyncio.run(subagents.wait(project, names, timeout)) if project.has_runs else _none()
+        over = 0 if any(found.values()) else len(subagents.list_subagents(project))
     children = [child for bucket in found.values() for child in bucket]
     if names:
         children.sort(key=lambda child: names.index(child.id))
-    say_subagents(call, children, with_changes=True)
+    say_subagents(call, children, with_changes=True, over=over)
     if any(child.status in LIVE for child in children):
         return EXIT_WAITING
     return EXIT_OK if all(child.status == COMPLETED for child in children) else EXIT_FAILED
@@ -207,9 +208,8 @@ def ps_command(call: Invocation, everything: bool) -> int:
     """
     with open_project(call, to_read=True) as project:
         found = subagents.list_subagents(project) if project.has_runs else []
-    return say_subagents(
-        call, [one for one in found if everything or one.status not in OVER or one.left_something]
-    )
+    shown = [one for one in found if everything or one.status not in OVER or one.left_something]
+    return say_subagents(call, shown, over=len(found) - len(shown))
 
 
 # Saying
@@ -239,13 +239,15 @@ def _say_status(call: Invocation, child: Subagent) -> int:
     return EXIT_OK
 
 
-def say_subagents(call: Invocation, children: Sequence[Subagent], *, with_changes: bool = False) -> int:
-    """One line for each, or one document for all."""
+def say_subagents(
+    call: Invocation, children: Sequence[Subagent], *, with_changes: bool = False, over: int = 0
+) -> int:
+    """One line for each, or one document for all. Where there are none, how many are `over` already."""
     if call.as_json:
         say_json(list(children))
         return EXIT_OK
     if not children:
-        say("no subagents\n")
+        say(f"nobody runs; fanfold ps --all lists the {over} that ended\n" if over else "no subagents\n")
         return EXIT_OK
     columns = ("id", "role", "status")
     widths = [max(len(getattr(child, name)) for child in children) for name in columns]
