@@ -297,8 +297,8 @@ class Isolation:
         why = failure.code if failure is not None else ""
         try:
             await _in_thread(lambda: self._close(session, place, why))
-        except (FanfoldError, OSError):
-            _log.exception("the workspace of %s could not be closed", session)
+        except (FanfoldError, OSError) as error:
+            _log.warning("the workspace of %s could not be closed: %s", session, error)
 
     def _close(self, session: str, place: Place, why: str) -> None:
         for one in (place, *place.rounds):
@@ -338,8 +338,8 @@ class Isolation:
         try:
             if self.is_used:
                 await _in_thread(lambda: self._discard(homes))
-        except (FanfoldError, OSError):
-            _log.exception("the workspaces of %s could not be thrown away", ", ".join(homes))
+        except (FanfoldError, OSError) as error:
+            _log.warning("the workspaces of %s could not be thrown away: %s", ", ".join(homes), error)
 
     def _discard(self, homes: Sequence[str]) -> None:
         for home in homes:
