@@ -62,7 +62,7 @@ def _local(setup: BackendSetup) -> Backend:
     return local.make(setup, _model(setup))
 
 
-def _check_local(machine: Machine) -> None:
+def _check_local(machine: Machine, _command: Sequence[str]) -> None:
     from fanfold.agents.backends import local
 
     local.check(machine)
@@ -119,10 +119,10 @@ def _command_tells_price(machine: Machine, name: str) -> bool:
     return command.profile_named(name, machine).priced
 
 
-def _check_command(machine: Machine, name: str) -> None:
+def _check_command(machine: Machine, words: Sequence[str], name: str) -> None:
     from fanfold.agents.backends import command
 
-    command.check(machine, name)
+    command.check(machine, name, words)
 
 
 class Wired:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +50,7 @@ class Parrot:
         """Nothing is held."""
 
 
-def gone(_: Machine) -> None:
+def gone(_: Machine, _command: Sequence[str]) -> None:
     raise WorldError("parrot.gone", "the parrot flew away", hint="open the cage")
 
 
@@ -161,12 +161,33 @@ def test_a_role_that_nobody_wrote_into_the_recipe_is_refused_before_the_run(plac
     )
 
 
-def test_a_role_that_is_a_program_which_is_not_there_fails_with_its_name(place: Place) -> None:
-    place.role('command = "some-agent --quiet"\n', "program")
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ('command = "some-agent --quiet"\n', "there is no program 'some-agent'"),
+        ('backend = "acp"\ncommand = ["some-agent"]\n', "there is no program 'some-agent'"),
+        ('backend = "command"\n', "there is no program to run"),
+    ],
+)
+def test_a_role_whose_program_is_not_there_is_found_by_check_and_not_run(
+    place: Place, line: str, says: str
+) -> None:
+    place.role(line, "program")
+    recipe = "name: r\nsteps: [{id: a, agent: program, prompt: go}]\n"
+    (place.folder / "r.yaml").write_text(recipe)
+    status, document = said(place, "check", "r.yaml")
+    assert status == 2
+    assert document["diagnostics"][0]["message"] == f'role "program": {says}'
+    with pytest.raises(FileRefused, match=says):
+        run(place, recipe)
+
+
+def test_a_program_named_by_its_place_is_looked_for_when_it_starts(place: Place) -> None:
+    place.role('command = "./some-agent --quiet"\n', "program")  # a step before may have made it
     result = run(place, "name: r\nsteps: [{id: a, agent: program, prompt: go}]\n")
     error = result.steps["a"].error
     assert error is not None
-    assert (error.code, "some-agent" in error.message) == ("agent.no_program", True)
+    assert "some-agent" in error.message
 
 
 def test_scripted_agents_without_a_script_are_refused(place: Place) -> None:

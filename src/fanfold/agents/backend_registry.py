@@ -65,7 +65,7 @@ class BackendSetup(Struct, frozen=True, kw_only=True):
     script_file: str = ""
 
 
-def _nothing(_: Machine) -> None:
+def _nothing(_: Machine, _command: Sequence[str]) -> None:
     return None
 
 
@@ -76,12 +76,13 @@ def _always(_: Machine) -> bool:
 class BackendKind(Struct, frozen=True, kw_only=True):
     """One row: a back end that roles and `--agent-backend` can name.
 
-    `make` imports what it needs when it is called; `check` raises what is missing on this machine.
+    `make` imports what it needs when it is called; `check` raises what is missing on this
+    machine; it gets the `command` of the role, which some back ends start.
     """
 
     name: str
     make: Callable[[BackendSetup], Backend]
-    check: Callable[[Machine], None] = _nothing
+    check: Callable[[Machine, Sequence[str]], None] = _nothing
     tells_price: Callable[[Machine], bool] = _always
     """Whether what its sessions cost in dollars can be known."""
     in_stages: bool = True
@@ -116,12 +117,12 @@ class BackendRegistry:
         self._kinds = {kind.name: kind for kind in kinds}
         self.machine = machine
 
-    def problem(self, name: str) -> FanfoldError | None:
-        """Why a back end cannot be used here; None when it can."""
+    def problem(self, name: str, command: Sequence[str] = ()) -> FanfoldError | None:
+        """Why a back end cannot be used here by a role with that `command`; None when it can."""
         if name not in self._kinds:
             return _unknown(name, self._kinds)
         try:
-            self._kinds[name].check(self.machine)
+            self._kinds[name].check(self.machine, command)
         except FanfoldError as error:
             return error
         return None

@@ -25,6 +25,8 @@ class RoleFacts(Protocol):
     @property
     def backend(self) -> str | None: ...
     @property
+    def command(self) -> tuple[str, ...]: ...
+    @property
     def isolated(self) -> bool: ...
 
 
@@ -91,8 +93,8 @@ class Surroundings(Struct, frozen=True):
     handler_names: Callable[[], Sequence[str]]
     library: Recipes
     ceilings: Ceilings = field(default_factory=Ceilings)
-    backend_problem: Callable[[str], FanfoldError | None] = field(default=lambda _: None)
-    """Why the agent back end of that name cannot be used here; None when it can."""
+    backend_problem: Callable[[str, Sequence[str]], FanfoldError | None] = field(default=lambda *_: None)
+    """Why the agent back end of that name cannot work for a role with that `command`; None when it can."""
     own_command: Callable[[str], OwnCommand | None] = field(default=lambda _: None)
     """The project's own command for a gate (`tests`, `lint`); None when nothing here says one."""
     is_tool: Callable[[str], bool] = field(default=lambda _: True)

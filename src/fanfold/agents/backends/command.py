@@ -7,7 +7,7 @@ itself. What they have in common is `agents.command`; what tells them apart is d
 from __future__ import annotations
 
 import os
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -89,10 +89,11 @@ def profile_named(name: str, machine: Machine) -> Profile:
     return found
 
 
-def check(machine: Machine, name: str) -> None:
+def check(machine: Machine, name: str, command: Sequence[str]) -> None:
     """Whether the program is here, and the user has said what of theirs it may have."""
     profile = profile_named(name, machine)
     if name in OF_ROLES:
+        _check_program(command)
         return
     if not profile.program:
         raise AuthorError("backend.bad_profile", f'the profile "{name}" names no program')
@@ -105,3 +106,13 @@ def check(machine: Machine, name: str) -> None:
         hint = f"write into {machine.home}/backends/{name}.toml: credentials = [{words}], or [] for none"
         message = f"you did not say which of your credentials {profile.title or name} may have"
         raise WorldError("backend.credentials", message, hint=hint)
+
+
+def _check_program(command: Sequence[str]) -> None:
+    """Whether the program of a role is on PATH; one named by its place is looked for when it starts."""
+    if not command:
+        raise AuthorError("backend.no_command", "there is no program to run", hint=_COMMAND_HINT)
+    program = command[0]
+    if not {"/", "{"} & set(program) and find_program(program, NOWHERE) is None:
+        message = f"there is no program {program!r}"
+        raise WorldError("backend.not_installed", message, hint="install it, or correct the role's `command`")

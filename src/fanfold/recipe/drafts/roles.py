@@ -17,6 +17,7 @@ class UnknownRole(Struct, frozen=True):
     tools: tuple[str, ...] | None = None
     prompt_template: str | None = None
     backend: str | None = None
+    command: tuple[str, ...] = ()
     isolated: bool = False
 
 
@@ -72,7 +73,9 @@ def _check_backend(
     name: str, facts: RoleFacts, at: Scalar | None, around: Surroundings, notes: Notes
 ) -> None:
     """A role whose work nobody can do here is refused now, not when the step begins."""
-    problem = None if facts.backend is None or at is None else around.backend_problem(facts.backend)
-    if problem is not None and at is not None:
+    if facts.backend is None or at is None:
+        return
+    problem = around.backend_problem(facts.backend, facts.command)
+    if problem is not None:
         where = at.span(0, len(name))
         notes.error("recipe.unknown_backend", f"role {quoted(name)}: {problem.message}", where, problem.hint)

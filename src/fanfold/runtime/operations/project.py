@@ -137,8 +137,8 @@ class Project:
         """The agent back ends there are here."""
         return self._load_backends()
 
-    def _backend_problem(self, name: str) -> FanfoldError | None:
-        return self.backends.problem(name)
+    def _backend_problem(self, name: str, command: Sequence[str]) -> FanfoldError | None:
+        return self.backends.problem(name, command)
 
     def _own_command(self, gate: str) -> OwnCommand | None:
         # Looking for them is for recipes that leave a gate's command to the project; most do not.
@@ -262,7 +262,7 @@ class Project:
             self.store.close()
 
 
-def _none(_: str) -> None:
+def _none(_: str, _command: Sequence[str]) -> None:
     return None
 
 

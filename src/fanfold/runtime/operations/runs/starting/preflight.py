@@ -55,7 +55,9 @@ def check_backends(frozen: Frozen, backends: BackendRegistry) -> None:
     """Refuse a run whose roles nobody can work for here; names one of the roles."""
     for name, role in frozen.roles.items():
         backend = frozen.backend_of(role)
-        problem = backends.problem(backend) or _unkept(name, role, backend, backends.machine.home)
+        problem = backends.problem(backend, role.command) or _unkept(
+            name, role, backend, backends.machine.home
+        )
         if problem is not None:
             where = f'role "{name}": ' if role.backend is not None and frozen.script is None else ""
             raise _said(problem, where + problem.message, {"role": name})
