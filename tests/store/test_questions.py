@@ -46,6 +46,39 @@ def test_a_beginning_finds_the_words_that_begin_so_and_shows_them(project: Proje
     assert project.found("*") == []
 
 
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("我们对仓库进行了安全审计并修复了问题", "安全审计"),
+        ("すべてのテストは成功しました", "テスト"),
+        ("การทดสอบผ่านทั้งหมด", "ผ่าน"),
+        ("결과를 검색어 목록에 적었다", "검색어"),
+        ("das Café mit naïven Gästen", "cafe"),
+        ("die Größe ist falsch", "GRÖSSE"),
+        ("un œuf dur", "oeuf"),
+        ("ein Ørsted", "orsted"),
+    ],
+)
+def test_words_of_every_script_are_found_and_shown(project: Project, text: str, words: str):
+    project.add("r", "a", f"{'before ' * 200}{text}{' behind' * 200}")
+    project.add("r", "b", "nothing of it 审计 安全")
+    hits = project.search.query(words)
+    assert [hit.path for hit in hits] == ["a"]
+    assert text.split(maxsplit=1)[0] in hits[0].excerpt
+
+
+def test_letters_without_spaces_are_looked_for_together_and_beside_other_words(project: Project):
+    project.add("r", "a", "版本v2已发布")
+    project.add("r", "b", "布发 v2")
+    assert project.found("发布") == ["r:a"]
+    assert project.found("布发") == ["r:b"]
+    assert set(project.found("v2发布")) == {"r:a", "r:b"}
+    assert project.found('"v2已发布"') == ["r:a"]
+    part = project.search.query("发布", explained=True)[0].parts
+    assert isinstance(part, list)
+    assert [one.wish for one in part] == ['"发布"']
+
+
 def test_filters_by_recipe_phase_and_time(project: Project):
     project.add("r", "audit#1/scan[0]", "owls", at=1_000)
     project.add("r", "fix#1/verify", "owls", at=2_000, status="failed")

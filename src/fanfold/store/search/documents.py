@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from fanfold.store.protocol import OutputRow
+from fanfold.store.search.letters import spaced
 
 if TYPE_CHECKING:
     import tantivy
 
-INDEX_VERSION = 2
+INDEX_VERSION = 3
 WORDS = "words"
 """The name of how texts are cut into words."""
 _INSTANCE = re.compile(r"(?:\[\d+\]|#\d+)(?=/|$)")
@@ -55,7 +56,7 @@ def addresses(path: str) -> set[str]:
 
 
 def describe(document: tantivy.Document, row: OutputRow, text: str, recipes: set[str]) -> None:
-    document.add_text("text", text)
+    document.add_text("text", spaced(text))
     document.add_unsigned("at", max(0, row.at))
     for recipe in recipes:
         document.add_text("recipe", recipe)

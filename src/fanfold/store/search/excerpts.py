@@ -7,18 +7,21 @@ from collections import Counter
 from collections.abc import Sequence
 from itertools import islice
 
+from fanfold.store.search.letters import is_unspaced, without_accents
+
 WIDTH = 240
 MAX_MATCHES = 1_000
 """Looked at when choosing the piece; a text that says one word thousands of times reads alike anywhere."""
 
 _SPACE = re.compile(r"\s+")
+_LIGATURES = {"ss": "ß", "ae": "æ", "oe": "œ"}
+"""Letters that the index writes as two."""
 
 
 def excerpt(text: str, words: Sequence[str], width: int = WIDTH) -> str:
     """About `width` characters of `text`, on one line, where the most words stand together.
 
     A word that is rare in the text counts for more than one that is everywhere in it.
-
 
     >>> excerpt("one two three four five six seven", ["six"], 16)
     '…five six seven'
@@ -38,8 +41,8 @@ def _densest(text: str, words: Sequence[str], width: int) -> int:
     """Where to start so that the words within `width` characters are worth the most."""
     if not words or len(text) <= width:
         return 0
-    pattern = re.compile(r"(?<![^\W_])(?:" + "|".join(map(re.escape, words)) + r")(?![^\W_])", re.IGNORECASE)
-    found = islice(pattern.finditer(text), MAX_MATCHES)
+    pattern = re.compile("|".join(map(_standing, words)), re.IGNORECASE)
+    found = islice(pattern.finditer(without_accents(text)), MAX_MATCHES)
     matches = [(match.start(), match[0].lower()) for match in found]
     worth = {word: 1 / count for word, count in Counter(word for _, word in matches).items()}
     best, best_worth, now, first = 0, 0.0, 0.0, 0
@@ -55,3 +58,13 @@ def _densest(text: str, words: Sequence[str], width: int) -> int:
         if now > best_worth + 1e-9:
             best, best_worth = matches[first][0], now
     return max(0, min(best - width // 6, len(text) - width))
+
+
+def _standing(word: str) -> str:
+    """A pattern for a word as the index has it, in a text without accents."""
+    if is_unspaced(word):  # marks between letters are no part of them to the index
+        return r"[^\w\s]{0,2}".join(word)
+    pattern = re.escape(word)
+    for letters, ligature in _LIGATURES.items():
+        pattern = pattern.replace(letters, f"(?:{letters}|{ligature})")
+    return rf"(?<![^\W_]){pattern}(?![^\W_])"

@@ -4,6 +4,7 @@ Rules
 * Any word, phrase or beginning may match; each that does adds to the score. Words are cut exactly as the
   indexed text was, so that there is no such thing as a wrong question: a quote that is never closed is no
   quote, a star that begins nothing is none.
+* Letters of scripts without spaces that stand together are looked for together, like a phrase.
 * A beginning stands for the words that begin so, the first hundred of them.
 """
 
@@ -15,6 +16,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
+
+from fanfold.store.search.letters import is_unspaced, runs, spaced
 
 if TYPE_CHECKING:
     import tantivy
@@ -34,8 +37,19 @@ class SearchWish(Struct, frozen=True):
     """`word`, `phrase` or `prefix`."""
 
     @property
+    def sought(self) -> list[str]:
+        """The words as they stand in a text, letters of scripts without spaces together."""
+        found: list[str] = []
+        for index, word in enumerate(self.words):
+            if index and is_unspaced(word) and is_unspaced(self.words[index - 1]):
+                found[-1] += word
+            else:
+                found.append(word)
+        return found
+
+    @property
     def shown(self) -> str:
-        said = " ".join(self.words)
+        said = " ".join(self.sought)
         return f'"{said}"' if self.kind == "phrase" else f"{said}*" if self.kind == "prefix" else said
 
 
@@ -63,13 +77,22 @@ def understand(text: str, cut: Callable[[str], list[str]]) -> list[SearchWish]:
 
 def _wishes(piece: re.Match[str], cut: Callable[[str], list[str]]) -> Iterator[SearchWish]:
     quoted, plain = piece[1], piece[2]
-    words = tuple(cut(quoted if quoted is not None else plain))
-    if quoted is not None and len(words) > 1:
-        yield SearchWish(words[:MAX_WORDS], "phrase")
+    if quoted is not None:
+        yield from _together(tuple(cut(spaced(quoted))))
         return
-    begins = plain is not None and plain.endswith("*") and bool(words) and len(words[-1]) >= MIN_PREFIX
-    for index, word in enumerate(words):
-        yield SearchWish((word,), "prefix" if begins and index == len(words) - 1 else "word")
+    for run in runs(plain):
+        words = tuple(cut(spaced(run)))
+        if is_unspaced(run):
+            yield from _together(words)
+            continue
+        begins = run.endswith("*") and bool(words) and len(words[-1]) >= MIN_PREFIX
+        for index, word in enumerate(words):
+            yield SearchWish((word,), "prefix" if begins and index == len(words) - 1 else "word")
+
+
+def _together(words: tuple[str, ...]) -> Iterator[SearchWish]:
+    if words:
+        yield SearchWish(words[:MAX_WORDS], "phrase" if len(words) > 1 else "word")
 
 
 def query_of(wish: SearchWish, searcher: tantivy.Searcher, schema: tantivy.Schema) -> tantivy.Query:
@@ -118,5 +141,5 @@ def words_shown(wishes: Sequence[SearchWish], searcher: tantivy.Searcher) -> lis
     """The words that an excerpt should show."""
     found: list[str] = []
     for wish in wishes:
-        found += begun_with(wish, searcher) if wish.kind == "prefix" else wish.words
+        found += begun_with(wish, searcher) if wish.kind == "prefix" else wish.sought
     return list(dict.fromkeys(found))
