@@ -330,7 +330,7 @@ def test_what_is_kept_is_private_whatever_the_umask_and_whoever_made_the_folder(
 
 
 def test_who_works_in_their_home_keeps_what_is_their_own(world: World):
-    """The folder of the project is the user's own then: their secret is no state, and their word no project's."""
+    """The folder of the project is the user's own then: what is theirs is no state, nor a project's word."""
     world.run()
     own = world.home / ".fanfold"
     (own / "config.toml").write_text("[ceilings]\nagents = 90\n")

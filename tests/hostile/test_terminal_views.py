@@ -38,7 +38,32 @@ steps:
   - {{id: says, run: {PRINTS}}}
   - {{id: fails, run: {PRINTS[:-1]}, "3"]}}
   - {{id: asked, approve: "{{{{steps.one.output}}}}", show: "{{{{steps.one.output}}}}", depends_on: [one, says]}}
+  - {{id: told, ask: "{{{{steps.one.output}}}}", depends_on: [one]}}
 """
+SHORT = "\x1b]0;title\x07\x1b[2J\x9bwords\u202e"
+QUOTED = json.dumps(SHORT)
+OF_OTHERS = {
+    "protoagent.yaml": f"name: brief\ndescription: {QUOTED}\n{QUOTED}: 1\nsteps:\n  - {{id: look, subagent: {QUOTED}, prompt: {QUOTED}, {QUOTED}: {QUOTED}}}\n",
+    "conductor.yaml": f"workflow: {{name: {QUOTED}, entry_point: a, {QUOTED}: 1}}\nagents:\n  - {{name: a, prompt: {QUOTED}, {QUOTED}: 2, routes: [{{to: {QUOTED}}}]}}\n",
+    "archon.yaml": f"name: x\ndescription: {QUOTED}\nnodes:\n  - {{id: a, prompt: {QUOTED}, {QUOTED}: 3}}\n  - {{id: {QUOTED}, bash: {QUOTED}}}\n",
+    "crew.yaml": f"look:\n  description: {QUOTED}\n  expected_output: {QUOTED}\n  agent: {QUOTED}\n  {QUOTED}: 4\n",
+    "script.js": f"export const meta = {{name: {QUOTED}, description: {QUOTED}}};\nconst a = await agent({QUOTED}, {{label: {QUOTED}, oddity: {QUOTED}}});\nodd({QUOTED});\n",
+    "nothing.yaml": f"{QUOTED}: {QUOTED}\n",
+}
+"""Workflows of other systems, as they are and as they are not."""
+DELEGATES = {"tool": "task", "args": {"role": "explorer", "task": SHORT, "name": "scout"}}
+TALK = {
+    "default": EVIL,
+    "steps": {"lead": {"output": EVIL, "tool_calls": [DELEGATES, {"tool": SHORT, "args": {SHORT: SHORT}}]}},
+}
+CHATS = [
+    ["chat", SHORT, "--script", "talk.json"],
+    ["chat", EVIL, "--script", "talk.json", "--permission", "auto"],
+    ["capture", "last"],
+    ["capture", "last", "--request", EVIL],
+    ["transcript", "last", "lead"],
+    ["ps"],
+]
 SCRIPT = {
     "default": EVIL,
     "steps": {
@@ -69,6 +94,15 @@ FURTHER = {
     "spawn": [["evil", EVIL, "--script", "script.json", "--wait", "--yes"]],
     "send": [["last", EVIL]],
     "state": [["show"]],
+    "convert": [[name] for name in OF_OTHERS],
+    "whatif": [["last", "--max-concurrency", "2"], ["last", "--max-concurrency", "2", "--json"]],
+    "undo": [["last", "--dry-run"], ["last", "three"]],
+    "retry": [["last", "--dry-run"], ["last", "--dry-run", "--json"]],
+    "answer": [["last", "told", EVIL]],
+    "plan": [[EVIL, "--script", "plans.json"], [EVIL, "--script", "plans.json", "--json"], [EVIL, "--no-model", "--anyway"]],
+    "export": [["last", "-o", "run.html"], ["last", "-o", f"{SHORT}.html"]],
+    "import": [["run.html"], ["evil.html"], [f"{SHORT}.html"]],
+    "replay": [["last", "--verify"]],
 }  # fmt: skip
 
 
@@ -89,6 +123,11 @@ def project(tmp_path: Path) -> Path:
     (folder / "one.yaml").write_text(RECIPE)
     for name in ("script.json", "script.yaml"):
         (folder / name).write_text(json.dumps(SCRIPT))
+    (folder / "talk.json").write_text(json.dumps(TALK))
+    (folder / "plans.json").write_text(json.dumps({"default": f"name: {SHORT}\nsteps: [{{id: {SHORT}}}]\n"}))
+    (folder / "evil.html").write_text(f"<html><script type='application/json'>{SHORT}</script></html>")
+    for name, text in OF_OTHERS.items():
+        (folder / name).write_text(text)
     return folder
 
 
@@ -96,6 +135,7 @@ def test_nothing_that_is_shown_drives_the_terminal(project: Path, tmp_path: Path
     walked = [RUN]
     for name in sorted(set(COMMANDS) - set(LASTING)):
         walked += [*ways(name, FURTHER), [name, EVIL], [name, "--help"]]
+    walked += CHATS
     said = at_a_terminal(project, tmp_path / "home", walked)
     assert said.count("fanfold-walks") == len(walked), said[-3000:]
     for part in said.split("fanfold-walks ")[1:]:
