@@ -70,11 +70,27 @@ def test_nothing_that_is_asked_for_is_cut_or_hidden(tmp_path: Path):
     said = ask(world, "many.yaml", "n")
     for i in range(40):
         assert f"c{i} runs: A='b c' sh -c 'echo {i}␊# {'x' * 500}{i}'" in said
-    assert "Run it (40 things)? [y/N]" in said
+    assert "Run it (40 things; m shows them page by page)? [y/N]" in said
 
 
-def ask(world: World, recipe: str, answer: str) -> str:
-    """What a person sees at a terminal when the recipe asks."""
+def test_what_scrolled_away_is_shown_page_by_page(tmp_path: Path):
+    world = World(tmp_path)
+    steps = [{"id": f"c{i}", "run": ["echo", f"{i}" * 60]} for i in range(40)]
+    (world.project / "many.yaml").write_text(json.dumps({"name": "many", "steps": steps}))
+    asked, _, paged = ask(world, "many.yaml", "m", "", "", "", "n").partition("page by page)? [y/N]")
+    assert "(page" not in asked
+    first, second, third, last = paged.split("; Enter goes on, q leaves)")  # of 70 rows, 22 at a time
+    assert first.endswith("(page 1 of 4")
+    assert third.endswith("(page 3 of 4")
+    assert "  c15 runs: echo" in first
+    assert "  c16 runs: echo" in second
+    assert (
+        last.index("  c39 runs: echo") < last.index("Run it (40 things") < last.index("[permission_denied]")
+    )
+
+
+def ask(world: World, recipe: str, *answers: str) -> str:
+    """What a person sees at a terminal of 24 rows when the recipe asks."""
     import pty
 
     pid, handle = pty.fork()
@@ -91,7 +107,7 @@ def ask(world: World, recipe: str, answer: str) -> str:
     said = b""
     while b"[y/N]" not in said:
         said += os.read(handle, 65_536)
-    os.write(handle, f"{answer}\n".encode())
+    os.write(handle, "".join(f"{answer}\n" for answer in answers).encode())
     try:
         while data := os.read(handle, 65_536):
             said += data

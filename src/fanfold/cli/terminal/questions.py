@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import sys
 import termios
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from fanfold.agents.permissions import Action
 from fanfold.cli.terminal.output import plain, tell
@@ -21,13 +22,12 @@ from fanfold.kernel.plan import Plan
 from fanfold.runtime.hosting.requests import AnswerRequest, this_person
 from fanfold.runtime.operations.runs.handle import RunHandle
 from fanfold.runtime.views.approvals import OpenApproval, open_approvals
-from fanfold.text.terminal import visible
+from fanfold.text.terminal import cells, visible
 
-LONG = 20
-"""From so many lines on the question says how many there were: the first may have scrolled away."""
 _YES = frozenset({"a", "approve", "y", "yes"})
 _NO = frozenset({"r", "reject", "n", "no"})
 _WANTS = {"command": "wants to run", "write": "wants to write", "network": "wants to fetch"}
+_AGAIN = frozenset({"m", "more"})
 _LATER = frozenset({"l", "later", "q", "quit"})
 
 
@@ -35,6 +35,37 @@ def confirm(question: str) -> bool:
     """A yes-or-no question; anything but yes is no."""
     tell(f"{question} [y/N] ")
     return sys.stdin.readline().strip().lower() in ("y", "yes")
+
+
+def in_pages(lines: Sequence[str], columns: int, rows: int) -> list[list[str]]:
+    """The lines as a terminal breaks them, in as many as it shows at once with a question below.
+
+    >>> in_pages(["abcdef", "gh"], 4, 4)
+    [['abcd', 'ef'], ['gh']]
+    """
+    broken = [part for line in lines for part in _broken(line, columns)]
+    room = max(1, rows - 2)
+    return [broken[at : at + room] for at in range(0, len(broken), room)] or [[]]
+
+
+def _broken(line: str, columns: int) -> Iterator[str]:
+    part, used = "", 0
+    for char in line:
+        wide = cells(char)
+        if used + wide > columns and part:
+            yield part
+            part, used = "", 0
+        part, used = part + char, used + wide
+    yield part
+
+
+def _show_pages(pages: Sequence[Sequence[str]]) -> None:
+    for number, page in enumerate(pages, start=1):
+        tell("".join(f"{one}\n" for one in page))
+        if number < len(pages):
+            tell(f"(page {number} of {len(pages)}; Enter goes on, q leaves) ")
+            if sys.stdin.readline().strip().lower() in _LATER:
+                return
 
 
 class Questions:
@@ -46,10 +77,18 @@ class Questions:
 
     def may_run(self, plan: Plan, lines: Sequence[str]) -> bool:
         """Ask once whether the recipe may do what it declares."""
-        tell(f"{plan.name} asks for permission:\n")
-        for one in lines:  # all of them: what is not shown is not agreed to
-            tell(f"  {visible(one)}\n")
-        return confirm(f"Run it ({len(lines)} things)?" if len(lines) > LONG else "Run it?")
+        shown = [f"  {visible(one)}" for one in lines]  # all of them: what is not shown is not agreed to
+        tell(f"{plan.name} asks for permission:\n" + "".join(f"{one}\n" for one in shown))
+        pages = in_pages(shown, *shutil.get_terminal_size())
+        if len(pages) == 1:
+            return confirm("Run it?")
+        while True:
+            # The first of them have scrolled away, perhaps further than the terminal remembers.
+            tell(f"Run it ({len(lines)} things; m shows them page by page)? [y/N] ")
+            said = sys.stdin.readline().strip().lower()
+            if said not in _AGAIN:
+                return said in ("y", "yes")
+            _show_pages(pages)
 
     def look(self, handle: RunHandle) -> None:
         """After every decision: is there an approval to ask for, or to withdraw?"""
