@@ -1,5 +1,8 @@
 """A role's work is done by a program of the user's: its words are read, its end judged, its files merged."""
 
+import tracemalloc
+from pathlib import Path
+
 import pytest
 
 from tests.cli.agent_world import SUCCESS, AgentWorld, step, writing
@@ -252,3 +255,33 @@ def test_doctor_says_which_agents_are_here_and_what_they_may_have(agents, fanfol
         "Goose does not answer (goose, goose-acp)",
     }
     assert 'credentials = ["OPENAI_API_KEY"]' in said["Codex 0.166.0 (codex)"]["hint"]
+
+
+def test_doctor_leaves_nothing_of_what_it_asked_and_keeps_little_of_what_it_was_told(
+    agents, fanfold, monkeypatch
+):
+    """One that goes on for ever, one that says no end of things, and one that leaves somebody behind."""
+    monkeypatch.setattr("fanfold.runtime.operations.system.installed_agents.ANSWER_S", 2.0)
+    lasting = f"exec -a {agents.bin}/left sleep 500"
+    scripts = {
+        "goose": f"({lasting}) & (setsid bash -c '{lasting}') & sleep 501",
+        "qwen": "while :; do printf '%065536d'; done",
+        "gemini": f"({lasting}) & echo 1.2.3",
+    }
+    for name, script in scripts.items():
+        (agents.bin / name).write_text(f"#!/bin/bash\n{script}\n")
+        (agents.bin / name).chmod(0o755)
+        agents.profile(name, "credentials = []\n")
+    tracemalloc.start()
+    try:
+        checks = [one for one in fanfold("doctor", "--json").json()["checks"] if one["name"] == "agents"]
+        assert tracemalloc.get_traced_memory()[1] < 50_000_000
+    finally:
+        tracemalloc.stop()
+    assert sorted(one["message"].split(" (")[0] for one in checks) == [
+        "Gemini CLI 1.2.3",
+        "Goose does not answer",
+        "Qwen Code does not answer",
+    ]
+    words = [file.read_bytes() for file in Path("/proc").glob("[0-9]*/cmdline") if file.exists()]
+    assert not [one for one in words if str(agents.bin).encode() in one]

@@ -39,7 +39,6 @@ CANCEL_S = 1.0
 START_S = 120.0
 CHANGES = ("edit", "delete", "move")
 """Kinds of calls that a reader is not allowed."""
-MAX_WAITING = 10_000
 MAX_NAME_CHARS = 500
 MAX_WHY_CHARS = 300
 
@@ -67,7 +66,9 @@ class AgentTurn:
         self._turn = turn
         self._hearing = hearing
         self._attached = attached
-        self._facts: asyncio.Queue[Fact] = asyncio.Queue()
+        self._one_by_one = asyncio.Lock()
+        self._broken: Exception | None = None
+        """Why nothing more can be put down."""
         self._messages = AgentMessages(program, self._heard, self._garbage)
         self._last = 0.0
         self._cost: Usage | None = None
@@ -80,29 +81,30 @@ class AgentTurn:
 
         client: Any = _Client(self._request.role.read_only, self._heard)
         connection = ClientSideConnection(client, self._messages)
-        hearing = asyncio.create_task(self._hear())
         try:
             await self._converse(connection)
         except TimeoutError:
             self._hearing.ending.stopped = "idle"
         except _Lost as lost:
-            self._facts.put_nowait(TurnEnd(failed=True, why=f"the conversation cannot be loaded: {lost}"))
+            await self._put_down(TurnEnd(failed=True, why=f"the conversation cannot be loaded: {lost}"))
         except RequestError as error:
-            self._facts.put_nowait(TurnEnd(failed=True, why=_words(error)))
+            await self._put_down(TurnEnd(failed=True, why=_words(error)))
         except ValueError as error:  # what the library finds wrong with an answer
             why = shorten_line(f"it does not keep to the protocol: {error}", MAX_WHY_CHARS)
-            self._facts.put_nowait(TurnEnd(failed=True, why=why))
+            await self._put_down(TurnEnd(failed=True, why=why))
         except (ConnectionError, OSError):
             pass  # it is gone; how is judged from what it said
         finally:
-            await self._drain(hearing)
-            await connection.close()
+            async with self._one_by_one:  # nobody is interrupted while something is put down
+                await connection.close()
+        if self._broken is not None:
+            raise self._broken
 
     async def _converse(self, connection: ClientSideConnection) -> None:
         async with asyncio.timeout(START_S):
             name = await self._open(connection)
         if name.isprintable() and len(name) <= MAX_NAME_CHARS:  # else it cannot be asked for again
-            self._facts.put_nowait(Began(name))
+            await self._put_down(Began(name))
         self._messages.is_listening = True
         prompt = asyncio.ensure_future(self._prompt(connection, name))
         try:
@@ -115,7 +117,7 @@ class AgentTurn:
         finally:
             prompt.cancel()
             await asyncio.wait({prompt})
-        self._facts.put_nowait(prompt.result())
+        await self._put_down(prompt.result())
 
     async def _open(self, connection: ClientSideConnection) -> str:
         """Greet, then begin a conversation or load one; the name of it."""
@@ -129,7 +131,7 @@ class AgentTurn:
             client_info=Implementation(name="fanfold", version=version("fanfold")),
         )
         about = greeted.agent_info
-        self._facts.put_nowait(Began("", "", about.version if about is not None else ""))
+        await self._put_down(Began("", "", about.version if about is not None else ""))
         cwd = self._turn.folder
         can = greeted.agent_capabilities
         at = can.mcp_capabilities if can is not None else None
@@ -176,7 +178,7 @@ class AgentTurn:
             cached = (used.cached_read_tokens or 0) + (used.cached_write_tokens or 0)
             price = None if self._cost is None else self._cost.micro_usd
             spent = Usage(used.input_tokens + cached, used.output_tokens, price)
-            self._facts.put_nowait(Consumed(spent.bounded()))
+            await self._put_down(Consumed(spent.bounded()))
         reason = str(answered.stop_reason)
         over = reason == "end_turn"
         return TurnEnd(failed=not over, reason=reason, why="" if over else f"it stopped: {reason}")
@@ -193,43 +195,36 @@ class AgentTurn:
 
     # ---------------------------------------------------------------------------------- what it says
 
-    def _heard(self, fact: Fact) -> None:
+    async def _heard(self, fact: Fact) -> None:
         self._last = asyncio.get_running_loop().time()
         if isinstance(fact, Consumed):  # the cost of all so far
             self._cost = fact.usage
-        elif self._facts.qsize() < MAX_WAITING:
-            self._facts.put_nowait(fact)
+        else:
+            await self._put_down(fact)
+
+    async def _put_down(self, fact: Fact) -> None:
+        async with self._one_by_one:
+            if self._broken is not None:
+                return
+            known = self._hearing.began
+            try:
+                await self._hearing.hear(fact)
+                if self._hearing.began is not known:
+                    await self._attached()
+            except Exception as error:  # the library would keep it to itself
+                self._broken = error
+                raise
+            self._hearing.ending.lines += 1
 
     def _garbage(self) -> None:
         self._hearing.ending.garbage += 1
         self._hearing.ending.lines += 1
 
-    async def _hear(self) -> None:
-        while True:
-            fact = await self._facts.get()
-            known = self._hearing.began
-            await self._hearing.hear(fact)
-            self._hearing.ending.lines += 1
-            if self._hearing.began is not known:
-                await self._attached()
-            self._facts.task_done()
-
-    async def _drain(self, hearing: asyncio.Task[None]) -> None:
-        """Take down what was said before the end."""
-        joined = asyncio.ensure_future(self._facts.join())
-        try:
-            await asyncio.wait({joined, hearing}, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            joined.cancel()
-            hearing.cancel()
-            with suppress(asyncio.CancelledError):
-                await hearing
-
 
 class _Client:
     """What the agent may ask of us."""
 
-    def __init__(self, read_only: bool, heard: Callable[[Fact], None]) -> None:
+    def __init__(self, read_only: bool, heard: Callable[[Fact], Awaitable[None]]) -> None:
         self._read_only = read_only
         self._heard = heard
 
@@ -242,7 +237,9 @@ class _Client:
         kinds = ("reject_once", "reject_always") if refuse else ("allow_once", "allow_always")
         chosen = next((one for kind in kinds for one in options if one.kind == kind), None)
         if refuse or chosen is None:
-            self._heard(Denied(tool_call.tool_call_id, str(tool_call.kind or tool_call.title or "tool")))
+            await self._heard(
+                Denied(tool_call.tool_call_id, str(tool_call.kind or tool_call.title or "tool"))
+            )
         if chosen is None:
             return RequestPermissionResponse(outcome=DeniedOutcome(outcome="cancelled"))
         return RequestPermissionResponse(

@@ -11,12 +11,13 @@ Rules
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 import msgspec
 
 from fanfold.agents.command.events import Called, Delta, Fact, Returned, Said, consumed, decode_line
+from fanfold.agents.command.known_calls import short
 from fanfold.agents.command.lines import CHUNK_BYTES, LineCutter
 from fanfold.agents.confined import AgentProgram
 from fanfold.kernel.plan import JSON
@@ -26,17 +27,22 @@ PROMPT = "session/prompt"
 PERMISSION = "session/request_permission"
 TOOL_KINDS = ("read", "edit", "delete", "move", "search", "execute", "think", "fetch", "switch_mode", "other")
 KINDS = ("allow_once", "allow_always", "reject_once", "reject_always")
+MAX_OPEN_CALLS = 64
 _OVER = ("completed", "failed")
 
 
 class AgentMessages:
     """A transport of the library's, over the pipes of a program.
 
-    `hear` is given each fact, `garbage` called for each line that is no message.
+    `hear` is given each fact, and no more is read before it has taken it; `garbage` is called for each line
+    that is no message.
     """
 
     def __init__(
-        self, program: AgentProgram, hear: Callable[[Fact], None], garbage: Callable[[], None]
+        self,
+        program: AgentProgram,
+        hear: Callable[[Fact], Awaitable[None]],
+        garbage: Callable[[], None],
     ) -> None:
         self._program = program
         self._hear = hear
@@ -57,33 +63,34 @@ class AgentMessages:
     async def receive(self) -> dict[str, Any] | None:
         """The next message for the library; None when there is no more."""
         while not self._ready:
+            await self._program.stdin.drain()  # who asks and does not listen is not asked for more
             data = await self._program.stdout.read(CHUNK_BYTES)
             if not data:
                 return None
             for line in self._lines.add(data):
                 if line is None or line.strip():
-                    self._take(line)
-            await asyncio.sleep(0)  # whoever hears must get a turn, however much is said
+                    for fact in self._take(line):
+                        await self._hear(fact)
+            await asyncio.sleep(0)  # others must get a turn, however much is said
         return self._ready.pop(0)
 
     async def close(self) -> None:
         """The program is ended by who started it."""
 
-    def _take(self, line: bytes | None) -> None:
+    def _take(self, line: bytes | None) -> list[Fact]:
+        """What a line tells of the agent's work; what is for the library is kept ready for it."""
         message = decode_line(line or b"")
         if not isinstance(message, dict) or not isinstance(message.get("method", ""), str):
             self._garbage()
-            return
+            return []
         if message.get("method") != UPDATE:
             self._ready.append(_in_form(message))
             if "method" not in message and self._asked is not None and message.get("id") == self._asked:
                 self.is_listening = False
-            return
+            return []
         params = message.get("params")
         update = params.get("update") if isinstance(params, dict) else None
-        if isinstance(update, dict) and self.is_listening:
-            for fact in self._facts(update):
-                self._hear(fact)
+        return self._facts(update) if isinstance(update, dict) and self.is_listening else []
 
     def _facts(self, update: Mapping[str, JSON]) -> list[Fact]:
         match update.get("sessionUpdate"):
@@ -100,9 +107,13 @@ class AgentMessages:
 
     def _call(self, update: Mapping[str, JSON]) -> list[Fact]:
         """A call, put together from what is told of it bit by bit: its arguments may come late."""
-        name = str(update.get("toolCallId") or "")
-        known = self._calls.setdefault(name, {})
+        name = short(str(update.get("toolCallId") or ""))
+        known = self._calls.pop(name, {})
         known.update({key: value for key, value in update.items() if value not in (None, {}, [], "")})
+        if known.get("status") not in _OVER:
+            self._calls[name] = known
+            while len(self._calls) > MAX_OPEN_CALLS:
+                del self._calls[next(iter(self._calls))]
         tool = _tool(known)
         facts: list[Fact] = []
         if known.get("rawInput") is not None or known.get("status") in (*_OVER, "in_progress"):

@@ -3,7 +3,7 @@
 Rules
 * A message of its model with the calls it asks for is one response, recorded when the first of them came back
   or the next message begins. What its tools gave back is recorded as it arrives.
-* Words that are shown live are news; what is recorded is the whole.
+* GrowingText that are shown live are news; what is recorded is the whole.
 * A program may say as much as it likes: what is kept of one text, of one call and of all of them is bounded.
 """
 
@@ -27,6 +27,8 @@ from fanfold.agents.command.events import (
     Said,
     TurnEnd,
 )
+from fanfold.agents.command.growing_text import GrowingText
+from fanfold.agents.command.known_calls import KnownCall, short
 from fanfold.agents.command.verdict import CallEnd
 from fanfold.agents.entries import (
     Entry,
@@ -43,19 +45,21 @@ from fanfold.kernel.events import Usage
 from fanfold.kernel.plan import JSON
 from fanfold.text.excerpts import shorten_line, shorten_middle
 
-MAX_TEXT_CHARS = 1_000_000
 MAX_RESULT_CHARS = 32_000
 MAX_ARGUMENT_BYTES = 64_000
 MAX_DEPTH = 40
 MAX_ENTRIES = 5_000
+MAX_CALLS = 64
+"""Of one message; where there are more it is put down as several."""
+MAX_KEPT_BYTES = 64 * 1024 * 1024
 MAX_DELTA_CHARS = 4_000
 
 
 class _Message(Struct):
     """What the model is saying at the moment."""
 
+    words: GrowingText
     id: str = ""
-    text: str = ""
     calls: list[RequestedCall] = []
 
 
@@ -82,9 +86,9 @@ class Hearing:
         self._record = record
         self._progress = progress
         self._clean = clean
-        self._message = _Message()
-        self._results: set[str] = set()
+        self._message = _Message(GrowingText())
         self._entries = 0
+        self._room = MAX_KEPT_BYTES
 
     async def hear(self, fact: Fact) -> None:
         """Take one fact."""
@@ -107,7 +111,7 @@ class Hearing:
                 self._progress(Spent(self.spent.tokens))
                 return
             case Denied():
-                self.ending.denied.append(fact)
+                self.ending.calls.deny(fact.id, fact.tool)
                 return
             case TurnEnd():
                 said = self.ending.finished
@@ -136,19 +140,19 @@ class Hearing:
         finished = self.ending.finished
         if finished is not None and finished.text is not None:
             return finished.text
-        return self.ending.last_text
+        return self.ending.words.text
 
     async def close(self, last: Response | None = None) -> None:
         """Put down what is left; `last` ends the session, or the turn, and stands for the last message."""
-        left, self._message = self._message, _Message()
+        left, self._message = self._message, _Message(GrowingText())
+        text = left.words.text
         if last is not None:
-            calls = tuple(left.calls)
-            same = not left.text or left.text.strip() in (last.text.strip(), self.text.strip())
+            same = not text or text.strip() in (last.text.strip(), self.text.strip())
             if not same:
-                await self._record(Response(model=self.model, text=left.text))
-            await self._record(structs.replace(last, tool_calls=calls, model=self.model))
-        elif left.text or left.calls:
-            await self._record(Response(model=self.model, text=left.text, tool_calls=tuple(left.calls)))
+                await self._record(Response(model=self.model, text=text))
+            await self._record(structs.replace(last, tool_calls=tuple(left.calls), model=self.model))
+        elif text or left.calls:
+            await self._record(Response(model=self.model, text=text, tool_calls=tuple(left.calls)))
 
     # ------------------------------------------------------------------------------------- a message
 
@@ -159,46 +163,49 @@ class Hearing:
         message = self._message
         message.id = fact.message
         if fact.text:
-            between = "" if fact.delta or not message.text else "\n"
-            message.text = (message.text + between + fact.text)[:MAX_TEXT_CHARS]
-            self.ending.last_text = message.text
+            message.words.add(fact.text, "" if fact.delta else "\n")
+            self.ending.words = message.words
             self._progress(TextDelta(self._clean(fact.text[:MAX_DELTA_CHARS])))
 
-    async def _called(self, fact: Called) -> None:
-        if fact.id in self.ending.tools:
-            return
-        if fact.message and self._message.id and fact.message != self._message.id:
+    async def _called(self, fact: Called) -> KnownCall:
+        known = self.ending.calls.find(fact.id)
+        if known is not None:
+            return known
+        other = fact.message and self._message.id and fact.message != self._message.id
+        if other or len(self._message.calls) >= MAX_CALLS:
             await self._flush()
         if fact.message:
             self._message.id = fact.message
-        self.ending.tools[fact.id] = fact.tool
-        self._message.calls.append(RequestedCall(fact.id[:200], fact.tool[:200], _bounded(fact.args)))
-        self._progress(calling(fact.tool[:200], fact.args, self._clean))
+        known = self.ending.calls.begin(fact.id, fact.tool)
+        args = _bounded(fact.args)
+        self._message.calls.append(RequestedCall(short(fact.id), known.tool, args))
+        self._progress(calling(known.tool, fact.args, self._clean))
+        return known
 
     async def _returned(self, fact: Returned) -> None:
-        if fact.id in self._results:
+        # Some tell of a call only when it is over.
+        known = await self._called(Called(fact.id, fact.tool or "tool", fact.args))
+        if known.returned:
             return
-        if fact.id not in self.ending.tools:  # some tell of a call only when it is over
-            await self._called(Called(fact.id, fact.tool or "tool", fact.args))
-        self._results.add(fact.id)
         await self._flush()
-        self.ending.returned(fact)
-        tool = self.ending.tools[fact.id][:200]
-        text = shorten_middle(fact.text, MAX_RESULT_CHARS)
-        error = ToolError("tool.failed", shorten_line(text, MAX_RESULT_CHARS)) if fact.failed else None
-        if error is not None:
-            await self._note(ToolResult(id=fact.id[:200], tool=tool, error=error))
+        self.ending.calls.come_back(known, failed=fact.failed)
+        name, text = short(fact.id), shorten_middle(fact.text, MAX_RESULT_CHARS)
+        if fact.failed:
+            error = ToolError("tool.failed", shorten_line(text, MAX_RESULT_CHARS))
+            await self._note(ToolResult(id=name, tool=known.tool, error=error))
         else:
-            await self._note(ToolResult(id=fact.id[:200], tool=tool, result=text))
+            await self._note(ToolResult(id=name, tool=known.tool, result=text))
 
     async def _flush(self) -> None:
-        message, self._message = self._message, _Message()
-        if message.text or message.calls:
-            await self._note(Response(model=self.model, text=message.text, tool_calls=tuple(message.calls)))
+        message, self._message = self._message, _Message(GrowingText())
+        text = message.words.text
+        if text or message.calls:
+            await self._note(Response(model=self.model, text=text, tool_calls=tuple(message.calls)))
 
     async def _note(self, entry: Entry) -> None:
         self._entries += 1
-        if self._entries <= MAX_ENTRIES:
+        self._room -= len(msgspec.json.encode(entry))
+        if self._entries <= MAX_ENTRIES and self._room >= 0:
             await self._record(entry)
 
 

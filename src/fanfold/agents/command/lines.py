@@ -12,7 +12,8 @@ from collections.abc import Awaitable, Callable, Iterator
 from fanfold.agents.backend import SessionRequest
 from fanfold.agents.command.calls import ProgramCall, Turn
 from fanfold.agents.command.events import Fact, Said, TurnEnd, read_line
-from fanfold.agents.command.hearing import MAX_TEXT_CHARS, Hearing
+from fanfold.agents.command.growing_text import MAX_TEXT_CHARS
+from fanfold.agents.command.hearing import Hearing
 from fanfold.agents.command.profile import Profile
 from fanfold.agents.confined import AgentProgram
 from fanfold.text.json_value import read_json
@@ -94,6 +95,7 @@ async def _read(program: AgentProgram, profile: Profile, hearing: Hearing, reade
             return
         was = hearing.is_in_trouble
         await reader.read(data)
+        await asyncio.sleep(0)  # others must get a turn, however much is said
         if not hearing.is_in_trouble or not was:
             got_on = loop.time()
 

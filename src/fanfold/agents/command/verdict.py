@@ -16,7 +16,9 @@ from __future__ import annotations
 
 import re
 
-from fanfold.agents.command.events import Denied, Hitch, Returned, TurnEnd
+from fanfold.agents.command.events import Hitch, TurnEnd
+from fanfold.agents.command.growing_text import GrowingText
+from fanfold.agents.command.known_calls import KnownCalls
 from fanfold.agents.command.profile import Profile
 from fanfold.kernel.events import Failure
 from fanfold.text.excerpts import shorten, shorten_line
@@ -52,10 +54,7 @@ class CallEnd:
     def __init__(self) -> None:
         self.finished: TurnEnd | None = None
         self.troubles: list[Hitch] = []
-        self.denied: list[Denied] = []
-        self.done: dict[str, list[str]] = {}
-        """Tools that did their work, with the ids of the calls in order."""
-        self.tools: dict[str, str] = {}
+        self.calls = KnownCalls()
         self.garbage = 0
         """Lines that are none of its format."""
         self.lines = 0
@@ -63,15 +62,16 @@ class CallEnd:
         """Why we ended it: `idle`, `trouble`."""
         self.exit_code = 0
         self.stderr = ""
-        self.last_text = ""
+        self.words = GrowingText()
+        """Of the last message that has any."""
+
+    @property
+    def last_text(self) -> str:
+        return self.words.text
 
     def trouble(self, one: Hitch) -> None:
         """Keep the last few."""
         self.troubles = [*self.troubles[-4:], one]
-
-    def returned(self, one: Returned) -> None:
-        if not one.failed:
-            self.done.setdefault(self.tools.get(one.id, one.tool), []).append(one.id)
 
 
 def judge(profile: Profile, ending: CallEnd, *, read_only: bool = False) -> Failure | None:
@@ -95,8 +95,9 @@ def judge(profile: Profile, ending: CallEnd, *, read_only: bool = False) -> Fail
     if ending.exit_code != 0:
         how = f"signal {-ending.exit_code}" if ending.exit_code < 0 else f"status {ending.exit_code}"
         return _sorted(profile, ending, f"it ended with {how}")
-    if not read_only and (denied := _still_denied(ending)):
-        message = f"{profile.title} was not allowed to use {', '.join(denied)}, and says that it is done"
+    if not read_only and (denied := ending.calls.still_denied()):
+        tools = shorten_line(", ".join(denied), MAX_WORDS_CHARS)
+        message = f"{profile.title} was not allowed to use {tools}, and says that it is done"
         hint = "its own permissions refuse it: look at its configuration, or its profile"
         return Failure("permission", "agent.denied", message, hint, retryable=False)
     if finished is None and (profile.acp or any(rule.means == "finished" for rule in profile.events)):
@@ -158,20 +159,6 @@ def _hint(profile: Profile, kind: str) -> str:
         case "transport":
             return "check the network, and which hosts its profile lets it reach (fanfold doctor)"
     return "its transcript shows what it did"
-
-
-def _still_denied(ending: CallEnd) -> list[str]:
-    """Tools that were denied and did not do their work afterwards."""
-    order = list(ending.tools)
-    found: list[str] = []
-    for one in ending.denied:
-        since = order.index(one.id) if one.id in ending.tools else -1
-        later = [
-            call for call in ending.done.get(one.tool, ()) if call in order and order.index(call) > since
-        ]
-        if not later and one.tool not in found:
-            found.append(one.tool)
-    return found
 
 
 def _broken_off(profile: Profile, ending: CallEnd) -> Failure:

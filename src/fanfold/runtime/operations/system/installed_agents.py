@@ -3,27 +3,30 @@
 Rules
 * Only those on PATH are told of: nobody wants a list of what they do not use.
 * A program is asked for its version in a home of its own, which is thrown away, and within a short time; all
-  of them at once.
+  of them at once. What it says is kept up to a limit, and whatever it starts ends with the question.
 """
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
-import subprocess
 import tempfile
-from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
-from functools import partial
+import uuid
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from msgspec import Struct
 
 from fanfold.agents.command.belongings import Belongings
 from fanfold.agents.command.profile import Profile, load_profiles
+from fanfold.errors import FanfoldError
+from fanfold.sessions.processes import ProcessTimeout, run_process
 from fanfold.workspace.files.programs import find_program, search_path
 
 ANSWER_S = 5.0
+MAX_ANSWER_BYTES = 64 * 1024
+_NUMBER = re.compile(r"\d{1,9}(?:\.\d{1,9}){1,9}[\w.+-]{0,20}")
 
 
 class InstalledAgent(Struct, frozen=True, kw_only=True):
@@ -47,8 +50,7 @@ def find_agents(home: Path, project: Path) -> list[InstalledAgent]:
         found = find_program(profile.program, project) if profile.program else None
         if found is not None:
             by_program.setdefault(found, []).append(profile)
-    with ThreadPoolExecutor(max_workers=8) as pool:
-        versions = list(pool.map(partial(_version, search_path(project)), by_program))
+    versions = asyncio.run(_versions(by_program, search_path(project))) if by_program else []
     return [
         _agent(program, profiles, version, os.environ)
         for (program, profiles), version in zip(by_program.items(), versions, strict=True)
@@ -70,23 +72,27 @@ def _agent(
     )
 
 
-def _version(path: str, program: str) -> str:
+async def _versions(programs: Iterable[str], path: str) -> list[str]:
+    return await asyncio.gather(*(_version(program, path) for program in programs))
+
+
+async def _version(program: str, path: str) -> str:
     with tempfile.TemporaryDirectory(prefix="fanfold-") as home:
-        environment = {"PATH": path, "HOME": home, "LANG": "C.UTF-8"}
+        own = {"PATH": path, "HOME": home, "LANG": "C.UTF-8"}
+        asked = run_process(
+            [program, "--version"],
+            cwd=home,
+            session_id=f"doctor-{uuid.uuid4().hex}",
+            env=own,
+            timeout_s=ANSWER_S,
+            grace_s=0.0,
+            max_output_bytes=MAX_ANSWER_BYTES,
+        )
         try:
-            done = subprocess.run(
-                [program, "--version"],
-                cwd=home,
-                env=environment,
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                text=True,
-                errors="replace",
-                timeout=ANSWER_S,
-                check=False,
-                start_new_session=True,
-            )
-        except (OSError, subprocess.TimeoutExpired):
+            said = (await asked).stdout
+        except ProcessTimeout as late:  # what it said may be enough
+            said = late.ended.stdout
+        except (OSError, FanfoldError):
             return ""
-    number = re.search(r"\d+(?:\.\d+)+[\w.+-]*", done.stdout)
-    return number[0][:40] if number else ""
+    number = _NUMBER.search(said)
+    return number[0] if number else ""

@@ -1,0 +1,175 @@
+"""What is kept of a program that says very much: bounded, and in time that what it says is long."""
+
+import asyncio
+import time
+import tracemalloc
+from typing import Any
+
+import msgspec
+
+from fanfold.agents.acp.messages import AgentMessages
+from fanfold.agents.command.events import Called, Denied, Returned, Said, TurnEnd
+from fanfold.agents.command.growing_text import MAX_TEXT_CHARS
+from fanfold.agents.command.hearing import MAX_CALLS, MAX_KEPT_BYTES, Hearing
+from fanfold.agents.command.profile import Profile
+from fanfold.agents.command.verdict import judge
+from fanfold.agents.entries import Response, ToolResult
+
+PROFILE = Profile(program="p", title="P")
+SECONDS = 10
+"""Of this process, on the slowest machine; what takes the square of this takes minutes."""
+
+
+def heard(facts, record=None):
+    kept: list[Any] = []
+
+    async def keep(entry):
+        (record or kept.append)(entry)
+
+    hearing = Hearing(keep, lambda news: None, str)
+
+    async def hear():
+        for fact in facts:
+            await hearing.hear(fact)
+        await hearing.close()
+
+    asyncio.run(hear())
+    return hearing, kept
+
+
+def test_very_many_denials_are_judged_in_no_time():
+    count = 40_000
+
+    def facts():
+        for number in range(count):
+            yield Called(f"c{number}", f"tool{number}")
+            yield Denied(f"c{number}", f"tool{number}")
+        yield TurnEnd(text="done")
+
+    began = time.process_time()
+    hearing, _ = heard(facts())
+    failure = judge(PROFILE, hearing.ending)
+    assert time.process_time() - began < SECONDS
+    assert failure is not None
+    assert failure.code == "agent.denied"
+    assert len(failure.message) < 1_000
+
+
+def test_a_tool_that_was_denied_and_worked_later_is_forgiven_and_one_that_worked_before_is_not():
+    def story(*words):
+        facts = []
+        for number, word in enumerate(words):
+            facts += [Called(str(number), "Write"), Returned(str(number), "", word != "works")]
+            facts += [Denied(str(number), "Write")] if word == "denied" else []
+        hearing, _ = heard([*facts, TurnEnd()])
+        return judge(PROFILE, hearing.ending) is None
+
+    assert story("denied", "works")
+    assert not story("works", "denied")
+    assert not story("denied", "works", "denied")
+    assert not story("denied", "fails")
+
+
+def test_calls_without_end_take_no_memory_and_little_of_the_log():
+    size = [0]
+
+    def count(entry):
+        size[0] += len(entry.text) + sum(len(str(call.args)) for call in entry.tool_calls)
+        assert len(entry.tool_calls) <= MAX_CALLS
+
+    facts = (Called(f"{number}{'x' * 30_000}", "t" * 30_000, {"a": "y" * 60_000}) for number in range(2_000))
+    tracemalloc.start()
+    try:
+        heard(facts, count)
+        assert tracemalloc.get_traced_memory()[1] < 30_000_000
+    finally:
+        tracemalloc.stop()
+    assert 0 < size[0] <= MAX_KEPT_BYTES
+
+
+def test_one_message_in_very_many_pieces_is_put_together_once():
+    began = time.process_time()
+    hearing, [said] = heard(Said("four", "m", "", True) for _ in range(400_000))
+    assert time.process_time() - began < SECONDS
+    assert isinstance(said, Response)
+    assert said.text == hearing.text == "four" * (MAX_TEXT_CHARS // 4)
+
+
+def test_pieces_that_are_no_deltas_stand_on_lines_of_their_own():
+    _, [said] = heard([Said("one", "m"), Said("two", "m"), Said("!", "m", "", True)])
+    assert said.text == "one\ntwo!"
+
+
+def test_a_call_that_is_told_of_twice_is_put_down_once():
+    facts = [
+        Called("a", "Write", {"path": "x"}),
+        Returned("a", "ok"),
+        Returned("a", "ok"),
+        Called("a", "Write"),
+    ]
+    _, kept = heard(facts)
+    assert [type(entry) for entry in kept] == [Response, ToolResult]
+
+
+class Saying:
+    """A program that says something, one piece after the other, and is gone."""
+
+    def __init__(self, pieces):
+        self.stdin = self.stdout = self
+        self._pieces = iter(pieces)
+
+    async def read(self, _):
+        return next(self._pieces, b"")
+
+    async def drain(self):
+        """There is room."""
+
+
+def saying(pieces) -> Any:
+    """As much of an `AgentProgram` as messages need."""
+    return Saying(pieces)
+
+
+def told(update):
+    return msgspec.json.encode({"method": "session/update", "params": {"update": update}}) + b"\n"
+
+
+def test_who_speaks_the_protocol_is_not_read_on_before_what_it_said_is_put_down():
+    kinds = {"sessionUpdate": "agent_message_chunk"}
+    lines = [told({**kinds, "content": {"text": f"{number} "}}) for number in range(30_000)]
+    data = b"".join([*lines, b'{"id": 1, "result": {}}\n'])
+    kept = []
+
+    async def slow(fact):
+        await asyncio.sleep(0)  # others get a turn, as they do while something is written
+        kept.append(fact.text)
+
+    async def listen():
+        messages = AgentMessages(saying([data]), slow, lambda: None)
+        messages.is_listening = True
+        assert await messages.receive() == {"id": 1, "result": {}}
+
+    asyncio.run(listen())
+    assert "".join(kept).split() == [str(number) for number in range(30_000)]
+
+
+def test_calls_that_never_end_are_not_all_remembered():
+    kinds = {"sessionUpdate": "tool_call", "kind": "edit"}
+    pieces = (
+        told({**kinds, "toolCallId": str(number), "rawInput": {"a": "y" * 20_000}}) for number in range(3_000)
+    )
+
+    async def nothing(fact):
+        """It is heard."""
+
+    async def listen():
+        messages = AgentMessages(saying(pieces), nothing, lambda: None)
+        messages.is_listening = True
+        assert await messages.receive() is None
+
+    tracemalloc.start()
+    try:
+        asyncio.run(listen())
+        assert tracemalloc.get_traced_memory()[1] < 20_000_000
+    finally:
+        tracemalloc.stop()
