@@ -1,12 +1,13 @@
 """After `git clone` of a hostile repository every command is traced: what it reads, writes, runs and connects
 to is the user's, the system's or the clone's.
 
-Here every fourth command is traced, in `make hostile` all of them.
+Here every fourth command is traced, for one user; in `make hostile` all of them, for root and for somebody else.
 """
 
 import os
 import re
 import shutil
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +17,7 @@ import pytest
 
 from fanfold.cli.main import COMMANDS
 from tests.hostile.clone import clone_hostile, forget_committed_state
+from tests.hostile.test_attempts import USERS
 from tests.hostile.test_trees import STATUSES
 from tests.hostile.ways import LASTING, VARIANTS, ways
 from tests.hostile.witness import Seen, Watched, watch
@@ -31,16 +33,23 @@ def chosen() -> list[str]:
     return [name for name in names if crc32(name.encode()) % 4 == 0 or name == "run"]
 
 
-@pytest.fixture(scope="module")
-def world() -> Iterator[World]:
+def users() -> tuple[str, ...]:
+    if os.environ.get("HOSTILE") == "all":
+        return USERS
+    return (USERS[int(os.environ.get("HOSTILE_SEED", "0")) % len(USERS)],)
+
+
+@pytest.fixture(scope="module", params=users())
+def world(request: pytest.FixtureRequest) -> Iterator[World]:
     if why := why_not():
         pytest.skip(why)
-    made = World(Setting("root" if os.geteuid() == 0 else "ordinary", "bubblewrap"))
-    made.uid = os.geteuid()
+    made = World(Setting(request.param, "bubblewrap"))
+    if installation(made.uid) is None:
+        pytest.skip("no second user can be had here")
     clone_hostile(made)
-    made.own()
     (made.top / "free/tmp").mkdir()
     (made.top / "free/said").mkdir()
+    made.own()
     yield made
     made.close()
 
@@ -49,7 +58,7 @@ def world() -> Iterator[World]:
 def test_nothing_outside_is_touched(world: World, name: str):
     """First as it was cloned, state and all; then without the state, so that commands do their work."""
     project, kept = world.project, world.top / "free/kept"
-    shutil.copytree(project, kept, symlinks=True)
+    copy(project, kept)
     try:
         for arguments in ways(name, VARIANTS):
             judge(world, arguments, trace(world, arguments))
@@ -60,11 +69,16 @@ def test_nothing_outside_is_touched(world: World, name: str):
             judge(world, arguments, trace(world, arguments))
     finally:
         shutil.rmtree(project)
-        shutil.move(kept, project)
+        os.rename(kept, project)
+
+
+def copy(project: Path, kept: Path) -> None:
+    """With whose everything is."""
+    subprocess.run(["cp", "-a", str(project), str(kept)], check=True)
 
 
 def trace(world: World, arguments: list[str]) -> Watched:
-    script = installation(os.geteuid())
+    script = installation(world.uid)
     assert script is not None
     environment = {
         **world.environment,
@@ -72,8 +86,8 @@ def trace(world: World, arguments: list[str]) -> Watched:
         "TMPDIR": str(world.top / "free/tmp"),
         "PYTHONDONTWRITEBYTECODE": "1",
     }
-    python = str(Path(script).parent / "python")
-    return watch([python, script, *arguments], world.project, environment, world.top / "free/said")
+    python = str(Path(script).parent / "python3")
+    return watch([python, script, *arguments], world.project, environment, world.top / "free/said", world.uid)
 
 
 def judge(world: World, arguments: list[str], watched: Watched) -> None:
@@ -95,7 +109,7 @@ def is_allowed(one: Seen, world: World) -> bool:
     if one.deed in ("connect", "bind"):
         return path.startswith((f"unix:{project}/.fanfold/", "unix:/var/run/nscd", "unix:/run/nscd"))
     if one.deed == "run":
-        return os.path.realpath(path) in allowed_programs() or "/git-core/" in path
+        return os.path.realpath(path) in allowed_programs(world.uid) or "/git-core/" in path
     if one.deed == "write":
         if _is_below(path, f"{project}/.git", f"{project}/inner"):
             return False
@@ -106,7 +120,7 @@ def is_allowed(one: Seen, world: World) -> bool:
         return True  # a folder on the way, held open or looked at while the rest of the path is walked
     if _is_below(path, *ours, *users):
         return True
-    return not _is_below(path, str(world.top)) and is_of_system(one)
+    return not _is_below(path, str(world.top)) and is_of_system(one, installed_in(world.uid))
 
 
 OF_USER = (
@@ -124,9 +138,16 @@ def _is_below(path: str, *tops: str) -> bool:
     return any(path == top or path.startswith(f"{top}/") for top in tops)
 
 
-def is_of_system(one: Seen) -> bool:
+def installed_in(uid: int) -> str:
+    """Where the console script of a user is, with what it needs."""
+    script = installation(uid)
+    assert script is not None
+    return str(Path(script).parent.parent)
+
+
+def is_of_system(one: Seen, installed: str) -> bool:
     """Whether something is what programs are made of, or what the kernel tells."""
-    ours = (str(ROOT / "src"), sys.prefix, sys.base_prefix, str(ROOT / "pyproject.toml"))
+    ours = (str(ROOT / "src"), sys.prefix, sys.base_prefix, str(ROOT / "pyproject.toml"), installed)
     if one.what.startswith((*ours, *SYSTEM)):
         return True
     if one.deed == "look" and any(top.startswith(f"{one.what.rstrip('/')}/") for top in ours):
@@ -142,8 +163,8 @@ SYSTEM = (
 )
 
 
-def allowed_programs() -> set[str]:
-    found = {os.path.realpath(sys.executable)}
+def allowed_programs(uid: int) -> set[str]:
+    found = {os.path.realpath(f"{installed_in(uid)}/bin/python3")}
     for name in ("git", "bwrap", "sh"):
         if program := shutil.which(name, path="/usr/local/bin:/usr/bin:/bin"):
             found.add(os.path.realpath(program))
@@ -161,8 +182,8 @@ def test_the_witness_sees_what_is_to_be_seen(world: World):
         "socket.socket().connect_ex(('127.0.0.1', 9))\n"
         "subprocess.run(['./bin/git'], env={}, check=False)\n"
     )
-    argv = [os.path.realpath(sys.executable), "-I", "-c", code]
-    watched = watch(argv, world.project, {"PATH": "/usr/bin:/bin"}, world.top / "free/said")
+    argv = [os.path.realpath(f"{installed_in(world.uid)}/bin/python3"), "-I", "-c", code]
+    watched = watch(argv, world.project, {"PATH": "/usr/bin:/bin"}, world.top / "free/said", world.uid)
     assert watched.status == 0, watched.err
     wrong = {(one.deed, one.what) for one in watched.seen if not is_allowed(one, world)}
     assert ("read", f"{world.home}/.ssh/id") in wrong

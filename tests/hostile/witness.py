@@ -95,12 +95,15 @@ def calls() -> dict[int, str]:
     return found | _NUMBERS[machine] | _LOOKS[machine] | _UNSEEN[machine]
 
 
-def watch(argv: Sequence[str], cwd: Path, environment: Mapping[str, str], said: Path) -> Watched:
-    """Run a command to the end of everything it starts; `said` is a folder for what it prints."""
+def watch(
+    argv: Sequence[str], cwd: Path, environment: Mapping[str, str], said: Path, uid: int | None = None
+) -> Watched:
+    """Run a command to the end of everything it starts; `said` is a folder for what it prints. Root can have
+    somebody else run it."""
     pid = os.fork()
     if pid == 0:
         try:
-            _become(argv, cwd, environment, said)
+            _become(argv, cwd, environment, said, os.geteuid() if uid is None else uid)
         finally:
             os._exit(127)
     os.waitpid(pid, 0)
@@ -112,7 +115,7 @@ def watch(argv: Sequence[str], cwd: Path, environment: Mapping[str, str], said: 
     return Watched(os.waitstatus_to_exitcode(status), out, err, witness.seen)
 
 
-def _become(argv: Sequence[str], cwd: Path, environment: Mapping[str, str], said: Path) -> None:
+def _become(argv: Sequence[str], cwd: Path, environment: Mapping[str, str], said: Path, uid: int) -> None:
     for number, name in ((1, "out"), (2, "err")):
         os.dup2(os.open(said / name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), number)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
@@ -121,6 +124,10 @@ def _become(argv: Sequence[str], cwd: Path, environment: Mapping[str, str], said
     ptrace(_TRACEME)
     os.kill(os.getpid(), signal.SIGSTOP)
     tracing.stop_at(calls())
+    if uid != os.geteuid():
+        os.setgroups([])
+        os.setresgid(uid, uid, uid)
+        os.setresuid(uid, uid, uid)
     os.execve(argv[0], list(argv), dict(environment))
 
 
