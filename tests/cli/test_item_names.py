@@ -95,6 +95,7 @@ steps:
       - {id: edit, agent: worker, write_set: [n.txt], prompt: "{{feedback}}"}
       - {id: test, shell: "echo first; cat long.txt n.txt; grep -q 2 n.txt", depends_on: edit}
   - {id: last, depends_on: fix, shell: "cat long.txt >&2; exit 3"}
+  - {id: silent, depends_on: fix, shell: "exit 4"}
 """
 
 
@@ -112,6 +113,7 @@ def test_of_what_a_failed_program_said_a_line_is_told_its_last_lines_where_it_co
     assert "fix#1 did not pass" not in told  # it was told that it failed
     summary = told.partition("\npartial ")[2]
     assert "  last failed: sh ended with status 3: … line 19 of what it says [command.failed]\n" in summary
+    assert "  silent failed: sh ended with status 4 [command.failed]\n" in summary
     assert "    │ line 18 of what it says\n    │ line 19 of what it says\n" in summary
     assert max(map(len, summary.splitlines())) < 120
     whole = fanfold("inspect", "last", "last").out

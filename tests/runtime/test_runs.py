@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+import pytest
+
 from fanfold.runtime.operations.runs.starting.options import Options
 from fanfold.runtime.records.ids import session_id
 from tests.runtime.running import client, run
@@ -45,6 +47,26 @@ steps:
     result = run(tmp_path, recipe, items=["a", "b", "c"])
     assert result.output == ["ok from m[0]", None, "ok from m[2]"]
     assert result.steps["m[1]"].reason == "condition"
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        (None, "m: for_each needs a list, not null"),
+        ("a, b", "m: for_each needs a list, not text"),
+        ({"a": 1}, "m: for_each needs a list, not an object"),
+        ([1, 2, 3], "m: for_each gave 3 items, max_items is 2; the step may say more"),
+    ],
+)
+def test_a_map_over_what_is_no_list_or_too_long_says_so_in_words(
+    given: object, says: str, tmp_path: Path
+) -> None:
+    recipe = (
+        "name: m\ninputs: [{name: x}]\nsteps: [{id: m, for_each: inputs.x, max_items: 2, set: {v: item}}]"
+    )
+    failed = run(tmp_path, recipe, x=given).steps["m"].error
+    assert failed is not None
+    assert failed.message == says
 
 
 def test_a_pipeline_renders_its_own_output_per_item(tmp_path: Path) -> None:

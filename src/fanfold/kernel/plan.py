@@ -31,6 +31,7 @@ JSON: TypeAlias = Any
 EVERYTHING = ("**/*",)
 MAX_NESTING_DEPTH = 5
 USUAL_MAX_ITEMS = 1_000
+MAX_ITEMS = 10_000
 """Everybody uses this one: what *is* the default is not written."""
 
 

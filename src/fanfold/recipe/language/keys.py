@@ -6,6 +6,7 @@ and `gates`; `schema` puts everything together.
 
 from __future__ import annotations
 
+from fanfold.kernel.plan import MAX_ITEMS
 from fanfold.text.tables.shapes import Key, shape
 
 RETRY_CLASSES = ("timeout", "transport", "rate_limit", "invalid_output", "agent")
@@ -210,7 +211,7 @@ STEP_KEYS = (
     Key("for_each", "expression", "A list; one instance per item, addressed `id[0]`, `id[1]` …."),
     Key("as", "identifier", "Name of the item.", default="item"),
     Key("key", "text", "What an item is called in every view: a path such as `item.name`.", "its value"),
-    Key("max_items", "integer", "The longest list `for_each` may give.", "1,000", 1, 10_000),
+    Key("max_items", "integer", "The longest list `for_each` may give.", "1,000", 1, MAX_ITEMS),
     Key(
         "max_concurrency",
         "integer",
@@ -307,7 +308,7 @@ PHASE = shape(
     Key("depends_on", "ids", "Phases that come first.", default="the phase before"),
     Key("for_each", "expression", "A list; each task runs once per item."),
     Key("as", "identifier", "Name of the item.", default="item"),
-    Key("max_items", "integer", "The longest list `for_each` may give.", "1,000", 1, 10_000),
+    Key("max_items", "integer", "The longest list `for_each` may give.", "1,000", 1, MAX_ITEMS),
     Key("when", "expression", "False skips the phase."),
     Key("max_concurrency", "integer", "Attempts of this phase at the same time.", "the run's", 1, 16),
     Key("max_agents", "integer", "Sessions of this phase.", "the run's", 1, 500),

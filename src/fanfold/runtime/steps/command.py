@@ -104,7 +104,7 @@ def _said(start: Start, node: Node, job: CommandJob, ended: Ended) -> Outcome:
     output = ended.stdout.removesuffix("\n")
     if ended.exit_code != 0:
         said = shorten(_without_rules(ended.stderr or ended.stdout), SUMMARY_CHARS)
-        text = f"{job.argv[0]} ended with status {ended.exit_code}: {said}"
+        text = f"{job.argv[0]} ended with status {ended.exit_code}" + (f": {said}" if said else "")
         return Outcome(error=failure(node, start, "agent", "command.failed", text))
     value: JSON = output
     if node.step.output_schema is not None:  # then the output is a value, not text

@@ -10,10 +10,12 @@ from collections.abc import Mapping
 
 from fanfold.kernel.events import Failure
 from fanfold.kernel.nodes import Node
-from fanfold.kernel.plan import JSON, Repeat, Step
+from fanfold.kernel.plan import JSON, MAX_ITEMS, Repeat, Step
 from fanfold.kernel.sets.globs import GlobError, check_glob
 from fanfold.recipe.expressions.evaluate import ExpressionError, evaluate
+from fanfold.recipe.expressions.results import KINDS
 from fanfold.runtime.steps.rendering import render_sets
+from fanfold.text.notes import json_type
 from fanfold.text.template import UnresolvedPath
 
 Names = Mapping[str, JSON]
@@ -26,16 +28,21 @@ def items_of(step: Step, names: Names) -> list[JSON]:
     assert step.for_each is not None
     items = evaluate(step.for_each, names)
     if not isinstance(items, list):
-        raise UnresolvedPath(f"for_each needs a list, not {type(items).__name__}")
+        raise UnresolvedPath(f"for_each needs a list, not {_in_words(items)}")
     if len(items) > step.max_items:
-        raise UnresolvedPath(f"for_each gave {len(items)} items, max_items is {step.max_items}")
+        more = "; the step may say more" if len(items) <= MAX_ITEMS else ""
+        raise UnresolvedPath(f"for_each gave {len(items)} items, max_items is {step.max_items}{more}")
     return items
+
+
+def _in_words(value: JSON) -> str:
+    return KINDS.get(json_type(value), "null")
 
 
 def condition_holds(when: str, names: Names) -> bool:
     verdict = evaluate(when, names)
     if not isinstance(verdict, bool):
-        raise UnresolvedPath(f"when needs true or false, not {type(verdict).__name__}")
+        raise UnresolvedPath(f"when needs true or false, not {_in_words(verdict)}")
     return verdict
 
 
