@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import subprocess
 import sys
@@ -13,11 +14,12 @@ import pytest
 
 from fanfold.runtime.operations.history.explain import explain_run
 from fanfold.runtime.operations.history.transcripts import transcript
+from fanfold.runtime.operations.runs.starting.options import Options
 from fanfold.runtime.records.values import FEEDBACK_CHARS
 from fanfold.runtime.views.runs.report import report_markdown
 from fanfold.runtime.views.runs.result import Result
 from fanfold.wiring import wire
-from tests.runtime.running import run
+from tests.runtime.running import client, run
 
 GATE = """
 name: gated
@@ -137,3 +139,24 @@ def test_however_much_fails_the_next_round_is_told_what_fits_a_prompt(tmp_path: 
     assert "gave up" in said
     assert "characters left out" in said
     assert len(said) < FEEDBACK_CHARS + 100
+
+
+def test_what_a_person_has_against_it_reaches_the_next_round_in_words(tmp_path: Path):
+    recipe = (GATE % "true").replace("gate: command, run: [true]", "gate: approval")
+
+    async def work() -> Result:
+        async with client(tmp_path) as opened:
+            handle = await opened.start(recipe, options=Options(permission="auto", script="default: ok"))
+            async for event in handle.events():
+                if event.data.get("status") == "waiting" and event.data["step"] == "work#1/verify":
+                    await handle.reject("work#1/verify", comment="the colour is wrong")
+                elif event.data.get("status") == "waiting":
+                    await handle.approve(event.data["step"], choice="approve")
+            return await handle.result()
+
+    result = asyncio.run(asyncio.wait_for(work(), 60))
+    assert result.status == "completed"
+    said = feedback_of(tmp_path, result, "work#2/a")
+    assert said == "A person answered reject: the colour is wrong"
+    report, _ = told(tmp_path, result)
+    assert "did not pass (answered reject: the colour is wrong)" in report

@@ -340,6 +340,10 @@ def _plainly(value: JSON) -> str:
         return f"exit status {value['exit_code']}\n{said}"
     if isinstance(value, dict) and isinstance(value.get("feedback"), str):
         return str(value["feedback"])
+    if isinstance(value, dict) and value.keys() == {"decision", "by", "comment", "edited"}:
+        edited = f"\n{as_text(value['edited'])}" if value["edited"] is not None else ""
+        comment = f": {value['comment']}" if value["comment"] else ""
+        return f"A person answered {value['decision']}{comment}{edited}"
     return as_text(value)
 
 

@@ -59,5 +59,6 @@ def verdict_in_words(output: object) -> str:
     if output.get("pass") is False:
         return one_line(f"the critic: {output.get('feedback') or 'no'}", MAX_WHY_CHARS)
     if output.get("decision") not in (None, "approve"):
-        return f"answered {one_line(str(output['decision']), 40)}"
+        comment = f": {output['comment']}" if output.get("comment") else ""
+        return one_line(f"answered {output['decision']}{comment}", MAX_WHY_CHARS)
     return ""
