@@ -10,7 +10,7 @@ import pytest
 
 from fanfold.agents.toolbox.published import PublishedFiles
 from fanfold.runtime.records.published import publish_phase
-from fanfold.runtime.records.reviews import claims_of, surviving, tally
+from fanfold.runtime.records.reviews import MAX_CLAIMS, claims_of, objections, surviving, tally
 from fanfold.runtime.records.values import Piece
 from fanfold.runtime.steps.phases.cited_evidence import CitedEvidence
 from fanfold.runtime.views.runs.report import report_markdown
@@ -202,6 +202,29 @@ def test_what_earlier_phases_of_the_own_run_published_may_be_quoted(project: Pat
     assert cited.is_there("ctx/wf/mine/look/scan.md", 1, "words of mine")
     for file in ("ctx/wf/other/look/scan.md", "ctx/wf/mine/../other/look/scan.md", "ctx/wf/mine2/x"):
         assert not cited.is_there(file, 1, "words of other")
+
+
+def test_what_got_no_vote_that_counts_is_not_called_refuted(project: Path):
+    unproven = [vote("scan", False)]
+    result = reviewed(project, {"answer": 1}, unproven, unproven, [vote("scan", True, quote("two = 22"))])
+    assert result.steps["look"].status == "failed"
+    opened = wire(project)
+    tree = opened.view(result.run_id)
+    feedback = tree.values.at(tree.root.nodes["look#2/scan"])["feedback"]
+    report = report_markdown(tree)
+    opened.close()
+    assert feedback == "No vote that counts was given on scan, which does not pass."
+    assert "did not pass (no vote that counts on 1 result)" in report
+
+
+def test_more_results_than_are_reviewed_in_a_round_say_so():
+    claims = claims_of({"t": ["text"] * (MAX_CLAIMS + 7)}, frozenset({"t"}))
+    held = {"verdicts": [vote(one.name, True) for one in claims[:MAX_CLAIMS]]}
+    review = tally(claims, {"r1": held})
+    assert not review.holds
+    assert f"t[{MAX_CLAIMS}]" in objections(review)
+    assert "and 2 more" in objections(review)
+    assert f"Of {MAX_CLAIMS + 7} claims {MAX_CLAIMS} are reviewed in one round." in objections(review)
 
 
 def test_reviewers_and_rounds_count_against_the_cap(project: Path):

@@ -163,7 +163,7 @@ def objections(review: Review) -> str:
     """What has to be answered in the next round, with who said it."""
     lines = []
     for claim in review.claims:
-        if claim.fate == "survived" or not claim.whole:
+        if claim.fate != "refuted" or not claim.whole:
             continue
         lines.append(f"Review of {claim.name}: {claim.fate}.")
         lines += [
@@ -171,7 +171,26 @@ def objections(review: Review) -> str:
             for vote in claim.votes
             if not vote.holds and not vote.void
         ]
+    if unseen := unreviewed(review):
+        names = ", ".join(unseen[:5]) + (f" and {len(unseen) - 5} more" if len(unseen) > 5 else "")
+        lines.append(f"No vote that counts was given on {names}, which does not pass.")
+        if len(review.claims) > MAX_CLAIMS:
+            lines.append(f"Of {len(review.claims)} claims {MAX_CLAIMS} are reviewed in one round.")
     return "\n".join(lines)
+
+
+def unreviewed(review: Review) -> list[str]:
+    """The whole results on which there is no vote that counts."""
+    return [claim.name for claim in review.claims if claim.whole and claim.fate == "unreviewed"]
+
+
+def against(review: Review) -> str:
+    """Why a round did not survive its review, in a few words; empty where it did."""
+    refuted = any(claim.whole and claim.fate == "refuted" for claim in review.claims)
+    without = len(unreviewed(review))
+    told = ["refuted by its reviewers"] if refuted else []
+    told += [f"no vote that counts on {without} result{'s' if without > 1 else ''}"] if without else []
+    return ", ".join(told)
 
 
 def told(review: Review) -> str:

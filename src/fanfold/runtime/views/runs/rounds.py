@@ -5,6 +5,7 @@ from __future__ import annotations
 from fanfold.kernel.lifecycle import COMPLETED, FAILED, TERMINAL
 from fanfold.kernel.nodes import Loop, Node, Scope
 from fanfold.runtime.hosting.run_tree import RunTree
+from fanfold.runtime.records.reviews import against
 from fanfold.runtime.records.values import VERIFY, is_phase, last_iteration
 from fanfold.text.excerpts import CUT
 from fanfold.text.terminal import one_line
@@ -33,8 +34,8 @@ def why_not(tree: RunTree, node: Node) -> str:
     if gate is not None and gate.status == COMPLETED:
         said.append(verdict_in_words(tree.values.output(gate)))
     review = tree.values.review(node)
-    if review is not None and not review.holds:
-        said.append("refuted by its reviewers")
+    if review is not None:
+        said.append(against(review))
     return ", ".join(word for word in said if word)
 
 
