@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fanfold.agents.redaction import MARK, Redactor
+from fanfold.agents.redaction import MARK, Redactor, looks_secret
 
 KEY = "k3y-of-the-engine-0123456789"
 
@@ -34,6 +34,10 @@ def test_what_looks_like_a_key_goes_and_what_stands_around_it_stays(secret, fram
     assert Redactor([KEY]).text(frame.format(secret)) == frame.format(MARK)
 
 
+def test_a_password_without_a_name_in_an_address_goes():
+    assert Redactor().text("redis://:pass-word@host:6379/0") == "redis://[redacted]@host:6379/0"
+
+
 def test_a_password_in_an_address_goes():
     assert Redactor().text("postgres://me:s3cret@db/x") == f"postgres://{MARK}@db/x"
 
@@ -50,6 +54,19 @@ def test_a_password_in_an_address_goes():
 )
 def test_what_only_resembles_a_key_stays(harmless):
     assert Redactor().text(harmless) == harmless
+
+
+@pytest.mark.parametrize(
+    "name",
+    "CI_JOB_JWT BEARER AUTHORIZATION DB_CREDS WALLET_MNEMONIC PASSCODE SLACK_WEBHOOK_URL".split(),
+)
+def test_a_name_says_that_its_value_is_nobodys_business(name):
+    assert looks_secret(name)
+
+
+@pytest.mark.parametrize("name", "LANG PWD KEYBOARD XDG_SESSION_ID AUTHOR_NAME INCREDIBLE COMPASS".split())
+def test_a_name_that_only_resembles_one_is_lent(name):
+    assert not looks_secret(name)
 
 
 def test_values_of_the_environment_go_by_the_name_they_have():

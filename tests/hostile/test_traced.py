@@ -1,7 +1,7 @@
 """After `git clone` of a hostile repository every command is traced: what it reads, writes, runs and connects
 to is the user's, the system's or the clone's.
 
-Here every fourth command is traced, for one user; in `make hostile` all of them, for root and for somebody else.
+Here every fourth command is traced, for one user; in `make hostile` all of them, for root and for another.
 """
 
 import os

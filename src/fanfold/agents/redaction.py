@@ -35,8 +35,8 @@ MIN_CUT_CHARS = 12
 
 # Anywhere in the name, as a word of its own or at the end of one: AUTHTOKEN, API_KEY_2, but not KEYBOARD.
 _NAMES = re.compile(
-    r"(?:KEY|TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIAL|COOKIE|WEBHOOK|(?:^|_)(?:AUTH|PAT|PASS|DSN))S?"
-    r"(?=_|\d|$)|_PWD(?=_|$)|CONNECTION_STRING"
+    r"(?:KEY|TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|PASSCODE|CREDENTIAL|COOKIE|WEBHOOK|MNEMONIC|BEARER|JWT"
+    r"|AUTHORIZATION|(?:^|_)(?:AUTH|CRED|PAT|PASS|DSN))S?(?=_|\d|$)|_PWD(?=_|$)|CONNECTION_STRING"
 )
 # What stands before a shape must not be part of a longer word: signatures and hashes of providers are long
 # runs of the same characters and have to survive.
@@ -56,7 +56,7 @@ _SHAPES = re.compile(
       | eyJ[A-Za-z0-9_\-]{10,}\.eyJ[A-Za-z0-9_\-]{10,}\.[A-Za-z0-9_\-]{10,}   # JSON web tokens
     )
     | -----BEGIN\ [A-Z ]*PRIVATE\ KEY-----.*?(?:-----END\ [A-Z ]*PRIVATE\ KEY-----|\Z)
-    | (?<=://)[^\s/:@]{1,64}:[^\s/@]{3,256}(?=@)   # user:password in an address""",
+    | (?<=://)[^\s/:@]{0,64}:[^\s/@]{3,256}(?=@)   # user:password in an address""",
     re.VERBOSE | re.DOTALL,
 )
 _T = TypeVar("_T", bound=JSON)
@@ -74,8 +74,8 @@ def looks_secret(name: str) -> bool:
 def holds_secret(text: str) -> bool:
     """Whether a value gives itself away: the key of a well-known service, a password in an address.
 
-    >>> holds_secret("postgres://me:pass@host/db"), holds_secret("https://host/db")
-    (True, False)
+    >>> [holds_secret(text) for text in ("postgres://me:pass@host/db", "redis://:pass@host", "https://host/db")]
+    [True, True, False]
     """
     return _SHAPES.search(text) is not None
 
