@@ -41,7 +41,7 @@ const [a, b] = await parallel([
 ])
 const end = await agent(`Sum up: ${a} and ${b}`)
 return end
-""", {}, {}, ("a", "b", "end"), (4,)),
+""", {}, {}, ("a", "b", "end")),
     "each": Workflow("each.js", """\
 export const meta = { name: 'each', description: 'x' }
 const read = await parallel(args.files.map(file => () => agent(`Read ${file}`)))
@@ -107,5 +107,33 @@ verdict = await agent(`Judge ${verdict} with ${a} and ${b}`, { 'label': 'judge',
 return { verdict, fixed, first: reviews[0] }
 """, {"files": '["a"]'}, {"reviews[*]": {"output": {"findings": []}}},
         ("reviews[0]", "reviews[1]", "fixed[0]/fixed-2", "agent", "a", "b", "verdict", "judge"),
-        (23, 23, 26, 27, 31, 34, 35, 36, 38, 39, 39, 39, 40, 40)),
+        (23, 26, 27, 31, 34, 35, 36, 38, 39, 39, 39, 40, 40)),
+    "review": Workflow("review.js", """\
+export const meta = { name: 'review', description: 'One reviewer for each lens, then somebody who doubts' }
+const A = (typeof args === 'string') ? JSON.parse(args || '{}') : (args || {})
+const base = (args && args.base) || 'main'
+const depth = args?.depth ?? 'deep'
+const scope = A.scope || 'diff'
+const LENSES = [{ key: 'bugs', words: 'wrong results' }, { key: 'tests', words: 'what is not tested' }]
+const FOUND = { type: 'object', properties: { list: { type: 'array' } }, required: ['list'] }
+const REAL = { type: 'object', properties: { real: { type: 'boolean' } }, required: ['real'] }
+const reviewed = await pipeline(
+  LENSES,
+  (d) => agent(`Look for ${d.words} since ${base}, ${depth}, ${scope}`, { schema: FOUND, effort: 'high' }),
+  (found, d) => parallel(
+    (found && found.list ? found.list : []).map((f) => () =>
+      agent(`Refute this of ${d.key}: ${JSON.stringify(f)}`, { schema: REAL, agentType: 'Explore' })
+        .then((v) => ({ ...f, verdict: v })),
+    ),
+  ),
+)
+const again = await pipeline(A.files, (x) => agent(`Split ${x}`, { schema: FOUND }),
+  async (parts) => parallel((parts?.list ?? []).map(p => () => agent('Do ' + p))))
+return reviewed
+""", {"files": '["x"]'}, {
+        "reviewed[*]/reviewed-1": {"output": {"list": ["a", "b"]}},
+        "reviewed[*]/reviewed-2[*]": {"output": {"real": True}},
+        "again[*]/again-1": {"output": {"list": []}},
+    },
+        ("reviewed[0]/reviewed-2[0]", "reviewed[1]/reviewed-2[1]", "again"), (15,)),
 }  # fmt: skip

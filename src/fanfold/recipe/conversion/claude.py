@@ -6,13 +6,23 @@ decides by JavaScript among them (conditions, loops, code between the calls), ar
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from fanfold.recipe.conversion.javascript import NO_LITERAL, literal
-from fanfold.recipe.conversion.script_calls import Calls, ScriptCall, is_input_name
+from fanfold.recipe.conversion.script_calls import Calls, ScriptCall
+from fanfold.recipe.conversion.script_paths import is_plain_name
 from fanfold.recipe.conversion.script_words import ScriptWords, Span
 from fanfold.recipe.conversion.source import Converted, ForeignFile, slug, step_id
 
+_OR_NONE = r"(?:\|\||\?\?) \{ \}"
+_ALL_ARGUMENTS = (
+    re.compile(
+        r"\(? ?typeof args === ['\"]string['\"] ?\)? \? JSON \. parse \( args (?:\|\| ['\"]\{\}['\"] )?\) : "
+        rf"(?:\( args {_OR_NONE} \)|args {_OR_NONE}|args)(?= |\Z)"
+    ),
+    re.compile(rf"args {_OR_NONE}(?= |\Z)"),
+)
 _CALLS = ("agent", "parallel", "pipeline", "workflow")
 
 
@@ -112,6 +122,11 @@ class _Script:
             script.take((at, value + 1))
             self.calls.bind(names, "inputs")
             return value + 1
+        last = self._end_of_arguments(value)
+        if last is not None and end - at == 2 and self._ends(last):
+            script.take((at, last))
+            self.calls.names[script.said(names)] = "inputs"
+            return last
         path, behind = self.calls.path(value, {})
         if path is not None and self._ends(behind):
             script.take((at, behind))
@@ -128,10 +143,19 @@ class _Script:
             return last
         return None
 
+    def _end_of_arguments(self, at: int) -> int | None:
+        """The word behind all of `args`, as people take them whether they came as an object or as text."""
+        words = " ".join(word.text for word in self.script.words[at : at + 40])
+        for known in _ALL_ARGUMENTS:
+            found = known.match(words)
+            if found is not None:
+                return at + len(found[0].split())
+        return None
+
     def _is_default(self, at: int, end: int, path: str, default: Any) -> bool:
         name = path.removeprefix("inputs.")
         given = self.script.words[at].text in ("??", "||") if at < len(self.script.words) else False
-        if not given or default is NO_LITERAL or not self._ends(end) or not is_input_name(name):
+        if not given or default is NO_LITERAL or not self._ends(end) or not is_plain_name(name):
             return False
         known = self.calls.inputs.setdefault(name, {})
         if known.setdefault("default", default) != default:

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import json
-import re
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 from msgspec import Struct
 
 from fanfold.recipe.conversion.javascript import NO_LITERAL, holes_of, literal, unescaped, words_of
+from fanfold.recipe.conversion.script_paths import (
+    RESERVED,
+    Locals,
+    escaped,
+    is_plain_name,
+    listed_path,
+    parameters,
+    read_path,
+)
 from fanfold.recipe.conversion.script_words import ScriptWords, Span
 from fanfold.recipe.conversion.source import step_id
-
-Locals: TypeAlias = dict[str, str]
-"""Parameters of a function, and what they are in a recipe."""
 
 _HINTS = {
     "agentType": "name a role that is known here",
@@ -21,13 +26,12 @@ _HINTS = {
     "schema": "write it as output_schema",
     "label": "a step has one id, and its instances are told apart by their items",
 }
-_NO_FIELDS = frozenset({"length", "size"})
-"""What JavaScript knows of every text and list, and a path does not."""
+_ROLES = {"Explore": "explorer", "Plan": "planner", "general-purpose": "default"}
+"""The roles that Claude Code has of its own, and ours that do the same."""
 
 
 _MAX_PATH = 40
 """Words of the longest path that is looked at."""
-_INDENTED = re.compile(r", null , \d+ \)\Z")
 
 
 class ScriptCall(Struct, kw_only=True):
@@ -44,6 +48,9 @@ class _Function(NamedTuple):
     names: list[str]
     call: int
     words: list[Span]
+    over: Span | None = None
+    """The list for each item of which the call is made, and what an item is called."""
+    each: str | None = None
 
 
 class Calls:
@@ -102,7 +109,9 @@ class Calls:
     def path(self, at: int, local: Locals, end: int | None = None) -> tuple[str | None, int]:
         """The path in a recipe for what begins at a word, and the index behind it."""
         last = at + _MAX_PATH if end is None else min(end, at + _MAX_PATH)
-        return _path(self, [word.text for word in self.script.words[at:last]], at, local)
+        return read_path(
+            self.names, self.inputs, [word.text for word in self.script.words[at:last]], at, local
+        )
 
     def fields(self, at: int) -> dict[str, Any] | None:
         """An object of names and paths, as the output of a recipe."""
@@ -165,11 +174,11 @@ class Calls:
         if thunk is None or items is None:
             return None
         script.take((start, mapped + 3), (end - 1, end), *thunk.words)
-        local = _parameters(thunk.names, ("item", "index"))
+        local = parameters(thunk.names, ("item", "index"))
         return ScriptCall(steps=[self._agent(thunk.call, name, local)], items=items)
 
     def _pipeline(self, parts: list[Span], name: str) -> ScriptCall | None:
-        stages = [self._function(span, nested=False) for span in parts[1:]]
+        stages = [self._function(span, nested=False) or self._fan(span) for span in parts[1:]]
         understood = [stage for stage in stages if stage is not None]
         if not understood or len(understood) < len(stages):
             return None
@@ -181,13 +190,47 @@ class Calls:
         for number, stage in enumerate(understood):
             self.script.take(*stage.words)
             last = f"steps.{steps[-1]['id']}.output" if steps else "item"
-            local = _parameters(stage.names, (last, "item", "index"))
-            step = self._agent(stage.call, f"stage{number + 1}", local)
-            step["id"] = f"{step_id(name)}-{number + 1}"
+            local = parameters(stage.names, (last, "item", "index"))
+            step: dict[str, Any] = {"id": f"{step_id(name)}-{number + 1}"}
+            if stage.over is not None:
+                over, _ = self.path(stage.over[0], local, stage.over[1])
+                each = stage.each or "one"
+                step |= {"for_each": (over or "[]").replace("-", "_"), "as": each}
+                local |= {each: each}
+            step = self._agent(stage.call, f"stage{number + 1}", local) | step
             if steps:
                 step["depends_on"] = [steps[-1]["id"]]
             steps.append(step)
         return ScriptCall(steps=steps, items=items)
+
+    def _fan(self, span: Span) -> _Function | None:
+        """A function that calls `parallel` for each of what the stage before it gave.
+
+        People write that list with a way out for none: `(found?.list ?? []).map(…)`.
+        """
+        script = self.script
+        head = self._head(span)
+        if head is None:
+            return None
+        names, at = head
+        at += script.says(at, "await")
+        if not script.says(at, "parallel", "(") or script.partner[at + 1] != span[1] - 1:
+            return None
+        start, end = at + 2, span[1] - 1
+        end -= script.says(end - 1, ",")
+        mapped = next((one for one in range(start, end) if script.says(one, ".", "map", "(")), None)
+        if mapped is None or script.partner[mapped + 2] != end - 1:
+            return None
+        thunk = self._function((mapped + 3, end - 1), nested=True)
+        over = listed_path(script, (start, mapped))
+        known = parameters(names, ("steps.x.output", "item", "index"))
+        if thunk is None or over is None or self.path(over[0], known, over[1])[1] != over[1]:
+            return None
+        each = thunk.names[0] if thunk.names and thunk.names[0] not in RESERVED else None
+        if len(thunk.names) > 1 or (thunk.names and each is None):
+            return None
+        words = [(span[0], mapped + 3), (end - 1, span[1]), *thunk.words]
+        return _Function(names, thunk.call, words, over, each)
 
     def _items(self, span: Span) -> str | None:
         """What a map runs over, as an expression."""
@@ -200,19 +243,11 @@ class Calls:
     def _function(self, span: Span, *, nested: bool) -> _Function | None:
         """A function that only calls `agent`; `nested`: one that gives such a one."""
         script = self.script
-        at, end = span
-        first = at
-        at += script.says(at, "async")
-        names: list[str] = []
-        if script.says(at, "("):
-            parts = script.parts(at)
-            names = [script.said(part) for part in parts]
-            at = script.partner[at] + 1
-        elif script.is_name(at):
-            names, at = [script.words[at].text], at + 1
-        if not script.says(at, "=>") or not all(map(_is_plain_name, names)):
+        first, end = span
+        head = self._head(span)
+        if head is None:
             return None
-        at += 1
+        names, at = head
         if nested:
             inner = self._function((at, end), nested=False)
             if inner is None or inner.names:
@@ -222,9 +257,26 @@ class Calls:
             at, end = at + 2, end - 1
             end -= script.says(end - 1, ";")
         at += script.says(at, "await")
-        if not script.says(at, "agent", "(") or script.partner[at + 1] != end - 1 or not script.parts(at + 1):
+        if not script.says(at, "agent", "(") or not script.parts(at + 1):
             return None
+        behind = script.partner[at + 1] + 1
+        if behind != end and not script.says(behind, ".", "then", "("):
+            return None  # what is made of the answer is listed
         return _Function(names, at, [(first, at), (end, span[1])])
+
+    def _head(self, span: Span) -> tuple[list[str], int] | None:
+        """The parameters of a function, and where what it does begins."""
+        script = self.script
+        at = span[0] + script.says(span[0], "async")
+        names: list[str] = []
+        if script.says(at, "("):
+            names = [script.said(part) for part in script.parts(at)]
+            at = script.partner[at] + 1
+        elif script.is_name(at):
+            names, at = [script.words[at].text], at + 1
+        if not script.says(at, "=>") or not all(map(is_plain_name, names)):
+            return None
+        return names, at + 1
 
     # What an agent is told
 
@@ -236,7 +288,7 @@ class Calls:
         while at < end:
             word = script.words[at]
             if word.kind == "text":
-                said.append(_escaped(unescaped(word.text[1:-1])))
+                said.append(escaped(unescaped(word.text[1:-1])))
                 at += 1
             elif word.kind == "template":
                 said.append(self._template(at, local))
@@ -254,23 +306,23 @@ class Calls:
             if not (end > span[0] and script.says(end - 1, "+")):
                 script.take(span)
                 return "".join(said)
-        return f"({_escaped(script.said(span))})"
+        return f"({escaped(script.said(span))})"
 
     def _template(self, at: int, local: Locals) -> str:
         script = self.script
         parts: list[str] = []
         for part in holes_of(script.text, script.words[at]):
             if isinstance(part, str):
-                parts.append(_escaped(part))
+                parts.append(escaped(part))
                 continue
             source = script.text[part[0] : part[1]]
             words = [word.text for word in words_of(source)]
-            path, behind = _path(self, words, 0, local)
+            path, behind = read_path(self.names, self.inputs, words, 0, local)
             if path is None or behind != len(words):
                 line = script.line_of(part[0])
                 shown = " ".join(source.split())[:100]
                 script.source.lose(line, f"${{{shown}}}", "templates name values, and no more")
-                parts.append(f"(${{{_escaped(source)}}})")
+                parts.append(f"(${{{escaped(source)}}})")
             else:
                 parts.append(f"{{{{{path}}}}}")
         return "".join(parts)
@@ -301,64 +353,15 @@ class Calls:
             if found is not NO_LITERAL and found:
                 step["output_schema"] = found
             return "output_schema" in step
-        if key not in ("label", "model", "phase"):
+        if key not in ("label", "model", "phase", "effort", "agentType"):
             return False
         said = self._constant(*value, str)
-        if said is NO_LITERAL or not said.strip():
+        if said is NO_LITERAL or not said.strip() or (key == "agentType" and said not in _ROLES):
             return False
         if key == "label":
             step["id"] = step_id(said)
+        elif key == "agentType":
+            step["agent"] = _ROLES[said]
         else:
-            step["model" if key == "model" else "description"] = said
+            step[{"phase": "description", "effort": "reasoning_effort"}.get(key, key)] = said
         return True
-
-
-def _path(calls: Calls, words: list[str], at: int, local: Locals) -> tuple[str | None, int]:
-    """A path that begins with the first of some words, and how far it goes, counted from `at`."""
-    if words[:4] == ["JSON", ".", "stringify", "("]:
-        path, behind = _path(calls, words[4:], 0, local)
-        rest = words[4 + behind :]
-        if path is not None and rest[:1] == [")"]:
-            return path, at + 4 + behind + 1
-        if path is not None and _INDENTED.match(" ".join(rest[:5])):
-            return path, at + 4 + behind + 5
-        return None, at
-    first = words[0] if words else ""
-    is_input = first == "args" and first not in local and first not in calls.names
-    known = "inputs" if is_input else local.get(first) or calls.names.get(first)
-    if known is None:
-        return None, at
-    end, fields = 1, ""
-    while words[end : end + 1] in (["."], ["["]):
-        inner = words[end + 1] if end + 1 < len(words) else ""
-        if words[end] == "." and _is_plain_name(inner) and inner not in _NO_FIELDS:
-            fields, end = f"{fields}.{inner}", end + 2
-        elif words[end] == "[" and re.fullmatch(r"\d{1,9}", inner) and words[end + 2 : end + 3] == ["]"]:
-            fields, end = f"{fields}[{inner}]", end + 3
-        else:
-            return None, at
-    if words[end : end + 1] in (["("], ["?."], ["`"]):
-        return None, at
-    if not is_input:
-        return known + fields, at + end
-    name = re.split(r"[.\[]", fields.removeprefix("."))[0] if fields.startswith(".") else ""
-    if fields and not is_input_name(name):
-        return None, at
-    calls.inputs.setdefault(name or "args", {})
-    return (f"inputs{fields}" if fields else "inputs.args"), at + end
-
-
-def _parameters(names: list[str], meant: tuple[str, ...]) -> Locals:
-    return dict(zip(names, meant, strict=False))
-
-
-def _is_plain_name(name: str) -> bool:
-    return re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII) is not None
-
-
-def is_input_name(name: str) -> bool:
-    return _is_plain_name(name)
-
-
-def _escaped(text: str) -> str:
-    return text.replace("{{", "\\{{")
