@@ -19,14 +19,22 @@ import pyte
 class Screen:
     """A command at a terminal of a given size, and what stands on it."""
 
-    def __init__(self, columns: int, lines: int, folder: Path, *arguments: str, **environment: str) -> None:
+    def __init__(
+        self,
+        columns: int,
+        lines: int,
+        folder: Path,
+        *arguments: str,
+        program: tuple[str, ...] = (sys.executable, "-m", "fanfold.cli.main"),
+        **environment: str,
+    ) -> None:
         self._here, there = pty.openpty()
         self.told = b""
         """Every byte that reached the terminal."""
         self.resize(columns, lines)
         known = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "fanfold.cli.main", *arguments],
+            [*program, *arguments],
             stdin=there,
             stdout=there,
             stderr=there,

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from fanfold.cli.main import COMMANDS
+from tools.screen import Screen
 
 
 def offered(fanfold, *typed: str) -> list[str]:
@@ -47,6 +48,67 @@ def test_commands_options_choices_and_names_are_offered(fanfold, project):
 def test_a_project_that_cannot_be_read_offers_nothing(fanfold, project):
     (project / ".fanfold").write_text("no folder")
     assert offered(fanfold, "inspect", "") == []
+
+
+def test_what_answers_is_offered_only_what_waits_for_an_answer(fanfold, project):
+    (project / "two.yaml").write_text(
+        "name: two\nsteps: [{id: a, run: [echo, x]}, {id: ok, approve: Go?, depends_on: a}]\n"
+    )
+    assert fanfold("run", "two.yaml", "--yes").status == 3
+    waits = fanfold("runs", "--json").json()[0]["run_id"]
+    (project / "one.yaml").write_text("name: one\nsteps: [{id: a, run: [echo, hello]}]\n")
+    assert fanfold("run", "one.yaml", "--yes").status == 0
+    assert offered(fanfold, "approve", "") == ["last", waits]
+    assert offered(fanfold, "reject", waits, "") == ["ok"]
+    assert len(offered(fanfold, "inspect", "")) == 3
+
+
+@pytest.fixture
+def mapped(fanfold, project: Path, tmp_path: Path) -> dict[str, str]:
+    """A project with a run of items, and an environment in which shells find `fanfold`."""
+    (project / "map.yaml").write_text(
+        """name: map\nsteps: [{id: each, for_each: '["x", "y"]', run: [echo, "{{item}}"]}]\n"""
+    )
+    assert fanfold("run", "map.yaml", "--yes").status == 0
+    program = tmp_path / "bin" / "fanfold"
+    program.parent.mkdir()
+    program.write_text(f'#!/bin/sh\nexec {sys.executable} -m fanfold.cli.main "$@"\n')
+    program.chmod(0o755)
+    home = tmp_path / "shell-home"
+    home.mkdir()
+    path = f"{program.parent}:{os.environ['PATH']}"
+    own = os.environ.get("FANFOLD_HOME") or str(Path.home() / ".fanfold")
+    return {**os.environ, "PATH": path, "HOME": str(home), "ZDOTDIR": str(home), "FANFOLD_HOME": own}
+
+
+@pytest.mark.skipif(shutil.which("fish") is None, reason="fish is not installed")
+def test_fish_completes_by_the_script(mapped: dict[str, str], project: Path) -> None:
+    asks = (
+        "fanfold completion fish | source; complete -C 'fanfold tra'; complete -C 'fanfold inspect last eac'"
+    )
+    done = subprocess.run(
+        ["fish", "-c", asks], env=mapped, cwd=project, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.split() == ["transcript", "each", "each[0]", "each[1]"]
+
+
+@pytest.mark.skipif(shutil.which("zsh") is None, reason="zsh is not installed")
+def test_zsh_completes_at_the_first_key_and_quotes_what_it_puts_there(
+    mapped: dict[str, str], project: Path
+) -> None:
+    home = Path(mapped["HOME"])
+    script = subprocess.run(["fanfold", "completion", "zsh"], env=mapped, capture_output=True, check=True)
+    (home / "_fanfold").write_bytes(script.stdout)
+    (home / ".zshrc").write_text("fpath+=$HOME; autoload -Uz compinit; compinit -u; PS1='ready>'\n")
+    screen = Screen(80, 10, project, program=("zsh", "-i"), **mapped)
+    try:
+        screen.until("ready>")
+        screen.type("fanfold tra\t")
+        screen.until("fanfold transcript")
+        screen.type("last each\\[1\t")
+        screen.until("fanfold transcript last each\\[1\\]")
+    finally:
+        screen.close()
 
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="bash is not installed")

@@ -29,27 +29,45 @@ _fanfold() {
     local IFS=$'\\n'
     local found=$(fanfold completion bash --words -- "${COMP_WORDS[@]:1:COMP_CWORD}" 2>/dev/null)
     COMPREPLY=($(compgen -W "$found" -- "${COMP_WORDS[COMP_CWORD]}"))
+    [[ ${#COMPREPLY[@]} != 1 ]] || COMPREPLY=("$(printf %q "${COMPREPLY[0]}")")
     [[ ${COMPREPLY[0]} != *= ]] || compopt -o nospace 2>/dev/null
 }
 complete -o default -F _fanfold fanfold
 """,
+    # As a file of $fpath it is the body of the function that it defines, so it has to call that too.
     "zsh": """\
 #compdef fanfold
 _fanfold() {
     local -a found
-    found=("${(@f)$(fanfold completion zsh --words -- "${(@)words[2,CURRENT]}" 2>/dev/null)}")
-    [[ -n "${found[1]}" ]] && compadd -a found || _files
+    found=("${(@f)$(fanfold completion zsh --words -- "${(@Q)words[2,CURRENT]}" 2>/dev/null)}")
+    if [[ -z "${found[1]}" ]]; then
+        _files
+    elif [[ "${found[1]}" == *= ]]; then
+        compadd -S '' -a found
+    else
+        compadd -a found
+    fi
 }
-compdef _fanfold fanfold
+if [[ "${funcstack[1]}" == _fanfold ]]; then
+    _fanfold "$@"
+else
+    compdef _fanfold fanfold
+fi
 """,
     "fish": """\
 function __fanfold
-    fanfold completion fish --words -- (commandline -opc)[2..] (commandline -ct) 2>/dev/null
+    set -l found (fanfold completion fish --words -- (commandline -opc)[2..] (commandline -ct) 2>/dev/null)
+    if test (count $found) -gt 0
+        printf '%s\\n' $found
+    else
+        __fish_complete_path (commandline -ct)
+    end
 end
 complete -c fanfold -f -a '(__fanfold)'
-complete -c fanfold -n '__fish_seen_subcommand_from run check' -F
 """,
 }
+_IN_QUOTES = frozenset({"bash"})
+"""Shells that read what they are offered as they read a line; the others quote what they put there."""
 _SETUP = {
     "bash": ("~/.local/share/bash-completion/completions", "fanfold", ""),
     "zsh": ("~/.zfunc", "_fanfold", "  # a folder of $fpath"),
@@ -57,6 +75,8 @@ _SETUP = {
 }
 _NAMED_BY = {"transcript name": "step", "agents name": "role", "show name": "recipe"}
 """Arguments that are called otherwise than what they name."""
+_ANSWERS = frozenset({"approve", "reject", "answer"})
+"""Commands for what waits for somebody, and nothing else."""
 _MAX_RUNS = 50
 _MAX_STEPS = 500
 
@@ -86,7 +106,9 @@ def completion_command(call: Invocation, shell: str, words: bool, typed: tuple[s
     with suppress(FanfoldError, OSError, ValueError):
         *before, last = typed or ("",)
         fitting = [word for word in _offered(call, before, last) if word.startswith(last)]
-        say("".join(f"{plain(shlex.quote(word))}\n" for word in fitting))
+        if shell in _IN_QUOTES:
+            fitting = [shlex.quote(word) for word in fitting]
+        say("".join(f"{plain(word)}\n" for word in fitting))
     return 0
 
 
@@ -121,14 +143,16 @@ def _offered(call: Invocation, before: list[str], last: str) -> Iterable[str]:
         return ()
     if isinstance(wanted.type, click.Choice):
         return [str(choice) for choice in wanted.type.choices]
-    return _names(call, _NAMED_BY.get(f"{name} {wanted.name}") or wanted.name or "", given)
+    what = _NAMED_BY.get(f"{name} {wanted.name}") or wanted.name or ""
+    return _names(call, f"open {what}" if name in _ANSWERS and what in ("run", "step") else what, given)
 
 
 def _names(call: Invocation, what: str, given: list[str]) -> Iterable[str]:
     """What an argument or an option of this name may be in the project."""
     from fanfold.cli.project import open_project
 
-    if what not in ("recipe", "recipes", "pairs", "role", "run", "step", "from_step"):
+    kind = what.removeprefix("open ")
+    if kind not in ("recipe", "recipes", "pairs", "role", "run", "step", "from_step"):
         return ()
     with open_project(call, to_read=True) as project:
         if what in ("recipe", "recipes"):
@@ -139,14 +163,26 @@ def _names(call: Invocation, what: str, given: list[str]) -> Iterable[str]:
             return [f"{one.name}=" for one in check_recipe(project, given[0]).runnable().inputs]
         if what == "role":
             return project.roles.names()
-        if what == "run":
+        if kind == "run":
+            from fanfold.kernel.lifecycle import RUN_TERMINAL
             from fanfold.runtime.operations.history.listing import list_runs
 
-            return ["last", *(head.run_id for head in list_runs(project, limit=_MAX_RUNS))]
+            heads = list_runs(project, limit=_MAX_RUNS)
+            return [
+                "last",
+                *(head.run_id for head in heads if kind == what or head.status not in RUN_TERMINAL),
+            ]
+        from fanfold.kernel.lifecycle import ASKED, WAITING
         from fanfold.runtime.operations.addresses import find_run
 
         tree = find_run(project, given[0]).tree
-        return [run.tree_path(path) for run in tree.state.runs.values() for path in run.nodes][:_MAX_STEPS]
+        return [
+            run.tree_path(path)
+            for run in tree.state.runs.values()
+            for path, node in run.nodes.items()
+            if kind == what
+            or (node.status == WAITING and (node.step.traits.waits == "person" or node.reason == ASKED))
+        ][:_MAX_STEPS]
 
 
 def _files(project: Project) -> list[str]:
