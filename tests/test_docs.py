@@ -166,6 +166,13 @@ def test_every_page_is_reached_from_the_readme():
     assert {ROOT / page.path for page in PAGES} <= reached
 
 
+def test_every_decision_is_listed_in_the_index_by_its_title():
+    listed = (ROOT / "docs" / "index.md").read_text("utf-8")
+    for file in sorted((ROOT / "docs" / "adr").glob("*.md")):
+        title = file.read_text("utf-8").splitlines()[0].removeprefix("# ")
+        assert f"[{title}](adr/{file.name})" in listed
+
+
 def test_the_readme_shows_code_before_line_30():
     assert min(block.line for block in markdown.blocks((ROOT / "README.md").read_text())) < 30
 

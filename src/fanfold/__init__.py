@@ -186,9 +186,7 @@ def run_sync(  # noqa: F811  # overloads, which only type checkers see
     import asyncio
 
     work = run(recipe, project=project, inputs=inputs, options=options, **named)
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
+    if not _in_a_loop():  # asked first, so that no error of the run is told as one during another
         done = asyncio.run(work)
     else:
         from concurrent.futures import ThreadPoolExecutor
@@ -200,6 +198,16 @@ def run_sync(  # noqa: F811  # overloads, which only type checkers see
     from fanfold.runtime.views.runs.result import with_type
 
     return with_type(done, output)
+
+
+def _in_a_loop() -> bool:
+    import asyncio
+
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
 
 
 def __getattr__(name: str) -> object:

@@ -306,6 +306,17 @@ steps:
     assert capsys.readouterr().out == "new\n"
 
 
+def test_a_file_that_does_more_than_define_is_named_with_what_to_do(tmp_path: Path) -> None:
+    (tmp_path / "notebook.py").write_text(
+        "import fanfold\n\n@fanfold.function\ndef twice(n):\n    return 2 * n\nraise OSError('no disk')\n"
+    )
+    recipe = "name: job\nsteps: [{id: a, handler: twice, inputs: {n: {literal: 2}}}]\n"
+    error = run(tmp_path, recipe).steps["a"].error
+    assert error is not None
+    assert error.message == 'notebook.py, which has the function "twice", cannot be imported: no disk'
+    assert 'if __name__ == "__main__":' in error.hint
+
+
 def test_bytecode_that_lies_beside_a_source_is_not_run(tmp_path: Path) -> None:
     source = tmp_path / "plain.py"
     source.write_text("def say():\n    return 'evil!'\n")

@@ -64,6 +64,7 @@ def test_inputs_and_recipes_are_checked_as_on_the_command_line(project):
     with pytest.raises(fanfold.AuthorError) as refused:
         fanfold.run_sync(fanfold.Recipe(name="r", steps=[{"id": "a", "agent": "nobody", "prompt": "x"}]))
     assert refused.value.code == "recipe.unknown_role"
+    assert refused.value.__context__ is None  # a traceback tells this error and no other
     with pytest.raises(fanfold.NotFoundError):
         fanfold.run_sync("nowhere", options=OPTIONS)
 
@@ -73,6 +74,7 @@ def test_what_writes_needs_permission(project):
     with pytest.raises(fanfold.WorldError) as denied:
         fanfold.run_sync(recipe)
     assert denied.value.code == "permission_denied"
+    assert denied.value.hint.endswith('from Python, with Options(permission="auto")')
     assert fanfold.run_sync(recipe, options=fanfold.Options(permission="auto")).output == "hi"
 
 
@@ -236,7 +238,7 @@ def test_mistakes_in_inputs_and_scripts_are_told_with_their_place(tmp_path):
     [
         {"permission": "atuo"}, {"permission": None}, {"max_agents": "4"}, {"max_concurrency": True},
         {"max_concurrency": 0}, {"budget_micro_usd": 0}, {"budget_tokens": -1}, {"timeout_ms": 1.5},
-        {"model": 4}, {"script": b"default: ok"},
+        {"model": 4}, {"model": ""}, {"backend": " "}, {"script": b"default: ok"},
     ],
 )  # fmt: skip
 def test_options_that_mean_nothing_are_refused_at_once(wrong):
@@ -268,6 +270,7 @@ def test_what_is_shown_in_a_line_is_short(project):
         for one in shown:
             assert len(repr(one)) < 160, repr(one)
         assert repr(run) == f"<run {run.id} of greet, completed>"
+    assert repr(fanfold.Options(max_agents=3)) == "Options(max_agents=3)"
 
 
 def test_functions_of_the_running_program_are_found(project):

@@ -24,7 +24,7 @@ def written(project: Path, files: int = 1, *, merge: str = "auto", each: str = "
     (project / "s.yaml").write_text(json.dumps({"default": {"output": "ok", "writes": writes}}))
 
 
-@suggested("cli/runs/outcome.py: more files: fanfold diff", "cli/runs/fork_text.py: fanfold diff")
+@suggested("cli/terminal/change_text.py: more files: fanfold diff", "cli/runs/fork_text.py: fanfold diff")
 def test_of_many_files(fanfold: Fanfold, follow: Follow, project: Path) -> None:
     written(project, 12)
     many = fanfold("run", "w.yaml", "--script", "s.yaml", "--yes")

@@ -65,6 +65,19 @@ def test_a_run_that_waits_one_that_failed_and_one_that_is_over_each_have_their_c
     follow(filled("cli/system/next_steps.py: fanfold explain", failed))
 
 
+def test_what_failed_and_succeeded_since_and_older_successes_are_not_told(
+    fanfold: Fanfold, told: Told, project: Path
+) -> None:
+    (project / "answers.yaml").write_text(ANSWERS)
+    for steps in ('{id: no, run: ["false"]}', '{id: no, run: ["true"]}'):
+        (project / "mend.yaml").write_text(f"name: mend\nsteps: [{steps}]\n")
+        fanfold("run", "mend.yaml", "--yes")
+    (project / "other.yaml").write_text("name: other\nsteps: [{id: yes, run: [echo, x]}]\n")
+    fanfold("run", "other.yaml", "--yes")
+    last = fanfold("runs", "--json").json()[0]["run_id"]
+    assert [words for words in told() if words[0] not in ("show", "check")] == [["inspect", last]]
+
+
 def test_the_project_s_own_recipes_are_shown_first(fanfold: Fanfold, told: Told) -> None:
     assert fanfold("init").status == 0
     (show,) = told()

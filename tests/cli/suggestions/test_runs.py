@@ -61,6 +61,23 @@ def test_when_a_run_waits_for_people(fanfold: Fanfold, project: Path, follow: Fo
     assert follow(fanfold("answer", "last", "all[0]/ok", "words"), may=(USAGE,)) == [
         "approve"
     ]  # a choice is due
+    refused = fanfold("approve", "last")
+    assert refused.status == USAGE
+    assert "choose one of go, do not: fanfold approve" in refused.err
+    assert follow(refused) == ["approve"]
+
+
+@suggested(
+    "views/approvals.py: fanfold approve",
+)
+def test_who_is_to_answer_is_told_what_it_is_about(fanfold: Fanfold, project: Path, follow: Follow) -> None:
+    (project / "r.yaml").write_text(
+        "name: r\nsteps: [{id: ok, approve: Ship?, show: 'two\\nlines', choices: [go, stop]}]\n".replace(
+            "'", '"'
+        )
+    )
+    waiting = fanfold("run", "r.yaml")
+    assert "  ok: Ship?\n    │ two\n    │ lines\n    choices: go, stop\n    answer it: " in waiting.err
     assert follow(waiting) == ["approve"]
 
 

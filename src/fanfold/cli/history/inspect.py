@@ -11,6 +11,7 @@ from msgspec import structs
 from fanfold.cli.command import Invocation, command
 from fanfold.cli.history.runs import took_text, usage_text
 from fanfold.cli.project import open_project
+from fanfold.cli.terminal.change_text import change_lines
 from fanfold.cli.terminal.output import hand_over, paint, plain, say, say_json, to_json
 from fanfold.cli.terminal.statuses import COLOURS
 from fanfold.errors import EXIT_OK
@@ -62,6 +63,8 @@ def inspect_command(
             rows = step_rows(found, every=steps)
             document = inspect_found(project, found, with_state=state, only={row.path for row in rows})
             say("".join(_text(document, rows, steps, call.colour)))
+            if changed := "".join(change_lines(found.tree, found.run)):
+                say(f"\n{paint('Changed', 'bold', call.colour)}\n{changed}")
             if again := how_to_retry(found.tree):
                 say(f"\n{paint(f'run again what did not complete: {again}', 'dim', call.colour)}\n")
             elif on := how_to_go_on(found.tree):

@@ -11,8 +11,10 @@ import sys
 
 from fanfold.cli.command import Invocation
 from fanfold.cli.failures import reader_left
+from fanfold.cli.terminal.change_text import change_lines
 from fanfold.cli.terminal.output import hand_over, paint, say, say_json, tell, wants_colour
 from fanfold.cli.terminal.statuses import COLOURS
+from fanfold.cli.terminal.step_text import shown_lines
 from fanfold.errors import EXIT_OK
 from fanfold.kernel.lifecycle import CANCELLED, RUN_TERMINAL, WAITING
 from fanfold.kernel.nodes import Node
@@ -35,7 +37,6 @@ from fanfold.runtime.views.times import duration
 from fanfold.text.terminal import one_line
 
 MAX_FAILURES = 5
-MAX_CHANGES = 10
 MAX_REASON_CHARS = 400
 MAX_WORDS = 8
 """Lines of what a program said last."""
@@ -76,14 +77,14 @@ def _say_result(call: Invocation, tree: RunTree) -> None:
 def _summary(call: Invocation, tree: RunTree, colour: bool) -> list[str]:
     status = run_status(tree.state, tree.root)
     lines = [f"{paint(status, COLOURS.get(status, 'bold'), colour)}  {_facts(tree)}\n"]
-    lines += _changed(tree)
+    lines += change_lines(tree, tree.root)
     lines += _proposals(tree)
     lines += _left_behind(tree)
     if status in RUN_TERMINAL:
         return lines + _failures(call, tree, colour) + _warnings(tree, colour) + _again(tree)
     held = run_error(tree, tree.root)
     if status == WAITING:
-        lines += _how_to_answer(tree)
+        lines += _how_to_answer(tree, colour)
     elif held is not None and tree.state.pausing == "budget":
         lines.append(f"  {held.message}\n")
         raising = how_to_raise(tree)
@@ -111,26 +112,12 @@ def _facts(tree: RunTree) -> str:
     return " · ".join(parts)
 
 
-def _how_to_answer(tree: RunTree) -> list[str]:
+def _how_to_answer(tree: RunTree, colour: bool) -> list[str]:
     lines: list[str] = []
     for approval in open_approvals(tree)[:MAX_FAILURES]:
         lines.append(f"  {approval.path}: {one_line(approval.question)}\n")
+        lines += shown_lines(approval.show, approval.choices, "    ", colour)
         lines.append(f"    answer it: {how_to_answer(tree.root.id, approval)}\n")
-    return lines
-
-
-def _changed(tree: RunTree) -> list[str]:
-    """What came home, file by file: the last step that changed each."""
-    rows = {row.path: row for changes in tree.memory.changes.values() for row in changes}
-    merged = [row for row in rows.values() if row.state in ("merged", "applied")]
-    if not merged:
-        return []
-    width = max(len(one_line(row.path)) for row in merged[:MAX_CHANGES])
-    lines = [
-        f"  {one_line(row.path).ljust(width)}  {row.kind:8}  {row.step}\n" for row in merged[:MAX_CHANGES]
-    ]
-    if len(merged) > MAX_CHANGES:
-        lines.append(f"  and {len(merged) - MAX_CHANGES} more files: fanfold diff {tree.root.id}\n")
     return lines
 
 

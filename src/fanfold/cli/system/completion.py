@@ -172,16 +172,15 @@ def _names(call: Invocation, what: str, given: list[str]) -> Iterable[str]:
                 "last",
                 *(head.run_id for head in heads if kind == what or head.status not in RUN_TERMINAL),
             ]
-        from fanfold.kernel.lifecycle import ASKED, WAITING
         from fanfold.runtime.operations.addresses import find_run
+        from fanfold.runtime.views.approvals import is_open
 
         tree = find_run(project, given[0]).tree
         return [
             run.tree_path(path)
             for run in tree.state.runs.values()
             for path, node in run.nodes.items()
-            if kind == what
-            or (node.status == WAITING and (node.step.traits.waits == "person" or node.reason == ASKED))
+            if kind == what or is_open(node)
         ][:_MAX_STEPS]
 
 

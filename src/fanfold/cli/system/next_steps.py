@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+from collections.abc import Iterable
 
 from msgspec import Struct
 
@@ -11,7 +12,7 @@ from fanfold.cli.command import Invocation, command
 from fanfold.cli.project import open_project
 from fanfold.cli.terminal.output import paint, plain, say, say_json
 from fanfold.errors import EXIT_OK
-from fanfold.kernel.lifecycle import RUN_TERMINAL, RUNNING
+from fanfold.kernel.lifecycle import COMPLETED, RUN_TERMINAL, RUNNING
 from fanfold.runtime.operations.addresses import find_run
 from fanfold.runtime.operations.history.listing import list_runs
 from fanfold.runtime.operations.project import Project
@@ -37,7 +38,7 @@ class Suggestion(Struct, frozen=True):
 def next_command(call: Invocation) -> int:
     """Say what waits for you in this project, and what you can do next."""
     with open_project(call, to_read=True) as project:
-        runs = sorted(list_runs(project, limit=LOOKED_AT), key=lambda run: run.status in RUN_TERMINAL)
+        runs = _worth_telling(list_runs(project, limit=LOOKED_AT))
         own = [one.name for one in list_recipes(project) if one.origin == "project"]
         files = [os.path.relpath(file) for file in recipe_files(project.folder) if file.isprintable()]
         found = [_about(project, run) for run in runs[:MAX_RUNS]]
@@ -49,6 +50,19 @@ def next_command(call: Invocation) -> int:
         say(f"{plain(one.what)}\n  {paint(plain(one.command), 'cyan', call.colour)}\n")
     say(f"All commands\n  {paint('fanfold --help', 'cyan', call.colour)}\n")
     return EXIT_OK
+
+
+def _worth_telling(runs: Iterable[RunRow]) -> list[RunRow]:
+    """What is open first; then what failed and did not succeed since, and of what completed the latest."""
+    completed: set[str] = set()
+    told: list[RunRow] = []
+    for run in runs:  # newest first
+        if run.status == COMPLETED:
+            told += [] if completed else [run]
+            completed.add(run.recipe)
+        elif run.status not in RUN_TERMINAL or run.recipe not in completed:
+            told.append(run)
+    return sorted(told, key=lambda run: run.status in RUN_TERMINAL)
 
 
 def _about(project: Project, run: RunRow) -> Suggestion:

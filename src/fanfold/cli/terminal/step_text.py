@@ -44,9 +44,7 @@ def step_lines(run: InspectDocument, rows: Sequence[Row], *, every: bool, colour
 def question_lines(asked: ApprovalDocument, colour: bool) -> Iterator[str]:
     """What a step asks, whole: for who looks at that step alone."""
     text = "\n\n".join(part for part in (asked.question, asked.show) if part)
-    yield from _quoted(text, "  ", colour, MAX_ASKED_CHARS)
-    if asked.choices:
-        yield f"  {paint('choices', 'cyan', colour)}: {plain(', '.join(asked.choices))}\n"
+    yield from shown_lines(text, asked.choices, "  ", colour, MAX_ASKED_CHARS)
 
 
 def _line(row: Row, widths: list[int], colour: bool) -> str:
@@ -67,9 +65,16 @@ def _asked(asked: ApprovalDocument, indent: str, colour: bool, *, every: bool) -
     """What somebody must read before answering an approval; the row holds its question, if that is short."""
     long = len(" ".join(asked.question.split())) > MAX_NOTE_CHARS
     text = "\n".join([asked.question] * long + [asked.show] * bool(asked.show))
-    yield from _quoted(text, indent, colour, MAX_ASKED_CHARS if every else MAX_STEP_LINES)
-    if asked.choices:
-        yield f"{indent}{paint('choices', 'cyan', colour)}: {plain(', '.join(asked.choices))}\n"
+    yield from shown_lines(text, asked.choices, indent, colour, MAX_ASKED_CHARS if every else MAX_STEP_LINES)
+
+
+def shown_lines(
+    text: str, choices: Sequence[str], indent: str, colour: bool, most: int = MAX_STEP_LINES
+) -> Iterator[str]:
+    """What a question shows to who is to answer it, and what may be answered."""
+    yield from _quoted(text, indent, colour, most)
+    if choices:
+        yield f"{indent}{paint('choices', 'cyan', colour)}: {plain(', '.join(choices))}\n"
 
 
 def _more(step: StepResult, indent: str, colour: bool) -> Iterator[str]:

@@ -18,6 +18,8 @@ from fanfold.errors import AuthorError
 from fanfold.runtime.handlers.permitted import ChangedSource, PermittedImports
 from fanfold.runtime.handlers.registration import registered
 
+IMPORTED = 'its file is imported: what it does only as a program belongs under if __name__ == "__main__":'
+
 
 class Handlers:
     """Handlers of one project, each loaded once."""
@@ -37,8 +39,9 @@ class Handlers:
             except ChangedSource:
                 raise
             except (Exception, SystemExit, KeyboardInterrupt, GeneratorExit) as error:
-                message = f'the module of function "{name}" cannot be imported: {_said(error)}'
-                raise AuthorError("function.import", message) from error
+                where = file or name.partition(":")[0]
+                message = f'{where}, which has the function "{name}", cannot be imported: {_said(error)}'
+                raise AuthorError("function.import", message, hint=IMPORTED) from error
             if not callable(found):
                 raise AuthorError("function.not_found", f'there is no function "{name}" in this project')
             self._loaded[name] = found

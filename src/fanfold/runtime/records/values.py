@@ -70,7 +70,7 @@ class Values:
         return tuple(
             receipt
             for (owner, _), receipts in self._memory.receipts.items()
-            if _is_below(self._state.runs[owner], run)
+            if is_below(self._state.runs[owner], run)
             for receipt in receipts
         )
 
@@ -353,7 +353,8 @@ def _last_said(out: str, err: str) -> str:
     return f"{out}\n{shorten_start(err, PROGRAM_CHARS - len(out))}".strip()
 
 
-def _is_below(run: Run | None, top: Run) -> bool:
+def is_below(run: Run | None, top: Run) -> bool:
+    """Whether it is this run or one below it."""
     while run is not None and run is not top:
         run = run.parent
     return run is top

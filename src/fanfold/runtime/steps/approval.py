@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+
 from fanfold.errors import AuthorError
 from fanfold.kernel.plan import JSON, Step
 from fanfold.kernel.replies import BY_DEFAULT, judge
@@ -29,10 +31,12 @@ class ApprovalSteps(LeafType[ApprovalBody, Question]):
             hint = f"fanfold approve {root_of(node)} {typed_path(node)}"
             raise AuthorError("approval.not_text", message, hint=hint)
         if said.choices and reply.decision not in said.choices:
+            first = shlex.quote(said.choices[0])
             raise AuthorError(
                 "approval.bad_choice",
                 f"{node.path} cannot be answered with {reply.decision!r}",
-                hint=f"choose one of: {', '.join(said.choices)}",
+                hint=f"choose one of {', '.join(said.choices)}:"
+                f" fanfold approve {root_of(node)} {typed_path(node)} --choice {first}",
             )
         return Outcome(_output(reply), judge(node, reply.decision, reply.by, reply.comment))
 

@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 from msgspec import Struct
+from msgspec.structs import replace
 
+from fanfold.kernel.nodes import Run
+from fanfold.runtime.hosting.run_tree import RunTree
 from fanfold.runtime.records.evidence import ChangedPath
+from fanfold.runtime.records.memory import FileChange
+from fanfold.runtime.records.values import is_below
 
 
 class StepChanges(Struct, frozen=True, kw_only=True):
@@ -64,3 +69,32 @@ class Undone(Struct, frozen=True, kw_only=True):
     steps: list[UndoneStep]
     changes: list[ChangedPath]
     """What it does to the project: added means that a file comes back."""
+
+
+def came_home(tree: RunTree, run: Run) -> list[FileChange]:
+    """What a run and those below it did to the project's files all in all, by path.
+
+    Each file has the last step that changed it, by its path in the tree.
+    """
+    found: dict[str, FileChange] = {}
+    for other in tree.state.runs.values():
+        if not is_below(other, run):
+            continue
+        for row in tree.memory.changes.get(other.id, []):
+            if row.state in ("merged", "applied"):
+                before = found.pop(row.path, None)
+                kind = row.kind if before is None else _together(before.kind, row.kind)
+                if kind:
+                    found[row.path] = replace(row, kind=kind, step=other.tree_path(row.step))
+    return sorted(found.values(), key=lambda row: row.path)
+
+
+def _together(first: str, then: str) -> str:
+    """What two changes of a file come to; nothing, where the second takes back the first.
+
+    >>> _together("added", "modified"), _together("deleted", "added"), _together("added", "deleted")
+    ('added', 'modified', '')
+    """
+    if first == "added":
+        return "" if then == "deleted" else "added"
+    return "modified" if first == "deleted" and then == "added" else then

@@ -13,7 +13,7 @@ from fanfold.runtime.operations.runs.starting.limits import check_agents, check_
 from fanfold.text.excerpts import shorten
 
 
-class Options(Struct, frozen=True, kw_only=True):
+class Options(Struct, frozen=True, kw_only=True, repr_omit_defaults=True):
     """What holds for one run. None leaves it to the recipe, then to the configuration; a value that means
     nothing is refused with `usage.bad_value`.
     """
@@ -51,7 +51,7 @@ class Options(Struct, frozen=True, kw_only=True):
                 raise _meaningless(name, value, "a whole number above 0, or None")
         for name in ("backend", "model", "script"):
             value = getattr(self, name)
-            if value is not None and not isinstance(value, str):
+            if value is not None and not (isinstance(value, str) and (value.strip() or name == "script")):
                 raise _meaningless(name, value, "text, or None")
 
 

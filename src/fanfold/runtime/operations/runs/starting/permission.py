@@ -119,7 +119,7 @@ def _denied(plan: Plan, lines: Sequence[str], posture: str) -> WorldError:
         + (f"; and {len(lines) - MAX_NAMED} more, which --json lists" if len(lines) > MAX_NAMED else ""),
         hint="--permission read_only allows reading alone; leave it out to be asked, or use --permission auto"
         if posture == "read_only"
-        else "run it with --yes, or with --permission auto",
+        else 'run it with --yes or --permission auto; from Python, with Options(permission="auto")',
         details={"needs": list(lines)},
         exit_status=EXIT_PERMISSION,
     )
