@@ -21,7 +21,10 @@ from fanfold.text.terminal import one_line
 from fanfold.workspace.files.ignored import CACHES, DEPENDENCIES
 
 MAX_FILES = 20_000
+MAX_ENTERED = 5_000
+"""Folders, at any depth."""
 MAX_FOLDERS = 40
+"""At the top, of those that are named."""
 MAX_LANGUAGES = 8
 NAME_CHARS = 60
 
@@ -67,15 +70,19 @@ def look_at(folder: Path) -> ProjectShape:
     """The shape of the project in a folder."""
     counted: Counter[str] = Counter()
     files = 0
+    whole = True
     for name in _file_names(str(folder)):
+        if name is None:
+            whole = False
+            break
         files += 1
         language = _LANGUAGES.get(name.rpartition(".")[2].lower())
         if language is not None:
             counted[language] += 1
     usual = sorted(counted.items(), key=lambda entry: (-entry[1], entry[0]))
     return ProjectShape(
-        files=min(files, MAX_FILES),
-        whole=files <= MAX_FILES,
+        files=files,
+        whole=whole,
         languages=dict(usual[:MAX_LANGUAGES]),
         folders=tuple(one_line(name, NAME_CHARS) for name in _folders(str(folder))[:MAX_FOLDERS]),
         tests=_own(folder, "tests"),
@@ -88,16 +95,20 @@ def _own(folder: Path, gate: str) -> str:
     return "" if found is None else " ".join(found.run)
 
 
-def _file_names(top: str) -> Iterator[str]:
-    """Names of files, folder by folder, at most one more than are counted."""
-    waiting, seen = [top], 0
+def _file_names(top: str) -> Iterator[str | None]:
+    """Names of files, folder by folder; None at the end where there is more than is looked at."""
+    waiting, seen, entered = [top], 0, 0
     while waiting:
+        entered += 1
+        if entered > MAX_ENTERED:
+            yield None
+            return
         for entry in _entries(waiting.pop()):
             if entry.is_dir(follow_symlinks=False):
                 waiting.append(entry.path)
             elif entry.is_file(follow_symlinks=False):
-                yield entry.name
                 seen += 1
+                yield entry.name if seen <= MAX_FILES else None
                 if seen > MAX_FILES:
                     return
 
