@@ -73,6 +73,16 @@ def test_five_hundred_outputs_are_folded_in_a_tree_within_the_window(tmp_path: P
     assert len(list((tmp_path / ".fanfold/ctx/wf" / result.run_id / "look").iterdir())) == 501
 
 
+def test_many_items_stand_in_one_row_of_the_report_and_those_that_failed_in_their_own(tmp_path: Path):
+    broken = {"fail": {"class": "agent", "message": "no words"}}
+    spent = {"output": "x", "usage": {"input_tokens": 10, "output_tokens": 1}}
+    result = wide(tmp_path, 30, {"look#1/scan[*]": spent, "look#1/scan[7]": broken})
+    rows = [line for line in checked_report(tmp_path, result).splitlines() if line.startswith("| look#1/")]
+    assert rows[0].startswith("| look#1/scan | explorer | failed, items: 29 completed, 1 failed |")
+    assert "| 319 |" in rows[0], "what all items used together"
+    assert [row.split()[1] for row in rows[1:]] == ["look#1/scan[7]"]
+
+
 def test_a_fold_that_is_cancelled_counts_and_shows_what_its_parts_spent(tmp_path: Path):
     spent = {"output": "a part", "usage": {"input_tokens": 1_000, "output_tokens": 10}}
     slow = {"output": "late", "delay_ms": 60_000}

@@ -8,16 +8,14 @@ from fanfold.kernel.lifecycle import COMPLETED
 from fanfold.kernel.nodes import Node, Run
 from fanfold.kernel.plan import JSON
 from fanfold.runtime.hosting.run_tree import RunTree, run_status
-from fanfold.runtime.views.items import item_around
 from fanfold.runtime.views.runs.artifacts import artifacts_of
 from fanfold.runtime.views.runs.documents import how_to_retry, indented, run_error, waiting_proposals
+from fanfold.runtime.views.runs.report_rows import MAX_ROWS, price, step_table
 from fanfold.runtime.views.runs.reviews import cell, review_lines
-from fanfold.runtime.views.runs.rounds import did_not_pass, last_objections, why_not
-from fanfold.runtime.views.standing import reason_of, status_of
-from fanfold.runtime.views.times import duration
+from fanfold.runtime.views.runs.rounds import last_objections
 from fanfold.text.excerpts import shorten, shorten_line
+from fanfold.text.json_value import as_text
 
-MAX_ROWS = 200
 MAX_SAID_CHARS = 200
 ADVICE = {
     "timeout": "raise the step's `timeout`, or split the step",
@@ -41,13 +39,10 @@ def report_markdown(tree: RunTree, run: Run | None = None) -> str:
         lines += [run.plan.description, ""]
     lines += ["## Asked", "", *_asked(tree.values.inputs(run)), "", "## Answer", ""]
     output = tree.blobs.get(run.output) if run.output is not None else None
-    lines += [indented(output) if output is not None else "_no answer_", ""]
-    lines += ["## Steps", "", "| step | who | status | took | tokens | cost |", "|---|---|---|---|---|---|"]
+    lines += [*_answer(output), ""]
     nodes = list(run.nodes.values())
-    lines += [_row(tree, node) for node in nodes[:MAX_ROWS]]
-    if len(nodes) > MAX_ROWS:
-        lines.append(f"| … {len(nodes) - MAX_ROWS} more | | | | | |")
-    lines += ["", f"{agents} agents, {usage.tokens} tokens, {_price(usage.micro_usd)}.", ""]
+    lines += ["## Steps", "", *step_table(tree, nodes)]
+    lines += ["", f"{agents} agents, {usage.tokens} tokens, {price(usage.micro_usd)}.", ""]
     lines += _changes(tree, run)
     lines += _artifacts(tree, run)
     lines += review_lines(tree, run)
@@ -111,23 +106,16 @@ def _artifacts(tree: RunTree, run: Run) -> list[str]:
     return [*lines, ""]
 
 
+def _answer(output: JSON) -> list[str]:
+    if output is None:
+        return ["_no answer_"]
+    return [output] if isinstance(output, str) else ["```json", indented(output), "```"]
+
+
 def _asked(inputs: dict[str, JSON]) -> list[str]:
     if not inputs:
         return ["_no inputs_"]
-    return [f"- **{name}**: {shorten(indented(value), 500)}" for name, value in inputs.items()]
-
-
-def _row(tree: RunTree, node: Node) -> str:
-    who = node.step.traits.role or node.step.type
-    usage = tree.memory.usage.get((node.run.id, node.path))
-    took = duration(node.ended_at - node.started_at) if node.started_at and node.ended_at else ""
-    status, reason = status_of(tree, node), reason_of(tree, node)
-    status = f"{status} ({reason})" if reason else status
-    if did_not_pass(node):
-        status = f"did not pass ({why})" if (why := why_not(tree, node)) else "did not pass"
-    name = f"{node.path} {item}" if (item := item_around(tree, node)) else node.path
-    spent = f"{usage.tokens} | {_price(usage.micro_usd)}" if usage else " | "
-    return f"| {cell(name)} | {who} | {cell(status)} | {took} | {spent} |"
+    return [f"- **{name}**: {shorten(as_text(value), 500)}" for name, value in inputs.items()]
 
 
 def _failure_line(node: Node) -> str:
@@ -136,9 +124,3 @@ def _failure_line(node: Node) -> str:
     advice = error.hint or ADVICE.get(error.kind, "")
     text = f"- **{node.path}** {node.status}: {shorten(error.message, 500)} (`{error.code}`)"
     return f"{text}. {advice[:1].upper()}{advice[1:]}." if advice else text
-
-
-def _price(micro_usd: int | None) -> str:
-    if micro_usd is None:
-        return "price unknown"
-    return "< $0.0001" if 0 < micro_usd < 100 else f"${micro_usd / 1_000_000:.4f}"
