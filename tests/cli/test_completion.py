@@ -1,6 +1,7 @@
 """Completion offers what the commands declare and what the project holds, and never an error."""
 
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -15,8 +16,7 @@ from tools.screen import Screen
 def offered(fanfold, *typed: str) -> list[str]:
     result = fanfold("completion", "bash", "--words", "--", *typed)
     assert (result.status, result.err) == (0, "")
-    words: list[str] = result.out.split()
-    return words
+    return shlex.split(result.out)
 
 
 def test_commands_options_choices_and_names_are_offered(fanfold, project):
@@ -43,6 +43,29 @@ def test_commands_options_choices_and_names_are_offered(fanfold, project):
     assert offered(fanfold, "run", "--script", "") == []  # a file: for the shell to complete
     assert "explorer" in offered(fanfold, "spawn", "")
     assert offered(fanfold, "nonsense", "") == []
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["it$(touch ran)", "it`touch ran`", "it;touch ran;", "it'$(touch ran)'", 'it"', "it\n$(touch ran)",
+     "it|cat", "it two", "it\x1b[31m", "it&", "it>x", "it\\"],
+)  # fmt: skip
+def test_no_name_is_offered_that_a_shell_would_act_on(fanfold, project, name: str):
+    """Bash puts a word onto the command line as it is, and the next key may be Enter."""
+    recipe = "name: x\nsteps: [{id: a, run: [echo, hello]}]\n"
+    (project / ".fanfold/workflows").mkdir(parents=True)
+    for file in (f"{name}.yaml", f".fanfold/workflows/{name}.yaml", "itself.yaml", "íto.yaml"):
+        (project / file).write_text(recipe)
+    assert offered(fanfold, "run", "it") == ["itself.yaml"]
+    assert offered(fanfold, "run", "í") == ["íto.yaml"]
+
+
+def test_items_of_steps_are_offered(fanfold, project):
+    (project / "many.yaml").write_text(
+        "name: many\nsteps: [{id: each, for_each: '[1, 2]', run: [echo, '{{item}}']}]\n"
+    )
+    assert fanfold("run", "many.yaml", "--yes").status == 0
+    assert "each[1]" in offered(fanfold, "transcript", "last", "each[")
 
 
 def test_a_project_that_cannot_be_read_offers_nothing(fanfold, project):

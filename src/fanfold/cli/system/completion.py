@@ -3,11 +3,15 @@
 The script asks `fanfold completion --words` for what fits. What is offered comes from the declarations of the
 commands, so that a new option is completed without a word here. Only names are looked up, nothing is changed,
 and whatever goes wrong offers nothing: a shell that waits for a key press is no place for an error.
+
+Names are those of files and recipes that came with a checkout. Of several, bash puts what they have in common
+onto the command line as it is: one in which a shell would find something to do is not among them.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import shlex
 from collections.abc import Iterable
 from contextlib import suppress
@@ -17,7 +21,7 @@ from typing import TYPE_CHECKING
 import click
 
 from fanfold.cli.command import Invocation, command
-from fanfold.cli.terminal.output import plain, say
+from fanfold.cli.terminal.output import say
 from fanfold.errors import FanfoldError
 
 if TYPE_CHECKING:
@@ -77,6 +81,8 @@ _NAMED_BY = {"transcript name": "step", "agents name": "role", "show name": "rec
 """Arguments that are called otherwise than what they name."""
 _ANSWERS = frozenset({"approve", "reject", "answer"})
 """Commands for what waits for somebody, and nothing else."""
+_PLAIN = re.compile(r"[\w@%+=:,./\[\]#-]+")
+"""What a shell takes as it is; brackets and # are in the paths of steps, and no command."""
 _MAX_RUNS = 50
 _MAX_STEPS = 500
 
@@ -106,9 +112,11 @@ def completion_command(call: Invocation, shell: str, words: bool, typed: tuple[s
     with suppress(FanfoldError, OSError, ValueError):
         *before, last = typed or ("",)
         fitting = [word for word in _offered(call, before, last) if word.startswith(last)]
+        fitting = [word for word in fitting if word.isprintable()]
         if shell in _IN_QUOTES:
-            fitting = [shlex.quote(word) for word in fitting]
-        say("".join(f"{plain(word)}\n" for word in fitting))
+            alone = len(fitting) == 1  # then the script quotes it
+            fitting = [shlex.quote(word) for word in fitting if alone or _PLAIN.fullmatch(word)]
+        say("".join(f"{word}\n" for word in fitting))
     return 0
 
 
