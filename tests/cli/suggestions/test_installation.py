@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import fanfold as library
-from fanfold.agents.command.profile import load_profiles
+from fanfold.agents.command.profile_files import load_profiles
 from fanfold.agents.command.verdict import CallEnd, judge
 from fanfold.runtime.operations.system.smoke_scenarios import ADVICE
 from tests.cli.suggestions.following import USAGE, Fanfold, Follow, commands
@@ -48,7 +48,7 @@ def test_of_roles_with_mistakes(fanfold: Fanfold, follow: Follow, project: Path)
 @suggested("agents/command/verdict.py: fanfold doctor", "steps/programs/sandboxed.py: fanfold doctor")
 def test_of_programs_that_do_not_work_here(follow: Follow, tmp_path: Path) -> None:
     """The words of an agent's program that broke off or reached nobody, and of a sandbox that refused."""
-    profile = load_profiles(tmp_path)["claude"]
+    profile = load_profiles(tmp_path).found["claude"]
     broken, unreached = CallEnd(), CallEnd()
     broken.exit_code = unreached.exit_code = 0
     unreached.stopped = "trouble"
@@ -61,7 +61,7 @@ def test_of_programs_that_do_not_work_here(follow: Follow, tmp_path: Path) -> No
 
 
 def test_an_agent_s_program_is_given_more_in_the_file_that_is_really_read(tmp_path: Path) -> None:
-    profile = load_profiles(tmp_path / "my home")["claude"]
+    profile = load_profiles(tmp_path / "my home").found["claude"]
     ending = CallEnd()
     ending.exit_code, ending.stderr = 1, "Incorrect API key provided"
     failure = judge(profile, ending)

@@ -15,7 +15,8 @@ from fanfold.agents.backend import Progress, Record, SessionFailed, SessionReque
 from fanfold.agents.backend_registry import BackendSetup, Machine
 from fanfold.agents.command.belongings import Belongings
 from fanfold.agents.command.kept_tools import unkept
-from fanfold.agents.command.profile import OF_ROLES, Profile, find_profile
+from fanfold.agents.command.profile import OF_ROLES, Profile
+from fanfold.agents.command.profile_files import find_profile
 from fanfold.agents.command.session import CommandParts, CommandSession
 from fanfold.agents.confined import AgentPrograms
 from fanfold.agents.redaction import Redactor

@@ -25,6 +25,7 @@ from typing import Any
 
 import msgspec
 
+from fanfold.agents.command.own_files import read_own
 from fanfold.agents.command.profile import LOGIN, Profile
 from fanfold.errors import WorldError
 from fanfold.workspace.homes import forget_lent, note_lent, remove_beneath, write_beneath
@@ -229,11 +230,10 @@ def _decoded(name: str, data: bytes) -> Any:
 
 
 def _read(file: Path) -> bytes:
-    with file.open("rb") as opened:
-        data = opened.read(MAX_FILE_BYTES + 1)
-    if len(data) > MAX_FILE_BYTES:
-        raise WorldError("agent.large_config", f"{file} has more than {MAX_FILE_BYTES:,} bytes")
-    return data
+    try:
+        return read_own(file, MAX_FILE_BYTES)
+    except ValueError as error:
+        raise WorldError("agent.bad_config", str(error)) from None
 
 
 def _copy(source: Path, target: Path, left: list[int]) -> None:

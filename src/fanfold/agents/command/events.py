@@ -20,11 +20,24 @@ from typing import Any, TypeAlias
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
-from fanfold.agents.command.profile import Rule
+from fanfold.agents.command.profile import Meaning, Rule
 from fanfold.kernel.events import MOST_SPENT, Usage
 from fanfold.kernel.plan import JSON
 from fanfold.text.json_value import with_text_only
 
+_OUTCOME = ("failed", "ok", "state", "exit_code")
+TAKES: dict[Meaning, tuple[str, ...]] = {
+    "began": ("conversation", "model", "version"),
+    "said": ("text", "message", "model", "delta"),
+    "delta": ("text",),
+    "called": ("id", "tool", "args", "message"),
+    "returned": ("id", "tool", "args", "text", *_OUTCOME),
+    "trouble": ("text", "status"),
+    "spent": ("input", "output", "usd"),
+    "denied": ("id", "tool"),
+    "finished": ("text", "value", "reason", "why", "status", *_OUTCOME),
+}
+"""What a rule may take from a line, by what the line means."""
 _BAD = frozenset(("error", "failed", "failure", "declined"))
 _MICRO = 1_000_000
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:@+=-]{0,199}")

@@ -1,8 +1,6 @@
 """Profiles: what is known of each agent that is a program, as data.
 
-A profile is a small TOML file. Those that come with Fanfold are in `profiles/`; the user's own are in
-`~/.fanfold/backends/`, where a file named like one of ours changes the keys it has and leaves the others. The
-name of the file is what roles write (`backend = "claude"`). A project cannot bring any.
+A profile is a small TOML file, see `profile_files`. Its name is what roles write (`backend = "claude"`).
 
 Rules
 * What a program is called with is a list of words. `{prompt}` and the like are filled in; a word in angle
@@ -14,19 +12,12 @@ Rules
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from functools import cache
-from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
-import msgspec
-from msgspec import Struct, structs
+from msgspec import Struct
 
 from fanfold.agents.role import COMMAND, SPOKEN
-from fanfold.errors import AuthorError
 
-OURS = Path(__file__).parent / "profiles"
-MAX_PROFILE_BYTES = 256 * 1024
 LOGIN = "login"
 """In `credentials`: the agent's own login, as it left it in its folder."""
 
@@ -150,100 +141,3 @@ TALKING = Profile(name=SPOKEN, program="", title="an agent", acp=True, named=Tru
 """A role with a `command` of its own that speaks the Agent Client Protocol."""
 OF_ROLES = {PLAIN.name: PLAIN, TALKING.name: TALKING}
 """Those for programs that roles name."""
-_OWN = (
-    "name",
-    "like",
-    "named",
-    "file",
-    "options",
-    "events",
-    "output",
-    "acp",
-    "call",
-    "kept",
-    "counts_all",
-    "errors",
-    "priced",
-)
-"""What is never taken from another profile: how it is called and how it speaks."""
-
-
-def load_profiles(home: Path) -> dict[str, Profile]:
-    """Every profile by name; `AuthorError` names a file of the user's that cannot be used."""
-    folder = home / "backends"
-    found = {
-        name: structs.replace(one, file=str(folder / f"{name}.toml")) for name, one in _built_in().items()
-    }
-    for file in sorted(folder.glob("*.toml")) if folder.is_dir() else ():
-        found[file.stem] = _own(file, found)
-    return found
-
-
-def find_profile(name: str, home: Path) -> Profile | None:
-    """The profile of a back end that is a program; None for any other."""
-    return OF_ROLES.get(name) or load_profiles(home).get(name)
-
-
-def profile_names(home: Path) -> list[str]:
-    """The names alone, without reading any; from now on they are known to mean programs."""
-    names = {file.stem for folder in (OURS, home / "backends") for file in folder.glob("*.toml")}
-    _programs.update(names)
-    return sorted(names)
-
-
-_programs: set[str] = set()
-
-
-def is_program(backend: str) -> bool:
-    """Whether a back end starts a program; one that a program of somebody else's brings is its own affair."""
-    return backend in OF_ROLES or backend in _programs or (OURS / f"{backend}.toml").is_file()
-
-
-@cache
-def _built_in() -> dict[str, Profile]:
-    said = {file.stem: _read(file) for file in sorted(OURS.glob("*.toml"))}
-    return {name: msgspec.convert({**_alike(one, said), "name": name}, Profile) for name, one in said.items()}
-
-
-def _alike(said: dict[str, Any], known: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
-    """A profile with what it leaves to the one it is like."""
-    other = known.get(said.get("like", ""), {})
-    return {**{key: value for key, value in other.items() if key not in _OWN}, **said}
-
-
-def _below(said: dict[str, Any], ours: Profile | None, known: Mapping[str, Profile]) -> dict[str, Any]:
-    if ours is not None:
-        return dict(msgspec.to_builtins(ours))
-    other = known.get(said.get("like", ""))
-    taken = {} if other is None else msgspec.to_builtins(other)
-    return {key: value for key, value in taken.items() if key not in _OWN}
-
-
-def _own(file: Path, known: Mapping[str, Profile]) -> Profile:
-    try:
-        said = _read(file)
-        below = _below(said, known.get(file.stem), known)
-        merged = {**_over(below, said), "name": file.stem, "named": "credentials" in said, "file": str(file)}
-        return msgspec.convert(merged, Profile)
-    except (OSError, ValueError) as error:  # what decoding and validation raise, too
-        message = f"{file} cannot be used: {error}"
-        raise AuthorError("backend.bad_profile", message, hint="docs/agents.md lists its keys") from None
-
-
-def _over(below: dict[str, Any], said: dict[str, Any]) -> dict[str, Any]:
-    """The user's keys over ours; tables key by key, anything else whole."""
-    merged = dict(below)
-    for key, value in said.items():
-        inner = below.get(key)
-        merged[key] = _over(inner, value) if isinstance(inner, dict) and isinstance(value, dict) else value
-    return merged
-
-
-def _read(file: Path) -> dict[str, Any]:
-    import tomllib
-
-    with file.open("rb") as opened:
-        data = opened.read(MAX_PROFILE_BYTES + 1)
-    if len(data) > MAX_PROFILE_BYTES:
-        raise ValueError(f"it has more than {MAX_PROFILE_BYTES:,} bytes")
-    return tomllib.loads(data.decode())

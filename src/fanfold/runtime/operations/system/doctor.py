@@ -138,11 +138,9 @@ def _agents(project: Project) -> Iterator[Finding]:
     """Agents that are programs, as far as they are installed."""
     from fanfold.runtime.operations.system.installed_agents import find_agents
 
-    try:
-        found = find_agents(project.config.home, project.folder)
-    except FanfoldError as error:
+    found, problems = find_agents(project.config.home, project.folder)
+    for error in problems:
         yield _found("agents", "error", error.message, error.hint)
-        return
     for agent in found:
         names = ", ".join(agent.names)
         lent = f"may have {', '.join(agent.credentials)}" if agent.credentials else "is lent no credentials"

@@ -15,12 +15,14 @@ import tempfile
 import uuid
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 from msgspec import Struct
 
 from fanfold.agents.command.belongings import Belongings
-from fanfold.agents.command.profile import Profile, load_profiles
-from fanfold.errors import FanfoldError
+from fanfold.agents.command.profile import Profile
+from fanfold.agents.command.profile_files import load_profiles
+from fanfold.errors import AuthorError, FanfoldError
 from fanfold.sessions.processes import ProcessTimeout, run_process
 from fanfold.workspace.files.programs import find_program, search_path
 
@@ -43,18 +45,26 @@ class InstalledAgent(Struct, frozen=True, kw_only=True):
     """What it could have, and the user has said nothing about."""
 
 
-def find_agents(home: Path, project: Path) -> list[InstalledAgent]:
-    """Those that are here; `AuthorError` for a profile of the user's that cannot be read."""
+class InstalledAgents(NamedTuple):
+    """Those that are here, and what is wrong with profiles of the user's."""
+
+    found: list[InstalledAgent]
+    problems: list[AuthorError]
+
+
+def find_agents(home: Path, project: Path) -> InstalledAgents:
     by_program: dict[str, list[Profile]] = {}
-    for profile in load_profiles(home).values():
-        found = find_program(profile.program, project) if profile.program else None
-        if found is not None:
-            by_program.setdefault(found, []).append(profile)
+    profiles, problems = load_profiles(home)
+    for profile in profiles.values():
+        program = find_program(profile.program, project) if profile.program else None
+        if program is not None:
+            by_program.setdefault(program, []).append(profile)
     versions = asyncio.run(_versions(by_program, search_path(project))) if by_program else []
-    return [
-        _agent(program, profiles, version, os.environ)
-        for (program, profiles), version in zip(by_program.items(), versions, strict=True)
+    found = [
+        _agent(program, behind, version, os.environ)
+        for (program, behind), version in zip(by_program.items(), versions, strict=True)
     ]
+    return InstalledAgents(found, problems)
 
 
 def _agent(

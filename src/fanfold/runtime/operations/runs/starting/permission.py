@@ -41,7 +41,7 @@ def _program_lines(role: Role) -> list[str]:
     """The program that does a role's work, where it is one; a `command` that nobody will run is not named."""
     if role.backend is None:
         return []
-    from fanfold.agents.command.profile import is_program  # few roles name any
+    from fanfold.agents.command.profile_files import is_program  # few roles name any
 
     if not is_program(role.backend):
         return []

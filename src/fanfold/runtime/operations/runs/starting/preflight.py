@@ -67,7 +67,7 @@ def _unkept(name: str, role: Role, backend: str, home: Path) -> FanfoldError | N
     """Why a back end that brings its own tools may not work for a role."""
     if not role.needs_our_tools and role.tools is None:
         return None
-    from fanfold.agents.command.profile import (
+    from fanfold.agents.command.profile_files import (
         find_profile,
         is_program,
     )  # few roles hold themselves to anything
