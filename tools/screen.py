@@ -19,13 +19,15 @@ import pyte
 class Screen:
     """A command at a terminal of a given size, and what stands on it."""
 
+    program: tuple[str, ...] = (sys.executable, "-m", "fanfold.cli.main")
+    """What the arguments are for; another kind of screen has another."""
+
     def __init__(
         self,
         columns: int,
         lines: int,
         folder: Path,
         *arguments: str,
-        program: tuple[str, ...] = (sys.executable, "-m", "fanfold.cli.main"),
         **environment: str,
     ) -> None:
         self._here, there = pty.openpty()
@@ -34,7 +36,7 @@ class Screen:
         self.resize(columns, lines)
         known = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}
         self.process = subprocess.Popen(
-            [*program, *arguments],
+            [*self.program, *arguments],
             stdin=there,
             stdout=there,
             stderr=there,

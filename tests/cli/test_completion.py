@@ -13,6 +13,12 @@ from fanfold.cli.main import COMMANDS
 from tools.screen import Screen
 
 
+class ZshScreen(Screen):
+    """A shell of its own at a terminal."""
+
+    program = ("zsh", "-i")
+
+
 def offered(fanfold, *typed: str) -> list[str]:
     result = fanfold("completion", "bash", "--words", "--", *typed)
     assert (result.status, result.err) == (0, "")
@@ -123,7 +129,7 @@ def test_zsh_completes_at_the_first_key_and_quotes_what_it_puts_there(
     script = subprocess.run(["fanfold", "completion", "zsh"], env=mapped, capture_output=True, check=True)
     (home / "_fanfold").write_bytes(script.stdout)
     (home / ".zshrc").write_text("fpath+=$HOME; autoload -Uz compinit; compinit -u; PS1='ready>'\n")
-    screen = Screen(80, 10, project, program=("zsh", "-i"), **mapped)
+    screen = ZshScreen(80, 10, project, **mapped)
     try:
         screen.until("ready>")
         screen.type("fanfold tra\t")

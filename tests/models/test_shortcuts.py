@@ -45,9 +45,8 @@ def test_a_piece_of_an_answer_is_read_as_the_sdk_reads_it(name: str) -> None:
 
     client = AsyncOpenAI(api_key="none", base_url="http://127.0.0.1:9")
     ask_plainly(client)
-    read: Any = client._process_response_data(
-        data=ODD[name], cast_to=ChatCompletionChunk, response=None  # type: ignore[arg-type]
-    )  # fmt: skip
+    nothing: Any = None
+    read: Any = client._process_response_data(data=ODD[name], cast_to=ChatCompletionChunk, response=nothing)
     known: Any = construct_type(type_=ChatCompletionChunk, value=ODD[name])
     assert read == known
     assert repr(read) == repr(known)
