@@ -119,6 +119,30 @@ def test_a_file_that_is_not_understood_is_left_alone(fanfold, project, name, tex
     assert file.read_bytes() == text.encode("latin-1")
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_marks_and_line_ends_of_a_file_are_kept(fanfold, project, name):
+    client = next(one for one in CLIENTS if one.name == name)
+    file = client.user_file(os.environ)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    text = "a = 1\r\n[b]\r\nc = 2\r\n" if client.toml else '{\r\n  "a": 1,\r\n  "b": 2\r\n}\r\n'
+    file.write_bytes(b"\xef\xbb\xbf" + text.encode())
+    assert fanfold("mcp", "install", name, "--scope", "user").status == 0
+    written = file.read_bytes()
+    assert written.startswith(b"\xef\xbb\xbf")
+    assert written.count(b"\n") == written.count(b"\r\n") == written.count(b"\r") > text.count("\n")
+    assert fanfold("mcp", "install", name, "--scope", "user", "--remove").status == 0
+    removed = file.read_bytes()
+    assert b"fanfold" not in removed
+    assert removed.count(b"\n") == removed.count(b"\r\n") == removed.count(b"\r")
+
+
+def test_a_pipe_in_the_place_of_a_file_is_not_waited_for(fanfold, project):
+    file = next(one for one in CLIENTS if one.name == "cursor").user_file(os.environ)
+    file.parent.mkdir(parents=True)
+    os.mkfifo(file)
+    assert fanfold("mcp", "install", "cursor").status == 1
+
+
 @pytest.mark.parametrize(
     "text",
     [

@@ -14,8 +14,9 @@ from fanfold.agents.entries import ToolResult
 from fanfold.kernel.plan import Plan
 from fanfold.runtime.hosting.children import AddRequest
 from fanfold.runtime.hosting.requests import to_row
+from fanfold.runtime.operations.agents.delegation import Task, make_step
 from fanfold.runtime.operations.agents.roles import find_role
-from fanfold.runtime.operations.agents.subagents import Task, list_subagents, make_step
+from fanfold.runtime.operations.agents.subagents import list_subagents
 from fanfold.runtime.operations.runs.starting.creation import create_open, freeze
 from fanfold.runtime.operations.runs.starting.options import Options
 from fanfold.runtime.records.frozen import to_json

@@ -19,8 +19,9 @@ from msgspec import to_builtins
 from fanfold.kernel.plan import Plan
 from fanfold.runtime.hosting.children import AddRequest, InputRequest, ResumeRequest
 from fanfold.runtime.hosting.requests import RunRequest, to_row
+from fanfold.runtime.operations.agents.delegation import Task, make_step
 from fanfold.runtime.operations.agents.roles import find_role
-from fanfold.runtime.operations.agents.subagents import Task, list_subagents, make_step
+from fanfold.runtime.operations.agents.subagents import list_subagents
 from fanfold.runtime.operations.history.verify import verify
 from fanfold.runtime.operations.project import Project
 from fanfold.runtime.operations.runs.starting.creation import create_open, freeze

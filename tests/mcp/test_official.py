@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from fanfold.runtime.operations.agents import subagents
+from fanfold.runtime.operations.agents.delegation import Task
 from fanfold.runtime.operations.runs.starting.options import Options
 from fanfold.tools.registry import TOOLS
 from fanfold.wiring import make_mcp_server, wire
@@ -95,7 +96,7 @@ def inspect(programs, project, served):
     import asyncio
 
     opened = wire(project)
-    task = subagents.Task(role="explorer", task="be there", name="kept")
+    task = Task(role="explorer", task="be there", name="kept")
     asyncio.run(subagents.spawn(opened, task, Options(script=SCRIPT)))
     asyncio.run(subagents.wait(opened, ["kept"], 60))
     opened.close()

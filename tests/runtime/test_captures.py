@@ -27,7 +27,7 @@ from fanfold.recipe.emission.delegations import Delegation
 from fanfold.recipe.emission.recover import recover
 from fanfold.runtime.operations.agents import subagents
 from fanfold.runtime.operations.agents.capture import Captured, capture
-from fanfold.runtime.operations.agents.subagents import Task
+from fanfold.runtime.operations.agents.delegation import Task
 from fanfold.runtime.operations.client import Client
 from fanfold.runtime.operations.project import Project
 from fanfold.runtime.operations.runs.handle import RunHandle

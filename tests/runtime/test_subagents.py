@@ -19,7 +19,7 @@ from fanfold.errors import FanfoldError, NotFoundError
 from fanfold.kernel.events import Failure
 from fanfold.runtime.hosting.children import SubagentRefused
 from fanfold.runtime.operations.agents import subagents
-from fanfold.runtime.operations.agents.subagents import Task
+from fanfold.runtime.operations.agents.delegation import Task
 from fanfold.runtime.operations.history.verify import verify
 from fanfold.runtime.operations.runs.handle import RunHandle
 from fanfold.runtime.operations.runs.ownership import own

@@ -15,6 +15,8 @@ from tests.tools.conftest import SLOW, Persona
 NAMES = {tool.name for tool in TOOLS}
 ALLOW, DENY = {"decision": "allow"}, {"decision": "deny"}
 
+ONE = "name: one\nsteps: [{id: a, agent: explorer, prompt: Say yes}]\n"
+
 
 def test_every_tool_that_drives_fanfold_is_denied_to_children_but_searching_their_own_run():
     assert NAMES - {"query_workflow"} == ROOT_TOOLS
@@ -92,6 +94,37 @@ def test_what_cannot_be_done_is_told_as_data(call, name, args, code):
     refused = call(name, args)
     assert (refused["ok"], refused["error"]["code"]) == (False, code), refused
     assert refused["error"]["message"]
+
+
+REFUSED = [
+    ("spawn_agent", {"role": "explorer", "task": "x", "name": "kept"}),
+    *(
+        ("spawn_agent", {"role": "explorer", "task": "x", "name": name})
+        for name in ("a b", "../x", "a/b", "a#2", "x" * 200, "*")
+    ),
+    ("spawn_agent", {"role": "explorer", "task": "  "}),
+    ("spawn_agent", {"role": "explorer", "task": "x", "output_schema": {"type": "nothing"}}),
+    ("spawn_agent", {"role": "explorer", "task": "x", "output_schema": {"$ref": "http://localhost/x"}}),
+    ("task", {"role": "explorer", "task": "x", "name": "kept"}),
+    ("task_batch", {"tasks": [{"role": "nobody", "task": "x"}, {"role": "explorer", "task": " "}]}),
+    ("send_input", {"agent": "kept", "text": "more"}),
+    ("send_input", {"agent": "kept", "text": " "}),
+    ("plan_workflow", {"task": " "}),
+    ("plan_workflow", {"task": "shorter", "refine": "read-two", "use_model": False}),
+    ("save_workflow", {"name": "read-two", "recipe": ONE}),
+    ("save_workflow", {"name": "no name", "recipe": ONE}),
+    ("run_workflow", {"name": "write-one", "budget_usd": 1e-9}),
+    ("run_workflow", {"name": "write-one", "budget_usd": 1e300}),
+]
+
+
+@pytest.mark.parametrize(("name", "args"), REFUSED)
+def test_what_is_refused_is_refused_when_it_is_only_tried_and_before_anybody_is_asked(call, name, args):
+    call("task", {"role": "explorer", "task": "x", "name": "kept"})
+    call("close_agent", {"agent": "kept"})
+    tried = call(name, {**args, "dry_run": True})
+    assert tried["ok"] is False, tried
+    assert tried == call(name, args, permission="ask", person=Persona())
 
 
 MUTATIONS = [
@@ -270,6 +303,16 @@ def test_results_are_bounded_however_much_an_agent_says(call):
     run = call("run_workflow", {"name": "read-two", "inputs": {"topic": "owls"}}, script=f"default: {long}\n")
     assert run["run"]["output_cut"] is True
     assert len(json.dumps(run)) < 12_000
+
+
+def test_reports_are_bounded_however_many_questions_and_mistakes_there_are(call):
+    asking = [{"id": f"q{number}", "approve": "Go on? " * 100} for number in range(100)]
+    waits = call("run_workflow", {"spec": {"name": "asking", "steps": asking}})
+    assert (len(waits["run"]["questions"]), waits["run"]["questions_total"]) == (10, 100)
+    assert len(json.dumps(waits)) < 20_000
+    wrong = [{"id": f"q{number}", "agent": f"nobody-{number}", "prompt": "x"} for number in range(100)]
+    details = call("run_workflow", {"spec": {"name": "wrong", "steps": wrong}})["error"]["details"]
+    assert (len(details["diagnostics"]), details["diagnostics_total"]) == (20, 100)
 
 
 def test_the_master_switch_withholds_every_tool(call, project, monkeypatch):

@@ -75,6 +75,11 @@ def has_entry(text: str, path: Sequence[str]) -> bool:
     return remove_entry(text, path) != text
 
 
+def line_end(text: str) -> str:
+    """How the lines of a file end: what is added to it ends its lines in the same way."""
+    return "\r\n" if "\r\n" in text else "\n"
+
+
 def _begin(text: str) -> int:
     """Where the one object of a file starts, and nothing but comments stands around it."""
     at = _skip(text, 0)
@@ -99,12 +104,13 @@ def _written(value: JSON, depth: int) -> str:
 
 
 def _insert(text: str, brace: int, key: str, value: JSON, depth: int, others: bool) -> str:
-    entry = f"{json.dumps(key)}: {_written(value, depth)}"
-    comma = "," if others else "\n" + _INDENT * (depth - 1)
+    newline = line_end(text)
+    entry = f"{json.dumps(key)}: {_written(value, depth)}".replace("\n", newline)
+    comma = "," if others else newline + _INDENT * (depth - 1)
     rest = text[brace + 1 :]
     if not others:  # white space of an empty object is not worth keeping; a comment is
         rest = rest.lstrip() if rest.lstrip().startswith("}") else rest
-    return f"{text[: brace + 1]}\n{_INDENT * depth}{entry}{comma}{rest}"
+    return f"{text[: brace + 1]}{newline}{_INDENT * depth}{entry}{comma}{rest}"
 
 
 def _replaced(text: str, found: _Entry, value: JSON, depth: int) -> str:
@@ -113,7 +119,8 @@ def _replaced(text: str, found: _Entry, value: JSON, depth: int) -> str:
             return text
     except ValueError:
         pass  # comments inside: it says something else, or says it in another way
-    return f"{text[: found.value_at]}{_written(value, depth)}{text[found.end :]}"
+    written = _written(value, depth).replace("\n", line_end(text))
+    return f"{text[: found.value_at]}{written}{text[found.end :]}"
 
 
 def _cut(text: str, entries: Sequence[_Entry], found: _Entry, end: int) -> str:
@@ -128,7 +135,7 @@ def _cut(text: str, entries: Sequence[_Entry], found: _Entry, end: int) -> str:
         tail = text[found.end :]
     head = text[:start].rstrip(" \t")
     if head.endswith("\n") and tail.startswith(("\n", "\r\n")):
-        head = head[:-1]
+        tail = tail.removeprefix("\r").removeprefix("\n")
     if len(entries) == 1 and text[found.end : end - 1].isspace():
         head = head.rstrip()
         tail = tail.lstrip()

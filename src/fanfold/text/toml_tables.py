@@ -12,7 +12,7 @@ import re
 import tomllib
 from collections.abc import Mapping, Sequence
 
-from fanfold.text.json_comments import SettingsUnreadableError
+from fanfold.text.json_comments import SettingsUnreadableError, line_end
 from fanfold.text.json_value import JSON
 
 _HEADER = re.compile(r"^[ \t]*\[")
@@ -24,9 +24,10 @@ def set_table(text: str, path: Sequence[str], values: Mapping[str, JSON]) -> str
     if _inside(before, path) == values:
         return text
     rest = remove_table(text, path)
-    table = "\n".join([f"[{'.'.join(path)}]", *(f"{key} = {_written(one)}" for key, one in values.items())])
-    gap = "" if not rest.strip() else "\n" if rest.endswith("\n") else "\n\n"
-    return _checked(f"{rest}{gap}{table}\n", _with(_read(rest), path, dict(values)))
+    table = [f"[{'.'.join(path)}]", *(f"{key} = {_written(one)}" for key, one in values.items())]
+    gap = [] if not rest.strip() else [""] if rest.endswith("\n") else ["", ""]
+    added = line_end(text).join([*gap, *table, ""])
+    return _checked(f"{rest}{added}", _with(_read(rest), path, dict(values)))
 
 
 def remove_table(text: str, path: Sequence[str]) -> str:

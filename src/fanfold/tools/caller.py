@@ -49,6 +49,8 @@ class CallMemory(Struct):
 
     run: str = ""
     """The run that it started."""
+    misfits: dict[str, list[str]] = field(default_factory=dict)
+    """Why answers of the person were not taken, by the question."""
 
 
 class Caller(Struct, kw_only=True):

@@ -5,6 +5,7 @@ The code that Fanfold uses everywhere else stands in `details`, with whatever th
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Literal, TypeAlias, get_args
 
 from fanfold.errors import (
@@ -14,6 +15,7 @@ from fanfold.errors import (
     BugError,
     FanfoldError,
 )
+from fanfold.kernel.plan import JSON
 from fanfold.runtime.views.errors import ErrorBody, ErrorDocument
 from fanfold.text.excerpts import shorten_middle
 
@@ -30,6 +32,8 @@ FailureCode: TypeAlias = Literal[
 CODES: tuple[FailureCode, ...] = get_args(FailureCode)
 
 MAX_MESSAGE_CHARS = 4_000
+MAX_DETAILS = 20
+"""Of each list in the details; how long it was stands beside it."""
 
 _BY_CODE: dict[str, FailureCode] = {
     "subagent.detached": "detached",
@@ -49,10 +53,22 @@ _BY_STATUS: dict[int, FailureCode] = {
 
 def failure_document(error: FanfoldError) -> ErrorDocument:
     """What a model is told instead of a result; an error may quote all that it was given."""
-    details = {"code": error.code, **error.details}
+    details = {"code": error.code, **_bounded(error.details)}
     message = shorten_middle(error.message, MAX_MESSAGE_CHARS)
     hint = shorten_middle(error.hint, MAX_MESSAGE_CHARS)
     return ErrorDocument(False, ErrorBody(code_of(error), message, hint, details))
+
+
+def _bounded(details: Mapping[str, JSON]) -> dict[str, JSON]:
+    found = dict(details)
+    for name, value in details.items():
+        if isinstance(value, list | tuple) and len(value) > MAX_DETAILS:
+            found |= {name: sorted(value, key=_is_warning)[:MAX_DETAILS], f"{name}_total": len(value)}
+    return found
+
+
+def _is_warning(detail: JSON) -> bool:
+    return isinstance(detail, dict) and detail.get("severity") == "warning"
 
 
 def code_of(error: FanfoldError) -> FailureCode:

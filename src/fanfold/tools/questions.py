@@ -22,10 +22,14 @@ MAX_SCHEMA_CHARS = 500
 MAX_SHOWN_CHARS = 4_000
 
 
-def approval_form(run: str, asked: OpenApproval) -> Form:
-    """An approval as a person is asked it: what is to be decided, what they should look at, the choices."""
+def approval_form(run: str, asked: OpenApproval, again: str = "") -> Form:
+    """An approval as a person is asked it: what is to be decided, what they should look at, the choices.
+
+    `again` is why their last answer was not taken.
+    """
     shown = f"\n\n{_clean(asked.show)}" if asked.show else ""
-    message = f"Run {run}, step {asked.path}: {_clean(asked.question)}{shown}"
+    before = f"{_clean(again)}\n\n" if again else ""
+    message = f"{before}Run {run}, step {asked.path}: {_clean(asked.question)}{shown}"
     properties, required = _fields(asked)
     return Form(key=f"{run}/{asked.path}", message=message, properties=properties, required=required)
 

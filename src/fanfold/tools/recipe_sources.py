@@ -48,7 +48,7 @@ def check_text(project: Project, text: str, *, scripted: bool = False) -> Checke
     except UnicodeEncodeError:
         raise AuthorError("recipe.encoding", "the recipe is not Unicode text") from None
     file = os.path.join(project.folder, "<spec>")  # a name no file has
-    return check_found(project, "FILE", FoundRecipe(data, file, WRITTEN), scripted=scripted)
+    return check_found(project, "", FoundRecipe(data, file, WRITTEN), scripted=scripted)
 
 
 def text_of(spec: JSON) -> str:

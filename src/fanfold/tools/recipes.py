@@ -11,8 +11,8 @@ from fanfold.kernel.plan import JSON
 from fanfold.runtime.operations.agents import subagents
 from fanfold.runtime.operations.agents.capture import Captured, capture
 from fanfold.runtime.operations.recipes.checked import CheckedRecipe
-from fanfold.runtime.operations.recipes.saved import save_recipe
-from fanfold.runtime.operations.specs.draft import Wanted, draft_spec
+from fanfold.runtime.operations.recipes.saved import require_savable, save_recipe
+from fanfold.runtime.operations.specs.draft import Wanted, checked_wish, draft_spec
 from fanfold.runtime.views.recipes.forecasts import Agents, Cost
 from fanfold.text.excerpts import shorten
 from fanfold.tools.caller import Caller
@@ -86,6 +86,7 @@ async def plan_workflow(caller: Caller, asked: PlanWorkflow) -> PlannedWorkflow:
         use_model=asked.use_model,
         no_model="use_model: false",
     )
+    wanted = checked_wish(wanted)
     if asked.dry_run:
         would = "ask the planner for a draft" if asked.use_model else "fill in a template"
         return PlannedWorkflow(ok=True, fit=True, reason="", would=would)
@@ -111,6 +112,8 @@ async def save_workflow(caller: Caller, asked: SaveWorkflow) -> SavedWorkflow:
     text, made = _wanted(caller, asked)
     checked = check_text(caller.project, text)
     plan = checked.runnable()
+    steps = _steps(checked)
+    require_savable(caller.project, asked.name, replace=asked.replace)
     saved = SavedWorkflow(
         ok=True,
         name=asked.name,
@@ -121,7 +124,7 @@ async def save_workflow(caller: Caller, asked: SaveWorkflow) -> SavedWorkflow:
     )
     if asked.dry_run:
         return saved
-    lines = [f"recipe {plan.name}: {_steps(checked)}", "replaces one of that name" if asked.replace else ""]
+    lines = [f"recipe {plan.name}: {steps}", "replaces one of that name" if asked.replace else ""]
     await permit(caller, f"save the recipe {asked.name}", [line for line in lines if line])
     file = save_recipe(caller.project, asked.name, text, replace=asked.replace)
     return structs.replace(saved, file=str(file))

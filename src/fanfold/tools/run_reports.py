@@ -20,6 +20,7 @@ from fanfold.tools.tool import AnyValue
 MAX_OUTPUT_CHARS = 6_000
 MAX_MESSAGE_CHARS = 400
 MAX_QUESTION_CHARS = 1_000
+MAX_QUESTIONS = 10
 MAX_FAILURES = 10
 MAX_CHANGES = 20
 MAX_STEPS = 60
@@ -63,6 +64,7 @@ class RunReport(Struct, frozen=True, kw_only=True):
     steps_total: int
     failures: list[FailedStep]
     questions: list[OpenQuestion]
+    questions_total: int
     changes: list[str]
     changes_total: int
     usage: RunUsage
@@ -76,6 +78,7 @@ def run_report(tree: RunTree, run: Run | None = None) -> RunReport:
     text = as_text(document.output)
     cut = len(text) > MAX_OUTPUT_CHARS
     steps = sorted(document.steps.items(), key=lambda one: one[1].status == COMPLETED)
+    questions = open_approvals(tree)
     failed = [(path, step.error) for path, step in document.steps.items() if step.error is not None]
     return RunReport(
         ok=True,
@@ -97,7 +100,8 @@ def run_report(tree: RunTree, run: Run | None = None) -> RunReport:
             )
             for path, error in failed[:MAX_FAILURES]
         ],
-        questions=[_question(tree.root.id, one) for one in open_approvals(tree)],
+        questions=[_question(tree.root.id, one) for one in questions[:MAX_QUESTIONS]],
+        questions_total=len(questions),
         changes=[f"{one.kind} {one.path}" for one in document.changes[:MAX_CHANGES]],
         changes_total=len(document.changes),
         usage=document.usage,

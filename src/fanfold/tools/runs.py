@@ -32,6 +32,7 @@ from fanfold.runtime.operations.runs.starting.start import start
 from fanfold.runtime.views.approvals import OpenApproval, open_approvals
 from fanfold.runtime.views.recipes.forecasts import DryRun
 from fanfold.runtime.views.runs.rows import RunRow, RunUsage, run_row
+from fanfold.sessions.insist import insist
 from fanfold.text.excerpts import shorten
 from fanfold.text.json_value import as_text
 from fanfold.tools.caller import Caller
@@ -45,6 +46,8 @@ from fanfold.tools.tool import AnyValue, Tool
 MAX_STEP_CHARS = 8_000
 MAX_CONFLICTS = 20
 MAX_WAVES = 50
+MAX_MISFITS = 3
+"""Answers of a person to one question that do not fit, before it is left to wait."""
 
 
 class RunWorkflow(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -169,15 +172,22 @@ async def _see_to_end(caller: Caller, run: str, background: Background | None = 
             background = None
     except asyncio.CancelledError:
         if caller.was_cancelled():
-            await asyncio.shield(_cancel(caller.project, run))
+            await insist(_cancel(caller.project, run))
         raise
 
 
 async def _answer(caller: Caller, run: str, asked: OpenApproval) -> bool:
-    """Put a question to the person; whether it is answered, by them or by somebody elsewhere."""
-    if caller.person is None:
+    """Put a question to the person; whether it is worth looking again.
+
+    It is when they answered, or somebody did elsewhere, and also when their answer does not fit: then they
+    are told why, and asked once more.
+    """
+    misfits = caller.memory.misfits.setdefault(asked.path, [])
+    if caller.person is None or len(misfits) == MAX_MISFITS:
         return False
-    filling = asyncio.create_task(caller.person.fill_in(approval_form(run, asked)))
+    again = f"{misfits[-1]} (try {len(misfits) + 1} of {MAX_MISFITS})" if misfits else ""
+    form = approval_form(run, asked, again)  # no two are the same: an answer counts for one of them
+    filling = asyncio.create_task(caller.person.fill_in(form))
     closing = asyncio.create_task(answered_elsewhere(caller.project, run, asked.path))
     try:
         await asyncio.wait({filling, closing}, return_when=asyncio.FIRST_COMPLETED)
@@ -188,7 +198,11 @@ async def _answer(caller: Caller, run: str, asked: OpenApproval) -> bool:
         for task in (filling, closing):
             task.cancel()
         await asyncio.gather(filling, closing, return_exceptions=True)
-    return filled is not None and await give_answer(caller.project, run, asked, filled)
+    try:
+        return filled is not None and await give_answer(caller.project, run, asked, filled)
+    except AuthorError as error:
+        misfits.append(error.message)
+        return True
 
 
 async def _cancel(project: Project, run: str) -> None:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated, Literal
 
-from msgspec import Meta, Struct, structs
+from msgspec import Meta, Struct
 
 from fanfold.kernel.plan import JSON
 from fanfold.runtime.operations.agents import subagents
+from fanfold.runtime.operations.agents.delegation import Task
 from fanfold.runtime.operations.agents.roles import find_role
 from fanfold.runtime.views.sessions.subagents import LIVE, OVER, Subagent, by_status
 from fanfold.text.excerpts import shorten
@@ -113,18 +114,16 @@ def agent_state(child: Subagent) -> AgentState:
 
 def declared(caller: Caller, asked: SpawnAgent) -> str:
     """What a subagent would be and do, in a line; raises what would be refused."""
-    task = as_task(caller, asked)
-    role = find_role(caller.project.roles, asked.role)
-    step = subagents.make_step(structs.replace(task, parent=""), role)
+    step = subagents.foresee(caller.project, as_task(caller, asked), run=caller.open_run)
     may = "only reads" if step.posture == "read_only" else f"may change {', '.join(step.write_set)}"
     if step.posture != "read_only" and step.merge != "auto":
         may += f" ({step.merge})"
     return f"{asked.role}, which {may}: {shorten(asked.task, MAX_TASK_CHARS)}"
 
 
-def as_task(caller: Caller, asked: SpawnAgent) -> subagents.Task:
+def as_task(caller: Caller, asked: SpawnAgent) -> Task:
     reads = find_role(caller.project.roles, asked.role).read_only
-    return subagents.Task(
+    return Task(
         role=asked.role,
         task=asked.task,
         name=asked.name,
@@ -159,15 +158,18 @@ async def spawn_agent(caller: Caller, asked: SpawnAgent) -> OneAgent:
 async def wait_agent(caller: Caller, asked: WaitAgent) -> ManyAgents:
     if not asked.agents and not caller.project.has_runs:
         return several([])
-    found = await subagents.wait(caller.project, asked.agents, asked.timeout_s, run=caller.open_run)
+    names = list(dict.fromkeys(asked.agents))
+    found = await subagents.wait(caller.project, names, asked.timeout_s, run=caller.open_run)
     children = [child for bucket in found.values() for child in bucket]
-    if asked.agents:
-        children.sort(key=lambda child: asked.agents.index(child.id))
+    if names:
+        children.sort(key=lambda child: names.index(child.id))
     return several(children)
 
 
 async def send_input(caller: Caller, asked: SendInput) -> OneAgent:
-    child = subagents.find(caller.project, asked.agent, run=caller.open_run)
+    child = subagents.foresee_input(
+        caller.project, asked.agent, asked.text, resume=asked.resume, run=caller.open_run
+    )
     what = f"tell {child.id} ({child.role}, {child.status})"
     if asked.dry_run:
         return OneAgent(

@@ -18,6 +18,7 @@ from fanfold.kernel.plan import JSON
 from fanfold.runtime.operations.agents import subagents
 from fanfold.runtime.operations.history.runs import inspect_step
 from fanfold.runtime.views.sessions.subagents import LIVE, Subagent
+from fanfold.sessions.insist import insist
 from fanfold.text.excerpts import shorten
 from fanfold.text.json_value import as_text
 from fanfold.tools.caller import Caller
@@ -70,7 +71,7 @@ async def task(caller: Caller, asked: SpawnAgent) -> TaskDone:
 
 
 async def task_batch(caller: Caller, asked: TaskBatch) -> BatchDone:
-    lines = [_declared(caller, one) for one in asked.tasks]
+    lines = _declared(caller, asked.tasks)
     if asked.dry_run or any(one.dry_run for one in asked.tasks):
         return BatchDone(ok=True, results=[], completed=0, would=lines)
     await permit(caller, f"have {len(lines)} tasks done side by side", lines)
@@ -79,12 +80,21 @@ async def task_batch(caller: Caller, asked: TaskBatch) -> BatchDone:
     return BatchDone(ok=True, results=results, completed=completed)
 
 
-def _declared(caller: Caller, one: SpawnAgent) -> str:
-    """What a task of a batch would be; one that cannot be started takes nothing away from the others."""
-    try:
-        return declared(caller, one)
-    except FanfoldError as error:
-        return f"nothing: {error.message}"
+def _declared(caller: Caller, tasks: Sequence[SpawnAgent]) -> list[str]:
+    """What the tasks of a batch would be. One that cannot be started takes nothing away from the others;
+    where none can, what speaks against the first is raised.
+    """
+    lines: list[str] = []
+    refusals: list[FanfoldError] = []
+    for one in tasks:
+        try:
+            lines.append(declared(caller, one))
+        except FanfoldError as error:
+            refusals.append(error)
+            lines.append(f"nothing: {error.message}")
+    if len(refusals) == len(tasks):
+        raise refusals[0]
+    return lines
 
 
 async def _do(caller: Caller, tasks: Sequence[SpawnAgent]) -> list[TaskResult]:
@@ -103,7 +113,7 @@ async def _do(caller: Caller, tasks: Sequence[SpawnAgent]) -> list[TaskResult]:
             raise started[0]
         over = await _wait(caller, names)
     except asyncio.CancelledError:
-        await asyncio.shield(_close(caller, names))
+        await insist(_close(caller, names))
         raise
     share = max(MIN_SHARE_CHARS, MAX_OUTPUT_CHARS // len(tasks))
     return [

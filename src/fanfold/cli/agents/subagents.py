@@ -23,7 +23,8 @@ from fanfold.cli.terminal.statuses import COLOURS
 from fanfold.errors import EXIT_FAILED, EXIT_OK, EXIT_WAITING, AuthorError, NotFoundError
 from fanfold.kernel.lifecycle import COMPLETED
 from fanfold.runtime.operations.agents import subagents
-from fanfold.runtime.operations.agents.subagents import SPAWN_TIMEOUT_MS, WAIT_S, Merge, Task
+from fanfold.runtime.operations.agents.delegation import SPAWN_TIMEOUT_MS, Merge, Task
+from fanfold.runtime.operations.agents.subagents import WAIT_S
 from fanfold.runtime.operations.runs.starting.options import Options
 from fanfold.runtime.views.sessions.subagents import LIVE, OVER, Subagent
 from fanfold.text.terminal import one_line

@@ -117,10 +117,15 @@ def _add(tree: RunTree, request: AddRequest, at: int) -> None:
     _append(tree, step, frozen, request.key, at)
 
 
-def _append(tree: RunTree, step: Step, frozen: str | None, key: str, at: int) -> None:
+def check_addable(tree: RunTree, step: Step) -> None:
+    """Whether a step can be added to an open run as it is now; says why not."""
     refusal = why_not_added(tree.root, step)
     if refusal:
         raise SubagentRefused("subagent.refused", refusal)
+
+
+def _append(tree: RunTree, step: Step, frozen: str | None, key: str, at: int) -> None:
+    check_addable(tree, step)
     tree.report(tree.root.id, at, Added(step=step, frozen=frozen, key=key))
 
 

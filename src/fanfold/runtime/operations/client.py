@@ -19,7 +19,7 @@ from fanfold.kernel.events import Envelope
 from fanfold.kernel.plan import JSON, Plan
 from fanfold.recipe.builder import Recipe
 from fanfold.runtime.operations.addresses import find_run
-from fanfold.runtime.operations.agents import subagents
+from fanfold.runtime.operations.agents import delegation, subagents
 from fanfold.runtime.operations.history import transcripts
 from fanfold.runtime.operations.history.explain import explain_run, explain_step
 from fanfold.runtime.operations.history.listing import list_runs
@@ -62,7 +62,7 @@ class TaskOptions(TypedDict, total=False):
     name: str
     timeout_ms: int
     write_set: tuple[str, ...]
-    merge: subagents.Merge | None
+    merge: delegation.Merge | None
     on_conflict: Literal["fail", "resolve"]
     shared: bool
     output_schema: JSON
@@ -260,7 +260,7 @@ class Client:
         **more: Unpack[TaskOptions],
     ) -> Subagent:
         """Delegate a task to a subagent in the background. With the same `key` it is not started again."""
-        wanted = subagents.Task(role=role, task=task, **more)
+        wanted = delegation.Task(role=role, task=task, **more)
         return await subagents.spawn(self.project, wanted, options or Options(), key=key)
 
     async def fork_agent(self, name: str, turn: int, say: str | None = None) -> Subagent:

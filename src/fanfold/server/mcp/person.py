@@ -5,21 +5,32 @@ Two generations of the protocol, one question:
 * From 2026-07-28 on the call ends with `input_required`; the client calls again with the answer and with the
   state it was given. The SDK's resolvers do the same, but what they carry from round to round is answers
   alone. A call of ours has begun a run by then, which must not begin again: so the state is ours (`Rounds`),
-  sealed by the SDK's boundary, and an answer counts only for the very question that was asked.
+  sealed by the SDK's boundary and bound to what the call was given, and an answer counts only for the very
+  question that was asked, and once: who sends it again gets the same result again.
 """
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import secrets
 from collections import OrderedDict
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 from mcp.server.mcpserver import Context
-from mcp_types import ElicitRequest, ElicitRequestFormParams, ElicitResult, InputRequiredResult
+from mcp.shared.exceptions import MCPError
+from mcp_types import (
+    CallToolResult,
+    ElicitRequest,
+    ElicitRequestFormParams,
+    ElicitResult,
+    InputRequiredResult,
+)
 from mcp_types.version import is_version_at_least
 from msgspec import Struct
+from pydantic import ValidationError
 
 from fanfold.tools.caller import CallMemory, Filled, Form
 
@@ -45,34 +56,15 @@ class RoundState(Struct, frozen=True):
     """Key of the question to the digest of its words."""
 
 
-class Rounds:
-    """Calls that wait for an answer. A call that comes back twice goes on with what it began once."""
+class OpenCall:
+    """A call that a client may bring back, with one more answer each time."""
 
-    def __init__(self) -> None:
-        self._memories: OrderedDict[str, CallMemory] = OrderedDict()
-
-    def begin(self, context: Context[Any, Any]) -> Round:
-        state = RoundState(secrets.token_urlsafe(16), "", {})
-        if context.request_state:
-            state = msgspec.json.decode(context.request_state, type=RoundState)
-        memory = self._memories.setdefault(state.token, CallMemory(run=state.run))
-        while len(self._memories) > MAX_OPEN_CALLS:
-            self._memories.popitem(last=False)
-        return Round(state, memory)
-
-    def end(self, round_: Round) -> None:
-        """The call has its result. What it began stays known: the same answer may be sent again."""
-        if not round_.memory.run:
-            self._memories.pop(round_.token, None)
-
-
-class Round:
-    """One round of one call."""
-
-    def __init__(self, state: RoundState, memory: CallMemory) -> None:
+    def __init__(self, state: RoundState) -> None:
         self.token = state.token
-        self.asked = state.asked
-        self.memory = memory
+        self.memory = CallMemory(run=state.run)
+        self.alone = asyncio.Lock()
+        """Held while the call is worked on: the same answer may be sent twice at once."""
+        self.result: CallToolResult | None = None
 
     def input_required(self, needed: AnswerNeeded) -> InputRequiredResult:
         """What the client is told: the question, and the state to bring back with the answer."""
@@ -84,6 +76,30 @@ class Round:
         return InputRequiredResult(
             input_requests={form.key: request}, request_state=msgspec.json.encode(state).decode()
         )
+
+
+class Rounds:
+    """Calls that wait for an answer, or had one and may be brought back with it again."""
+
+    def __init__(self) -> None:
+        self._calls: OrderedDict[str, OpenCall] = OrderedDict()
+
+    def begin(self, context: Context[Any, Any]) -> tuple[OpenCall, dict[str, str]]:
+        """The call, and what was asked in it the last time: nothing where it is new."""
+        state = RoundState(secrets.token_urlsafe(16), "", {})
+        if context.request_state:
+            state = msgspec.json.decode(context.request_state, type=RoundState)
+        call = self._calls.setdefault(state.token, OpenCall(state))
+        while len(self._calls) > MAX_OPEN_CALLS:
+            self._calls.popitem(last=False)
+        return call, state.asked
+
+    def end(self, call: OpenCall, result: CallToolResult, asked: Mapping[str, str]) -> None:
+        """The call has its result. A client that was asked something may bring the answer once more."""
+        if asked:
+            call.result = result
+        else:
+            self._calls.pop(call.token, None)
 
 
 class ClientPerson:
@@ -101,9 +117,12 @@ class ClientPerson:
         session = self._context.request_context.session
         if not session.can_send_request:
             return None
-        answered = await session.elicit_form(
-            form.message, _schema(form), related_request_id=self._context.request_context.request_id
-        )
+        try:
+            answered = await session.elicit_form(
+                form.message, _schema(form), related_request_id=self._context.request_context.request_id
+            )
+        except (MCPError, ValidationError):
+            return None  # it says that it shows forms, and did not
         return _meant(answered)
 
     def _filled(self, form: Form) -> Filled:

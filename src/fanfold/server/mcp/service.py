@@ -6,11 +6,13 @@ it is over. What a call started goes on without the server.
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
+import anyio
 import msgspec
 from mcp.server.lowlevel.helper_types import ReadResourceContents
 from mcp.server.mcpserver import Context, MCPServer
@@ -36,11 +38,12 @@ from fanfold.runtime.operations.project import Project
 from fanfold.runtime.operations.runs.starting.options import Options
 from fanfold.server.mcp import prompts, resources
 from fanfold.server.mcp.person import AnswerNeeded, ClientPerson, Rounds
-from fanfold.tools.caller import Caller
+from fanfold.tools.caller import Caller, CallMemory
 from fanfold.tools.guidance import INSTRUCTIONS
 from fanfold.tools.registry import call_tool, offered
 from fanfold.tools.tool import Tool
 
+_Result = TypeVar("_Result")
 PATIENCE_S = 24 * 3_600.0
 """How long a person may take to answer."""
 HOW_TO_ALLOW = (
@@ -53,6 +56,7 @@ class FanfoldServer(MCPServer[Any]):
     """`open_project` puts the project together; `options` hold for whatever calls start."""
 
     def __init__(self, open_project: Callable[[], Project], options: Options, version: str) -> None:
+        _quiet_logging()  # before the SDK sets up its own
         super().__init__(
             "fanfold",
             title="Fanfold",
@@ -91,7 +95,26 @@ class FanfoldServer(MCPServer[Any]):
         self, name: str, arguments: dict[str, Any], context: Context[Any, Any] | None = None
     ) -> CallToolResult | InputRequiredResult:
         assert context is not None, "a call comes from a client"
-        round_ = self._rounds.begin(context)
+        call, asked = self._rounds.begin(context)
+        person = ClientPerson(context, asked)
+        async with call.alone:
+            if call.result is not None:
+                return call.result
+            try:
+                result = await _undisturbed(self._carry_out(name, arguments, context, person, call.memory))
+            except AnswerNeeded as needed:
+                return call.input_required(needed)
+            self._rounds.end(call, result, asked)
+            return result
+
+    async def _carry_out(
+        self,
+        name: str,
+        arguments: dict[str, Any],
+        context: Context[Any, Any],
+        person: ClientPerson,
+        memory: CallMemory,
+    ) -> CallToolResult:
         told = 0
 
         async def report(line: str) -> None:
@@ -103,17 +126,13 @@ class FanfoldServer(MCPServer[Any]):
             caller = Caller(
                 project=project,
                 options=self._options,
-                person=ClientPerson(context, round_.asked),
+                person=person,
                 report=report,
-                memory=round_.memory,
+                memory=memory,
                 was_cancelled=lambda: not self.leaving,
                 how_to_allow=HOW_TO_ALLOW,
             )
-            try:
-                document = await call_tool(caller, name, arguments)
-            except AnswerNeeded as needed:
-                return round_.input_required(needed)
-        self._rounds.end(round_)
+            document = await call_tool(caller, name, arguments)
         text = TextContent(type="text", text=msgspec.json.encode(document).decode())
         return CallToolResult(content=[text], structured_content=document, is_error=not document["ok"])
 
@@ -179,6 +198,21 @@ def _words(error: FanfoldError) -> str:
     return f"{error.message} ({error.hint})" if error.hint else error.message
 
 
-def quiet_logging() -> None:
+async def _undisturbed(call: Coroutine[Any, Any, _Result]) -> _Result:
+    """Have a call done in a task of its own, which hears once that it is cancelled.
+
+    The SDK's tasks are told again and again until they are over, so that nothing could be cleared up in them.
+    """
+    task = asyncio.create_task(call)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        task.cancel()
+        with anyio.CancelScope(shield=True):
+            await asyncio.wait({task})
+        raise
+
+
+def _quiet_logging() -> None:
     """What this process logs goes to stderr: over stdio, stdout belongs to the protocol."""
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")

@@ -19,7 +19,7 @@ from mcp.server.streamable_http_manager import StreamableHTTPASGIApp
 from mcp.server.transport_security import TransportSecuritySettings
 from starlette.types import ASGIApp
 
-from fanfold.server.mcp.service import FanfoldServer, quiet_logging
+from fanfold.server.mcp.service import FanfoldServer
 
 
 class HttpEndpoint:
@@ -61,7 +61,6 @@ async def serve_stdio(server: FanfoldServer) -> None:
 
     `BrokenPipeError` says that it was gone before it had heard everything.
     """
-    quiet_logging()
     here = asyncio.current_task()
     assert here is not None
 

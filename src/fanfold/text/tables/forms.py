@@ -20,6 +20,7 @@ from fanfold.text.trees.tree import Node, Scalar, plain
 SLUG = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}", re.ASCII)
 ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,127}", re.ASCII)
 _SEVERAL_IDS = re.compile(rf"{ID.pattern}( *, *{ID.pattern})+", re.ASCII)
+ID_ALLOWED = "use letters, digits, - and _, beginning with a letter or digit, at most 128 of them"
 IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,127}", re.ASCII)
 
 
@@ -63,8 +64,7 @@ def _id(node: Node, key: Key, notes: Notes) -> bool:
     assert isinstance(node, Scalar)
     if ID.fullmatch(node.text):
         return True
-    allowed = "use letters, digits, - and _, beginning with a letter or digit, at most 128 of them"
-    notes.error(".bad_id", f"{quoted(node.text)} cannot be an id", node, allowed)
+    notes.error(".bad_id", f"{quoted(node.text)} cannot be an id", node, ID_ALLOWED)
     return False
 
 

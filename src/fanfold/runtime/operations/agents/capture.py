@@ -16,7 +16,7 @@ from fanfold.recipe.emission.delegations import Emission, Omitted, StandsFor
 from fanfold.recipe.emission.recover import recover
 from fanfold.runtime.hosting.children import no_subagent
 from fanfold.runtime.operations.addresses import Addressed, find_run
-from fanfold.runtime.operations.agents.subagents import SPAWN_TIMEOUT_MS
+from fanfold.runtime.operations.agents.delegation import SPAWN_TIMEOUT_MS
 from fanfold.runtime.operations.project import Project
 from fanfold.runtime.operations.recipes.saved import save_recipe
 from fanfold.runtime.records.subagents import is_lead

@@ -12,19 +12,15 @@ Rules
 
 from __future__ import annotations
 
-import re
 import secrets
 from collections.abc import Sequence
-from typing import Literal, TypeAlias, cast
+from typing import cast
 
-from msgspec import Struct, structs
+from msgspec import structs
 
 from fanfold.agents.permissions import Posture, narrower
-from fanfold.agents.role import Role
-from fanfold.errors import AuthorError
 from fanfold.kernel.lifecycle import RUN_TERMINAL
-from fanfold.kernel.plan import EVERYTHING, JSON, Plan, Step
-from fanfold.kernel.sets.globs import GlobError, check_glob
+from fanfold.kernel.plan import Plan, Step
 from fanfold.recipe.types.agent import AgentBody
 from fanfold.recipe.types.body import read_body
 from fanfold.runtime.hosting.children import (
@@ -35,6 +31,7 @@ from fanfold.runtime.hosting.children import (
     InputRequest,
     ResumeRequest,
     SubagentRefused,
+    check_addable,
     check_spoken_to,
     detached,
     no_subagent,
@@ -42,6 +39,7 @@ from fanfold.runtime.hosting.children import (
 )
 from fanfold.runtime.hosting.run_tree import RunTree
 from fanfold.runtime.operations.addresses import find_run
+from fanfold.runtime.operations.agents.delegation import Task, make_step, require_name, require_words
 from fanfold.runtime.operations.agents.roles import find_role
 from fanfold.runtime.operations.conversations import take_up
 from fanfold.runtime.operations.project import Project
@@ -65,34 +63,24 @@ from fanfold.runtime.views.sessions.subagents import (
 )
 from fanfold.store.protocol import LeaseHeld
 from fanfold.text.excerpts import shorten
-from fanfold.text.json_value import strict
 from fanfold.text.template import literal
 
 HAND = "hand"
 """The open run of subagents that people start themselves."""
 CHAT = "chat-"
 """How the names of chats begin."""
-SPAWN_TIMEOUT_MS = 120_000
 WAIT_S = 30.0
-Merge: TypeAlias = Literal["auto", "propose", "discard"]
 
 
-class Task(Struct, frozen=True, kw_only=True):
-    """What a subagent is to do, and where."""
-
-    role: str
-    task: str
-    name: str = ""
-    """Left out: named after its role."""
-    timeout_ms: int = SPAWN_TIMEOUT_MS
-    write_set: tuple[str, ...] = ()
-    merge: Merge | None = None
-    on_conflict: Literal["fail", "resolve"] = "fail"
-    shared: bool = False
-    """A writer works in the project itself, not in a snapshot."""
-    output_schema: JSON = None
-    parent: str = ""
-    """The subagent that asks, when one does: this one ends with it."""
+def foresee(project: Project, task: Task, *, run: str = "") -> Step:
+    """The step that spawning this would add; raises whatever can be said against it beforehand."""
+    check_enabled(project)
+    role = find_role(project.roles, task.role)
+    run = run or current_run(project)
+    step = make_step(task, role, _parent(project, task.parent, run))
+    if task.name and project.store.head(run) is not None:
+        check_addable(project.view(run), step)
+    return step
 
 
 async def spawn(
@@ -109,11 +97,9 @@ async def spawn(
 
     Here and below, `run` is an open run that somebody made; left out, the one of the project.
     """
-    check_enabled(project)
-    role = find_role(project.roles, task.role)
     run = run or current_run(project)
     parent = _parent(project, task.parent, run)
-    step = make_step(task, role, parent)
+    step = foresee(project, task, run=run)
     plan = Plan(name=step.id, steps=(step,))
     if parent is not None:
         above = cast(Posture, parent.frozen(turns_of(parent, task.parent)[0]).permission)
@@ -156,20 +142,31 @@ async def wait(
     return by_status(found if found is not None else _named(project, tree, wanted))
 
 
+def foresee_input(
+    project: Project, name: str, text: str | None, *, resume: bool = False, run: str = ""
+) -> Subagent:
+    """Whom this would be said to; raises whatever can be said against it beforehand."""
+    check_enabled(project)
+    if text is not None:
+        require_words(text, "there is nothing to say")
+    run, tree = _find_run(project, name, run)
+    child = find_subagent(tree, project.folder, name, owned=project.has_owner(run))
+    if child.status == DETACHED and not resume:
+        raise detached(name)
+    if child.status != DETACHED and text is not None:
+        check_spoken_to(tree, name)
+    return child
+
+
 async def send_input(
     project: Project, name: str, text: str | None, *, resume: bool = False, key: str = "", run: str = ""
 ) -> Subagent:
     """Say something to a subagent: its next turn, behind the one that runs. With `resume` one that lost its
     process goes on first, and the text may be left out."""
-    check_enabled(project)
-    run, tree = _find_run(project, name, run)
-    child = find_subagent(tree, project.folder, name, owned=project.has_owner(run))
+    child = foresee_input(project, name, text, resume=resume, run=run)
+    run, _ = _find_run(project, name, run)
     if resume and (child.status == DETACHED or text is None):
         child = await resume_agent(project, name, run=run)
-    elif child.status == DETACHED:
-        raise detached(name)
-    else:
-        check_spoken_to(tree, name)
     if text is None:
         return child
     key = key or secrets.token_hex(8)
@@ -197,6 +194,8 @@ async def fork_subagent(
     speaker = find_speaker(found, name, None)
     taken = take_up(found.tree, speaker, at.turn, at.say)
     taken_names = {child_name(node.path) for node in found.run.scope.children}
+    if new_name:
+        require_name(new_name)
     new_name = new_name or next(
         one
         for number in range(2, len(taken_names) + 3)
@@ -326,9 +325,6 @@ async def _ask(project: Project, run: str, request: ChildRequest) -> RunTree:
     return tree
 
 
-# The step
-
-
 def _parent(project: Project, name: str, run: str) -> RunTree | None:
     """The tree in which an agent asks for a subagent of its own; refused where that nests too deep."""
     tree = _find_run(project, name, run)[1] if name else None
@@ -342,53 +338,3 @@ def _parent(project: Project, name: str, run: str) -> RunTree | None:
             details={"depth": depth, "max_depth": most},
         )
     return tree
-
-
-def make_step(task: Task, role: Role, parent: RunTree | None = None) -> Step:
-    """The step of a task; `parent` is the tree in which another subagent asks for it."""
-    above = turns_of(parent, task.parent)[-1] if parent is not None else None
-    read_only = role.read_only or (above is not None and above.step.posture == "read_only")
-    _check_writing(task, read_only)
-    try:
-        strict(structs.asdict(task), "the task")
-    except ValueError as error:
-        raise AuthorError("usage.bad_value", str(error)) from None
-    name, _, version = task.role.partition("@")
-    body = AgentBody(agent=name, agent_version=version or None, prompt=literal(task.task))
-    return Step(
-        id=task.name or _step_name(name),
-        action=body.action(),
-        description=shorten(task.task, TASK_CHARS),
-        parent=above.path if above is not None else "",
-        posture="read_only" if read_only else "writer",
-        write_set=() if read_only else task.write_set or EVERYTHING,
-        workspace_mode="shared" if read_only or (task.shared and not role.isolated) else "isolated",
-        merge=task.merge or "auto",
-        on_conflict=task.on_conflict,
-        output_schema=task.output_schema,
-        timeout_ms=task.timeout_ms,
-    )
-
-
-def _step_name(role: str) -> str:
-    """A role's name as a step may be called: `review.security` is `review-security`."""
-    return re.sub(r"[^A-Za-z0-9_-]", "-", role).lstrip("-_") or "agent"
-
-
-def _check_writing(task: Task, read_only: bool) -> None:
-    if read_only and (task.write_set or task.merge or task.shared):
-        what = "write_set" if task.write_set else "merge" if task.merge else "shared"
-        message = f"{what} is for roles that write; {task.role} only reads"
-        raise AuthorError("usage.conflict", message, hint="fanfold agents tells which roles write")
-    apart = task.merge or ("on_conflict" if task.on_conflict != "fail" else "")
-    if (task.shared or read_only) and apart:
-        message = "merge and on_conflict are for snapshots; one that shares the project has none"
-        raise AuthorError("usage.conflict", message, hint="leave one of them out")
-    for pattern in task.write_set:
-        try:
-            check_glob(pattern)
-        except GlobError as error:
-            message = f"write_set {pattern} is not a pattern of paths: {error.message}"
-            raise AuthorError(
-                "usage.bad_value", message, hint='for example "src/**" or "docs/*.md"'
-            ) from None

@@ -25,7 +25,7 @@ MISSING = "missing"
 
 
 class CheckedRecipe:
-    """One recipe, found and compiled; `plan` is None when it has errors."""
+    """One recipe, found and compiled; `plan` is None when it has errors, `ref` empty when it is no file."""
 
     def __init__(
         self,
@@ -52,7 +52,8 @@ class CheckedRecipe:
     def runnable(self) -> Plan:
         """The plan, or `FileRefused`."""
         if self.plan is None or not self.ok:
-            raise FileRefused(self.diagnostics, self.sources, f"fanfold check {shlex.quote(self.ref)}")
+            hint = f"fanfold check {shlex.quote(self.ref)}" if self.ref else ""
+            raise FileRefused(self.diagnostics, self.sources, hint)
         return self.plan
 
 

@@ -19,19 +19,17 @@ def save_recipe(project: Project, name: str, text: str, *, replace: bool = False
 
     Raises `FileRefused` for a recipe with errors, and `recipe.exists` rather than replace another one.
     """
-    require_name(name)  # before it becomes a path
+    require_savable(project, name, replace=replace)  # before it becomes a path
     text = renamed(text, name)
     file = project.memory / "workflows" / f"{name}.yaml"
     check_found(project, name, FoundRecipe(text.encode("utf-8", "replace"), str(file))).runnable()
-    if not replace:
-        require_free(project, name)
     return project.library.save(name, text)
 
 
-def require_free(project: Project, name: str) -> None:
+def require_savable(project: Project, name: str, *, replace: bool = False) -> None:
     """Raise where no recipe can be saved under this name: before one is made that would be lost."""
     require_name(name)
-    if _is_there(project, name):
+    if not replace and _is_there(project, name):
         hint = "choose another name, or NAME@2 for a second version; --replace writes over it"
         raise AuthorError("recipe.exists", f'this project has a recipe "{name}" already', hint=hint)
 

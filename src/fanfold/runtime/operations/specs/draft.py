@@ -81,16 +81,26 @@ class _Drafted(Struct, frozen=True):
     checked: CheckedRecipe | None
 
 
+def checked_wish(wanted: Wanted) -> Wanted:
+    """What is wanted, with a task that a recipe can hold; raises whatever can be said against it."""
+    task = visible(wanted.task.strip(), keep="\n\t")  # a recipe holds no control characters
+    if not task or len(task) > MAX_TASK_CHARS:
+        message = "there is no task" if not task else f"the task is longer than {MAX_TASK_CHARS} characters"
+        raise AuthorError("plan.bad_task", message, hint="say in a few sentences what is to be done")
+    if wanted.refine is not None and not wanted.use_model:
+        message = "a recipe is refined by a model, and none is to be asked"
+        raise AuthorError(
+            "plan.no_model", message, hint=f"leave {wanted.no_model} out, or edit the file yourself"
+        )
+    return structs.replace(wanted, task=task)
+
+
 async def draft_spec(
     project: Project, wanted: Wanted, options: Options | None = None, *, narrate: Narrate = lambda _: None
 ) -> DraftedSpec:
     """A recipe for a task, checked and priced; or the reason why one agent does it better."""
     options = options or Options()
-    task = visible(wanted.task.strip(), keep="\n\t")  # a recipe holds no control characters
-    wanted = structs.replace(wanted, task=task)
-    if not task or len(task) > MAX_TASK_CHARS:
-        message = "there is no task" if not task else f"the task is longer than {MAX_TASK_CHARS} characters"
-        raise AuthorError("plan.bad_task", message, hint="say in a few sentences what is to be done")
+    wanted = checked_wish(wanted)
     if wanted.use_model:
         try:
             drafted = await _ask_planner(project, wanted, options, narrate)
@@ -99,11 +109,6 @@ async def draft_spec(
                 raise
         else:
             return _shown(project, wanted, drafted, options)
-    if wanted.refine is not None:
-        message = "a recipe is refined by a model, and none is to be asked"
-        raise AuthorError(
-            "plan.no_model", message, hint=f"leave {wanted.no_model} out, or edit the file yourself"
-        )
     return _from_template(project, wanted, options)
 
 

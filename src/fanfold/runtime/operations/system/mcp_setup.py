@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import os
+import stat
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -19,10 +20,11 @@ from fanfold.runtime.operations.system.mcp_clients import McpClient, Scope
 from fanfold.text.json_comments import SettingsUnreadableError, remove_entry, set_entry
 from fanfold.text.json_value import as_text
 from fanfold.text.toml_tables import remove_table, set_table
-from fanfold.trust.project_files import read_beneath, write_beneath
+from fanfold.trust.project_files import NotAFile, read_beneath, write_beneath
 from fanfold.workspace.files.programs import find_program
 
 MAX_BYTES = 64 * 1024 * 1024
+_BYTE_ORDER_MARK = "\ufeff"
 
 
 class ClientSetUp(Struct, frozen=True, kw_only=True):
@@ -77,12 +79,14 @@ def _own_command(project: Path) -> list[str]:
 
 def _edited(client: McpClient, project: Path, file: Path, before: str, wish: ClientWish) -> str:
     entry = client.entry([*_own_command(project), "mcp", *client.in_project, *wish.arguments])
+    mark = _BYTE_ORDER_MARK if before.startswith(_BYTE_ORDER_MARK) else ""
+    text = before.removeprefix(mark)
     try:
         if client.toml:
-            return (
-                remove_table(before, client.where) if wish.remove else set_table(before, client.where, entry)
-            )
-        return remove_entry(before, client.where) if wish.remove else set_entry(before, client.where, entry)
+            text = remove_table(text, client.where) if wish.remove else set_table(text, client.where, entry)
+        else:
+            text = remove_entry(text, client.where) if wish.remove else set_entry(text, client.where, entry)
+        return mark + text
     except SettingsUnreadableError:
         what = f"{'.'.join(client.where)} = {as_text(entry)}"
         raise AuthorError(
@@ -96,6 +100,8 @@ def _read(project: Path, file: Path, scope: Scope) -> str:
     try:
         if scope == "project":
             return read_beneath(project, file, MAX_BYTES).decode()
+        if not stat.S_ISREG(file.stat().st_mode):
+            raise NotAFile(file)  # a pipe would be waited for
         return file.read_bytes().decode()
     except FileNotFoundError:
         return ""

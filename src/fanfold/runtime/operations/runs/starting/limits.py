@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 MAX_AGENTS = 2_000
 """What `--max-agents` may say without any configuration."""
 
+MIN_USD = 0.000_001
 MAX_USD = 1_000_000_000
 
 MAX_STEPS = 100_000
@@ -40,11 +41,11 @@ def check_concurrency(config: Config, value: int | None, said: str = "max_concur
 
 def check_budget(usd: float | None, tokens: int | None) -> None:
     """Budgets are amounts one can spend."""
-    if usd is not None and not 0 < usd <= MAX_USD:  # neither is what is no number
-        message = f"--budget-usd must be more than 0 and at most {MAX_USD:,}"
+    if usd is not None and not MIN_USD <= usd <= MAX_USD:  # neither is what is no number
+        message = f"a budget in dollars must be at least {MIN_USD:f} and at most {MAX_USD:,}"
         raise AuthorError("usage.out_of_range", message)
     if tokens is not None and not 0 < tokens < sys.maxsize:
-        raise AuthorError("usage.out_of_range", "--budget-tokens must be more than 0")
+        raise AuthorError("usage.out_of_range", "a budget in tokens must be more than 0")
 
 
 def micro_usd(usd: float | None) -> int | None:
