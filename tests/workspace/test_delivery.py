@@ -8,14 +8,15 @@ from pathlib import Path
 import pytest
 
 from fanfold.errors import WorldError
+from fanfold.text.branch_names import check_branch_name
 from fanfold.trust.repository import find_repository
-from fanfold.workspace.delivery.refs import Refs, check_name
+from fanfold.workspace.delivery.refs import Refs
 from fanfold.workspace.delivery.remotes import Remote
 
 
 @pytest.mark.parametrize("name", ["x", "fix/owls", "a.b-c_d", "user/fix+1", "release=2"])
 def test_a_usual_name_is_taken(name: str) -> None:
-    assert check_name(name) == ""
+    assert check_branch_name(name) == ""
 
 
 @pytest.mark.parametrize(
@@ -24,7 +25,7 @@ def test_a_usual_name_is_taken(name: str) -> None:
      "a~1", "a^", "a:b", "a?", "a*", "a[b", "a\\b", "a@{1}", "x.", "0" * 40, "x" * 201, "ü"],
 )  # fmt: skip
 def test_a_name_that_git_could_take_for_something_else_is_refused(name: str) -> None:
-    assert "cannot be the name" in check_name(name)
+    assert "cannot be the name" in check_branch_name(name)
 
 
 @pytest.fixture

@@ -120,7 +120,7 @@ class Library:
             top = Path(os.path.dirname(referring) or ".")
         if not _is_below(file, top):
             message = f"{file} lies outside of {top}"
-            hint = "a recipe calls recipes of its own project, or by name"
+            hint = "a recipe names files of its own project, and other recipes by name"
             raise NotFoundError("recipe.unknown_workflow", message, hint=hint, details={"there": True})
 
     def _refuse_link_out(self, file: str) -> None:

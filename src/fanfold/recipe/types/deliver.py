@@ -13,6 +13,7 @@ from fanfold.recipe.language.known_outputs import ANYTHING, TEXT, ObjectOf, Trut
 from fanfold.recipe.language.step_syntax import StepSyntax
 from fanfold.recipe.types.body import Body
 from fanfold.recipe.types.grammar import LeafGrammar, Written
+from fanfold.text.branch_names import check_branch_name
 from fanfold.text.tables.entries import Entries, read_entries
 from fanfold.text.tables.shapes import Key
 from fanfold.text.trees.tree import Scalar
@@ -62,7 +63,12 @@ class DeliverGrammar(LeafGrammar[DeliverBody]):
         )
         draft.facts.write_set = patterns
         draft.facts.templated_sets |= templated
-        wanted = entries.nodes.get("pull_request")
+        wanted, branch = entries.nodes.get("pull_request"), entries.nodes.get("branch")
+        if wanted is not None and entries.has("push") and not entries.flag("push"):
+            message = "a pull request needs its branch on the server, and `push: false` keeps it here"
+            notes.error("recipe.conflicting_keys", message, entries.keys["push"], 'leave "push" out')
+        if isinstance(branch, Scalar) and "{{" not in branch.text and (why := check_branch_name(branch.text)):
+            notes.error("recipe.bad_value", why, branch)
         inner = read_entries(wanted, PULL_REQUEST, notes) if wanted is not None else None
         return DeliverBody(
             branch=_text(step, entries, "branch"),

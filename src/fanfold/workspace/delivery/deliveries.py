@@ -18,10 +18,11 @@ from msgspec import Struct
 
 from fanfold.errors import WorldError
 from fanfold.kernel.paths import matches
+from fanfold.text.branch_names import check_branch_name
 from fanfold.trust.repository import Repository, find_repository
 from fanfold.workspace.delivery.commits import Commits, CommitText
 from fanfold.workspace.delivery.pull_requests import PullRequests, PullRequestText
-from fanfold.workspace.delivery.refs import Refs, check_name
+from fanfold.workspace.delivery.refs import Refs
 from fanfold.workspace.delivery.remotes import Remote
 from fanfold.workspace.files.kept import read_kept
 from fanfold.workspace.files.layout import Layout, write_whole
@@ -150,7 +151,7 @@ class Deliveries:
         return found
 
     def _check_branch(self, branch: str, taken: set[str]) -> None:
-        problem = check_name(branch)
+        problem = check_branch_name(branch)
         if problem:
             raise WorldError("deliver.bad_branch", problem, hint="letters, digits, - _ . and / in the middle")
         if branch in taken:

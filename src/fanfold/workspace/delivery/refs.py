@@ -15,18 +15,7 @@ from fanfold.trust.repository import Repository
 
 MAX_BYTES = 4 * 1024 * 1024
 _OID = re.compile(r"[0-9a-f]{40}", re.ASCII)
-_NAME = re.compile(r"[A-Za-z0-9._/+@=-]{1,200}", re.ASCII)
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-
-
-def check_name(branch: str) -> str:
-    """Why a text cannot name a branch of ours; empty when it can."""
-    parts = branch.split("/")
-    bad = not _NAME.fullmatch(branch) or ".." in branch or "@{" in branch or branch.endswith((".", "/"))
-    bad = bad or any(not part or part.startswith((".", "-")) or part.endswith(".lock") for part in parts)
-    if bad or branch in ("HEAD", "@") or _OID.fullmatch(branch):
-        return f"{branch!r:.120} cannot be the name of a branch"
-    return ""
 
 
 class Refs:
