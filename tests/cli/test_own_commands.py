@@ -42,7 +42,7 @@ FOUND = [
     ("lint", {"pyproject.toml": "[tool.ruff]\n"}, "ruff check ."),
     ("lint", {"ruff.toml": ""}, "ruff check ."),
     ("lint", {"package.json": {"scripts": {"lint": "eslint ."}}}, "npm run lint"),
-    ("lint", {"eslint.config.mjs": ""}, "npx --no-install eslint ."),
+    ("lint", {"eslint.config.mjs": ""}, "npx --no-install --offline eslint ."),
     ("lint", {"mypy.ini": "[mypy]\n"}, "mypy ."),
     ("lint", {"Makefile": "lint:\n"}, "make lint"),
     ("lint", {"pyproject.toml": "[tool.black]\n"}, ""),
@@ -70,7 +70,12 @@ FOUND = [
     ("tests", {"packages/a/pytest.ini": "", "packages/b/package.json": {"scripts": {"test": "x"}}}, ""),
     ("tests", {".venv/bin/python": "", "pytest.ini": ""}, ".venv/bin/python -m pytest -q"),
     ("lint", {"venv/bin/ruff": "", "ruff.toml": ""}, "venv/bin/ruff check ."),
-    ("lint", {"package.json": {"eslintConfig": {}}}, "npx --no-install eslint ."),
+    ("lint", {"package.json": {"eslintConfig": {}}}, "npx --no-install --offline eslint ."),
+    (
+        "lint",
+        {"eslint.config.js": "", "node_modules/.bin/eslint": ""},
+        "node_modules/.bin/eslint .",
+    ),
     ("lint", {"setup.cfg": "[metadata]\n[flake8]\n"}, "flake8"),
     ("lint", {"setup.cfg": "[metadata]\n[mypy-a.*]\n"}, "mypy ."),
 ]
@@ -152,11 +157,13 @@ def test_a_gate_for_which_nothing_is_found_is_refused(fanfold, project: Path):
 
 def test_what_is_found_is_shown_and_asked_for(fanfold, project: Path):
     (project / "gated.yaml").write_text(RECIPE)
-    (project / "test_a.py").write_text(UNIT)
-    shown = "python3 -m unittest discover"
+    (project / "tests").mkdir()
+    (project / "tests" / "of_owls_test.py").write_text(UNIT)
+    shown = "python3 -m unittest discover -s tests -p"
     assert fanfold("check", "gated.yaml").status == 0
-    assert shown in fanfold("show", "gated.yaml").out
-    assert shown in fanfold("run", "gated.yaml", "--dry-run").out
+    for told in (fanfold("show", "gated.yaml").out, fanfold("run", "gated.yaml", "--dry-run").out):
+        assert shown in told
+        assert "the project's own tests, by tests/of_owls_test.py:" in told
     (project / "script.yaml").write_text("default: done\n")
     refused = fanfold("run", "gated.yaml", "--script", "script.yaml")
     assert refused.status == 4

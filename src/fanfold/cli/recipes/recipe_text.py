@@ -35,6 +35,17 @@ def _lines(recipe: RecipeDocument, colour: bool) -> Iterator[str]:
         named = paint(name.ljust(widths[0]), "cyan", colour)
         line = f"  {named}  {who.ljust(widths[1])}  {marks.ljust(widths[2])}  {paint(after, 'dim', colour)}"
         yield line.rstrip() + "\n"
+    yield from _commands(recipe.steps, "", colour)
+
+
+def _commands(steps: list[RecipeStep], path: str, colour: bool) -> Iterator[str]:
+    """Commands that say what they are for, as gates that the project's files decide do: whole, whatever the
+    width of the table."""
+    for step in steps:
+        if step.type == "command" and step.description:
+            what = f"{plain(path + step.id)}, {one_line(step.description)}"
+            yield f"\n{paint(what, 'dim', colour)}:\n  {one_line(step.label)}\n"
+        yield from _commands(step.steps, f"{path}{step.id}/", colour)
 
 
 def _needed(one: RecipeInput) -> str:

@@ -10,6 +10,7 @@ from fanfold.kernel.paths import overlaps
 from fanfold.kernel.plan import Plan
 from fanfold.runtime.views.graph.labels import label, shown
 from fanfold.runtime.views.recipes.forecasts import DryRun, ForeseenConflict
+from fanfold.text.terminal import one_line
 
 MAX_STEPS_PER_WAVE = 12
 MAX_WAVES = 40
@@ -43,10 +44,18 @@ def _waves(result: DryRun, steps: Mapping[str, Node], colour: bool) -> Iterator[
             who = _who(steps[path]).ljust(roles)
             does, hue = _does(steps[path])
             yield f"  {paint(plain(path).ljust(names), 'cyan', colour)}  {who}  {paint(does, hue, colour)}\n"
+            yield from _whole_command(steps[path], colour)
         if len(wave) > MAX_STEPS_PER_WAVE:
             yield f"  … and {len(wave) - MAX_STEPS_PER_WAVE} more\n"
     if len(result.waves) > MAX_WAVES:
         yield f"\n… and {len(result.waves) - MAX_WAVES} more waves (--json has them all)\n"
+
+
+def _whole_command(node: Node, colour: bool) -> Iterator[str]:
+    """Of a command that says what it is for, as one that the project's files decide does."""
+    if node.step.type == "command" and node.step.description:
+        said = f"{one_line(node.step.description)}: {one_line(label(node.step).subtitle)}"
+        yield f"    {paint(said, 'dim', colour)}\n"
 
 
 def _who(node: Node) -> str:
