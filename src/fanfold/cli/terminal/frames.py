@@ -42,12 +42,15 @@ class Frames:
         self._unicode = unicode
         self._doing = doing
         self._moves = False
+        self._levels = 0
+        """How deep rows may stand: a fourth of the terminal is for their indentation at most."""
         self._drawn = 0
 
     def draw(self, tree: RunTree, width: int, height: int | None) -> list[Text]:
         """The next frame; without a height everything there is."""
         self._drawn += 1
         self._moves = self._unicode and height is not None
+        self._levels = width // 8
         now = int(time() * 1_000)
         heading = self._heading(tree, now, width)
         if height is None:
@@ -98,7 +101,7 @@ class Frames:
         mark = pair[0] if self._unicode else pair[1]
         if row.status == RUNNING and self._moves:
             mark = SPINNER[self._drawn % len(SPINNER)]
-        indent = "  " * min(row.depth, max(0, room // 8))
+        indent = "  " * min(row.depth, self._levels)
         text = Text(indent)
         text.append(f"{mark} ", STYLES.get(row.status, ""))
         name = _cut(row, max(1, room - len(indent) - 2))
