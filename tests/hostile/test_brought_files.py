@@ -114,3 +114,42 @@ def test_links_that_stay_inside_are_followed(tmp_path: Path):
     (tmp_path / "out").symlink_to("/etc/passwd")
     with pytest.raises(LedOut):
         read_beneath(tmp_path, tmp_path / "out", 10)
+
+
+WRITES = {
+    "export": ["export", "last", "-o"],
+    "convert": ["convert", "theirs.yaml", "--from", "protoagent", "-o"],
+}
+
+
+@pytest.mark.parametrize("command", WRITES)
+def test_what_the_user_has_written_goes_where_its_name_says(tmp_path: Path, command: str):
+    """A file of that name may be there already, put there to be written through."""
+    world = World(tmp_path)
+    (world.project / "theirs.yaml").write_text("name: a\nsteps: [{id: a, subagent: explorer, prompt: p}]\n")
+    assert world.run().returncode == 0
+    outside = tmp_path / "outside"
+    (outside / "folder").mkdir(parents=True)
+    (outside / "profile").write_text("mine")
+    (world.project / "to-file").symlink_to(outside / "profile")
+    (world.project / "to-nothing").symlink_to(outside / "new")
+    (world.project / "to-folder").symlink_to(outside / "folder")
+    os.mkfifo(world.project / "pipe")
+    for name in ("to-file", "to-nothing", "to-folder/new", "pipe"):
+        world.fanfold(*WRITES[command], name)
+    assert sorted(str(path.relative_to(outside)) for path in outside.rglob("*")) == ["folder", "profile"]
+    assert (outside / "profile").read_text() == "mine"
+    for name in ("plain", str(outside / "folder/asked-for")):
+        done = world.fanfold(*WRITES[command], name)
+        assert done.returncode == 0, done.stderr
+        assert (world.project / name).stat().st_size > 10
+
+
+def test_a_run_is_imported_through_no_link_out_of_the_project(tmp_path: Path):
+    world = World(tmp_path)
+    (tmp_path / "secret.html").write_text("CANARY")
+    (world.project / "run.html").symlink_to(tmp_path / "secret.html")
+    refused = world.fanfold("import", "run.html")
+    assert refused.returncode == 2, refused.stderr
+    assert "leads out of the project" in refused.stderr
+    assert "[archive.not_one]" in world.fanfold("import", "../secret.html").stderr

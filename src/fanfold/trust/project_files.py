@@ -63,6 +63,21 @@ def read_named(top: Path, file: Path, max_bytes: int) -> bytes:
         return opened.read(max_bytes)
 
 
+def write_named(top: Path, file: Path, data: bytes, *, replace: bool = True) -> None:
+    """Write a file that the user named; raises OSError, `FileExistsError` without `replace` where one is.
+
+    Named inside the project it goes where its name says: a link that somebody put there is not written
+    through. Anywhere else, links and pipes are the user's own.
+    """
+    named, above = os.path.abspath(file), os.path.realpath(top)
+    if Path(named).is_relative_to(above):
+        if not write_beneath(Path(above), os.path.relpath(named, above), data, replace=replace):
+            raise FileExistsError(0, "it is there already", str(file))
+        return
+    with file.open("wb" if replace else "xb") as opened:
+        opened.write(data)
+
+
 def list_beneath(top: Path, folder: Path) -> list[str]:
     """The names in a folder below `top`, sorted; raises OSError."""
     parent, name = _open_parent(top, folder)

@@ -12,6 +12,7 @@ from fanfold.cli.terminal.output import hand_over, plain, say_json, tell
 from fanfold.errors import EXIT_OK, EXIT_USAGE, AuthorError
 from fanfold.recipe.conversion.formats import SYSTEMS
 from fanfold.runtime.operations.recipes.convert import convert_file
+from fanfold.trust.project_files import write_named
 
 
 @command("convert", summary="Make a recipe of another system's workflow, and say what it lacks")
@@ -30,12 +31,15 @@ def convert_command(call: Invocation, file: str, system: str | None, output: str
             made = convert_file(project, Path(file), system)
         except OSError as error:
             raise AuthorError("convert.unreadable", f"{file} cannot be read: {error.strerror}") from None
+        top = project.folder
     if call.as_json:
         say_json(made)
         return EXIT_OK if made.ok else EXIT_USAGE
     if output is not None:
-        with Path(output).open("x", encoding="utf-8") as written:
-            written.write(made.text)
+        try:
+            write_named(top, Path(output), made.text.encode(), replace=False)
+        except OSError as error:
+            raise AuthorError("usage.bad_file", f"{output} cannot be written: {error.strerror}") from None
         tell(f"wrote {plain(output)}\n")
     else:
         hand_over(made.text)

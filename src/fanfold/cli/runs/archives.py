@@ -12,6 +12,7 @@ from fanfold.cli.command import Invocation, command
 from fanfold.cli.project import open_project
 from fanfold.cli.terminal.output import plain, say, say_json, tell
 from fanfold.errors import EXIT_OK, AuthorError
+from fanfold.trust.project_files import read_named, write_named
 
 
 @command("export", summary="Write a run into one file that opens anywhere")
@@ -29,12 +30,13 @@ def export_command(call: Invocation, run: str, file: str | None) -> int:
     with open_project(call, to_read=True) as project:
         head = project.resolve(run)
         page = export_run(project, head.root_run_id, __version__)
+        top = project.folder
     if file == "-":
         sys.stdout.write(page)
         return EXIT_OK
     target = Path(file or f"{head.recipe}-{head.root_run_id}.html")
     try:
-        target.write_text(page, encoding="utf-8")
+        write_named(top, target, page.encode())
     except OSError as error:
         raise AuthorError("usage.bad_file", f"{target} cannot be written: {error.strerror}") from None
     if call.as_json:
@@ -54,13 +56,12 @@ def import_command(call: Invocation, file: str) -> int:
     """
     from fanfold.runtime.operations.archives.transfer import MAX_BYTES, import_run
 
-    try:
-        with Path(file).open("rb") as opened:
-            page = opened.read(MAX_BYTES + 1)
-    except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "not a file name"
-        raise AuthorError("usage.bad_file", f"{file} cannot be read: {reason}") from None
     with open_project(call) as project:
+        try:
+            page = read_named(project.folder, Path(file), MAX_BYTES + 1)
+        except (OSError, ValueError) as error:
+            reason = error.strerror if isinstance(error, OSError) else "not a file name"
+            raise AuthorError("usage.bad_file", f"{file} cannot be read: {reason}") from None
         done = import_run(project, page)
     if call.as_json:
         say_json(done)
