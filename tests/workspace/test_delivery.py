@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fanfold.errors import WorldError
-from fanfold.text.branch_names import check_branch_name
+from fanfold.kernel.branch_names import check_branch_name
 from fanfold.trust.repository import find_repository
 from fanfold.workspace.delivery.refs import Refs
 from fanfold.workspace.delivery.remotes import Remote

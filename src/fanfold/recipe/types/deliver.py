@@ -6,6 +6,7 @@ from typing import ClassVar
 
 from msgspec import Struct
 
+from fanfold.kernel.branch_names import check_branch_name
 from fanfold.kernel.plan import Traits
 from fanfold.recipe.checks.sets import read_patterns
 from fanfold.recipe.language.keys import DELIVER, PULL_REQUEST
@@ -13,7 +14,6 @@ from fanfold.recipe.language.known_outputs import ANYTHING, TEXT, ObjectOf, Trut
 from fanfold.recipe.language.step_syntax import StepSyntax
 from fanfold.recipe.types.body import Body
 from fanfold.recipe.types.grammar import LeafGrammar, Written
-from fanfold.text.branch_names import check_branch_name
 from fanfold.text.tables.entries import Entries, read_entries
 from fanfold.text.tables.shapes import Key
 from fanfold.text.trees.tree import Scalar

@@ -17,8 +17,8 @@ import msgspec
 from msgspec import Struct
 
 from fanfold.errors import WorldError
+from fanfold.kernel.branch_names import check_branch_name
 from fanfold.kernel.paths import matches
-from fanfold.text.branch_names import check_branch_name
 from fanfold.trust.repository import Repository, find_repository
 from fanfold.workspace.delivery.commits import Commits, CommitText
 from fanfold.workspace.delivery.pull_requests import PullRequests, PullRequestText
