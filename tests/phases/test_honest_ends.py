@@ -59,6 +59,9 @@ def test_all_agents_of_a_phase_failing_is_no_result(tmp_path: Path):
     assert result.steps["after"].status == "skipped"
     assert result.output is None
     report, reason = told(tmp_path, result)
+    wrong = report.partition("## What went wrong")[2]
+    named = [line.split("**")[1] for line in wrong.splitlines() if line.startswith("- **")]
+    assert named == ["work", "work#1/a", "work#1/b", "work#2/a", "work#2/b"], "what failed first hand, once"
     assert report.count("gave up") >= 2
     assert reason
 

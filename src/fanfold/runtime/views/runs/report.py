@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 
 from fanfold.kernel.lifecycle import COMPLETED
-from fanfold.kernel.nodes import Node, Run
+from fanfold.kernel.nodes import Composite, Node, Run
 from fanfold.kernel.plan import JSON
 from fanfold.runtime.hosting.run_tree import RunTree, run_status
 from fanfold.runtime.views.runs.artifacts import artifacts_of
@@ -46,7 +46,7 @@ def report_markdown(tree: RunTree, run: Run | None = None) -> str:
     lines += _changes(tree, run)
     lines += _artifacts(tree, run)
     lines += review_lines(tree, run)
-    failures = [node for node in nodes if node.error is not None and node.status != COMPLETED]
+    failures = [node for node in nodes if _failed_first_hand(node)]
     error = run_error(tree, run)
     if failures or error is not None:
         tolerated = run.status == COMPLETED
@@ -70,6 +70,13 @@ def report_markdown(tree: RunTree, run: Run | None = None) -> str:
         ]
         lines.append("")
     return "\n".join(lines)
+
+
+def _failed_first_hand(node: Node) -> bool:
+    """A group or map that failed because of what it holds says nothing that is not said there."""
+    if node.error is None or node.status == COMPLETED:
+        return False
+    return not isinstance(node, Composite) or node.failed_child is None
 
 
 def _changes(tree: RunTree, run: Run) -> list[str]:
