@@ -71,7 +71,13 @@ def _declarations(
             message = f'{IGNORED}"config_file" of agents.{key.text[:80]} must be the path of a file'
             notices.append(Notice("role.invalid", message, str(config), line, role=key.text))
             continue
-        named = None if file is None else config.parent / file.text
+        named = None if file is None else _place(config.parent, file.text)
         yield Declaration(
             key.text, description.text if isinstance(description, Scalar) else "", named, str(config), line
         )
+
+
+def _place(folder: Path, file: str) -> Path:
+    """A file is named from the folder of the configuration or, as people write it, of the project."""
+    from_project = folder.parent / file
+    return from_project if not (folder / file).exists() and from_project.exists() else folder / file
