@@ -14,28 +14,22 @@ from pathlib import Path
 import pytest
 
 from fanfold.cli.main import COMMANDS, main
-from tests.hostile.test_state import ARGUMENTS, RECIPE, SCRIPT
+from tests.hostile.test_state import RECIPE, SCRIPT
 from tests.hostile.trees import Maker
+from tests.hostile.ways import ways
 
 COUNT = int(os.environ.get("HOSTILE_TREES", "50"))
 FIRST = int(os.environ.get("HOSTILE_SEED", "0"))
 SEEDS = range(
     FIRST, FIRST + (1 if "HOSTILE_SEED" in os.environ and "HOSTILE_TREES" not in os.environ else COUNT)
 )
-LEFT_OUT = {
-    "models",
-    "smoke",
-    "spawn",
-    "wait",
-    "send",
-    "close",
-    "completion",
-    "chat",
-    "serve",
-    "mcp",
-    "worker",
-}
-"""What needs a network or a minute, or starts a process that outlives the command."""
+LEFT_OUT = {"spawn", "serve", "mcp"}
+"""What starts a process that outlives the command, or does not end by itself."""
+MORE = (
+    ["state", "remove", "--yes"],
+    ["run", "one.yaml", "--script", "script.yaml", "--yes"],
+    ["completion", "bash", "--words", "--", "inspect", ""],
+)
 ONCE = (83, 257, 1097, 1805)
 """Seeds that found something once: pipes in the index of searches, for the database, for a base."""
 STATUSES = {0, 1, 2, 3, 4, 5, 6, 7}
@@ -44,22 +38,11 @@ TOO_LONG_S = 30
 
 def commands() -> Iterator[list[str]]:
     for name in COMMANDS:
-        if name not in LEFT_OUT:
-            runs = name not in (
-                "runs",
-                "list",
-                "agents",
-                "ps",
-                "doctor",
-                "gc",
-                "check",
-                "init",
-                "schema",
-                "state",
-            )
-            yield [name, *ARGUMENTS.get(name, ["last"] if runs else [])]
-    yield ["state", "remove", "--yes"]
-    yield ["run", "one.yaml", "--script", "script.yaml", "--yes"]
+        if name == "chat":
+            yield ["chat", "hello", "--script", "script.yaml"]
+        elif name not in LEFT_OUT:
+            yield from ways(name, {})
+    yield from MORE
 
 
 @pytest.fixture(scope="module")
