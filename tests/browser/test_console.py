@@ -9,7 +9,7 @@ import pytest
 from playwright.sync_api import Browser, expect
 
 from tests.browser.conftest import COMPLETE, SLOW_SCRIPT, SWEEP_SCRIPT, Console, spent
-from tests.server.conftest import serving
+from tests.server.conftest import Server, serving
 
 
 def test_a_first_visit_teaches_and_runs_something_without_a_key(browser: Browser, tmp_path: Path) -> None:
@@ -332,3 +332,25 @@ def test_artifacts_are_kept_as_files_and_never_shown(console: Console, folder: P
         page.get_by_role("link", name="notes/page.html").click()
     assert Path(found.value.path()).read_text() == hostile
     assert page.title() != "owned"
+
+
+def test_a_run_that_was_exported_is_imported_from_its_file(
+    browser: Browser, server: Server, swept: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "run.html"
+    file.write_text(server.client.get(f"/api/runs/{swept}/export").text)
+    (tmp_path / "project").mkdir()
+    with serving(tmp_path / "project", tmp_path / "home") as serve:
+        console = Console(browser, serve())
+        page = console.go("/runs")
+        with page.expect_file_chooser() as chooser:
+            page.get_by_role("button", name="Import …").click()
+        chooser.value.set_files(file)
+        expect(page).to_have_url(re.compile(f"/runs/{swept}$"))
+        expect(page.locator('.node[data-path="each"]')).to_be_visible()
+        console.watch.expected = ("409",)
+        page = console.go("/runs")
+        page.get_by_label("A file that holds a run").set_input_files(file)
+        expect(page.locator(".toast")).to_contain_text("is in this project already")
+        console.context.close()
+        assert console.watch.wrong == []

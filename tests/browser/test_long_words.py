@@ -56,8 +56,7 @@ PUSHED_OUT = """() => [...document.querySelectorAll('main *')].filter((one) => {
   const box = one.getBoundingClientRect();
   for (let at = one.parentElement; at && at !== document.body; at = at.parentElement) {
     const { overflowX } = getComputedStyle(at);
-    if (['auto', 'scroll'].includes(overflowX)) return false;
-    if (at.tagName === 'svg' || at.closest('.clip, td')) return false;
+    if (['auto', 'scroll'].includes(overflowX) || at.closest('svg, .clip, td')) return false;
     const end = at.getBoundingClientRect().right;
     if (overflowX === 'hidden' && box.width > 0 && box.right > end + 1) return true;
   }

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import socket
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from hashlib import sha256
 from pathlib import Path
 from urllib.parse import urlsplit
 
+import httpx2
 import pytest
 
 from fanfold.server.connections import MAX_CONNECTIONS
 from fanfold.server.idempotency import Idempotency, KeptReply
+from fanfold.server.service import GRACE_S
 from tests.server.conftest import Serve, Server, serving
 
 BODY = json.dumps({"recipe": "team", "script": {"default": "done"}, "yes": True})
@@ -68,6 +72,37 @@ def test_what_was_begun_when_a_server_was_killed_is_not_done_again(
     assert started(second, "new")[0] == 201
 
 
+def test_what_was_under_way_when_a_server_was_stopped_is_said_to_be_unknown(serve: Serve, home: Path) -> None:
+    first = serve()
+    never = {"recipe": "team", "script": {"default": {"output": "x", "delay_ms": 3_600_000}}, "yes": True}
+    run = first.post("/api/runs", never, 201)["run_id"]
+    while (owner := first.get(f"/api/runs/{run}/pulse")["owner"]) is None:
+        pass
+    os.kill(owner["pid"], signal.SIGSTOP)  # it hears of nothing, so whoever wants to pause it waits
+    try:
+        with ThreadPoolExecutor(1) as pool:
+            notes = next((home / ".fanfold" / "server").glob("*.requests.jsonl"))
+            asked = pool.submit(paused, first, run, "stopped")
+            while '"stopped"' not in notes.read_text():
+                pass
+            began = time.monotonic()
+            assert first.stop() == 0
+            assert time.monotonic() - began < 10 * GRACE_S
+            assert asked.result() == (503, "server.stopping")
+    finally:
+        os.kill(owner["pid"], signal.SIGCONT)
+    second = serve()
+    assert paused(second, run, "stopped") == (409, "idempotency.unknown")
+    assert paused(second, run, "another") == (200, "paused")
+    second.post(f"/api/runs/{run}/cancel", {})
+
+
+def paused(server: Server, run: str, key: str) -> tuple[int, str]:
+    reply = server.client.post(f"/api/runs/{run}/pause", json={}, headers={"Idempotency-Key": key})
+    found = reply.json()
+    return reply.status_code, found.get("status") or found["error"]["code"]
+
+
 def test_keys_that_failed_are_free_and_a_torn_file_is_read_as_far_as_it_goes(tmp_path: Path) -> None:
     file = tmp_path / "server" / "keys.jsonl"
     keys = Idempotency(file)
@@ -104,6 +139,38 @@ def test_who_connects_and_says_nothing_keeps_nobody_out(serve: Serve) -> None:
         for one in silent:
             one.close()
     assert server.stop() == 0
+
+
+def test_who_was_refused_and_stays_keeps_nobody_out(serve: Serve) -> None:
+    """A request without a token whose body never comes: it is answered, and its connection is nobody's."""
+    server = serve()
+    place = urlsplit(server.url)
+    head = f"POST /api/runs HTTP/1.1\r\nHost: {place.netloc}\r\nContent-Length: 100\r\n\r\n".encode()
+    stays = []
+    try:
+        for _ in range(MAX_CONNECTIONS + 50):
+            stays.append(socket.create_connection((place.hostname, place.port)))
+            stays[-1].sendall(head)
+            assert stays[-1].recv(12) == b"HTTP/1.1 401"
+        for _ in range(5):
+            reply = httpx2.get(f"{server.url}api/runs", headers={"Authorization": f"Bearer {server.token}"})
+            assert reply.status_code == 200
+    finally:
+        for one in stays:
+            one.close()
+
+
+@pytest.mark.parametrize(
+    "target", ["CONNECT evil.example:80", "OPTIONS *", "GET nowhere", "GET http://x/api/runs"]
+)
+def test_what_has_no_path_is_found_nowhere(serve: Serve, target: str) -> None:
+    server = serve()
+    place = urlsplit(server.url)
+    for token, status in ((server.token, b"404"), ("wrong", b"401")):
+        with socket.create_connection((place.hostname, place.port), timeout=20) as client:
+            head = f"{target} HTTP/1.1\r\nHost: {place.netloc}\r\nAuthorization: Bearer {token}\r\n\r\n"
+            client.sendall(head.encode())
+            assert client.recv(12) == b"HTTP/1.1 " + status
 
 
 @pytest.mark.parametrize("number", ["-1", "x", "٣", "9" * 17, str(2**53 + 1), "1 2"])

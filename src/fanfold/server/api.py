@@ -69,6 +69,12 @@ class Api:
             reply = failure(error)
             if error.code == "request.method":
                 reply.headers["allow"] = str(error.details["allowed"])
+        except asyncio.CancelledError:
+            if not self._feed.closing.is_set():
+                raise
+            message = "the server was stopped before this was answered"
+            hint = "look whether it was done before you ask again"
+            reply = failure(WorldError("server.stopping", message, hint=hint))
         except Exception:  # noqa: BLE001 - the last door before the client
             _log.exception("%s %s failed", scope["method"], scope["path"])
             reply = failure(BugError("internal", "something went wrong here; the server's output says what"))
@@ -84,7 +90,7 @@ class Api:
             return await self._give(asked)
         if asked.route.body is None:
             return await self._look(asked)
-        data = await read_bytes(request)
+        data = await read_bytes(request, asked.route.body_bytes)
         key = request.headers.get("idempotency-key")
         if key is None:
             return _reply(asked.route, await self._act(asked, data))
@@ -94,9 +100,10 @@ class Api:
             return Response(known.body, known.status, {"idempotency-replayed": "true"}, "application/json")
         try:
             body = await self._act(asked, data)
-        except BaseException:
+        except Exception:
             self._idempotency.failed(who, key)
             raise
+        # A cancellation says nothing about what a thread still does: the key stays one that was begun.
         self._idempotency.done(who, key, KeptReply(asked.route.status, body.decode()))
         return _reply(asked.route, body)
 

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from starlette.routing import Router
 from starlette.types import Receive, Scope, Send
 
-from fanfold.errors import EXIT_PERMISSION, WorldError
+from fanfold.errors import EXIT_PERMISSION, NotFoundError, WorldError
 from fanfold.server.admission import Admission, Visitor
 from fanfold.server.api import Api
 from fanfold.server.console_files import ConsoleFiles
@@ -66,6 +66,10 @@ class Application:
             self.feed.close()
 
     async def _dispatch(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if not scope["path"].startswith("/"):  # the target of CONNECT, or the address of another server
+            nowhere = NotFoundError("request.not_found", "there is nothing at this path")
+            await failure(nowhere)(scope, receive, send)
+            return
         first = scope["path"].split("/")[1]
         if first == "api" and self._api is not None:
             await self._api(scope, receive, send)

@@ -5,8 +5,8 @@ Rules
   the first request is still being answered it is too.
 * Only what was done is remembered; after an error one may try again.
 * What is remembered is written down before anything is done, so a key means the same to the next server. If
-  this one dies in between, nobody knows whether it was done: who asks again is told so, and nothing is
-  done twice.
+  this one dies or is stopped in between, nobody knows whether it was done: who asks again is told so, and
+  nothing is done twice.
 * Keys are forgotten after a day, and when there are too many.
 """
 

@@ -27,7 +27,7 @@ ERRORS = {
     "421": "Another host was meant",
     "422": "A recipe, or a key, cannot be used",
     "500": "A fault of the server",
-    "503": "Too many streams",
+    "503": "Too many streams, or the server was stopped",
 }
 
 

@@ -14,7 +14,6 @@ from starlette.types import Scope
 from fanfold.errors import AuthorError, FanfoldError, WorldError
 from fanfold.text.json_value import JSON, strict
 
-MAX_BODY_BYTES = 4 * 1024 * 1024
 MAX_PARAMETERS = 50
 BODY_S = 30.0
 """A body that takes longer than this to arrive is not waited for."""
@@ -61,22 +60,22 @@ def read_parameters(kind: type[T], parts: dict[str, str], query: bytes) -> T:
     return read
 
 
-async def read_bytes(request: Request) -> bytes:
+async def read_bytes(request: Request, most: int) -> bytes:
     """The body of a request, within bounds of size and time."""
     media = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if media != "application/json":
         message = "the body must be JSON, and say so: Content-Type: application/json"
         raise AuthorError("request.media_type", message)
     length = request.headers.get("content-length", "0")
-    if not length.isdecimal() or int(length) > MAX_BODY_BYTES:
-        raise _too_large()
+    if not length.isdecimal() or int(length) > most:
+        raise _too_large(most)
     body = bytearray()
     try:
         async with asyncio.timeout(BODY_S):
             async for chunk in request.stream():
                 body += chunk
-                if len(body) > MAX_BODY_BYTES:
-                    raise _too_large()
+                if len(body) > most:
+                    raise _too_large(most)
     except TimeoutError:
         raise WorldError("request.slow", f"the body did not arrive within {BODY_S:g} s") from None
     except ClientDisconnect:
@@ -127,5 +126,5 @@ def _bad(message: str, place: str = "") -> FanfoldError:
     return AuthorError("request.invalid", where, hint=hint, details={"place": place} if place else {})
 
 
-def _too_large() -> FanfoldError:
-    return AuthorError("request.too_large", f"a body has at most {MAX_BODY_BYTES:,} bytes")
+def _too_large(most: int) -> FanfoldError:
+    return AuthorError("request.too_large", f"a body has at most {most:,} bytes here")

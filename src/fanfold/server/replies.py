@@ -39,6 +39,7 @@ _CONFLICTS = frozenset(
         "approval.none",
         "approval.not_open",
         "approval.which",
+        "archive.known",
         "changes.changed_since",
         "idempotency.in_progress",
         "idempotency.unknown",
@@ -63,6 +64,7 @@ _STATUSES = {
     "request.host": 421,
     "request.unauthorized": 401,
     "server.busy": 503,
+    "server.stopping": 503,
 }
 
 

@@ -21,6 +21,8 @@ from fanfold.server.admission import Role, Visitor
 from fanfold.server.desk import Desk
 from fanfold.server.downloads import BYTES
 
+MAX_BODY_BYTES = 4 * 1024 * 1024
+
 A = TypeVar("A", bound=Struct)
 B = TypeVar("B", bound=Struct)
 D = TypeVar("D")
@@ -41,6 +43,8 @@ class Route(Struct, frozen=True, kw_only=True):
     summary: str
     asked: type[Struct]
     body: type[Struct] | None = None
+    body_bytes: int = MAX_BODY_BYTES
+    """At most; a longer one is refused without being read."""
     answer: Any = None
     """The type of the document; None where `media` is not JSON."""
     media: str = "application/json"

@@ -80,7 +80,7 @@ def serve(
         link = None if token is None else f"{url}?token={token}"
         config = uvicorn.Config(
             application,
-            log_level="warning",
+            log_level="error",  # anybody can send what is no request: that is not worth a line each
             access_log=False,
             server_header=False,
             lifespan="on",

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from msgspec import Meta, structs
+from msgspec import Meta, Struct, structs
 
+from fanfold.kernel.events import Envelope
 from fanfold.runtime.operations.addresses import find_run
-from fanfold.runtime.operations.archives.transfer import export_run
+from fanfold.runtime.operations.archives.transfer import Imported, export_run, import_run
 from fanfold.runtime.operations.history.audits import replay_run
 from fanfold.runtime.operations.history.explain import explain_run, explain_step
+from fanfold.runtime.operations.history.logs import read_step_log
 from fanfold.runtime.operations.history.pages import page_of_events, page_of_runs
 from fanfold.runtime.operations.history.runs import inspect_found
 from fanfold.runtime.operations.history.transcripts import transcript
@@ -45,7 +47,11 @@ from fanfold.server.endpoints.parameters import (
     StepPath,
     Words,
 )
-from fanfold.server.routes import Route, look, text
+from fanfold.server.routes import Route, change, look, text
+
+MAX_PAGE_BYTES = 64 * 1024 * 1024
+"""Of a run that is taken in over HTTP; `fanfold import` takes larger ones."""
+MAX_LOGGED = 5_000
 
 
 class RunsAsked(NoParameters, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -54,6 +60,23 @@ class RunsAsked(NoParameters, frozen=True, forbid_unknown_fields=True, kw_only=T
     q: Words = ""
     limit: Count = 50
     cursor: RunName | None = None
+
+
+class InspectAsked(RunAt, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    state: Annotated[bool, Meta(description="Also what the scheduler knows.")] = False
+
+
+class StepLog(Struct, frozen=True):
+    """What its run and its sessions recorded about a step. `left_off` later events are not here."""
+
+    items: list[Envelope]
+    left_off: int
+
+
+class ImportBody(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A file that an export gave, as text."""
+
+    page: Annotated[str, Meta(max_length=MAX_PAGE_BYTES)]
 
 
 class EventsAsked(RunAsked, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -101,8 +124,9 @@ def list_runs(desk: Desk, asked: RunsAsked) -> RunPage:
     )
 
 
-def inspect_run(desk: Desk, asked: RunAt) -> InspectDocument:
-    return inspect_found(desk.history, find_run(desk.history, asked.run, asked.at))
+def inspect_run(desk: Desk, asked: InspectAsked) -> InspectDocument:
+    found = find_run(desk.history, asked.run, asked.at)
+    return inspect_found(desk.history, found, with_state=asked.state)
 
 
 def draw_graph(desk: Desk, asked: GraphAsked) -> Drawing:
@@ -116,6 +140,11 @@ def list_events(desk: Desk, asked: EventsAsked) -> EventPage:
 
 def inspect_step(desk: Desk, asked: StepAt) -> StepPage:
     return show_step(desk.history, asked.run, asked.step, asked.at)
+
+
+def log_of_step(desk: Desk, asked: StepAsked) -> StepLog:
+    found = read_step_log(desk.history, asked.run, asked.step)
+    return StepLog(found[:MAX_LOGGED], max(0, len(found) - MAX_LOGGED))
 
 
 def read_transcript(desk: Desk, asked: TranscriptAsked) -> Transcript:
@@ -148,6 +177,11 @@ def export(desk: Desk, asked: RunAsked) -> str:
     return export_run(desk.history, asked.run, desk.version)
 
 
+def take_in(desk: Desk, asked: NoParameters, body: ImportBody) -> Imported:
+    del asked
+    return import_run(desk.fresh(), body.page.encode())
+
+
 def verify_run(desk: Desk, asked: RunAsked) -> AuditedRun:
     return replay_run(desk.history, asked.run, checked=True)
 
@@ -163,7 +197,7 @@ def compare(desk: Desk, asked: PairAsked) -> Comparison:
 _RUN = "/api/runs/{run}"
 ROUTES: list[Route] = [
     look("/api/runs", "Root runs, newest first", RunsAsked, RunPage, list_runs),
-    look(_RUN, "One run with its steps, outputs and child runs", RunAt, InspectDocument, inspect_run),
+    look(_RUN, "One run with its steps, outputs and child runs", InspectAsked, InspectDocument, inspect_run),
     look(f"{_RUN}/graph", "The picture of a run", GraphAsked, Drawing, draw_graph),
     look(f"{_RUN}/events", "What was recorded, in pieces", EventsAsked, EventPage, list_events),
     look(f"{_RUN}/steps/{{step}}", "One step with everything known of it", StepAt, StepPage, inspect_step),
@@ -177,12 +211,24 @@ ROUTES: list[Route] = [
     look(
         f"{_RUN}/steps/{{step}}/explain", "Why a step is where it is", StepAsked, ExplainedStep, explain_one
     ),
+    look(f"{_RUN}/steps/{{step}}/log", "What was recorded about a step", StepAsked, StepLog, log_of_step),
     look(f"{_RUN}/explain", "Why a run is where it is", RunAsked, ExplainedRun, explain),
     look(f"{_RUN}/diff", "What steps changed in files", ChangesAsked, RunChanges, show_changes),
     look(f"{_RUN}/cost", "Who spent what", RunAt, RunCost, cost_of_run),
     text(f"{_RUN}/report", "The executive report", RunAsked, "text/markdown", report_of_run),
     structs.replace(
         text(f"{_RUN}/export", "The run as one file", RunAsked, "text/html", export), attached="run.html"
+    ),
+    structs.replace(
+        change(
+            "POST",
+            "/api/import",
+            "Take in a run from a file",
+            (NoParameters, ImportBody, Imported),
+            take_in,
+            status=201,
+        ),
+        body_bytes=MAX_PAGE_BYTES,
     ),
     look(f"{_RUN}/verify", "The log checked against every invariant", RunAsked, AuditedRun, verify_run),
     look("/api/whatif/{run}", "A run with another number of slots", SlotsAsked, WhatIf, foresee_slots),

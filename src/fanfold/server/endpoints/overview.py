@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from msgspec import Meta, Struct, structs
 
@@ -24,15 +24,22 @@ from fanfold.runtime.views.installation import Examination
 from fanfold.runtime.views.pending_questions import PendingQuestions
 from fanfold.runtime.views.sessions.transcripts import Transcript
 from fanfold.server.desk import Desk
-from fanfold.server.endpoints.parameters import PRINTABLE, NoParameters, RecipeName, RunName, StepPath
+from fanfold.server.endpoints.parameters import PRINTABLE, NoParameters, RecipeName, RunName, StepPath, Word
 from fanfold.server.endpoints.runs import Answer, Comment, RunOptions, Seen
 from fanfold.server.routes import Route, change, get, look
+from fanfold.store.search.index import Filters
 
 
 class SearchAsked(NoParameters, frozen=True, forbid_unknown_fields=True, kw_only=True):
     q: Annotated[str, Meta(max_length=1_000, pattern=PRINTABLE)]
     run: RunName | None = None
     k: Annotated[int, Meta(ge=1, le=100)] = 20
+    recipe: RecipeName | None = None
+    phase: Word | None = None
+    step: StepPath | None = None
+    role: Word | None = None
+    status: Literal["completed", "failed", "skipped", "cancelled", "timed_out"] | None = None
+    since: Annotated[int, Meta(ge=0, le=2**53, description="Milliseconds since 1970.")] | None = None
 
 
 class SessionAsked(NoParameters, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -67,7 +74,15 @@ def list_questions(desk: Desk, asked: NoParameters) -> PendingQuestions:
 
 
 def search(desk: Desk, asked: SearchAsked) -> FoundOutputs:
-    return query(desk.history, asked.q.split(), run=asked.run, most=asked.k)
+    filters = Filters(
+        recipe=asked.recipe,
+        phase=asked.phase,
+        step=asked.step,
+        role=asked.role,
+        status=asked.status,
+        since=asked.since,
+    )
+    return query(desk.history, asked.q.split(), filters, run=asked.run, most=asked.k)
 
 
 def list_agents(desk: Desk, asked: NoParameters) -> AgentsDocument:

@@ -6,10 +6,11 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
+from fanfold.runtime.operations.agents.capture import Captured, capture
 from fanfold.runtime.operations.overview.recipes import list_shelf, save_text, show_page, try_text
 from fanfold.runtime.views.recipes.pages import CheckedText, RecipePage, RecipeRows
 from fanfold.server.desk import Desk
-from fanfold.server.endpoints.parameters import NoParameters, RecipeName
+from fanfold.server.endpoints.parameters import NoParameters, RecipeName, RunAsked, Word
 from fanfold.server.routes import Route, change, get
 
 Text = Annotated[str, Meta(max_length=512 * 1024)]
@@ -31,6 +32,27 @@ class TextChanged(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
 
     text: Text
     seen: Annotated[str, Meta(max_length=64)] | None
+
+
+class CaptureBody(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What of an open run becomes a recipe. With a `name` it is kept; `request` is what was asked for."""
+
+    subagents: Annotated[list[Word], Meta(max_length=500)] = []
+    name: RecipeName | None = None
+    replace: bool = False
+    request: Annotated[str, Meta(max_length=100_000)] = ""
+
+
+def capture_run(desk: Desk, asked: RunAsked, body: CaptureBody) -> Captured:
+    return capture(
+        desk.fresh(),
+        asked.run,
+        children=body.subagents,
+        name=body.name or "",
+        request=body.request,
+        save=body.name is not None,
+        replace=body.replace,
+    )
 
 
 def list_recipes(desk: Desk, asked: NoParameters) -> RecipeRows:
@@ -66,6 +88,13 @@ ROUTES: list[Route] = [
         "What is wrong with a text",
         (NoParameters, TextGiven, CheckedText),
         check_recipe,
+    ),
+    change(
+        "POST",
+        "/api/runs/{run}/capture",
+        "What was delegated, as a recipe",
+        (RunAsked, CaptureBody, Captured),
+        capture_run,
     ),
     change("PUT", "/api/recipes/{name}", "Keep a text", (RecipeAsked, TextChanged, RecipePage), save_recipe),
 ]

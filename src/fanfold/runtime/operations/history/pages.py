@@ -32,8 +32,11 @@ def page_of_runs(
         raise NotFoundError("run.not_found", "this cursor is of no list here", hint="begin without one")
     found: list[RunHead] = []
     wanted = words.lower().split()
-    looked_at = 0
-    while len(found) <= limit and looked_at < MAX_SEARCHED:
+    looked_at, unseen = 0, None
+    while len(found) <= limit:
+        if looked_at >= MAX_SEARCHED:
+            unseen = cursor  # enough for one question: whoever wants more asks on from here
+            break
         size = SEARCHED if wanted else limit + 1
         heads = project.store.heads(status=status, recipe=recipe, before=cursor, limit=size)
         found += [head for head in heads if all(word in _text(head) for word in wanted)]
@@ -43,7 +46,7 @@ def page_of_runs(
         cursor = heads[-1].run_id
     shown_heads = found[:limit]
     rows = [listed(project, head) for head in shown_heads]
-    return RunPage(rows, shown_heads[-1].run_id if len(found) > limit else None)
+    return RunPage(rows, shown_heads[-1].run_id if len(found) > limit else unseen)
 
 
 def _text(head: RunHead) -> str:
@@ -63,6 +66,8 @@ def page_of_events(
         end = reach if before is None else min(before - 1, reach)
         after = max(0, end - limit)
         limit = max(0, end - after)
+    elif before is not None:
+        limit = max(0, min(limit, before - 1 - after))
     after = min(after, reach)
     events = list(shown(project.store, islice(project.store.tree(root, after), limit)))
     last = events[-1].tree_seq if events else after

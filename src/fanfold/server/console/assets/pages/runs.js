@@ -49,6 +49,7 @@ export function Runs() {
     <${PageHead} title="Runs" actions=${html`
       ${picked.size === 2 && html`<button class="button" onClick=${() => go(`/compare/${chosen[0]}/${chosen[1]}`)}>Compare the two</button>`}
       ${open.length > 0 && html`<button class="button danger" onClick=${() => setAsking(true)}>Cancel ${open.length}</button>`}
+      <${Import} />
       <a class="button primary" href="/recipes">Run a recipe</a>`} />
     <form class="filters" role="search" aria-label="Filter runs" onSubmit=${(/** @type {Event} */ event) => event.preventDefault()}>
       <input type="search" aria-label="Words in id, recipe or error" placeholder="Id, recipe or error" value=${words} onInput=${(/** @type {any} */ event) => setQuery({ q: event.target.value })} />
@@ -74,6 +75,28 @@ export function Runs() {
     ${asking && html`<${Confirm} title=${`Cancel ${open.length} ${open.length === 1 ? "run" : "runs"}?`} verb=${`Cancel ${open.length}`} onYes=${cancel} onClose=${() => setAsking(false)}
       text="Every process of theirs is ended. What they recorded stays, and each can be forked." />`}
   </div>`;
+}
+
+/** A run that somebody exported, taken in from its file. */
+function Import() {
+  const field = useRef(/** @type {HTMLInputElement | null} */ (null));
+  const [busy, setBusy] = useState(false);
+  const take = async (/** @type {any} */ event) => {
+    const file = event.target.files[0];
+    if (!file) return;
+    setBusy(true);
+    try {
+      const taken = await post("/import", { page: await file.text() });
+      say(`${taken.recipe} ${taken.run_id} is here now. Nothing of it runs; a fork asks first.`);
+      go(`/runs/${taken.run_id}`);
+    } catch (error) {
+      sayError(error);
+    }
+    setBusy(false);
+    if (field.current) field.current.value = ""; // the same file may be chosen again
+  };
+  return html`<input ref=${field} type="file" accept=".html,text/html" hidden aria-label="A file that holds a run" onChange=${take} />
+    <button class="button" disabled=${busy} onClick=${() => field.current?.click()}>${busy ? "…" : "Import …"}</button>`;
 }
 
 /** @param {{filtered: string}} props */

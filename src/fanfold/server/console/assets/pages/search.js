@@ -46,6 +46,6 @@ export function Search() {
     </form>
     ${words.trim() ? html`<${Loaded} of=${found}>${(/** @type {any} */ data) => data.hits.length ? html`<ul class="card list">${data.hits.map((/** @type {any} */ hit) => html`<li key=${`${hit.run_id} ${hit.path}`}>
       <div class="grow"><a class="title" href=${`/runs/${hit.run_id}?step=${encodeURIComponent(hit.path)}`}>${hit.path}</a> <span class="quiet small">${hit.role || ""} · <span class="mono">${hit.run_id}</span></span><div class="excerpt">${marked(plain(hit.excerpt), words)}</div></div>
-    </li>`)}</ul>` : html`<${Empty} title="Nobody wrote that"><p>All words are looked for, in the outputs of finished steps.</p></${Empty}>`}</${Loaded}>` : html`<${Empty} title="Find what agents wrote"><p>Outputs of all runs are here, long after the run ended. On the command line: <code>fanfold query WORDS</code>.</p></${Empty}>`}
+    </li>`)}</ul>` : html`<${Empty} title="Nobody wrote that"><p>Any of the words would do; they are looked for in the outputs of steps that ended.</p></${Empty}>`}</${Loaded}>` : html`<${Empty} title="Find what agents wrote"><p>Outputs of all runs are here, long after the run ended. On the command line: <code>fanfold query WORDS</code>.</p></${Empty}>`}
   </div>`;
 }
