@@ -1,4 +1,4 @@
-"""The recipe of the docs: Claude Code plans, two Codex workers write side by side, a model reviews."""
+"""What the docs say of agents that are programs: commands to copy, and a recipe in which several work."""
 
 import subprocess
 import sys
@@ -8,8 +8,10 @@ from datetime import datetime
 import pytest
 
 from tests.cli.agent_world import AgentWorld, writing
+from tests.levels import needs_bubblewrap
 from tests.real_agents.provider import KEY
 from tests.real_agents.team import write_team
+from tools import markdown
 from tools.tidy import ROOT
 
 
@@ -50,3 +52,32 @@ def test_it_works_on_stand_ins(project, tmp_path, monkeypatch, fanfold, provider
     plan, *_ = agents.calls()
     assert "api/ and one for web/: Name the service" in plan["stdin"]
     assert plan["wrote"] == {}
+
+
+@needs_bubblewrap
+@pytest.mark.parametrize("page", ["README.md", "docs/agents.md"])
+def test_what_the_page_says_to_type_works_as_it_is_copied(project, tmp_path, monkeypatch, page):
+    agents = AgentWorld(project, tmp_path / "home", monkeypatch)
+    recipes = markdown.blocks((ROOT / "README.md").read_text("utf-8"))
+    [recipe] = [block.text for block in recipes if block.text.startswith("# tidy-up.yaml")]
+    (project / "tidy-up.yaml").write_text(recipe)
+    blocks = markdown.blocks((ROOT / page).read_text("utf-8"))
+    [typed] = [block.text for block in blocks if "--agent-backend claude" in block.text]
+    login = agents.home / ".claude" / ".credentials.json"
+    login.parent.mkdir()
+    login.write_text('{"claudeAiOauth": {"accessToken": "of-the-user", "refreshToken": "for-once"}}')
+    before = login.read_bytes()
+    agents.install("claude", writing("claude", told={"Remove what": {"writes": {"src/made.py": "x = 1\n"}}}))
+    (agents.bin / "pytest").write_text("#!/bin/sh\ntest -f src/made.py && echo 1 passed\n")
+    (agents.bin / "fanfold").write_text(f'#!/bin/sh\nexec {sys.executable} -m fanfold.cli.main "$@"\n')
+    for name in ("pytest", "fanfold"):
+        (agents.bin / name).chmod(0o755)
+    typed = typed.replace("--agent-backend claude", "--agent-backend claude --yes")
+    environment = {"HOME": str(agents.home), "PATH": f"{agents.bin}:/usr/local/bin:/usr/bin:/bin"}
+    done = subprocess.run(
+        ["bash", "-ec", typed], cwd=project, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "1 passed" in done.stdout
+    assert (project / "src" / "made.py").read_text() == "x = 1\n"
+    assert login.read_bytes() == before
