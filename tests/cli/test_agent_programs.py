@@ -237,6 +237,22 @@ def test_a_budget_in_dollars_is_refused_where_the_agent_tells_no_price(agents, f
     assert (done["status"], done["usage"]["cost_usd"]) == ("completed", 0.00735)
 
 
+def test_an_agent_that_can_be_told_is_called_with_what_is_left_of_a_budget(agents, fanfold):
+    agents.install("claude", writing("claude"), {"says": "claude-budget.json"})
+    agents.role("coder", "claude")
+    first, second = step("coder"), {**step("coder"), "id": "again", "depends_on": ["work"]}
+    done = run(fanfold, agents.recipe(first, second), "--budget-usd", "1")
+    said = [call["argv"][call["argv"].index("--max-budget-usd") + 1] for call in agents.calls()]
+    assert said == ["1.000000", "0.992650"], "the first spent something"
+    assert done["status"] == "completed", done["steps"]
+    agents.install("claude", {"says": "claude-budget.json"})
+    error = run(fanfold, agents.recipe(first), "--budget-usd", "1")["steps"]["work"]["error"]
+    assert (error["class"], error["code"]) == ("budget", "agent.budget")
+    agents.install("claude", writing("claude"))
+    run(fanfold, agents.recipe(first))
+    assert "--max-budget-usd" not in agents.calls()[-1]["argv"]
+
+
 def test_doctor_says_which_agents_are_here_and_what_they_may_have(agents, fanfold, monkeypatch):
     monkeypatch.setenv("OPENAI_API_KEY", "key-of-the-user-0123456789")
     monkeypatch.delenv("ANTHROPIC_API_KEY", raising=False)

@@ -145,6 +145,18 @@ def test_claude_plans_two_codex_workers_write_side_by_side_and_a_model_reviews(w
     note(seen, "claude", "team", "yes")
 
 
+def test_claude_stops_where_the_budget_of_the_run_ends(world):
+    if "claude" not in WANTED:
+        pytest.skip("needs claude")
+    world.role("coder", "claude")
+    acts = [{"write": f"{number}.txt", "text": "hello"} for number in range(3)]
+    step = {"id": "work", "agent": "coder", "prompt": task(*acts, say="Done."), "write_set": ["*.txt"]}
+    done = world.fanfold("run", world.recipe(step), "--yes", "--budget-usd", "0.000001")
+    error = done["steps"]["work"]["error"]
+    assert (error["class"], error["code"]) == ("budget", "agent.budget")
+    assert world.fanfold("run", "work.yaml", "--yes", "--budget-usd", "5")["status"] == "completed"
+
+
 def _processes(session: str) -> list[str]:
     found = []
     for entry in Path("/proc").iterdir():

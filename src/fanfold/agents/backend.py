@@ -64,6 +64,8 @@ class SessionRequest(Struct, frozen=True, kw_only=True):
     """Large texts of other steps that stand in the prompt, in order: they are stored already."""
     max_output_tokens: int | None = None
     """A bound on each response; a text that reaches it is taken as it is, cut."""
+    max_micro_usd: int | None = None
+    """What is left of a budget in dollars; for agents that can be told to stop there."""
     output_schema: JSON = None
     outputs: tuple[str, ...] = ()
     workspace: str = "."

@@ -51,6 +51,8 @@ class Turn(Struct, frozen=True, kw_only=True):
     resumes: bool = False
     folder: str = ""
     """Where the workspace is for the program."""
+    max_micro_usd: int | None = None
+    """What it may spend."""
 
 
 def make_call(
@@ -73,6 +75,7 @@ def make_call(
         "model": model_for(profile, role.model),
         "effort": role.reasoning_effort or "",
         "max_turns": str(role.max_turns or ""),
+        "budget": "" if turn.max_micro_usd is None else f"{turn.max_micro_usd / 1_000_000:.6f}",
         "instructions": role.instructions,
         "servers_file": str(home / ASIDE / SERVERS),
         "servers_allowed": handed.allowed,
@@ -172,7 +175,7 @@ def _groups(
     profile: Profile, turn: Turn, values: Mapping[str, str], handed: Handed, kept: KeptTools
 ) -> dict[str, tuple[str, ...]]:
     """The options of this call, by the name that stands for them."""
-    given = {name: values[name] for name in ("model", "effort", "max_turns", "instructions")}
+    given = {name: values[name] for name in ("model", "effort", "max_turns", "budget", "instructions")}
     given["schema"] = values.get("schema", "")
     given["tools"] = "yes"
     given["only"] = "yes" if kept.names or kept.file else ""

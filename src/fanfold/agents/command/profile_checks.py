@@ -15,13 +15,13 @@ from fanfold.agents.command.events import TAKES
 from fanfold.agents.command.profile import Profile
 
 GROUPS = (
-    *("conversation", "effort", "instructions", "max_turns", "model", "name", "only", "resume", "schema"),
-    *("servers", "session", "tools"),
+    *("budget", "conversation", "effort", "instructions", "max_turns", "model", "name", "only", "resume"),
+    *("schema", "servers", "session", "tools"),
 )
 """What may stand in angle brackets, and be a key of `options`."""
 VALUES = (
-    *("effort", "instructions", "max_turns", "model", "prompt", "prompt_file", "schema", "schema_file"),
-    *("servers_allowed", "servers_file", "session", "tools", "tools_file"),
+    *("budget", "effort", "instructions", "max_turns", "model", "prompt", "prompt_file", "schema"),
+    *("schema_file", "servers_allowed", "servers_file", "session", "tools", "tools_file"),
 )
 """What is filled in where it stands in braces."""
 _PLACES = {"argument": "{prompt}", "file": "{prompt_file}"}

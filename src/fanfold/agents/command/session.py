@@ -210,7 +210,7 @@ class CommandSession:
     async def _call(self, turn: Turn, home: AgentHome, anew: str) -> tuple[Hearing, Failure | None]:
         profile, reach = self._profile, reach_of(self._request.role)
         await self._programs.check_reach(reach)
-        turn = structs.replace(turn, folder=home.workspace)
+        turn = structs.replace(turn, folder=home.workspace, max_micro_usd=self._left())
         call = make_call(profile, self._request, turn, home.inside, self._handed, self._kept)
         model = model_for(profile, self._request.role.model)
         hearing = Hearing(self._record, self._progress, self._clean, model)
@@ -308,6 +308,11 @@ class CommandSession:
         native = native_schema(self._profile, self._contract) is not None
         value = finished.value if finished is not None else UNSET
         return self._contract.judge_answer(hearing.text, value, by_wire=native)
+
+    def _left(self) -> int | None:
+        """What the next call may spend."""
+        most = self._request.max_micro_usd
+        return None if most is None else max(1, most - (self._usage.micro_usd or 0))
 
     def _spent(self, hearing: Hearing) -> Usage | None:
         """What a call spent, counted once."""

@@ -108,7 +108,7 @@ def judge(profile: Profile, ending: CallEnd, *, read_only: bool = False) -> Fail
 def _limited(profile: Profile, finished: TurnEnd) -> Failure:
     why = shorten_line(finished.why or finished.text or finished.reason, MAX_WORDS_CHARS)
     if profile.reasons[finished.reason] == "budget":
-        hint = "raise its budget, or split the task"
+        hint = "raise the budget of the run (--budget-usd), or split the task"
         return Failure("budget", "agent.budget", f"{profile.title}: {why}", hint, retryable=False)
     hint = "raise max_turns, or split the task"
     return Failure("agent", "session.max_turns", f"{profile.title}: {why}", hint, retryable=False)

@@ -145,6 +145,16 @@ class Values:
         settlers = sum(self._memory.settlers.values())
         return max(0, self._state.max_agents - self._state.agents - settlers)
 
+    def micro_usd_left(self, node: Node) -> int | None:
+        """What an attempt of a step may spend before a budget in dollars is used up; None without one."""
+        ledgers = [self._state.ledger, *(quota.ledger for quota in node.quotas)]
+        limited = [one for one in ledgers if one is not None and one.max_micro_usd and not one.unpriced]
+        left = [
+            (one.max_micro_usd or 0) - one.spent_micro_usd - one.reserved_micro_usd + node.reservation[1]
+            for one in limited
+        ]
+        return max(0, min(left)) if left else None
+
     def review(self, phase: Scope) -> Review | None:
         """What came of the review of one round; None where there is none, or it is not over.
 

@@ -64,6 +64,8 @@ class AgentJob(Job, frozen=True):
     """Of a fold: how many sessions may help with it."""
     placed: tuple[str, ...] = ()
     """Large texts of others that stand in the prompt, in order."""
+    micro_usd_left: int | None = None
+    """What it may spend before a budget is used up."""
     unlisted: str = ""
     """What a template gave for a role, where the step does not list it."""
 
@@ -94,11 +96,12 @@ class AgentSteps(LeafType[AgentBody, AgentJob]):
                 return AgentJob(said, prompt, step.inputs, unlisted=name or "nothing")
             role, marked, version = name.partition("@")
             said = replace(said, agent=role, agent_version=version if marked else None)
+        left = step.values.micro_usd_left(step.node)
         if said.purpose == "fold":
-            pieces = _folded(step.values, step.node)
-            return AgentJob(said, prompt, step.inputs, "", pieces, step.values.agents_left())
-        judged = _judged(step.values, step.node, said)
-        return AgentJob(said, prompt, step.inputs, judged, placed=_placed(step, said, prompt))
+            pieces, agents = _folded(step.values, step.node), step.values.agents_left()
+            return AgentJob(said, prompt, step.inputs, "", pieces, agents, micro_usd_left=left)
+        judged, placed = _judged(step.values, step.node, said), _placed(step, said, prompt)
+        return AgentJob(said, prompt, step.inputs, judged, placed=placed, micro_usd_left=left)
 
     async def perform(self, services: Services, execution: Execution[AgentJob]) -> Outcome:
         start, node, job, place, progress = execution
@@ -201,6 +204,7 @@ def _request(role: Role, execution: Execution[AgentJob], services: Services) -> 
         write_set=node.write_set,
         root=job.said.purpose == "lead",
         earlier=conversation(services.store, services.frozen, node),
+        max_micro_usd=job.micro_usd_left,
     )
 
 
