@@ -10,7 +10,13 @@ import msgspec
 from fanfold.agents.acp.messages import AgentMessages
 from fanfold.agents.command.events import Called, Denied, Returned, Said, TurnEnd
 from fanfold.agents.command.growing_text import MAX_TEXT_CHARS
-from fanfold.agents.command.hearing import MAX_CALLS, MAX_KEPT_BYTES, Hearing
+from fanfold.agents.command.hearing import (
+    MAX_CALLS,
+    MAX_ENTRIES,
+    MAX_KEPT_BYTES,
+    NOT_KEPT,
+    Hearing,
+)
 from fanfold.agents.command.profile import Profile
 from fanfold.agents.command.verdict import judge
 from fanfold.agents.entries import Response, ToolResult
@@ -109,6 +115,19 @@ def test_a_call_that_is_told_of_twice_is_put_down_once():
     ]
     _, kept = heard(facts)
     assert [type(entry) for entry in kept] == [Response, ToolResult]
+
+
+def test_what_is_not_kept_is_told_once():
+    def facts():
+        for number in range(MAX_ENTRIES):
+            yield Returned(str(number), "ok")
+        yield Said("The end.")
+
+    _, kept = heard(facts())
+    marks = [index for index, entry in enumerate(kept) if getattr(entry, "text", "") == NOT_KEPT]
+    assert marks == [MAX_ENTRIES], "once, where the rest would have been"
+    assert kept[-1].text == "The end."
+    assert len(kept) == MAX_ENTRIES + 2
 
 
 class Saying:

@@ -52,6 +52,7 @@ MAX_ENTRIES = 5_000
 MAX_CALLS = 64
 """Of one message; where there are more it is put down as several."""
 MAX_KEPT_BYTES = 64 * 1024 * 1024
+NOT_KEPT = "[… from here on it said and did more than is kept; how it ended is below …]"
 MAX_DELTA_CHARS = 4_000
 
 
@@ -89,6 +90,7 @@ class Hearing:
         self._message = _Message(GrowingText())
         self._entries = 0
         self._room = MAX_KEPT_BYTES
+        self._is_full = False
 
     async def hear(self, fact: Fact) -> None:
         """Take one fact."""
@@ -203,10 +205,12 @@ class Hearing:
             await self._note(Response(model=self.model, text=text, tool_calls=tuple(message.calls)))
 
     async def _note(self, entry: Entry) -> None:
+        if self._is_full:
+            return
         self._entries += 1
         self._room -= len(msgspec.json.encode(entry))
-        if self._entries <= MAX_ENTRIES and self._room >= 0:
-            await self._record(entry)
+        self._is_full = self._entries > MAX_ENTRIES or self._room < 0
+        await self._record(Response(model=self.model, text=NOT_KEPT) if self._is_full else entry)
 
 
 def _bounded(args: JSON) -> JSON:
