@@ -1,6 +1,7 @@
 """What a role's file forbids is kept: commands, guards, questions, the tree that it works in."""
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -176,5 +177,8 @@ def test_no_program_with_tools_of_its_own_works_for_a_role_that_is_held(fanfold,
     found = fanfold("check", "job.yaml", "--json").json()
     assert "recipe.broken_role" in [one["code"] for one in found["diagnostics"]]
     role(project, keys)
-    refused = fanfold("run", "job.yaml", "--agent-backend", "command", "--yes", "--json").json()
+    own = Path(os.environ["HOME"]) / ".fanfold/backends/own.toml"
+    own.parent.mkdir(parents=True)
+    own.write_text('program = "cat"\nprompt = "stdin"\noutput = "text"\n')
+    refused = fanfold("run", "job.yaml", "--agent-backend", "own", "--yes", "--json").json()
     assert refused["error"]["code"] == "role.refused"
