@@ -120,6 +120,7 @@ fcntl.ioctl(tty, 0x5412, b"x")
     "write a log of the system in its own folder": 'refuse_unless(os.listdir("/var/log")); write("/var/log/fanfold-was-here")',
     # ------------------------------------------------------------------------------- /proc and /sys
     "change the kernel": 'rewrite("/proc/sys/kernel/core_pattern")',
+    "set the processor's memory": 'open("/proc/mtrr", "r+b")',
     "press the magic key": 'open("/proc/sysrq-trigger", "w")',
     "read our environment": 'refuse_unless(b"CANARY" in read(f"/proc/{engine}/environ"))',
     "read our files": 'read(f"/proc/{engine}/root" + secret)',

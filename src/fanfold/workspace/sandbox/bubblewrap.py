@@ -24,7 +24,7 @@ from fanfold.workspace.sandbox.policy import Bind, Policy, programs, scratch_fol
 
 Word: TypeAlias = str | Bind
 
-_KERNEL = ("sys", "sysrq-trigger", "irq", "bus", "fs", "acpi", "scsi")
+_KERNEL = tuple("sys sysrq-trigger irq bus fs acpi scsi mtrr dynamic_debug driver asound".split())
 """Parts of /proc through which the whole machine is set, writable for whoever is root outside."""
 
 
