@@ -291,6 +291,32 @@ def test_recover_unmounts_what_a_killed_process_left(project: Path):
     Workspaces(project).close(child)
 
 
+def test_whoever_owns_a_project_can_delete_it_whatever_was_left_in_it(project: Path, method: str):
+    repository(project, {"a.txt": "1"})
+    spaces = Workspaces(project)
+    kept, thrown, open_still = (spaces.open_child(name) for name in ("kept", "thrown", "open"))
+    for child in (kept, thrown):
+        (child.path / "made/inside").mkdir(parents=True)
+        (child.path / "made/inside/b.txt").write_text("2")
+        (child.path / "made/inside").chmod(0o500)
+        (child.path / "made").chmod(0o500)
+    (open_still.path / "c.txt").write_text("3")
+    spaces.close(kept, keep=True)
+    kept_there = spaces.remains.peek("kept")
+    assert kept_there is not None
+    assert "made/inside/b.txt" in kept_there.patch
+    thrown.detach()
+    os.rename(thrown.folder, project / ".fanfold/workspace/trash/later")  # as if there had been no time
+    closed = [
+        folder
+        for folder, _, _ in os.walk(project / ".fanfold")
+        if os.stat(folder).st_mode & 0o700 != 0o700 and not folder.startswith(str(open_still.path))
+    ]
+    assert closed == []  # not even in what the kernel made for the one that is open still
+    open_still.detach()
+    subprocess.run(["rm", "-rf", str(project)], check=True)
+
+
 def test_gc_keeps_what_is_used_and_drops_the_rest(project: Path):
     repository(project, {"a.txt": "a"})
     spaces = Workspaces(project)

@@ -6,6 +6,8 @@ Rules
 * Deleting is bounded in time and done a little at a time by whoever calls `empty`: on common file systems,
   making files right after deleting many is slow for minutes.
 * Nothing is followed: links are removed, folders are entered from their own handle and never across mounts.
+* Whoever owns a project can delete it with `rm -rf` at any moment. So what programs left in folders of ours
+  is made so that its owner may, before it is kept or waits here.
 """
 
 from __future__ import annotations
@@ -15,6 +17,8 @@ import stat
 import time
 from pathlib import Path
 
+MAX_DEPTH = 200
+"""Folders inside one another; what is deeper no person's program made."""
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -24,6 +28,43 @@ def throw_away(thing: Path, trash: Path) -> None:
         os.rename(thing, trash / f"{thing.name[:80]}.{os.urandom(6).hex()}")
     except FileNotFoundError:
         pass
+
+
+def let_be_removed(folder: Path) -> None:
+    """Give the owner of what is in a folder back the right to delete it: programs make folders read-only."""
+    try:
+        top = os.open(folder, _FOLDER)
+    except OSError:
+        return
+    try:
+        _open_up(top, os.fstat(top).st_dev, MAX_DEPTH)
+    finally:
+        os.close(top)
+
+
+def _open_up(folder: int, device: int, depth: int) -> None:
+    with os.scandir(folder) as listing:
+        names = [entry.name for entry in listing if entry.is_dir(follow_symlinks=False)]
+    for name in names if depth else ():
+        try:
+            handle = os.open(name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
+        except OSError:
+            continue
+        try:
+            status = os.fstat(handle)
+            if status.st_dev != device:
+                continue
+            if status.st_mode & 0o700 != 0o700:
+                os.chmod(f"/proc/self/fd/{handle}", stat.S_IMODE(status.st_mode) | 0o700)
+            below = os.open(f"/proc/self/fd/{handle}", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except OSError:
+            continue
+        finally:
+            os.close(handle)
+        try:
+            _open_up(below, device, depth - 1)
+        finally:
+            os.close(below)
 
 
 def empty(trash: Path, *, budget_s: float | None = None) -> bool:

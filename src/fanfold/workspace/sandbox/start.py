@@ -80,6 +80,7 @@ class Launch:
     def close(self) -> bool:
         """Remove what the launch needed outside; whether nothing is left. May be called again."""
         if self._scratch is not None:
+            trash.let_be_removed(self._scratch)
             trash.throw_away(self._scratch, self._trash)
             self._scratch = None
         return self._group.remove()

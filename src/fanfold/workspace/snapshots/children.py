@@ -18,6 +18,7 @@ import msgspec
 
 from fanfold.errors import NotFoundError, WorldError
 from fanfold.process_identity import ProcessIdentity, this_process
+from fanfold.workspace.files import trash
 from fanfold.workspace.files.beneath import open_top
 from fanfold.workspace.files.copies import Copier
 from fanfold.workspace.files.ignored import Ignoring
@@ -129,6 +130,7 @@ class Child:
             self.entrance.close()
         elif self.method == "overlay":
             overlay.lift(self.place)
+        trash.let_be_removed(self.folder / "upper" if self.method.startswith("overlay") else self.place)
 
 
 def make(

@@ -1,6 +1,6 @@
 """A short-lived program that lays an overlay in a user namespace of its own and lets others hold it open.
 
-Run as `python -I -S mounter.py READ_ONLY UPPER WORK TARGET LOWER…`, never imported. It says `ok` or an error,
+Run as `python -I -S mounter.py READ_ONLY UPPER WORK TARGET LOWER…`. It says `ok` or an error,
 waits until its input ends, and exits; whoever opened its namespaces meanwhile keeps them alive. There is no
 mount anywhere that could be left behind, and no privilege is needed.
 """
@@ -13,6 +13,15 @@ import sys
 
 CLONE_NEWNS, CLONE_NEWUSER = 0x00020000, 0x10000000
 MS_RDONLY, MS_REC, MS_PRIVATE = 1, 16384, 1 << 18
+
+
+def open_up(work: str) -> None:
+    """Let the owner into the folders that the kernel made in an overlay's `work`."""
+    for name in ("work", "work/incompat", "work/incompat/volatile"):
+        try:
+            os.chmod(f"{work}/{name}", 0o700)
+        except OSError:
+            return  # another kernel has others
 
 
 def main(read_only: str, upper: str, work: str, target: str, *lower: str) -> None:
@@ -43,6 +52,7 @@ def main(read_only: str, upper: str, work: str, target: str, *lower: str) -> Non
     options = f"lowerdir={':'.join(low)},upperdir={up},workdir={wo},userxattr,index=off,metacopy=off,volatile"
     flags = ctypes.c_ulong(MS_RDONLY if read_only == "1" else 0)
     checked(libc.mount(b"overlay", os.fsencode(target), b"overlay", flags, options.encode()), "overlay")
+    open_up(wo)
     sys.stdout.write("ok\n")
     sys.stdout.flush()
     sys.stdin.read()

@@ -8,6 +8,8 @@ Rules
 * A layer is not forced to disk (`volatile`): taking it away would else wait for everything the machine has
   yet to write. What is merged is forced to disk by the merge. After a power cut a layer is not trusted.
 * Folders are passed to the kernel as handles, so no character of a path can be taken for an option.
+* The kernel makes folders in `work` that nobody may enter. They are opened up at once: whoever owns the
+  project can delete it, also when nobody was left to lift the overlay.
 """
 
 from __future__ import annotations
@@ -65,6 +67,7 @@ def lay(lower: Sequence[Path], upper: Path, work: Path, target: Path, *, read_on
         flags = _FLAGS | (syscalls.MS_RDONLY if read_only else 0)
         syscalls.mount("fanfold", str(target), "overlay", flags, options)
         unmounter.watch(str(target), str(this_process()))
+        mounter.open_up(wo)
     finally:
         for handle in handles:
             os.close(handle)
