@@ -11,7 +11,9 @@ from random import Random
 
 import pytest
 
+from fanfold.store.protocol import Batch, OutputRow
 from fanfold.store.search.index import Filters
+from fanfold.testing.stores.trees import stored
 from tests.store.test_search import Project
 
 K1, B = 1.2, 0.75
@@ -98,6 +100,24 @@ def test_equal_scores_are_in_the_same_order_however_the_index_came_to_be(project
     assert first == [f"r:s[{number}]" for number in range(59, 49, -1)]
     shutil.rmtree(project.folder / "index")
     assert Project(project.folder).found("same words", k=10) == first
+
+
+def test_of_more_equals_than_are_looked_at_the_newest_come_first(project: Project):
+    blob = stored("the same words")
+    project.add("r", "first", "the same words")
+    for start in (0, 700):
+        rows = [
+            OutputRow(run_id="r", root_run_id="r", path=f"s[{start + number}]", blob=blob[0], at=1)
+            for number in range(700)
+        ]
+        project.store.write([Batch(root="any", epoch=0, outputs=rows)])
+        newest = [f"r:s[{number}]" for number in range(start + 699, start + 694, -1)]
+        assert project.found("same") == newest
+    project.add("r", "better", "same same same")
+    best = ["r:better", *(f"r:s[{number}]" for number in range(1_399, 1_395, -1))]
+    assert project.found("same") == best
+    shutil.rmtree(project.folder / "index")
+    assert Project(project.folder).found("same") == best
 
 
 def test_an_explanation_adds_up_to_the_score(project: Project):

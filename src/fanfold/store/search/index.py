@@ -23,6 +23,8 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import islice
+from math import isclose
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -63,6 +65,7 @@ ROWS_PER_READ = 1_000
 MAX_HITS = 1_000
 WIDER = 64
 """Hits that are looked at where the last of those asked for has equals."""
+ROUNDED = 1e-6
 LATEST = 2**62
 HEAP_BYTES = 48_000_000
 
@@ -314,9 +317,32 @@ def _best(
         if len(found) <= k or found[-1][0] != found[k - 1][0] or len(found) >= wider:
             break
         found = searcher.search(query, wider, count=False).hits
+    if len(found) > k and found[-1][0] == found[k - 1][0]:
+        found = _newest_of_equals(searcher, query, found, k)
     numbers = searcher.fast_field_values("number", [address for _, address in found])
     ranked = sorted(zip(found, numbers, strict=True), key=lambda one: (-one[0][0], -(one[1] or 0)))
     return [(float(hit[0]), hit[1], searcher.doc(hit[1]).to_dict()) for hit, _ in ranked[:k]]
+
+
+def _newest_of_equals(
+    searcher: tantivy.Searcher, query: tantivy.Query, found: list[tuple[Any, tantivy.DocAddress]], k: int
+) -> list[tuple[Any, tantivy.DocAddress]]:
+    """The same where there are more equals than were looked at: the newest are asked for their score."""
+    equal = found[k - 1][0]
+    better = [hit for hit in found if hit[0] > equal]
+    newest = searcher.search(query, MAX_HITS, order_by_field="number", count=False).hits
+    equals = (
+        (equal, address)
+        for _, address in newest
+        if isclose(_score(searcher, query, address), equal, rel_tol=ROUNDED)
+    )
+    chosen = list(islice(equals, k - len(better)))
+    return [*better, *chosen] if len(better) + len(chosen) == k else found
+
+
+def _score(searcher: tantivy.Searcher, query: tantivy.Query, address: tantivy.DocAddress) -> float:
+    """As it is told: with fewer digits than a search gives it."""
+    return float(msgspec.json.decode(query.explain(searcher, address).to_json())["value"])
 
 
 def _version() -> str:
