@@ -135,7 +135,7 @@ def an_agent_program() -> tuple[str, list[str]]:
     from fanfold.runtime.operations.system.installed_agents import find_agents
 
     home = Path(os.environ.get("FANFOLD_HOME") or Path.home() / ".fanfold")
-    agents = [one for one in find_agents(home, ROOT) if one.version]
+    agents = [one for one in find_agents(home, ROOT).found if one.version]
     for one in agents:
         if not one.unnamed:
             return f"{one.title} {one.version}, on your account,", ["--agent-backend", one.names[0]]
