@@ -154,6 +154,31 @@ def test_an_address_that_leads_nowhere_says_so_and_has_the_way_back(console: Con
     expect(page.get_by_role("heading", name="Runs", exact=True)).to_be_visible()
 
 
+@pytest.mark.parametrize(
+    "address",
+    [
+        "/runs/%ff",
+        "/runs/last/steps/%E0%A4%A",
+        "/compare/%ff/%fe",
+        "/recipes/%",
+        "/recipes/No%20Such",
+        "/runs/last?at=1.5",
+        "/runs/last?at=-1&view=nothing",
+        "/agents/nobody",
+        "/compare/nobody/nobody",
+        "/runs/last/steps/nothing",
+    ],
+)
+def test_an_address_that_means_nothing_has_a_heading_and_says_so(
+    console: Console, swept: str, address: str
+) -> None:
+    console.watch.expected = ("404", "400")
+    page = console.go(address)
+    expect(page.locator("main h1").first).to_be_attached()
+    expect(page.locator("main").get_by_role("alert").or_(page.locator("main .empty")).first).to_be_visible()
+    assert page.locator("main").inner_text().strip()
+
+
 def test_what_a_model_wrote_is_never_markup(console: Console, swept: str) -> None:
     page = console.go(f"/runs/{swept}?step=notes%2Fleft")
     drawer = page.get_by_label("Step notes/left")

@@ -44,12 +44,22 @@ function Console() {
   }, [path]);
   for (const [pattern, Page] of PAGES) {
     const found = pattern.exec(path);
-    if (found) {
-      const [first = "", second = ""] = found.slice(1).map(decodeURIComponent);
+    const parts = found && decoded(found.slice(1));
+    if (parts) {
+      const [first = "", second = ""] = parts;
       return html`<${Frame}><${Page} key=${path} first=${first} second=${second} /></${Frame}>`;
     }
   }
   return html`<${Frame}><div class="page"><${PageHead} title="No such page" /><${Empty} title="There is nothing at this address"><p>The menu has everything there is.</p><a class="button primary" href="/">Home</a></${Empty}></div></${Frame}>`;
+}
+
+/** Null for what is no text. @param {string[]} parts */
+function decoded(parts) {
+  try {
+    return parts.map(decodeURIComponent);
+  } catch {
+    return null;
+  }
 }
 
 startStream();

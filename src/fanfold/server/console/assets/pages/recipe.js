@@ -38,7 +38,7 @@ function Known({ name }) {
   const view = query.value.get("view") || "graph";
   const found = useResource(`/recipes/${encodeURIComponent(name)}`);
   const tabs = [["graph", "Graph"], ["source", "Source"], ["run", "Run"], ["history", "History"]];
-  return html`<div class="page wide"><${Loaded} of=${found}>${(/** @type {any} */ page) => html`
+  return html`<div class="page wide">${found.error && !found.data && html`<${PageHead} title="No such recipe" actions=${html`<a class="button" href="/recipes">All recipes</a>`} />`}<${Loaded} of=${found}>${(/** @type {any} */ page) => html`
     <${PageHead} title=${page.name} lead=${page.recipe?.description} actions=${view !== "run" && html`<a class="button primary" href=${hrefWith({ view: "run" })}>Run …</a>`}>
       <span class="quiet">@${page.recipe?.version ?? "?"}</span> <span class="chip">${{ project: "this project", user: "yours", builtin: "built in" }[/** @type {string} */ (page.source)] || page.source}</span>
     </${PageHead}>

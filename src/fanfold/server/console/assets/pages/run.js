@@ -55,7 +55,7 @@ export function Run({ first: id }) {
     { key: "t", what: "Timeline", act: () => setQuery({ view: "timeline" }) },
     { key: "Escape", what: "Close the step", act: () => choose(null) },
   ]);
-  if (!head.data) return head.error?.status === 404 ? html`<${NoSuchRun} id=${id} />` : html`<div class="page"><${Loaded} of=${head}>${() => null}</${Loaded}></div>`;
+  if (!head.data) return head.error?.status === 404 ? html`<${NoSuchRun} id=${id} />` : html`<div class="page">${head.error && html`<${PageHead} title="This cannot be shown" actions=${html`<a class="button" href=${`/runs/${encodeURIComponent(id)}`}>The run as it is now</a>`} />`}<${Loaded} of=${head}>${() => null}</${Loaded}></div>`;
   const run = head.data;
   return html`<div class="page wide run-page">
     <${Head} run=${run} id=${id} at=${at} step=${step} reload=${() => { head.reload(); table.reload(); }} />
