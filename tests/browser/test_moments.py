@@ -157,3 +157,12 @@ def test_no_minute_has_sixty_seconds(console: Console, ms: int, words: str) -> N
         ms,
     )
     assert said == words
+
+
+def test_a_theme_can_be_chosen_on_a_phone_too(console: Console) -> None:
+    console.page.set_viewport_size({"width": 390, "height": 800})
+    page = console.go("/system")
+    page.locator("main").get_by_label("Theme").select_option("dark")
+    assert page.evaluate("getComputedStyle(document.documentElement).colorScheme") == "dark"
+    page = console.go("/runs")
+    assert page.evaluate("document.documentElement.dataset.theme") == "dark"

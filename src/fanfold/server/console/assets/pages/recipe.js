@@ -22,6 +22,7 @@ steps:
   - id: write
     agent: default
     posture: read_only
+    depends_on: [look]
     prompt: |
       Write a short answer from this:
       {{steps.look.output}}

@@ -53,7 +53,7 @@ export function Run({ first: id }) {
     { key: "n", what: "Next failure", act: () => choose(nextFailure(rows, chosen())) },
     { key: "g", what: "Graph", act: () => setQuery({ view: null }) },
     { key: "t", what: "Timeline", act: () => setQuery({ view: "timeline" }) },
-    { key: "Escape", what: "Close the step", act: () => choose(null) },
+    { key: "Escape", what: "Close the step, or what is open", act: () => choose(null) },
   ]);
   if (!head.data) return head.error?.status === 404 ? html`<${NoSuchRun} id=${id} />` : html`<div class="page">${head.error && html`<${PageHead} title="This cannot be shown" actions=${html`<a class="button" href=${`/runs/${encodeURIComponent(id)}`}>The run as it is now</a>`} />`}<${Loaded} of=${head}>${() => null}</${Loaded}></div>`;
   const run = head.data;

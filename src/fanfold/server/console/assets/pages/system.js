@@ -3,7 +3,7 @@ import { html } from "../vendor/preact.js";
 import { useResource } from "../live/resource.js";
 import { Loaded } from "../parts/states.js";
 import { Sign, toneOf } from "../parts/status.js";
-import { PageHead } from "../shell/frame.js";
+import { PageHead, ThemeChoice } from "../shell/frame.js";
 
 /** @type {Record<string, string>} */
 const SIGNS = { ok: "completed", warning: "waiting", error: "failed" };
@@ -12,6 +12,7 @@ export function System() {
   const found = useResource("/system");
   return html`<div class="page">
     <${PageHead} title="System" lead="What this installation and this project are made of, and what is wrong with them." actions=${html`<button class="button" onClick=${found.reload}>Look again</button>`} />
+    <section class="card padded on-phones" aria-label="This browser"><${ThemeChoice} /></section>
     <${Loaded} of=${found}>${(/** @type {any} */ data) => html`
       <dl class="figures"><div><dt>Fanfold</dt><dd>${data.version}</dd></div><div><dt>State</dt><dd>${data.ok ? "sound" : "needs a look"}</dd></div><div class="wide-figure"><dt>Project</dt><dd class="mono small-figure">${data.project}</dd></div></dl>
       <section><div class="section-head"><h2>Checks</h2></div><ul class="card list">${data.checks.map((/** @type {any} */ check) => html`<li key=${check.name}>

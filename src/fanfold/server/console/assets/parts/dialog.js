@@ -15,7 +15,7 @@ export function Dialog({ title, onClose, foot, children }) {
   return html`<dialog ref=${box} aria-labelledby="dialog-title" onClose=${onClose} onPointerDown=${(/** @type {Event} */ event) => (pressed.current = outside(event))} onClick=${(/** @type {Event} */ event) => pressed.current && outside(event) && onClose()}>
     <div class="dialog-head">
       <h2 id="dialog-title">${title}</h2>
-      <button class="button plain small" onClick=${onClose} aria-label="Close">Esc</button>
+      <button class="button plain small" onClick=${onClose} aria-label="Close" title="Close (Esc)">✕</button>
     </div>
     <div class="dialog-body">${children}</div>
     ${foot && html`<div class="dialog-foot">${foot}</div>`}

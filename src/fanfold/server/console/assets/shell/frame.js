@@ -53,15 +53,22 @@ export function Frame({ children }) {
     </div>
     <${Notes} />
     ${help && html`<${Dialog} title="Keys" onClose=${() => setHelp(false)}>
-      <dl class="pairs">${[...knownKeys(), { key: "Esc", what: "Close what is open" }].map((one) => html`<dt key=${one.key}><kbd>${one.key}</kbd></dt><dd>${one.what}</dd>`)}</dl>
+      <dl class="pairs">${spoken(knownKeys()).map((one) => html`<dt key=${one.key}><kbd>${one.key}</kbd></dt><dd>${one.what}</dd>`)}</dl>
     </${Dialog}>`}
   </div>`;
+}
+
+/** Keys by their names, and what the browser does with Esc on every page. @param {import("./keys.js").Key[]} keys */
+function spoken(keys) {
+  const named = keys.map((one) => ({ ...one, key: one.key === "Escape" ? "Esc" : one.key }));
+  return named.some((one) => one.key === "Esc") ? named : [...named, { key: "Esc", what: "Close what is open" }];
 }
 
 /** @param {string} href @param {string} path */
 const isHere = (href, path) => (href === "/" ? path === "/" : path === href || path.startsWith(`${href}/`) || (href === "/runs" && path.startsWith("/compare")));
 
-function ThemeChoice() {
+/** Light, dark, or as the system has it. */
+export function ThemeChoice() {
   const [theme, setTheme] = useState(document.documentElement.dataset.theme || "auto");
   useEffect(() => {
     document.documentElement.dataset.theme = theme;
