@@ -12,6 +12,8 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import reduce
+from operator import getitem
 from pathlib import Path
 from typing import Any
 
@@ -166,7 +168,8 @@ def _as_recorded(case: Delegated, step: str, text: str) -> str:
     for one in case.captured.stands_for:
         if one.step == step:
             children = case.captured.made_of[one.hole.split(".")[1]]
-            outputs = [case.answers[child]["output"] for child in children]
+            path = one.hole.strip("{}").split(".")[3:]
+            outputs = [reduce(getitem, path, case.answers[child]["output"]) for child in children]
             given = outputs[0] if len(children) == 1 else msgspec.json.encode(outputs).decode()
             assert given in text
             text = text.replace(given, one.said)

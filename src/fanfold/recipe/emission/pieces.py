@@ -22,7 +22,9 @@ class Given(Struct, frozen=True):
 
 
 class Item(Struct, frozen=True):
-    """The item of the list that a step is done for."""
+    """The item of the list that a step is done for, or a value in it."""
+
+    path: Path = ()
 
 
 class Named(Struct, frozen=True):
@@ -94,8 +96,8 @@ def occurrences(text: str, words: str) -> Iterator[int]:
 def hole(piece: Given | Item | Named | Referred) -> str:
     """How a template writes a reference."""
     match piece:
-        case Item():
-            return "{{item}}"
+        case Item(path):
+            return f"{{{{item{path_text(path)}}}}}"
         case Named(name):
             return f"{{{{inputs.{name}}}}}"
         case Referred(step, path):

@@ -6,6 +6,7 @@ Rules
   before is no sign of having read this one, and neither are common words.
 * A *quote* is the whole output, a value of a structured one, or one part of it that nobody writes by chance:
   six words in a row, or a marked word with what stands around it in both texts. It has a place in the prompt.
+  A whole output of one or two words is a quote, and a guess, if nobody had said one of them before.
 * A *trace* has no place: several parts apart from each other, or three words that the output brought in.
 """
 
@@ -16,7 +17,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from fanfold.kernel.plan import JSON
 from fanfold.recipe.emission.delegations import Delegation
@@ -29,6 +30,8 @@ DISTINCT_IN_RUN = 4
 TRACES = 3
 """Words that an output brought in, and that together tell that it was read."""
 WHOLE_WORDS = 3
+FEWEST_LETTERS = 4
+"""Of a word that a whole output may be recognised by, where it has one or two."""
 MAX_GAP = 3
 """Two parts of one output with at most this many words between are one."""
 MAX_LEAVES = 2_000
@@ -107,12 +110,21 @@ class Quotes:
         traces: list[int] = []
         for source, spans in self._parts(number, quotes):
             if len(spans) == 1:
-                quotes.append(Quote(*spans[0], source, exact=False))
+                quotes.append(self._with_marks(Quote(*spans[0], source, exact=False), one.prompt))
             else:
                 traces.append(source)
         sources = {quote.source for quote in quotes} | set(traces)
         traces += [source for source in self._read(number, before, quotes) if source not in sources]
         return Taken(sorted(quotes, key=lambda quote: quote.start), sorted(traces))
+
+    def _with_marks(self, quote: Quote, prompt: str) -> Quote:
+        """A part that reaches the end of its output, with the full stop that stands there in both texts."""
+        words, text = self._outputs[quote.source], as_text(self._all[quote.source].output).rstrip()
+        mark = text[words[-1].end :]
+        reaches = prompt[quote.start : quote.end].lower().endswith(words[-1].text)
+        if not (mark and reaches and prompt.startswith(mark, quote.end)):
+            return quote
+        return structs.replace(quote, end=quote.end + len(mark))
 
     # Whole outputs, and values of structured ones
 
@@ -121,10 +133,8 @@ class Quotes:
         found: list[Quote] = []
         for source in before:
             for path, text, exact in self._telling_forms(source):
-                at = prompt.find(text)
-                while at >= 0:
-                    found.append(Quote(at, at + len(text), source, path, exact))
-                    at = prompt.find(text, at + len(text))
+                places = _places(prompt, text)
+                found += (Quote(at, at + len(text), source, path, exact) for at in places)
         found.sort(key=lambda quote: (quote.start - quote.end, quote.start))
         kept: list[Quote] = []
         for quote in found:
@@ -135,9 +145,24 @@ class Quotes:
     def _telling_forms(self, source: int) -> list[tuple[Path, str, bool]]:
         """How an output may stand in a prompt, as far as finding it there tells anything."""
         if source not in self._forms:
-            found = _forms(self._all[source].output)
-            self._forms[source] = [one for one in found if self._tells(one[1], source)]
+            found = list(_forms(self._all[source].output))
+            telling = [one for one in found if self._tells(one[1], source)]
+            few = [one for one in found if one not in telling and self._names(one[0], one[1], source)]
+            self._forms[source] = [*telling, *((path, text, False) for path, text, _ in few)]
         return self._forms[source]
+
+    def _names(self, path: Path, text: str, source: int) -> bool:
+        """Whether a text of few words is a name that this output brought in; a value of many, if of two."""
+        words = words_of(text)
+        if not words or len(words) >= WHOLE_WORDS or (path and len(words) == 1):
+            return False
+        return any(
+            not word.common
+            and len(word.text) >= FEWEST_LETTERS
+            and word.text.isalpha()
+            and self._brought(self._words, word.text, source)
+            for word in words
+        )
 
     def _tells(self, text: str, source: int) -> bool:
         """Whether finding this text somewhere tells that it came from this output."""
@@ -239,6 +264,19 @@ class Quotes:
                 if self._all[source].ended < asked and self._brought(self._stems, root, source):
                     counted[source].add(root)
         return (source for source in before if len(counted[source]) >= TRACES)
+
+
+def _places(prompt: str, text: str) -> Iterator[int]:
+    """Where a text stands, not as a part of longer words."""
+    at = prompt.find(text)
+    while at >= 0:
+        end = at + len(text)
+        inside = (text[0].isalnum() and prompt[at - 1 : at].isalnum()) or (
+            text[-1].isalnum() and prompt[end : end + 1].isalnum()
+        )
+        if not inside:
+            yield at
+        at = prompt.find(text, end)
 
 
 def _forms(output: JSON) -> Iterator[tuple[Path, str, bool]]:

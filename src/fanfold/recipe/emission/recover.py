@@ -16,6 +16,7 @@ Rules
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Sequence
 
 from msgspec import Struct
@@ -108,7 +109,8 @@ class _Assembly:
         one = self.all[draft.members[0]]
         if one.chosen and not draft.is_map:
             return [one.name.replace("#", "-")]
-        words = " ".join(piece for piece in draft.pieces if isinstance(piece, str))
+        said = " ".join(piece for piece in draft.pieces if isinstance(piece, str))
+        words = "".join(one for one in unicodedata.normalize("NFKD", said) if not unicodedata.combining(one))
         found = [word.lower()[:MAX_ID_CHARS] for word in re.findall(r"[A-Za-z][A-Za-z0-9]*", words)]
         telling = [word for word in found if word not in _LITTLE][:MAX_NAME_TRIES]
         return telling or [_NO_ID.sub("-", one.role).strip("-")[:MAX_ID_CHARS] or "step"]

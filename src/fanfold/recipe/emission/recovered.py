@@ -5,7 +5,8 @@ Rules
   and was not is left out, and so is what has not ended.
 * Children of one role and one set of circumstances, whose prompts have one shape and read the same outputs,
   are one step over a list: of three or more, or of two when an earlier output is that very list.
-* The list is an earlier output where one is the same, in the same order; otherwise an input.
+* The list is an earlier output where one is the same, in the same order; otherwise an input. Where an output
+  is a list of objects, prompts with values of one object each are one step over that list.
 """
 
 from __future__ import annotations
@@ -19,9 +20,11 @@ from msgspec import Struct, structs
 from fanfold.kernel.lifecycle import COMPLETED
 from fanfold.kernel.plan import JSON
 from fanfold.recipe.emission.delegations import Delegation, Omitted
+from fanfold.recipe.emission.object_lists import OverObjects, find_over_objects
 from fanfold.recipe.emission.pieces import Given, Piece, Pieces, joined, path_text
 from fanfold.recipe.emission.quotes import Path, Taken
 from fanfold.recipe.emission.shapes import find_shape
+from fanfold.text.json_value import as_text
 
 FEWEST = 3
 MAX_ITEM_CHARS = 300
@@ -90,13 +93,74 @@ def make_drafts(
     for number in range(len(delegations)):
         if number in used:
             continue
-        found = _alike(number, delegations, taken, pieces, used)
-        draft = _map_of(found, drafts, delegations, pieces) if len(found) > 1 else None
+        draft = _over_objects(number, drafts, delegations, pieces, used)
+        if draft is None:
+            found = _alike(number, delegations, taken, pieces, used)
+            draft = _map_of(found, drafts, delegations, pieces) if len(found) > 1 else None
         if draft is None:
             draft = RecoveredStep([number], pieces[number], dict(delegations[number].settings))
         used.update(draft.members)
         drafts.append(draft)
     return drafts
+
+
+def _over_objects(
+    number: int,
+    drafts: Sequence[RecoveredStep],
+    delegations: Sequence[Delegation],
+    pieces: Sequence[Pieces],
+    used: set[int],
+) -> RecoveredStep | None:
+    """The step over a list of objects that begins with this delegation, if one does."""
+    one = delegations[number]
+    spoken_to = {other.continues for other in delegations}
+    if one.continues or one.failed_as or one.name in spoken_to:
+        return None
+    alike = {
+        other
+        for other, given in enumerate(delegations)
+        if other not in used
+        and not given.continues
+        and not given.failed_as
+        and given.name not in spoken_to
+        and _kind(given) == _kind(one)
+    }
+    prompts = {other: delegations[other].prompt for other in sorted(alike) if other >= number}
+    for listed, earlier in enumerate(drafts):
+        source = delegations[earlier.members[0]]
+        if earlier.is_map or isinstance(source.output, str) or source.ended >= one.asked:
+            continue
+        over = find_over_objects(prompts, number, source.output)
+        rows = [] if over is None else [delegations[member].settings for member in over.members]
+        settings = None if over is None else _settings_over(over, rows)
+        if over is None or settings is None:
+            continue
+        shared = [piece for piece in pieces[number] if all(piece in pieces[n] for n in over.members)]
+        flat = [
+            piece.said if isinstance(piece, Given) and piece not in shared else piece
+            for piece in pieces[number]
+        ]
+        return RecoveredStep(
+            over.members,
+            over.with_items(joined(flat)),
+            settings,
+            tuple(as_text(next(iter(one.values()))) for one in over.objects),
+            listed,
+            OUTPUT + path_text(over.path),
+        )
+    return None
+
+
+def _settings_over(over: OverObjects, rows: Sequence[dict[str, JSON]]) -> dict[str, JSON] | None:
+    """The settings of all, with values of the objects in sets as references; None where they differ."""
+    made: list[dict[str, JSON]] = []
+    for place, row in enumerate(rows):
+        one = dict(row)
+        for key in ("write_set", "read_set"):
+            if key in one and any(other.get(key) != one[key] for other in rows):
+                one[key] = [over.text_with_items(glob, place) for glob in one[key]]
+        made.append(one)
+    return made[0] if all(one == made[0] for one in made) else None
 
 
 def _alike(
