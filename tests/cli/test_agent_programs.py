@@ -301,3 +301,27 @@ def test_doctor_leaves_nothing_of_what_it_asked_and_keeps_little_of_what_it_was_
     ]
     words = [file.read_bytes() for file in Path("/proc").glob("[0-9]*/cmdline") if file.exists()]
     assert not [one for one in words if str(agents.bin).encode() in one]
+
+
+@pytest.mark.parametrize(
+    ("backend", "turn", "goes_on"), [("claude", 2, True), ("claude", 1, False), ("codex", 2, False)]
+)
+def test_a_fork_goes_on_in_the_agent_s_own_conversation_only_where_it_ended_there(
+    agents, fanfold, backend, turn, goes_on
+):
+    """Behind an earlier turn its own conversation went on, and another agent's is none it could know."""
+    for name in ("claude", "codex"):
+        agents.install(name, writing(name))
+        agents.profile(name, "credentials = []\n")
+    first = run(fanfold, agents.recipe(step("worker", write_set=["*.txt"])), "--agent-backend", "claude")
+    turns = fanfold("transcript", "last", "work", "--json").json()["entries"]
+    assert max(entry["turn"] or 0 for entry in turns) == 2
+    at = ("--from", "work", "--turn", str(turn), "--say", "And now?", "--agent-backend", backend)
+    done = fanfold("fork", first["run_id"], *at, "--yes", "--json").json()
+    assert done["status"] == "completed", done["steps"]
+    call = agents.calls()[-1]
+    assert bool({"--resume", "resume"} & set(call["argv"])) is goes_on
+    assert ("You were told:\nWrite hello.txt" in call["stdin"]) is not goes_on
+    assert call["stdin"].endswith("And now?")
+    told = fanfold("transcript", "last", "work").out
+    assert ("cannot go on with" in told) is not goes_on

@@ -111,9 +111,7 @@ class CommandSession:
         self._contract = Contract.of(request)
         self._begun = next((one for one in reversed(request.entries) if isinstance(one, AgentBegin)), None)
         self._usage = NOTHING_SPENT
-        self._counted = sum(
-            (one.usage for one in request.entries if isinstance(one, Response) and one.usage), NOTHING_SPENT
-        )
+        self._counted = _counted(request.entries)
         self._calls = 0
         self._version = ""
 
@@ -141,16 +139,28 @@ class CommandSession:
     def _first_turn(self, recorded: Sequence[Entry]) -> Turn:
         """How to begin: anew, with the next words of a conversation, or where a crash cut it off."""
         begun, prompt = self._begun, self._request.prompt
-        if begun is None or not begun.conversation or not self._profile.resumes:
+        if begun is None or not begun.conversation or self._is_strange(begun) or not self._profile.resumes:
             return self._anew()
         interrupted = any(isinstance(entry, AgentBegin) for entry in recorded)
         asked = f"{INTERRUPTED}{prompt}" if interrupted else prompt
         return Turn(prompt=asked, conversation=begun.conversation, resumes=True)
 
+    def _is_strange(self, begun: AgentBegin) -> bool:
+        """Whether a conversation is another program's: a fork may be given another back end."""
+        return begun.program != self._profile.name
+
+    def _why_anew(self, begun: AgentBegin) -> str:
+        whose = f"one of {begun.program}" if self._is_strange(begun) else "this conversation"
+        return f"{self._profile.title} cannot go on with {whose}"
+
     def _anew(self) -> Turn:
         """The task from its beginning, with what was said before it for an agent that cannot know."""
         before = retold(self._request.earlier)
         prompt = f"{before}\n\n{self._request.prompt}" if before else self._request.prompt
+        return self._in_new_conversation(prompt)
+
+    def _in_new_conversation(self, prompt: str) -> Turn:
+        self._counted = NOTHING_SPENT
         return Turn(prompt=prompt, conversation=self._new_conversation())
 
     def _new_conversation(self) -> str:
@@ -171,9 +181,7 @@ class CommandSession:
             self._request, "" if earlier == self._request.session_id else earlier
         )
         await asyncio.to_thread(self._furnish, home.outside)
-        anew = (
-            "" if begun is None or turn.resumes else f"{self._profile.title} cannot go on with a conversation"
-        )
+        anew = "" if begun is None or turn.resumes else self._why_anew(begun)
         while True:
             hearing, failure = await self._call(turn, home, anew)
             if failure is not None and turn.resumes and failure.kind == "agent" and not hearing.has_worked:
@@ -203,7 +211,7 @@ class CommandSession:
         if self._profile.resumes and known:
             return Turn(prompt=complaint, conversation=known, resumes=True)
         said = f"{self._request.prompt}\n\nYour last answer was:\n{hearing.text[:20_000]}\n\n{complaint}"
-        return Turn(prompt=said, conversation=self._new_conversation())
+        return self._in_new_conversation(said)
 
     # ------------------------------------------------------------------------------------ one call
 
@@ -361,3 +369,14 @@ class CommandSession:
         return SessionFailed(
             structs.replace(failure, message=message, step=request.step, attempt=request.attempt)
         )
+
+
+def _counted(entries: Sequence[Entry]) -> Usage:
+    """What the calls of the last conversation spent, for programs that tell the sum of all of them."""
+    spent, conversation = NOTHING_SPENT, ""
+    for entry in entries:
+        if isinstance(entry, AgentBegin) and entry.conversation != conversation:
+            spent, conversation = NOTHING_SPENT, entry.conversation
+        elif isinstance(entry, Response) and entry.usage:
+            spent += entry.usage
+    return spent

@@ -11,7 +11,9 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 
-from fanfold.agents.entries import Response, ToolCall, UserInput
+from msgspec import structs
+
+from fanfold.agents.entries import AgentBegin, Response, ToolCall, UserInput
 from fanfold.errors import AuthorError, NotFoundError
 from fanfold.runtime.hosting.run_tree import RunTree
 from fanfold.runtime.records.frozen import RecordedEntry, TakenUp
@@ -37,8 +39,10 @@ def take_up(tree: RunTree, speaker: Speaker, turn: int, say: str | None) -> Take
         raise NotFoundError("session.no_turn", f"{speaker.step} has had {turns}", hint=hint)
     kept = own if turn == len(at) else own[: at[turn]]
     entries = [*_before(tree, speaker), *kept]
+    if kept is not own:
+        entries = list(map(_unnamed, entries))
     if say is None:
-        moved = any(isinstance(recorded.entry, ToolCall) for recorded in entries)
+        moved = any(isinstance(recorded.entry, ToolCall | AgentBegin) for recorded in entries)
         say = f"{GO_ON} {FILES_MOVED}" if moved else GO_ON
     return TakenUp(
         run_id=speaker.node.run.id,
@@ -49,6 +53,14 @@ def take_up(tree: RunTree, speaker: Speaker, turn: int, say: str | None) -> Take
         say=say,
         entries=tuple(entries),
     )
+
+
+def _unnamed(recorded: RecordedEntry) -> RecordedEntry:
+    """An entry without the name that a program has for the conversation: there it went on behind the turn."""
+    entry = recorded.entry
+    if not isinstance(entry, AgentBegin):
+        return recorded
+    return RecordedEntry(recorded.at, structs.replace(entry, conversation=""))
 
 
 def _before(tree: RunTree, speaker: Speaker) -> Sequence[RecordedEntry]:
