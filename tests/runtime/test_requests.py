@@ -21,6 +21,8 @@ from fanfold.runtime.operations.history.audits import verify_run
 from fanfold.runtime.operations.project import Project
 from fanfold.runtime.operations.runs import control
 from fanfold.runtime.operations.runs.handle import RunHandle
+from fanfold.runtime.operations.runs.ownership import own
+from fanfold.runtime.operations.runs.starting.creation import create_open
 from fanfold.runtime.operations.runs.starting.options import Options
 from fanfold.wiring import wire
 from tests.runtime.running import client
@@ -187,3 +189,15 @@ def test_a_request_while_a_run_is_taken_up_again_is_heard(
     assert then in {"pause": ("paused", "completed"), "cancel": ("cancelled",)}[request_word]
     assert at_last == {"pause": "completed", "cancel": "cancelled"}[request_word]
     check_sound(tmp_path, run)
+
+
+def test_a_run_that_only_more_can_be_added_to_gives_what_there_is(tmp_path: Path) -> None:
+    async def work() -> str:
+        project = wire(tmp_path)
+        create_open(project, "hand")
+        run = RunHandle(own(project, "hand"), resumed=True)
+        status = (await run.result()).status
+        await run.cancel()
+        return status
+
+    assert asyncio.run(asyncio.wait_for(work(), LIMIT_S)) == "waiting"

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Coroutine
 from typing import TypeVar, overload
 
 from fanfold.errors import AuthorError
+from fanfold.kernel.decide import needs_people
 from fanfold.kernel.events import Envelope, Raised
 from fanfold.kernel.lifecycle import PENDING, RUN_TERMINAL, WAITING
 from fanfold.kernel.plan import JSON
@@ -104,8 +105,9 @@ class RunHandle:
             self._followers.remove(follower)
 
     def _asks(self) -> bool:
-        """Whether nothing goes on before a person has answered."""
-        return self.status == WAITING and self.tree.state.approvals > 0
+        """Whether nothing goes on before a person has answered, or, in an open run, asked for more."""
+        state = self.tree.state
+        return self.status == WAITING and (state.approvals > 0 or needs_people(state))
 
     async def events(self, after: int = 0) -> AsyncIterator[Envelope]:
         """Every event of the tree in order, then live until the run stops or waits for an answer.
