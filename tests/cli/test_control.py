@@ -225,6 +225,25 @@ def test_an_answer_that_no_process_could_act_on_says_where_the_reason_is(fanfold
     assert "detached.log" in failed.json()["error"]["hint"]
 
 
+def test_a_list_tells_of_a_live_run_what_it_and_those_below_it_have_spent(
+    fanfold, recipes, background, until
+):
+    used = "delay_ms: 50, usage: {input_tokens: 100, output_tokens: 10, cost_usd: 0.01}"
+    script = f"default: {{output: ok, {used}}}\nsteps: {{b: {{output: late, delay_ms: 60000}}}}\n"
+    (recipes / "hanging.yaml").write_text(script)
+    (recipes / "kid.yaml").write_text("name: kid\nsteps: [{id: up, agent: explorer, prompt: x}]\n")
+    steps = "  - {id: k, workflow: ./kid.yaml}\n  - {id: b, agent: explorer, prompt: x, depends_on: [k]}\n"
+    (recipes / "parent.yaml").write_text(f"name: parent\nsteps:\n{steps}")
+    background("run", "parent.yaml", "--script", "hanging.yaml")
+    run = until(lambda run: run["steps"].get("b", {}).get("status") == "running")
+    (row,) = fanfold("runs", "--json").json()
+    assert (row["usage"]["agents"], row["usage"]["input_tokens"], row["usage"]["cost_usd"]) == (2, 100, 0.01)
+    assert row["usage"] == run["usage"]
+    assert fanfold("verify", "last").status == 0
+    assert fanfold("cancel", "last").status == 0
+    assert fanfold("verify", "last").status == 0
+
+
 def test_a_live_run_takes_an_answer_while_other_steps_run(fanfold, recipes, background, until):
     recipe = GATED + "  - {id: b, agent: explorer, prompt: x}\n"
     (recipes / "gated.yaml").write_text(recipe)

@@ -43,6 +43,7 @@ from fanfold.runtime.hosting.answers import Answers
 from fanfold.runtime.hosting.child_waits import only_asks
 from fanfold.runtime.hosting.clock import OwnerClock, PastOwner
 from fanfold.runtime.hosting.damage import tells_damage
+from fanfold.runtime.hosting.run_rows import RunRows
 from fanfold.runtime.hosting.stored_data import stored, text_only
 from fanfold.runtime.records.evidence import Published, workspace_fact
 from fanfold.runtime.records.frozen import Frozen, from_json
@@ -94,12 +95,13 @@ class RunTree:
         self._owner = PastOwner()
         self.log_seq: dict[str, int] = {}
         self.tree_seq = 0
+        self._last_at = 0
         self.pending: list[Envelope] = []
         self._data: list[bytes | None] = []
         """Of each pending envelope, as it is written."""
         self._places: dict[str, _Place] = {}
         self.requests_done: list[int] = []
-        self._written: dict[str, str] = {}
+        self._rows = RunRows(self.head, lambda run: run_status(self.state, run), self._spent_itself)
         self._frozen: dict[str, Frozen] = {}
         self._outputs: list[OutputRow] = []
         self._cache: list[tuple[str, str, str]] = []
@@ -151,7 +153,7 @@ class RunTree:
         if until is not None:
             envelopes = takewhile(lambda envelope: envelope.tree_seq <= until, envelopes)
         tree._replay(envelopes)
-        tree._written = {head.run_id: head.status for head in store.tree_heads(root)}
+        tree._rows.take_over(store.tree_heads(root), tree._last_at)
         return tree
 
     @classmethod
@@ -177,6 +179,7 @@ class RunTree:
 
     def _count(self, envelope: Envelope) -> None:
         self._owner.wrote(envelope.epoch, envelope.at)
+        self._last_at = envelope.at
         self.log_seq[envelope.log] = envelope.seq
         self.tree_seq = envelope.tree_seq
 
@@ -323,17 +326,8 @@ class RunTree:
         return written, jobs, stops
 
     def changed_heads(self, written: Sequence[Envelope]) -> list[RunHead]:
-        """Rows of the runs whose status these events changed; most events change none."""
-        heads = []
-        moved = self._written.get(self.root.id) != run_status(self.state, self.root)  # and all below with it
-        below = self.state.runs if moved else (envelope.run_id for envelope in written)
-        for name in dict.fromkeys((self.root.id, *below)):
-            run = self.state.runs[name]
-            status = run_status(self.state, run)
-            if self._written.get(name) != status:
-                self._written[name] = status
-                heads.append(self.head(run))
-        return heads
+        """Rows of the runs that these events changed, as far as rows tell of it."""
+        return self._rows.changed(self.state.runs, self.root, written)
 
     def head(self, run: Run) -> RunHead:
         """The row of a run as it is now."""
@@ -364,8 +358,11 @@ class RunTree:
         below = [run]
         for other in below:  # the list grows while it is walked
             below.extend(other.children)
-        agents = sum(other.agents + self.memory.settlers.get(other.id, 0) for other in below)
-        return sum((other.usage for other in below), NOTHING_SPENT), agents
+        each = [self._spent_itself(other) for other in below]
+        return sum((usage for usage, _ in each), NOTHING_SPENT), sum(agents for _, agents in each)
+
+    def _spent_itself(self, run: Run) -> tuple[Usage, int]:
+        return run.usage, run.agents + self.memory.settlers.get(run.id, 0)
 
 
 def run_status(state: State, run: Run) -> str:
