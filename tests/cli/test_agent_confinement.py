@@ -312,6 +312,7 @@ def test_links_that_an_agent_leaves_in_its_home_lead_us_nowhere(agents, fanfold,
     """A second turn finds what the first left: links in place of the folders that we write to."""
     victim = tmp_path / "victim"
     victim.mkdir()
+    (victim / "provider.sock").write_text("of another agent")
     login = agents.home / ".claude" / ".credentials.json"
     login.parent.mkdir()
     login.write_text(json.dumps({"claudeAiOauth": TOKENS}))
@@ -324,7 +325,7 @@ def test_links_that_an_agent_leaves_in_its_home_lead_us_nowhere(agents, fanfold,
     fanfold("wait", name)
     fanfold("send", name, "And now?")
     fanfold("wait", name)
-    assert list(victim.iterdir()) == []
+    assert [file.read_text() for file in victim.iterdir()] == ["of another agent"]
     assert json.loads(login.read_text())["claudeAiOauth"] == TOKENS
 
 

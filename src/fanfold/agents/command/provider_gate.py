@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Self
 
 from fanfold.agents.command.belongings import host_and_port
+from fanfold.workspace.homes import remove_beneath
 
 MAX_HEAD_BYTES = 64 * 1024
 MAX_CONNECTIONS = 128
@@ -67,8 +68,9 @@ class ProviderGate:
         for task in tuple(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        with suppress(OSError):
-            self._socket.unlink()
+        # Whoever was inside may have put a link in place of the folder: what it leads to is not ours.
+        folder, name = self._socket.parent, self._socket.name
+        remove_beneath(folder.parent, f"{folder.name}/{name}")
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
