@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.cli.suggestions.following import DENIED, USAGE, Fanfold, Follow, commands
+from tests.cli.suggestions.following import DENIED, NOT_FOUND, USAGE, Fanfold, Follow, commands
 from tests.cli.suggestions.places import suggested
 
 
@@ -79,6 +79,31 @@ def test_who_is_to_answer_is_told_what_it_is_about(fanfold: Fanfold, project: Pa
     waiting = fanfold("run", "r.yaml")
     assert "  ok: Ship?\n    │ two\n    │ lines\n    choices: go, stop\n    answer it: " in waiting.err
     assert follow(waiting) == ["approve"]
+
+
+@suggested(
+    "session_addresses.py: fanfold inspect",
+    "session_addresses.py: fanfold transcript",
+)
+def test_of_a_transcript_that_nobody_named(fanfold: Fanfold, project: Path, follow: Follow) -> None:
+    (project / "s.yaml").write_text("default: words of {{step}}\n")
+    (project / "none.yaml").write_text("name: none\nsteps: [{id: a, run: [echo, x]}]\n")
+    assert fanfold("run", "none.yaml", "--yes").status == 0
+    unsaid = fanfold("transcript", "last")
+    assert unsaid.status == NOT_FOUND
+    assert follow(unsaid) == ["inspect"]
+    (project / "one.yaml").write_text(
+        "name: one\nsteps: [{id: a, run: [echo, x]}, {id: b, agent: explorer, prompt: x}]\n"
+    )
+    assert fanfold("run", "one.yaml", "--script", "s.yaml", "--yes").status == 0
+    assert "words of b" in fanfold("transcript", "last").out
+    (project / "two.yaml").write_text(
+        "name: two\nsteps: [{id: a, for_each: '[1, 2]', agent: explorer, prompt: x}]\n"
+    )
+    assert fanfold("run", "two.yaml", "--script", "s.yaml").status == 0
+    several = fanfold("transcript", "last")
+    assert several.status == USAGE
+    assert follow(several, may=(0,)) == ["transcript"]
 
 
 @suggested(

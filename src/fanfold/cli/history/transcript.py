@@ -18,25 +18,29 @@ from fanfold.runtime.operations.history.transcripts import (
     transcript_found,
 )
 from fanfold.runtime.operations.project import Project
-from fanfold.runtime.operations.session_addresses import find_speaker
+from fanfold.runtime.operations.session_addresses import find_speaker, only_speaker
 from fanfold.runtime.views.sessions.transcript_text import TranscriptWriter, closing, heading
 from fanfold.runtime.views.sessions.transcripts import TranscriptEntry
 
 
 @command("transcript", summary="What an agent was told, said and did, with tokens and prices")
 @click.argument("run")
-@click.argument("name", metavar="STEP|SESSION")
+@click.argument("name", metavar="[STEP|SESSION]", required=False)
 @click.option(
     "--attempt", type=click.IntRange(1), metavar="N", help="Another attempt of the step than its latest."
 )
 @click.option("-f", "--follow", "following", is_flag=True, help="Go on until the step is over.")
-def transcript_command(call: Invocation, run: str, name: str, attempt: int | None, following: bool) -> int:
+def transcript_command(
+    call: Invocation, run: str, name: str | None, attempt: int | None, following: bool
+) -> int:
     """Print the conversation of one agent of RUN: system prompt, turns, tool calls and their results.
 
     STEP is a path as `fanfold inspect` shows it, or the name of a subagent, whose turns are then shown
-    together. With --follow and --json there is one line for each entry.
+    together; where one agent alone worked, it need not be named. With --follow and --json there is one line
+    for each entry.
     """
     with open_project(call, to_read=True) as project:
+        name = only_speaker(find_run(project, run)) if name is None else name
         if following:
             import asyncio  # only who follows needs an event loop
 

@@ -28,6 +28,25 @@ def find_speaker(found: Addressed, name: str, attempt: int | None) -> Speaker:
     return speaker_of(found.tree, node, wanted)
 
 
+def only_speaker(found: Addressed) -> str:
+    """The path of the agent step of a run that has one alone; of several, the hint names the last."""
+    paths = [
+        run.tree_path(node.path)
+        for run in found.tree.state.runs.values()
+        for node in run.nodes.values()
+        if is_agent(node) and node.kind == LEAF and node.attempt
+    ]
+    if len(paths) == 1:
+        return paths[0]
+    run = found.root_id
+    if not paths:
+        hint = f"fanfold inspect {run} shows its steps"
+        raise NotFoundError("step.no_session", f"no agent has worked in run {run}", hint=hint)
+    message = f"{len(paths)} agents worked in run {run}: say whose transcript"
+    hint = f"the last one's: fanfold transcript {run} {shlex.quote(paths[-1])}"
+    raise AuthorError("step.several_sessions", message, hint=hint)
+
+
 def _find_step(found: Addressed, name: str) -> Node | None:
     """A step by its path; by the name of a subagent, its latest turn that began."""
     turns = found.turns(name)
