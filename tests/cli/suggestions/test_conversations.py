@@ -78,7 +78,7 @@ def test_of_chats(fanfold: Fanfold, follow: Follow, project: Path, provider: Pro
     "cli/recipes/capture.py: fanfold run",
     "agents/capture.py: fanfold ps --all lists who worked",
     "agents/capture.py: fanfold show",
-    "agents/subagents.py: fanfold agents tells",
+    "agents/delegation.py: fanfold agents tells",
     "cli/agents/subagents.py: nobody runs",
 )
 def test_of_what_was_delegated(fanfold: Fanfold, follow: Follow, agents: Path, provider: Provider) -> None:
