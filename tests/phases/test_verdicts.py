@@ -162,6 +162,25 @@ def test_a_tie_does_not_survive_and_what_nobody_reviewed_does_not_hold(project: 
     assert surviving({"b": {"list": [{"x": 1}]}}, frozenset(), review) == {"b": {"list": [{"x": 1}]}}
 
 
+def test_a_reviewer_has_one_vote_on_a_claim_and_none_if_it_says_both():
+    claims = claims_of({"a": "text"}, frozenset())
+    against = vote("a", False, {**quote("two = 2"), "found": True})
+    often = tally(
+        claims,
+        {
+            "r1": {"verdicts": [against, against, against]},
+            "r2": {"verdicts": [vote("a", True)]},
+            "r3": {"verdicts": [vote("a", True)]},
+        },
+    )
+    assert (often.holds, len(often.claims[0].votes)) == (True, 3)
+    both = tally(
+        claims, {"r1": {"verdicts": [against, vote("a", True)]}, "r2": {"verdicts": [vote("a", True)]}}
+    )
+    assert both.holds
+    assert both.claims[0].votes[0].void
+
+
 def test_what_the_other_reviewers_said_is_kept_when_one_fails(project: Path):
     against = [vote("scan", False, quote("two = 2"))]
     broken = {"look#*/review[1]": {"fail": {"class": "agent", "message": "lost its way"}}}

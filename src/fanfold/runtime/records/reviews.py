@@ -3,8 +3,8 @@
 Rules
 * A claim is an element of a list of objects in a task's output (a finding), else the whole output of a task,
   or of one item of it. Claims have names that follow from where they stand: `scan[0].findings[2]`, `apply`.
-* Reviewers vote on their own. A vote counts when all evidence it quotes is there; one against a claim also
-  needs some.
+* Reviewers vote on their own, once on each claim; who says both has no vote. A vote counts when all evidence
+  it quotes is there; one against a claim also needs some.
 * A claim survives when more than half of the votes that count say that it holds. Without any such vote it is
   unreviewed.
 * A finding that is refuted leaves the phase's result. A whole result that does not survive makes the round
@@ -18,6 +18,7 @@ from typing import Literal, TypeAlias
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from fanfold.kernel.plan import JSON
 from fanfold.text.json_value import as_text
@@ -101,12 +102,17 @@ def tally(claims: Sequence[ReviewClaim], reviews: Mapping[str, JSON]) -> Review:
     votes: dict[str, list[Vote]] = {claim.name: [] for claim in claims}
     for reviewer, answer in reviews.items():
         given = answer.get("verdicts") if isinstance(answer, dict) else None
-        heard: set[str] = set()
+        heard: dict[str, Vote] = {}
         for verdict in given if isinstance(given, list) else ():
             name = verdict.get("claim") if isinstance(verdict, dict) else None
-            if name in votes and name not in heard:
-                heard.add(name)
-                votes[name].append(_vote(reviewer, verdict))
+            if name not in votes:
+                continue
+            vote = _vote(reviewer, verdict)
+            before = heard.setdefault(name, vote)
+            if before.holds != vote.holds:
+                heard[name] = replace(before, void="it says both that it holds and that it does not")
+        for name, vote in heard.items():
+            votes[name].append(vote)
     found = [
         ReviewedClaim(one.name, one.text, one.whole, _fate(votes[one.name]), votes[one.name])
         for one in claims
