@@ -213,6 +213,32 @@ def test_a_run_from_a_terminal_is_approved_by_the_person_in_front_of_a_client(pr
     assert cli("inspect", ran["run_id"])["steps"]["ok"]["output"]["comment"] == "from afar"
 
 
+@pytest.mark.parametrize("era", ERAS)
+def test_a_run_from_a_terminal_is_cancelled_over_mcp_by_its_id_alone_and_if_the_person_agrees(
+    project, http, era
+):
+    (project / "script.yaml").write_text(SLOW)
+    run = cli("run", "read-two", "-i", "topic=owls", "--script", "script.yaml", "--detach")["run_id"]
+    answers = Answers({"decision": "deny"}, {"decision": "allow"})
+
+    async def session() -> None:
+        async with connected(http("ask"), era, elicitation_callback=answers) as client:
+            for other in ("last", run[:6], "hand"):
+                refused = await use(client, "close_agent", agent=other)
+                assert refused["error"]["code"] == "not_found"
+            assert (
+                f"cancel the run {run}"
+                in (await use(client, "close_agent", agent=run, dry_run=True))["would"]
+            )
+            assert (await use(client, "close_agent", agent=run))["error"]["code"] == "permission_denied"
+            closed = await use(client, "close_agent", agent=run)
+            assert closed["run"]["status"] == "cancelled"
+
+    anyio.run(session)
+    assert len(answers.asked) == 2
+    assert cli("inspect", run)["status"] == "cancelled"
+
+
 def test_an_answer_that_is_sent_twice_starts_one_run(project, http):
     """In the newer protocol the client brings the answer in a call of its own, and may repeat it."""
 

@@ -8,5 +8,6 @@ Fanfold runs teams of agents in this project. Choose by the shape of the work, n
 - task, task_batch: one-off side tasks whose answers you need now, alone or side by side.
 - spawn_agent, wait_agent, send_input, close_agent, list_agents: side tasks in the background.
 Whether a workflow fits is a question of its own, apart from effort and reasoning budget.
-Only short reports come back. query_workflow finds the rest; workflow_status shows where a run stands.
+Only short reports come back. query_workflow finds the rest; workflow_status shows where a run stands, and
+close_agent cancels one.
 Try dry_run before a large run. The user is asked before anything starts; you cannot answer for them."""

@@ -18,11 +18,12 @@ from fanfold.kernel.plan import JSON
 from fanfold.runtime.operations.project import Project
 from fanfold.text.json_value import strict, with_text_only
 from fanfold.tools.caller import Caller
+from fanfold.tools.closing import CLOSE_AGENT
 from fanfold.tools.failures import crashed, failure_document
 from fanfold.tools.permission import denied
 from fanfold.tools.recipes import PLAN_WORKFLOW, SAVE_WORKFLOW
 from fanfold.tools.runs import QUERY_WORKFLOW, RUN_WORKFLOW, WORKFLOW_STATUS
-from fanfold.tools.subagents import CLOSE_AGENT, LIST_AGENTS, SEND_INPUT, SPAWN_AGENT, WAIT_AGENT
+from fanfold.tools.subagents import LIST_AGENTS, SEND_INPUT, SPAWN_AGENT, WAIT_AGENT
 from fanfold.tools.tasks import TASK, TASK_BATCH
 from fanfold.tools.tool import Tool
 

@@ -89,11 +89,6 @@ class SendInput(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     dry_run: DryRunFlag = False
 
 
-class CloseAgent(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    agent: Name
-    dry_run: DryRunFlag = False
-
-
 class ListAgents(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     all: Annotated[bool, Meta(description="also those that are over and left nothing to do")] = False
 
@@ -182,16 +177,6 @@ async def send_input(caller: Caller, asked: SendInput) -> OneAgent:
     return OneAgent(ok=True, agent=agent_state(sent))
 
 
-async def close_agent(caller: Caller, asked: CloseAgent) -> OneAgent:
-    child = subagents.find(caller.project, asked.agent, run=caller.open_run)
-    what = f"{'cancel' if child.status in LIVE else 'close'} the subagent {child.id}"
-    if asked.dry_run:
-        return OneAgent(ok=True, agent=agent_state(child), would=what)
-    await permit(caller, what, [child.task])
-    closed = await subagents.close(caller.project, child.id, run=caller.open_run)
-    return OneAgent(ok=True, agent=agent_state(closed))
-
-
 async def list_agents(caller: Caller, asked: ListAgents) -> ManyAgents:
     found = subagents.list_subagents(caller.project, run=caller.open_run) if caller.project.has_runs else []
     return several([one for one in found if asked.all or one.status not in OVER or one.left_something])
@@ -243,17 +228,6 @@ SEND_INPUT = Tool(
     gives=OneAgent,
     call=send_input,
     mutates=True,
-)
-CLOSE_AGENT = Tool(
-    name="close_agent",
-    title="Close a subagent",
-    description="Cancel a subagent that is queued or running; close any other for good, with whatever"
-    " workspace was kept of it.",
-    takes=CloseAgent,
-    gives=OneAgent,
-    call=close_agent,
-    mutates=True,
-    ends_something=True,
 )
 LIST_AGENTS = Tool(
     name="list_agents",
