@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.fuzz.model import ModelRecipe, ModelStep, Names
+from tests.fuzz.model import ModelRecipe, ModelStep, Names, Unresolved
 
 Outcome = Callable[[str, int], dict[str, Any]]
 """What the agent at a tree path does in an attempt: `{"output": …}`, or `{"fail": {"class": …}}`."""
@@ -164,8 +164,12 @@ class RunReading:
             return self._note(path, StepEnd("skipped", kind=cause.kind, reason="failure"), step)
         if step.items is None:
             return self._note(path, self._item(step, path, names), step)
+        try:
+            items = step.items.means(names)
+        except Unresolved:
+            return self._note(path, StepEnd("failed", kind="agent"), step)
         ends = []
-        for index, item in enumerate(step.items.means(names)):
+        for index, item in enumerate(items):
             inner = {**names, "item": item, "index": index}
             ends.append(self._note(f"{path}[{index}]", self._item(step, f"{path}[{index}]", inner), step))
         lost = next((end for end in ends if end.lost), None)
@@ -175,8 +179,11 @@ class RunReading:
         return self._note(path, StepEnd("completed", output), step)
 
     def _item(self, step: ModelStep, path: str, names: Names) -> StepEnd:
-        if step.when is not None and not step.when.means(names):
-            return StepEnd("skipped", reason="condition")
+        try:
+            if step.when is not None and not step.when.means(names):
+                return StepEnd("skipped", reason="condition")
+        except Unresolved:
+            return StepEnd("failed", kind="agent")
         if step.kind == "phase":
             return self._phase(step, path, names)
         return self._loop(step, path, names) if step.loop is not None else self._body(step, path, names)
@@ -250,6 +257,8 @@ class RunReading:
         if step.kind == "set":
             assert step.value is not None
             return StepEnd("completed", {"v": step.value.means(names)})
+        if step.kind == "function":
+            return _echoed(step, names)
         if step.kind == "wait":
             return StepEnd("completed")
         if step.kind == "end":
@@ -283,6 +292,17 @@ class RunReading:
             if "fail" not in last or last["fail"]["class"] not in retried:
                 break
         return last
+
+
+def _echoed(step: ModelStep, names: Names) -> StepEnd:
+    """A function that gives back what it is given, and spoils it afterwards."""
+    try:
+        output = {name: one.means(names) for name, one in step.given.items()}
+    except Unresolved:
+        return StepEnd("failed", kind="agent")
+    if step.named is not None and sorted(step.named) != sorted(output):
+        return StepEnd("failed", kind="invalid_output")
+    return StepEnd("completed", output)
 
 
 def _answered(step: ModelStep) -> StepEnd:

@@ -14,10 +14,16 @@ Names = Mapping[str, Any]
 """`inputs`, `steps` (results by id), and where there are such: item, index, iteration, output."""
 
 
+class Unresolved(Exception):
+    """A path leads nowhere, or an expression cannot be evaluated."""
+
+
 @dataclass(frozen=True)
 class Expression:
-    words: str
+    words: Any
+    """Text, but for an input of a function that is given as data."""
     means: Callable[[Names], Any]
+    """What it comes to; raises `Unresolved` where it comes to nothing."""
     refers: tuple[str, ...] = ()
     """The steps of its scope that it looks at."""
 
@@ -34,7 +40,7 @@ class Loop:
 class ModelStep:
     id: str
     kind: str
-    """agent, writer, approval, ask, set, wait, end, group, workflow, phase."""
+    """agent, writer, function, approval, ask, set, wait, end, group, workflow, phase."""
     needs: tuple[str, ...] = ()
     """Edges, written or implied."""
     policy: str = "skip"
@@ -53,6 +59,9 @@ class ModelStep:
     """Of a group: the steps that its `output` shows; None for the last one's output."""
     recipe: str = ""
     given: dict[str, Expression] = field(default_factory=dict)
+    """Of a workflow: its inputs, by paths. Of a function: its inputs, as they are written."""
+    named: tuple[str, ...] | None = None
+    """Of a function: the names that its output must have, and no others."""
     value: Expression | None = None
     """Of a `set`: what it works out."""
     word: str = ""
@@ -96,6 +105,13 @@ class ModelStep:
 
     def _writer(self) -> dict[str, Any]:
         return {"agent": "worker", "prompt": "p", "write_set": [f"w/{{{{inputs.{self.folder}}}}}/*"]}
+
+    def _function(self) -> dict[str, Any]:
+        text: dict[str, Any] = {
+            "handler": "fuzz-echo",
+            "inputs": {name: one.words for name, one in self.given.items()},
+        }
+        return text | ({"outputs": list(self.named)} if self.named is not None else {})
 
     def _approval(self) -> dict[str, Any]:
         text: dict[str, Any] = {"approve": "Go?", "timeout": "1ms"}

@@ -6,6 +6,7 @@ from random import Random
 from typing import Any
 from zlib import crc32
 
+from tests.fuzz.given import draw
 from tests.fuzz.model import Expression, Loop, ModelRecipe, ModelStep, Names
 
 ROOT = "root"
@@ -95,7 +96,7 @@ class Writer:
         rng = self.rng
         kinds = ["agent"] * 6 + ["approval"]
         if not self._mostly_agents:
-            kinds = ["agent", *kinds, "ask", "set", "set", "wait"]
+            kinds = ["agent", *kinds, "ask", "set", "set", "wait", "function", "function", "function"]
         kinds += ["group"] * 2 if depth < 2 else []
         kinds += ["workflow"] if depth == 0 and self.recipes else []
         step = ModelStep(name, rng.choice(kinds))
@@ -117,6 +118,10 @@ class Writer:
             needs |= set(step.value.refers)
         elif step.kind == "wait":
             pass
+        elif step.kind == "function":
+            given = {f"x{n}": draw(rng, before, names) for n in range(rng.randint(1, 3))}
+            step.given, step.named = given, rng.choice((None, None, tuple(given), ("x0", "y")))
+            needs |= {one for expression in given.values() for one in expression.refers}
         elif step.kind == "group":
             step.inner = self._steps(rng.randint(1, 3), depth + 1, names)
             step.output = self._shown(step.inner) if rng.random() < 0.4 else None

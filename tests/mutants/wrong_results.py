@@ -60,6 +60,7 @@ MUTANTS: dict[str, Mutant] = {
         Edit("runtime/handlers/in_process.py", "= msgspec.to_builtins(inputs)", "= inputs"),
         (
             "tests/runtime/test_function_processes.py::test_what_the_running_program_registered_is_called_in_it_with_values_of_its_own",
+            "tests.fuzz.driver --seed 1 --count 60",
         ),
     ),
     "a_store_that_was_wiped_away_is_written": Mutant(
