@@ -158,3 +158,13 @@ def test_one_that_does_not_keep_to_the_protocol_is_judged_and_breaks_nothing(age
     ended = done["steps"]["work"]
     assert (ended["error"] or {}).get("code", "") == code, ended["error"]
     assert code or ended["output"] == "fine", "what comes behind the end is nobody's"
+
+
+def test_one_that_never_greets_is_ended_and_how_long_it_was_waited_for_is_true(agents, fanfold):
+    (agents.bin / "talker").write_text("#!/bin/sh\nexec sleep 600\n")
+    (agents.bin / "talker").chmod(0o755)
+    agents.profile("mute", 'program = "talker"\nacp = true\nidle_s = 2\n')
+    agents.role("talker", "mute")
+    error = fanfold("run", agents.recipe(step("talker")), "--yes", "--json").json()["steps"]["work"]["error"]
+    assert (error["class"], error["code"]) == ("timeout", "agent.silent")
+    assert "mute said nothing for 2 s" in error["message"]

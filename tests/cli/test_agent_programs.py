@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.agent_world import SUCCESS, AgentWorld, step, writing
+from tests.hostile.worlds import without_bubblewrap
 
 
 @pytest.fixture
@@ -98,6 +99,17 @@ def test_an_agent_that_waits_for_ever_is_ended(agents, fanfold, name, says, kind
     agents.profile(name, f"credentials = []\n{limit}\n")
     done = run(fanfold, agents.recipe(step("coder", retry={"attempts": 1})))
     assert done["steps"]["work"]["error"]["class"] == kind
+
+
+def test_an_agent_that_closes_its_output_and_goes_on_is_ended(agents, fanfold, monkeypatch):
+    """Where nothing stands between it and us that would keep its output open."""
+    monkeypatch.setenv("PATH", f"{agents.bin}:{without_bubblewrap()}")
+    (agents.bin / "own").write_text("#!/bin/sh\necho done\nexec >&- 2>&-\nsleep 600\n")
+    (agents.bin / "own").chmod(0o755)
+    agents.profile("own", 'program = "own"\noutput = "text"\nidle_s = 1\n')
+    agents.role("coder", "own", "network = true")
+    error = run(fanfold, agents.recipe(step("coder")))["steps"]["work"]["error"]
+    assert (error["class"], error["code"]) == ("timeout", "agent.silent")
 
 
 def test_an_agent_that_waits_for_input_gets_its_end_and_is_judged_by_what_it_said(agents, fanfold):

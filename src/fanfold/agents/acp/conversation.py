@@ -101,8 +101,13 @@ class AgentTurn:
             raise self._broken
 
     async def _converse(self, connection: ClientSideConnection) -> None:
-        async with asyncio.timeout(START_S):
-            name = await self._open(connection)
+        limit = min(START_S, self._profile.idle_s)
+        try:
+            async with asyncio.timeout(limit):
+                name = await self._open(connection)
+        except TimeoutError:
+            self._hearing.ending.silent_s = limit
+            raise
         if name.isprintable() and len(name) <= MAX_NAME_CHARS:  # else it cannot be asked for again
             await self._put_down(Began(name))
         self._messages.is_listening = True

@@ -66,7 +66,10 @@ async def listen(
         feeding.cancel()
     if not hearing.ending.stopped:
         await reader.end()
-        hearing.ending.exit_code = await program.wait()
+        try:  # one that can say nothing any more need not be over
+            hearing.ending.exit_code = await asyncio.wait_for(program.wait(), profile.idle_s)
+        except TimeoutError:
+            hearing.ending.stopped = "idle"
     hearing.ending.stderr = program.said()
 
 

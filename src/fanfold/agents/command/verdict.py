@@ -60,6 +60,8 @@ class CallEnd:
         self.lines = 0
         self.stopped = ""
         """Why we ended it: `idle`, `trouble`."""
+        self.silent_s = 0.0
+        """How long it was waited for, where that is not what its profile says."""
         self.exit_code = 0
         self.stderr = ""
         self.words = GrowingText()
@@ -81,7 +83,7 @@ def judge(profile: Profile, ending: CallEnd, *, read_only: bool = False) -> Fail
     """
     finished = ending.finished
     if ending.stopped == "idle":
-        message = f"{profile.title} said nothing for {profile.idle_s:g} s"
+        message = f"{profile.title} said nothing for {ending.silent_s or profile.idle_s:g} s"
         hint = "it may wait for somebody; raise idle_s in its profile if it needs longer"
         return Failure("timeout", "agent.silent", message, hint)
     if ending.stopped == "trouble":
