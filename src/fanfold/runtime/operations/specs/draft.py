@@ -53,7 +53,7 @@ Narrate: TypeAlias = Callable[[str], None]
 """Hears what happens while a plan is made, in lines."""
 MAX_TASK_CHARS = 20_000
 NO_MODEL = "provider.none"
-_LOOKS = frozenset({"looking", "question"})
+_LOOKS = frozenset({"asking how", "looking", "question"})
 
 
 class Wanted(Struct, frozen=True, kw_only=True):
