@@ -17,11 +17,16 @@ export function AnswerHere({ runs, path, onAnswered }) {
 /** @param {{run: string, path: string, asked: any, onAnswered: () => void}} props */
 export function AnswerForm({ run, path, asked, onAnswered }) {
   const [comment, setComment] = useState("");
+  const [edited, setEdited] = useState(/** @type {string | null} */ (null));
   const [busy, setBusy] = useState("");
   const question = asked.message ?? asked.question ?? "";
   const shown = asked.shown ?? asked.show;
   const choices = asked.choices || [];
   const isQuestion = asked.kind === "question";
+  const isText = typeof shown === "string";
+  const hasShown = shown !== undefined && shown !== null && shown !== "";
+  const problem = edited !== null && !isText && !isJson(edited) ? "This is no JSON." : "";
+  const given = edited === null || edited === asText(shown) || problem ? {} : { edit: isText ? edited : JSON.parse(edited) };
   const send = async (/** @type {string} */ word, /** @type {any} */ body) => {
     setBusy(word);
     try {
@@ -37,16 +42,19 @@ export function AnswerForm({ run, path, asked, onAnswered }) {
     }
     setBusy("");
   };
-  const decide = (/** @type {string} */ decision, choice = "") => send(choice || decision, { decision, ...(choice && { choice }), ...(comment && { comment }), seen: asked.seen });
+  const decide = (/** @type {string} */ decision, choice = "") => send(choice || decision, { decision, ...(choice && { choice }), ...(comment && { comment }), ...(decision === "approve" && given), seen: asked.seen });
   return html`<form class="form answer" onSubmit=${(/** @type {Event} */ event) => { event.preventDefault(); if (isQuestion) send("answered", { text: comment, seen: asked.seen }); }}>
     <${Markdown} text=${question} />
-    ${shown !== undefined && shown !== null && shown !== "" && html`<div class="shown" tabindex="0" role="region" aria-label=${`What ${path} shows`}>${typeof shown === "string" ? html`<${Markdown} text=${shown} />` : html`<pre class="block">${asText(shown)}</pre>`}</div>`}
+    ${hasShown && edited === null && html`<div class="shown" tabindex="0" role="region" aria-label=${`What ${path} shows`}>${isText ? html`<${Markdown} text=${shown} />` : html`<pre class="block">${asText(shown)}</pre>`}</div>`}
+    ${hasShown && !isQuestion && edited !== null && html`<div class="field"><label for=${`edit-${path}`}>What follows goes on with</label><textarea id=${`edit-${path}`} rows="8" class="mono" value=${edited} onInput=${(/** @type {any} */ event) => setEdited(event.target.value)} aria-invalid=${problem ? "true" : undefined}></textarea>
+      <span class="hint">Steps after it are given this text with your approval.${problem && html` <span class="stale">${problem}</span>`}</span></div>`}
+    ${hasShown && !isQuestion && html`<div><button type="button" class="as-link small" onClick=${() => setEdited(edited === null ? asText(shown) : null)}>${edited === null ? "Edit it first" : "Leave it as it was"}</button></div>`}
     ${asked.next?.length > 0 && html`<div><h3>What runs next</h3><ul>${asked.next.map((/** @type {any} */ one) => html`<li key=${one.path}><code>${one.path}</code>${one.writes?.length ? html` may write ${one.writes.map((/** @type {string} */ name) => html`<code key=${name}>${name}</code> `)}` : ""}${one.needs && !one.writes?.length ? html` ${one.needs}` : ""}</li>`)}</ul></div>`}
     <div class="field"><label for=${`comment-${path}`}>${isQuestion ? "Your answer" : "Comment"}</label><textarea id=${`comment-${path}`} rows="2" value=${comment} onInput=${(/** @type {any} */ event) => setComment(event.target.value)} placeholder=${isQuestion ? "" : "Optional; goes into the log"}></textarea></div>
     <div class="actions">
       ${isQuestion ? html`<button class="button primary" disabled=${busy !== "" || !comment.trim()}>Answer</button>${choices.map((/** @type {string} */ choice) => html`<button type="button" key=${choice} class="button" disabled=${busy !== ""} onClick=${() => send(choice, { text: choice, seen: asked.seen })}>${choice}</button>`)}`
-        : choices.length ? choices.map((/** @type {string} */ choice) => html`<button type="button" key=${choice} class="button primary" disabled=${busy !== ""} onClick=${() => decide("approve", choice)}>${choice}</button>`)
-          : html`<button type="button" class="button primary" disabled=${busy !== ""} onClick=${() => decide("approve")}>Approve</button>`}
+        : choices.length ? choices.map((/** @type {string} */ choice) => html`<button type="button" key=${choice} class="button primary" disabled=${busy !== "" || problem !== ""} onClick=${() => decide("approve", choice)}>${choice}</button>`)
+          : html`<button type="button" class="button primary" disabled=${busy !== "" || problem !== ""} onClick=${() => decide("approve")}>Approve</button>`}
       ${!isQuestion && html`<button type="button" class="button danger" disabled=${busy !== ""} onClick=${() => decide("reject")}>Reject</button>`}
       <${CopyAs} ...${copied(isQuestion, choices, { run, step: path, comment, seen: asked.seen })} />
     </div>
@@ -60,4 +68,14 @@ function copied(isQuestion, choices, words) {
   const chosen = choices.map((choice) => ({ name: choice, action, words: { ...said, ...(isQuestion ? { text: choice } : { choice }) } }));
   if (isQuestion) return { action, words: said, others: chosen };
   return { action, words: choices.length ? { ...said, choice: choices[0] } : said, others: [...chosen, { name: "reject", action: "reject", words: said }] };
+}
+
+/** @param {string} text */
+function isJson(text) {
+  try {
+    JSON.parse(text);
+    return true;
+  } catch {
+    return false;
+  }
 }

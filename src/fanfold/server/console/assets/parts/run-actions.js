@@ -3,9 +3,9 @@ import { html, useState } from "../vendor/preact.js";
 import { post } from "../live/api.js";
 import { go } from "../shell/route.js";
 import { say, sayError } from "../shell/said.js";
+import { ForkDialog, RetryDialog } from "./again-dialogs.js";
 import { CopyDialog } from "./copy-as.js";
 import { Confirm, Dialog } from "./dialog.js";
-import { ForkDialog } from "./fork-dialog.js";
 import { Menu } from "./menu.js";
 import { isOver } from "./status.js";
 import { UndoDialog } from "./undo-dialog.js";
@@ -48,7 +48,7 @@ export function RunActions({ run, step, at, reload }) {
     ${!over && run.status === "running" && button("pause", "Pause")}
     ${!over && run.status === "paused" && html`<button class="button primary" disabled=${busy !== ""} onClick=${resume}>${busy === "resume" ? "…" : "Resume"}</button>`}
     ${!over && html`<button class="button danger" onClick=${() => setAsking("cancel")}>Cancel</button>`}
-    ${isOver(run.status) && ["failed", "partial", "timed_out"].includes(run.status) && button("retry", "Retry what failed", "primary")}
+    ${isOver(run.status) && ["failed", "partial", "timed_out"].includes(run.status) && html`<button class="button primary" onClick=${() => setAsking("retry")}>Retry what failed …</button>`}
     <button class="button" onClick=${() => setAsking("fork")}>Fork …</button>
     <${Menu} name="More">
       ${!over && run.status === "waiting" && html`<button class="button" disabled=${busy !== ""} onClick=${resume}>Resume</button>`}
@@ -63,5 +63,6 @@ export function RunActions({ run, step, at, reload }) {
     ${asking === "cancel" && html`<${Confirm} title="Cancel this run?" verb="Cancel the run" onYes=${() => act("cancel")} onClose=${() => setAsking("")}
       text="Every process of it is ended, child runs too. What it recorded stays, and it can be forked." />`}
     ${asking === "resume" && html`<${ResumeDialog} run=${run} onResume=${(/** @type {any} */ raised) => act("resume", raised)} onClose=${() => setAsking("")} />`}
-    ${asking === "fork" && html`<${ForkDialog} run=${run} step=${step} at=${at} onClose=${() => setAsking("")} />`}`;
+    ${asking === "fork" && html`<${ForkDialog} run=${run} step=${step} onClose=${() => setAsking("")} />`}
+    ${asking === "retry" && html`<${RetryDialog} run=${run} onClose=${() => setAsking("")} />`}`;
 }
