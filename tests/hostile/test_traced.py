@@ -159,7 +159,7 @@ def is_of_system(one: Seen, installed: str) -> bool:
 
 SYSTEM = (
     *("/usr", "/lib", "/bin", "/sbin", "/etc", "/proc", "/sys", "/dev", "/var/lib", "/opt"),
-    *("pipe:", "socket:", "anon_inode", "/memfd:"),
+    *("pipe:", "socket:", "anon_inode", "/memfd:", "mnt:[", "user:["),
 )
 
 

@@ -225,10 +225,16 @@ def _deeds(who: int, number: int, name: str, arguments: list[int]) -> list[Seen]
     if number in _NUMBERS[machine]:
         address = _address(who, name, arguments)
         return [Seen("bind" if name == "bind" else "connect", address, name)] if address else []
+    if name in ("mount", "umount2") and _has_own_mounts(who):
+        return []  # nobody else sees them
     paths = tracing.paths(who, name, arguments)
     if name in ("symlink", "symlinkat"):
         paths = paths[1:]  # the first is the text of the link
     return [Seen("write", _settled(who, _absolute(who, path)), name) for path in paths]
+
+
+def _has_own_mounts(pid: int) -> bool:
+    return os.readlink(f"/proc/{pid}/ns/mnt") != os.readlink("/proc/self/ns/mnt")
 
 
 def _is_launcher(word: str) -> bool:

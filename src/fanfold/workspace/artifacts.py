@@ -24,6 +24,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from fanfold.errors import WorldError
+from fanfold.workspace.files.layout import make_folder
 
 VARIABLE = "FANFOLD_ARTIFACTS"
 INSIDE = "/tmp/fanfold-artifacts"  # noqa: S108 - private inside a sandbox
@@ -99,7 +100,7 @@ class ArtifactRoom:
         folder = self.folder
         if not self.is_open:
             for part in (*reversed(folder.parents[:3]), folder):
-                part.mkdir(mode=0o700, exist_ok=True)
+                make_folder(part)
             for one in self._view.seen:
                 _copy(self._published, folder, one.path, 0o400 if self.owner(one.path) else 0o600)
         return folder
@@ -139,7 +140,7 @@ class ArtifactRoom:
 
     def publish(self, paths: Mapping[str, Artifact]) -> None:
         """Put files of the staging folder where the run keeps them."""
-        self._published.mkdir(mode=0o700, exist_ok=True)
+        make_folder(self._published)
         for path in paths:
             _copy(self.folder, self._published, path, 0o600, durable=True)
 
@@ -156,7 +157,7 @@ def carry_over(runs: Path, source: str, target: str, paths: Iterable[str]) -> No
     """Put artifacts of one run into another that goes on from it."""
     home = runs / target / "artifacts"
     for folder in (runs, home.parent, home):
-        folder.mkdir(mode=0o700, exist_ok=True)
+        make_folder(folder)
     for path in paths:
         try:
             _copy(runs / source / "artifacts", home, path, 0o600, durable=True)

@@ -236,6 +236,7 @@ ATTEMPTS = (
             commands=(("run", "inner/one.yaml", "--project", "inner", "--script", "inner/script.yaml", "--yes"), ("doctor", "--project", "inner"))),
     Attempt(name="what git ignores never ends", plant=pipe_for_patterns, says="workspace.not_a_file"),
     Attempt(name="git's index never ends", plant=pipe_for_the_index, says="workspace.not_a_file"),
+    Attempt(name="git warns of names that drive terminals", links={"a\u202e\x9b2J/.gitignore": ".gitignore"}, files={"one.yaml": WRITES, "script.yaml": WRITTEN}, says="completed"),
     Attempt(name="modules named like ours", plant=modules, says="completed", commands=(RUN, ("doctor",), ("check",), ("agents",), ("run", "one.yaml", "--script", "script.yaml", "--yes", "--detach"))),
     Attempt(name="modules, for what searches", plant=modules_and_a_search, says="done|completed"),
     Attempt(name="settings of other programs", says="done",

@@ -17,6 +17,7 @@ from fanfold.agents.toolbox.published import PUBLISHED
 from fanfold.kernel.lifecycle import COMPLETED
 from fanfold.kernel.nodes import Loop, Run, Scope
 from fanfold.runtime.records.values import Piece, Values
+from fanfold.store.database.folder import private_folder
 
 SUMMARY = "summary"
 
@@ -26,7 +27,7 @@ def publish_phase(memory: Path, run_id: str, phase: str, pieces: Sequence[Piece]
     home = memory
     for part in (*PUBLISHED.split("/"), run_id):
         home /= part
-        home.mkdir(mode=0o700, exist_ok=True)
+        private_folder(home)
     told = (*pieces, Piece(SUMMARY, summary)) if summary else pieces
     write_folder(home, phase, ((f"{one.name}.md", one.text.encode("utf-8", "replace")) for one in told))
 
@@ -53,7 +54,7 @@ def write_folder(home: Path, name: str, files: Iterable[tuple[str, bytes]]) -> N
     A reader never sees half a file, and a file costs one change of a folder instead of three.
     """
     fresh = home / f".{name}.{os.getpid()}"
-    shutil.rmtree(fresh, ignore_errors=True)
+    _discard(fresh)
     fresh.mkdir(mode=0o700)
     made = {str(fresh)}
     for path, content in files:
@@ -63,12 +64,20 @@ def write_folder(home: Path, name: str, files: Iterable[tuple[str, bytes]]) -> N
             file.write(content)
     old = home / f".{name}.{os.getpid()}.old"
     try:
-        if (home / name).exists():
+        if os.path.lexists(home / name):
             (home / name).rename(old)
         fresh.rename(home / name)
     except OSError:  # the run's next owner is writing them too, and knows more
-        shutil.rmtree(fresh, ignore_errors=True)
-    shutil.rmtree(old, ignore_errors=True)
+        _discard(fresh)
+    _discard(old)
+
+
+def _discard(path: Path) -> None:
+    """A folder with all in it, or what stands in its place: that `rmtree` would open, and wait for a pipe."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def _make_folder(folder: str, made: set[str]) -> None:
@@ -80,4 +89,4 @@ def _make_folder(folder: str, made: set[str]) -> None:
 
 
 def private(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)
+    return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)

@@ -21,6 +21,7 @@ from fanfold.runtime.records.subagents import is_agent
 from fanfold.runtime.views.runs.report import report_markdown
 from fanfold.runtime.views.sessions.transcript_text import transcript_text
 from fanfold.runtime.views.sessions.transcripts import speaker_of, transcript_of
+from fanfold.store.database.folder import private_folder
 from fanfold.workspace.artifacts import clear_staging
 
 MAX_TRANSCRIPTS = 50
@@ -32,8 +33,8 @@ def write_mirror(tree: RunTree, folder: Path) -> Path:
     """Write report, outputs and transcripts of every run of the tree; the root's report file."""
     for run in tree.state.runs.values():
         home = folder / run.id
-        folder.mkdir(mode=0o700, exist_ok=True)
-        home.mkdir(mode=0o700, exist_ok=True)
+        for one in (folder, home):
+            private_folder(one)
         _replace(home / "report.md", report_markdown(tree, run))
         write_folder(home, "outputs", _outputs(tree, run))
         write_folder(home, "transcripts", _transcripts(tree, run))

@@ -6,6 +6,7 @@ itself writes is closed to others: the database and the folders made through `pr
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 
@@ -56,8 +57,10 @@ def is_protected(folder: Path) -> bool:
 
 
 def private_folder(folder: Path) -> Path:
-    """Make a folder that nobody else may enter."""
+    """Make a folder that nobody else may enter; a link in its place would have us write elsewhere."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if folder.is_symlink():
+        raise NotADirectoryError(errno.ENOTDIR, "it is a link", str(folder))
     return folder
 
 

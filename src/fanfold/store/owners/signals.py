@@ -14,8 +14,10 @@ Rules
 
 from __future__ import annotations
 
+import errno
 import os
 import select
+import stat
 import sys
 import threading
 import time
@@ -82,16 +84,24 @@ class Signals:
             self._files.clear()
 
     def _open(self, name: str) -> int:
-        path, flags = self._folder / name, os.O_NOFOLLOW | os.O_CLOEXEC
+        path, flags = self._folder / name, os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         try:
-            return os.open(path, os.O_RDONLY | flags)
+            return _regular(os.open(path, os.O_RDONLY | flags))
         except FileNotFoundError:
             if not self._make:
                 raise
         self._folder.mkdir(mode=0o700, exist_ok=True)
-        file = os.open(path, os.O_RDWR | os.O_CREAT | flags, 0o600)
+        file = _regular(os.open(path, os.O_RDWR | os.O_CREAT | flags, 0o600))
         os.pwrite(file, b"\n", 0)  # there must be something to read
         return file
+
+
+def _regular(file: int) -> int:
+    """What somebody put in the place of a signal, a pipe or a folder, is none."""
+    if not stat.S_ISREG(os.fstat(file).st_mode):
+        os.close(file)
+        raise OSError(errno.EINVAL, "not a file")
+    return file
 
 
 class FileSignal:
@@ -212,7 +222,7 @@ else:
         """Hears of every change of the times of one of some files."""
 
         def __init__(self, paths: list[str]) -> None:
-            flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
+            flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
             self._files = [os.open(path, flags) for path in paths]
             self._queue = select.kqueue()
             for file in self._files:

@@ -288,7 +288,9 @@ class Search:
         import tantivy
 
         self._index = None
-        if os.path.lexists(self._folder):
+        if os.path.lexists(self._folder) and not os.path.isdir(self._folder):
+            self._folder.unlink()  # `rmtree` would open it, and wait for a pipe
+        elif os.path.lexists(self._folder):
             # Renamed first: a crash in the middle of deleting must not leave half an index in its place.
             doomed = self._folder.with_name(f"index.old.{os.getpid()}")
             self._folder.rename(doomed)
@@ -301,7 +303,8 @@ class Search:
     @contextmanager
     def _writing(self, patience_s: float = 0) -> Iterator[bool]:
         """Hold the lock for writing the index; False when another process keeps it too long."""
-        descriptor = os.open(self._lock_file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        descriptor = os.open(self._lock_file, flags, 0o600)
         try:
             yield _lock(descriptor, time.monotonic() + (patience_s or LOCK_PATIENCE_S))
         finally:

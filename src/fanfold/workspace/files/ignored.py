@@ -113,7 +113,11 @@ class Ignoring:
         skipped = [f"--exclude={name}/" for name in sorted(DEPENDENCIES | CACHES)]
         others = self._command(repository, prefix, ["ls-files", "-z", "-o", "--exclude-standard", *skipped])
         with subprocess.Popen(
-            others, env=self._environment(repository), cwd=self._project, stdout=subprocess.PIPE
+            others,
+            env=self._environment(repository),
+            cwd=self._project,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,  # it warns of what it cannot read, by names that are not ours to show
         ) as listing:
             inner = self._tracked(repository, prefix, found)
             said, _ = git.hear(listing, None, self._find_obstacle(repository))

@@ -62,11 +62,11 @@ class Layout:
                 self.homes,
             )
             for folder in (self.own, self.children, self.private, *inner):
-                _make(folder)
+                make_folder(folder)
             for folder in (self.children, self.private):
                 ignore = folder / ".gitignore"
-                if not ignore.exists():
-                    ignore.write_text("*\n")
+                if not os.path.lexists(ignore):
+                    write_whole(ignore, b"*\n")
         except OSError as error:
             message = f"{error.filename or self.own} cannot be used: {error.strerror}"
             hint = "check that the project's folder may be written and the disk has space"
@@ -81,7 +81,8 @@ class Layout:
     @contextmanager
     def lock(self, *, wait: bool = True) -> Iterator[bool]:
         """Hold the workspace lock; whether it was got (always, when waiting)."""
-        handle = os.open(self.private / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        handle = os.open(self.private / "lock", flags, 0o600)
         try:
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
@@ -93,7 +94,7 @@ class Layout:
             os.close(handle)
 
 
-def _make(folder: Path) -> None:
+def make_folder(folder: Path) -> None:
     """Make a folder of ours where it is missing; refuses a link, which would have us work elsewhere."""
     folder.mkdir(mode=0o700, exist_ok=True)
     if not stat.S_ISDIR(os.lstat(folder).st_mode):

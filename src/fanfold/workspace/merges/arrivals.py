@@ -17,11 +17,13 @@ from typing import NamedTuple
 
 import msgspec
 
-from fanfold.workspace.files.kept import read_kept
+from fanfold.workspace.files.kept import is_kept, open_kept, read_kept
 from fanfold.workspace.files.layout import Layout, write_whole
 
 MAX_BYTES = 1_000_000
 _HEAD = 21
+
+_APPEND = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 class Arrived(NamedTuple):
@@ -41,13 +43,15 @@ class Arrivals:
         """These paths are about to change. Called with the workspace lock held."""
         line = msgspec.json.encode(sorted(paths)) + b"\n"
         dropped, data = self._read()
+        if os.path.lexists(self._file) and not is_kept(self._file):
+            os.unlink(self._file)  # not written through, nor waited for
         if len(data) + len(line) > MAX_BYTES and data:
             # Cut behind the end of a line; only the newer half stays.
             cut = data.find(b"\n", len(data) // 2) + 1 or len(data)
             write_whole(self._file, _head(dropped + cut) + data[cut:] + line)
             return
         # Not forced to disk: who watches does not outlive the machine either.
-        handle = os.open(self._file, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        handle = os.open(self._file, _APPEND, 0o600)
         with os.fdopen(handle, "ab") as out:
             # Whoever died while writing left half a line, which must not spoil this one.
             torn = bool(data) and not data.endswith(b"\n")
@@ -56,11 +60,10 @@ class Arrivals:
 
     def mark(self) -> int:
         """Where the notes end now. Called with the workspace lock held."""
-        try:
-            with open(self._file, "rb") as file:
-                return _dropped(file.read(_HEAD)) + max(0, os.fstat(file.fileno()).st_size - _HEAD)
-        except FileNotFoundError:
+        if not is_kept(self._file):
             return 0
+        with open_kept(self._file) as file:
+            return _dropped(file.read(_HEAD)) + max(0, os.fstat(file.fileno()).st_size - _HEAD)
 
     def since(self, mark: int) -> Arrived:
         """What was noted after a mark."""

@@ -18,7 +18,7 @@ from typing import NamedTuple
 from fanfold.errors import WorldError
 from fanfold.workspace.files import git
 from fanfold.workspace.files.kept import read_kept
-from fanfold.workspace.files.layout import write_whole
+from fanfold.workspace.files.layout import make_folder, write_whole
 
 CHUNK = 1024 * 1024
 LEVEL = 1
@@ -36,6 +36,11 @@ _CONFIG = """\
 [gc]
 \tauto = 0
 """
+_OWN_FILES = {
+    "info/attributes": _ATTRIBUTES.encode(),
+    "config": _CONFIG.encode(),
+    "HEAD": b"ref: refs/heads/none\n",
+}
 
 
 class FileState(NamedTuple):
@@ -53,14 +58,17 @@ class Objects:
         self._project = project
 
     def prepare(self) -> None:
-        """Make the store where it is missing."""
-        if (self._folder / "HEAD").exists():
-            return
+        """Make the store where it is missing, and what git takes its orders from as we wrote it."""
         for name in ("objects", "refs", "info"):
-            (self._folder / name).mkdir(exist_ok=True)
-        (self._folder / "info/attributes").write_text(_ATTRIBUTES)
-        (self._folder / "config").write_text(_CONFIG)
-        write_whole(self._folder / "HEAD", b"ref: refs/heads/none\n")
+            make_folder(self._folder / name)
+        for name, text in _OWN_FILES.items():
+            file = self._folder / name
+            try:
+                right = read_kept(file) == text
+            except OSError:
+                right = False
+            if not right:
+                write_whole(file, text)
 
     def put(self, kind: str, data: bytes) -> str:
         """Keep an object; its hash."""
@@ -134,7 +142,7 @@ class Objects:
     def drop_all_but(self, needed: AbstractSet[str]) -> None:
         """Forget every object that nobody needs; trees and commits are made again when they are."""
         for folder in (self._folder / "objects").iterdir():
-            for file in folder.iterdir() if folder.is_dir() else ():
+            for file in folder.iterdir() if folder.is_dir() and not folder.is_symlink() else ():
                 if folder.name + file.name not in needed:
                     file.unlink()
 
@@ -149,6 +157,10 @@ class Objects:
     def _write(self, oid: str, data: bytes) -> None:
         file = self._file(oid)
         file.parent.mkdir(exist_ok=True)
+        if file.parent.is_symlink():
+            raise WorldError(
+                "workspace.damaged", f"{file.parent} is a link; objects are kept beside each other"
+            )
         write_whole(file, data)
 
 

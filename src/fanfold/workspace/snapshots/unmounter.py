@@ -83,11 +83,12 @@ def unmount(point: bytes, owner: bytes) -> None:
     import fcntl
 
     child = os.path.dirname(point)
-    lock = os.open(os.path.join(child, b"../../workspace/lock"), os.O_RDWR | os.O_CLOEXEC)
+    flags = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    lock = os.open(os.path.join(child, b"../../workspace/lock"), os.O_RDWR | flags)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX)
         try:
-            with open(os.path.join(child, b"child.json"), "rb") as record:
+            with os.fdopen(os.open(os.path.join(child, b"child.json"), os.O_RDONLY | flags), "rb") as record:
                 ours = owner in record.read()
         except FileNotFoundError:
             ours = True  # we died while it was made

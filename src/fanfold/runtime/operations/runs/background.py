@@ -10,6 +10,7 @@ from fanfold.errors import WorldError
 from fanfold.kernel.events import Raised
 from fanfold.runtime.operations.project import Project
 from fanfold.runtime.operations.runs.ownership import Owned, check_enabled, take_over
+from fanfold.runtime.records.published import private
 from fanfold.store.database.folder import private_folder
 from fanfold.trust.adopted import require_permitted
 
@@ -64,7 +65,7 @@ def go_on_detached(project: Project, root: str, raised: Raised | None = None) ->
     require_permitted(project.folder, root)
     _bury()
     log = private_folder(project.runs_folder / root) / LOG
-    with log.open("ab") as opened:
+    with open(log, "ab", opener=private) as opened:
         process = subprocess.Popen(
             project.resume_command(root, raised),
             cwd=project.folder,
