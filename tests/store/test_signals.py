@@ -172,3 +172,20 @@ def test_following_says_when_it_is_time_to_ask_for_the_owner(tmp_path: Path):
 
     assert asyncio.run(read()) == [0, 2, 0]
     store.close()
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir, lambda path: path.symlink_to("elsewhere")])
+def test_what_stands_in_the_place_of_a_signal_keeps_nobody(here: Signals, tmp_path: Path, make):
+    with here.listen("commits", "r1"):
+        (file,) = (tmp_path / "wake").iterdir()
+    file.unlink()
+    make(file)
+    fresh = Signals(tmp_path)
+    giving = threading.Thread(target=fresh.give, args=("commits", "r1"), daemon=True)
+    giving.start()
+    giving.join(PATIENCE_S)
+    assert not giving.is_alive(), "it waits for somebody who writes"
+    with fresh.listen("commits", "r1") as listener:
+        assert listener.wait_blocking(0) is False
+    assert not (tmp_path / "wake/elsewhere").exists()
+    fresh.close()
