@@ -74,7 +74,7 @@ def replace_words(pieces: Pieces, words: str, by: Piece) -> Pieces:
     """Put a reference wherever these words stand by themselves."""
     found: list[Piece] = []
     for piece in pieces:
-        if not isinstance(piece, str):
+        if not isinstance(piece, str) or words not in piece:
             found.append(piece)
             continue
         at = 0
