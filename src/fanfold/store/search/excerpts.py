@@ -41,8 +41,7 @@ def _densest(text: str, words: Sequence[str], width: int) -> int:
     """Where to start so that the words within `width` characters are worth the most."""
     if not words or len(text) <= width:
         return 0
-    pattern = re.compile("|".join(map(_standing, words)), re.IGNORECASE)
-    found = islice(pattern.finditer(without_accents(text)), MAX_MATCHES)
+    found = islice(_standing(words, text).finditer(without_accents(text)), MAX_MATCHES)
     matches = [(match.start(), match[0].lower()) for match in found]
     worth = {word: 1 / count for word, count in Counter(word for _, word in matches).items()}
     best, best_worth, now, first = 0, 0.0, 0.0, 0
@@ -60,11 +59,13 @@ def _densest(text: str, words: Sequence[str], width: int) -> int:
     return max(0, min(best - width // 6, len(text) - width))
 
 
-def _standing(word: str) -> str:
-    """A pattern for a word as the index has it, in a text without accents."""
-    if is_unspaced(word):  # marks between letters are no part of them to the index
-        return r"[^\w\s]{0,2}".join(word)
-    pattern = re.escape(word)
-    for letters, ligature in _LIGATURES.items():
-        pattern = pattern.replace(letters, f"(?:{letters}|{ligature})")
-    return rf"(?<![^\W_]){pattern}(?![^\W_])"
+def _standing(words: Sequence[str], text: str) -> re.Pattern[str]:
+    """A pattern for words as the index has them, in a text without accents."""
+    spaced = [re.escape(word) for word in words if not is_unspaced(word)]
+    # Marks between letters are no part of them to the index.
+    others = [r"[^\w\s]{0,2}".join(word) for word in words if is_unspaced(word)]
+    if not text.isascii():
+        for letters, ligature in _LIGATURES.items():
+            spaced = [word.replace(letters, f"(?:{letters}|{ligature})") for word in spaced]
+    whole = [rf"(?<![^\W_])(?:{'|'.join(spaced)})(?![^\W_])"] if spaced else []
+    return re.compile("|".join((*whole, *others)), re.IGNORECASE)
