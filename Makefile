@@ -106,8 +106,8 @@ browser: $(READY) ## use the console in a real Chromium: every page, twelve tabs
 bench: $(READY) ## run the benchmarks (ARGS=--quick: those that need no other packages)
 	$(BIN)/python -m bench $(ARGS)
 
-load: $(READY) ## 200 clients reading, 50 following, 5 starting runs, in turn with a bare starlette application
-	$(BIN)/python -m bench.load $(ARGS)
+load: $(READY) ## 200 clients reading, 50 following, 5 starting runs, in turn with a bare starlette application; kept in bench/results/load.json
+	$(BIN)/python -m bench.load --out bench/results/load.json $(ARGS)
 
 lock: ## resolve requirements/*.txt anew, with hashes, after a change of dependencies (ARGS=--upgrade)
 	tools/lock $(ARGS)

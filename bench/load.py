@@ -1,6 +1,6 @@
 """The HTTP server under load: clients that read, streams that follow, starters that start runs, all at once.
 
-    python -m bench.load [--readers 200] [--streams 50] [--starters 5] [--seconds 10] [--rounds 2]
+    python -m bench.load [--readers 200] [--streams 50] [--starters 5] [--seconds 10] [--rounds 2] [--out F]
 
 In turn with a bare starlette application that gives bytes of the same length back and does nothing else, on
 the same machine in the same run: what counts is the ratio. Nothing may fail, and no stream may have a gap: a
@@ -20,6 +20,7 @@ import tempfile
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import urlsplit
@@ -283,15 +284,35 @@ def _together(turns: Sequence[Figures]) -> Figures:
     )
 
 
+def summary(served: Figures, bare: Figures) -> dict[str, object]:
+    """What is kept of a measurement."""
+    sides = {
+        name: {
+            "requests_per_s": round(one.rate, 1),
+            "p50_ms": round(one.at(0.5), 1),
+            "p95_ms": round(one.at(0.95), 1),
+        }
+        for name, one in (("served", served), ("bare", bare))
+    }
+    ratio = round(bare.rate / max(served.rate, 1e-9), 2)
+    events = {"runs": served.runs, "events": served.events, "errors_and_gaps": len(served.errors)}
+    return {**sides, "bare_reads_times_as_much": ratio, **events}
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m bench.load", description=(__doc__ or "").split("\n", 1)[0]
     )
     for name, usual in (("readers", 200), ("streams", 50), ("starters", 5), ("seconds", 10), ("rounds", 2)):
         parser.add_argument(f"--{name}", type=int, default=usual)
+    parser.add_argument("--out", type=Path, help="write the figures there, too")
     options = parser.parse_args(argv)
     load = os.getloadavg()[0]
-    served, bare = measure(**vars(options))
+    clients = {name: value for name, value in vars(options).items() if name != "out"}
+    served, bare = measure(**clients)
+    if options.out is not None:
+        began = {"began": datetime.now(UTC).isoformat(timespec="seconds"), "load_before": round(load, 1)}
+        options.out.write_text(json.dumps({**began, **clients, **summary(served, bare)}, indent=2) + "\n")
     print(f"{options.readers} reading, {options.streams} following, {options.starters} starting", end="; ")
     print(f"load was {load:.1f}")
     for name, one in (("fanfold serve", served), ("bare starlette", bare)):

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 from tools.tidy import ROOT
 
 
-def test_nothing_fails_and_no_stream_has_a_gap_under_load() -> None:
+def test_nothing_fails_and_no_stream_has_a_gap_under_load(tmp_path: Path) -> None:
     options = ["--readers=20", "--streams=10", "--starters=1", "--seconds=3", "--rounds=1"]
+    options.append(f"--out={tmp_path / 'load.json'}")
     done = subprocess.run(
         [sys.executable, "-m", "bench.load", *options],
         cwd=ROOT,
@@ -24,3 +27,7 @@ def test_nothing_fails_and_no_stream_has_a_gap_under_load() -> None:
         done.stdout
     )
     assert "0 errors and gaps" in done.stdout
+    kept = json.loads((tmp_path / "load.json").read_text())
+    assert (kept["readers"], kept["errors_and_gaps"]) == (20, 0)
+    assert kept["events"] > 0
+    assert kept["bare_reads_times_as_much"] > 0
