@@ -32,9 +32,9 @@ def test_a_finished_process_is_dead_even_before_its_parent_noticed():
 
 
 @pytest.mark.skipif(not os.path.exists("/bin/ps"), reason="asks the system's ps")
-def test_without_a_process_file_system_ps_tells_who_lives(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("fanfold.process_identity.BOOT_ID", Path("/nonexistent"))
-    monkeypatch.setattr("fanfold.process_identity.STAT", "/nonexistent/{pid}")
+def test_without_a_process_file_system_ps_tells_who_lives(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    monkeypatch.setattr("fanfold.process_identity.BOOT_ID", tmp_path / "missing")
+    monkeypatch.setattr("fanfold.process_identity.STAT", f"{tmp_path}/missing/{{pid}}")
     started = start_time(os.getpid())
     assert started
     assert started == start_time(os.getpid())

@@ -41,7 +41,7 @@ def resume_command(
     gets its files under `.fanfold/runs` back if they are gone. One that was in the folder when its state was
     adopted (fanfold state) shows what it does and asks first.
     """
-    check_budget(budget_usd, budget_tokens)
+    check_budget(budget_usd, budget_tokens, ("--budget-usd", "--budget-tokens"))
     with open_project(call) as project:
         root = project.resolve(run).root_run_id
         seen = project.view(root)

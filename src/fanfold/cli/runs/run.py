@@ -93,7 +93,7 @@ def run_command(
         plan = checked.runnable()
         check_concurrency(project.config, flags.max_concurrency, "--max-concurrency")
         check_agents(project.config, flags.max_agents, "--max-agents")
-        check_budget(flags.budget_usd, flags.budget_tokens)
+        check_budget(flags.budget_usd, flags.budget_tokens, ("--budget-usd", "--budget-tokens"))
         if dry_run:
             _predict(call, project, checked, *bind_what_is_there(project.folder, plan, pairs, file), flags)
             return EXIT_OK

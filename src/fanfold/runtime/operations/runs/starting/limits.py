@@ -39,13 +39,17 @@ def check_concurrency(config: Config, value: int | None, said: str = "max_concur
         )
 
 
-def check_budget(usd: float | None, tokens: int | None) -> None:
-    """Budgets are amounts one can spend."""
+def check_budget(
+    usd: float | None,
+    tokens: int | None,
+    said: tuple[str, str] = ("a budget in dollars", "a budget in tokens"),
+) -> None:
+    """Budgets are amounts one can spend; `said` is how whoever asks calls the two."""
     if usd is not None and not MIN_USD <= usd <= MAX_USD:  # neither is what is no number
-        message = f"a budget in dollars must be at least {MIN_USD:f} and at most {MAX_USD:,}"
+        message = f"{said[0]} must be at least {MIN_USD:f} and at most {MAX_USD:,}"
         raise AuthorError("usage.out_of_range", message)
     if tokens is not None and not 0 < tokens < sys.maxsize:
-        raise AuthorError("usage.out_of_range", "a budget in tokens must be more than 0")
+        raise AuthorError("usage.out_of_range", f"{said[1]} must be more than 0")
 
 
 def micro_usd(usd: float | None) -> int | None:
