@@ -89,6 +89,27 @@ default: fine
     play(project({}), story, Options(permission="auto", script=script))
 
 
+def test_the_lead_hears_of_every_turn_of_a_subagent_that_was_told_more(project: Any) -> None:
+    script = f"""
+steps:
+  lead: {{output: sent, tool_calls: [{spawn("a")}, {{tool: send_input, args: {{agent: a, text: more}}}}]}}
+  a: {{output: alpha was here, delay_ms: 500}}
+  "a#2": beta was here
+default: fine
+"""
+
+    async def story(chat: Chat) -> None:
+        await chat.say("Look, and look again.")
+        await chat.rest()
+        await chat.say("And?")
+        await chat.say("Anything new?")
+        turns = ["\n".join(turn) for turn in heard(chat)]
+        for word in ("alpha", "beta"):
+            assert [f"{word} was here" in turn for turn in turns] == [False, True, False], (word, turns)
+
+    play(project({}), story, Options(permission="auto", script=script))
+
+
 def test_the_lead_takes_no_slot_from_those_it_waits_for(project: Any) -> None:
     batch = ", ".join("{role: explorer, task: look}" for _ in range(4))
     script = f"""

@@ -55,7 +55,7 @@ from fanfold.runtime.steps.agent import words_of
 from fanfold.runtime.views.recipes.specs import Suitability
 from fanfold.runtime.views.runs.documents import run_document
 from fanfold.runtime.views.runs.rows import FailureDocument, RunUsage, failure_document
-from fanfold.runtime.views.sessions.subagents import LIVE, Subagent
+from fanfold.runtime.views.sessions.subagents import LIVE, Subagent, find_ended_turns
 
 LONG_S = 3_600.0
 MANY_DELEGATIONS = 2
@@ -144,7 +144,7 @@ class Chat:
             NAME,
             text,
             before.path if before is not None else None,
-            heard=unheard(self.tree, self.agents()),
+            heard=unheard(self.tree, find_ended_turns(self.tree, self.project.folder)),
             ran=self._ran,
             suited=suited,
             with_workflows=with_workflows,

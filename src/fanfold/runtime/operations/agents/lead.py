@@ -5,8 +5,8 @@ Rules
 * It has the toolbox, subagents and workflows. It holds no files: what one of its calls changes is merged when
   the call is over, recorded, and can be taken back like what any other step merged.
 * Tools for workflows are given to it when a request looks like work for one, and stay from then on.
-* Of its subagents it hears how each ended, once, in few words: in what a tool gave it, or with the next thing
-  that the user says. The rest it can ask for.
+* Of its subagents it hears how each turn ended, once, in few words: in what a tool gave it, or with the next
+  thing that the user says. The rest it can ask for.
 """
 
 from __future__ import annotations
@@ -134,8 +134,8 @@ def has_workflows(turn: Node) -> bool:
     return not {"tools"} & turn.step.action.body.keys()  # type: ignore[union-attr]  # it is a leaf
 
 
-def unheard(tree: RunTree, children: Sequence[Subagent]) -> list[EndHeard]:
-    """How subagents ended of which the lead has not heard yet."""
+def unheard(tree: RunTree, ended: Sequence[Subagent]) -> list[EndHeard]:
+    """How turns of subagents ended of which the lead has not heard yet."""
     known = set(_heard_before(tree))
     found = [
         EndHeard(
@@ -145,7 +145,7 @@ def unheard(tree: RunTree, children: Sequence[Subagent]) -> list[EndHeard]:
             status=child.status,
             summary=shorten(child.summary, MAX_SUMMARY_CHARS),
         )
-        for child in children
+        for child in ended
         if child.status in OVER and (child.id, child.turns) not in known
     ]
     return found[:MAX_HEARD]

@@ -10,6 +10,7 @@ Rules
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import takewhile
 from pathlib import Path
 
 from msgspec import Struct
@@ -73,11 +74,26 @@ class Subagent(Struct, frozen=True, kw_only=True):
 
 def find_subagents(tree: RunTree, project: Path, *, owned: bool) -> list[Subagent]:
     """The children in the order they were added. `owned`: whether a live process drives the run."""
+    return [_subagent(tree, project, name, turns, owned) for name, turns in _turns_by_child(tree).items()]
+
+
+def find_ended_turns(tree: RunTree, project: Path) -> list[Subagent]:
+    """The children as they stood at the end of each turn that is over: one that was told more has several."""
+    found: list[Subagent] = []
+    for name, turns in _turns_by_child(tree).items():
+        over = list(takewhile(lambda turn: turn.status in TERMINAL, turns))
+        found += (
+            _subagent(tree, project, name, over[:count], owned=True) for count in range(1, len(over) + 1)
+        )
+    return found
+
+
+def _turns_by_child(tree: RunTree) -> dict[str, list[Node]]:
     children: dict[str, list[Node]] = {}
     for node in tree.root.scope.children:
         if is_agent(node) and not is_lead(node):
             children.setdefault(child_name(node.path), []).append(node)
-    return [_subagent(tree, project, name, turns, owned) for name, turns in children.items()]
+    return children
 
 
 def find_subagent(tree: RunTree, project: Path, name: str, *, owned: bool) -> Subagent:
