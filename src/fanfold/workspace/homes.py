@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import stat
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -23,9 +22,12 @@ import msgspec
 from fanfold.errors import WorldError
 from fanfold.process_identity import ProcessIdentity, this_process
 from fanfold.workspace.files import trash
+from fanfold.workspace.files.copies import Copier
 from fanfold.workspace.files.kept import read_kept
 from fanfold.workspace.files.layout import Layout, write_whole
 
+MAX_DEPTH = 64
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 FILES = "home"
 ORIGIN = "origin"
 LENT = "lent"
@@ -53,8 +55,7 @@ def open_home(layout: Layout, session_id: str, origin: str, earlier: str = "") -
     write_whole(folder / ORIGIN, origin.encode())
     made = folder / f".{os.urandom(4).hex()}"
     if before is not None:
-        shutil.copytree(before, made, symlinks=True, ignore=_special)
-        made.chmod(0o700)
+        _copy_home(before, made)
         for mark in before.parent.iterdir():  # what is known of it beside the files themselves
             if mark.is_file() and not (folder / mark.name).exists():
                 shutil.copyfile(mark, folder / mark.name)
@@ -82,10 +83,39 @@ def _folder(layout: Layout, session_id: str) -> Path:
     return layout.homes / layout.child(session_id).name
 
 
-def _special(folder: str, names: list[str]) -> list[str]:
-    """What cannot be copied: sockets, pipes, devices."""
-    kinds = (stat.S_ISREG, stat.S_ISDIR, stat.S_ISLNK)
-    return [name for name in names if not any(kind(os.lstat(f"{folder}/{name}").st_mode) for kind in kinds)]
+def _copy_home(before: Path, made: Path) -> None:
+    made.mkdir(mode=0o700)
+    source, target = os.open(before, _FOLDER), os.open(made, _FOLDER)
+    try:
+        _copy_folder(source, target, Copier(), MAX_DEPTH)
+    finally:
+        os.close(source)
+        os.close(target)
+
+
+def _copy_folder(source: int, target: int, copier: Copier, depth: int) -> None:
+    """Copy what is in an open folder. What a program made so that nobody can copy it is left out: sockets and
+    pipes, what is closed to us, folders within folders without end.
+    """
+    for name in os.listdir(source):
+        try:
+            below = os.open(name, _FOLDER, dir_fd=source)
+        except PermissionError:
+            continue
+        except OSError:  # no folder
+            with suppress(WorldError):
+                copier.copy(source, name, target, name)
+            continue
+        try:
+            if depth > 0:
+                os.mkdir(name, 0o700, dir_fd=target)
+                inner = os.open(name, _FOLDER, dir_fd=target)
+                try:
+                    _copy_folder(below, inner, copier, depth - 1)
+                finally:
+                    os.close(inner)
+        finally:
+            os.close(below)
 
 
 # What is lent
@@ -156,14 +186,13 @@ def remove_beneath(home: Path, place: str) -> None:
 
 def _folder_of(home: Path, place: str, *, make: bool) -> tuple[int, str]:
     *folders, name = place.split("/")
-    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-    handle = os.open(home, flags)
+    handle = os.open(home, _FOLDER)
     try:
         for folder in folders:
             if make:
                 with suppress(FileExistsError):
                     os.mkdir(folder, 0o700, dir_fd=handle)
-            below = os.open(folder, flags, dir_fd=handle)
+            below = os.open(folder, _FOLDER, dir_fd=handle)
             os.close(handle)
             handle = below
     except OSError:

@@ -69,44 +69,60 @@ def _open_up(folder: int, device: int, depth: int) -> None:
 
 def empty(trash: Path, *, budget_s: float | None = None) -> bool:
     """Delete what was thrown away, for at most that long; whether nothing is left."""
-    until = None if budget_s is None else time.monotonic() + budget_s
-    done = True
     top = os.open(trash, _FOLDER)
     try:
-        device = os.fstat(top).st_dev
-        for name in os.listdir(top):
-            done = _delete(top, name, device, until) and done
+        return _Emptying(top, None if budget_s is None else time.monotonic() + budget_s).run()
     finally:
         os.close(top)
-    return done
 
 
-def _delete(folder: int, name: str, device: int, until: float | None) -> bool:
-    if until is not None and time.monotonic() > until:
-        return False
-    try:
-        status = os.stat(name, dir_fd=folder, follow_symlinks=False)
-        if not stat.S_ISDIR(status.st_mode):
-            os.unlink(name, dir_fd=folder)
-            return True
-        if status.st_dev != device:
-            return False  # something is still mounted here: what is below is not ours
-        if status.st_mode & 0o700 != 0o700:
-            os.chmod(name, 0o700, dir_fd=folder)  # overlayfs leaves a folder that nobody may enter
-        below = os.open(name, _FOLDER, dir_fd=folder)
-    except FileNotFoundError:
-        return True
-    except OSError:
-        return False
-    try:
-        done = True
-        for inner in os.listdir(below):
-            done = _delete(below, inner, device, until) and done
-    finally:
-        os.close(below)
-    if done:
+class _Emptying:
+    """Deletes what is in an open folder. What lies too deep to be reached is moved up there first: programs
+    put folders into folders without end.
+    """
+
+    def __init__(self, top: int, until: float | None) -> None:
+        self._top = top
+        self._until = until
+        self._device = os.fstat(top).st_dev
+
+    def run(self) -> bool:
+        done, tried = True, set[str]()
+        while names := [name for name in os.listdir(self._top) if name not in tried]:
+            for name in names:
+                done = self._delete(self._top, name, MAX_DEPTH) and done
+            tried.update(names)
+        return done
+
+    def _delete(self, folder: int, name: str, depth: int) -> bool:
+        if self._until is not None and time.monotonic() > self._until:
+            return False
         try:
-            os.rmdir(name, dir_fd=folder)
+            status = os.stat(name, dir_fd=folder, follow_symlinks=False)
+            if not stat.S_ISDIR(status.st_mode):
+                os.unlink(name, dir_fd=folder)
+                return True
+            if status.st_dev != self._device:
+                return False  # something is still mounted here: what is below is not ours
+            if status.st_mode & 0o700 != 0o700:
+                os.chmod(name, 0o700, dir_fd=folder)  # overlayfs leaves a folder that nobody may enter
+            if depth == 0:
+                os.rename(name, f"deep.{os.urandom(6).hex()}", src_dir_fd=folder, dst_dir_fd=self._top)
+                return True
+            below = os.open(name, _FOLDER, dir_fd=folder)
+        except FileNotFoundError:
+            return True
         except OSError:
             return False
-    return done
+        try:
+            done = True
+            for inner in os.listdir(below):
+                done = self._delete(below, inner, depth - 1) and done
+        finally:
+            os.close(below)
+        if done:
+            try:
+                os.rmdir(name, dir_fd=folder)
+            except OSError:
+                return False
+        return done

@@ -1,0 +1,67 @@
+"""Homes of agents that are programs: who goes on gets a copy, whatever the program left there."""
+
+import os
+import socket
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from fanfold.workspace.files import trash
+from fanfold.workspace.files.layout import Layout
+from fanfold.workspace.homes import MAX_DEPTH, open_home, throw_away
+
+
+@pytest.fixture
+def layout(tmp_path: Path) -> Iterator[Layout]:
+    """A project's folders; what is deep in them is deleted by who can, since pytest itself cannot."""
+    made = Layout(tmp_path)
+    for folder in (made.homes, made.trash):
+        folder.mkdir(parents=True)
+    yield made
+    subprocess.run(["rm", "-rf", str(made.homes), str(made.trash)], check=True)
+
+
+def put_folders_into_folders(top: Path) -> None:
+    """Deeper than any path is long, and than calls may be nested."""
+    deep = os.open(top, os.O_RDONLY)
+    for _ in range(2_500):
+        os.mkdir("d", dir_fd=deep)
+        below = os.open("d", os.O_RDONLY, dir_fd=deep)
+        os.close(deep)
+        deep = below
+    os.close(deep)
+
+
+def test_a_copy_has_what_can_be_copied_and_follows_no_link(layout: Layout) -> None:
+    home = open_home(layout, "s-one", "run")
+    (home / "state").mkdir()
+    (home / "state" / "said.jsonl").write_text("said before")
+    os.utime(home / "state" / "said.jsonl", (1_000, 1_000))
+    (home / "tool").write_text("#!/bin/sh\n")
+    (home / "tool").chmod(0o755)
+    (home / "outside").symlink_to("/etc")
+    (home / "round").symlink_to("round")
+    os.mkfifo(home / "pipe")
+    with socket.socket(socket.AF_UNIX) as one:
+        one.bind(str(home / "socket"))
+    put_folders_into_folders(home)
+    copy = open_home(layout, "s-two", "run", "s-one")
+    assert sorted(os.listdir(copy)) == ["d", "outside", "round", "state", "tool"]
+    said = copy / "state" / "said.jsonl"
+    assert (said.read_text(), said.stat().st_mtime) == ("said before", 1_000)
+    assert os.access(copy / "tool", os.X_OK)
+    assert os.readlink(copy / "outside") == "/etc"
+    levels = [path for path, _, _ in os.walk(copy / "d")]
+    assert len(levels) == MAX_DEPTH
+    said.write_text("said later")
+    assert (home / "state" / "said.jsonl").read_text() == "said before"
+
+
+def test_a_home_is_deleted_however_deep_its_program_dug(layout: Layout) -> None:
+    home = open_home(layout, "s-one", "run")
+    put_folders_into_folders(home)
+    throw_away(layout, home.parent)
+    assert trash.empty(layout.trash)
+    assert list(layout.trash.iterdir()) == []
