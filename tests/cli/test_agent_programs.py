@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from fanfold.agents.command.growing_text import MAX_TEXT_CHARS
 from tests.cli.agent_world import SUCCESS, AgentWorld, step, writing
 from tests.hostile.worlds import without_bubblewrap
 
@@ -194,6 +195,15 @@ def test_a_role_that_is_a_command_gets_its_task_on_standard_input(agents, fanfol
     [call] = agents.calls()
     assert call["argv"] == ["--now"]
     assert call["stdin"] == "You are careful.\n\nWrite hello.txt"
+
+
+def test_of_a_plain_answer_that_is_too_long_the_end_is_kept(agents, fanfold):
+    (agents.bin / "own").write_text("#!/bin/sh\nyes | head -c 20000000\necho The end.\n")
+    (agents.bin / "own").chmod(0o755)
+    agents.role("coder", "command", 'command = ["own"]')
+    output = run(fanfold, agents.recipe(step("coder")))["output"]
+    assert output.endswith("The end.")
+    assert len(output) <= MAX_TEXT_CHARS
 
 
 def test_a_profile_of_the_user_makes_any_program_a_back_end(agents, fanfold):

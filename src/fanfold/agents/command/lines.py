@@ -16,6 +16,7 @@ from fanfold.agents.command.growing_text import MAX_TEXT_CHARS
 from fanfold.agents.command.hearing import Hearing
 from fanfold.agents.command.profile import Profile
 from fanfold.agents.confined import AgentProgram
+from fanfold.text.excerpts import shorten_start
 from fanfold.text.json_value import read_json
 
 CHUNK_BYTES = 64 * 1024
@@ -158,4 +159,5 @@ def _plain_facts(profile: Profile, text: str) -> list[Fact]:
             return [TurnEnd(text=text, value=read_json(text))]
         except ValueError:
             return [Said(text)]
-    return [Said(text.rpartition("\n")[2] if profile.output == "last_line" else text)]
+    said = text.rpartition("\n")[2] if profile.output == "last_line" else text
+    return [Said(shorten_start(said, MAX_TEXT_CHARS))]
