@@ -163,6 +163,17 @@ output: {a: steps.a.output, b: steps.b.status}
     assert done["output"] == {"a": 4, "b": "timed_out"}
 
 
+def test_a_default_that_is_none_of_the_choices_is_no_answer(project, fanfold):
+    recipe = """\
+name: x
+inputs: [{name: offered, default: [a, b]}]
+steps: [{id: q, ask: Which?, choices: inputs.offered, default: c, timeout: 1h}]
+"""
+    failed = fanfold("run", write(project, recipe), "--json").json()["steps"]["q"]
+    assert failed["status"] == "failed"
+    assert failed["error"]["message"] == "q cannot start: the default 'c' is not one of the choices"
+
+
 def test_yes_answers_no_question(project, fanfold):
     assert fanfold("run", write(project, ASKS), "--yes").status == 3
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.cli.suggestions.following import DENIED, NOT_FOUND, USAGE, Fanfold, Follow, commands
 from tests.cli.suggestions.places import suggested
 
@@ -132,6 +134,22 @@ def test_when_a_run_is_paused_by_a_budget_or_by_a_person(
     assert follow(fanfold("explain", "last"), may=(0, 5)) == ["resume"]
     assert follow(refused, may=(0, 5)) == ["resume"]
     assert follow(paused, may=(0, 5)) == ["resume"]
+
+
+@suggested("cli/runs/outcome.py: on its default answers: fanfold resume {}")
+@pytest.mark.parametrize(("step", "output"), [("approve: Go?", "approve"), ("ask: Go?", "approve")])
+def test_when_a_default_will_answer(
+    step: str, output: str, fanfold: Fanfold, project: Path, follow: Follow
+) -> None:
+    (project / "d.yaml").write_text(
+        f"name: d\nsteps: [{{id: ok, {step}, timeout: 1ms, default: approve}}]\n"
+        "output: '{{steps.ok.output}}'\n"
+    )
+    waits = fanfold("run", "d.yaml")
+    assert waits.status == 3
+    (line,) = [line for line in waits.err.splitlines() if "its default answers" in line]
+    assert follow(line) == ["resume"]
+    assert output in str(fanfold("inspect", "last", "--json").json()["output"])
 
 
 @suggested(

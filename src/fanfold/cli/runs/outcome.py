@@ -13,7 +13,7 @@ from fanfold.cli.command import Invocation
 from fanfold.cli.failures import reader_left
 from fanfold.cli.terminal.change_text import change_lines
 from fanfold.cli.terminal.output import hand_over, paint, say, say_json, tell, wants_colour
-from fanfold.cli.terminal.statuses import COLOURS
+from fanfold.cli.terminal.statuses import COLOURS, clock
 from fanfold.cli.terminal.step_text import shown_lines
 from fanfold.errors import EXIT_OK
 from fanfold.kernel.lifecycle import CANCELLED, RUN_TERMINAL, WAITING
@@ -21,7 +21,7 @@ from fanfold.kernel.nodes import Node
 from fanfold.runtime.hosting.run_tree import RunTree, run_status
 from fanfold.runtime.operations.runs.files.changes import has_left_work
 from fanfold.runtime.operations.runs.starting.limits import how_to_raise
-from fanfold.runtime.views.approvals import how_to_answer, open_approvals
+from fanfold.runtime.views.approvals import default_due, how_to_answer, open_approvals
 from fanfold.runtime.views.errors import GIST_CHARS, gist, last_words
 from fanfold.runtime.views.items import named_path
 from fanfold.runtime.views.runs.documents import (
@@ -118,6 +118,8 @@ def _how_to_answer(tree: RunTree, colour: bool) -> list[str]:
         lines.append(f"  {approval.path}: {one_line(approval.question)}\n")
         lines += shown_lines(approval.show, approval.choices, "    ", colour)
         lines.append(f"    answer it: {how_to_answer(tree.root.id, approval)}\n")
+        if (due := default_due(tree, approval.path)) is not None:
+            lines.append(f"    from {clock(due)} on its default answers: fanfold resume {tree.root.id}\n")
     return lines
 
 

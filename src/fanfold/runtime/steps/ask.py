@@ -56,6 +56,8 @@ def _offered(said: AskBody, step: Preparation) -> list[JSON]:
         raise UnresolvedPath("choices needs a list with something in it")
     if len(found) > MAX_CHOICES:
         raise UnresolvedPath(f"choices gave {len(found):,} answers, {MAX_CHOICES:,} are allowed")
+    if said.default is not None and said.default not in found:
+        raise UnresolvedPath(f"the default {as_text(said.default)!r} is not one of the choices")
     return found
 
 

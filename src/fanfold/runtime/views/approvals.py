@@ -10,6 +10,7 @@ from msgspec import Struct
 from fanfold.kernel.lifecycle import ASKED, RUN_TERMINAL, WAITING
 from fanfold.kernel.nodes import Node
 from fanfold.kernel.plan import JSON
+from fanfold.kernel.state import find_node
 from fanfold.runtime.hosting.run_tree import RunTree
 from fanfold.runtime.steps.registry import Unrenderable, prepare
 from fanfold.runtime.steps.step_type import Question
@@ -76,6 +77,14 @@ def read_approval(tree: RunTree, node: Node) -> OpenApproval:
         return OpenApproval(path, tree.memory.questions.get((node.run.id, node.path), ""), "", ())
     assert isinstance(asked, Question)
     return OpenApproval(path, asked.question, asked.show, asked.choices, asked.kind, asked.schema)
+
+
+def default_due(tree: RunTree, path: str) -> int | None:
+    """When the default of an open question answers it, if it has one."""
+    node = find_node(tree.state, path)
+    if node is None or node.step.traits.default is None:
+        return None
+    return next((timer[0] for timer in tree.state.timers if timer[3] is node), None)
 
 
 def how_to_answer(run: str, approval: OpenApproval) -> str:
