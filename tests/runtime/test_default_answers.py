@@ -70,3 +70,14 @@ def test_the_same_word_means_the_same_whether_a_person_or_the_time_says_it(
     by_time = seen(answered_by_time(tmp_path / "a", more))
     assert by_time == seen(answered_by_a_person(tmp_path / "b", more, decision))
     assert by_time[0] == ("partial" if by_time[3] else "completed")
+
+
+def test_who_goes_on_is_not_told_that_a_person_answered(tmp_path: Path):
+    async def work() -> str:
+        async with client(tmp_path) as opened:
+            options = Options(permission="auto", script="default: ok")
+            run = await opened.start(ASKED.format(timeout="20ms", more="default: approve"), options=options)
+            await asyncio.wait_for(run.wait(), 30)
+            return run.transcript("go").entries[0].text
+
+    assert "Nobody answered in time, which means approve" in asyncio.run(work())

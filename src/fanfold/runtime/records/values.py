@@ -20,6 +20,7 @@ from fanfold.kernel.fold.tolerance import is_unsuccessful
 from fanfold.kernel.lifecycle import COMPLETED, FAILED, SKIPPED, TIMED_OUT, UNSUCCESSFUL
 from fanfold.kernel.nodes import MAP, SCOPE, Composite, Loop, Node, Run, Scope, State
 from fanfold.kernel.plan import JSON, GroupAction
+from fanfold.kernel.replies import BY_DEFAULT
 from fanfold.runtime.records.artifacts import artifacts_for
 from fanfold.runtime.records.failures import failure_value
 from fanfold.runtime.records.memory import Memory
@@ -353,7 +354,8 @@ def _plainly(value: JSON) -> str:
     if isinstance(value, dict) and value.keys() == {"decision", "by", "comment", "edited"}:
         edited = f"\n{as_text(value['edited'])}" if value["edited"] is not None else ""
         comment = f": {value['comment']}" if value["comment"] else ""
-        return f"A person answered {value['decision']}{comment}{edited}"
+        who = "Nobody answered in time, which means" if value["by"] == BY_DEFAULT else "A person answered"
+        return f"{who} {value['decision']}{comment}{edited}"
     return as_text(value)
 
 
