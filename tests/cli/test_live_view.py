@@ -34,17 +34,17 @@ default: {output: fine, delay_ms: 30}
 steps:
   "per_file[3]": {fail: {class: agent, message: "this file is not there, say words that are cut"}}
   "per_file[5]": {fail: {class: agent, message: "nor is this"}}
-  "per_file[40]": {output: fine, delay_ms: 60000}
-  "per_file[41]": {output: fine, delay_ms: 60000}
-  "per_file[42]": {output: fine, delay_ms: 60000}
-  "per_file[43]": {output: fine, delay_ms: 60000}
-  "per_file[44]": {output: fine, delay_ms: 60000}
-  "per_file[45]": {output: fine, delay_ms: 60000}
-  "per_file[46]": {output: fine, delay_ms: 60000}
-  "per_file[47]": {output: fine, delay_ms: 60000}
+  "per_file[40]": {output: fine, delay_ms: 600000}
+  "per_file[41]": {output: fine, delay_ms: 600000}
+  "per_file[42]": {output: fine, delay_ms: 600000}
+  "per_file[43]": {output: fine, delay_ms: 600000}
+  "per_file[44]": {output: fine, delay_ms: 600000}
+  "per_file[45]": {output: fine, delay_ms: 600000}
+  "per_file[46]": {output: fine, delay_ms: 600000}
+  "per_file[47]": {output: fine, delay_ms: 600000}
   a_step_whose_name_goes_on_and_on_and_on_until_it_is_cut:
     output: changed
-    tool_calls: [{tool: run_command, args: {argv: [sh, -c, "echo 漢字; sleep 60"]}}]
+    tool_calls: [{tool: run_command, args: {argv: [sh, -c, "echo 漢字; sleep 600"]}}]
 """
 
 
@@ -91,7 +91,7 @@ def test_what_is_inside_stands_further_right_at_any_depth(project: Path) -> None
         "name: deep\nsteps:\n  - id: go\n    repeat: {until: 'true'}\n    steps:\n"
         "      - {id: do, for_each: '[1]', steps: [{id: it, agent: explorer, prompt: x}]}\n"
     )
-    (project / "script.yaml").write_text("default: {output: fine, delay_ms: 60000}\n")
+    (project / "script.yaml").write_text("default: {output: fine, delay_ms: 600000}\n")
     screen = Screen(80, 24, project, "run", "deep.yaml", "--script", "script.yaml")
     try:
         rows = screen.until(" it ")

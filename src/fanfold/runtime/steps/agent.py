@@ -28,6 +28,7 @@ from fanfold.runtime.records.subagents import home_of, session_of, turn_before
 from fanfold.runtime.records.values import Piece, Values
 from fanfold.runtime.steps.phases.material import extract, show
 from fanfold.runtime.steps.rendering import text_of
+from fanfold.runtime.steps.round_before import told_of_round_before
 from fanfold.runtime.steps.step_type import (
     Execution,
     Job,
@@ -256,6 +257,8 @@ def sections_of(step: Preparation, action: AgentBody) -> list[Section]:
             told = names.get(name)
             if told and f"{{{{{name}}}}}" not in (action.prompt or "").replace(" ", ""):
                 parts.append(Section(f"{heading}\n{as_text(told)}", name))
+    elif action.purpose == "work" and (told := told_of_round_before(node, names.get("feedback"))):
+        parts.append(Section(told, "feedback"))
     return parts
 
 
