@@ -73,6 +73,22 @@ def test_who_presses_the_key_of_the_search_can_go_on_typing_at_once(console: Con
     expect(page.get_by_role("heading", name="Runs", exact=True)).to_be_visible()
 
 
+def test_a_dialog_that_closes_late_takes_the_focus_from_nobody(console: Console, swept: str) -> None:
+    page = console.go(f"/runs/{swept}?view=table")
+    expect(page.get_by_role("button", name="list", exact=True)).to_be_visible()
+    page.keyboard.press("?")
+    expect(page.get_by_role("dialog")).to_be_visible()
+    focused = page.evaluate(
+        """() => new Promise(done => {
+          document.querySelector('dialog').close(); // the page hears of it in a moment
+          document.body.dispatchEvent(new KeyboardEvent('keydown', { key: '/', bubbles: true }));
+          const gone = () => !document.querySelector('dialog');
+          const look = () => gone() ? done(document.activeElement.id) : setTimeout(look);
+          setTimeout(look); })"""
+    )
+    assert focused == "words"
+
+
 def test_answers_that_come_late_do_not_stand_for_later_questions(console: Console) -> None:
     page = console.go("/recipes/new?view=source")
     field = page.get_by_label("Text of the recipe")

@@ -8,8 +8,13 @@ export function Dialog({ title, onClose, foot, children }) {
   // Open from the moment it can be seen: a key that comes in between would be taken for one of the page.
   useLayoutEffect(() => {
     const before = document.activeElement;
-    box.current?.showModal();
-    return () => before instanceof HTMLElement && before.focus();
+    const dialog = box.current;
+    dialog?.showModal();
+    return () => {
+      const now = document.activeElement;
+      // Back to where it was, unless somebody has put it elsewhere already: a page hears late that a dialog was closed.
+      if (before instanceof HTMLElement && (!now || now === document.body || dialog?.contains(now))) before.focus();
+    };
   }, []);
   const outside = (/** @type {Event} */ event) => event.target === box.current;
   return html`<dialog ref=${box} aria-labelledby="dialog-title" onClose=${onClose} onPointerDown=${(/** @type {Event} */ event) => (pressed.current = outside(event))} onClick=${(/** @type {Event} */ event) => pressed.current && outside(event) && onClose()}>
