@@ -4,6 +4,8 @@ import json
 import os
 import signal
 import socket
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -348,6 +350,27 @@ def test_where_nobody_can_be_kept_to_a_provider_nothing_is_started(agents, fanfo
     agents.role("coder", "claude", "network = false")
     done = run(fanfold, agents.recipe(step("coder", write_set=["*.txt"])))
     assert done["status"] == "completed", done["steps"]
+
+
+@needs_bubblewrap
+def test_a_tool_of_python_is_found_with_its_environment(agents, fanfold):
+    """As pipx and uv install them: a link in the home to a script that names a Python of its own."""
+    environment = agents.home / ".local" / "share" / "tools" / "own"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(environment)], check=True)
+    [packages] = environment.glob("lib/python3*/site-packages")
+    (packages / "owned.py").write_text("WORDS = 'I have my modules.'\n")
+    script = environment / "bin" / "own"
+    script.write_text(f"#!{environment}/bin/python\nimport owned\nprint(owned.WORDS)\n")
+    script.chmod(0o755)
+    (agents.bin / "own").symlink_to(script)
+    (agents.home / "private.txt").write_text("of the user")
+    agents.role("coder", "command", 'command = ["own"]')
+    assert run(fanfold, agents.recipe(step("coder")))["output"] == "I have my modules."
+    script.write_text(
+        f"#!{environment}/bin/python\nfrom pathlib import Path\n"
+        "print((Path.home() / 'private.txt').exists(), Path.home())\n"
+    )
+    assert run(fanfold, agents.recipe(step("coder")))["output"].startswith("False")
 
 
 BROUGHT = {

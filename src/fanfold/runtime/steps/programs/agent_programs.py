@@ -22,6 +22,8 @@ from fanfold.errors import WorldError
 from fanfold.runtime.steps.programs.sandboxed import Programs, RunningProgram
 
 FORWARDER = ".fanfold/forwarder.py"
+MAX_FIRST_LINE_BYTES = 4_096
+_LIBS = ("lib", "lib64")
 
 
 class ConfinedAgents:
@@ -84,7 +86,7 @@ class ConfinedAgents:
         import shutil
 
         if shutil.which(python.name, path="/usr/bin:/bin") != str(python):
-            also += [python, *(prefix / part for part in ("lib", "lib64"))]
+            also += [python, *(prefix / part for part in _LIBS)]
         own = ",".join(map(str, ports)) or "-"
         return [
             str(python),
@@ -98,7 +100,8 @@ class ConfinedAgents:
 
 
 def installation(program: str) -> list[Path]:
-    """What a program is made of besides its own file, where that is known: packages of Node lie side by side.
+    """What a program is made of besides its own file, where that is known: packages of Node lie side by side,
+    tools of Python in an environment of their own.
 
     >>> installation("/opt/a/node_modules/.bin/a")
     [PosixPath('/opt/a/node_modules')]
@@ -107,4 +110,23 @@ def installation(program: str) -> list[Path]:
     tops = [
         folder for path in (Path(program), real) for folder in path.parents if folder.name == "node_modules"
     ]
-    return list(dict.fromkeys(tops))[-1:]
+    return list(dict.fromkeys(tops))[-1:] or _environment(real)
+
+
+def _environment(program: Path) -> list[Path]:
+    """The virtual environment whose Python the first line of a script names, and that Python."""
+    try:
+        with program.open("rb") as opened:
+            first = opened.read(MAX_FIRST_LINE_BYTES).partition(b"\n")[0]
+    except OSError:
+        return []
+    words = first.removeprefix(b"#!").split() if first.startswith(b"#!") else []
+    python = Path(os.fsdecode(words[0])) if words else Path()
+    environment = python.parent.parent
+    if not (python.is_absolute() and (environment / "pyvenv.cfg").is_file()):
+        return []
+    if Path.home().is_relative_to(environment):  # it would show what is the user's own
+        return []
+    real = Path(os.path.realpath(python))
+    base = [] if real.is_relative_to("/usr") else [real.parent, *(real.parent.parent / lib for lib in _LIBS)]
+    return [environment, *(folder for folder in base if folder.is_dir())]
