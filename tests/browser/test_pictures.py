@@ -48,6 +48,8 @@ def test_pictures_are_taken(browser: Browser, server: Server, swept: str) -> Non
         expect(page.locator(".pulse")).to_have_text("Live")
         if picture.name in ("home", "runs"):
             expect(page.locator(".heartbeat", has_text="heartbeat")).to_have_count(2)
+        if picture.name == "run":
+            expect(page.get_by_text("What happened")).to_be_visible()
         if picture.name == "recipe":
             expect(page.get_by_text("What it would do")).to_be_visible()
         file = IMAGES / f"console-{picture.name}.png"
