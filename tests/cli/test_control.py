@@ -228,7 +228,7 @@ def test_an_answer_that_no_process_could_act_on_says_where_the_reason_is(fanfold
 def test_a_list_tells_of_a_live_run_what_it_and_those_below_it_have_spent(
     fanfold, recipes, background, until
 ):
-    used = "delay_ms: 50, usage: {input_tokens: 100, output_tokens: 10, cost_usd: 0.01}"
+    used = "delay_ms: 300, usage: {input_tokens: 100, output_tokens: 10, cost_usd: 0.01}"
     script = f"default: {{output: ok, {used}}}\nsteps: {{b: {{output: late, delay_ms: 60000}}}}\n"
     (recipes / "hanging.yaml").write_text(script)
     (recipes / "kid.yaml").write_text("name: kid\nsteps: [{id: up, agent: explorer, prompt: x}]\n")

@@ -23,7 +23,7 @@ steps:
   - {id: last, agent: explorer, prompt: x, depends_on: [kids]}
 """
 SCRIPT = """
-default: {output: ok, delay_ms: 4, usage: {input_tokens: 10, output_tokens: 1, cost_usd: 0.001}}
+default: {output: ok, delay_ms: 90, usage: {input_tokens: 10, output_tokens: 1, cost_usd: 0.001}}
 """
 
 
