@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from fanfold.agents.confined import FIRST_PROXY_PORT
 from tests.cli.agent_world import AgentWorld, step, writing
 from tests.hostile.worlds import without_bubblewrap
 from tests.levels import needs_bubblewrap
@@ -196,6 +197,21 @@ def test_with_a_network_everybody_is_reached(agents, fanfold, listeners):
     assert run(fanfold, agents.recipe(step("coder")))["status"] == "completed"
     [call] = agents.calls()
     assert call["reached"] == {str(others): "other"}
+
+
+@pytest.mark.parametrize("port", [80, FIRST_PROXY_PORT])
+@needs_bubblewrap
+def test_a_provider_whose_port_cannot_be_opened_inside_is_reached_through_the_proxy(
+    agents, fanfold, monkeypatch, port
+):
+    monkeypatch.setenv("ANTHROPIC_BASE_URL", f"http://127.0.0.1:{port}")
+    agents.install("claude", writing("claude", asks=["CONNECT 127.0.0.1:9 HTTP/1.1"]))
+    agents.role("coder", "claude")
+    done = run(fanfold, agents.recipe(step("coder")))
+    assert done["status"] == "completed", done["steps"]
+    [call] = agents.calls()
+    assert [words.split(" ")[1] for words in call["answered"].values()] == ["403"], "the proxy is there"
+    assert ("NO_PROXY" in call["environment"]) is (port != 80)
 
 
 @needs_bubblewrap

@@ -7,7 +7,8 @@ what it started.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from itertools import count
 from pathlib import Path
 from typing import Literal, Protocol, TypeAlias
 
@@ -21,8 +22,16 @@ FURNISHED = "furnished"
 """Beside a home, where no agent can reach it: that the user's configuration is in it."""
 SOCKET = ".fanfold/provider.sock"
 """Where that socket is, below the home."""
-PROXY_PORT = 47_113
-"""Where the agent finds a proxy that leads to the socket, on a loopback that is its own."""
+FIRST_PROXY_PORT = 47_113
+FIRST_OPEN_PORT = 1_024
+"""Below it nobody may listen who is not the system's own."""
+
+
+def proxy_port(ports: Collection[int]) -> int:
+    """Where the agent finds a proxy that leads to the socket, on a loopback of its own; `ports` are those
+    that it finds there besides.
+    """
+    return next(port for port in count(FIRST_PROXY_PORT) if port not in ports)
 
 
 class AgentHome(Struct, frozen=True):

@@ -32,13 +32,14 @@ from fanfold.agents.command.provider_gate import ProviderGate, loopback_ports
 from fanfold.agents.command.served import NONE, Handed, hand
 from fanfold.agents.command.verdict import judge
 from fanfold.agents.confined import (
+    FIRST_OPEN_PORT,
     FURNISHED,
-    PROXY_PORT,
     SOCKET,
     AgentHome,
     AgentPrograms,
     Confines,
     NetworkReach,
+    proxy_port,
 )
 from fanfold.agents.entries import AgentBegin, Entry, Response, ToolResult, redacted, since_last_input
 from fanfold.agents.models.answers import MAX_COMPLAINTS, OUTPUT_TOOL, Contract, Judgement
@@ -254,10 +255,12 @@ class CommandSession:
         variables, named = self._belongings.variables()
         variables, named = {**variables, **self._handed.variables}, named | {*self._handed.variables}
         variables |= self._kept.variables
+        opened = tuple(port for port in ports if port >= FIRST_OPEN_PORT)
         if reach == "provider":
-            proxy = f"http://127.0.0.1:{PROXY_PORT}"
+            proxy = f"http://127.0.0.1:{proxy_port(opened)}"
             own = dict.fromkeys(("HTTPS_PROXY", "HTTP_PROXY", "https_proxy", "http_proxy"), proxy)
-            own |= {"NO_PROXY": "127.0.0.1,localhost,::1", "no_proxy": "127.0.0.1,localhost,::1"}
+            if opened == ports:  # else the way to the loopback is the proxy, too
+                own |= dict.fromkeys(("NO_PROXY", "no_proxy"), "127.0.0.1,localhost,::1")
             variables |= {**own, "NODE_USE_ENV_PROXY": "1"}
         confines = Confines(
             home=home,
@@ -265,7 +268,7 @@ class CommandSession:
             named=named,
             network=reach,
             covered=self._profile.state.brought,
-            ports=ports,
+            ports=opened,
         )
         try:
             return await self._programs.start(self._request, call.argv, confines)

@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from fanfold.agents.backend import SessionRequest
-from fanfold.agents.confined import PROXY_PORT, SOCKET, AgentHome, Confines, NetworkReach
+from fanfold.agents.confined import SOCKET, AgentHome, Confines, NetworkReach, proxy_port
 from fanfold.errors import WorldError
 from fanfold.runtime.steps.programs.sandboxed import Programs, RunningProgram
 
@@ -94,7 +94,7 @@ class ConfinedAgents:
             "-S",
             str(home.inside / FORWARDER),
             str(home.inside / SOCKET),
-            str(PROXY_PORT),
+            str(proxy_port(ports)),
             own,
         ]
 
