@@ -113,7 +113,8 @@ export const meta = { name: 'review', description: 'One reviewer for each lens, 
 const A = (typeof args === 'string') ? JSON.parse(args || '{}') : (args || {})
 const base = (args && args.base) || 'main'
 const depth = args?.depth ?? 'deep'
-const scope = A.scope || 'diff'
+const given = args
+const scope = given.scope || 'diff'
 const LENSES = [{ key: 'bugs', words: 'wrong results' }, { key: 'tests', words: 'what is not tested' }]
 const FOUND = { type: 'object', properties: { list: { type: 'array' } }, required: ['list'] }
 const REAL = { type: 'object', properties: { real: { type: 'boolean' } }, required: ['real'] }
@@ -135,5 +136,5 @@ return reviewed
         "reviewed[*]/reviewed-2[*]": {"output": {"real": True}},
         "again[*]/again-1": {"output": {"list": []}},
     },
-        ("reviewed[0]/reviewed-2[0]", "reviewed[1]/reviewed-2[1]", "again"), (15,)),
+        ("reviewed[0]/reviewed-2[0]", "reviewed[1]/reviewed-2[1]", "again"), (16,)),
 }  # fmt: skip

@@ -21,7 +21,7 @@ _ALL_ARGUMENTS = (
         r"\(? ?typeof args === ['\"]string['\"] ?\)? \? JSON \. parse \( args (?:\|\| ['\"]\{\}['\"] )?\) : "
         rf"(?:\( args {_OR_NONE} \)|args {_OR_NONE}|args)(?= |\Z)"
     ),
-    re.compile(rf"args {_OR_NONE}(?= |\Z)"),
+    re.compile(rf"args(?: {_OR_NONE})?(?= |\Z)"),
 )
 _CALLS = ("agent", "parallel", "pipeline", "workflow")
 
