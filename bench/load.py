@@ -309,9 +309,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = parser.parse_args(argv)
     load = os.getloadavg()[0]
     clients = {name: value for name, value in vars(options).items() if name != "out"}
+    began = {"began": datetime.now(UTC).isoformat(timespec="seconds"), "load_before": round(load, 1)}
     served, bare = measure(**clients)
     if options.out is not None:
-        began = {"began": datetime.now(UTC).isoformat(timespec="seconds"), "load_before": round(load, 1)}
         options.out.write_text(json.dumps({**began, **clients, **summary(served, bare)}, indent=2) + "\n")
     print(f"{options.readers} reading, {options.streams} following, {options.starters} starting", end="; ")
     print(f"load was {load:.1f}")
