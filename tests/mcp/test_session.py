@@ -134,7 +134,14 @@ def test_what_a_client_cancels_is_cancelled(project, http, era):
     anyio.run(session)
 
 
-def test_a_client_that_goes_away_leaves_its_runs_alone(project):
+@pytest.mark.parametrize(
+    ("tool", "args", "run"),
+    [
+        ("run_workflow", {"name": "read-two", "inputs": {"topic": "owls"}}, "last"),
+        ("task", {"role": "explorer", "task": "look", "name": "looker"}, "hand"),
+    ],
+)
+def test_a_client_that_goes_away_leaves_what_it_started_alone(project, tool, args, run):
     server = stdio(project, "--permission", "auto")
     (project / "script.yaml").write_text(SLOW)
     command = [server.command, *server.args]
@@ -142,24 +149,26 @@ def test_a_client_that_goes_away_leaves_its_runs_alone(project):
     assert process.stdin is not None
     assert process.stdout is not None
     hello = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "x", "version": "1"}}
-    run = {"name": "run_workflow", "arguments": {"name": "read-two", "inputs": {"topic": "owls"}}}
-    run["_meta"] = {"progressToken": 1}
     for message in (
         {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": hello},
         {"jsonrpc": "2.0", "method": "notifications/initialized"},
-        {"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": run},
+        {"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": {"name": tool, "arguments": args}},
     ):
         process.stdin.write(json.dumps(message) + "\n")
     process.stdin.flush()
-    for line in process.stdout:
-        if "started" in line:
-            break
+    while "running" not in running(run):
+        assert process.poll() is None
     process.stdin.close()
     assert process.wait(30) == 0
     process.stdout.close()
-    seen = cli("inspect", "last")
-    assert (seen["status"], seen["owner"]["alive"]) == ("running", True)
-    assert cli("cancel", "last")["status"] == "cancelled"
+    assert "running" in running(run)
+    assert cli("inspect", run)["owner"]["alive"] is True
+    assert cli("cancel", run)["status"] == "cancelled"
+
+
+def running(run: str) -> list[str]:
+    """How the steps of a run stand; nothing where it has not begun."""
+    return [step["status"] for step in cli("inspect", run).get("steps", {}).values()]
 
 
 def test_a_run_over_mcp_is_approved_in_a_terminal_while_the_client_still_asks(project):

@@ -1,7 +1,7 @@
 """Tools for delegations that are waited for: one task, or a flat batch of them side by side.
 
-A batch ends when every task of it is over: one that fails takes nothing away from the others. Whoever stops
-waiting for such a call stops its tasks too, since nobody would hear of them.
+A batch ends when every task of it is over: one that fails takes nothing away from the others. Whoever cancels
+such a call stops its tasks too. Where only the connection was lost they go on, as runs do.
 """
 
 from __future__ import annotations
@@ -113,7 +113,8 @@ async def _do(caller: Caller, tasks: Sequence[SpawnAgent]) -> list[TaskResult]:
             raise started[0]
         over = await _wait(caller, names)
     except asyncio.CancelledError:
-        await insist(_close(caller, names))
+        if caller.was_cancelled():
+            await insist(_close(caller, names))
         raise
     share = max(MIN_SHARE_CHARS, MAX_OUTPUT_CHARS // len(tasks))
     return [
