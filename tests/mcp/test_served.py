@@ -5,28 +5,30 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from typing import Any
 
 import anyio
 import httpx2
 import pytest
 from mcp.client.streamable_http import streamable_http_client
+from mcp.shared.exceptions import MCPError
 
 from fanfold.runtime.operations.runs.starting.options import Options
 from fanfold.wiring import make_mcp_server, wire
 from tests.mcp.conftest import ERAS, connected
-from tests.mcp.test_session import use
+from tests.mcp.test_session import Answers, cli, running, use
 from tests.tools.conftest import SCRIPT
 
 
 @pytest.fixture
 def serving(project):
-    """`fanfold serve` as a process: its address, and the token of the link it prints."""
+    """`fanfold serve` as a process: its address, the token of the link it prints, and the process."""
     command = [sys.executable, "-m", "fanfold.cli.main", "serve", "--port", "0", "--json"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=dict(os.environ))
     assert process.stdout is not None
     said = json.loads(process.stdout.readline())
-    yield f"{said['url']}mcp", said["link"].partition("token=")[2]
+    yield f"{said['url']}mcp", said["link"].partition("token=")[2], process
     process.terminate()
     assert process.wait(20) == 0
     process.stdout.close()
@@ -34,7 +36,7 @@ def serving(project):
 
 @pytest.mark.parametrize("era", ERAS)
 def test_a_served_project_answers_whoever_has_the_token(serving, era):
-    url, token = serving
+    url, token, _ = serving
     assert httpx2.post(url, json={}).status_code == 401
 
     async def session() -> None:
@@ -48,6 +50,37 @@ def test_a_served_project_answers_whoever_has_the_token(serving, era):
             assert refused["error"]["code"] == "permission_denied"
 
     anyio.run(session)
+
+
+@pytest.mark.parametrize("era", ERAS)
+def test_a_server_that_is_stopped_leaves_runs_alone_that_somebody_waits_for(serving, era):
+    url, token, process = serving
+    slow = {"name": "slow", "steps": [{"id": "nap", "run": ["sleep", "60"]}]}
+
+    async def session() -> None:
+        async def wait_for_it() -> None:
+            with suppress(MCPError):
+                await client.call_tool("run_workflow", {"spec": slow})
+
+        async with (
+            httpx2.AsyncClient(headers={"Authorization": f"Bearer {token}"}, timeout=60) as http,
+            connected(
+                streamable_http_client(url, http_client=http),
+                era,
+                elicitation_callback=Answers({"decision": "allow"}),
+            ) as client,
+            anyio.create_task_group() as group,
+        ):
+            group.start_soon(wait_for_it)
+            while "running" not in await anyio.to_thread.run_sync(running, "last"):
+                assert process.poll() is None
+            process.send_signal(signal.SIGINT)
+            assert await anyio.to_thread.run_sync(process.wait, 20) == 0
+            group.cancel_scope.cancel()
+
+    anyio.run(session)
+    assert running("last") == ["running"]
+    assert cli("cancel", "last")["status"] == "cancelled"
 
 
 async def _becomes(client: Any, status: str) -> None:

@@ -62,6 +62,7 @@ class Application:
 
     def stopping(self) -> None:
         """The server was asked to stop: nobody is to wait for a stream."""
+        self._mcp.stopping()
         if self.feed is not None:
             self.feed.close()
 

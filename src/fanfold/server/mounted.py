@@ -20,6 +20,10 @@ class Mounted(Protocol):
 
     def lifespan(self) -> AbstractAsyncContextManager[None]: ...
 
+    def stopping(self) -> None:
+        """The server was asked to stop: what ends from now on was not asked to by who waits for it."""
+        ...
+
 
 MakeMounted: TypeAlias = Callable[[], Mounted]
 
@@ -32,6 +36,7 @@ class MountedLater:
         self._serving: asyncio.Task[None] | None = None
         self._app: asyncio.Future[ASGIApp] | None = None
         self._closing: asyncio.Event | None = None
+        self._made: Mounted | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if self._app is None or (self._app.done() and self._app.exception() is not None):
@@ -44,7 +49,7 @@ class MountedLater:
     async def _serve(self, app: asyncio.Future[ASGIApp], closing: asyncio.Event) -> None:
         """What has been entered by a task has to be left by it: this one lasts as long as the server."""
         try:
-            made = await asyncio.to_thread(self._make)
+            made = self._made = await asyncio.to_thread(self._make)
             async with made.lifespan():
                 app.set_result(made.app)
                 await closing.wait()
@@ -52,6 +57,10 @@ class MountedLater:
             if app.done():
                 raise
             app.set_exception(error)
+
+    def stopping(self) -> None:
+        if self._made is not None:
+            self._made.stopping()
 
     async def close(self) -> None:
         """End what was begun."""

@@ -38,8 +38,12 @@ class HttpEndpoint:
             try:
                 yield
             finally:
-                if isinstance(self._server, FanfoldServer):
-                    self._server.leaving = True
+                self.stopping()
+
+    def stopping(self) -> None:
+        """Calls end now because the server does; nobody cancelled them."""
+        if isinstance(self._server, FanfoldServer):
+            self._server.leaving = True
 
 
 def http_endpoint(
