@@ -282,7 +282,7 @@ def test_every_place_on_the_code_tour_exists():
         file = ROOT / "src/fanfold" / path
         assert file.is_file(), f"there is no {path}"
         if name:
-            defined = rf"^(?:async )?(?:def|class) {name}\b"
+            defined = rf"^(?:(?:async )?(?:def|class) {name}\b|{name}(?:: [^=]+)? = )"
             found = re.search(rf"{defined}.*?(?=^\S|\Z)", file.read_text(), re.MULTILINE | re.DOTALL)
             assert found, f"{path} defines no {name}"
             assert re.search(rf"\bdef {method}\b", found[0]) or not method, f"{path}: {name} has no {method}"

@@ -24,14 +24,13 @@ from fanfold.recipe.emission.object_lists import OverObjects, find_over_objects
 from fanfold.recipe.emission.pieces import Given, Piece, Pieces, joined, path_text
 from fanfold.recipe.emission.quotes import Path, Taken
 from fanfold.recipe.emission.shapes import find_shape
+from fanfold.recipe.language.keys import RETRY_CLASSES
 from fanfold.text.json_value import as_text
 
 FEWEST = 3
 MAX_ITEM_CHARS = 300
 MAX_ALIKE = 500
 """Prompts that are held against each other."""
-RETRIED = ("timeout", "transport", "rate_limit", "invalid_output", "agent")
-"""Failures that a recipe may have tried again."""
 
 
 class RecoveredStep(Struct):
@@ -72,7 +71,7 @@ def merge_attempts(delegations: Sequence[Delegation]) -> tuple[list[Delegation],
             ),
             None,
         )
-        if again is None or failed.failure not in RETRIED:
+        if again is None or failed.failure not in RETRY_CLASSES:
             left.append(Omitted(failed.name, _why(failed)))
         else:
             classes = (*kept[again].failed_as, failed.failure)
