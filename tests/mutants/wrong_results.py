@@ -52,7 +52,7 @@ MUTANTS: dict[str, Mutant] = {
         Edit("kernel/decide.py", "failure = judge(node, default, BY_DEFAULT)", "failure = None"),
         (
             "tests/runtime/test_default_answers.py::test_a_default_of_reject_fails_the_step_and_its_dependents_are_skipped",
-            "tests.fuzz.driver --seed 1 --count 60",
+            "tests.fuzz.driver --seed 1 --count 120",
         ),
     ),
     "a_function_changes_finished_outputs": Mutant(
