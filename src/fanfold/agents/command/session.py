@@ -258,10 +258,10 @@ class CommandSession:
         opened = tuple(port for port in ports if port >= FIRST_OPEN_PORT)
         if reach == "provider":
             proxy = f"http://127.0.0.1:{proxy_port(opened)}"
-            own = dict.fromkeys(("HTTPS_PROXY", "HTTP_PROXY", "https_proxy", "http_proxy"), proxy)
+            variables |= dict.fromkeys(("HTTPS_PROXY", "HTTP_PROXY", "https_proxy", "http_proxy"), proxy)
             if opened == ports:  # else the way to the loopback is the proxy, too
-                own |= dict.fromkeys(("NO_PROXY", "no_proxy"), "127.0.0.1,localhost,::1")
-            variables |= {**own, "NODE_USE_ENV_PROXY": "1"}
+                variables |= dict.fromkeys(("NO_PROXY", "no_proxy"), "127.0.0.1,localhost,::1")
+            variables |= {"NODE_USE_ENV_PROXY": "1"}
         confines = Confines(
             home=home,
             variables=variables,
