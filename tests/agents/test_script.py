@@ -165,7 +165,7 @@ def test_every_class_of_failure_can_be_scripted(kind):
         ("steps: {a: {usage: {cost_usd: -1}}}", "script.limit", (1, 31), ""),
         ("steps: {a: {writes: [x]}}", "script.bad_type", (1, 21), ""),
         ("steps: {a: {writes: {f: 1}}}", "script.bad_type", (1, 25), "writes:"),
-        ("steps: {a: {deletes: f}}", "script.bad_type", (1, 22), "write it in brackets"),
+        ("steps: {a: {deletes: f}}", "script.bad_type", (1, 22), "write [f]"),
         ("steps: {a: {deletes: [1]}}", "script.bad_type", (1, 23), 'write it in quotes: "1"'),
         ("steps: {a: {tool_calls: {}}}", "script.bad_type", (1, 25), ""),
         ("steps: {a: {tool_calls: [{args: {}}]}}", "script.missing_key", (1, 27), "tool_calls:"),
