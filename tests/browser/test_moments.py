@@ -179,6 +179,6 @@ def test_a_theme_can_be_chosen_on_a_phone_too(console: Console) -> None:
     console.page.set_viewport_size({"width": 390, "height": 800})
     page = console.go("/system")
     page.locator("main").get_by_label("Theme").select_option("dark")
-    assert page.evaluate("getComputedStyle(document.documentElement).colorScheme") == "dark"
+    page.wait_for_function("getComputedStyle(document.documentElement).colorScheme === 'dark'")
     page = console.go("/runs")
     assert page.evaluate("document.documentElement.dataset.theme") == "dark"

@@ -187,7 +187,8 @@ def _differences(tree: RunTree, foretold: Foretold, cancelled: bool) -> Iterator
             yield f"{path} is only in the {'run' if end is None else 'forecast'}"
     if "" not in foretold.stopped:
         if not _same(foretold.output, tree.blobs.get(tree.root.output) if tree.root.output else None):
-            yield f"the output is not {foretold.output!r}"
+            got = tree.blobs.get(tree.root.output) if tree.root.output else None
+            yield f"the output is not {foretold.output!r}, but {got!r:.200}"
         yield from _wrong_digests(tree, foretold)
 
 

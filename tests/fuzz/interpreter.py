@@ -41,6 +41,8 @@ class StepEnd:
     """The class of its failure."""
     reason: str = ""
     policy: str = "skip"
+    kept: bool = False
+    """A loop that never converged keeps what its last round put out, and null is an output too."""
     tolerated: bool = False
     inner: dict[str, StepEnd] = field(default_factory=dict)
 
@@ -55,7 +57,7 @@ class StepEnd:
 
     def seen(self) -> Any:
         """What others see as its output: what it left, or words about its failure."""
-        told = self.status in LOST and self.policy == "inline" and self.output is None
+        told = self.status in LOST and self.policy == "inline" and self.output is None and not self.kept
         return Said(self.status) if told else self.output
 
 
@@ -205,7 +207,7 @@ class RunReading:
             for earlier in range(1, step.loop.most + 1):
                 self._tolerate(f"{path}#{earlier}")
             return StepEnd("completed", end.output)
-        return StepEnd("failed", end.output, kind="agent")
+        return StepEnd("failed", end.output, kind="agent", kept=not end.lost)
 
     def _phase(self, step: ModelStep, path: str, names: Names) -> StepEnd:
         digest = self._digest(step, names)
