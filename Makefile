@@ -60,7 +60,7 @@ fuzz: N = 2000
 fuzz: $(READY) ## run N random recipes from SEED, disturbed, against an independent interpreter
 	$(BIN)/python -m tests.fuzz.driver --seed $(SEED) --count $(N) --jobs $(JOBS)
 
-mutants: $(READY) ## put defects that gave wrong results once into a copy of the code: each is noticed (ARGS=NAME: one of them)
+mutants: $(READY) ## put defects that gave wrong results once into a copy of the code: each is noticed (ARGS=NAME: one of them; ARGS=--all: by everyone who has to)
 	$(BIN)/python -m tests.mutants.wrong_results $(ARGS)
 
 fix: $(READY) ## format, fix what is mechanical, rewrite generated docs

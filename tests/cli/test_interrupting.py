@@ -1,6 +1,7 @@
 """What signals do to a run in the foreground, and what a killed process leaves behind."""
 
 import os
+import pty
 import signal
 import subprocess
 import sys
@@ -50,7 +51,7 @@ def finish(process, number):
     return process.returncode, out.decode(), err.decode()
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_the_first_signal_pauses_durably_and_says_how_to_go_on(fanfold, slow, number):
     status, out, err = finish(slow(QUICK), number)  # the step may end its turn
     run = fanfold("inspect", "last", "--json").json()
@@ -58,6 +59,53 @@ def test_the_first_signal_pauses_durably_and_says_how_to_go_on(fanfold, slow, nu
     assert f"fanfold resume {run['run_id']}" in err
     assert run["steps"]["first"]["status"] == "completed"
     assert fanfold("verify", "last").status == 0
+
+
+@pytest.fixture
+def in_a_terminal(project):
+    """A run with a terminal that is its own, and the other end of that."""
+    (project / "slow.yaml").write_text(SLOW)
+    (project / "script.yaml").write_text(QUICK)
+    here, there = pty.openpty()
+    started = []
+
+    def start(ready=lambda: None):
+        def prepare():
+            os.login_tty(there)
+            ready()
+
+        command = [sys.executable, "-m", "fanfold.cli.main", "run", "slow.yaml", "--script", "script.yaml"]
+        environment = {**os.environ, "TERM": "xterm-256color"}
+        started.append(subprocess.Popen(command, preexec_fn=prepare, env=environment))  # noqa: PLW1509 - one thread
+        os.close(there)
+        screen = b""
+        while b"second" not in screen:
+            screen += os.read(here, 65_536)
+        return started[0], here
+
+    yield start
+    started[0].kill()
+    started[0].wait()
+
+
+def test_a_closed_terminal_pauses_durably_however_often_it_is_said(fanfold, in_a_terminal, until):
+    process, terminal = in_a_terminal()
+    until(lambda run: run["steps"]["second"]["status"] == "running")
+    os.close(terminal)
+    process.send_signal(signal.SIGHUP)  # as the shell that ran in it does
+    assert process.wait(timeout=30) == 3
+    run = fanfold("inspect", "last", "--json").json()
+    assert (run["status"], run["steps"]["first"]["status"]) == ("paused", "completed")
+    assert fanfold("verify", "last").status == 0
+    assert fanfold("resume", "last").out == "OK from third\n"
+
+
+def test_what_nohup_started_outlives_its_terminal(fanfold, in_a_terminal, until):
+    process, terminal = in_a_terminal(lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN))
+    until(lambda run: run["steps"]["second"]["status"] == "running")
+    os.close(terminal)
+    process.wait(timeout=30)
+    assert fanfold("inspect", "last", "--json").json()["status"] == "completed"
 
 
 def test_the_second_signal_stops_at_once_and_loses_nothing(fanfold, project, background):

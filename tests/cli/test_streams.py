@@ -1,7 +1,12 @@
 """Streams that nobody reads, or that have no room: what is said is lost, what is done is not."""
 
+import fcntl
+import json
+import os
+import pty
 import subprocess
 import sys
+import termios
 
 import pytest
 
@@ -35,3 +40,65 @@ def test_a_result_that_cannot_be_written_is_said_and_the_run_is_whole(fanfold, r
     assert (done.returncode, silent.returncode) == (1, 1)
     assert b"error[world.io]: No space left on device" in done.stderr
     assert {run["status"] for run in fanfold("runs", "--json").json()} == {"completed"}
+
+
+def fill(number: int) -> bytes:
+    """Have a pipe hold all that it can; what it holds now."""
+    os.set_blocking(number, False)
+    held = b""
+    try:
+        while True:
+            held += b"." * os.write(number, b"." * 512)
+    except BlockingIOError:
+        os.set_blocking(number, True)
+    return held
+
+
+@pytest.mark.parametrize("flags", [(), ("--json",)])
+def test_a_run_whose_progress_nobody_reads_goes_on_to_its_end(fanfold, run_two, flags):
+    read, write = os.pipe()
+    fcntl.fcntl(write, fcntl.F_SETPIPE_SZ, 4_096)
+    held = fill(write)
+    done = run_two(*flags, stdout=subprocess.PIPE, stderr=write)
+    os.close(write)
+    assert done.returncode == 0
+    assert b"OK from b" in done.stdout
+    assert fanfold("inspect", "last", "--json").json()["status"] == "completed"
+    with open(read, "rb") as pipe:
+        assert pipe.read() == held
+
+
+def test_a_run_whose_terminal_is_stopped_goes_on_to_its_end(fanfold, run_two):
+    here, there = pty.openpty()
+    termios.tcflow(there, termios.TCOOFF)  # what Ctrl-S does
+    done = run_two(stdout=subprocess.PIPE, stderr=there, env={**os.environ, "TERM": "xterm"})
+    assert (done.returncode, done.stdout) == (0, b"OK from b\n")
+    assert fanfold("inspect", "last", "--json").json()["status"] == "completed"
+    os.close(there)
+    os.close(here)
+
+
+def test_a_reader_that_comes_late_is_told_what_it_missed_and_the_newest(project, background, until):
+    (project / "many.yaml").write_text(
+        "name: many\nsteps:\n"
+        "  - {id: each, for_each: inputs.names, agent: explorer, prompt: x}\n"
+        "  - {id: last, agent: explorer, prompt: x, depends_on: [each]}\n"
+        "inputs: [{name: names, type: array, required: true}]\n"
+    )
+    (project / "script.yaml").write_text("default: ok\nsteps: {last: {output: done, delay_ms: 3000}}\n")
+    names = [f"{number} {'long ' * 12}" for number in range(450)]
+    (project / "names.json").write_text(json.dumps({"names": names}))
+    options = ("--inputs", "names.json", "--script", "script.yaml", "--yes", "--max-agents", "500")
+    process = background("run", "many.yaml", *options)
+    fcntl.fcntl(process.stderr, fcntl.F_SETPIPE_SZ, 4_096)
+    until(lambda run: run["steps"].get("last", {}).get("status") == "running", timeout_s=60)
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, out) == (0, b"done\n"), err
+    lines = err.decode().splitlines()
+    assert " each[0] " in "".join(lines[:9])
+    (gap,) = [number for number, line in enumerate(lines) if "lines left out" in line]
+    end = next(number for number, line in enumerate(lines) if " last completed" in line)
+    assert gap < end
+    told = [line.split(" ")[1] for line in lines[:gap] + lines[gap + 1 : end]]
+    assert {one.partition("[")[0] for one in told} <= {"run", "each", "last"}, "every line is whole"
+    assert 30_000 < len(err) < 100_000

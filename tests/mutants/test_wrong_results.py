@@ -1,6 +1,6 @@
 """Defects that gave wrong results once are noticed when they come back.
 
-Two of them here, drawn by a seed; all of them, by everything that has to notice, with `make mutants`.
+Two of them here, drawn by a seed; all of them with `make mutants`.
 """
 
 from __future__ import annotations

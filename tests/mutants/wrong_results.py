@@ -4,8 +4,9 @@ Every row is one promise of the runtime that was broken: the edit that breaks it
 fuzzers that must fail because of it. They run in a process of their own whose `fanfold` is the edited copy,
 so that whatever that process starts has the defect too. Nobody else sees the copy.
 
-    python -m tests.mutants.wrong_results        every defect with all that must notice it, and without it
-    python -m tests.mutants.wrong_results NAME   one of them
+    python -m tests.mutants.wrong_results         every defect, until something notices it
+    python -m tests.mutants.wrong_results NAME    one of them
+    python -m tests.mutants.wrong_results --all   each by everything that has to notice it; takes long
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -43,7 +45,7 @@ class Mutant(Struct, frozen=True):
     promise: str
     edit: Edit
     noticed_by: tuple[str, ...]
-    """The first is quick and never misses it; all of them are asked by `make mutants`."""
+    """The first is quick and never misses it; all of them are asked with `--all`."""
 
 
 MUTANTS: dict[str, Mutant] = {
@@ -191,25 +193,51 @@ def was_noticed(done: subprocess.CompletedProcess[str]) -> bool:
     return "\nFAILED " in done.stdout or "repeat it: make fuzz" in done.stdout
 
 
-def main(names: list[str]) -> int:
-    missed = 0
-    for name in names or MUTANTS:
-        mutant = MUTANTS[name]
+class Found(Struct, frozen=True):
+    """What came of one defect: the line to tell, and whether it held."""
+
+    told: str
+    held: bool
+
+
+def try_out(name: str, every: bool) -> Found:
+    """Ask who has to notice a defect, one after another until one does, or everyone."""
+    mutant = MUTANTS[name]
+    began = time.monotonic()
+    noticed: list[str] = []
+    missed: list[str] = []
+    with code_with(mutant) as wrong, code_with(None) as right:
         for noticed_by in mutant.noticed_by:
-            began = time.monotonic()
-            with code_with(None) as right:
-                clean = ask(noticed_by, right)
-            with code_with(mutant) as wrong:
-                found = ask(noticed_by, wrong)
-                for _ in range(1, TRIES):
-                    found = found if was_noticed(found) else ask(noticed_by, wrong)
-            held = clean.returncode == 0 and was_noticed(found)
-            missed += not held
-            told = "noticed" if held else f"MISSED\n{clean.stdout[-2_000:]}\n{found.stdout[-2_000:]}"
-            took_s = time.monotonic() - began
-            sys.stdout.write(f"{name}: {told} by {noticed_by} ({took_s:.0f} s)\n")
+            found = ask(noticed_by, wrong)
+            for _ in range(1, TRIES):
+                found = found if was_noticed(found) else ask(noticed_by, wrong)
+            # Who fails without the defect too has noticed something else.
+            clean = ask(noticed_by, right) if was_noticed(found) else None
+            if clean is not None and clean.returncode == 0:
+                noticed.append(noticed_by)
+                if not every:
+                    break
+            else:
+                missed.append(f"{noticed_by}\n{(clean or found).stdout[-2_000:]}")
+    took_s = time.monotonic() - began
+    held = bool(noticed) and not missed
+    by = f" by {', '.join(noticed)}" if noticed else ""
+    told = f"{name}: {'noticed' if noticed else 'MISSED'}{by} ({took_s:.0f} s)\n"
+    return Found(told + "".join(f"  MISSED by {one}\n" for one in missed), held)
+
+
+def main(words: list[str]) -> int:
+    every = "--all" in words
+    names = [word for word in words if word != "--all"] or list(MUTANTS)
+    missed = 0
+    # Each of them is a process that is waited for; as many at once as there are processors.
+    with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
+        for coming in as_completed([pool.submit(try_out, name, every) for name in names]):
+            found = coming.result()
+            missed += not found.held
+            sys.stdout.write(found.told)
             sys.stdout.flush()
-    sys.stdout.write(f"{len(names or MUTANTS)} defects, {missed or 'none'} missed\n")
+    sys.stdout.write(f"{len(names)} defects, {missed or 'none'} missed\n")
     return 1 if missed else 0
 
 

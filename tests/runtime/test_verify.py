@@ -8,10 +8,11 @@ import pytest
 from msgspec.structs import replace
 
 from fanfold.errors import WorldError
-from fanfold.kernel.events import Created, Envelope, event_of
+from fanfold.kernel.events import Created, Envelope, Usage, event_of
 from fanfold.kernel.plan import Ref
 from fanfold.runtime.hosting.run_tree import RunTree
 from fanfold.runtime.operations.history.verify import verify, verify_store
+from fanfold.runtime.operations.runs.starting.creation import create
 from fanfold.runtime.operations.runs.starting.options import Options
 from fanfold.store.protocol import Batch, Store
 from fanfold.store.sqlite import SqliteStore
@@ -64,6 +65,50 @@ def test_a_row_that_does_not_follow_from_the_log_is_found(
     name = next(iter(change))
     assert found[0] == 2
     assert f"says {name} {change[name]!r}, its log says" in found[1]
+
+
+@pytest.mark.parametrize(
+    ("spent", "found"),
+    [
+        ((1, Usage(0, 0, 0)), []),
+        ((0, Usage(0, 0, 0)), ["usage", "agents"]),
+        ((1, Usage(10, 1, 1_000)), []),
+        ((9, Usage(10, 1, 1_000)), ["usage", "agents"]),
+        ((1, Usage(10, 1, None)), ["usage", "agents"]),
+    ],
+)
+def test_the_row_of_a_run_that_is_not_over_may_be_behind_its_log_but_tells_of_nothing_else(
+    tmp_path: Path, store: Store, spent: tuple[int, Usage], found: list[str]
+):
+    """As code wrote it that brought rows up to date less often, and was killed."""
+    steps = "".join(
+        f"  - {{id: s{number}, agent: explorer, prompt: x, depends_on: [{before}]}}\n"
+        for number, before in enumerate(("", "s0", "s1", "s2"))
+    )
+    project = wire(tmp_path)
+    (tmp_path / "r.yaml").write_text(f"name: r\nsteps:\n{steps}".replace(", depends_on: []", ""))
+    script = (
+        "default: {output: ok, delay_ms: 300, usage: {input_tokens: 10, output_tokens: 1, cost_usd: 0.001}}"
+    )
+    owned = create(project, project.plan_of(tmp_path / "r.yaml"), {}, Options(script=script))
+    root = owned.tree.root.id
+
+    def leave(_: object) -> None:
+        if owned.tree.root.usage.input_tokens == 30:
+            raise InterruptedError
+
+    with pytest.raises(InterruptedError):
+        asyncio.run(owned.host(on_commit=leave).start())
+    owned.let_go()
+    project.close()
+    head = store.head(root)
+    assert head is not None
+    assert (head.status, messages(store, root)) == ("running", [])
+    assert head.usage.input_tokens >= 20
+    agents, usage = spent
+    store.write([Batch(root=root, epoch=1, heads=[replace(head, agents=agents, usage=usage)])])
+    told = [text.removeprefix(f"the row of run {root} says ") for _, text in messages(store, root)]
+    assert [text.split(" ")[0] for text in told] == found
 
 
 def test_an_output_that_the_log_does_not_know_is_found(tmp_path: Path, store: Store):

@@ -1,8 +1,10 @@
 """Driving a run in the foreground: progress, questions, and what Ctrl-C means.
 
 Rules
-* The first Ctrl-C (or SIGTERM) asks for a pause: what runs is stopped, everything is recorded, and the
-  command that goes on is printed. The second gives up at once; the log is safe either way.
+* The first Ctrl-C (or SIGTERM, or the SIGHUP of a terminal that was closed) asks for a pause: what runs is
+  stopped, everything is recorded, and the command that goes on is printed. The second gives up at once; the
+  log is safe either way. A terminal and the shell in it each say that it was closed: that is asked for once.
+* Whoever reads what is told, or does not, holds up no run (`outbox`).
 * On a terminal an open approval is asked there, while other processes may still answer it. Elsewhere the
   run ends its process when only people can go on.
 """
@@ -12,10 +14,11 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import sys
 
 from fanfold.cli.command import Invocation
 from fanfold.cli.runs.outcome import say_outcome
-from fanfold.cli.terminal.output import on_terminal, tell
+from fanfold.cli.terminal.output import finish_telling, on_terminal, tell, wait_for_no_reader
 from fanfold.cli.terminal.progress import open_progress
 from fanfold.cli.terminal.questions import Questions
 from fanfold.errors import EXIT_INTERRUPTED
@@ -32,6 +35,7 @@ class Foreground:
 
     def __init__(self, call: Invocation) -> None:
         self._call = call
+        wait_for_no_reader(sys.stderr)
         self._progress = open_progress(call.no_color)
         self.attendant = Questions(self._progress) if on_terminal() else None
         self._signals = 0
@@ -43,6 +47,8 @@ class Foreground:
         except asyncio.CancelledError:
             tell(f"interrupted; resume it: fanfold resume {owned.tree.root.id}\n")
             return EXIT_INTERRUPTED
+        finally:
+            finish_telling(sys.stderr)
         return say_outcome(self._call, owned.tree)
 
     async def see_to(self, owned: Owned, resumed: bool = False, raised: Raised | None = None) -> None:
@@ -66,13 +72,17 @@ class Foreground:
 
     def _listen(self, handle: RunHandle) -> None:
         loop = asyncio.get_running_loop()
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            if number == signal.SIGHUP and signal.getsignal(number) is signal.SIG_IGN:
+                continue  # nohup: it is to outlive the terminal
             try:
-                loop.add_signal_handler(number, self._signalled, handle)
+                loop.add_signal_handler(number, self._signalled, handle, number)
             except (ValueError, RuntimeError):
                 return  # not the main thread: whoever runs us decides about signals
 
-    def _signalled(self, handle: RunHandle) -> None:
+    def _signalled(self, handle: RunHandle, number: signal.Signals) -> None:
+        if number == signal.SIGHUP and self._signals:
+            return
         self._signals += 1
         if self._signals == 1:
             self._progress.suspend()

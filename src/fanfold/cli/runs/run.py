@@ -85,7 +85,7 @@ def run_command(
     """Run RECIPE, a file or the name of a recipe (fanfold list).
 
     The result goes to stdout, progress to stderr. Ctrl-C pauses the run so that it can be resumed; a
-    second one stops at once.
+    second one stops at once. SIGTERM and a terminal that is closed pause it too.
     """
     flags = RunFlags(**given)  # type: ignore[arg-type]  # click gives exactly these
     with open_project(call) as project:

@@ -1,14 +1,17 @@
 """The live tree on a terminal, drawn with rich on stderr. With `frames`, the only module that imports rich.
 
 Drawing happens on the event loop, between decisions and never in a thread: the tree it reads is the
-scheduler's own. Its share of the time is bounded; a larger tree is drawn less often.
+scheduler's own. Its share of the time is bounded; a larger tree is drawn less often, and none while the
+terminal has not taken the last drawing.
 """
 
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Sequence
 from time import perf_counter
+from typing import IO, Any, cast
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -17,6 +20,7 @@ from rich.text import Text
 from fanfold.agents.entries import News
 from fanfold.cli.terminal.activity import Doing
 from fanfold.cli.terminal.frames import Frames
+from fanfold.cli.terminal.output import is_behind, tell
 from fanfold.kernel.events import Envelope, StepEvent, SubagentEvent
 from fanfold.kernel.lifecycle import TERMINAL
 from fanfold.runtime.hosting.run_tree import RunTree
@@ -27,11 +31,24 @@ SHARE = 20
 MAX_FINAL_LINES = 300
 
 
+class _Told:
+    """Stderr for rich: what is drawn is told like all else, and a terminal that is gone ends nothing."""
+
+    def write(self, text: str) -> int:
+        tell(text)
+        return len(text)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(sys.stderr, name)
+
+
 class LiveTree:
     """Redraws a run's tree in place until closed."""
 
     def __init__(self, *, no_color: bool = False, console: Console | None = None) -> None:
-        self.console = console or Console(stderr=True, no_color=no_color or None, highlight=False)
+        self.console = console or Console(
+            file=cast(IO[str], _Told()), no_color=no_color or None, highlight=False
+        )
         self._live: Live | None = None
         self._tree: RunTree | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -95,7 +112,8 @@ class LiveTree:
         assert self._live is not None
         assert self._tree is not None
         began = perf_counter()
-        self._live.update(self.picture(self._tree, max(4, self.console.height - 2)), refresh=True)
+        if not is_behind(sys.stderr):
+            self._live.update(self.picture(self._tree, max(4, self.console.height - 2)), refresh=True)
         spent = perf_counter() - began
         loop = asyncio.get_running_loop()
         self._timer = loop.call_later(max(PERIOD_S, spent * SHARE), self._tick)

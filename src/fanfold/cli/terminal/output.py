@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from fanfold.text.terminal import visible, visible_json
+
+if TYPE_CHECKING:
+    from fanfold.cli.terminal.outbox import Outbox
 
 _COLOURS = {
     "red": "31;1",
@@ -22,6 +25,10 @@ _COLOURS = {
     "bold": "1",
     "dim": "2",
 }
+
+
+_outboxes: dict[int, Outbox | None] = {}
+"""By the number of their file, for streams that a run must not wait for."""
 
 
 def say(text: str) -> None:
@@ -39,13 +46,52 @@ def tell(text: str, stream: TextIO | None = None) -> None:
     not written, here and later.
     """
     out: TextIO = sys.stderr if stream is None else stream
+    outbox = _outbox_of(out) if _outboxes else None
     try:
+        if outbox is not None:
+            outbox.put(text.encode(_encoding_of(out), "backslashreplace"))
+            return
         out.write(_shown_in(_encoding_of(out), text))
         out.flush()
     except OSError:
         write_nowhere(out)
     except ValueError:
         pass  # it is closed
+
+
+def wait_for_no_reader(stream: TextIO) -> None:
+    """From now on, have no run wait for whoever reads this stream."""
+    from fanfold.cli.terminal.outbox import open_outbox
+
+    try:
+        number = stream.fileno()
+    except (OSError, ValueError):
+        return  # it is no file
+    if number not in _outboxes:
+        _outboxes[number] = open_outbox(stream)
+
+
+def is_behind(stream: TextIO) -> bool:
+    """Whether what was told is not all written, since nobody reads as fast."""
+    outbox = _outbox_of(stream)
+    return outbox is not None and outbox.behind
+
+
+def finish_telling(stream: TextIO) -> None:
+    """A run is over: wait for whoever reads what was told of it, as long as somebody does."""
+    outbox = _outbox_of(stream)
+    try:
+        if outbox is not None:
+            outbox.finish()
+    except OSError:
+        write_nowhere(stream)
+
+
+def _outbox_of(stream: TextIO) -> Outbox | None:
+    try:
+        return _outboxes.get(stream.fileno())
+    except (OSError, ValueError):
+        return None
 
 
 def _encoding_of(stream: TextIO) -> str:
@@ -60,6 +106,7 @@ def _shown_in(encoding: str, text: str) -> str:
 def write_nowhere(stream: TextIO) -> None:
     """Have what is, and was, written to a stream go nowhere."""
     try:
+        _outboxes.pop(stream.fileno(), None)
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, stream.fileno())
         os.close(nowhere)

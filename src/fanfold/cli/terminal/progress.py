@@ -1,7 +1,7 @@
 """Progress of a run on stderr: one plain line per transition, or a live tree on a terminal.
 
-Progress is for people and never the result: whatever goes wrong with it must not stop the run, and a
-reader that closed the pipe is simply not told any more.
+Progress is for people and never the result: whatever goes wrong with it must not stop the run, a reader that
+closed the pipe is simply not told any more, and one that does not read is not waited for.
 """
 
 from __future__ import annotations

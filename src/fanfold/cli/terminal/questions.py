@@ -11,6 +11,7 @@ import shutil
 import sys
 import termios
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 
 from fanfold.agents.permissions import Action
 from fanfold.cli.terminal.output import plain, tell
@@ -112,8 +113,7 @@ class Questions:
         asyncio.get_running_loop().add_reader(sys.stdin.fileno(), self._typed, handle)
 
     def _typed(self, handle: RunHandle) -> None:
-        # The terminal hands over whole lines, so this does not wait.
-        typed = os.read(sys.stdin.fileno(), 65_536).decode("utf-8", "replace")
+        typed = _typed_line()
         approval = self._asked
         assert approval is not None
         said = typed.strip()
@@ -138,7 +138,8 @@ class Questions:
     async def allow(self, action: Action) -> bool:
         """Whether an agent may do what it chose to do. Asked each time; anything but yes is no."""
         self._progress.suspend()
-        termios.tcflush(sys.stdin.fileno(), termios.TCIFLUSH)  # what was typed before is no answer
+        with suppress(termios.error):  # the terminal is gone, and answers nothing
+            termios.tcflush(sys.stdin.fileno(), termios.TCIFLUSH)  # what was typed before is no answer
         who = plain(action.step) or "an agent"
         tell(f"\n{who} {_WANTS.get(action.kind, 'wants to')}: {visible(action.what)}\n  allow it? [y/N] ")
         loop = asyncio.get_running_loop()
@@ -158,7 +159,16 @@ class Questions:
 
 def _hand_over(typed: asyncio.Future[str]) -> None:
     if not typed.done():
-        typed.set_result(os.read(sys.stdin.fileno(), 65_536).decode("utf-8", "replace"))
+        typed.set_result(_typed_line())
+
+
+def _typed_line() -> str:
+    """What was typed; nothing at the end of it, and when the terminal is gone."""
+    try:
+        # The terminal hands over whole lines, so this does not wait.
+        return os.read(sys.stdin.fileno(), 65_536).decode("utf-8", "replace")
+    except OSError:
+        return ""
 
 
 def _first(said: str) -> str:

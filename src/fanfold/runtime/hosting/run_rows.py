@@ -4,7 +4,8 @@ Rules
 * A row is written with the commit that changes the status of its run.
 * What runs spend changes with nearly every event, and a row is a page more to write. So that is written with
   the first commit in each quarter of a second: a list is behind by what happened within one, at most.
-* Which commit writes which row follows from the log alone, whoever wrote it: `verify` holds rows against it.
+* Which commit writes which row follows from the log alone, whoever wrote it: `verify` holds rows against it,
+  and lets spending be behind while a run is not over, since other code may have written it less often.
 """
 
 from __future__ import annotations
