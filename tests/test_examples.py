@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.work import PATIENCE_S
 from tools.tidy import ROOT
 
 EXAMPLES = sorted(folder.parent for folder in (ROOT / "examples").glob("*/recipe.yaml"))
@@ -58,12 +59,12 @@ def test_an_example_does_what_its_first_lines_say(
         assert words[0] == "fanfold"
         done = subprocess.run(
             [sys.executable, "-m", "fanfold.cli.main", *words[1:]],
-            cwd=project, capture_output=True, text=True, timeout=120, check=False,
+            cwd=project, capture_output=True, text=True, timeout=PATIENCE_S, check=False,
         )  # fmt: skip
         assert done.returncode == STATUS.get(leads_to, 0), f"$ {command}\n{done.stdout}{done.stderr}"
     last = subprocess.run(
         [sys.executable, "-m", "fanfold.cli.main", "inspect", "last"],
-        cwd=project, capture_output=True, text=True, timeout=60, check=True,
+        cwd=project, capture_output=True, text=True, timeout=PATIENCE_S, check=True,
     )  # fmt: skip
     assert commands[-1][1] in last.stdout.splitlines()[0].split(), last.stdout
 

@@ -41,7 +41,7 @@ def attempt_read(path: str) -> str:
 def attempt_connection(port: int) -> str:
     """Try to reach a port of the loopback as its provider would be; what it says, or why not."""
     try:
-        with socket.create_connection(("127.0.0.1", port), timeout=5) as line:
+        with socket.create_connection(("127.0.0.1", port), timeout=120) as line:
             line.sendall(b"hello\n")
             return line.recv(100).decode() or "closed"
     except OSError as error:
@@ -51,7 +51,7 @@ def attempt_connection(port: int) -> str:
 def ask_proxy(line: str) -> str:
     """Say a line to the proxy that the environment names; how it answers."""
     address = os.environ["HTTPS_PROXY"].removeprefix("http://").split(":")
-    with socket.create_connection((address[0], int(address[1])), timeout=5) as proxy:
+    with socket.create_connection((address[0], int(address[1])), timeout=120) as proxy:
         proxy.sendall(f"{line}\r\n\r\n".encode())
         return proxy.recv(100).decode()
 

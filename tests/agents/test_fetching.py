@@ -7,6 +7,7 @@ import pytest
 
 from fanfold.agents.toolbox import ToolFailed
 from fanfold.agents.toolbox.fetch import MAX_BYTES, FetchTools, is_public
+from tests.work import PATIENCE_S
 
 
 class Site:
@@ -44,7 +45,13 @@ class Site:
 
 
 def fetch(
-    pages, path, *, allowed=lambda address: address == "127.0.0.1", timeout_s=5.0, host="127.0.0.1", **args
+    pages,
+    path,
+    *,
+    allowed=lambda address: address == "127.0.0.1",
+    timeout_s=PATIENCE_S,
+    host="127.0.0.1",
+    **args,
 ):
     async def main():
         async with Site(pages) as site:

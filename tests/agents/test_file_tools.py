@@ -11,6 +11,7 @@ import pytest
 
 from fanfold.agents.toolbox import ToolFailed
 from fanfold.agents.toolbox.files import MAX_LISTED, MAX_READ_BYTES, FileTools
+from tests.work import PATIENCE_S
 
 SECRET = "not for agents"
 
@@ -232,7 +233,7 @@ def test_a_folder_swapped_for_a_link_at_any_moment_never_leads_out(folder):
     swapper = threading.Thread(target=swap)
     swapper.start()
     try:
-        asyncio.run(asyncio.wait_for(attempt(), 30))
+        asyncio.run(asyncio.wait_for(attempt(), PATIENCE_S))
     finally:
         done.set()
         swapper.join()

@@ -23,6 +23,7 @@ from fanfold.agents.toolbox.mcp.tools import ServedTools
 from fanfold.sessions.processes import Process, end_tree, start_process
 from fanfold.testing.provider import Call, Reply
 from tests.models.sessions import MODELS, Killed, Recorder, play, request
+from tests.work import PATIENCE_S
 
 HERE = Path(__file__).parent
 PATIENT = {"startup_timeout_sec": 60, "tool_timeout_sec": 60}
@@ -114,7 +115,7 @@ def session(
         here = Session(asked, permissions or Permissions("auto"), ours or {})
         try:
             await here.tools.open()
-            await asyncio.wait_for(scene(here), 60)
+            await asyncio.wait_for(scene(here), PATIENCE_S)
         finally:
             await here.tools.aclose()
             assert here.starter.left() == []
@@ -481,7 +482,7 @@ async def serving(way: str, port: int = 0) -> AsyncIterator[int]:
 @pytest.mark.parametrize(("way", "path"), [("http", "mcp"), ("sse", "sse")])
 def test_a_server_on_an_address_is_used_and_found_again_after_it_was_gone(tmp_path, way, path):
     async def main() -> None:
-        async with asyncio.timeout(60), serving(way) as port:
+        async with asyncio.timeout(PATIENCE_S), serving(way) as port:
             settings = {"type": way, "url": f"http://127.0.0.1:{port}/{path}", **PATIENT}
             asked = request(tmp_path, mcp_servers={"far": settings}, network=True)
             here = Session(asked, Permissions("auto"), {})
@@ -490,7 +491,7 @@ def test_a_server_on_an_address_is_used_and_found_again_after_it_was_gone(tmp_pa
             assert await here.call("mcp__far__add", a=1, b=2) == {"structured": {"sum": 3}}
             assert (await here.refused("mcp__far__refuse")).code == "tool.mcp_failed"
         assert (await here.refused("mcp__far__add", a=1, b=2)).code == "tool.mcp_gone"
-        async with asyncio.timeout(60), serving(way, port):
+        async with asyncio.timeout(PATIENCE_S), serving(way, port):
             assert await here.call("mcp__far__add", a=2, b=2) == {"structured": {"sum": 4}}
             await here.tools.aclose()
         assert asyncio.all_tasks() == {asyncio.current_task()}
@@ -501,7 +502,7 @@ def test_a_server_on_an_address_is_used_and_found_again_after_it_was_gone(tmp_pa
 @pytest.mark.parametrize(("way", "path"), [("http", "mcp"), ("sse", "sse")])
 def test_a_call_that_an_address_does_not_answer_ends_in_time_and_others_go_on(tmp_path, way, path):
     async def main() -> None:
-        async with asyncio.timeout(60), serving(way) as port:
+        async with asyncio.timeout(PATIENCE_S), serving(way) as port:
             url = f"http://127.0.0.1:{port}/{path}"
             settings = {"type": way, "url": url, "startup_timeout_sec": 60, "tool_timeout_sec": 2}
             asked = request(tmp_path, mcp_servers={"far": settings}, network=True)
@@ -561,8 +562,7 @@ def test_an_address_that_is_no_server_fails_the_session_and_learns_only_the_name
         serve, asked = answering(head, body, endless)
         async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
             port = server.sockets[0].getsockname()[1]
-            url = f"http://127.0.0.1:{port}/mcp"
-            settings = {"url": url, "bearer_token_env_var": "TOKEN", **PATIENT}
+            settings = {"url": f"http://127.0.0.1:{port}/mcp", "bearer_token_env_var": "TOKEN", **PATIENT}
             made = request(tmp_path, mcp_servers={"far": settings}, network=True)
             here = Session(made, Permissions("auto"), {"TOKEN": "the-token-we-mean", "OTHER": "not-this-one"})
             with pytest.raises(SessionFailed) as failed:
@@ -575,7 +575,7 @@ def test_an_address_that_is_no_server_fails_the_session_and_learns_only_the_name
         assert "authorization: bearer the-token-we-mean" in asked[0].lower()
         assert "not-this-one" not in asked[0]
 
-    asyncio.run(asyncio.wait_for(main(), 60))
+    asyncio.run(asyncio.wait_for(main(), PATIENCE_S))
 
 
 # -- with a model

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from fanfold.cli.main import main
+from tests.work import PATIENCE_S
 
 
 class Result(NamedTuple):
@@ -54,7 +55,7 @@ def shell(project: Path) -> Callable[..., Result]:
     def run(*arguments: str | bytes, **environment: str) -> Result:
         command = [sys.executable, "-m", "fanfold.cli.main", *arguments]
         done = subprocess.run(
-            command, capture_output=True, check=False, env={**os.environ, **environment}, timeout=60
+            command, capture_output=True, check=False, env={**os.environ, **environment}, timeout=PATIENCE_S
         )
         return Result(done.returncode, done.stdout.decode(), done.stderr.decode())
 
@@ -88,7 +89,7 @@ def background(project: Path) -> Iterator[Callable[..., subprocess.Popen[bytes]]
 def until(fanfold: Callable[..., Result]) -> Callable[..., Any]:
     """Look at a run again and again until it is as expected; the last look."""
 
-    def wait(expected: Callable[[Any], bool], run: str = "last", timeout_s: float = 20) -> Any:
+    def wait(expected: Callable[[Any], bool], run: str = "last", timeout_s: float = PATIENCE_S) -> Any:
         deadline = time.monotonic() + timeout_s
         while True:
             seen = fanfold("inspect", run, "--json")

@@ -5,6 +5,7 @@ import time
 import pytest
 
 from tests.cli.agent_world import SPEAKING, AgentWorld, step
+from tests.work import PATIENCE_S
 
 
 @pytest.fixture
@@ -85,7 +86,7 @@ def test_who_cancels_a_run_cancels_in_the_agent_and_then_it_is_ended(agents, fan
     agents.install("codex-acp", {"says": "acp-codex.jsonl", "then": "hang"}, speaks=True)
     agents.role("coder", "codex-acp")
     process = background("run", agents.recipe(step("coder")), "--yes", "--json")
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + PATIENCE_S
     while not any("prompt" in one for one in agents.spoken()):
         assert time.monotonic() < deadline
         time.sleep(0.05)

@@ -16,6 +16,7 @@ from fanfold.agents.confined import FIRST_PROXY_PORT
 from tests.cli.agent_world import AgentWorld, step, writing
 from tests.hostile.worlds import without_bubblewrap
 from tests.levels import needs_bubblewrap
+from tests.work import PATIENCE_S
 
 TOKENS = {
     "accessToken": "access-token-of-the-user",
@@ -261,7 +262,7 @@ def test_a_killed_session_goes_on_by_the_agent_s_own_conversation(
 
 
 def _until_begun(fanfold) -> None:
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + PATIENCE_S
     while True:
         told = fanfold("transcript", "last", "work", "--json").json()
         if any(entry["kind"] == "agent" and entry.get("id") for entry in told.get("entries", ())):
@@ -293,13 +294,13 @@ def test_starts_and_kills_leave_nothing(agents, fanfold, background, until, proj
     for _ in range(STARTS):
         known = len(agents.homes())
         process = background("run", recipe, "--yes")
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + PATIENCE_S
         while len(agents.homes()) == known:
             assert time.monotonic() < deadline
             time.sleep(0.05)
         process.send_signal(signal.SIGKILL)
         process.wait()
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + PATIENCE_S
     while (left := _processes_of(agents.bin)) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert not left

@@ -11,6 +11,7 @@ from tests.cli.agent_world import AgentWorld, writing
 from tests.levels import needs_bubblewrap
 from tests.real_agents.provider import KEY
 from tests.real_agents.team import write_team
+from tests.work import PATIENCE_S
 from tools import markdown
 from tools.tidy import ROOT
 
@@ -20,7 +21,7 @@ def provider(tmp_path):
     """A provider of models, as a process of its own."""
     process = subprocess.Popen([sys.executable, "-m", "tests.real_agents.provider", str(tmp_path)], cwd=ROOT)
     port = tmp_path / "port"
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + PATIENCE_S
     while not (port.exists() and port.read_text()):
         assert time.monotonic() < deadline
         time.sleep(0.05)

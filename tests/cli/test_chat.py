@@ -15,6 +15,7 @@ import yaml
 
 from fanfold.testing.provider import Asked, Reply, answer_with
 from tests.e2e.world import MODELS, Provider
+from tests.work import PATIENCE_S
 from tools import chat_recording
 from tools.screen import Screen
 
@@ -104,7 +105,7 @@ def test_ctrl_c_stops_the_turn_and_keeps_the_session(talk: Open, fanfold: Any, p
     screen = talk("--script", "script.yaml")
     screen.until("leaves\n>")
     screen.type("Think long.\r")
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + PATIENCE_S
     while "lead" not in fanfold("inspect", "last", "--steps").out:
         assert time.monotonic() < deadline
     screen.type("\x03")
@@ -238,7 +239,7 @@ def test_a_chat_that_is_killed_goes_on_behind_what_was_recorded(
     screen = talk("--script", "script.yaml", "--permission", "auto", FANFOLD_SCRIPT_CALLS=str(calls))
     screen.until("leaves\n>")
     screen.type("Where is the switch?\r")
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + PATIENCE_S
     while not calls.exists() or where not in calls.read_text():
         assert time.monotonic() < deadline
         time.sleep(0.02)

@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from tests.work import PATIENCE_S
+
 COUNT = """\
 name: count
 steps:
@@ -61,7 +63,7 @@ def the_run(fanfold: Callable[..., Any], recipe: str) -> str:
 
 def wait_for(fanfold, until, recipe, step, status):
     """The run of a recipe, when a step of it has come to a status."""
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + PATIENCE_S
     while not (run := the_run(fanfold, recipe)):
         assert time.monotonic() < deadline
         time.sleep(0.03)
@@ -72,7 +74,7 @@ def wait_for(fanfold, until, recipe, step, status):
 def test_two_processes_lose_no_update(files, background):
     runs = [background("run", "count.yaml", "--yes", "--json") for _ in range(3)]
     for run in runs:
-        out, err = run.communicate(timeout=60)
+        out, err = run.communicate(timeout=PATIENCE_S)
         assert run.returncode == 0, (out, err)
     assert (files / "n.txt").read_text() == "15\n"
 
@@ -107,12 +109,12 @@ def test_nobody_is_blamed_for_what_a_writer_of_another_run_changed_meanwhile(
     (files / "b.py").write_text("import pathlib\npathlib.Path('b.txt').write_text('x')\n")
     (files / "b.yaml").write_text(f"name: b\nsteps: [{step % ('b.py', 'b.txt')}]\n")
     waiting = background("run", "a.yaml", "--yes", "--json")
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + PATIENCE_S
     while not (files / "a.txt").exists():
         assert time.monotonic() < deadline
         time.sleep(0.02)
     assert fanfold("run", "b.yaml", "--yes").status == 0
-    out, _ = waiting.communicate(timeout=30)
+    out, _ = waiting.communicate(timeout=PATIENCE_S)
     assert waiting.returncode == 0, out
 
 

@@ -11,6 +11,7 @@ import pytest
 from fanfold.runtime.hosting.requests import AnswerRequest
 from fanfold.runtime.operations.runs.control import leave
 from fanfold.wiring import wire
+from tests.work import PATIENCE_S
 
 CHAIN = """\
 name: chain
@@ -73,7 +74,7 @@ def test_a_detached_run_says_its_id_at_once_and_goes_on_by_itself(fanfold, shell
     run = shell("run", "chain.yaml", "--script", "quick.yaml", "--detach").out.strip()
     assert until(lambda seen: seen["status"] == "completed", run)["output"] == "OK from b"
     log = recipes / ".fanfold" / "runs" / run / "detached.log"
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + PATIENCE_S
     while "completed  run" not in log.read_text():
         assert time.monotonic() < deadline
         time.sleep(0.05)
@@ -91,7 +92,7 @@ def test_a_detached_run_lives_in_a_session_of_its_own(fanfold, shell, recipes, u
     pid = fanfold("inspect", run, "--state", "--json").json()["state"]["owner"]["pid"]
     assert os.getsid(pid) == pid != os.getsid(0)
     os.kill(pid, signal.SIGHUP)  # what a closing terminal would send to its own session never reaches it
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + PATIENCE_S
     while alive(pid) and time.monotonic() < deadline:
         time.sleep(0.02)
     assert fanfold("cancel", run, "--json").json()["status"] == "cancelled"
@@ -100,7 +101,7 @@ def test_a_detached_run_lives_in_a_session_of_its_own(fanfold, shell, recipes, u
 def test_resuming_in_the_background(shell, recipes, until, dawdling):
     process, run = dawdling
     process.send_signal(signal.SIGINT)
-    assert process.wait(timeout=30) == 3
+    assert process.wait(timeout=PATIENCE_S) == 3
     assert shell("resume", run, "--detach").out.strip() == run
     assert until(lambda seen: seen["status"] == "completed", run)["output"] == "OK"
 
@@ -122,7 +123,7 @@ def test_pausing_a_live_run_waits_until_it_has_paused(fanfold, dawdling):
     process, run = dawdling
     done = fanfold("pause", run, "--json")
     assert (done.status, done.json()["status"]) == (0, "paused")
-    assert process.wait(timeout=30) == 3
+    assert process.wait(timeout=PATIENCE_S) == 3
     assert fanfold("pause", run).status == 0
     assert fanfold("verify", run).status == 0
 
@@ -131,7 +132,7 @@ def test_cancelling_a_live_run_waits_until_it_is_cancelled(fanfold, hanging):
     process, run = hanging
     done = fanfold("cancel", run, "--json")
     assert (done.status, done.json()["status"]) == (0, "cancelled")
-    assert process.wait(timeout=30) == 7
+    assert process.wait(timeout=PATIENCE_S) == 7
     document = fanfold("resume", run, "--json")
     assert document.status == 7
     assert document.json()["steps"]["a"]["status"] == "completed"
@@ -169,7 +170,7 @@ def test_cancelling_a_child_run_leaves_the_rest(fanfold, recipes, background, un
     process = background("run", "parent.yaml", "--script", "hanging.yaml")
     run = until(lambda run: any("b" in kid["steps"] for kid in run["runs"]))
     assert fanfold("cancel", run["children"][0], "--json").json()["status"] == "cancelled"
-    assert process.wait(timeout=30) == 1
+    assert process.wait(timeout=PATIENCE_S) == 1
     document = fanfold("resume", run["run_id"], "--json").json()
     assert (document["status"], document["steps"]["c"]["status"]) == ("partial", "completed")
 
@@ -199,7 +200,7 @@ def test_rejecting_fails_the_step_with_the_reason(fanfold, recipes, until):
 def test_an_answer_that_comes_second_is_told_which_one_holds(fanfold, recipes, background):
     assert fanfold("run", "gated.yaml", "--script", "quick.yaml").status == 3
     racing = {word: background(word, "last", "ok", "--json") for word in ("approve", "reject")}
-    said = {word: json.loads(process.communicate(timeout=60)[0]) for word, process in racing.items()}
+    said = {word: json.loads(process.communicate(timeout=PATIENCE_S)[0]) for word, process in racing.items()}
     output = fanfold("inspect", "last", "--json").json()["steps"]["ok"]["output"]
     winner = output["decision"]
     loser = "reject" if winner == "approve" else "approve"
@@ -306,7 +307,7 @@ def test_watching_shows_what_happens_elsewhere_and_ends_with_the_run(recipes, ba
     assert (watched.status, watched.out) == (0, "OK from b\n")
     assert "a started (explorer)" in watched.err
     assert "b completed" in watched.err
-    assert process.wait(timeout=30) == 0
+    assert process.wait(timeout=PATIENCE_S) == 0
 
 
 def test_watching_ends_when_nobody_drives_the_run(recipes, shell, fanfold):

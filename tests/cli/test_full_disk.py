@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.work import PATIENCE_S
+
 RECIPE = """\
 name: r
 steps:
@@ -59,7 +61,7 @@ def _in_a_small_disk(folder: Path, kib: int) -> tuple[list[str], str]:
         capture_output=True,
         text=True,
         check=False,
-        timeout=300,
+        timeout=PATIENCE_S,
     )
     if not done.stdout:
         pytest.skip(f"a small disk may not be mounted here: {done.stderr.strip()}")

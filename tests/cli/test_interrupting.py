@@ -8,6 +8,8 @@ import sys
 
 import pytest
 
+from tests.work import PATIENCE_S
+
 SLOW = """\
 name: slow
 steps:
@@ -47,7 +49,7 @@ def read_until(process, words):
 
 def finish(process, number):
     process.send_signal(number)
-    out, err = process.communicate(timeout=30)
+    out, err = process.communicate(timeout=PATIENCE_S)
     return process.returncode, out.decode(), err.decode()
 
 
@@ -162,7 +164,7 @@ def test_a_reader_that_leaves_does_not_stop_the_run(fanfold, project, slow):
     os.close(write)
     os.read(read, 10)
     os.close(read)
-    process.wait(timeout=30)
+    process.wait(timeout=PATIENCE_S)
     assert fanfold("inspect", "last", "--json").json()["status"] == "completed"
 
 
@@ -173,4 +175,4 @@ def test_the_exit_status_survives_a_reader_that_left(project):
     command = [sys.executable, "-m", "fanfold.cli.main", "run", "recipe.yaml", "--yes", "--json"]
     process = subprocess.Popen(command, stdout=write, stderr=subprocess.DEVNULL)
     os.close(write)
-    assert process.wait(timeout=30) == 1
+    assert process.wait(timeout=PATIENCE_S) == 1

@@ -10,6 +10,8 @@ import time
 
 import pytest
 
+from tests.work import PATIENCE_S
+
 RECIPE = """\
 name: tour
 inputs: [{name: words, type: array, default: [red, green]}]
@@ -360,7 +362,7 @@ def reading(project):
             path.chmod(path.stat().st_mode & ~0o222)
         try:
             command = [*held, sys.executable, "-m", "fanfold.cli.main", *arguments]
-            return subprocess.run(command, capture_output=True, check=False, timeout=60, text=True)
+            return subprocess.run(command, capture_output=True, check=False, timeout=PATIENCE_S, text=True)
         finally:
             for path, mode in zip(paths, modes, strict=True):
                 path.chmod(mode)
@@ -380,7 +382,7 @@ def test_looking_works_where_nothing_may_be_written(fanfold, project, reading, b
     if killed:  # its last writes are still in the write-ahead log
         (project / "slow.yaml").write_text("default: {output: OK, delay_ms: 60000}\n")
         process = background("run", "r.yaml", "--script", "slow.yaml")
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + PATIENCE_S
         while not fanfold("runs", "--status", "running", "--json").json():
             assert time.monotonic() < deadline
         process.kill()

@@ -11,6 +11,7 @@ from fanfold.cli import main
 from fanfold.cli.help_text import HELP
 from fanfold.cli.recipes import check
 from fanfold.errors import BugError, NotFoundError
+from tests.work import PATIENCE_S
 from tools import cli_reference
 
 
@@ -205,10 +206,10 @@ def test_a_stream_that_is_closed_is_nobody_reading_and_no_failure(project, argum
     (project / "r.yaml").write_text("name: r\nsteps: [{id: a, agent: explorer, prompt: x}]\n")
     (project / "s.yaml").write_text("default: ok\n")
     command = f'"{sys.executable}" -m fanfold.cli.main {arguments} {closed}'
-    done = subprocess.run(["bash", "-c", command], capture_output=True, check=False, timeout=60)
+    done = subprocess.run(["bash", "-c", command], capture_output=True, check=False, timeout=PATIENCE_S)
     assert (done.returncode, b"internal" in done.stderr) == (0, False)
 
 
 def test_an_error_that_nobody_can_read_keeps_its_exit_status(project):
     command = f'"{sys.executable}" -m fanfold.cli.main check nosuch.yaml >&- 2>&-'
-    assert subprocess.run(["bash", "-c", command], check=False, timeout=60).returncode == 6
+    assert subprocess.run(["bash", "-c", command], check=False, timeout=PATIENCE_S).returncode == 6

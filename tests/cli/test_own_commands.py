@@ -12,7 +12,7 @@ import pytest
 
 from fanfold.recipe.own_commands import find_own_command
 from fanfold.recipe.own_files import MAX_BYTES
-from tests.work import patience
+from tests.work import PATIENCE_S, patience
 
 UNIT = "import unittest\n"
 FOUND = [
@@ -117,7 +117,9 @@ def test_what_is_found_for_unittest_runs_the_tests_wherever_they_are(tmp_path: P
     found = find_own_command(tmp_path, "tests")
     assert found is not None
     command = [sys.executable, *found.run[1:]]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(
+        command, cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE_S, check=False
+    )
     assert done.returncode == 1, done.stderr
     assert "AssertionError: seen" in done.stderr
 

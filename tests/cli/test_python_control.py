@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 import fanfold as package
+from tests.work import PATIENCE_S
 
 BUSY = """\
 name: busy
@@ -45,7 +46,7 @@ def test_what_a_run_of_another_process_asks_is_answered(project, busy, until):
         assert ff.transcript(run, "ship").entries[0].text == "gladly now"
         assert process.poll() is None
         assert ff.pause(run).status == "paused"
-        assert process.wait(timeout=30) == 3
+        assert process.wait(timeout=PATIENCE_S) == 3
         with pytest.raises(package.AuthorError) as refused:
             ff.approve(run)
         assert refused.value.code == "approval.none"
@@ -64,7 +65,7 @@ def test_a_run_of_another_process_is_rejected_and_cancelled(project, busy, until
             return (await ff.cancel(run)).status
 
     assert asyncio.run(work()) == "cancelled"
-    assert process.wait(timeout=30) == 7
+    assert process.wait(timeout=PATIENCE_S) == 7
 
 
 def test_a_run_that_nobody_drives_goes_on_in_the_background(project, until):

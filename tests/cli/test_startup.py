@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from bench.startup import large_recipe
+from tests.work import PATIENCE_S
 
 HEAVY = {"asyncio", "ssl", "subprocess", "fanfold.runtime.hosting.host", "fanfold.sessions.supervisor"}
 """What only who drives a run needs, or follows one."""
@@ -26,7 +27,7 @@ def loaded(project: Path, *arguments: str) -> set[str]:
     environment["HOME"] = str(project.parent / "home")
     command = [sys.executable, "-c", CODE, *arguments]
     done = subprocess.run(
-        command, cwd=project, env=environment, capture_output=True, text=True, timeout=120, check=False
+        command, cwd=project, env=environment, capture_output=True, text=True, timeout=PATIENCE_S, check=False
     )
     assert done.returncode == 0, done.stderr
     return set(done.stderr.rpartition("LOADED\n")[2].split("\n"))

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from tests.stepped_clock import SteppedClock, build
+from tests.work import PATIENCE_S
 
 STEPS_S = {"back": -3_600, "forward": 86_400}
 WAITS = """\
@@ -43,8 +44,6 @@ limits: {timeout: 4s}
 steps: [{id: hang, agent: explorer, prompt: a}]
 """
 NEVER = "default: {output: never, delay_ms: 600000}\n"
-PATIENCE_S = 120
-"""Not how long anything may take, but when it counts as stopped."""
 
 
 @pytest.fixture(scope="session")

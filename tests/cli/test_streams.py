@@ -10,6 +10,8 @@ import termios
 
 import pytest
 
+from tests.work import PATIENCE_S
+
 RECIPE = "name: two\nsteps: [{id: a, agent: explorer, prompt: a}, {id: b, agent: explorer, prompt: b}]\n"
 
 
@@ -19,7 +21,7 @@ def run_two(project):
     (project / "script.yaml").write_text("default: OK from {{step}}\n")
     command = [sys.executable, "-m", "fanfold.cli.main", "run", "two.yaml", "--script", "script.yaml"]
     return lambda *more, **streams: subprocess.run(
-        [*command, *more], cwd=project, check=False, timeout=60, **streams
+        [*command, *more], cwd=project, check=False, timeout=PATIENCE_S, **streams
     )
 
 

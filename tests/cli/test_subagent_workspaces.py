@@ -22,6 +22,7 @@ from fanfold.runtime.operations.runs.starting.options import Options
 from fanfold.runtime.records.frozen import to_json
 from fanfold.sessions.log import read_entries
 from fanfold.wiring import wire
+from tests.work import PATIENCE_S
 
 LINES = "".join(f"line {i}\n" for i in range(1, 10))
 
@@ -70,7 +71,7 @@ class Agents:
         return dict(self.run("wait", child["id"], "--json", "--timeout", "60").json()[0])
 
     def until(self, expected: Any) -> None:
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + PATIENCE_S
         while not expected():
             assert time.monotonic() < deadline
             time.sleep(0.02)

@@ -7,6 +7,8 @@ import time
 
 import pytest
 
+from tests.work import PATIENCE_S
+
 
 @pytest.fixture
 def agents(fanfold, project):
@@ -68,7 +70,7 @@ def test_input_restarts_a_subagent_that_is_over(agents):
 
 def test_a_subagent_whose_host_was_killed_is_detached_and_is_not_spoken_to(agents, project):
     spawn(agents, "slow")
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + PATIENCE_S
     while agents("ps", "--json").json()[0]["status"] != "running":
         assert time.monotonic() < deadline
         time.sleep(0.05)
@@ -123,7 +125,7 @@ def test_gc_forgets_subagents_when_everybody_is_over_and_nothing_waits(agents, p
     spawn(agents, "slow", "--name", "busy")
     assert agents("gc", "--older-than", "0m", "--json").json()["runs"] == []
     agents("close", "busy")
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + PATIENCE_S
     while (gone := agents("gc", "--older-than", "0m", "--json").json()["runs"]) == []:
         assert time.monotonic() < deadline  # its host is about to leave
         time.sleep(0.05)

@@ -12,6 +12,8 @@ import time
 
 import pytest
 
+from tests.work import PATIENCE_S
+
 GATED = """\
 name: gated
 steps:
@@ -47,7 +49,7 @@ class Terminal:
         os.close(there)
         self.screen = ""
 
-    def until(self, words: str, timeout_s: float = 20) -> str:
+    def until(self, words: str, timeout_s: float = PATIENCE_S) -> str:
         """Read on until the words are there; everything shown so far, without escapes."""
         deadline = time.monotonic() + timeout_s
         while words not in self.plain:
@@ -65,7 +67,7 @@ class Terminal:
         while self._read():
             pass
         os.close(self._here)
-        return self.process.wait(timeout=20), self.plain
+        return self.process.wait(timeout=PATIENCE_S), self.plain
 
     @property
     def plain(self) -> str:

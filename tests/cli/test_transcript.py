@@ -12,6 +12,7 @@ import pytest
 import fanfold as package
 from fanfold.testing.provider import Asked, Call, Reply
 from tests.e2e.world import Provider
+from tests.work import PATIENCE_S
 
 RECIPE = """\
 name: look
@@ -174,7 +175,7 @@ def test_a_model_s_transcript_tells_who_answered_for_how_much_and_no_secret(tmp_
             recipe = "name: r\nsteps: [{id: a, agent: explorer, prompt: Go}]\n"
             options = Options(permission="auto", model="anthropic:claude-sonnet-4-6")
             run = await opened.start(recipe, options=options)
-            await asyncio.wait_for(run.result(), 30)
+            await asyncio.wait_for(run.result(), PATIENCE_S)
             assert opened.transcript(run.id, "a") == run.transcript("a")
             return run.transcript("a")
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.delivery.world import RECIPE, World
+from tests.work import PATIENCE_S
 
 
 @pytest.fixture
@@ -320,7 +321,7 @@ def test_a_process_that_dies_at_an_event_delivers_once(world: World, commit: int
             capture_output=True,
             text=True,
             check=False,
-            timeout=120,
+            timeout=PATIENCE_S,
             cwd=Path(__file__).parents[2],
         )
         root = root or done.stdout.split("\n")[0]

@@ -9,6 +9,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from tests.work import PATIENCE_S
+
 RECIPE = """\
 name: deliver
 steps:
@@ -148,7 +150,7 @@ class World:
         command = [sys.executable, "-m", "fanfold.cli.main", *words]
         return subprocess.run(
             command, cwd=self.project, env=self.environment, capture_output=True, text=True, check=False,
-            timeout=120, stdin=subprocess.DEVNULL,
+            timeout=PATIENCE_S, stdin=subprocess.DEVNULL,
         )  # fmt: skip
 
     def run(self, *words: str) -> subprocess.CompletedProcess[str]:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-PATIENCE_S = 300
+from tests.work import PATIENCE_S
 
 
 def until(holds: Callable[[], bool], what: str) -> None:

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from fanfold.testing.provider import Asked, Call, Fault, Reply, answer_with
-from tests.e2e.world import MODELS, PATIENCE_S, Project, Provider
+from tests.e2e.world import MODELS, Project, Provider
+from tests.work import PATIENCE_S
 
 AGENTS = 200
 NUMBERS = [str(i) for i in range(AGENTS)]

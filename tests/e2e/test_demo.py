@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.work import PATIENCE_S
 from tools import demo
 from tools.tidy import ROOT
 
@@ -13,7 +14,7 @@ from tools.tidy import ROOT
 def test_the_demo_is_killed_goes_on_and_leaves_a_repository_whose_tests_pass(tmp_path: Path):
     done = subprocess.run(
         [sys.executable, "-m", "tools.demo", "--agents", "scripted", "--no-local", "--folder", str(tmp_path)],
-        cwd=ROOT, capture_output=True, text=True, timeout=300, check=False,
+        cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE_S, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     assert "kill -9" in done.stdout

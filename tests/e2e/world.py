@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 from fanfold.testing.provider import KEY, Asked, Fault, Reply, ScriptedProvider
+from tests.work import PATIENCE_S
 
 MODELS = {
     "chat": "openai-chat:gpt-5",
     "responses": "openai-responses:gpt-5",
     "messages": "anthropic:claude-sonnet-4-6",
 }
-PATIENCE_S = 300
 Script = Callable[[Asked], Reply | Fault]
 
 

@@ -37,9 +37,9 @@ from fanfold.wiring import wire
 from tests.dying_store import DyingStore, claimed, opened
 from tests.fuzz.interpreter import Foretold, Interpreter, Said, StepEnd
 from tests.fuzz.recipes import ROOT, Writer
+from tests.work import PATIENCE_S
 
 MOST_STAGES = 12
-DEADLINE_S = 60
 MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None
 """Processes are killed, not machines: nothing here needs a disk to be forced."""
 
@@ -111,7 +111,7 @@ def _in_a_process_of_its_own(home: Path, disturbance: Disturbance | None, cancel
         target=_stage, args=(home, disturbance, cancelled_at)
     )
     process.start()
-    process.join(DEADLINE_S)
+    process.join(PATIENCE_S)
     if process.is_alive():
         process.kill()
         process.join()

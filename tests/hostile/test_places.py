@@ -18,6 +18,7 @@ from zlib import crc32
 import pytest
 
 from tests.hostile.test_trees import STATUSES, look
+from tests.work import PATIENCE_S
 
 RECIPE = (
     "name: writes\nsteps:\n"
@@ -31,7 +32,6 @@ SCRIPT = (
 )
 RUN = ["run", "writes.yaml", "--script", "script.yaml", "--yes"]
 COMMANDS = (RUN, ["apply", "last", "x"], ["query", "done"], ["undo", "last"], ["gc"], ["inspect", "last"])
-TOO_LONG_S = 60
 PROGRAM = (
     "import json, sys\nfrom fanfold.cli.main import main\n"
     "print('statuses', json.dumps([main(one) for one in json.loads(sys.argv[1])]))\n"
@@ -47,7 +47,7 @@ def work(project: Path, *commands: list[str]) -> subprocess.CompletedProcess[str
         env=environment,
         capture_output=True,
         text=True,
-        timeout=TOO_LONG_S,
+        timeout=PATIENCE_S,
         stdin=subprocess.DEVNULL,
         check=False,
     )

@@ -17,6 +17,7 @@ import pytest
 from fanfold.cli.main import COMMANDS
 from fanfold.trust.git_index import tracked_below
 from fanfold.trust.state import why_foreign
+from tests.work import PATIENCE_S
 
 RECIPE = "name: one\nsteps:\n  - {id: a, agent: explorer, prompt: hello}\n"
 SCRIPT = "default: done\n"
@@ -64,7 +65,7 @@ class World:
             env=environment,
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=PATIENCE_S,
             check=False,
             stdin=subprocess.DEVNULL,
         )

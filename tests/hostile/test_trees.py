@@ -17,6 +17,7 @@ from fanfold.cli.main import COMMANDS, main
 from tests.hostile.test_state import RECIPE, SCRIPT
 from tests.hostile.trees import Maker
 from tests.hostile.ways import ways
+from tests.work import PATIENCE_S
 
 COUNT = int(os.environ.get("HOSTILE_TREES", "50"))
 FIRST = int(os.environ.get("HOSTILE_SEED", "0"))
@@ -33,7 +34,6 @@ MORE = (
 ONCE = (83, 257, 1097, 1667, 1805)
 """Seeds that found something once: pipes in the index of searches, for the database, a base, a signal."""
 STATUSES = {0, 1, 2, 3, 4, 5, 6, 7}
-TOO_LONG_S = 30
 
 
 def commands() -> Iterator[list[str]]:
@@ -98,7 +98,7 @@ def test_every_command_holds(
         maker.plant(project / ".fanfold")
     before = look(outside)
     for arguments in commands():
-        status, said = within(TOO_LONG_S, partial(main, arguments)), capsys.readouterr()
+        status, said = within(PATIENCE_S, partial(main, arguments)), capsys.readouterr()
         told = f"seed {seed}: fanfold {' '.join(arguments)} ended with {status}: {said.err[-2000:]}"
         assert status in STATUSES, told
         assert "Traceback" not in said.err, told

@@ -23,12 +23,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tests.text.test_terminal import is_harmless
+from tests.work import PATIENCE_S
 from tools.tidy import ROOT
 
 NOBODY, SOMEBODY = 65534, 65533
 CANARY = "CANARY-7f3a91c2"
 STATUSES = {0, 1, 2, 3, 4, 5, 6, 7}
-TOO_LONG_S = 90
 RESULTS = ("run", "watch", "resume", "fork", "retry")
 NEEDED = "sh cat env touch git ls sleep mkdir id ln mv cp rm chmod setpriv python3 unshare ip".split()
 
@@ -207,7 +207,7 @@ class World:
             capture_output=True,
             text=True,
             errors="surrogateescape",
-            timeout=TOO_LONG_S,
+            timeout=PATIENCE_S,
             check=False,
             stdin=subprocess.DEVNULL,
         )

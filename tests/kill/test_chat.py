@@ -17,6 +17,7 @@ from fanfold.runtime.operations.history.verify import verify
 from fanfold.runtime.operations.runs.files.undo import undo
 from fanfold.wiring import wire
 from tests.kill.chatting import SAID
+from tests.work import PATIENCE_S
 
 SCRIPT = """\
 steps:
@@ -35,7 +36,7 @@ COMMITS = 16
 
 def chat(folder: Path, kill_at: int, when: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "tests.kill.chatting", str(folder), str(kill_at), when]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE_S)
 
 
 def boundaries() -> list[tuple[int, str]]:

@@ -23,13 +23,14 @@ from fanfold.runtime.operations.runs.starting.options import Options
 from fanfold.wiring import wire
 from tests.kill.claimant import EXPIRY_S
 from tests.kill.test_containers import HERE, UNSHARE, can_unshare
+from tests.work import PATIENCE_S
 
 ALL = os.environ.get("KILL_TEST") == "all"
 TAKE_OVERS = 200 if ALL else 3
 PROCESSES = 3
 STEPS = 60 if ALL else 8
 """Of a run: where many take-overs are wanted, few runs should end before."""
-DEADLINE_S = 60 + TAKE_OVERS * 10
+DEADLINE_S = PATIENCE_S + TAKE_OVERS * 10
 DECLARED = "import fanfold\n\n@fanfold.function\ndef add(name): ...\n"
 
 

@@ -23,11 +23,12 @@ from fanfold.runtime.operations.runs.starting.creation import create
 from fanfold.runtime.operations.runs.starting.options import Options
 from fanfold.wiring import wire
 from tests.kill.container import EXPIRY_S
+from tests.work import PATIENCE_S
 
 TAKE_OVERS = 200 if os.environ.get("KILL_TEST") == "all" else 6
 STEPS = 60
 FILES = 3_000
-DEADLINE_S = 60 + TAKE_OVERS * 10
+DEADLINE_S = PATIENCE_S + TAKE_OVERS * 10
 HERE = Path(__file__).parent.parent.parent
 
 UNSHARE = ["unshare", "--pid", "--fork", "--kill-child", "--mount", "--mount-proc"]

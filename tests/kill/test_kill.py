@@ -25,11 +25,11 @@ from fanfold.runtime.operations.history.verify import verify
 from fanfold.runtime.views.runs.documents import run_document
 from fanfold.store.sqlite import SqliteStore
 from tests.dying_store import claimed
+from tests.work import PATIENCE_S
 
 HERE = Path(__file__).parent
 WHOLE = os.environ.get("KILL_TEST") == "all"
 SAMPLES = 6
-DEADLINE_S = 60
 
 
 class Campaign:
@@ -58,7 +58,7 @@ class Campaign:
             cwd=HERE.parent.parent,
             capture_output=True,
             text=True,
-            timeout=DEADLINE_S,
+            timeout=PATIENCE_S,
             check=False,
         )
         expected = (0, -signal.SIGKILL) if kill_at else (0,)

@@ -27,6 +27,7 @@ from fanfold.runtime.operations.project import Project
 from fanfold.runtime.operations.runs.starting.creation import create_open, freeze
 from fanfold.runtime.operations.runs.starting.options import Options
 from fanfold.wiring import wire
+from tests.work import PATIENCE_S
 
 HERE = Path(__file__).parent
 WHOLE = os.environ.get("KILL_TEST") == "all"
@@ -71,7 +72,7 @@ class Children:
         environment = {**os.environ, "FANFOLD_SCRIPT_CALLS": str(self.calls)}
         done = subprocess.run(
             command, env=environment, cwd=HERE.parent.parent, capture_output=True, text=True, check=False,
-            timeout=60,
+            timeout=PATIENCE_S,
         )  # fmt: skip
         assert done.returncode in ((0, -signal.SIGKILL) if kill_at else (0,)), done.stderr
         return int(done.stdout) if done.returncode == 0 else 0

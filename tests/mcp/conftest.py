@@ -19,6 +19,7 @@ from fanfold.runtime.operations.runs.starting.options import Options
 from fanfold.server.mcp.transports import http_endpoint
 from fanfold.wiring import make_mcp_server
 from tests.tools.conftest import SCRIPT, opened, project
+from tests.work import PATIENCE_S
 
 __all__ = ["opened", "project"]
 
@@ -57,7 +58,7 @@ class HttpServer:
 
     def stop(self) -> None:
         self._server.should_exit = True
-        self._thread.join(20)
+        self._thread.join(PATIENCE_S)
         assert not self._thread.is_alive()
 
 

@@ -21,6 +21,7 @@ from fanfold.wiring import make_mcp_server, wire
 from tests.mcp.conftest import HttpServer
 from tests.mcp.fixture.server import make_fixture
 from tests.tools.conftest import SCRIPT
+from tests.work import PATIENCE_S
 from tools.npm import NpmUnavailable, environment, install, node
 
 HERE = Path(__file__).parent
@@ -76,7 +77,7 @@ class Inspector:
             capture_output=True,
             text=True,
             check=False,
-            timeout=120,
+            timeout=PATIENCE_S,
         )
         assert done.returncode == 0, done.stdout + done.stderr
         return json.loads(done.stdout)
@@ -139,7 +140,7 @@ def conform(programs: Path, url: str, version: str, *more: str) -> None:
         capture_output=True,
         text=True,
         check=False,
-        timeout=300,
+        timeout=PATIENCE_S,
         env=environment(),
     )
     assert done.returncode == 0, done.stdout[-6_000:] + done.stderr[-2_000:]

@@ -19,6 +19,7 @@ from fanfold.wiring import make_mcp_server, wire
 from tests.mcp.conftest import ERAS, connected
 from tests.mcp.test_session import Answers, cli, running, use
 from tests.tools.conftest import SCRIPT
+from tests.work import PATIENCE_S
 
 
 @pytest.fixture
@@ -30,7 +31,7 @@ def serving(project):
     said = json.loads(process.stdout.readline())
     yield f"{said['url']}mcp", said["link"].partition("token=")[2], process
     process.terminate()
-    assert process.wait(20) == 0
+    assert process.wait(PATIENCE_S) == 0
     process.stdout.close()
 
 
@@ -41,7 +42,7 @@ def test_a_served_project_answers_whoever_has_the_token(serving, era):
 
     async def session() -> None:
         async with (
-            httpx2.AsyncClient(headers={"Authorization": f"Bearer {token}"}, timeout=60) as http,
+            httpx2.AsyncClient(headers={"Authorization": f"Bearer {token}"}, timeout=PATIENCE_S) as http,
             connected(streamable_http_client(url, http_client=http), era) as client,
         ):
             tried = await use(client, "run_workflow", name="write-one", dry_run=True)
@@ -63,7 +64,7 @@ def test_a_server_that_is_stopped_leaves_runs_alone_that_somebody_waits_for(serv
                 await client.call_tool("run_workflow", {"spec": slow})
 
         async with (
-            httpx2.AsyncClient(headers={"Authorization": f"Bearer {token}"}, timeout=60) as http,
+            httpx2.AsyncClient(headers={"Authorization": f"Bearer {token}"}, timeout=PATIENCE_S) as http,
             connected(
                 streamable_http_client(url, http_client=http),
                 era,
@@ -85,11 +86,9 @@ def test_a_server_that_is_stopped_leaves_runs_alone_that_somebody_waits_for(serv
 
 async def _becomes(client: Any, status: str) -> None:
     """Look at the only subagent until it stands like this."""
-    for _ in range(1_000):
-        if (await use(client, "list_agents"))["agents"][0]["status"] == status:
-            return
-        await anyio.sleep(0.02)
-    raise AssertionError(f"it never became {status}")
+    with anyio.fail_after(PATIENCE_S):
+        while (await use(client, "list_agents"))["agents"][0]["status"] != status:  # noqa: ASYNC110  # by polling alone
+            await anyio.sleep(0.02)
 
 
 def test_a_subagent_whose_process_was_killed_is_detached_until_it_is_resumed(project):

@@ -17,6 +17,7 @@ from fanfold.tools.registry import TOOLS
 from fanfold.wiring import make_mcp_server
 from tests.mcp.conftest import ERAS, connected, stdio
 from tests.tools.conftest import SLOW
+from tests.work import PATIENCE_S
 
 
 class Answers:
@@ -34,7 +35,7 @@ class Answers:
 
 def cli(*arguments: str) -> Any:
     command = [sys.executable, "-m", "fanfold.cli.main", *arguments, "--json"]
-    done = subprocess.run(command, capture_output=True, check=False, timeout=60)
+    done = subprocess.run(command, capture_output=True, check=False, timeout=PATIENCE_S)
     return json.loads(done.stdout)
 
 
@@ -159,7 +160,7 @@ def test_a_client_that_goes_away_leaves_what_it_started_alone(project, tool, arg
     while "running" not in running(run):
         assert process.poll() is None
     process.stdin.close()
-    assert process.wait(30) == 0
+    assert process.wait(PATIENCE_S) == 0
     process.stdout.close()
     assert "running" in running(run)
     assert cli("inspect", run)["owner"]["alive"] is True
@@ -339,7 +340,7 @@ def test_nothing_but_the_protocol_is_on_stdout(project):
     while heard[-1].get("id") != 3:
         heard.append(json.loads(process.stdout.readline()))
     process.stdin.close()
-    assert process.wait(30) == 0
+    assert process.wait(PATIENCE_S) == 0
     assert process.stdout.read() == ""
     process.stdout.close()
     assert all(one["jsonrpc"] == "2.0" for one in heard)
@@ -365,7 +366,7 @@ def test_a_client_that_is_gone_before_it_is_answered_is_no_error(project, then):
     process.stdin.write(json.dumps(asked) + "\n" + then)
     process.stdin.close()
     assert process.stderr.read() == ""
-    assert process.wait(60) == 0
+    assert process.wait(PATIENCE_S) == 0
     process.stderr.close()
 
 
@@ -376,7 +377,7 @@ def test_a_server_of_a_project_that_cannot_be_used_says_so_before_a_client_waits
         stdin=subprocess.DEVNULL,
         capture_output=True,
         check=False,
-        timeout=60,
+        timeout=PATIENCE_S,
         text=True,
         env=dict(os.environ),
     )
@@ -402,7 +403,7 @@ def test_fifty_children_six_at_a_time_in_order(project):
     begun: list[str] = []
     live: list[int] = [0]
     command = [sys.executable, "-m", "fanfold.cli.main", "logs", "hand", "--json"]
-    log = subprocess.run(command, capture_output=True, check=True, timeout=60).stdout
+    log = subprocess.run(command, capture_output=True, check=True, timeout=PATIENCE_S).stdout
     for line in log.splitlines():
         data = json.loads(line)["data"]
         if data.get("subagent_id") and data["status"] == "started":

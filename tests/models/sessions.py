@@ -18,6 +18,7 @@ from fanfold.agents.models.questions import Patience
 from fanfold.agents.providers import PROVIDERS, Access, Provider
 from fanfold.testing.provider import KEY, Script, ScriptedProvider
 from tests.session_requests import session_request
+from tests.work import PATIENCE_S
 
 MODELS = ("openai-chat:gpt-5", "openai-responses:gpt-5", "anthropic:claude-sonnet-4-6")
 QUICK = Patience(tries=3, backoff_s=0.001, max_wait_s=1.0)
@@ -84,7 +85,7 @@ async def world(
     script: Script,
     *,
     key: str = KEY,
-    stall_s: float = 5.0,
+    stall_s: float = PATIENCE_S,
     providers: Sequence[Provider] = PROVIDERS,
     **options: Any,
 ):
@@ -103,7 +104,7 @@ def play(script: Script, scene: Callable[[World], Awaitable[None]], **options: A
 
     async def main() -> None:
         async with world(script, **options) as here:
-            await asyncio.wait_for(scene(here), 30)
+            await asyncio.wait_for(scene(here), PATIENCE_S)
 
     asyncio.run(main())
 

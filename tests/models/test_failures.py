@@ -127,7 +127,7 @@ def test_without_a_network_the_session_fails_soon_and_says_so():
         backend = ModelBackend(access, patience=Patience(tries=2, backoff_s=0.001))
         recorder = Recorder()
         with pytest.raises(SessionFailed) as failed:
-            await asyncio.wait_for(backend.run(request(), recorder.record, recorder.show), 10)
+            await asyncio.wait_for(backend.run(request(), recorder.record, recorder.show), PATIENCE_S)
         assert failed.value.failure.kind == "transport"
         assert "network" in failed.value.failure.hint
         assert failed.value.failure.retryable

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from fanfold.agents.models.messages import UNKNOWN
 from fanfold.testing.provider import Asked, Call, Reply, ScriptedProvider
+from tests.work import PATIENCE_S
 
 ROOT = Path(__file__).parents[2]
 
@@ -29,7 +30,7 @@ def test_a_process_killed_in_the_middle_of_a_call_is_taken_up_by_another(tmp_pat
             cwd=ROOT,
             stdout=asyncio.subprocess.PIPE,
         )
-        out, _ = await asyncio.wait_for(process.communicate(), 60)
+        out, _ = await asyncio.wait_for(process.communicate(), PATIENCE_S)
         assert process.returncode is not None
         return process.returncode, out.decode()
 

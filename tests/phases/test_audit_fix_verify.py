@@ -16,6 +16,7 @@ import yaml
 
 from fanfold.wiring import BUILT_IN_RECIPES
 from tests.runtime.killing import Doomed
+from tests.work import PATIENCE_S
 
 HERE = Path(__file__).parent
 SHOP: dict[str, str] = yaml.safe_load((HERE / "shop.yaml").read_text())
@@ -37,7 +38,9 @@ def shop(folder: Path) -> Path:
 
 def fanfold(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "fanfold.cli.main", *words]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120, check=False)
+    return subprocess.run(
+        command, cwd=folder, capture_output=True, text=True, timeout=PATIENCE_S, check=False
+    )
 
 
 @pytest.fixture(scope="module")

@@ -25,6 +25,7 @@ from fanfold.sessions.log import read_entries
 from fanfold.wiring import wire
 from tests.phases.published import read_published
 from tests.runtime.running import client, run
+from tests.work import PATIENCE_S
 
 WIDE = """
 name: wide
@@ -102,7 +103,7 @@ def test_a_fold_that_is_cancelled_counts_and_shows_what_its_parts_spent(tmp_path
             told = transcript(opened.project, handle.id, part, None)
             return result, told.entries[-1].output
 
-    result, said = asyncio.run(asyncio.wait_for(work(), 60))
+    result, said = asyncio.run(asyncio.wait_for(work(), PATIENCE_S))
     assert result.status == "cancelled"
     counted = result.steps["look/fold"].usage
     assert counted is not None

@@ -20,6 +20,7 @@ from fanfold.runtime.views.runs.report import report_markdown
 from fanfold.runtime.views.runs.result import Result
 from fanfold.wiring import wire
 from tests.runtime.running import client, run
+from tests.work import PATIENCE_S
 
 GATE = """
 name: gated
@@ -157,7 +158,7 @@ def test_what_a_person_has_against_it_reaches_the_next_round_in_words(tmp_path: 
                     await handle.approve(event.data["step"], choice="approve")
             return await handle.result()
 
-    result = asyncio.run(asyncio.wait_for(work(), 60))
+    result = asyncio.run(asyncio.wait_for(work(), PATIENCE_S))
     assert result.status == "completed"
     said = feedback_of(tmp_path, result, "work#2/a")
     assert said == "A person answered reject: the colour is wrong"

@@ -19,9 +19,9 @@ from fanfold.runtime.operations.history.verify import verify
 from fanfold.runtime.views.runs.documents import run_document
 from fanfold.sessions.log import read_entries
 from fanfold.store.sqlite import SqliteStore
+from tests.work import PATIENCE_S
 
 ROOT = Path(__file__).parent.parent.parent
-DEADLINE_S = 60
 
 
 class Doomed:
@@ -59,7 +59,7 @@ class Doomed:
     def process(self, kill_at: int = 0, when: str = "after") -> int:
         """One owner, until it is killed or done; how many commits it made, 0 when it was killed."""
         process = self.start(kill_at, when)
-        out, err = process.communicate(timeout=DEADLINE_S)
+        out, err = process.communicate(timeout=PATIENCE_S)
         assert process.returncode in ((0, -signal.SIGKILL) if kill_at else (0,)), err
         return self.heard(out)
 

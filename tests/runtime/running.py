@@ -16,6 +16,7 @@ from fanfold.runtime.operations.client import Client
 from fanfold.runtime.operations.runs.starting.options import Options
 from fanfold.runtime.views.runs.result import Result
 from fanfold.wiring import wire
+from tests.work import PATIENCE_S
 
 
 class TextClient(Client):
@@ -48,7 +49,7 @@ def run(folder: Path, recipe: str, script: str = "default: ok from {{step}}", **
     async def work() -> Result:
         async with client(folder) as opened:
             handle = await opened.start(recipe, options=options, inputs=named)
-            await asyncio.wait_for(handle.wait(), 30)  # also through approvals that time will answer
+            await asyncio.wait_for(handle.wait(), PATIENCE_S)  # also through approvals that time will answer
             return await handle.result()
 
     return asyncio.run(work())

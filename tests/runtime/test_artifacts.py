@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from tests.work import PATIENCE_S
+
 MAKE_AND_USE = """\
 name: artifacts
 steps:
@@ -49,7 +51,7 @@ class Project:
     def fanfold(self, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [sys.executable, "-P", "-m", "fanfold.cli.main", *words], cwd=self.folder, text=True,
-            env={**self.environment, **environment}, capture_output=True, check=False, timeout=120,
+            env={**self.environment, **environment}, capture_output=True, check=False, timeout=PATIENCE_S,
         )  # fmt: skip
 
     def run(self, recipe: str, script: str = "default: done", *words: str, **environment: str) -> Any:

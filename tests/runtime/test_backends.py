@@ -24,6 +24,7 @@ from fanfold.text.refusal import FileRefused
 from fanfold.wiring import BACKENDS, wire
 from tests.runtime.running import client
 from tests.runtime.test_preflight import Place
+from tests.work import PATIENCE_S
 
 TWO = """
 name: two
@@ -75,7 +76,7 @@ def run(place: Place, recipe: str, *kinds: BackendKind, **options: Any) -> Resul
         project = wire(place.folder, place.environment, backends=(*BACKENDS, *kinds))
         async with Client(project) as opened:
             given = Options(**{"permission": "auto", **options})
-            return await asyncio.wait_for(opened.run(place.folder / "r.yaml", options=given), 30)
+            return await asyncio.wait_for(opened.run(place.folder / "r.yaml", options=given), PATIENCE_S)
 
     return asyncio.run(work())
 

@@ -20,6 +20,7 @@ from fanfold.testing.provider import Reply
 from tests.e2e.world import Provider
 from tests.kernel.drive import Drive, agent, call, plan
 from tests.runtime.running import HERE, client
+from tests.work import PATIENCE_S
 
 PAIR = """
 name: pair
@@ -40,7 +41,7 @@ def drive(folder: Path, recipe: str, script: str, raised: Raised, **options: Any
             await owned.host().resume(raised)
             return paused, to_result(owned.tree)
 
-    return asyncio.run(asyncio.wait_for(work(), 30))
+    return asyncio.run(asyncio.wait_for(work(), PATIENCE_S))
 
 
 def events(folder: Path, run: str, kind: str) -> list[dict[str, Any]]:
@@ -155,7 +156,7 @@ def estimates(folder: Path, provider: Provider, recipe: str = PAIR, **options: A
 
     async def work() -> str:
         async with client(folder, {**os.environ, **provider.environment}, providers=HERE) as opened:
-            result = await asyncio.wait_for(opened.run(recipe, options=Options(**given)), 30)
+            result = await asyncio.wait_for(opened.run(recipe, options=Options(**given)), PATIENCE_S)
             assert result.status == "completed", result.error
             return result.run_id
 

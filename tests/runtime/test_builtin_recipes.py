@@ -20,6 +20,7 @@ from fanfold.runtime.views.runs.report import report_markdown
 from fanfold.runtime.views.runs.result import Result
 from fanfold.wiring import BUILT_IN_RECIPES, wire
 from tests.recipe.known import surroundings
+from tests.work import PATIENCE_S
 
 INPUTS: dict[str, dict[str, Any]] = {
     "audit-fix-verify": {"packages": ["src", "lib"]},
@@ -117,7 +118,7 @@ def run_recipe(folder: Path, name: str, failing: str = "") -> Result:
             script = json.dumps({"default": "done", "steps": answers})
             options = Options(permission="auto", script=script)
             handle = await opened.start(name, options=options, inputs=INPUTS[name])
-            return await asyncio.wait_for(handle.result(), 60)
+            return await asyncio.wait_for(handle.result(), PATIENCE_S)
 
     result = asyncio.run(work())
     project = wire(folder)

@@ -23,6 +23,7 @@ from fanfold.sessions.log import read_entries
 from fanfold.testing.provider import Asked, Call, Fault, Reply
 from fanfold.wiring import wire
 from tests.e2e.world import MODELS, Provider
+from tests.work import PATIENCE_S
 
 Story = Callable[[Chat], Coroutine[Any, Any, None]]
 
@@ -41,7 +42,7 @@ def play(opened: Project, story: Story, options: Options) -> None:
     async def told() -> None:
         chat = await open_chat(opened, options, None, lambda *_: None)
         try:
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(PATIENCE_S):
                 await story(chat)
         finally:
             await chat.leave()

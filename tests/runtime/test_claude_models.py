@@ -14,6 +14,7 @@ from fanfold.testing.provider import Reply
 from fanfold.wiring import wire
 from tests.e2e.world import Provider
 from tests.runtime.running import client
+from tests.work import PATIENCE_S
 
 RECIPE = "name: r\nsteps: [{id: a, agent: rev, prompt: go}]\n"
 
@@ -76,7 +77,7 @@ def test_a_run_asks_the_server_that_has_the_model(tmp_path: Path, family: str, s
 
     async def work(environment: dict[str, str]) -> Result:
         async with client(folder, environment) as opened:
-            return await asyncio.wait_for(opened.run(RECIPE), 30)
+            return await asyncio.wait_for(opened.run(RECIPE), PATIENCE_S)
 
     with Provider(lambda asked: Reply(text=f"said by {asked.model}")) as running:
         given = {name: value for name, value in running.environment.items() if name.startswith(family)}

@@ -10,6 +10,7 @@ import pytest
 from fanfold.runtime.operations.runs.starting.options import Options
 from fanfold.runtime.views.runs.result import Result
 from tests.runtime.running import client, run
+from tests.work import PATIENCE_S
 
 ASKED = """\
 name: asked
@@ -36,7 +37,7 @@ def answered_by_a_person(folder: Path, more: str, decision: str) -> Result:
                         await handle.reject("ok")
                     else:
                         await handle.approve("ok", choice=decision)
-            return await asyncio.wait_for(handle.result(), 30)
+            return await asyncio.wait_for(handle.result(), PATIENCE_S)
 
     return asyncio.run(work())
 
@@ -77,7 +78,7 @@ def test_who_goes_on_is_not_told_that_a_person_answered(tmp_path: Path):
         async with client(tmp_path) as opened:
             options = Options(permission="auto", script="default: ok")
             run = await opened.start(ASKED.format(timeout="20ms", more="default: approve"), options=options)
-            await asyncio.wait_for(run.wait(), 30)
+            await asyncio.wait_for(run.wait(), PATIENCE_S)
             return run.transcript("go").entries[0].text
 
     assert "Nobody answered in time, which means approve" in asyncio.run(work())

@@ -17,7 +17,7 @@ from fanfold.runtime.operations.runs.starting.options import Options
 from fanfold.store.owners import signals
 from fanfold.wiring import wire
 from tests.runtime.running import client
-from tests.work import patience
+from tests.work import PATIENCE_S, patience
 
 CHAIN = "name: chain\nsteps:\n" + "".join(
     f"  - {{id: s{i}, agent: explorer, prompt: x{f', depends_on: [s{i - 1}]' if i else ''}}}\n"
@@ -132,7 +132,7 @@ def test_a_wish_that_comes_before_the_first_event_is_not_lost(tmp_path: Path, wi
     async def work() -> str:
         async with client(tmp_path) as opened:
             handle = await opened.start(GATED, options=SLOW)
-            await asyncio.wait_for(getattr(handle, wish)(), 10)
+            await asyncio.wait_for(getattr(handle, wish)(), PATIENCE_S)
             return handle.status
 
     assert asyncio.run(work()) == {"pause": "paused", "cancel": "cancelled"}[wish]

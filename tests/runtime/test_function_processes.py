@@ -19,6 +19,7 @@ from fanfold.runtime.operations.runs.starting.options import Options
 from fanfold.runtime.views.runs.result import Result
 from fanfold.store.protocol import LeaseLost
 from tests.runtime.running import client, run
+from tests.work import PATIENCE_S
 
 HANDLERS = """
 import asyncio, ctypes, os, sys, time
@@ -376,7 +377,7 @@ def test_a_function_that_cannot_be_stopped_keeps_its_slot_and_its_files_until_it
     def stubborn(me: str) -> None:
         began.append(me)
         if len(began) == 1:
-            over.wait(20)
+            over.wait(PATIENCE_S)
             began.append("over")
 
     @fanfold.function(f"next-{tmp_path.name}")
@@ -485,7 +486,7 @@ def test_who_stops_waiting_for_a_result_does_not_stop_the_run(tmp_path: Path) ->
                 await asyncio.wait_for(handle.result(), 0.01)
             assert handle.status == "running"
             go_on.set()
-            return await asyncio.wait_for(handle.result(), 20)
+            return await asyncio.wait_for(handle.result(), PATIENCE_S)
 
     assert asyncio.run(work()).output == "done"
 

@@ -15,6 +15,7 @@ from fanfold.runtime.operations.runs.starting.options import Options
 from fanfold.runtime.views.runs.result import Result
 from fanfold.workspace.sandbox.levels import detect
 from tests.runtime.running import client, run
+from tests.work import PATIENCE_S
 from tools.tidy import ROOT
 
 EVIL = {
@@ -97,7 +98,7 @@ def test_it_is_gone_too_when_the_step_does_not_come_to_its_end(project: Path, wa
                 await asyncio.sleep(0.01)
             if way == "cancel":
                 await handle.cancel()
-            return await asyncio.wait_for(handle.result(), 30)
+            return await asyncio.wait_for(handle.result(), PATIENCE_S)
 
     assert asyncio.run(work()).status in ("failed", "cancelled")
     assert not (project / ".git").exists()

@@ -22,6 +22,7 @@ from fanfold.runtime.views.runs.result import Result
 from fanfold.testing.provider import Asked, Fault, Reply
 from tests.e2e.world import Provider
 from tests.runtime.running import HERE, client
+from tests.work import PATIENCE_S
 
 SCOUT = """\
 name = "scout"
@@ -63,14 +64,14 @@ class Place:
             everything = {**self.environment, **environment}
             async with client(self.folder, everything, providers=self.providers) as opened:
                 given = {"permission": "auto", **(options or {})}
-                return await asyncio.wait_for(opened.run(recipe, options=Options(**given)), 30)
+                return await asyncio.wait_for(opened.run(recipe, options=Options(**given)), PATIENCE_S)
 
         return asyncio.run(work())
 
     def resume(self, run: str, **environment: str) -> Result:
         async def work() -> Result:
             async with client(self.folder, {**self.environment, **environment}) as opened:
-                return await asyncio.wait_for((await opened.resume(run)).result(), 30)
+                return await asyncio.wait_for((await opened.resume(run)).result(), PATIENCE_S)
 
         return asyncio.run(work())
 
@@ -92,7 +93,7 @@ class Place:
             capture_output=True,
             text=True,
             check=False,
-            timeout=60,
+            timeout=PATIENCE_S,
         )
 
     def frozen(self, run: str) -> Frozen:

@@ -24,6 +24,7 @@ from fanfold.testing.provider import KEY, Reply
 from fanfold.wiring import wire
 from tests.e2e.world import Provider as Server
 from tests.runtime.running import client
+from tests.work import PATIENCE_S
 
 ACME = Provider(
     name="acme",
@@ -58,7 +59,7 @@ def run(folder: Path, server: Server, recipe: str, row: Provider = ACME, **optio
     async def work() -> Result:
         rows = (*PROVIDERS, here)
         async with client(folder, {**environment, "ACME_API_KEY": KEY}, providers=rows) as opened:
-            return await asyncio.wait_for(opened.run(recipe, options=Options(**options)), 30)
+            return await asyncio.wait_for(opened.run(recipe, options=Options(**options)), PATIENCE_S)
 
     return asyncio.run(work())
 

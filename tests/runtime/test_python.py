@@ -7,6 +7,7 @@ import sys
 import pytest
 
 import fanfold
+from tests.work import PATIENCE_S
 
 RECIPE = """\
 name: greet
@@ -135,7 +136,7 @@ def test_names_are_loaded_when_they_are_used():
         "assert set(fanfold.__all__) <= set(dir(fanfold))\n"
         "for name in fanfold.__all__: getattr(fanfold, name)\n"
     )
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=30)
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=PATIENCE_S)
 
 
 ASKS = """\
@@ -161,7 +162,7 @@ def test_results_and_events_return_at_an_approval_and_go_on_after_the_answer(pro
             assert [event.tree_seq for event in seen + rest] == list(range(1, rest[-1].tree_seq + 1))
             return await run.result()
 
-    assert asyncio.run(asyncio.wait_for(work(), 30)).output == "OK from say"
+    assert asyncio.run(asyncio.wait_for(work(), PATIENCE_S)).output == "OK from say"
     with fanfold.open_sync(project) as ff:
         run = ff.start("asks.yaml", options=OPTIONS)
         assert run.result().status == "waiting"

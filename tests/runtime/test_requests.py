@@ -26,6 +26,7 @@ from fanfold.runtime.operations.runs.starting.creation import create_open
 from fanfold.runtime.operations.runs.starting.options import Options
 from fanfold.wiring import wire
 from tests.runtime.running import client
+from tests.work import PATIENCE_S
 
 RECIPE = """
 name: everything
@@ -47,7 +48,6 @@ EVENTS = 34
 """About as many as the run has; a request beyond the last meets a run that rests."""
 WHOLE = os.environ.get("REQUESTS") == "all"
 MOMENTS = list(range(EVENTS)) if WHOLE else [0, 2, 9, 19, 31]
-LIMIT_S = 30
 Ask: TypeAlias = Callable[[RunHandle, Project], Awaitable[object]]
 
 OPTIONS = Options(permission="auto", script=SCRIPT)
@@ -128,7 +128,7 @@ def test_a_request_at_any_event_of_a_run_is_heard(
             then = run.status
             return run.id, then, await finish(project, run)
 
-    run, then, at_last = asyncio.run(asyncio.wait_for(work(), LIMIT_S))
+    run, then, at_last = asyncio.run(asyncio.wait_for(work(), PATIENCE_S))
     if request_word == "pause":
         assert then in ("paused", "completed")
     if request_word == "cancel":
@@ -149,7 +149,7 @@ def test_an_answer_right_after_the_start_finds_what_is_asked_first(tmp_path: Pat
             await run.answer("then", "that")
             return (await run.result()).output
 
-    assert asyncio.run(asyncio.wait_for(work(), LIMIT_S)) == "that"
+    assert asyncio.run(asyncio.wait_for(work(), PATIENCE_S)) == "that"
 
 
 def test_a_run_that_ended_with_its_event_loop_says_so(tmp_path: Path) -> None:
@@ -185,7 +185,7 @@ def test_a_request_while_a_run_is_taken_up_again_is_heard(
             then = again.status
             return run.id, then, await finish(project, again)
 
-    run, then, at_last = asyncio.run(asyncio.wait_for(work(), LIMIT_S))
+    run, then, at_last = asyncio.run(asyncio.wait_for(work(), PATIENCE_S))
     assert then in {"pause": ("paused", "completed"), "cancel": ("cancelled",)}[request_word]
     assert at_last == {"pause": "completed", "cancel": "cancelled"}[request_word]
     check_sound(tmp_path, run)
@@ -200,4 +200,4 @@ def test_a_run_that_only_more_can_be_added_to_gives_what_there_is(tmp_path: Path
         await run.cancel()
         return status
 
-    assert asyncio.run(asyncio.wait_for(work(), LIMIT_S)) == "waiting"
+    assert asyncio.run(asyncio.wait_for(work(), PATIENCE_S)) == "waiting"

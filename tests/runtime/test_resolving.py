@@ -21,6 +21,7 @@ from fanfold.sessions.log import read_entries
 from fanfold.workspace.workspaces import Workspaces
 from tests.runtime.killing import Doomed
 from tests.runtime.running import client
+from tests.work import PATIENCE_S
 
 LINES = "".join(f"line {number}\n" for number in range(20))
 WHOLE = os.environ.get("KILL_TEST") == "all"
@@ -98,7 +99,7 @@ class World:
                 self.run_id = handle.id
                 if meanwhile is not None:
                     await meanwhile(handle)
-                result = await asyncio.wait_for(handle.result(), 30)
+                result = await asyncio.wait_for(handle.result(), PATIENCE_S)
                 assert verify(opened.project.store, handle.id).violations == ()
                 return result
 
@@ -108,7 +109,7 @@ class World:
         async def work() -> Result:
             async with client(self.folder) as opened:
                 handle = await opened.resume(self.run_id)
-                return await asyncio.wait_for(handle.result(), 30)
+                return await asyncio.wait_for(handle.result(), PATIENCE_S)
 
         return asyncio.run(work())
 

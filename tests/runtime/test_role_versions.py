@@ -18,6 +18,7 @@ from fanfold.runtime.operations.runs.starting.creation import create
 from fanfold.runtime.operations.runs.starting.options import Options
 from fanfold.runtime.views.runs.result import Result
 from fanfold.wiring import wire
+from tests.work import PATIENCE_S
 
 ROLE = """\
 name = "auditor"
@@ -63,7 +64,7 @@ def run(folder: Path, plan: Plan) -> Result:
     async def work() -> Result:
         project = wire(folder)
         owned = create(project, plan, {}, Options(permission="auto", script=WRITES))
-        result = await asyncio.wait_for(RunHandle(owned).result(), 30)
+        result = await asyncio.wait_for(RunHandle(owned).result(), PATIENCE_S)
         project.close()
         return result
 

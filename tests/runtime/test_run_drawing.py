@@ -13,6 +13,7 @@ from fanfold.runtime.views.graph.drawing import Drawing, DrawnStep
 from fanfold.runtime.views.graph.run_boxes import draw_run, parse_opened
 from fanfold.runtime.views.graph.svg import svg
 from tests.runtime.running import client
+from tests.work import PATIENCE_S
 
 RECIPE = """\
 name: outer
@@ -48,7 +49,7 @@ def drawn(folder: Path, count: int = 4, opened: str = "") -> tuple[Plan, Drawing
             files = [f"f{i}.py" for i in range(count)]
             options = Options(permission="auto", script=SCRIPT)
             handle = await project.start(RECIPE, options=options, inputs={"files": files})
-            await asyncio.wait_for(handle.result(), 60)
+            await asyncio.wait_for(handle.result(), PATIENCE_S)
             tree = RunTree.load(project.project.store, handle.id)
             return tree.root.plan, draw_run(tree, opened=parse_opened(opened))
 

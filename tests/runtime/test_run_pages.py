@@ -11,6 +11,7 @@ from fanfold.runtime.views.runs.head import RunHeadDocument, run_head
 from fanfold.runtime.views.runs.table import RunTable, run_table
 from fanfold.runtime.views.runs.timeline import Timeline, timeline
 from tests.runtime.running import client
+from tests.work import PATIENCE_S
 
 RECIPE = """\
 name: pages
@@ -36,7 +37,7 @@ def pages(folder: Path) -> tuple[RunHeadDocument, RunTable, Timeline]:
         async with client(folder) as project:
             handle = await project.start(RECIPE, options=Options(permission="auto", script=SCRIPT))
             handle.leave_when_waiting()
-            await asyncio.wait_for(handle.wait(), 30)
+            await asyncio.wait_for(handle.wait(), PATIENCE_S)
             store = project.project.store
             tree = RunTree.load(store, handle.id)
             now = tree.state.now + 60_000

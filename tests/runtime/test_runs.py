@@ -10,6 +10,7 @@ import pytest
 from fanfold.runtime.operations.runs.starting.options import Options
 from fanfold.runtime.records.ids import session_id
 from tests.runtime.running import client, run
+from tests.work import PATIENCE_S
 
 
 def test_outputs_flow_along_the_edges(tmp_path: Path) -> None:
@@ -289,7 +290,7 @@ steps:
             assert (result.status, result.output) == ("completed", "approve")
             assert result.steps["ok"].output["comment"] == "fine"
 
-    asyncio.run(asyncio.wait_for(work(), 30))
+    asyncio.run(asyncio.wait_for(work(), PATIENCE_S))
 
 
 def test_a_step_without_a_prompt_is_told_what_its_role_says_about_its_inputs(tmp_path):

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from fanfold.workspace.sandbox.levels import detect
+from tests.work import PATIENCE_S
 from tools.tidy import ROOT
 
 RECIPE = """\
@@ -46,7 +47,7 @@ class Project:
         command = [*self.before, sys.executable, "-P", "-m", "fanfold.cli.main", *arguments]
         return subprocess.run(
             command, cwd=self.folder, env={**self.environment, **environment}, text=True,
-            capture_output=True, timeout=60, check=False,
+            capture_output=True, timeout=PATIENCE_S, check=False,
         )  # fmt: skip
 
     def program(self, does: str, *flags: str, **environment: str) -> dict[str, object]:

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.work import PATIENCE_S
+
 SERVER = '''\
 import os, pathlib, socket
 from mcp.server.mcpserver import MCPServer
@@ -75,7 +77,7 @@ def fanfold(project: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
         },
         text=True,
         capture_output=True,
-        timeout=60,
+        timeout=PATIENCE_S,
         check=False,
     )
 

@@ -18,6 +18,7 @@ from fanfold.runtime.places.watching import Watching
 from fanfold.runtime.views.runs.result import Result
 from tests.levels import finds_what_strayed
 from tests.runtime.running import client, run
+from tests.work import PATIENCE_S
 
 # Registered once for the whole process, so they are told where the project is.
 HANDLERS = '''
@@ -225,7 +226,7 @@ MERGED = 'steps: {a: {output: ok, writes: {"docs/new/n.md": "new\\n"}}}'
 
 def run_elsewhere(project: Path, began: Path) -> subprocess.Popen[bytes]:
     """A run of another process that merges what its isolated step wrote, once a step here has begun."""
-    until = time.monotonic() + 20
+    until = time.monotonic() + PATIENCE_S
     while not began.exists():
         assert time.monotonic() < until
         time.sleep(0.01)
@@ -249,7 +250,7 @@ def test_what_another_process_merges_meanwhile_is_not_held_against_a_shared_step
             options = Options(permission="auto", script="default: x")
             handle = await opened.start(shared(wait + more), options=options)
             other = await asyncio.to_thread(run_elsewhere, project, project / "src" / "began")
-            result = await asyncio.wait_for(handle.result(), 60)
+            result = await asyncio.wait_for(handle.result(), PATIENCE_S)
             assert await asyncio.to_thread(other.wait, 60) == 0
             return result
 

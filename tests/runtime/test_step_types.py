@@ -31,6 +31,7 @@ from fanfold.runtime.steps.step_type import (
 from fanfold.runtime.views.runs.result import Result
 from fanfold.text.tables.shapes import Key
 from tests.runtime.running import client, run
+from tests.work import PATIENCE_S
 
 
 class NoteBody(Body, frozen=True, omit_defaults=True, gc=False):
@@ -161,7 +162,7 @@ def test_a_step_that_waits_for_its_time_ends_by_itself(tmp_path: Path) -> None:
 
     async def work() -> Result:
         async with client(tmp_path) as opened:
-            return await asyncio.wait_for(opened.run(recipe, options=Options(permission="auto")), 30)
+            return await asyncio.wait_for(opened.run(recipe, options=Options(permission="auto")), PATIENCE_S)
 
     result = asyncio.run(work())
     assert result.status == "completed"
@@ -178,7 +179,7 @@ def test_a_type_says_itself_what_an_answer_means(tmp_path: Path) -> None:
                     with pytest.raises(AuthorError, match="wants to hear"):
                         await handle.approve("a")
                     await handle.approve("a", comment="that")
-            result = await asyncio.wait_for(handle.result(), 30)
+            result = await asyncio.wait_for(handle.result(), PATIENCE_S)
             assert (result.status, result.steps["a"].output["comment"]) == ("completed", "that")
 
     asyncio.run(work())

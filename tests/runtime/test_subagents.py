@@ -30,6 +30,7 @@ from fanfold.runtime.views.shown import shown
 from fanfold.sessions.log import read_entries
 from fanfold.sessions.processes import run_process
 from fanfold.wiring import BACKENDS, wire
+from tests.work import PATIENCE_S
 
 
 class Gated:
@@ -103,7 +104,7 @@ class Hand:
 
     async def until(self, condition: Callable[[], Any]) -> None:
         """Look again whenever the run's owner wrote something, or an agent came or went."""
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE_S):
             with self.project.store.follow("hand") as signal:
                 while not condition():
                     self.gated.moved.clear()
@@ -125,7 +126,7 @@ class Hand:
     async def close(self, name: str) -> Subagent:
         return await subagents.close(self.project, name)
 
-    async def wait(self, *names: str, timeout_s: float = 20) -> dict[str, list[str]]:
+    async def wait(self, *names: str, timeout_s: float = PATIENCE_S) -> dict[str, list[str]]:
         found = await subagents.wait(self.project, names, timeout_s)
         return {status: [child.id for child in bucket] for status, bucket in found.items()}
 
@@ -154,7 +155,7 @@ def play(tmp_path: Path) -> Callable[..., None]:
             try:
                 if driven:
                     await hand.drive()
-                async with asyncio.timeout(60):
+                async with asyncio.timeout(PATIENCE_S):
                     await story(hand)
                 assert verify(hand.project.store, "hand").violations == ()
             finally:
@@ -210,7 +211,7 @@ def test_many_processes_may_spawn_at_once_and_a_key_makes_repeating_safe(tmp_pat
         subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         for _ in range(6)
     ]
-    said = [process.communicate(timeout=60) for process in started]
+    said = [process.communicate(timeout=PATIENCE_S) for process in started]
     assert [process.returncode for process in started] == [0] * 6, said
     assert sorted(out.strip() for out, _ in said) == [f"explorer-{i}" for i in range(1, 7)]
 

@@ -8,10 +8,11 @@ from functools import partial
 import pytest
 
 from fanfold.runtime.handlers.threads import Threads
+from tests.work import PATIENCE_S
 
 
 def test_as_many_functions_block_at_once_as_were_started() -> None:
-    barrier = threading.Barrier(40, timeout=20)
+    barrier = threading.Barrier(40, timeout=PATIENCE_S)
 
     async def meet() -> list[object]:
         threads = Threads()
@@ -48,12 +49,12 @@ def test_a_cancelled_function_is_over_when_it_has_ended_and_holds_nobody_up_unti
 
     def stuck() -> None:
         began.set()
-        go_on.wait(20)
+        go_on.wait(PATIENCE_S)
 
     async def leave() -> object:
         threads = Threads()
         running = asyncio.create_task(threads.run(stuck))
-        await threads.run(partial(began.wait, 20))
+        await threads.run(partial(began.wait, PATIENCE_S))
         running.cancel()
         other = await threads.run(lambda: "next")
         assert not running.done()

@@ -20,6 +20,7 @@ from fanfold.store.sqlite import SqliteStore
 from fanfold.wiring import wire
 from tests.dying_store import claimed, opened
 from tests.runtime.running import client
+from tests.work import PATIENCE_S
 
 HOUR_S = 3_600
 RETRIED = """
@@ -60,7 +61,7 @@ def test_a_clock_that_is_set_neither_stops_nor_ends_a_run(
                     ahead = step_s
             return await run.result(), found
 
-    result, events = asyncio.run(asyncio.wait_for(work(), 20))
+    result, events = asyncio.run(asyncio.wait_for(work(), PATIENCE_S))
     statuses = {name: step.status for name, step in result.steps.items()}
     assert statuses == {"again": "completed", "late": "timed_out", "last": "completed"}
     assert [event.at for event in events] == sorted(event.at for event in events)
@@ -113,5 +114,5 @@ def test_what_was_lived_before_a_kill_counts(run: str, step: str, tmp_path: Path
                 await asyncio.sleep(0.05)
 
     root = asyncio.run(live_and_die(tmp_path))
-    lived_ms = asyncio.run(asyncio.wait_for(take_over(tmp_path, root), 120))
+    lived_ms = asyncio.run(asyncio.wait_for(take_over(tmp_path, root), PATIENCE_S))
     assert lived_ms > 500, "the two seconds before the kill count, but for what nobody vouched for any more"

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from tests.work import PATIENCE_S
 from tests.workspace.trees import GIT, git, git_bytes, repository, tree, write
 
 RECIPE = """\
@@ -148,7 +149,7 @@ def fanfold(project: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     environment.pop("FANFOLD_HOME", None)
     command = [sys.executable, "-m", "fanfold.cli.main", *arguments]
     return subprocess.run(
-        command, cwd=project, env=environment, capture_output=True, text=True, timeout=120, check=False
+        command, cwd=project, env=environment, capture_output=True, text=True, timeout=PATIENCE_S, check=False
     )
 
 

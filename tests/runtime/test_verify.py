@@ -18,6 +18,7 @@ from fanfold.store.protocol import Batch, Store
 from fanfold.store.sqlite import SqliteStore
 from fanfold.wiring import wire
 from tests.runtime.running import client, run
+from tests.work import PATIENCE_S
 
 RECIPE = """\
 name: two
@@ -165,7 +166,7 @@ def test_a_run_that_ends_while_a_step_waits_for_its_next_attempt_is_sound(
             async for event in handle.events():
                 if event.data.get("status") == "retrying" and how == "cancel":
                     await handle.cancel()
-            result = await asyncio.wait_for(handle.result(), 30)
+            result = await asyncio.wait_for(handle.result(), PATIENCE_S)
             assert result.status == status
             return result.run_id
 

@@ -23,6 +23,7 @@ from fanfold.workspace.workspaces import Workspaces
 from tests.levels import finds_what_strayed
 from tests.runtime.killing import Doomed
 from tests.runtime.running import client, run
+from tests.work import PATIENCE_S
 
 WHOLE = os.environ.get("KILL_TEST") == "all"
 
@@ -187,7 +188,7 @@ steps:
 
 
 def wait_for(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + PATIENCE_S
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.01)

@@ -15,6 +15,8 @@ from typing import Any, NamedTuple
 import httpx2
 import pytest
 
+from tests.work import PATIENCE_S
+
 RECIPE = """
 name: team
 description: Look at things, then ask
@@ -54,7 +56,7 @@ class Server(NamedTuple):
 
     def stop(self) -> int:
         self.process.send_signal(signal.SIGINT)
-        return self.process.wait(120)
+        return self.process.wait(PATIENCE_S)
 
 
 Serve = Callable[..., Server]
@@ -84,7 +86,7 @@ def serving(folder: Path, home: Path) -> Iterator[Serve]:
         said = json.loads(line)
         token = (said["link"] or "=").partition("=")[2]
         headers = {"Authorization": f"Bearer {token}"}
-        client = httpx2.Client(base_url=said["url"], headers=headers, timeout=60)
+        client = httpx2.Client(base_url=said["url"], headers=headers, timeout=PATIENCE_S)
         started.append(Server(process, folder, said["url"], token, client))
         return started[-1]
 
@@ -102,7 +104,13 @@ def run_command(folder: Path, home: Path, *arguments: str) -> str:
     """A `fanfold` command in the project; what it printed."""
     command = [sys.executable, "-m", "fanfold.cli.main", *arguments]
     done = subprocess.run(
-        command, cwd=folder, env=environment(home), capture_output=True, text=True, timeout=60, check=False
+        command,
+        cwd=folder,
+        env=environment(home),
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
     )
     assert done.returncode in (0, 3), done.stderr
     return done.stdout

@@ -14,6 +14,7 @@ import pytest
 
 from tests.server.conftest import Server, environment, lay_out, serving
 from tests.server.test_steering import wait_until
+from tests.work import PATIENCE_S
 
 RECIPE = """
 name: form
@@ -73,7 +74,7 @@ class Elsewhere:
             env={**environment(self.home), "PATH": path},
             stdin=subprocess.DEVNULL,
             capture_output=True,
-            timeout=120,
+            timeout=PATIENCE_S,
             check=False,
         )
         assert done.returncode in (0, 3), (command, done.stderr.decode())

@@ -18,8 +18,8 @@ import pytest
 
 from fanfold.server.connections import MAX_CONNECTIONS
 from fanfold.server.idempotency import Idempotency, KeptReply
-from fanfold.server.service import GRACE_S
 from tests.server.conftest import Serve, Server, serving
+from tests.work import PATIENCE_S
 
 BODY = json.dumps({"recipe": "team", "script": {"default": "done"}, "yes": True})
 
@@ -85,9 +85,7 @@ def test_what_was_under_way_when_a_server_was_stopped_is_said_to_be_unknown(serv
             asked = pool.submit(paused, first, run, "stopped")
             while '"stopped"' not in notes.read_text():
                 pass
-            began = time.monotonic()
-            assert first.stop() == 0
-            assert time.monotonic() - began < 10 * GRACE_S
+            assert first.stop() == 0  # although what it is asked for never comes about
             assert asked.result() == (503, "server.stopping")
     finally:
         os.kill(owner["pid"], signal.SIGCONT)
@@ -125,7 +123,7 @@ def test_who_connects_and_says_nothing_keeps_nobody_out(serve: Serve) -> None:
     try:
         assert server.get("/api/runs")["items"] is not None
         slow = socket.create_connection(place)
-        slow.settimeout(60)
+        slow.settimeout(PATIENCE_S)
         slow.sendall(b"GET /api/runs HTTP/1.1\r\nHost: x\r\nX-Slow: ")
         began = time.monotonic()
         try:
@@ -167,7 +165,7 @@ def test_what_has_no_path_is_found_nowhere(serve: Serve, target: str) -> None:
     server = serve()
     place = urlsplit(server.url)
     for token, status in ((server.token, b"404"), ("wrong", b"401")):
-        with socket.create_connection((place.hostname, place.port), timeout=20) as client:
+        with socket.create_connection((place.hostname, place.port), timeout=PATIENCE_S) as client:
             head = f"{target} HTTP/1.1\r\nHost: {place.netloc}\r\nAuthorization: Bearer {token}\r\n\r\n"
             client.sendall(head.encode())
             assert client.recv(12) == b"HTTP/1.1 " + status

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.work import PATIENCE_S
 from tools.tidy import ROOT
 
 
@@ -19,7 +20,7 @@ def test_nothing_fails_and_no_stream_has_a_gap_under_load(tmp_path: Path) -> Non
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=PATIENCE_S,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr

@@ -17,6 +17,7 @@ import pytest
 
 from fanfold.runtime.operations.system.tokens import digest_of
 from tests.server.conftest import Server, environment, lay_out, run_command, serving
+from tests.work import PATIENCE_S
 
 PAGES = ["/", "/index.html", "/runs", "/runs/x/steps/y", "/recipes/x", "/compare/a/b", "/assets/app.js"]
 OTHERS = ["/mcp", "/mcp/", "/nowhere", "/api", "/api/", "/api/nowhere", "/favicon.ico", "/robots.txt"]
@@ -49,7 +50,7 @@ def ask(
 ) -> tuple[int, dict[str, str], bytes]:
     """One request exactly as it is written: no path is tidied, no header is added but Host."""
     place = urlsplit(server.url)
-    connection = HTTPConnection(place.hostname or "", place.port, timeout=20)
+    connection = HTTPConnection(place.hostname or "", place.port, timeout=PATIENCE_S)
     connection.putrequest(method, path, skip_host=True, skip_accept_encoding=True)
     data = body.encode() if isinstance(body, str) else body
     sent = {"Host": place.netloc, **(headers or {})}
@@ -266,7 +267,7 @@ def test_huge_bodies_are_refused_without_being_read(server: Server) -> None:
     headers = with_token(server, Content_Type="application/json", Content_Length=str(10**12))
     place = urlsplit(server.url)
     for head, sent in ((headers, b""), (with_token(server, Content_Type="application/json"), None)):
-        with socket.create_connection((place.hostname or "", place.port or 0), timeout=20) as client:
+        with socket.create_connection((place.hostname or "", place.port or 0), timeout=PATIENCE_S) as client:
             lines = [f"POST /api/check HTTP/1.1\r\nHost: {place.netloc}\r\n"]
             lines += [f"{name}: {value}\r\n" for name, value in head.items()]
             client.sendall("".join(lines).encode() + (b"\r\n" if sent is not None else b""))
@@ -372,7 +373,13 @@ def test_unknown_parameters_methods_and_headers_are_refused(server: Server) -> N
 def _serve(home: Path, folder: Path, *options: str) -> tuple[int, str]:
     command = [sys.executable, "-m", "fanfold.cli.main", "serve", "--port", "0", *options]
     done = subprocess.run(
-        command, cwd=folder, env=environment(home), capture_output=True, text=True, timeout=60, check=False
+        command,
+        cwd=folder,
+        env=environment(home),
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
     )
     return done.returncode, done.stdout + done.stderr
 
@@ -414,7 +421,7 @@ import os, socket, sys
 os.setuid(65534)
 netloc, cookie = sys.argv[1:]
 connection = socket.socket()
-connection.settimeout(30)
+connection.settimeout(300)
 connection.connect((b"127.0.0.1", int(netloc.rpartition(":")[2])))
 connection.sendall(f"GET /api/runs HTTP/1.1\\r\\nHost: {netloc}\\r\\nCookie: {cookie}\\r\\n\\r\\n".encode())
 print(connection.recv(4096).split(b" ")[1].decode())
@@ -427,5 +434,5 @@ def test_a_cookie_in_the_hands_of_another_user_of_this_machine_opens_nothing(
 ) -> None:
     assert ask(server, "GET", "/api/runs", {"Cookie": cookie})[0] == 200
     command = [sys.executable, "-I", "-c", AS_ANOTHER, urlsplit(server.url).netloc, cookie]
-    other = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    other = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=True)
     assert other.stdout.strip() == "401"

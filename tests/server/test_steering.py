@@ -14,6 +14,7 @@ from urllib.parse import quote
 import pytest
 
 from tests.server.conftest import Serve, Server, lay_out, serving
+from tests.work import PATIENCE_S
 
 SCRIPT = {
     "default": {"output": "found by {{step}}", "usage": {"input_tokens": 3, "output_tokens": 4}},
@@ -36,7 +37,7 @@ def start(server: Server, **more: Any) -> str:
 
 def wait_until(server: Server, run: str, *statuses: str) -> Any:
     """The head of a run once it stands so; its own stream says when to look again."""
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + PATIENCE_S
     with server.client.stream("GET", "/api/stream") as stream:
         lines = stream.iter_lines()
         while time.monotonic() < deadline:

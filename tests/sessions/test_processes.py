@@ -21,7 +21,8 @@ from fanfold.sessions.processes import (
     start_process,
 )
 from fanfold.sessions.stragglers import find_stragglers, sweep_stragglers
-from tests.sessions.trees import DEADLINE_S, HOPPER, TREES, alive, is_alive, pids_in, until, wait_until
+from tests.sessions.trees import HOPPER, TREES, alive, is_alive, pids_in, until, wait_until
+from tests.work import PATIENCE_S
 
 MINE = f"test-{os.getpid()}"
 """Sessions have unique ids: what is swept in one test process must not be another's."""
@@ -128,7 +129,7 @@ def test_a_cancelled_command_leaves_nothing_alive(tree, tmp_path):
             await work
         return time.monotonic() - began
 
-    assert asyncio.run(cancel()) < DEADLINE_S
+    assert asyncio.run(cancel()) < PATIENCE_S
     assert alive(pids) == []
 
 
@@ -139,7 +140,7 @@ def test_a_command_cancelled_while_it_is_being_started_ends_at_once(turns):
         for _ in range(turns):
             await asyncio.sleep(0)
         task.cancel()
-        await asyncio.wait_for(asyncio.wait({task}), DEADLINE_S)
+        await asyncio.wait_for(asyncio.wait({task}), PATIENCE_S)
         assert task.cancelled()
 
     asyncio.run(cancelled())

@@ -24,8 +24,9 @@ from fanfold.sessions.supervisor import Supervisor
 from fanfold.store.journal import Journal
 from fanfold.store.protocol import Batch, LeaseLost
 from fanfold.testing.stores.trees import Tree
-from tests.sessions.trees import DEADLINE_S, TREES, alive, pids_in, until
+from tests.sessions.trees import TREES, alive, pids_in, until
 from tests.sessions.world import World, run_in
+from tests.work import PATIENCE_S
 
 
 @pytest.fixture
@@ -225,7 +226,7 @@ def test_however_a_session_is_ended_none_of_its_processes_is_left(world, tree, h
             with pytest.raises(SessionFailed) as caught:
                 await work
             assert caught.value.failure.kind == ("cancelled" if how == "cancel" else "timeout")
-        assert time.monotonic() - began < DEADLINE_S
+        assert time.monotonic() - began < PATIENCE_S
         assert alive(pids) == []
         assert not supervisor.cancel(session), "nothing of it is left to be cancelled"
 

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-DEADLINE_S = 120.0
+from tests.work import PATIENCE_S
 
 STUBBORN = "trap '' TERM HUP INT; echo $$ >> {pids}; while :; do sleep 0.05; done"
 
@@ -76,7 +76,7 @@ def alive(pids: Path) -> list[int]:
     return sorted({pid for pid in pids_in(pids) if is_alive(pid)} | set(mentions(str(pids))))
 
 
-async def until(condition: Callable[[], object], limit_s: float = DEADLINE_S) -> None:
+async def until(condition: Callable[[], object], limit_s: float = PATIENCE_S) -> None:
     """Wait for a condition, or fail."""
     deadline = time.monotonic() + limit_s
     while not condition():
@@ -84,5 +84,5 @@ async def until(condition: Callable[[], object], limit_s: float = DEADLINE_S) ->
         await asyncio.sleep(0.01)
 
 
-def wait_until(condition: Callable[[], object], limit_s: float = DEADLINE_S) -> None:
+def wait_until(condition: Callable[[], object], limit_s: float = PATIENCE_S) -> None:
     asyncio.run(until(condition, limit_s))

@@ -17,6 +17,7 @@ from fanfold.sessions.supervisor import Supervisor
 from fanfold.store.journal import Journal
 from fanfold.store.sqlite import SqliteStore
 from tests.session_requests import session_request
+from tests.work import PATIENCE_S
 
 
 class Shell:
@@ -108,6 +109,6 @@ class World:
 def run_in(world: World, story: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
     """Run a story to its end; nothing may take longer than a minute."""
     try:
-        return asyncio.run(asyncio.wait_for(story(), 60))
+        return asyncio.run(asyncio.wait_for(story(), PATIENCE_S))
     finally:
         world.store.close()

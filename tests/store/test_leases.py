@@ -11,6 +11,7 @@ from fanfold.process_identity import this_process
 from fanfold.store.owners import leases
 from fanfold.store.protocol import LeaseHeld, LeaseLost, StoreFault
 from fanfold.store.sqlite import SqliteStore
+from tests.work import PATIENCE_S
 
 SHORT_S = 0.3
 UNSEEN = replace(this_process(), namespace="another")
@@ -20,8 +21,8 @@ UNSEEN = replace(this_process(), namespace="another")
 def open_store(tmp_path: Path):
     opened: list[SqliteStore] = []
 
-    def open_store() -> SqliteStore:
-        opened.append(SqliteStore(tmp_path, durability="normal", expiry_s=SHORT_S))
+    def open_store(expiry_s: float = SHORT_S) -> SqliteStore:
+        opened.append(SqliteStore(tmp_path, durability="normal", expiry_s=expiry_s))
         return opened[-1]
 
     yield open_store
@@ -29,7 +30,7 @@ def open_store(tmp_path: Path):
         store.close()
 
 
-Open = Callable[[], SqliteStore]
+Open = Callable[..., SqliteStore]
 
 
 def wait_ms(ms: float) -> None:
@@ -40,7 +41,7 @@ def wait_ms(ms: float) -> None:
 
 
 def test_a_process_that_cannot_be_seen_is_said_to_be_elsewhere_and_when_its_run_is_free(open_store: Open):
-    store = open_store()
+    store = open_store(PATIENCE_S)
     store.acquire("r1", UNSEEN)
     with pytest.raises(LeaseHeld) as held:
         store.acquire("r1")
@@ -61,7 +62,7 @@ def test_an_owner_that_was_stopped_for_too_long_learns_it_before_it_begins_anyth
         for module in ("fanfold.store.owners.leases", "fanfold.store.owners.renewal"):
             monkeypatch.setattr(f"{module}.boot_clock_ms", lambda: ahead)
         assert other.acquire("r1").epoch == 2
-        assert asked.wait_blocking(30), "it is woken by the very taking"
+        assert asked.wait_blocking(PATIENCE_S), "it is woken by the very taking"
         with pytest.raises(LeaseLost) as lost:
             store.confirm(lease)
     assert (lost.value.code, lost.value.details["current"]) == ("lease.lost", 2)

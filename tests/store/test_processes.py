@@ -15,6 +15,7 @@ from fanfold.process_identity import this_process
 from fanfold.store.protocol import LeaseHeld
 from fanfold.store.sqlite import SqliteStore
 from fanfold.testing.stores.trees import Tree
+from tests.work import PATIENCE_S
 
 ROOT = Path(__file__).resolve().parents[2]
 LONG = bool(os.environ.get("FANFOLD_LONG"))
@@ -46,7 +47,7 @@ def start(code: str, folder: Path, name: str, count: int) -> "subprocess.Popen[s
 
 def finish(processes: "list[subprocess.Popen[str]]") -> list[str]:
     """Their outputs; none may have complained."""
-    results = [process.communicate(timeout=60) for process in processes]
+    results = [process.communicate(timeout=PATIENCE_S) for process in processes]
     assert [error for _, error in results] == [""] * len(processes)
     return [output for output, _ in results]
 

@@ -21,7 +21,7 @@ from fanfold.store.search.index import Filters, Search
 from fanfold.store.sqlite import SqliteStore
 from fanfold.testing.stores.trees import stored
 from tests.disk import Disk
-from tests.work import count_calls, patience
+from tests.work import PATIENCE_S, count_calls, patience
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -214,7 +214,7 @@ def test_processes_search_while_one_writes(project: Project):
     for number in range(20, 35):
         project.add("r1", f"s{number}", f"common {number}")
         project.found("common")
-    results = [process.communicate(timeout=60) for process in processes]
+    results = [process.communicate(timeout=PATIENCE_S) for process in processes]
     assert [error for _, error in results] == [""] * 3
     assert all(20 <= int(output) <= 35 for output, _ in results)
 

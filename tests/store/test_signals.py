@@ -34,7 +34,7 @@ def test_a_signal_is_heard_by_all_who_listen_and_by_nobody_else(here: Signals, t
     others = [here.listen("requests", "r1"), here.listen("commits", "another")]
     here.give("commits", "r1")
     here.give("commits", "r1")
-    assert [one.wait_blocking(30) for one in waiting] == [True, True]
+    assert [one.wait_blocking(PATIENCE_S) for one in waiting] == [True, True]
     assert [one.wait_blocking(0) for one in (*waiting, *others)] == [False] * 4, "once, whatever came before"
     for one in (*waiting, *others):
         one.close()

@@ -17,6 +17,7 @@ from fanfold.store.sqlite import SqliteStore
 from fanfold.store.tables import schema
 from fanfold.testing.stores.suite import StoreSuite
 from fanfold.testing.stores.trees import Tree, head
+from tests.work import PATIENCE_S
 
 
 class TestSuite(StoreSuite):
@@ -185,7 +186,11 @@ def test_a_pipe_in_the_place_of_a_file_is_never_opened(folder: Path, name: str):
         "    except StoreFault as fault: print(fault.code)\n"
     )
     done = subprocess.run(
-        [sys.executable, "-c", program, str(folder)], capture_output=True, text=True, timeout=60, check=True
+        [sys.executable, "-c", program, str(folder)],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=True,
     )
     assert done.stdout.splitlines() == [
         f"('{folder / name} is not a file',)",

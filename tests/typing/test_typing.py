@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.work import PATIENCE_S
 from tools.tidy import ROOT
 
 PROGRAM = Path(__file__).with_name("program.py")
@@ -13,7 +14,12 @@ PROGRAM = Path(__file__).with_name("program.py")
 
 def run(*command: str, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", *command], cwd=cwd, capture_output=True, text=True, check=False, timeout=300
+        [sys.executable, "-m", *command],
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=PATIENCE_S,
     )
 
 
@@ -37,6 +43,11 @@ def test_a_program_that_uses_it_passes_and_a_wrong_one_does_not(checker: list[st
 def test_it_does_what_its_types_say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     done = subprocess.run(
-        [sys.executable, str(PROGRAM)], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60
+        [sys.executable, str(PROGRAM)],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=PATIENCE_S,
     )
     assert done.returncode == 0, done.stderr

@@ -10,6 +10,7 @@ import pytest
 from fanfold.workspace.sandbox.levels import detect
 from fanfold.workspace.sandbox.start import LevelName, plan_sandbox
 from fanfold.workspace.workspaces import Workspaces
+from tests.work import PATIENCE_S
 from tests.workspace.trees import git, repository, write
 from tools.tidy import ROOT
 
@@ -102,7 +103,7 @@ def test_what_was_swapped_for_a_link_is_not_seen_inside(
             env=os.environ | launch.environment,
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=PATIENCE_S,
             check=False,
         )
     finally:

@@ -11,6 +11,7 @@ from fanfold.workspace.guard import Guard, GuardFindings
 from fanfold.workspace.sandbox.levels import detect
 from fanfold.workspace.sandbox.start import LevelName, plan_sandbox
 from fanfold.workspace.workspaces import Workspaces
+from tests.work import PATIENCE_S
 from tests.workspace.trees import repository, tree, write
 from tools.tidy import ROOT
 
@@ -57,7 +58,13 @@ def confined(project: Path, level: LevelName, line: str) -> subprocess.Completed
     command = launch.command(["sh", "-c", line])
     try:
         return subprocess.run(
-            command, cwd=launch.cwd, env=environment, capture_output=True, text=True, timeout=60, check=False
+            command,
+            cwd=launch.cwd,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE_S,
+            check=False,
         )
     finally:
         launch.close()

@@ -12,6 +12,7 @@ from fanfold.workspace.sandbox import cgroups
 from fanfold.workspace.sandbox.levels import detect
 from fanfold.workspace.sandbox.start import Launch, LevelName, plan_sandbox
 from fanfold.workspace.workspaces import Workspaces
+from tests.work import PATIENCE_S
 from tests.workspace.trees import write
 from tools.tidy import ROOT
 
@@ -36,7 +37,7 @@ def launched(spaces: Workspaces, level: LevelName) -> Launch:
 def killed(project: Path, level: LevelName) -> list[Path]:
     """Plan a launch in a process that is killed; the cgroups it made."""
     command = [sys.executable, "-c", LAUNCHES, str(project), level]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
     assert ended.returncode == -signal.SIGKILL, ended.stderr
     return [Path(folder) for folder in ended.stdout.split()]
 

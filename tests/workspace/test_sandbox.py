@@ -24,6 +24,7 @@ from fanfold.workspace.sandbox.start import Launch, LevelName, choose_level, pla
 from fanfold.workspace.snapshots import children
 from fanfold.workspace.snapshots.children import Child
 from fanfold.workspace.workspaces import Workspaces
+from tests.work import PATIENCE_S
 from tests.workspace.attempts import ATTEMPTS, NOT_UNDER_LANDLOCK, PRELUDE, READ_ONLY
 from tests.workspace.trees import METHODS, repository, tree, write
 from tools.tidy import ROOT
@@ -181,12 +182,12 @@ def run(launch: Launch, argv: list[str], stdin: str = "") -> subprocess.Complete
             env=environment,
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=PATIENCE_S,
             input=stdin,
             check=False,
         )
     finally:
-        until = time.monotonic() + 5
+        until = time.monotonic() + PATIENCE_S
         while not launch.close() and time.monotonic() < until:
             time.sleep(0.01)
 
@@ -200,7 +201,7 @@ for name, code in json.load(sys.stdin).items():
     pid = os.fork()
     if pid == 0:
         os.close(reading)
-        signal.alarm(20)
+        signal.alarm(120)
         try:
             os.mkdir("place") if mutable else None
             os.chdir("place") if mutable else None
@@ -366,7 +367,7 @@ def test_what_was_started_inside_dies_with_its_start(world: World, spaces: Works
     launch = plan(spaces, child, "bubblewrap", world)
     script = "setsid sh -c 'while :; do date +%s%N > beat; sleep 0.02; done' & sleep 60"
     running = subprocess.Popen(launch.command(["sh", "-c", script]), cwd=launch.cwd, env=os.environ.copy())
-    until = time.monotonic() + 10
+    until = time.monotonic() + PATIENCE_S
     while not (child.path / "beat").exists() and time.monotonic() < until:
         time.sleep(0.01)
     running.kill()

@@ -14,6 +14,7 @@ from typing import TypeAlias
 
 from tests.cli.conftest import Result
 from tests.cli.suggestions.places import Place
+from tests.work import PATIENCE_S
 
 Fanfold: TypeAlias = Callable[..., Result]
 WORDS_AFTER = frozenset(
@@ -74,7 +75,7 @@ class Follow:
     def _waited_for(self, words: list[str], meanwhile: Callable[[], object]) -> Result:
         process = self._background(*words)
         meanwhile()
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=PATIENCE_S)
         return Result(process.returncode, out.decode(), err.decode())
 
     def did(self, said: str) -> None:
@@ -92,5 +93,5 @@ class Follow:
             assert process.stdout is not None
             assert process.stdout.readline().startswith(b"http"), process.communicate()
             process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=PATIENCE_S)
         assert process.returncode in (0, 130), (words, out, err)

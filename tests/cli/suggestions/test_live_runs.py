@@ -16,6 +16,7 @@ import pytest
 from fanfold.wiring import wire
 from tests.cli.suggestions.following import Fanfold, Follow
 from tests.cli.suggestions.places import filled, suggested
+from tests.work import PATIENCE_S
 
 SLOW = """\
 name: slow
@@ -59,7 +60,7 @@ def test_while_another_process_drives_it(
 ) -> None:
     refused = [fanfold("resume", "last"), fanfold("retry", "last"), fanfold("undo", "last"), fanfold()]
     assert follow(refused[0], meanwhile=(project / "go").touch, may=(0, 2)) == ["watch", "pause"]
-    slow.wait(60)
+    slow.wait(PATIENCE_S)
     # It is over meanwhile: what is named is still found.
     assert follow(refused[1]) == ["watch", "resume"]
     assert follow(refused[2], may=(2,)) == ["cancel"]
@@ -84,7 +85,7 @@ def test_when_it_is_interrupted_twice(
     fanfold: Fanfold, follow: Follow, slow: subprocess.Popen[bytes], project: Path
 ) -> None:
     slow.send_signal(signal.SIGINT)
-    _, told = slow.communicate(timeout=60)
+    _, told = slow.communicate(timeout=PATIENCE_S)
     said = told.decode()
     assert slow.returncode == 3
     assert "resume it: fanfold resume" in said
@@ -135,7 +136,7 @@ def test_of_a_subagent_that_lost_its_process(
         owner = opened.store.owner("hand")
         assert owner is not None
         os.kill(owner[0].pid, signal.SIGKILL)
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + PATIENCE_S
         while opened.has_owner("hand"):
             assert time.monotonic() < deadline
             time.sleep(0.05)

@@ -16,12 +16,13 @@ from fanfold.runtime.operations.overview.spellings import RunWords, StartWords, 
 from fanfold.server.mcp.service import HOW_TO_ALLOW
 from tests.cli.suggestions.following import Fanfold, Follow
 from tests.cli.suggestions.places import suggested
+from tests.work import PATIENCE_S
 
 
 def refused(address: str, accept: str) -> str:
     request = urllib.request.Request(address, headers={"Accept": accept})
     with pytest.raises(urllib.error.HTTPError) as error:
-        urllib.request.urlopen(request, timeout=30)
+        urllib.request.urlopen(request, timeout=PATIENCE_S)
     return error.value.read().decode()
 
 
@@ -34,7 +35,7 @@ def test_of_a_server_that_does_not_know_the_caller(
     address = process.stdout.readline().decode().partition("?")[0].rpartition("/")[0]
     told = [refused(f"{address}/api/runs", "application/json"), refused(f"{address}/", "text/html")]
     process.terminate()
-    process.wait(60)
+    process.wait(PATIENCE_S)
     for one in told:
         assert follow(one.partition('"hint":"')[2].partition('"')[0] or one) == ["serve"]
 
