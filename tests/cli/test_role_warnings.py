@@ -40,6 +40,29 @@ def test_warnings_concern_the_roles_that_a_recipe_uses_and_others_are_counted(fa
     assert "note: 1 other role file has warnings" in fanfold("check", "good.yaml").err
 
 
+def test_a_role_file_in_a_folder_of_another_kind_is_told(fanfold, project):
+    (project / ".fanfold/agents/deep").mkdir(parents=True)
+    (project / ".claude/agents").mkdir(parents=True)
+    role = "---\nname: mine\ndescription: d\n---\nDo it.\n"
+    (project / ".fanfold/agents/deep/mine.md").write_text(role)
+    (project / ".fanfold/agents/README.md").write_text("What is here.\n")
+    (project / ".claude/agents/other.toml").write_text('name = "other"\n')
+    said = fanfold("agents")
+    places = {line.split(": ")[1].split(":")[0]: line for line in said.err.splitlines()}
+    assert {os.path.relpath(place, project) for place in places} == {
+        ".fanfold/agents/deep/mine.md",
+        ".claude/agents/other.toml",
+    }
+    assert "role files are *.toml in this folder, and *.md in .claude/agents" in said.err
+    assert "role files are *.md in this folder, and *.toml in .fanfold/agents and .codex/agents" in said.err
+    (project / "good.yaml").write_text(GOOD.replace("explorer", "mine"))
+    refused = fanfold("check", "good.yaml")
+    assert refused.status == 2
+    assert "mine.md" in refused.err + refused.out
+    (project / ".fanfold/agents/deep/mine.md").rename(project / ".claude/agents/mine.md")
+    assert fanfold("check", "good.yaml").status == 0
+
+
 def test_what_a_role_lacks_is_told_once_when_it_is_used(fanfold, project):
     (project / ".claude/agents").mkdir(parents=True)
     keys = "tools: Read, WebSearch, WebFetch\nmemory: project\nskills: [a, b]\nmcpServers: [nowhere]"

@@ -45,6 +45,31 @@ def test_what_lifts_the_limit_of_a_run_lifts_that_of_its_steps(project, fanfold,
     assert fanfold("check", "fan.yaml").status == 0
 
 
+@pytest.mark.parametrize(
+    ("name", "value"), [("FANFOLD_HOME", "own"), ("FANFOLD_HOME", "~nobody-here/own"), ("HOME", ".")]
+)
+def test_a_folder_of_one_s_own_that_is_another_one_everywhere_is_refused(fanfold, monkeypatch, name, value):
+    monkeypatch.setenv(name, value)
+    for words in (["runs"], ["list", "--project", "."], ["state", "show"], ["doctor"]):
+        refused = fanfold(*words)
+        assert refused.status == 2
+        assert f"error[config.bad_value]: {name} is {value!r}, but must be the absolute path" in refused.err
+
+
+def test_doctor_warns_of_a_folder_of_one_s_own_that_agents_may_write(fanfold, project, monkeypatch):
+    def told() -> list[str]:
+        return [
+            one["message"] for one in fanfold("doctor", "--json").json()["checks"] if one["name"] == "home"
+        ]
+
+    assert told() == []
+    monkeypatch.setenv("FANFOLD_HOME", str(project / "own"))
+    (message,) = told()
+    assert "is in the project, where agents may write" in message
+    monkeypatch.setenv("FANFOLD_HOME", str(project / ".fanfold"))
+    assert told() == []
+
+
 def test_a_tool_that_nobody_has_is_refused(project, fanfold):
     (project / "a.yaml").write_text(
         "name: a\nsteps:\n  - {id: a, agent: explorer, prompt: x, tools: [raed_file]}\n"

@@ -112,6 +112,20 @@ def test_what_somebody_changed_since_is_left_alone_with_all_the_rest(fanfold, pr
     assert (project / "src/a.txt/mine").read_text() == "mine"
 
 
+def test_what_nobody_changed_can_be_taken_back_step_by_step(fanfold, project, before, merged):
+    (project / "src/new/n.txt").write_text("mine\n")  # of the first step
+    refused = fanfold("undo", merged)
+    assert refused.status == 1
+    assert (
+        f"step by step, what nobody changed can be taken back: fanfold undo {merged} second;" in refused.err
+    )
+    assert fanfold("undo", merged, "second").status == 0
+    assert (project / "src/a.txt").read_text() == "first\n"
+    again = fanfold("undo", merged)
+    assert again.status == 1
+    assert "step by step" not in again.err, "only what is concerned is left"
+
+
 def test_a_file_that_is_as_before_already_is_in_nobodys_way(fanfold, project, before, merged):
     (project / "src/b.txt").unlink()
     assert fanfold("undo", merged).status == 0

@@ -21,6 +21,7 @@ CODES = """
     bad_type bad_value bad_id duplicate_id unknown_step cycle unknown_role unknown_input missing_input
     bad_template bad_expression bad_glob bad_schema bad_duration limit unknown_workflow workflow_cycle depth
     unknown_handler implied_edge shadowed unused_input unused_step shell_syntax not_evaluated unnamed_field
+    unused_key
 """.split()
 GENERATED = {"recipe.encoding", "recipe.too_large"}
 """Codes whose recipes are built in `test_hostile_recipes`: no editor should touch them."""

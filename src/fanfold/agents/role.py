@@ -110,7 +110,8 @@ class Notice(Struct, frozen=True):
 
     Codes: `role.invalid` (not a role that can be read), `role.refused` (one that restricts itself in a way
     that cannot be kept here), `role.duplicate`, `role.unknown_tool`, `role.needs_network`, `role.model`,
-    `role.lacks` (what it asks for and is not here), `role.no_server`, `role.renamed`, `role.note`.
+    `role.lacks` (what it asks for and is not here), `role.no_server`, `role.renamed`, `role.misplaced` (in a
+    folder where files of its kind are not looked for), `role.note`.
     """
 
     code: str

@@ -129,7 +129,30 @@ def check_phase(draft: Draft, unit: Unit) -> None:
         parts.reviewer = read_role(parts.review, unit)
     if parts.verify is not None:
         _check_gate(draft, parts, parts.verify, unit)
+    _check_rounds(draft, parts, unit)
     _keep_items_apart(draft, unit)
+
+
+def _check_rounds(draft: Draft, parts: PhaseParts, unit: Unit) -> None:
+    """Whether anything could ever make the phase run again, where it says how often."""
+    word = draft.entries.keys.get("converge")
+    if word is None or (_judges(parts) and not _stops(parts)):
+        return
+    if _judges(parts):
+        message = f"phase {quoted(draft.id)} runs once: its gate says `on_fail: stop`"
+        hint = "leave out `converge`, or say `on_fail: iterate`"
+    else:
+        message = f"phase {quoted(draft.id)} runs once: it has neither `verify` nor `review`"
+        hint = "nothing says when it has to run again; add one of them, or leave out `converge`"
+    unit.notes.warning("recipe.unused_key", message, word, hint)
+
+
+def _judges(parts: PhaseParts) -> bool:
+    return parts.verify is not None or parts.review is not None
+
+
+def _stops(parts: PhaseParts) -> bool:
+    return parts.verify is not None and parts.verify.text("on_fail") == "stop"
 
 
 def _check_gate(draft: Draft, parts: PhaseParts, verify: Entries, unit: Unit) -> None:
@@ -175,7 +198,7 @@ def lower_phase(draft: Draft, tasks: tuple[Step, ...], unit: Unit) -> Step:
     gate = GATES.gates.get(parts.gate)
     if gate is not None:
         steps.append(gate.step(parts.judge, replace(phase, steps=tuple(step.id for step in steps))))
-    stops = parts.verify is not None and parts.verify.text("on_fail") == "stop"
+    stops = _stops(parts)
     iterations = (parts.converge.integer("max_iterations") if parts.converge is not None else None) or 2
     return Step(
         id=draft.id,

@@ -196,9 +196,20 @@ class Config(Struct, frozen=True):
 
 
 def fanfold_home(environment: Mapping[str, str]) -> Path:
-    """The user's own folder: `FANFOLD_HOME`, else `~/.fanfold`."""
+    """The user's own folder: `FANFOLD_HOME`, else `~/.fanfold`.
+
+    It is the same from wherever a command is called: a relative one would be that of whatever checkout the
+    command stands in, and another for the process that goes on with a run.
+    """
     given = environment.get("FANFOLD_HOME", "").strip()
-    return Path(given).expanduser() if given else user_home(environment) / ".fanfold"
+    allowed = "the absolute path of a folder"
+    try:
+        home = Path(given).expanduser() if given else user_home(environment) / ".fanfold"
+    except RuntimeError:  # ~ of somebody who is not known here
+        raise _bad("FANFOLD_HOME", given, allowed) from None
+    if not home.is_absolute():
+        raise _bad("FANFOLD_HOME", given, allowed) if given else _bad("HOME", environment["HOME"], allowed)
+    return home
 
 
 def user_home(environment: Mapping[str, str]) -> Path:

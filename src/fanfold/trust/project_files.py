@@ -91,8 +91,10 @@ def list_beneath(top: Path, folder: Path) -> list[str]:
         os.close(handle)
 
 
-def walk_beneath(top: Path, folder: Path, suffix: str, *, max_depth: int, max_folders: int) -> list[str]:
-    """The files of one suffix in a folder below `top` and in its sub-folders, as paths from there, sorted.
+def walk_beneath(
+    top: Path, folder: Path, suffixes: tuple[str, ...], *, max_depth: int, max_folders: int
+) -> list[str]:
+    """The files of these suffixes in a folder below `top` and in its sub-folders, as paths, sorted.
 
     A sub-folder that is a link, or hidden, is not entered. Raises OSError, also for what is too much.
     """
@@ -116,7 +118,7 @@ def walk_beneath(top: Path, folder: Path, suffix: str, *, max_depth: int, max_fo
             os.close(handle)
         for name, is_folder in listed:
             path = f"{below}/{name}" if below else name
-            if not is_folder and name.endswith(suffix):
+            if not is_folder and name.endswith(suffixes):
                 found.append(path)
             elif is_folder and not name.startswith(".") and path.count("/") < max_depth:
                 waiting.append(path)

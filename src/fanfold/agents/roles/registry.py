@@ -41,6 +41,12 @@ if TYPE_CHECKING:
 MAX_FILES_PER_ROOT = 500
 MAX_FOLDERS = 200
 MAX_DEPTH = 8
+MISPLACED = "role.misplaced"
+_KINDS = {
+    ".toml": "and *.toml in .fanfold/agents and .codex/agents",
+    ".md": "and *.md in .claude/agents",
+}
+"""What ends the names of role files, and where those are looked for."""
 _BUILT_IN = frozenset({*(role.name for role in ROLES), *ALIASES})
 
 
@@ -76,9 +82,15 @@ class Registry:
         broken: dict[str, str] = {}
         for notice in self.notices:
             rank, found = ranks.get(notice.file), self.find(notice.role)
-            if notice.code not in ("role.invalid", "role.refused") or not notice.role or rank is None:
+            if (
+                notice.code not in ("role.invalid", "role.refused", MISPLACED)
+                or not notice.role
+                or rank is None
+            ):
                 continue
             if found is not None and found.source == BUILT_IN and notice.code == "role.invalid":
+                continue
+            if found is not None and notice.code == MISPLACED:  # nobody looks for it there
                 continue
             if found is None or rank < ranks.get(found.source, sys.maxsize):
                 why = notice.message.removeprefix(IGNORED)
@@ -216,14 +228,19 @@ def _is_there(file: Path, top: Path | None) -> bool:
 
 
 def _list_root(root: Root, notices: list[Notice]) -> list[Path]:
-    top, suffix = root.top or Path(root.folder.anchor), f".{root.kind}"
+    top = root.top or Path(root.folder.anchor)
     try:
-        names = walk_beneath(top, root.folder, suffix, max_depth=MAX_DEPTH, max_folders=MAX_FOLDERS)
+        both = walk_beneath(top, root.folder, tuple(_KINDS), max_depth=MAX_DEPTH, max_folders=MAX_FOLDERS)
     except (FileNotFoundError, NotADirectoryError):
         return []
     except OSError as error:
         notices.append(Notice("role.invalid", f"cannot list role files: {error.strerror}", str(root.folder)))
         return []
+    names = [name for name in both if name.endswith(f".{root.kind}")]
+    for path in (root.folder / name for name in both if not name.endswith(f".{root.kind}")):
+        if not path.stem.isupper():  # README.md and its like are no roles
+            text = f"is not read: role files are *.{root.kind} in this folder, {_KINDS[path.suffix]}"
+            notices.append(Notice(MISPLACED, text, str(path), role=path.stem))
     if len(names) > MAX_FILES_PER_ROOT:
         text = f"{len(names)} role files, only the first {MAX_FILES_PER_ROOT} are read"
         notices.append(Notice("role.invalid", text, str(root.folder)))

@@ -38,6 +38,7 @@ def examine(folder: Path, open_project: Callable[[], Project], version: str) -> 
     if project is not None:
         findings += [
             _store(project.address),
+            *_home(project),
             *_roles(project),
             *_agents(project),
             *_recipes(project),
@@ -72,6 +73,15 @@ def _store(address: StoreAddress) -> Finding:
         return _found("store", "error", f"{health.place}: {health.problems[0]}", hint)
     size = f"{health.bytes / 1_048_576:.1f} MB"
     return _found("store", "ok", f"{address.engine()}, {health.place}, {size}, version {health.version}")
+
+
+def _home(project: Project) -> Iterator[Finding]:
+    """What stands in a project comes with its checkout, and agents write it."""
+    home, folder = os.path.realpath(project.config.home), os.path.realpath(project.folder)
+    below = os.path.relpath(home, folder).split(os.sep)
+    if below[0] != os.pardir and ".fanfold" not in below:  # which nobody may write from inside
+        message = f"your own folder {project.config.home} is in the project, where agents may write"
+        yield _found("home", "warning", message, "set FANFOLD_HOME to a folder outside")
 
 
 def _tools(project: Path) -> Iterator[Finding]:

@@ -66,7 +66,9 @@ async def undo(project: Project, run: str, step: str | None = None, *, dry_run: 
     newest_first = sorted(times, key=lambda receipt: times[receipt], reverse=True)
     reversal = spaces.undo(newest_first, dry_run=dry_run)
     if reversal.blocked:
-        raise _blocked(project, found, reversal.blocked)
+        open_ones = [one for one in merges if id(one.node) not in recorded] if top is None else []
+        free = (one.node for one in open_ones if not spaces.undo(list(one.receipts), dry_run=True).blocked)
+        raise _blocked(project, found, reversal.blocked, next(free, None))
     changes = [ChangedPath(one.path, _kind(one)) for one in reversal.steps]
     if not dry_run:
         for one in merges:
@@ -147,7 +149,8 @@ def _nothing(found: Addressed, top: Node | None) -> NotFoundError:
     return NotFoundError("changes.none", f"nothing of {whose} was merged that could be taken back", hint=hint)
 
 
-def _blocked(project: Project, found: Addressed, blocked: Sequence[Blocked]) -> WorldError:
+def _blocked(project: Project, found: Addressed, blocked: Sequence[Blocked], free: Node | None) -> WorldError:
+    """What stands in the way of undoing; `free` is the latest step that can be taken back by itself."""
     rows = [{"path": one.path, "by": _whose(project, found.tree, one.by)} for one in blocked]
     named = ", ".join(f"{row['path']} ({row['by'] or 'changed since'})" for row in rows[:MAX_SAID])
     more = f" and {len(rows) - MAX_SAID} more" if len(rows) > MAX_SAID else ""
@@ -157,6 +160,9 @@ def _blocked(project: Project, found: Addressed, blocked: Sequence[Blocked]) -> 
     if later:
         other, _, step = later.partition(" ")
         hint = f"take that back first: fanfold undo {other} {shlex.quote(step)}"
+    if free is not None:
+        alone = f"fanfold undo {run} {shlex.quote(shown_path(found.run, free))}"
+        hint = f"step by step, what nobody changed can be taken back: {alone}; {hint}"
     return WorldError(
         "changes.changed_since",
         f"somebody changed what was merged: {named}{more}; nothing was taken back",
