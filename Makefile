@@ -23,7 +23,7 @@ demo: $(RUNS) ## agents mend a small repository, killed in the middle and resume
 	@$(BIN)/python -m tools.demo $(ARGS)
 
 test: $(READY) ## run the tests (ARGS="-k glob -x" goes to pytest)
-	$(BIN)/python -m pytest --numprocesses auto $(ARGS)
+	$(BIN)/python -m pytest --numprocesses auto --dist worksteal $(ARGS)
 
 test-all: ## run the tests on every Python from 3.11 to 3.14 that is here; says which are missing (VERSIONS="3.12 3.13")
 	VERSIONS="$(VERSIONS)" tools/test_all $(ARGS)

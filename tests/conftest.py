@@ -22,6 +22,12 @@ settings.load_profile("ci" if os.environ.get("CI") else "dev")
 os.environ["FANFOLD_HOME"] = tempfile.mkdtemp(prefix="fanfold-home-")
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """Twice as many workers as processors: every other test waits for a process, a disk or a clock."""
+    return 2 * (os.cpu_count() or 1)
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """Lift the overlays of processes that tests killed, so that their folders can be deleted."""
