@@ -7,49 +7,12 @@ import json
 from typing import Any
 
 import pytest
-from openai._models import construct_type
-from openai.types.chat import ChatCompletionChunk
 from pydantic_ai.models import ModelRequestParameters
 from pydantic_ai.tools import ToolDefinition
 
 from fanfold.agents.models.fitted_tools import KEPT
 from fanfold.testing.provider import Reply
 from tests.models.sessions import MODELS, access, play, request
-
-CHUNK: dict[str, Any] = {
-    "id": "c1",
-    "object": "chat.completion.chunk",
-    "created": 1,
-    "model": "m",
-    "choices": [{"index": 0, "delta": {"content": "word"}, "finish_reason": None}],
-}
-ODD: dict[str, dict[str, Any]] = {
-    "as it should be": CHUNK,
-    "with more than is known": {
-        **CHUNK,
-        "thoughts": 3,
-        "choices": [{"index": 0, "delta": {"reasoning": "hm"}}],
-    },
-    "without names": {"choices": CHUNK["choices"]},
-    "with an end nobody knows": {**CHUNK, "choices": [{"index": 0, "delta": {}, "finish_reason": "tired"}]},
-    "with null for a list": {**CHUNK, "choices": None},
-    "with text for a number": {**CHUNK, "created": "yesterday"},
-}
-
-
-@pytest.mark.parametrize("name", ODD)
-def test_a_piece_of_an_answer_is_read_as_the_sdk_reads_it(name: str) -> None:
-    from openai import AsyncOpenAI
-
-    from fanfold.agents.models.plain_requests import ask_plainly
-
-    client = AsyncOpenAI(api_key="none", base_url="http://127.0.0.1:9")
-    ask_plainly(client)
-    nothing: Any = None
-    read: Any = client._process_response_data(data=ODD[name], cast_to=ChatCompletionChunk, response=nothing)
-    known: Any = construct_type(type_=ChatCompletionChunk, value=ODD[name])
-    assert read == known
-    assert repr(read) == repr(known)
 
 
 def tools(*names: str, deep: int = 1) -> list[ToolDefinition]:

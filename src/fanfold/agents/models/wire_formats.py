@@ -36,14 +36,14 @@ class WireSpec(NamedTuple):
 
 
 def _chat(name: str, endpoint: Endpoint) -> Model:
-    from pydantic_ai.models.openai import OpenAIChatModel
+    from fanfold.agents.models.chat_model import ChatModel
 
     if not endpoint.native_json:
-        return OpenAIChatModel(name, provider=_openai(endpoint))
+        return ChatModel(name, provider=_openai(endpoint))
     from pydantic_ai.profiles.openai import OpenAIModelProfile
 
     profile = OpenAIModelProfile(supports_json_schema_output=True, default_structured_output_mode="native")
-    return OpenAIChatModel(name, provider=_openai(endpoint), profile=profile)
+    return ChatModel(name, provider=_openai(endpoint), profile=profile)
 
 
 def _responses(name: str, endpoint: Endpoint) -> Model:
@@ -75,6 +75,7 @@ def _anthropic(name: str, endpoint: Endpoint) -> Model:
 _OPENAI = (
     "pydantic_ai.models.openai",
     "pydantic_ai.providers.openai",
+    "fanfold.agents.models.chat_model",
     "fanfold.agents.models.plain_requests",
 )
 _ANTHROPIC = ("pydantic_ai.models.anthropic", "pydantic_ai.providers.anthropic")
