@@ -15,7 +15,6 @@ Rules
 from __future__ import annotations
 
 import hmac
-import os
 import time
 from collections.abc import Iterable
 from pathlib import Path
@@ -24,7 +23,9 @@ from typing import Literal, TypeAlias
 import msgspec
 from msgspec import Struct
 
+from fanfold.errors import EXIT_PERMISSION, WorldError
 from fanfold.runtime.operations.system.tokens import digest_of, new_token
+from fanfold.workspace.files.layout import write_whole
 
 Role: TypeAlias = Literal["viewer", "operator"]
 
@@ -52,6 +53,14 @@ class Visitor(Struct, frozen=True):
 
     role: Role
     name: str
+
+    def must_be_operator(self) -> None:
+        if self.role != "operator":
+            raise forbidden("this token may look, and nothing else")
+
+
+def forbidden(message: str) -> WorldError:
+    return WorldError("request.forbidden", message, exit_status=EXIT_PERMISSION)
 
 
 class Admission:
@@ -109,7 +118,8 @@ class Admission:
         session = Session(digest_of(cookie), visitor.role, came_with, time.time() + SESSION_S, user)
         held = [one for one in self._sessions if self._holds(one, time.time())]
         self._sessions = [*held[-MAX_SESSIONS + 1 :], session]
-        _write(self._file, self._sessions)
+        self._file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        write_whole(self._file, msgspec.json.encode(self._sessions))
         return cookie
 
 
@@ -119,13 +129,3 @@ def _read(file: Path) -> list[Session]:
             return msgspec.json.decode(opened.read(MAX_FILE_BYTES), type=list[Session])
     except (OSError, msgspec.MsgspecError, RecursionError):
         return []  # nobody is let in by a file that cannot be read
-
-
-def _write(file: Path, sessions: list[Session]) -> None:
-    """As a whole or not at all, for this user's eyes only."""
-    file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    fresh = file.with_name(f".{file.name}.{os.getpid()}")
-    handle = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
-    with os.fdopen(handle, "wb") as opened:
-        opened.write(msgspec.json.encode(sessions))
-    fresh.replace(file)

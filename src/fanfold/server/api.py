@@ -22,7 +22,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from fanfold.errors import EXIT_PERMISSION, AuthorError, BugError, FanfoldError, NotFoundError, WorldError
+from fanfold.errors import AuthorError, BugError, FanfoldError, NotFoundError, WorldError
 from fanfold.runtime.operations.runs.files.artifacts import OpenedArtifact
 from fanfold.server.admission import Visitor
 from fanfold.server.desk import Desk
@@ -84,7 +84,7 @@ class Api:
         asked = self._match(request)
         if asked.route.goes_on:
             parameters = read_parameters(asked.route.asked, asked.parts, asked.query)
-            going_on: Response = asked.route.handle(self._streams, parameters, request)
+            going_on: Response = asked.route.call(streams=self._streams, asked=parameters, request=request)
             return going_on
         if asked.route.gives_file:
             return await self._give(asked)
@@ -120,9 +120,8 @@ class Api:
             )
         route, parts = found
         visitor: Visitor = request.scope[VISITOR]
-        if route.role == "operator" and visitor.role != "operator":
-            message = "this token may look, and nothing else"
-            raise WorldError("request.forbidden", message, exit_status=EXIT_PERMISSION)
+        if route.role == "operator":
+            visitor.must_be_operator()
         return MatchedRequest(route, parts, request.scope.get("query_string", b""), visitor)
 
     async def _look(self, asked: MatchedRequest) -> Response:
@@ -134,7 +133,7 @@ class Api:
             parameters = read_parameters(route.asked, asked.parts, asked.query)
 
             def make() -> bytes:
-                return _encoded(route, route.handle(self._desk, parameters))
+                return _encoded(route, route.call(desk=self._desk, asked=parameters))
 
             if route.of_runs:
                 asked_at = time.monotonic()
@@ -149,7 +148,7 @@ class Api:
         route = asked.route
         parameters = read_parameters(route.asked, asked.parts, asked.query)
         opened: OpenedArtifact = await self._in_thread(
-            self._looking, lambda: route.handle(self._desk, parameters)
+            self._looking, lambda: route.call(desk=self._desk, asked=parameters)
         )
         try:
             await self._in_thread(self._acting, opened.check)
@@ -166,7 +165,7 @@ class Api:
         body = read_body(route.body, data)
 
         def act() -> bytes:
-            done = route.handle(self._desk, parameters, body)
+            done = route.call(desk=self._desk, asked=parameters, body=body)
             return _encoded(route, asyncio.run(done) if inspect.iscoroutine(done) else done)
 
         try:

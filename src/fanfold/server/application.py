@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from starlette.routing import Router
 from starlette.types import Receive, Scope, Send
 
-from fanfold.errors import EXIT_PERMISSION, NotFoundError, WorldError
+from fanfold.errors import NotFoundError, WorldError
 from fanfold.server.admission import Admission, Visitor
 from fanfold.server.api import Api
 from fanfold.server.console_files import ConsoleFiles
@@ -81,10 +81,9 @@ class Application:
 
     async def _serve_mcp(self, scope: Scope, receive: Receive, send: Send) -> None:
         visitor: Visitor = scope[VISITOR]
-        if visitor.role != "operator":
-            error = WorldError(
-                "request.forbidden", "this token may look, and nothing else", exit_status=EXIT_PERMISSION
-            )
+        try:
+            visitor.must_be_operator()
+        except WorldError as error:
             await failure(error)(scope, receive, send)
-            return
-        await self._mcp(scope, receive, send)
+        else:
+            await self._mcp(scope, receive, send)

@@ -20,7 +20,7 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from fanfold.errors import EXIT_PERMISSION, AuthorError, FanfoldError, WorldError
-from fanfold.server.admission import SESSION_S, Admission, Visitor
+from fanfold.server.admission import SESSION_S, Admission, Visitor, forbidden
 from fanfold.server.peers import owner_of_peer
 from fanfold.server.replies import HEADERS, failure
 
@@ -66,11 +66,11 @@ class RequestGuard:
             raise AuthorError("request.host", "this server is not meant by that Host")
         origins = headers.getlist("origin")
         if any(origin not in self._origins for origin in origins):
-            raise _forbidden("a page of another origin may not ask this server")
+            raise forbidden("a page of another origin may not ask this server")
         site = headers.get("sec-fetch-site", "none")
         is_visit = method == "GET" and headers.get("sec-fetch-mode") == "navigate"
         if site not in OWN_SITE and not is_visit:
-            raise _forbidden("a page of another site may not ask this server")
+            raise forbidden("a page of another site may not ask this server")
 
     def _enter(self, scope: Scope) -> Response | None:
         """The reply to the link that was printed: a cookie, and the address without the token."""
@@ -100,7 +100,7 @@ class RequestGuard:
         if found is None:
             raise _unknown()
         if scope["method"] not in READING and "origin" not in headers and headers.get("x-fanfold") != "1":
-            raise _forbidden("a change needs the header X-Fanfold: 1, or an Origin")
+            raise forbidden("a change needs the header X-Fanfold: 1, or an Origin")
         return found
 
     def _refuse(self, error: FanfoldError, scope: Scope, headers: Headers) -> Response:
@@ -130,10 +130,6 @@ def _unknown() -> FanfoldError:
         hint="fanfold serve prints a link that holds one",
         exit_status=EXIT_PERMISSION,
     )
-
-
-def _forbidden(message: str) -> FanfoldError:
-    return WorldError("request.forbidden", message, exit_status=EXIT_PERMISSION)
 
 
 def _with_headers(send: Send) -> Send:

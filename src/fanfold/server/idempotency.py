@@ -22,6 +22,7 @@ import msgspec
 from msgspec import Struct
 
 from fanfold.errors import AuthorError, WorldError
+from fanfold.workspace.files.layout import write_whole
 
 KEPT_S = 24 * 3600
 MAX_KEYS = 1_000
@@ -122,11 +123,7 @@ class Idempotency:
             if room < 0:
                 break
         self._file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        fresh = self._file.with_name(f".{self._file.name}.{os.getpid()}")
-        handle = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
-        with os.fdopen(handle, "wb") as opened:
-            opened.writelines(reversed(lines))
-        fresh.replace(self._file)
+        write_whole(self._file, b"".join(reversed(lines)))
 
 
 def _read(file: Path) -> list[KeptRequest]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
-from msgspec import Struct
 from msgspec.structs import fields
 
 from fanfold.runtime.views.errors import ErrorDocument, RefusedDocument
@@ -37,9 +36,7 @@ def describe(routes: list[Route], version: str) -> dict[str, Any]:
     types += [one.body for one in routes if one.body is not None]
     types += [one.asked for one in routes]
     schemas, components = msgspec.json.schema_components(types, ref_template=REFERENCE)
-    known = dict(zip(map(_name, types), schemas, strict=True))
-    for kind in {one.asked for one in routes}:
-        _unpack(kind, components)
+    known = dict(zip(types, schemas, strict=True))
     paths: dict[str, dict[str, Any]] = {}
     for route in routes:
         operation = _operation(route, known, components)
@@ -62,18 +59,10 @@ def _error_type(status: str) -> type[ErrorDocument]:
     return RefusedDocument if int(status) == UNUSABLE else ErrorDocument
 
 
-def _unpack(kind: type[Struct], components: dict[str, Any]) -> None:
-    components.setdefault(kind.__name__, {"properties": {}})
-
-
-def _name(kind: Any) -> str:
-    return str(kind)
-
-
-def _operation(route: Route, known: dict[str, Any], components: dict[str, Any]) -> dict[str, Any]:
-    schema: dict[str, Any] = {"type": "string"} if route.answer is None else known[_name(route.answer)]
+def _operation(route: Route, known: dict[Any, Any], components: dict[str, Any]) -> dict[str, Any]:
+    schema: dict[str, Any] = {"type": "string"} if route.answer is None else known[route.answer]
     good = {"description": "Done", "content": {route.media: {"schema": schema}}}
-    errors = {status: known[_name(_error_type(status))] for status in ERRORS}
+    errors = {status: known[_error_type(status)] for status in ERRORS}
     operation: dict[str, Any] = {
         "operationId": route.name,
         "summary": route.summary,
@@ -87,7 +76,7 @@ def _operation(route: Route, known: dict[str, Any], components: dict[str, Any]) 
         },
     }
     if route.body is not None:
-        content = {"application/json": {"schema": known[_name(route.body)]}}
+        content = {"application/json": {"schema": known[route.body]}}
         operation["requestBody"] = {"required": True, "content": content}
         operation["parameters"].append(
             {

@@ -9,26 +9,23 @@ A part of a path is one segment: what holds a slash (the path of a step) has it 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
-from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar
+import inspect
+from collections.abc import Callable
+from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar, get_type_hints
 
-from msgspec import Struct, structs
-from starlette.requests import Request
-from starlette.responses import Response
+from msgspec import Struct
 
-from fanfold.runtime.operations.runs.files.artifacts import OpenedArtifact
 from fanfold.server.admission import Role, Visitor
-from fanfold.server.desk import Desk
-from fanfold.server.downloads import BYTES
 
 MAX_BODY_BYTES = 4 * 1024 * 1024
+JSON_MEDIA = "application/json"
 
-A = TypeVar("A", bound=Struct)
-B = TypeVar("B", bound=Struct)
-D = TypeVar("D")
-S = TypeVar("S")
-
+Handler = TypeVar("Handler", bound=Callable[..., Any])
 Method: TypeAlias = Literal["GET", "POST", "PUT"]
+
+
+class NoParameters(Struct, frozen=True, forbid_unknown_fields=True):
+    pass
 
 
 class Nothing(Struct, frozen=True, forbid_unknown_fields=True):
@@ -36,22 +33,22 @@ class Nothing(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Route(Struct, frozen=True, kw_only=True):
-    """One thing that can be asked for. `handle` is called in a thread, a coroutine in a loop of its own."""
+    """One thing that can be asked for."""
 
     method: Method
     path: str
     summary: str
     asked: type[Struct]
-    body: type[Struct] | None = None
+    body: type[Struct] | None
     body_bytes: int = MAX_BODY_BYTES
     """At most; a longer one is refused without being read."""
-    answer: Any = None
+    answer: Any
     """The type of the document; None where `media` is not JSON."""
-    media: str = "application/json"
+    media: str
     status: int = 200
     attached: str = ""
     """The name of a file to be kept, for what is not to be shown by a browser from here."""
-    role: Role
+    role: Role = "viewer"
     of_runs: bool = False
     """Whether it looks at runs and at nothing else; then its answer holds until something happens to one."""
     gives_file: bool = False
@@ -59,6 +56,7 @@ class Route(Struct, frozen=True, kw_only=True):
     goes_on: bool = False
     """Whether its answer has no end of its own; then `handle` is given the `Streams`, and the request."""
     handle: Callable[..., Any]
+    takes: tuple[str, ...]
 
     @property
     def segments(self) -> tuple[str, ...]:
@@ -69,91 +67,53 @@ class Route(Struct, frozen=True, kw_only=True):
         """What a generated client would call it."""
         return getattr(self.handle, "__name__", self.path)
 
-
-def look(path: str, summary: str, asked: type[A], answer: type[D], handle: Callable[[Desk, A], D]) -> Route:
-    """A route that looks at runs, and at nothing else."""
-    return Route(
-        method="GET",
-        path=path,
-        summary=summary,
-        asked=asked,
-        answer=answer,
-        role="viewer",
-        of_runs=True,
-        handle=handle,
-    )
+    def call(self, **known: Any) -> Any:
+        """What the handler gives, called with what it takes of this."""
+        return self.handle(**{name: known[name] for name in self.takes})
 
 
-def get(path: str, summary: str, asked: type[A], answer: type[D], handle: Callable[[Desk, A], D]) -> Route:
-    """A route that looks at something else."""
-    return structs.replace(look(path, summary, asked, answer, handle), of_runs=False)
+class Routes(list[Route]):
+    """Routes by their handlers, each under a decorator that says where it is asked for, and what kind it is.
 
+    What a handler takes and gives is read from its signature: `asked` are the parameters, `body` is the
+    body. It is called in a thread, a coroutine in a loop of its own.
+    """
 
-def change(
-    method: Method,
-    path: str,
-    summary: str,
-    types: tuple[type[A], type[B], type[D]],
-    handle: Callable[[Desk, A, B], D] | Callable[[Desk, A, B], Coroutine[None, None, D]],
-    *,
-    status: int = 200,
-    role: Role = "operator",
-) -> Route:
-    """A route that changes something, or that needs a body. `types` are those of parameters, body, answer."""
-    asked, body, answer = types
-    return Route(
-        method=method,
-        path=path,
-        summary=summary,
-        asked=asked,
-        body=body,
-        answer=answer,
-        status=status,
-        role=role,
-        handle=handle,
-    )
+    def look(self, path: str, summary: str, **more: Any) -> Callable[[Handler], Handler]:
+        """One that looks at runs, and at nothing else."""
+        return self._add("GET", path, summary, of_runs=True, **more)
 
+    def get(self, path: str, summary: str, **more: Any) -> Callable[[Handler], Handler]:
+        """One that looks at something else, or gives something else than a document."""
+        return self._add("GET", path, summary, **more)
 
-def text(path: str, summary: str, asked: type[A], media: str, handle: Callable[[Desk, A], str]) -> Route:
-    """A route that looks at runs and gives a text of some other kind than JSON."""
-    return Route(
-        method="GET",
-        path=path,
-        summary=summary,
-        asked=asked,
-        media=media,
-        role="viewer",
-        of_runs=True,
-        handle=handle,
-    )
+    def change(
+        self, method: Method, path: str, summary: str, role: Role = "operator", **more: Any
+    ) -> Callable[[Handler], Handler]:
+        """One that changes something, or that needs a body."""
+        return self._add(method, path, summary, role=role, **more)
 
+    def _add(
+        self, method: Method, path: str, summary: str, media: str = JSON_MEDIA, **more: Any
+    ) -> Callable[[Handler], Handler]:
+        def declare(handle: Handler) -> Handler:
+            types = get_type_hints(handle)
+            route = Route(
+                method=method,
+                path=path,
+                summary=summary,
+                asked=types.get("asked", NoParameters),
+                body=None if method == "GET" else types.get("body", Nothing),
+                answer=types["return"] if media == JSON_MEDIA else None,
+                media=media,
+                handle=handle,
+                takes=tuple(inspect.signature(handle).parameters),
+                **more,
+            )
+            self.append(route)
+            return handle
 
-def file(path: str, summary: str, asked: type[A], handle: Callable[[Desk, A], OpenedArtifact]) -> Route:
-    """A route that gives a file away, whatever is in it."""
-    return Route(
-        method="GET",
-        path=path,
-        summary=summary,
-        asked=asked,
-        media=BYTES,
-        role="viewer",
-        gives_file=True,
-        handle=handle,
-    )
-
-
-def stream(path: str, summary: str, asked: type[A], handle: Callable[[S, A, Request], Response]) -> Route:
-    """A route whose answer goes on and on."""
-    return Route(
-        method="GET",
-        path=path,
-        summary=summary,
-        asked=asked,
-        media="text/event-stream",
-        role="viewer",
-        goes_on=True,
-        handle=handle,
-    )
+        return declare
 
 
 class MatchedRequest(NamedTuple):

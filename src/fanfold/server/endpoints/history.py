@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from msgspec import Meta, Struct, structs
+from msgspec import Meta, Struct
 
 from fanfold.kernel.events import Envelope
 from fanfold.runtime.operations.addresses import find_run
@@ -35,7 +35,6 @@ from fanfold.runtime.views.steps.pages import StepPage
 from fanfold.server.desk import Desk
 from fanfold.server.endpoints.parameters import (
     Count,
-    NoParameters,
     Number,
     RecipeName,
     RunAsked,
@@ -47,8 +46,9 @@ from fanfold.server.endpoints.parameters import (
     StepPath,
     Words,
 )
-from fanfold.server.routes import Route, change, look, text
+from fanfold.server.routes import NoParameters, Routes
 
+ROUTES = Routes()
 MAX_PAGE_BYTES = 64 * 1024 * 1024
 """Of a run that is taken in over HTTP; `fanfold import` takes larger ones."""
 MAX_LOGGED = 5_000
@@ -113,6 +113,7 @@ class PairAsked(NoParameters, frozen=True, forbid_unknown_fields=True, kw_only=T
     b: RunName
 
 
+@ROUTES.look("/api/runs", "Root runs, newest first")
 def list_runs(desk: Desk, asked: RunsAsked) -> RunPage:
     return page_of_runs(
         desk.history,
@@ -124,113 +125,86 @@ def list_runs(desk: Desk, asked: RunsAsked) -> RunPage:
     )
 
 
+@ROUTES.look("/api/runs/{run}", "One run with its steps, outputs and child runs")
 def inspect_run(desk: Desk, asked: InspectAsked) -> InspectDocument:
     found = find_run(desk.history, asked.run, asked.at)
     return inspect_found(desk.history, found, with_state=asked.state)
 
 
+@ROUTES.look("/api/runs/{run}/graph", "The picture of a run")
 def draw_graph(desk: Desk, asked: GraphAsked) -> Drawing:
     found = find_run(desk.history, asked.run, asked.at)
     return draw_run(found.tree, found.run, parse_opened(asked.open))
 
 
+@ROUTES.look("/api/runs/{run}/events", "What was recorded, in pieces")
 def list_events(desk: Desk, asked: EventsAsked) -> EventPage:
     return page_of_events(desk.history, asked.run, after=asked.after, before=asked.before, limit=asked.limit)
 
 
+@ROUTES.look("/api/runs/{run}/steps/{step}", "One step with everything known of it")
 def inspect_step(desk: Desk, asked: StepAt) -> StepPage:
     return show_step(desk.history, asked.run, asked.step, asked.at)
 
 
+@ROUTES.look("/api/runs/{run}/steps/{step}/log", "What was recorded about a step")
 def log_of_step(desk: Desk, asked: StepAsked) -> StepLog:
     found = read_step_log(desk.history, asked.run, asked.step)
     return StepLog(found[:MAX_LOGGED], max(0, len(found) - MAX_LOGGED))
 
 
+@ROUTES.look("/api/runs/{run}/steps/{step}/transcript", "What an agent was told, said and did")
 def read_transcript(desk: Desk, asked: TranscriptAsked) -> Transcript:
     return transcript(desk.history, asked.run, asked.step, asked.attempt, asked.at)
 
 
+@ROUTES.look("/api/runs/{run}/explain", "Why a run is where it is")
 def explain(desk: Desk, asked: RunAsked) -> ExplainedRun:
     return explain_run(desk.history, asked.run)
 
 
+@ROUTES.look("/api/runs/{run}/steps/{step}/explain", "Why a step is where it is")
 def explain_one(desk: Desk, asked: StepAsked) -> ExplainedStep:
     return explain_step(desk.history, asked.run, asked.step)
 
 
+@ROUTES.look("/api/runs/{run}/diff", "What steps changed in files")
 def show_changes(desk: Desk, asked: ChangesAsked) -> RunChanges:
     return diff(desk.history, asked.run, asked.step)
 
 
+@ROUTES.look("/api/runs/{run}/cost", "Who spent what")
 def cost_of_run(desk: Desk, asked: RunAt) -> RunCost:
     found = find_run(desk.history, asked.run, asked.at)
     return run_cost(found.tree, found.run)
 
 
+@ROUTES.look("/api/runs/{run}/report", "The executive report", media="text/markdown")
 def report_of_run(desk: Desk, asked: RunAsked) -> str:
     found = find_run(desk.history, asked.run)
     return report_markdown(found.tree, found.run)
 
 
+@ROUTES.look("/api/runs/{run}/export", "The run as one file", media="text/html", attached="run.html")
 def export(desk: Desk, asked: RunAsked) -> str:
     return export_run(desk.history, asked.run, desk.version)
 
 
-def take_in(desk: Desk, asked: NoParameters, body: ImportBody) -> Imported:
-    del asked
+@ROUTES.change("POST", "/api/import", "Take in a run from a file", status=201, body_bytes=MAX_PAGE_BYTES)
+def take_in(desk: Desk, body: ImportBody) -> Imported:
     return import_run(desk.fresh(), body.page.encode())
 
 
+@ROUTES.look("/api/runs/{run}/verify", "The log checked against every invariant")
 def verify_run(desk: Desk, asked: RunAsked) -> AuditedRun:
     return replay_run(desk.history, asked.run, checked=True)
 
 
+@ROUTES.look("/api/whatif/{run}", "A run with another number of slots")
 def foresee_slots(desk: Desk, asked: SlotsAsked) -> WhatIf:
     return what_if(desk.history, asked.run, asked.max_concurrency)
 
 
+@ROUTES.look("/api/compare/{a}/{b}", "Two runs side by side")
 def compare(desk: Desk, asked: PairAsked) -> Comparison:
     return compare_runs(desk.history, asked.a, asked.b)
-
-
-_RUN = "/api/runs/{run}"
-ROUTES: list[Route] = [
-    look("/api/runs", "Root runs, newest first", RunsAsked, RunPage, list_runs),
-    look(_RUN, "One run with its steps, outputs and child runs", InspectAsked, InspectDocument, inspect_run),
-    look(f"{_RUN}/graph", "The picture of a run", GraphAsked, Drawing, draw_graph),
-    look(f"{_RUN}/events", "What was recorded, in pieces", EventsAsked, EventPage, list_events),
-    look(f"{_RUN}/steps/{{step}}", "One step with everything known of it", StepAt, StepPage, inspect_step),
-    look(
-        f"{_RUN}/steps/{{step}}/transcript",
-        "What an agent was told, said and did",
-        TranscriptAsked,
-        Transcript,
-        read_transcript,
-    ),
-    look(
-        f"{_RUN}/steps/{{step}}/explain", "Why a step is where it is", StepAsked, ExplainedStep, explain_one
-    ),
-    look(f"{_RUN}/steps/{{step}}/log", "What was recorded about a step", StepAsked, StepLog, log_of_step),
-    look(f"{_RUN}/explain", "Why a run is where it is", RunAsked, ExplainedRun, explain),
-    look(f"{_RUN}/diff", "What steps changed in files", ChangesAsked, RunChanges, show_changes),
-    look(f"{_RUN}/cost", "Who spent what", RunAt, RunCost, cost_of_run),
-    text(f"{_RUN}/report", "The executive report", RunAsked, "text/markdown", report_of_run),
-    structs.replace(
-        text(f"{_RUN}/export", "The run as one file", RunAsked, "text/html", export), attached="run.html"
-    ),
-    structs.replace(
-        change(
-            "POST",
-            "/api/import",
-            "Take in a run from a file",
-            (NoParameters, ImportBody, Imported),
-            take_in,
-            status=201,
-        ),
-        body_bytes=MAX_PAGE_BYTES,
-    ),
-    look(f"{_RUN}/verify", "The log checked against every invariant", RunAsked, AuditedRun, verify_run),
-    look("/api/whatif/{run}", "A run with another number of slots", SlotsAsked, WhatIf, foresee_slots),
-    look("/api/compare/{a}/{b}", "Two runs side by side", PairAsked, Comparison, compare),
-]

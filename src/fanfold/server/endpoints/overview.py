@@ -24,10 +24,12 @@ from fanfold.runtime.views.installation import Examination
 from fanfold.runtime.views.pending_questions import PendingQuestions
 from fanfold.runtime.views.sessions.transcripts import Transcript
 from fanfold.server.desk import Desk
-from fanfold.server.endpoints.parameters import PRINTABLE, NoParameters, RecipeName, RunName, StepPath, Word
+from fanfold.server.endpoints.parameters import PRINTABLE, RecipeName, RunName, StepPath, Word
 from fanfold.server.endpoints.runs import Answer, Comment, RunOptions, Seen
-from fanfold.server.routes import Route, change, get, look
+from fanfold.server.routes import NoParameters, Routes
 from fanfold.store.search.index import Filters
+
+ROUTES = Routes()
 
 
 class SearchAsked(NoParameters, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -63,44 +65,40 @@ class CopyBody(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     yes: bool = False
 
 
-def home(desk: Desk, asked: NoParameters) -> Home:
-    del asked
+@ROUTES.look("/api/home", "What needs you, what runs, what was spent")
+def home(desk: Desk) -> Home:
     return show_home(desk.history)
 
 
-def list_questions(desk: Desk, asked: NoParameters) -> PendingQuestions:
-    del asked
+@ROUTES.look("/api/approvals", "Questions that wait for an answer")
+def list_questions(desk: Desk) -> PendingQuestions:
     return all_questions(desk.history)
 
 
+@ROUTES.look("/api/search", "Outputs with some words, best match first")
 def search(desk: Desk, asked: SearchAsked) -> FoundOutputs:
-    filters = Filters(
-        recipe=asked.recipe,
-        phase=asked.phase,
-        step=asked.step,
-        role=asked.role,
-        status=asked.status,
-        since=asked.since,
-    )
-    return query(desk.history, asked.q.split(), filters, run=asked.run, most=asked.k)
+    given = structs.asdict(asked)
+    words, run, most = (given.pop(name) for name in ("q", "run", "k"))
+    return query(desk.history, words.split(), Filters(**given), run=run, most=most)
 
 
-def list_agents(desk: Desk, asked: NoParameters) -> AgentsDocument:
-    del asked
+@ROUTES.look("/api/agents", "Roles, and agents at work")
+def list_agents(desk: Desk) -> AgentsDocument:
     return show_agents(desk.fresh(), desk.history)
 
 
+@ROUTES.look("/api/agents/{session}", "The conversation of a session")
 def read_session(desk: Desk, asked: SessionAsked) -> Transcript:
     return session_transcript(desk.history, asked.session)
 
 
-def examine(desk: Desk, asked: NoParameters) -> Examination:
-    del asked
+@ROUTES.get("/api/system", "What this installation is made of")
+def examine(desk: Desk) -> Examination:
     return desk.examine()
 
 
-def copy_as(desk: Desk, asked: NoParameters, body: CopyBody) -> Spellings:
-    del desk, asked
+@ROUTES.change("POST", "/api/copy", "How to do something from elsewhere", role="viewer")
+def copy_as(body: CopyBody) -> Spellings:
     if body.action == "run":
         usual = structs.asdict(RunOptions())
         options = {name: one for name, one in structs.asdict(body.options).items() if one != usual[name]}
@@ -125,23 +123,3 @@ def copy_as(desk: Desk, asked: NoParameters, body: CopyBody) -> Spellings:
             yes=body.yes,
         ),
     )
-
-
-ROUTES: list[Route] = [
-    look("/api/home", "What needs you, what runs, what was spent", NoParameters, Home, home),
-    look(
-        "/api/approvals", "Questions that wait for an answer", NoParameters, PendingQuestions, list_questions
-    ),
-    look("/api/search", "Outputs with some words, best match first", SearchAsked, FoundOutputs, search),
-    look("/api/agents", "Roles, and agents at work", NoParameters, AgentsDocument, list_agents),
-    look("/api/agents/{session}", "The conversation of a session", SessionAsked, Transcript, read_session),
-    get("/api/system", "What this installation is made of", NoParameters, Examination, examine),
-    change(
-        "POST",
-        "/api/copy",
-        "How to do something from elsewhere",
-        (NoParameters, CopyBody, Spellings),
-        copy_as,
-        role="viewer",
-    ),
-]

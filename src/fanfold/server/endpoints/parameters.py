@@ -25,10 +25,6 @@ Status: TypeAlias = Literal[
 ]
 
 
-class NoParameters(Struct, frozen=True, forbid_unknown_fields=True):
-    pass
-
-
 class RunAsked(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     run: RunName
 

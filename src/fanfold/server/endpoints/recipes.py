@@ -10,9 +10,10 @@ from fanfold.runtime.operations.agents.capture import Captured, capture
 from fanfold.runtime.operations.overview.recipes import list_shelf, save_text, show_page, try_text
 from fanfold.runtime.views.recipes.pages import CheckedText, RecipePage, RecipeRows
 from fanfold.server.desk import Desk
-from fanfold.server.endpoints.parameters import NoParameters, RecipeName, RunAsked, Word
-from fanfold.server.routes import Route, change, get
+from fanfold.server.endpoints.parameters import RecipeName, RunAsked, Word
+from fanfold.server.routes import NoParameters, Routes
 
+ROUTES = Routes()
 Text = Annotated[str, Meta(max_length=512 * 1024)]
 
 
@@ -43,6 +44,7 @@ class CaptureBody(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
     request: Annotated[str, Meta(max_length=100_000)] = ""
 
 
+@ROUTES.change("POST", "/api/runs/{run}/capture", "What was delegated, as a recipe")
 def capture_run(desk: Desk, asked: RunAsked, body: CaptureBody) -> Captured:
     return capture(
         desk.fresh(),
@@ -55,46 +57,21 @@ def capture_run(desk: Desk, asked: RunAsked, body: CaptureBody) -> Captured:
     )
 
 
-def list_recipes(desk: Desk, asked: NoParameters) -> RecipeRows:
-    del asked
+@ROUTES.get("/api/recipes", "Recipes of the project, the user, and built in")
+def list_recipes(desk: Desk) -> RecipeRows:
     return list_shelf(desk.fresh())
 
 
+@ROUTES.get("/api/recipes/{name}", "One recipe with its text and picture")
 def show_recipe(desk: Desk, asked: RecipeAsked) -> RecipePage:
     return show_page(desk.fresh(), asked.name)
 
 
-def check_recipe(desk: Desk, asked: NoParameters, body: TextGiven) -> CheckedText:
-    del asked
+@ROUTES.change("POST", "/api/check", "What is wrong with a text")
+def check_recipe(desk: Desk, body: TextGiven) -> CheckedText:
     return try_text(desk.fresh(), body.text, body.name)
 
 
+@ROUTES.change("PUT", "/api/recipes/{name}", "Keep a text")
 def save_recipe(desk: Desk, asked: RecipeAsked, body: TextChanged) -> RecipePage:
     return save_text(desk.fresh(), asked.name, body.text, body.seen)
-
-
-ROUTES: list[Route] = [
-    get(
-        "/api/recipes",
-        "Recipes of the project, the user, and built in",
-        NoParameters,
-        RecipeRows,
-        list_recipes,
-    ),
-    get("/api/recipes/{name}", "One recipe with its text and picture", RecipeAsked, RecipePage, show_recipe),
-    change(
-        "POST",
-        "/api/check",
-        "What is wrong with a text",
-        (NoParameters, TextGiven, CheckedText),
-        check_recipe,
-    ),
-    change(
-        "POST",
-        "/api/runs/{run}/capture",
-        "What was delegated, as a recipe",
-        (RunAsked, CaptureBody, Captured),
-        capture_run,
-    ),
-    change("PUT", "/api/recipes/{name}", "Keep a text", (RecipeAsked, TextChanged, RecipePage), save_recipe),
-]

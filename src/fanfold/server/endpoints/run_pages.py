@@ -15,8 +15,10 @@ from fanfold.runtime.views.runs.head import RunHeadDocument, run_head
 from fanfold.runtime.views.runs.table import RunTable, run_table
 from fanfold.runtime.views.runs.timeline import Timeline, timeline
 from fanfold.server.desk import Desk
-from fanfold.server.endpoints.parameters import NoParameters, RunAsked, RunAt
-from fanfold.server.routes import Route, get, look
+from fanfold.server.endpoints.parameters import RunAsked, RunAt
+from fanfold.server.routes import Routes
+
+ROUTES = Routes()
 
 
 class RunOutput(Struct, frozen=True):
@@ -26,12 +28,14 @@ class RunOutput(Struct, frozen=True):
     changes: list[FileChange]
 
 
+@ROUTES.look("/api/runs/{run}/output", "What it gave and changed")
 def show_output(desk: Desk, asked: RunAt) -> RunOutput:
     tree, run = find_run(desk.history, asked.run, asked.at)
     output = tree.blobs.get(run.output) if run.output is not None else None
     return RunOutput(output, tree.memory.changes.get(run.id, []))
 
 
+@ROUTES.look("/api/runs/{run}/head", "How a run stands")
 def show_head(desk: Desk, asked: RunAt) -> RunHeadDocument:
     found = find_run(desk.history, asked.run, asked.at)
     store = desk.history.store
@@ -41,11 +45,13 @@ def show_head(desk: Desk, asked: RunAt) -> RunHeadDocument:
     return head if kept is None else structs.replace(head, forked_from=kept.forked_from)
 
 
+@ROUTES.look("/api/runs/{run}/table", "Its steps, without outputs")
 def show_table(desk: Desk, asked: RunAt) -> RunTable:
     found = find_run(desk.history, asked.run, asked.at)
     return run_table(found.tree, found.run, found.tree.state.now)
 
 
+@ROUTES.look("/api/runs/{run}/timeline", "Its steps over time")
 def show_timeline(desk: Desk, asked: RunAt) -> Timeline:
     found = find_run(desk.history, asked.run, asked.at)
     envelopes = islice(desk.history.store.tree(found.root_id), found.tree.tree_seq)
@@ -53,21 +59,12 @@ def show_timeline(desk: Desk, asked: RunAt) -> Timeline:
     return timeline(found.tree, found.run, envelopes, now)
 
 
+# Signs of life are no events: the answer must not be kept until the next one.
+@ROUTES.get("/api/runs/{run}/pulse", "Whether anybody drives it")
 def show_pulse(desk: Desk, asked: RunAsked) -> Pulse:
     return pulse_of(desk.fresh(), asked.run)
 
 
-def list_pulses(desk: Desk, asked: NoParameters) -> Pulses:
-    del asked
+@ROUTES.get("/api/pulses", "Whether anybody drives what runs")
+def list_pulses(desk: Desk) -> Pulses:
     return live_pulses(desk.fresh())
-
-
-ROUTES: list[Route] = [
-    look("/api/runs/{run}/head", "How a run stands", RunAt, RunHeadDocument, show_head),
-    look("/api/runs/{run}/output", "What it gave and changed", RunAt, RunOutput, show_output),
-    look("/api/runs/{run}/table", "Its steps, without outputs", RunAt, RunTable, show_table),
-    look("/api/runs/{run}/timeline", "Its steps over time", RunAt, Timeline, show_timeline),
-    # Signs of life are no events: the answer must not be kept until the next one.
-    get("/api/runs/{run}/pulse", "Whether anybody drives it", RunAsked, Pulse, show_pulse),
-    get("/api/pulses", "Whether anybody drives what runs", NoParameters, Pulses, list_pulses),
-]

@@ -38,11 +38,12 @@ from fanfold.runtime.views.recipes.forecasts import DryRun
 from fanfold.runtime.views.runs.changes import Applied, Undone
 from fanfold.runtime.views.runs.forks import ForkForecast
 from fanfold.server.desk import Desk
-from fanfold.server.endpoints.parameters import NoParameters, RecipeName, RunAsked, StepAsked, StepPath, Word
+from fanfold.server.endpoints.parameters import RecipeName, RunAsked, StepAsked, StepPath, Word
 from fanfold.server.endpoints.recipes import RecipeAsked
-from fanfold.server.routes import Nothing, Route, change
+from fanfold.server.routes import Routes
 from fanfold.store.protocol import RunHead
 
+ROUTES = Routes()
 Amount = Annotated[int, Meta(ge=1, le=2**53)]
 Dollars = Annotated[float, Meta(gt=0, le=1_000_000_000)]
 Comment = Annotated[str, Meta(max_length=20_000)]
@@ -176,6 +177,7 @@ class Steered(Struct, frozen=True):
     ok: bool = True
 
 
+@ROUTES.change("POST", "/api/recipes/{name}/dry-run", "What a run would do")
 def foresee(desk: Desk, asked: RecipeAsked, body: DryRunBody) -> DryRun:
     project = desk.fresh()
     checked = find_named(project, asked.name, scripted=body.scripted)
@@ -184,8 +186,8 @@ def foresee(desk: Desk, asked: RecipeAsked, body: DryRunBody) -> DryRun:
     return foresee_run(project, checked, inputs, options, missing)[0]
 
 
-def start_run(desk: Desk, asked: NoParameters, body: StartBody) -> StartedRun:
-    del asked
+@ROUTES.change("POST", "/api/runs", "Start a recipe", status=201)
+def start_run(desk: Desk, body: StartBody) -> StartedRun:
     project = desk.fresh()
     script = _script(body.script)
     plan = find_named(project, body.recipe, scripted=script is not None).runnable()
@@ -219,13 +221,13 @@ def _script(given: dict[str, JSON] | None) -> str | None:
     return Script.load(msgspec.json.encode(given), "script").source
 
 
-async def pause_run(desk: Desk, asked: RunAsked, body: Nothing) -> Steered:
-    del body
+@ROUTES.change("POST", "/api/runs/{run}/pause", "Pause a whole run")
+async def pause_run(desk: Desk, asked: RunAsked) -> Steered:
     return _said(await control.pause(desk.fresh(), asked.run))
 
 
-async def cancel_run(desk: Desk, asked: RunAsked, body: Nothing) -> Steered:
-    del body
+@ROUTES.change("POST", "/api/runs/{run}/cancel", "Cancel a run")
+async def cancel_run(desk: Desk, asked: RunAsked) -> Steered:
     return _said(await control.cancel(desk.fresh(), asked.run))
 
 
@@ -233,6 +235,7 @@ def _said(head: RunHead) -> Steered:
     return Steered(head.run_id, head.status, f"run {head.run_id} is {head.status}")
 
 
+@ROUTES.change("POST", "/api/runs/{run}/resume", "Go on with a run")
 def resume_run(desk: Desk, asked: RunAsked, body: ResumeBody) -> Steered:
     project = desk.fresh()
     root = project.resolve(asked.run).root_run_id
@@ -247,6 +250,7 @@ def resume_run(desk: Desk, asked: RunAsked, body: ResumeBody) -> Steered:
     return Steered(root, "running", f"run {root} goes on in the background")
 
 
+@ROUTES.change("POST", "/api/runs/{run}/fork", "Run again from a step on")
 def fork_run(desk: Desk, asked: RunAsked, body: ForkBody) -> ForkedRun:
     project = desk.fresh()
     found = find_run(project, asked.run)
@@ -256,6 +260,7 @@ def fork_run(desk: Desk, asked: RunAsked, body: ForkBody) -> ForkedRun:
     return _fork(project, fork, dry_run=body.dry_run, yes=body.yes)
 
 
+@ROUTES.change("POST", "/api/runs/{run}/retry", "Run again what failed")
 def retry_run(desk: Desk, asked: RunAsked, body: RetryBody) -> ForkedRun:
     project = desk.fresh()
     found = find_run(project, asked.run)
@@ -270,10 +275,12 @@ def _fork(project: Project, fork: Fork, *, dry_run: bool, yes: bool) -> ForkedRu
     return ForkedRun(hand_over(start_fork(project, fork, yes=yes)).root, forecast)
 
 
+@ROUTES.change("POST", "/api/runs/{run}/undo", "Take a merge back")
 async def undo_run(desk: Desk, asked: RunAsked, body: UndoBody) -> Undone:
     return await undo(desk.fresh(), asked.run, body.step, dry_run=body.dry_run)
 
 
+@ROUTES.change("POST", "/api/runs/{run}/approvals/{step}", "Answer a question")
 async def answer_question(desk: Desk, asked: StepAsked, body: AnswerBody) -> Answered:
     decision = body.choice or body.decision
     return await control.answer(
@@ -281,54 +288,11 @@ async def answer_question(desk: Desk, asked: StepAsked, body: AnswerBody) -> Ans
     )
 
 
+@ROUTES.change("POST", "/api/runs/{run}/answers/{step}", "Answer the question of an ask step")
 async def reply_to_question(desk: Desk, asked: StepAsked, body: ReplyBody) -> Answered:
     return await control.reply(desk.fresh(), asked.run, asked.step, body.text, seen=body.seen)
 
 
+@ROUTES.change("POST", "/api/runs/{run}/steps/{step}/apply", "Merge what a step proposed")
 async def apply_changes(desk: Desk, asked: StepAsked, body: ApplyBody) -> Applied:
     return await changes.apply(desk.fresh(), asked.run, asked.step, dry_run=body.dry_run)
-
-
-ROUTES: list[Route] = [
-    change(
-        "POST",
-        "/api/recipes/{name}/dry-run",
-        "What a run would do",
-        (RecipeAsked, DryRunBody, DryRun),
-        foresee,
-    ),
-    change(
-        "POST", "/api/runs", "Start a recipe", (NoParameters, StartBody, StartedRun), start_run, status=201
-    ),
-    change("POST", "/api/runs/{run}/pause", "Pause a whole run", (RunAsked, Nothing, Steered), pause_run),
-    change("POST", "/api/runs/{run}/cancel", "Cancel a run", (RunAsked, Nothing, Steered), cancel_run),
-    change("POST", "/api/runs/{run}/resume", "Go on with a run", (RunAsked, ResumeBody, Steered), resume_run),
-    change(
-        "POST", "/api/runs/{run}/fork", "Run again from a step on", (RunAsked, ForkBody, ForkedRun), fork_run
-    ),
-    change("POST", "/api/runs/{run}/undo", "Take a merge back", (RunAsked, UndoBody, Undone), undo_run),
-    change(
-        "POST", "/api/runs/{run}/retry", "Run again what failed", (RunAsked, RetryBody, ForkedRun), retry_run
-    ),
-    change(
-        "POST",
-        "/api/runs/{run}/approvals/{step}",
-        "Answer a question",
-        (StepAsked, AnswerBody, Answered),
-        answer_question,
-    ),
-    change(
-        "POST",
-        "/api/runs/{run}/answers/{step}",
-        "Answer the question of an ask step",
-        (StepAsked, ReplyBody, Answered),
-        reply_to_question,
-    ),
-    change(
-        "POST",
-        "/api/runs/{run}/steps/{step}/apply",
-        "Merge what a step proposed",
-        (StepAsked, ApplyBody, Applied),
-        apply_changes,
-    ),
-]

@@ -10,11 +10,13 @@ from starlette.responses import Response
 
 from fanfold.server.desk import Desk
 from fanfold.server.endpoints import artifacts, history, overview, recipes, run_pages, runs
-from fanfold.server.endpoints.parameters import NoParameters, RunAsked
+from fanfold.server.endpoints.parameters import RunAsked
 from fanfold.server.openapi import describe
-from fanfold.server.routes import Route, get, stream
+from fanfold.server.routes import NoParameters, Route, Routes
 from fanfold.server.streams import MAX_NUMBER, Streams
 
+STREAMS = Routes()
+EVENTS = "text/event-stream"
 After: TypeAlias = Annotated[int, Meta(ge=0, le=MAX_NUMBER, description="As Last-Event-ID, which wins.")]
 
 
@@ -26,35 +28,25 @@ class RunStreamAsked(RunAsked, frozen=True, forbid_unknown_fields=True, kw_only=
     after: After = 0
 
 
+@STREAMS.get("/api/runs/{run}/stream", "What a run records, live", media=EVENTS, goes_on=True)
 def follow_run(streams: Streams, asked: RunStreamAsked, request: Request) -> Response:
     return streams.of_run(asked.run, asked.after, request)
 
 
+@STREAMS.get("/api/stream", "Which runs move, live", media=EVENTS, goes_on=True)
 def follow_project(streams: Streams, asked: StreamAsked, request: Request) -> Response:
     return streams.of_project(asked.after, request)
 
 
-STREAMS = [
-    stream("/api/runs/{run}/stream", "What a run records, live", RunStreamAsked, follow_run),
-    stream("/api/stream", "Which runs move, live", StreamAsked, follow_project),
-]
-
-
 def routes() -> list[Route]:
     """The table, with the description of itself."""
-    table = [
-        *overview.ROUTES,
-        *recipes.ROUTES,
-        *runs.ROUTES,
-        *history.ROUTES,
-        *run_pages.ROUTES,
-        *artifacts.ROUTES,
-        *STREAMS,
-    ]
+    table = Routes(
+        one for module in (overview, recipes, runs, history, run_pages, artifacts) for one in module.ROUTES
+    )
+    table += STREAMS
 
-    def describe_api(desk: Desk, asked: NoParameters) -> dict[str, Any]:
-        del asked
+    @table.get("/api/openapi.json", "This description")
+    def describe_api(desk: Desk) -> dict[str, Any]:
         return describe(table, desk.version)
 
-    table.append(get("/api/openapi.json", "This description", NoParameters, dict[str, Any], describe_api))
     return table
