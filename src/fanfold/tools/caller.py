@@ -64,8 +64,6 @@ class Caller(Struct, kw_only=True):
     memory: CallMemory = field(default_factory=CallMemory)
     open_run: str = ""
     """The open run whose children the session has; empty for those that people start by hand."""
-    parent: str = ""
-    """The child of that run that calls, where one does: its children end with it."""
     was_cancelled: Callable[[], bool] = lambda: True
     """Asked when a call is torn down: whether that was asked for, or only the connection was lost."""
     how_to_allow: str = "use a session with --permission auto"

@@ -18,7 +18,7 @@ from fanfold.tools.caller import Caller
 from fanfold.tools.permission import permit
 from fanfold.tools.run_reports import RunReport, run_report
 from fanfold.tools.subagents import AgentState, DryRunFlag, agent_state
-from fanfold.tools.tool import Tool
+from fanfold.tools.tool import tool
 
 
 class CloseAgent(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -36,6 +36,14 @@ class Closed(Struct, frozen=True, kw_only=True):
     """What would have happened."""
 
 
+@tool(
+    "Close a subagent",
+    "Cancel a subagent that is queued or running; close any other for good, with whatever"
+    " workspace was kept of it. With the id of a run, cancel that run, also one that you did not wait for or"
+    " that the user started in a terminal.",
+    mutates=True,
+    ends_something=True,
+)
 async def close_agent(caller: Caller, asked: CloseAgent) -> Closed:
     try:
         child = subagents.find(caller.project, asked.agent, run=caller.open_run)
@@ -68,17 +76,3 @@ async def _cancel_run(caller: Caller, head: RunHead, *, trial: bool) -> Closed:
         await cancel(caller.project, head.run_id)
     now = run_report(*find_run(caller.project, head.run_id))
     return Closed(ok=True, run=now, would=what if trial else "")
-
-
-CLOSE_AGENT = Tool(
-    name="close_agent",
-    title="Close a subagent",
-    description="Cancel a subagent that is queued or running; close any other for good, with whatever"
-    " workspace was kept of it. With the id of a run, cancel that run, also one that you did not wait for or"
-    " that the user started in a terminal.",
-    takes=CloseAgent,
-    gives=Closed,
-    call=close_agent,
-    mutates=True,
-    ends_something=True,
-)

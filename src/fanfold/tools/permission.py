@@ -30,14 +30,14 @@ class Agreed:
         return False
 
 
-async def permit(caller: Caller, what: str, lines: Sequence[str] = (), *, key: str = "consent") -> None:
+async def permit(caller: Caller, what: str, lines: Sequence[str]) -> None:
     """Return when the caller may do `what`; `lines` say what it entails. Raises `permission_denied`."""
     posture = caller.options.permission
     if posture == "auto":
         return
     if posture == "read_only":
         raise denied(f"this session may only read, so it may not {what}", caller.how_to_allow)
-    filled = await caller.person.fill_in(_form(what, lines, key)) if caller.person is not None else None
+    filled = await caller.person.fill_in(_form(what, lines)) if caller.person is not None else None
     if filled is None:
         raise denied(f"nobody could be asked whether to {what}", caller.how_to_allow, lines)
     if filled.values is None or filled.values.get("decision") != YES:
@@ -49,14 +49,14 @@ def denied(message: str, hint: str, lines: Sequence[str] = ()) -> WorldError:
     return WorldError("permission_denied", message, hint=hint, details=details, exit_status=EXIT_PERMISSION)
 
 
-def _form(what: str, lines: Sequence[str], key: str) -> Form:
+def _form(what: str, lines: Sequence[str]) -> Form:
     # Texts of recipes and models stand in it: each on a line of its own, so that none passes for another.
     shown = [f"  {shorten(visible(line), MAX_LINE_CHARS)}" for line in lines[:MAX_LINES]]
     if len(lines) > MAX_LINES:
         shown.append(f"  and {len(lines) - MAX_LINES} more")
     decision = {"type": "string", "title": "Decision", "enum": [YES, NO]}
     return Form(
-        key=key,
+        key="consent",
         message="\n".join([f"Fanfold asks for permission to {visible(what)}.", *shown]),
         properties={"decision": decision},
         required=("decision",),

@@ -20,7 +20,7 @@ from fanfold.tools.following import narrated
 from fanfold.tools.permission import permit
 from fanfold.tools.recipe_sources import check_text, found_recipe, text_of
 from fanfold.tools.subagents import DryRunFlag
-from fanfold.tools.tool import Tool
+from fanfold.tools.tool import shared_fields, tool
 
 
 class PlanWorkflow(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -77,6 +77,14 @@ class SavedWorkflow(Struct, frozen=True, kw_only=True):
     """What of it a person should look at."""
 
 
+@tool(
+    "Draft a workflow",
+    "Draft a recipe in phases from a task (or refine a saved one): checked and"
+    " priced, never run. Use it when the work has several phases or will be wanted again. It says"
+    " when one agent would do better. Show the draft to the user, then run_workflow with it as"
+    " `spec`, or save_workflow.",
+    mutates=True,
+)
 async def plan_workflow(caller: Caller, asked: PlanWorkflow) -> PlannedWorkflow:
     refine = found_recipe(caller.project, asked.refine) if asked.refine else None
     wanted = Wanted(
@@ -94,20 +102,16 @@ async def plan_workflow(caller: Caller, asked: PlanWorkflow) -> PlannedWorkflow:
         await permit(caller, "have a workflow planned", [f"the task: {shorten(asked.task, 500)}"])
     async with narrated(caller) as narrate:
         drafted = await draft_spec(caller.project, wanted, caller.options, narrate=narrate)
-    return PlannedWorkflow(
-        ok=True,
-        fit=drafted.fit,
-        reason=drafted.reason,
-        name=drafted.name,
-        recipe=drafted.recipe,
-        difference=drafted.difference,
-        agents=drafted.agents,
-        cost=drafted.cost,
-        warnings=drafted.warnings,
-        runs=drafted.runs,
-    )
+    return PlannedWorkflow(ok=True, **shared_fields(drafted, PlannedWorkflow))
 
 
+@tool(
+    "Keep a workflow",
+    "Save a recipe in this project's library, so that it can be run again by its"
+    " name. Give its text, or the subagents whose work it is to repeat. It is checked first; one"
+    " with errors is refused with its diagnostics.",
+    mutates=True,
+)
 async def save_workflow(caller: Caller, asked: SaveWorkflow) -> SavedWorkflow:
     text, made = _wanted(caller, asked)
     checked = check_text(caller.project, text)
@@ -146,28 +150,3 @@ def _steps(checked: CheckedRecipe) -> str:
     if not ids:
         raise AuthorError("recipe.missing_key", "a recipe without steps is not worth keeping")
     return f"{', '.join(ids[:10])}{' …' if len(ids) > 10 else ''}"
-
-
-PLAN_WORKFLOW = Tool(
-    name="plan_workflow",
-    title="Draft a workflow",
-    description="Draft a recipe in phases from a task (or refine a saved one): checked and"
-    " priced, never run. Use it when the work has several phases or will be wanted again. It says"
-    " when one agent would do better. Show the draft to the user, then run_workflow with it as"
-    " `spec`, or save_workflow.",
-    takes=PlanWorkflow,
-    gives=PlannedWorkflow,
-    call=plan_workflow,
-    mutates=True,
-)
-SAVE_WORKFLOW = Tool(
-    name="save_workflow",
-    title="Keep a workflow",
-    description="Save a recipe in this project's library, so that it can be run again by its"
-    " name. Give its text, or the subagents whose work it is to repeat. It is checked first; one"
-    " with errors is refused with its diagnostics.",
-    takes=SaveWorkflow,
-    gives=SavedWorkflow,
-    call=save_workflow,
-    mutates=True,
-)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from typing import Any
 
 import msgspec
 from msgspec import Struct
@@ -18,28 +17,28 @@ from fanfold.kernel.plan import JSON
 from fanfold.runtime.operations.project import Project
 from fanfold.text.json_value import strict, with_text_only
 from fanfold.tools.caller import Caller
-from fanfold.tools.closing import CLOSE_AGENT
+from fanfold.tools.closing import close_agent
 from fanfold.tools.failures import crashed, failure_document
 from fanfold.tools.permission import denied
-from fanfold.tools.recipes import PLAN_WORKFLOW, SAVE_WORKFLOW
-from fanfold.tools.runs import QUERY_WORKFLOW, RUN_WORKFLOW, WORKFLOW_STATUS
-from fanfold.tools.subagents import LIST_AGENTS, SEND_INPUT, SPAWN_AGENT, WAIT_AGENT
-from fanfold.tools.tasks import TASK, TASK_BATCH
+from fanfold.tools.recipes import plan_workflow, save_workflow
+from fanfold.tools.runs import query_workflow, run_workflow, workflow_status
+from fanfold.tools.subagents import list_agents, send_input, spawn_agent, wait_agent
+from fanfold.tools.tasks import task, task_batch
 from fanfold.tools.tool import Tool
 
-TOOLS: tuple[Tool[Any], ...] = (
-    PLAN_WORKFLOW,
-    RUN_WORKFLOW,
-    WORKFLOW_STATUS,
-    QUERY_WORKFLOW,
-    SAVE_WORKFLOW,
-    TASK,
-    TASK_BATCH,
-    SPAWN_AGENT,
-    WAIT_AGENT,
-    SEND_INPUT,
-    CLOSE_AGENT,
-    LIST_AGENTS,
+TOOLS: tuple[Tool, ...] = (
+    plan_workflow,
+    run_workflow,
+    workflow_status,
+    query_workflow,
+    save_workflow,
+    task,
+    task_batch,
+    spawn_agent,
+    wait_agent,
+    send_input,
+    close_agent,
+    list_agents,
 )
 BY_NAME = {tool.name: tool for tool in TOOLS}
 MAX_ARGS_BYTES = 1_000_000
@@ -47,7 +46,7 @@ MAX_ARGS_BYTES = 1_000_000
 _log = logging.getLogger(__name__)
 
 
-def offered(project: Project) -> tuple[Tool[Any], ...]:
+def offered(project: Project) -> tuple[Tool, ...]:
     """The tools of a root session: none of them where workflows are switched off."""
     return TOOLS if project.config.switch("workflows.enabled") else ()
 
@@ -66,7 +65,7 @@ async def call_tool(caller: Caller, name: str, args: Mapping[str, JSON]) -> dict
     return document
 
 
-def _find(project: Project, name: str) -> Tool[Any]:
+def _find(project: Project, name: str) -> Tool:
     tool = BY_NAME.get(name)
     if tool is None:
         from fanfold.text.spelling import nearest
@@ -80,7 +79,7 @@ def _find(project: Project, name: str) -> Tool[Any]:
     return tool
 
 
-def _read(tool: Tool[Any], args: Mapping[str, JSON]) -> Struct:
+def _read(tool: Tool, args: Mapping[str, JSON]) -> Struct:
     hint = f"{tool.name} takes {', '.join(tool.takes.__struct_fields__)}"
     try:
         plain = strict(dict(args), "what it was given")

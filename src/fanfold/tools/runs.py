@@ -31,7 +31,7 @@ from fanfold.runtime.operations.runs.starting.permission import needs_permission
 from fanfold.runtime.operations.runs.starting.start import start
 from fanfold.runtime.views.approvals import OpenApproval, open_approvals
 from fanfold.runtime.views.recipes.forecasts import DryRun
-from fanfold.runtime.views.runs.rows import RunRow, RunUsage, run_row
+from fanfold.runtime.views.runs.rows import RunUsage, run_row
 from fanfold.sessions.insist import insist
 from fanfold.text.excerpts import shorten
 from fanfold.text.json_value import as_text
@@ -41,7 +41,7 @@ from fanfold.tools.permission import Agreed, permit
 from fanfold.tools.questions import approval_form, give_answer
 from fanfold.tools.recipe_sources import find_recipe
 from fanfold.tools.run_reports import RunReport, run_report
-from fanfold.tools.tool import AnyValue, Tool
+from fanfold.tools.tool import AnyValue, shared_fields, tool
 
 MAX_STEP_CHARS = 8_000
 MAX_CONFLICTS = 20
@@ -140,6 +140,17 @@ class QueryHits(Struct, frozen=True, kw_only=True):
     hits: list[FoundOutput]
 
 
+@tool(
+    "Run a workflow",
+    "Run a recipe: a team of agents does steps in an order that is kept, and you get one short"
+    " report. Use it for repeatable work in several phases (audit, fix, verify; the same change"
+    " in many files; several components at once); for a one-off side task use spawn_agent or"
+    " task. Whether a workflow fits is a question of its own, apart from how much effort or"
+    " reasoning the task deserves. Try `dry_run` first: it costs nothing and shows size and"
+    " price. The user is asked before it starts. A run that waits for a person lists"
+    " `questions`, which you cannot answer. Long outputs are cut: query_workflow finds the rest.",
+    mutates=True,
+)
 async def run_workflow(caller: Caller, asked: RunWorkflow) -> RunStarted:
     if caller.memory.run:  # an answer came back to a call that began earlier
         return RunStarted(ok=True, run=await _see_to_end(caller, caller.memory.run))
@@ -245,13 +256,19 @@ def _given(plan: Plan, bound: Mapping[str, JSON]) -> list[str]:
     return [f"input {name}: {shorten(as_text(bound.get(name)), 200)}" for name in named]
 
 
+@tool(
+    "See how a run stands",
+    "How a run stands: status, steps, failures, questions that wait for a person, answer."
+    " Without a run, the latest ones; with a step, what it was asked and its output. Runs that"
+    " the user started in a terminal are found too.",
+)
 async def workflow_status(caller: Caller, asked: WorkflowStatus) -> StatusReport:
     project = caller.project
     if not asked.run:
         if asked.step:
             raise AuthorError("usage.missing", "a step needs a run", hint="name the run too")
         rows = [run_row(head) for head in list_heads(project, limit=10)]
-        return StatusReport(ok=True, runs=[_line(row) for row in rows])
+        return StatusReport(ok=True, runs=[RunLine(**shared_fields(row, RunLine)) for row in rows])
     head = project.resolve(asked.run)
     if asked.step:
         return StatusReport(ok=True, step=_step_output(project, head.run_id, asked.step))
@@ -281,69 +298,24 @@ async def _wait_beside(caller: Caller, root: str, timeout_s: float) -> None:
             return
 
 
-def _line(row: RunRow) -> RunLine:
-    return RunLine(
-        run_id=row.run_id, recipe=row.recipe, status=row.status, created_at=row.created_at, usage=row.usage
-    )
-
-
 def _step_output(project: Project, run: str, step: str) -> StepOutput:
     found = inspect_step(project, run, step)
     text = as_text(found.output)
     cut = len(text) > MAX_STEP_CHARS
-    return StepOutput(
-        path=found.path,
-        status=found.status,
-        role=found.role,
-        task=found.task,
-        output=shorten(text, MAX_STEP_CHARS) if cut else found.output,
-        output_cut=cut,
-        error=None if found.error is None else found.error.message,
-    )
+    told = shared_fields(found, StepOutput) | {
+        "output": shorten(text, MAX_STEP_CHARS) if cut else found.output,
+        "error": None if found.error is None else found.error.message,
+    }
+    return StepOutput(output_cut=cut, **told)
 
 
+@tool(
+    "Search what agents wrote",
+    "Search everything that agents of runs and subagents put out, by words; ranked excerpts"
+    " with the run and step each is from. Use it instead of asking for long outputs.",
+)
 async def query_workflow(caller: Caller, asked: QueryWorkflow) -> QueryHits:
     found = await asyncio.to_thread(
         query, caller.project, asked.query.split(), run=asked.run or None, most=asked.k
     )
-    hits = [
-        FoundOutput(run_id=hit.run_id, path=hit.path, role=hit.role, excerpt=hit.excerpt)
-        for hit in found.hits
-    ]
-    return QueryHits(ok=True, hits=hits)
-
-
-RUN_WORKFLOW = Tool(
-    name="run_workflow",
-    title="Run a workflow",
-    description="Run a recipe: a team of agents does steps in an order that is kept, and you get one short"
-    " report. Use it for repeatable work in several phases (audit, fix, verify; the same change"
-    " in many files; several components at once); for a one-off side task use spawn_agent or"
-    " task. Whether a workflow fits is a question of its own, apart from how much effort or"
-    " reasoning the task deserves. Try `dry_run` first: it costs nothing and shows size and"
-    " price. The user is asked before it starts. A run that waits for a person lists"
-    " `questions`, which you cannot answer. Long outputs are cut: query_workflow finds the rest.",
-    takes=RunWorkflow,
-    gives=RunStarted,
-    call=run_workflow,
-    mutates=True,
-)
-WORKFLOW_STATUS = Tool(
-    name="workflow_status",
-    title="See how a run stands",
-    description="How a run stands: status, steps, failures, questions that wait for a person, answer."
-    " Without a run, the latest ones; with a step, what it was asked and its output. Runs that"
-    " the user started in a terminal are found too.",
-    takes=WorkflowStatus,
-    gives=StatusReport,
-    call=workflow_status,
-)
-QUERY_WORKFLOW = Tool(
-    name="query_workflow",
-    title="Search what agents wrote",
-    description="Search everything that agents of runs and subagents put out, by words; ranked excerpts"
-    " with the run and step each is from. Use it instead of asking for long outputs.",
-    takes=QueryWorkflow,
-    gives=QueryHits,
-    call=query_workflow,
-)
+    return QueryHits(ok=True, hits=[FoundOutput(**shared_fields(hit, FoundOutput)) for hit in found.hits])

@@ -15,7 +15,7 @@ from fanfold.runtime.views.sessions.subagents import LIVE, OVER, Subagent, by_st
 from fanfold.text.excerpts import shorten
 from fanfold.tools.caller import Caller
 from fanfold.tools.permission import Agreed, permit
-from fanfold.tools.tool import Tool
+from fanfold.tools.tool import shared_fields, tool
 
 MAX_LISTED = 100
 MAX_CHANGES = 20
@@ -94,17 +94,13 @@ class ListAgents(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 def agent_state(child: Subagent) -> AgentState:
-    return AgentState(
-        id=child.id,
-        role=child.role,
-        task=shorten(child.task, MAX_TASK_CHARS),
-        status=child.status,
-        summary=child.summary,
-        error=None if child.error is None else child.error.message,
-        turns=child.turns,
-        changes=[f"{one.kind} {one.path}" for one in (child.changes or [])[:MAX_CHANGES]],
-        proposal=child.proposal is not None,
-    )
+    told = shared_fields(child, AgentState) | {
+        "task": shorten(child.task, MAX_TASK_CHARS),
+        "error": None if child.error is None else child.error.message,
+        "changes": [f"{one.kind} {one.path}" for one in (child.changes or [])[:MAX_CHANGES]],
+        "proposal": child.proposal is not None,
+    }
+    return AgentState(**told)
 
 
 def declared(caller: Caller, asked: SpawnAgent) -> str:
@@ -126,22 +122,24 @@ def as_task(caller: Caller, asked: SpawnAgent) -> Task:
         write_set=tuple(asked.write_set),
         merge=None if reads and asked.merge == "auto" else asked.merge,
         output_schema=asked.output_schema,
-        parent=caller.parent,
     )
 
 
-async def start(caller: Caller, asked: SpawnAgent, key: str = "") -> Subagent:
+async def start(caller: Caller, asked: SpawnAgent) -> Subagent:
     """Start one that the caller was permitted to."""
-    return await subagents.spawn(
-        caller.project,
-        as_task(caller, asked),
-        caller.options,
-        attendant=Agreed(),
-        key=key,
-        run=caller.open_run,
-    )
+    task, run = as_task(caller, asked), caller.open_run
+    return await subagents.spawn(caller.project, task, caller.options, attendant=Agreed(), run=run)
 
 
+@tool(
+    "Start a subagent",
+    "Delegate one bounded task to a subagent in the background and get its id. For one-off side"
+    " tasks: a question to look into, a contained change. For repeatable work in several phases"
+    " use run_workflow instead. The subagent sees only `task`, so say in it all it needs. Over"
+    " capacity it queues. Its changes are made in a snapshot and merged when it succeeds. Then"
+    " use wait_agent.",
+    mutates=True,
+)
 async def spawn_agent(caller: Caller, asked: SpawnAgent) -> OneAgent:
     what = declared(caller, asked)
     if asked.dry_run:
@@ -150,6 +148,13 @@ async def spawn_agent(caller: Caller, asked: SpawnAgent) -> OneAgent:
     return OneAgent(ok=True, agent=agent_state(await start(caller, asked)))
 
 
+@tool(
+    "Wait for subagents",
+    "Wait until subagents are over or the time is, and get how they stand and what they said,"
+    " shortened. Waiting never ends a subagent; timeout_s 0 only looks. query_workflow finds"
+    " more of what they wrote. `detached` means that its process is gone: send_input with"
+    " `resume` goes on with it.",
+)
 async def wait_agent(caller: Caller, asked: WaitAgent) -> ManyAgents:
     if not asked.agents and not caller.project.has_runs:
         return several([])
@@ -161,6 +166,13 @@ async def wait_agent(caller: Caller, asked: WaitAgent) -> ManyAgents:
     return several(children)
 
 
+@tool(
+    "Tell a subagent more",
+    "Give a subagent more input: its next turn, behind the one that runs. One that is over"
+    " (also failed, timed out or cancelled) runs again with what it knows; a closed one never"
+    " does.",
+    mutates=True,
+)
 async def send_input(caller: Caller, asked: SendInput) -> OneAgent:
     child = subagents.foresee_input(
         caller.project, asked.agent, asked.text, resume=asked.resume, run=caller.open_run
@@ -177,6 +189,10 @@ async def send_input(caller: Caller, asked: SendInput) -> OneAgent:
     return OneAgent(ok=True, agent=agent_state(sent))
 
 
+@tool(
+    "List subagents",
+    "Subagents that are not over, or left something to be looked at; with `all` every one of them.",
+)
 async def list_agents(caller: Caller, asked: ListAgents) -> ManyAgents:
     found = subagents.list_subagents(caller.project, run=caller.open_run) if caller.project.has_runs else []
     return several([one for one in found if asked.all or one.status not in OVER or one.left_something])
@@ -192,49 +208,3 @@ def several(children: Sequence[Subagent]) -> ManyAgents:
         still_running=sum(child.status in LIVE for child in children),
         left_out=max(0, len(children) - MAX_LISTED),
     )
-
-
-SPAWN_AGENT = Tool(
-    name="spawn_agent",
-    title="Start a subagent",
-    description="Delegate one bounded task to a subagent in the background and get its id. For one-off side"
-    " tasks: a question to look into, a contained change. For repeatable work in several phases"
-    " use run_workflow instead. The subagent sees only `task`, so say in it all it needs. Over"
-    " capacity it queues. Its changes are made in a snapshot and merged when it succeeds. Then"
-    " use wait_agent.",
-    takes=SpawnAgent,
-    gives=OneAgent,
-    call=spawn_agent,
-    mutates=True,
-)
-WAIT_AGENT = Tool(
-    name="wait_agent",
-    title="Wait for subagents",
-    description="Wait until subagents are over or the time is, and get how they stand and what they said,"
-    " shortened. Waiting never ends a subagent; timeout_s 0 only looks. query_workflow finds"
-    " more of what they wrote. `detached` means that its process is gone: send_input with"
-    " `resume` goes on with it.",
-    takes=WaitAgent,
-    gives=ManyAgents,
-    call=wait_agent,
-)
-SEND_INPUT = Tool(
-    name="send_input",
-    title="Tell a subagent more",
-    description="Give a subagent more input: its next turn, behind the one that runs. One that is over"
-    " (also failed, timed out or cancelled) runs again with what it knows; a closed one never"
-    " does.",
-    takes=SendInput,
-    gives=OneAgent,
-    call=send_input,
-    mutates=True,
-)
-LIST_AGENTS = Tool(
-    name="list_agents",
-    title="List subagents",
-    description="Subagents that are not over, or left something to be looked at; with `all` every one of"
-    " them.",
-    takes=ListAgents,
-    gives=ManyAgents,
-    call=list_agents,
-)

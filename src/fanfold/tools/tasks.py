@@ -24,7 +24,7 @@ from fanfold.text.json_value import as_text
 from fanfold.tools.caller import Caller
 from fanfold.tools.permission import permit
 from fanfold.tools.subagents import AgentState, DryRunFlag, SpawnAgent, agent_state, declared, start
-from fanfold.tools.tool import AnyValue, Tool
+from fanfold.tools.tool import AnyValue, tool
 
 MAX_OUTPUT_CHARS = 6_000
 """Of the answer to one task; of those to a batch, together."""
@@ -61,6 +61,13 @@ class BatchDone(Struct, frozen=True, kw_only=True):
     would: list[str] = []
 
 
+@tool(
+    "Have one task done",
+    "Delegate one bounded task to a subagent, wait for it and get its answer. Use it when you"
+    " need the answer to go on; spawn_agent when you do not. For repeatable work in several"
+    " phases use run_workflow.",
+    mutates=True,
+)
 async def task(caller: Caller, asked: SpawnAgent) -> TaskDone:
     what = declared(caller, asked)
     if asked.dry_run:
@@ -70,6 +77,13 @@ async def task(caller: Caller, asked: SpawnAgent) -> TaskDone:
     return TaskDone(ok=True, result=done[0])
 
 
+@tool(
+    "Have tasks done side by side",
+    "Delegate several independent tasks at once and get every answer, in order. One that fails"
+    " does not stop the others. They cannot build on one another: for work with dependencies, or"
+    " that you will want again, use run_workflow.",
+    mutates=True,
+)
 async def task_batch(caller: Caller, asked: TaskBatch) -> BatchDone:
     lines = _declared(caller, asked.tasks)
     if asked.dry_run or any(one.dry_run for one in asked.tasks):
@@ -156,27 +170,3 @@ def _result(caller: Caller, child: Subagent, most: int) -> TaskResult:
     return TaskResult(
         agent=agent_state(child), output=shorten(text, most) if cut else output, cut=cut, error=error
     )
-
-
-TASK = Tool(
-    name="task",
-    title="Have one task done",
-    description="Delegate one bounded task to a subagent, wait for it and get its answer. Use it when you"
-    " need the answer to go on; spawn_agent when you do not. For repeatable work in several"
-    " phases use run_workflow.",
-    takes=SpawnAgent,
-    gives=TaskDone,
-    call=task,
-    mutates=True,
-)
-TASK_BATCH = Tool(
-    name="task_batch",
-    title="Have tasks done side by side",
-    description="Delegate several independent tasks at once and get every answer, in order. One that fails"
-    " does not stop the others. They cannot build on one another: for work with dependencies, or"
-    " that you will want again, use run_workflow.",
-    takes=TaskBatch,
-    gives=BatchDone,
-    call=task_batch,
-    mutates=True,
-)

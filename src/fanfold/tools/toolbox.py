@@ -12,7 +12,7 @@ from typing import Any
 from fanfold.agents.backend import SessionRequest
 from fanfold.agents.permissions import Action, Ask
 from fanfold.agents.toolbox import ToolFailed
-from fanfold.agents.toolbox.catalogue import Tools
+from fanfold.agents.toolbox.catalogue import Tools, ToolsAround
 from fanfold.agents.toolbox.schemas import ToolSpec
 from fanfold.kernel.plan import JSON
 from fanfold.runtime.operations.project import Project
@@ -23,7 +23,7 @@ from fanfold.tools.permission import NO, YES
 from fanfold.tools.registry import BY_NAME, call_tool, offered
 
 
-class DrivingTools:
+class DrivingTools(ToolsAround):
     """A session's own tools and those of the table; of two with one name, that of the table."""
 
     def __init__(
@@ -32,9 +32,11 @@ class DrivingTools:
         self._project = project
         self._request = request
         self._ask = ask
-        self._own = own
+        super().__init__(own)
         wanted = request.role.tools
-        self._tools = {tool.name: tool for tool in offered(project) if wanted is None or tool.name in wanted}
+        self._driving = {
+            tool.name: tool for tool in offered(project) if wanted is None or tool.name in wanted
+        }
         self._options = Options(
             permission=frozen.permission,
             unsafe_no_sandbox=frozen.unsafe,
@@ -44,33 +46,25 @@ class DrivingTools:
             script_file=frozen.script_file,
         )
 
-    async def open(self) -> None:
-        await self._own.open()
-
-    async def aclose(self) -> None:
-        await self._own.aclose()
-
     def offered(self) -> Sequence[ToolSpec]:
-        own = [spec for spec in self._own.offered() if spec.name not in self._tools]
-        return (
+        own = [spec for spec in super().offered() if spec.name not in self._driving]
+        driving = self._driving.values()
+        return [
             *own,
-            *(
-                ToolSpec(tool.name, tool.description, tool.input_schema, tool.mutates)
-                for tool in self._tools.values()
-            ),
-        )
+            *(ToolSpec(one.name, one.description, one.input_schema, one.mutates) for one in driving),
+        ]
 
     def mutates(self, name: str) -> bool:
-        return BY_NAME[name].mutates if name in BY_NAME else self._own.mutates(name)
+        return BY_NAME[name].mutates if name in BY_NAME else super().mutates(name)
 
     async def call(self, name: str, args: Mapping[str, Any]) -> JSON:
         """A tool of the table never raises: what went wrong is in what it gives."""
-        if name not in self._tools:
+        if name not in self._driving:
             if name in BY_NAME:
                 message = f"{name} is not for this session"
                 hint = "the user can ask for a workflow, or set FANFOLD_WORKFLOWS=on where it is off"
                 raise ToolFailed("permission", "permission_denied", message, hint)
-            return await self._own.call(name, args)
+            return await super().call(name, args)
         person = None if self._ask is None else _AskedPerson(self._ask, self._request)
         caller = Caller(
             project=self._project,

@@ -178,7 +178,7 @@ class FanfoldServer(MCPServer[Any]):
         return [ReadResourceContents(content=text, mime_type=kind)]
 
 
-def _offered(tool: Tool[Any]) -> OfferedTool:
+def _offered(tool: Tool) -> OfferedTool:
     return OfferedTool(
         name=tool.name,
         title=tool.title,
