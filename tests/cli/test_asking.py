@@ -184,9 +184,9 @@ def test_yes_answers_no_question(project, fanfold):
 def test_a_wait_ends_at_an_instant_that_is_recorded_once(project, fanfold, shell, background, until):
     recipe = """\
 name: x
-limits: {timeout: 1s}
+limits: {timeout: 5s}
 steps:
-  - {id: a, wait: 1500ms}
+  - {id: a, wait: 6s}
   - {id: b, depends_on: [a], set: {over: true}}
 output: "{{steps.b.output.over}}"
 """
@@ -249,7 +249,7 @@ steps:
   - {id: later, wait: 9h}
 output: "{{steps.never.output}}"
 """
-SCRIPT = "default: ok\nsteps: {slow: {output: x, delay_ms: 60000}}\n"
+SCRIPT = "default: ok\nsteps: {slow: {output: x, delay_ms: 3600000}}\n"
 
 
 def test_an_end_step_cancels_what_runs_and_skips_what_waits(project, fanfold):
@@ -296,7 +296,7 @@ steps:
   - {id: after, depends_on: [call], agent: explorer, prompt: "{{steps.call.output}}"}
 output: {call: steps.call.output, after: steps.after.output}
 """
-    script = "default: ok\nsteps: {call/slow: {output: x, delay_ms: 60000}}\n"
+    script = "default: ok\nsteps: {call/slow: {output: x, delay_ms: 3600000}}\n"
     write(project, script, "script.yaml")
     done = fanfold("run", write(project, recipe, "outer.yaml"), "--script", "script.yaml", "--json")
     assert done.json()["output"] == {"call": "early", "after": "ok"}

@@ -411,7 +411,7 @@ def test_gc_never_takes_the_workspace_of_a_run_that_can_go_on(fanfold, project, 
     (project / "r.yaml").write_text(
         "name: r\nsteps: [{id: a, agent: worker, prompt: x, write_set: [n.txt]}]\n"
     )
-    (project / "s.yaml").write_text("steps: {a: {output: ok, delay_ms: 1000, writes: {n.txt: new}}}")
+    (project / "s.yaml").write_text("steps: {a: {output: ok, delay_ms: 5000, writes: {n.txt: new}}}")
     process = background("run", "r.yaml", "--script", "s.yaml", "--yes")
     until(lambda _: list(project.glob(".fanfold/subagents/*/child.json")))
     if how == "paused":

@@ -29,7 +29,7 @@ steps:
   scout: the switch is in a.py, line 3
   why: It is read at start-up only.
   "lead#2": You are welcome.
-  slow: {output: late, delay_ms: 60000}
+  slow: {output: late, delay_ms: 3600000}
 default: "you said it"
 """
 Open = Callable[..., Screen]
@@ -100,7 +100,7 @@ def test_several_lines_are_one_thing_to_say_and_history_brings_it_back(talk: Ope
 
 def test_ctrl_c_stops_the_turn_and_keeps_the_session(talk: Open, fanfold: Any, project: Path) -> None:
     (project / "script.yaml").write_text(
-        'steps: {lead: {output: late, delay_ms: 60000}, "lead#2": Here I am.}\n'
+        'steps: {lead: {output: late, delay_ms: 3600000}, "lead#2": Here I am.}\n'
     )
     screen = talk("--script", "script.yaml")
     screen.until("leaves\n>")

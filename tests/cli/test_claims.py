@@ -45,7 +45,7 @@ def files(project: Path) -> Path:
     (project / "add.py").write_text(ADD)
     for name, text in (("count", COUNT), ("slow", SLOW), ("quick", QUICK)):
         (project / f"{name}.yaml").write_text(text)
-    (project / "slow.script.yaml").write_text("default: {output: done, delay_ms: 60000}\n")
+    (project / "slow.script.yaml").write_text("default: {output: done, delay_ms: 3600000}\n")
     (project / "quick.script.yaml").write_text("default: ok\n")
     return project
 

@@ -34,7 +34,7 @@ def recipes(project):
     (project / "gated.yaml").write_text(GATED)
     (project / "quick.yaml").write_text("default: OK from {{step}}\n")
     (project / "hanging.yaml").write_text(
-        "default: OK from {{step}}\nsteps: {b: {output: late, delay_ms: 60000}}\n"
+        "default: OK from {{step}}\nsteps: {b: {output: late, delay_ms: 3600000}}\n"
     )
     return project
 
@@ -50,7 +50,7 @@ def hanging(recipes, background, until):
 @pytest.fixture
 def dawdling(recipes, background, until):
     """A run whose second step takes its time, driven by another process; a pause lets it end its turn."""
-    (recipes / "slow.yaml").write_text("default: OK\nsteps: {b: {output: done, delay_ms: 1200}}\n")
+    (recipes / "slow.yaml").write_text("default: OK\nsteps: {b: {output: done, delay_ms: 5000}}\n")
     (recipes / "chain.yaml").write_text(
         CHAIN + '  - {id: c, agent: explorer, prompt: "{{steps.b.output}}"}\n'
     )
@@ -165,7 +165,7 @@ def test_cancelling_a_child_run_leaves_the_rest(fanfold, recipes, background, un
         "name: parent\nsteps:\n"
         "  - {id: kid, workflow: ./chain.yaml}\n  - {id: c, agent: explorer, prompt: x}\n"
     )
-    script = "default: OK from {{step}}\nsteps: {kid/b: {output: late, delay_ms: 60000}}\n"
+    script = "default: OK from {{step}}\nsteps: {kid/b: {output: late, delay_ms: 3600000}}\n"
     (recipes / "hanging.yaml").write_text(script)
     process = background("run", "parent.yaml", "--script", "hanging.yaml")
     run = until(lambda run: any("b" in kid["steps"] for kid in run["runs"]))
@@ -230,7 +230,7 @@ def test_a_list_tells_of_a_live_run_what_it_and_those_below_it_have_spent(
     fanfold, recipes, background, until
 ):
     used = "delay_ms: 300, usage: {input_tokens: 100, output_tokens: 10, cost_usd: 0.01}"
-    script = f"default: {{output: ok, {used}}}\nsteps: {{b: {{output: late, delay_ms: 60000}}}}\n"
+    script = f"default: {{output: ok, {used}}}\nsteps: {{b: {{output: late, delay_ms: 3600000}}}}\n"
     (recipes / "hanging.yaml").write_text(script)
     (recipes / "kid.yaml").write_text("name: kid\nsteps: [{id: up, agent: explorer, prompt: x}]\n")
     steps = "  - {id: k, workflow: ./kid.yaml}\n  - {id: b, agent: explorer, prompt: x, depends_on: [k]}\n"
@@ -300,7 +300,7 @@ def test_an_approval_in_a_child_run_is_answered_by_its_tree_path_or_in_the_child
 
 
 def test_watching_shows_what_happens_elsewhere_and_ends_with_the_run(recipes, background, shell, until):
-    (recipes / "hanging.yaml").write_text("default: {output: 'OK from {{step}}', delay_ms: 600}\n")
+    (recipes / "hanging.yaml").write_text("default: {output: 'OK from {{step}}', delay_ms: 4000}\n")
     process = background("run", "chain.yaml", "--script", "hanging.yaml")
     run = until(lambda run: run["steps"].get("a", {}).get("status") == "running")["run_id"]
     watched = shell("watch", run)
@@ -318,7 +318,7 @@ def test_watching_ends_when_nobody_drives_the_run(recipes, shell, fanfold):
 
 
 def test_a_followed_log_gives_each_event_once(recipes, background, shell, until, fanfold):
-    (recipes / "hanging.yaml").write_text("default: {output: 'OK from {{step}}', delay_ms: 500}\n")
+    (recipes / "hanging.yaml").write_text("default: {output: 'OK from {{step}}', delay_ms: 4000}\n")
     background("run", "chain.yaml", "--script", "hanging.yaml")
     run = until(lambda run: run["steps"].get("a", {}).get("status") == "running")["run_id"]
     followed = shell("logs", run, "-f", "--json").out

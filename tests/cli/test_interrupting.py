@@ -20,7 +20,7 @@ steps:
 SCRIPT = """\
 default: OK from {{step}}
 steps:
-  second: {output: at last, delay_ms: 60000}
+  second: {output: at last, delay_ms: 3600000}
 """
 QUICK = SCRIPT.replace("60000", "1500")
 

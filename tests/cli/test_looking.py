@@ -380,7 +380,7 @@ def test_looking_works_where_nothing_may_be_written(fanfold, project, reading, b
     (project / "s.yaml").write_text("default: OK\n")
     assert fanfold("run", "r.yaml", "--script", "s.yaml").status == 0
     if killed:  # its last writes are still in the write-ahead log
-        (project / "slow.yaml").write_text("default: {output: OK, delay_ms: 60000}\n")
+        (project / "slow.yaml").write_text("default: {output: OK, delay_ms: 3600000}\n")
         process = background("run", "r.yaml", "--script", "slow.yaml")
         deadline = time.monotonic() + PATIENCE_S
         while not fanfold("runs", "--status", "running", "--json").json():

@@ -15,7 +15,7 @@ steps:
   - {id: when, ask: When?}
   - {id: ship, agent: explorer, prompt: "{{steps.ok.output.comment}} {{steps.when.output}}"}
 """
-SCRIPT = "default: OK from {{step}}\nsteps: {slow: {output: late, delay_ms: 60000}}\n"
+SCRIPT = "default: OK from {{step}}\nsteps: {slow: {output: late, delay_ms: 3600000}}\n"
 
 
 @pytest.fixture

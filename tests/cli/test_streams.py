@@ -87,14 +87,14 @@ def test_a_reader_that_comes_late_is_told_what_it_missed_and_the_newest(project,
         "  - {id: last, agent: explorer, prompt: x, depends_on: [each]}\n"
         "inputs: [{name: names, type: array, required: true}]\n"
     )
-    (project / "script.yaml").write_text("default: ok\nsteps: {last: {output: done, delay_ms: 3000}}\n")
+    (project / "script.yaml").write_text("default: ok\nsteps: {last: {output: done, delay_ms: 6000}}\n")
     names = [f"{number} {'long ' * 12}" for number in range(450)]
     (project / "names.json").write_text(json.dumps({"names": names}))
     options = ("--inputs", "names.json", "--script", "script.yaml", "--yes", "--max-agents", "500")
     process = background("run", "many.yaml", *options)
     fcntl.fcntl(process.stderr, fcntl.F_SETPIPE_SZ, 4_096)
-    until(lambda run: run["steps"].get("last", {}).get("status") == "running", timeout_s=60)
-    out, err = process.communicate(timeout=60)
+    until(lambda run: run["steps"].get("last", {}).get("status") == "running")
+    out, err = process.communicate(timeout=PATIENCE_S)
     assert (process.returncode, out) == (0, b"done\n"), err
     lines = err.decode().splitlines()
     assert " each[0] " in "".join(lines[:9])

@@ -14,7 +14,7 @@ from tests.work import PATIENCE_S
 def agents(fanfold, project):
     """Scripts, and a host that is gone when the test is over."""
     (project / "quick.yaml").write_text("default: I am {{step}}\n")
-    (project / "slow.yaml").write_text("default: {output: at last, delay_ms: 60000}\n")
+    (project / "slow.yaml").write_text("default: {output: at last, delay_ms: 3600000}\n")
     (project / "bad.yaml").write_text("default: {fail: {class: agent, message: it broke}}\n")
     yield fanfold
     for child in fanfold("ps", "--json").json():

@@ -1,7 +1,8 @@
 """Killed with SIGKILL at a commit, resumed, killed again: nothing is lost and nothing finished runs twice.
 
-By default a sample of boundaries; `make kill-test` (KILL_TEST=all) takes every one, before and after the
-commit, with one slot (every event boundary is a commit of its own) and with eight (group commits).
+By default a sample of boundaries, other ones for each kind (`tests/sampling.py`); `make kill-test`
+(KILL_TEST=all) takes every one, before and after the commit, with one slot (every event boundary is a commit
+of its own) and with eight (group commits).
 """
 
 from __future__ import annotations
@@ -25,11 +26,12 @@ from fanfold.runtime.operations.history.verify import verify
 from fanfold.runtime.views.runs.documents import run_document
 from fanfold.store.sqlite import SqliteStore
 from tests.dying_store import claimed
+from tests.sampling import spread
 from tests.work import PATIENCE_S
 
 HERE = Path(__file__).parent
 WHOLE = os.environ.get("KILL_TEST") == "all"
-SAMPLES = 6
+SAMPLES = 3
 
 
 class Campaign:
@@ -147,7 +149,7 @@ def test_a_run_killed_at_any_commit_ends_as_if_nothing_had_happened(
     slots: int, when: str, base: Path, tmp_path: Path
 ) -> None:
     expected, commits = undisturbed(slots, base)
-    boundaries = range(1, commits + 1) if WHOLE else range(1, commits + 1, max(1, commits // SAMPLES))
+    boundaries = range(1, commits + 1) if WHOLE else spread(SAMPLES, commits, slots, when)
     for boundary in boundaries:
         folder = tmp_path / str(boundary)
         folder.mkdir()
@@ -167,7 +169,7 @@ def test_a_run_whose_every_owner_is_killed_still_gets_there(slots: int, base: Pa
     """Each process dies at its third commit, the resuming ones too, until one finds nothing to do."""
     expected, commits = undisturbed(slots, base)
     campaign = Campaign(tmp_path, slots)
-    step = 3 if WHOLE else max(3, commits // 8)
+    step = 3 if WHOLE else max(3, commits // 5)
     for owner in range(2 * commits):
         before = (campaign.completed(), len(campaign.calls())) if WHOLE or owner % 5 == 0 else (set(), 0)
         if campaign.process(step, "after" if owner % 2 else "before"):

@@ -70,8 +70,8 @@ steps:
   lead: {{output: off they go, tool_calls: [{spawn("b")}, {spawn("c")}]}}
   "lead#2": {{output: one came, tool_calls: [{spawn("a")}, {{tool: wait_agent, args: {{agents: [a]}}}}]}}
   a: {{output: alpha was here, delay_ms: 300}}
-  b: {{output: beta was here, delay_ms: 600}}
-  c: {{output: gamma was here, delay_ms: 600}}
+  b: {{output: beta was here, delay_ms: 4000}}
+  c: {{output: gamma was here, delay_ms: 4000}}
 default: fine
 """
 
@@ -94,7 +94,7 @@ def test_the_lead_hears_of_every_turn_of_a_subagent_that_was_told_more(project: 
     script = f"""
 steps:
   lead: {{output: sent, tool_calls: [{spawn("a")}, {{tool: send_input, args: {{agent: a, text: more}}}}]}}
-  a: {{output: alpha was here, delay_ms: 500}}
+  a: {{output: alpha was here, delay_ms: 4000}}
   "a#2": beta was here
 default: fine
 """

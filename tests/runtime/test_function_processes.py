@@ -246,7 +246,7 @@ name: late
 steps:
   - id: hang
     handler: hangs
-    timeout: 1s
+    timeout: 4s
     inputs: {{file: {{literal: "{project}/pids"}}}}
     on_failure: inline
   - {{id: after, handler: add, inputs: {{items: {{literal: []}}, item: {{literal: 1}}}}, depends_on: [hang]}}

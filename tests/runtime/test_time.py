@@ -38,7 +38,7 @@ SCRIPT = """
 default: ok
 steps:
   again: [{fail: {class: transport, message: gone}}, fine]
-  late: {output: never, delay_ms: 60000}
+  late: {output: never, delay_ms: 3600000}
 """
 
 
@@ -73,7 +73,7 @@ name: long
 limits: {{timeout: {run}}}
 steps: [{{id: hang, agent: explorer, prompt: a, timeout: {step}}}]
 """
-HANGING = "default: {output: never, delay_ms: 60000}"
+HANGING = "default: {output: never, delay_ms: 3600000}"
 EXPIRY_S = 0.6
 
 

@@ -39,7 +39,7 @@ steps:
 """,
 }
 SCRIPT = "default: OK from {{step}}\n"
-SLOW = "default: {output: at last, delay_ms: 60000}\n"
+SLOW = "default: {output: at last, delay_ms: 3600000}\n"
 
 
 class Persona:

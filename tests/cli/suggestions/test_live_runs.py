@@ -129,7 +129,7 @@ def test_when_a_process_does_not_do_what_it_was_asked(fanfold: Fanfold, follow: 
 def test_of_a_subagent_that_lost_its_process(
     fanfold: Fanfold, follow: Follow, project: Path, until: Any
 ) -> None:
-    (project / "s.yaml").write_text("default: {output: late, delay_ms: 60000}\n")
+    (project / "s.yaml").write_text("default: {output: late, delay_ms: 3600000}\n")
     assert fanfold("spawn", "explorer", "look", "--name", "w", "--script", "s.yaml").status == 0
     until(lambda run: run["steps"].get("w", {}).get("status") == "running", "hand")
     with closing(wire(project)) as opened:
@@ -148,7 +148,7 @@ def test_of_a_subagent_that_lost_its_process(
 
 @suggested("files/undo.py: fanfold wait")
 def test_of_a_subagent_that_still_works(fanfold: Fanfold, follow: Follow, project: Path, until: Any) -> None:
-    (project / "s.yaml").write_text("default: {output: late, delay_ms: 60000}\n")
+    (project / "s.yaml").write_text("default: {output: late, delay_ms: 3600000}\n")
     assert fanfold("spawn", "explorer", "look", "--name", "w", "--script", "s.yaml").status == 0
     until(lambda run: run["steps"].get("w", {}).get("status") == "running", "hand")
     refused = fanfold("undo", "hand")
