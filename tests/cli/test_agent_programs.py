@@ -1,5 +1,6 @@
 """A role's work is done by a program of the user's: its words are read, its end judged, its files merged."""
 
+import json
 import tracemalloc
 from pathlib import Path
 
@@ -39,6 +40,45 @@ def test_an_agent_changes_files_in_a_workspace_of_its_own_and_they_are_merged(ag
     assert told["backend"] == name
     if name != "copilot":  # which does not say
         assert done["usage"]["input_tokens"] in (2_000, 2_200)
+
+
+LONG = "word " * 60_000
+"""More than Linux takes for one argument."""
+
+
+@pytest.fixture
+def long_step(agents, project):
+    """A recipe whose agent is told very much, and how to run it."""
+    (project / "long.json").write_text(json.dumps({"long": LONG}))
+    told = step("coder", prompt="Write hello.txt {{inputs.long}}", write_set=["*.txt"])
+    recipe = agents.recipe(told, inputs=[{"name": "long", "required": True}])
+    return recipe, "--inputs", "long.json"
+
+
+@pytest.mark.parametrize("name", SUCCESS)
+def test_a_long_prompt_reaches_every_agent(agents, fanfold, long_step, name):
+    agents.install(name, writing(name))
+    agents.role("coder", name)
+    done = run(fanfold, *long_step)
+    assert done["status"] == "completed", done["error"]
+    [call] = agents.calls()
+    assert LONG in call["stdin"]
+
+
+def test_a_prompt_that_is_too_long_for_an_argument_is_refused_before_the_program_starts(
+    agents, fanfold, long_step
+):
+    agents.install("mine", {"lines": ["done"]})
+    agents.role("coder", "command", 'command = ["mine", "{prompt}"]')
+    done = run(fanfold, *long_step)
+    error = done["steps"]["work"]["error"]
+    assert error["code"] == "command.not_startable"
+    assert "131,071" in error["message"]
+    assert "{prompt_file}" in error["hint"]
+    assert agents.calls() == []
+    for words in ('["mine", "{prompt_file}"]', '["mine"]'):
+        agents.role("coder", "command", f"command = {words}")
+        assert run(fanfold, *long_step)["status"] == "completed"
 
 
 REFUSED = [

@@ -64,6 +64,18 @@ def test_of_many_failures_and_of_a_long_output(fanfold: Fanfold, follow: Follow,
     assert follow(fanfold("inspect", "last")) == ["inspect"]
 
 
+@suggested("files/undo.py: step by step, what nobody changed can be taken back: fanfold undo {} {}")
+def test_of_a_run_of_which_somebody_changed_a_part(fanfold: Fanfold, follow: Follow, project: Path) -> None:
+    two = [f"{{id: {name}, agent: worker, prompt: x, write_set: [{name}.txt]}}" for name in ("a", "b")]
+    (project / "two.yaml").write_text(f"name: two\nsteps: [{', '.join(two)}]\n")
+    answers = {name: {"output": "ok", "writes": {f"{name}.txt": "x\n"}} for name in ("a", "b")}
+    (project / "s.yaml").write_text(json.dumps({"steps": answers}))
+    assert fanfold("run", "two.yaml", "--script", "s.yaml", "--yes").status == 0
+    (project / "a.txt").write_text("mine\n")
+    assert follow(fanfold("undo", "last"), may=(0,)) == ["undo", "diff"]
+    assert not (project / "b.txt").exists()
+
+
 @suggested("files/changes.py: fanfold fork", "files/undo.py: shows what was merged; put it right")
 def test_of_changes_that_are_gone_or_were_changed_since(
     fanfold: Fanfold, follow: Follow, project: Path

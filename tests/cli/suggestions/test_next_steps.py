@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 import pytest
 
-from tests.cli.suggestions.following import Fanfold, Follow
+from tests.cli.suggestions.following import Fanfold, Follow, commands
 from tests.cli.suggestions.places import filled, suggested
 
 Told: TypeAlias = Callable[[], list[list[str]]]
@@ -105,3 +105,25 @@ def test_a_file_whose_name_acts_on_terminals_is_not_suggested(fanfold: Fanfold, 
     said = fanfold().out
     assert "\x1b" not in said
     assert "fanfold init" in said
+
+
+@suggested(
+    "cli/system/next_steps.py: fanfold ps --all",
+    "cli/system/next_steps.py: fanfold chat --resume {}",
+)
+def test_runs_that_stay_open_are_told_for_what_they_are_after_what_needs_somebody(
+    fanfold: Fanfold, told: Told, follow: Follow, project: Path
+) -> None:
+    (project / "answers.yaml").write_text(ANSWERS)
+    (project / "gate.yaml").write_text('name: gate\nsteps: [{id: ok, approve: "Go on?"}]\n')
+    assert fanfold("run", "gate.yaml", "--script", "answers.yaml", "--yes").status == 3
+    assert fanfold("spawn", "explorer", "Look", "--wait", "--script", "answers.yaml").status == 0
+    assert fanfold("chat", "Hello", "--script", "answers.yaml").status == 0
+    said = fanfold().out
+    assert "hand, the run of subagents that are spawned by hand, is open; nothing runs in it" in said
+    assert ", a chat, was left" in said
+    assert [words[0] for words in told()][:3] == ["approve", "chat", "ps"]
+    for words in commands(said):
+        more = ["Go on"] if words[0] == "chat" else []  # nobody is at a terminal to say something
+        assert fanfold(*words, *more).status == 0
+    follow.did(said)

@@ -45,6 +45,7 @@ from fanfold.agents.entries import AgentBegin, Entry, Response, ToolResult, reda
 from fanfold.agents.models.answers import MAX_COMPLAINTS, OUTPUT_TOOL, Contract, Judgement
 from fanfold.agents.redaction import Redactor
 from fanfold.agents.role import Role
+from fanfold.errors import WorldError
 from fanfold.kernel.events import NOTHING_SPENT, Failure, Usage
 from fanfold.kernel.plan import JSON
 from fanfold.workspace.homes import remove_beneath, write_beneath
@@ -275,6 +276,11 @@ class CommandSession:
         except FileNotFoundError:
             message = f'there is no program "{call.argv[0]}"'
             raise self._failed(Failure("agent", "agent.no_program", message, "install it", False)) from None
+        except WorldError as error:
+            if error.code != "command.not_startable":
+                raise
+            hint = "say {prompt_file} for {prompt} among its words, or neither: then it reads standard input"
+            raise WorldError(error.code, error.message, hint=hint) from None
 
     def _furnish(self, home: Path) -> None:
         """Copy the configuration into a home that is new: later it is full of what the agent put there."""

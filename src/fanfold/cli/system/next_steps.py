@@ -12,7 +12,7 @@ from fanfold.cli.command import Invocation, command
 from fanfold.cli.project import open_project
 from fanfold.cli.terminal.output import paint, plain, say, say_json
 from fanfold.errors import EXIT_OK
-from fanfold.kernel.lifecycle import COMPLETED, RUN_TERMINAL, RUNNING
+from fanfold.kernel.lifecycle import COMPLETED, PAUSED, RUN_TERMINAL, RUNNING, WAITING
 from fanfold.runtime.operations.addresses import find_run
 from fanfold.runtime.operations.history.listing import list_runs
 from fanfold.runtime.operations.project import Project
@@ -62,7 +62,16 @@ def _worth_telling(runs: Iterable[RunRow]) -> list[RunRow]:
             completed.add(run.recipe)
         elif run.status not in RUN_TERMINAL or run.recipe not in completed:
             told.append(run)
-    return sorted(told, key=lambda run: run.status in RUN_TERMINAL)
+    return sorted(told, key=lambda run: run.status in RUN_TERMINAL or _is_idle(run))
+
+
+def _is_idle(run: RunRow) -> bool:
+    """Whether it is a run that nobody has to end, and in which nothing runs."""
+    if run.status not in (WAITING, PAUSED):
+        return False
+    from fanfold.runtime.operations.agents.subagents import is_kept_open
+
+    return is_kept_open(run.run_id)
 
 
 def _about(project: Project, run: RunRow) -> Suggestion:
@@ -71,11 +80,27 @@ def _about(project: Project, run: RunRow) -> Suggestion:
         if run.owner and run.owner.alive:
             return Suggestion(f"{named} is running", f"fanfold watch {run.run_id}")
         return Suggestion(f"{named} lost its process", f"fanfold resume {run.run_id}")
+    if _is_idle(run):
+        return _about_open(project, run)
     if run.status not in RUN_TERMINAL:
         on = how_to_go_on(find_run(project, run.run_id).tree)
         return Suggestion(f"{named} is {run.status}", on or f"fanfold explain {run.run_id}")
     verb = "inspect" if run.status == "completed" else "explain"
     return Suggestion(f"{named} is {run.status.replace('_', ' ')}", f"fanfold {verb} {run.run_id}")
+
+
+def _about_open(project: Project, run: RunRow) -> Suggestion:
+    """A chat that was left, or the run of subagents started by hand: what it is, and how to go on in it."""
+    from fanfold.runtime.operations.agents.subagents import CHAT
+
+    tree = find_run(project, run.run_id).tree
+    is_chat = run.run_id.startswith(CHAT)
+    if tree.state.approvals or (not is_chat and (tree.state.interrupted or run.status == PAUSED)):
+        return Suggestion(f"{run.recipe}, run {run.run_id}, is {run.status}", f"fanfold explain {run.run_id}")
+    if is_chat:
+        return Suggestion(f"{run.run_id}, a chat, was left", f"fanfold chat --resume {run.run_id}")
+    named = f"{run.run_id}, the run of subagents that are spawned by hand, is open; nothing runs in it"
+    return Suggestion(named, "fanfold ps --all")
 
 
 def _about_recipes(own: list[str], has_runs: bool) -> list[Suggestion]:

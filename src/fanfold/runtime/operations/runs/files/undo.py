@@ -161,8 +161,8 @@ def _blocked(project: Project, found: Addressed, blocked: Sequence[Blocked], fre
         other, _, step = later.partition(" ")
         hint = f"take that back first: fanfold undo {other} {shlex.quote(step)}"
     if free is not None:
-        alone = f"fanfold undo {run} {shlex.quote(shown_path(found.run, free))}"
-        hint = f"step by step, what nobody changed can be taken back: {alone}; {hint}"
+        step = shlex.quote(shown_path(found.run, free))
+        hint = f"step by step, what nobody changed can be taken back: fanfold undo {run} {step}; {hint}"
     return WorldError(
         "changes.changed_since",
         f"somebody changed what was merged: {named}{more}; nothing was taken back",
