@@ -86,7 +86,9 @@ def serving(folder: Path, home: Path) -> Iterator[Serve]:
         said = json.loads(line)
         token = (said["link"] or "=").partition("=")[2]
         headers = {"Authorization": f"Bearer {token}"}
-        client = httpx2.Client(base_url=said["url"], headers=headers, timeout=PATIENCE_S)
+        # Each request by a connection of its own: one that was kept may be closed just when it is used again.
+        alone = httpx2.Limits(max_keepalive_connections=0)
+        client = httpx2.Client(base_url=said["url"], headers=headers, timeout=PATIENCE_S, limits=alone)
         started.append(Server(process, folder, said["url"], token, client))
         return started[-1]
 
