@@ -1,10 +1,13 @@
 """SQLite as a store: what every store does, and what only a file on a disk can do to it."""
 
 import os
+import shutil
 import stat
 import subprocess
 import sys
 import threading
+from contextlib import closing
+from itertools import pairwise
 from pathlib import Path
 
 import apsw
@@ -113,6 +116,33 @@ def test_the_write_ahead_log_stays_small(folder: Path, monkeypatch: pytest.Monke
     for _ in range(200):
         store.write([tree.step()])
     assert (folder / "fanfold.db-wal").stat().st_size < 100 * 4_200
+    store.close()
+
+
+def test_room_in_the_write_ahead_log_is_made_ahead_and_looks_like_its_end_after_a_crash(folder: Path):
+    store, tree, log = SqliteStore(folder), Tree("r1"), folder / "fanfold.db-wal"
+    sizes = []
+    for _ in range(100):
+        store.write([tree.step()])
+        sizes.append(log.stat().st_size)
+    committed = [event.tree_seq for event in store.tree("r1")]
+    left = folder.with_name("left") / ".fanfold"
+    shutil.copytree(folder, left)  # as a kill would leave it
+    store.close()
+    grew = sum(before != after for before, after in pairwise(sizes))
+    assert grew < 60, "most commits find room"
+    assert intact(left)
+    with closing(SqliteStore(left)) as again:
+        assert [event.tree_seq for event in again.tree("r1")] == committed
+        again.write([tree.step()])
+        assert again.reach("r1") > committed[-1]
+
+
+def test_what_writes_little_leaves_a_small_log(folder: Path):
+    store, tree = SqliteStore(folder), Tree("r1")
+    for _ in range(4):
+        store.write([tree.step()])
+    assert (folder / "fanfold.db-wal").stat().st_size < 60 * 4_200
     store.close()
 
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Literal
 
@@ -26,6 +26,7 @@ from fanfold.kernel.events import Envelope
 from fanfold.process_identity import ProcessIdentity, this_process
 from fanfold.store.database import faults, folder
 from fanfold.store.database.connections import DatabaseConnections
+from fanfold.store.database.log_room import LogRoom
 from fanfold.store.database.presence import Presence
 from fanfold.store.owners import claims, leases, requests
 from fanfold.store.owners.renewal import Renewal
@@ -54,6 +55,7 @@ from fanfold.store.tables.removal import Removal
 CHECKPOINT_PAGES = 2_000
 """Pages in the write-ahead log after which they are written back: bounds it at 8 MB, stalls of 2-3 ms."""
 
+_AS_SET = nullcontext()
 _INSERT_CACHE = "INSERT OR REPLACE INTO cache (key, blob, run_id, seal) VALUES (?, ?, ?, ?)"
 
 
@@ -96,6 +98,7 @@ class SqliteStore:
         with faults.translated(self._file):
             self._db = self._connections.open_writer(self._committed)
         self._presence = Presence(self._file)
+        self._room = LogRoom(self._file, CHECKPOINT_PAGES)
         self._appender = logs.Appender(self._db, clean)
 
     # ------------------------------------------------------------------------------------ writing
@@ -138,10 +141,11 @@ class SqliteStore:
     @contextmanager
     def _transaction(self, *, durable: bool = True) -> Iterator[apsw.Connection]:
         """A write transaction: all of the block or, when anything raises, nothing of it."""
-        with self._lock, self._connections.synchronizing(durable):
+        with self._lock, _AS_SET if durable else self._connections.relaxed():
             db = self._db
             try:
                 faults.begin(db)
+                self._room.make(self._pages, self._presence.log_bytes)
                 yield db
                 db.execute("COMMIT")
             except BaseException as error:

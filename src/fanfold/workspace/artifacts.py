@@ -74,9 +74,11 @@ class ArtifactRoom:
     Every agent has one and few use it, so it holds words and no paths.
     """
 
-    __slots__ = ("_run_id", "_runs", "_session", "_view")
+    __slots__ = ("_may_be_there", "_run_id", "_runs", "_session", "_view")
 
-    def __init__(self, runs: str, run_id: str, session: str, view: ArtifactView) -> None:
+    def __init__(self, runs: str, run_id: str, session: str, view: ArtifactView, *, is_new: bool) -> None:
+        self._may_be_there = not is_new
+        """Before anybody opened it, the disk need not be asked."""
         self._runs = runs
         self._run_id = run_id
         self._session = session
@@ -93,12 +95,13 @@ class ArtifactRoom:
 
     @property
     def is_open(self) -> bool:
-        return os.path.isdir(f"{self._runs}/{self._run_id}/staging/{self._session}")
+        return self._may_be_there and os.path.isdir(f"{self._runs}/{self._run_id}/staging/{self._session}")
 
     def open(self) -> Path:
         """The staging folder, with what the step may see in it."""
         folder = self.folder
         if not self.is_open:
+            self._may_be_there = True
             for part in (*reversed(folder.parents[:3]), folder):
                 make_folder(part)
             for one in self._view.seen:

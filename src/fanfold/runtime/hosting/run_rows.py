@@ -47,11 +47,13 @@ class RunRows:
 
     def changed(self, runs: Mapping[str, Run], root: Run, written: Sequence[Envelope]) -> list[RunHead]:
         """The rows to write with these events, which are folded; most change none."""
+        rows: dict[str, RunHead] = {}
         moved = self._is_new(root)  # and all below with it
-        below = runs if moved else (envelope.run_id for envelope in written)
-        names = [name for name in dict.fromkeys((root.id, *below)) if self._is_new(runs[name])]
-        rows = {name: self._make(runs[name]) for name in names}
-        self._note(rows.values())
+        if moved or len(runs) > 1:
+            below = runs if moved else (envelope.run_id for envelope in written)
+            names = [name for name in dict.fromkeys((root.id, *below)) if self._is_new(runs[name])]
+            rows = {name: self._make(runs[name]) for name in names}
+            self._note(rows.values())
         if written:
             at, before = written[-1].at, self._at
             self._at = at

@@ -55,11 +55,8 @@ class DatabaseConnections:
         return db
 
     @contextmanager
-    def synchronizing(self, durable: bool) -> Iterator[None]:
-        """Inside it, what is written waits for the disk, or need not survive a power cut."""
-        if durable or self._synchronous == "NORMAL":
-            yield
-            return
+    def relaxed(self) -> Iterator[None]:
+        """Inside it, what is written need not survive a power cut."""
         self._writer.pragma("synchronous", "NORMAL")
         try:
             yield

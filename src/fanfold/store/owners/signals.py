@@ -21,6 +21,7 @@ import stat
 import sys
 import threading
 import time
+from functools import lru_cache
 from hashlib import blake2b
 from pathlib import Path
 from types import TracebackType
@@ -168,6 +169,7 @@ def _resolve(heard: asyncio.Future[None]) -> None:
         heard.set_result(None)
 
 
+@lru_cache(maxsize=256)
 def _number(root: str) -> int:
     return blake2b(root.encode(), digest_size=1).digest()[0] % FILES
 

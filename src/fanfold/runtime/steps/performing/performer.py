@@ -189,8 +189,9 @@ class Performer:
 
     def _room(self, start: Start, node: Node, job: Job, place: Place, session: str) -> ArtifactRoom:
         """Where an execution makes its artifacts. An agent goes on with what it made; others begin anew."""
-        room = ArtifactRoom(self._runs, node.run.id, session, job.artifacts)
-        if start.execution > 1 and node.step.traits.role is None and place.said is None:
+        is_new = start.execution == 1
+        room = ArtifactRoom(self._runs, node.run.id, session, job.artifacts, is_new=is_new)
+        if not is_new and node.step.traits.role is None and place.said is None:
             room.drop()
         return room
 

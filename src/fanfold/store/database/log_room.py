@@ -1,0 +1,48 @@
+"""Room in SQLite's write-ahead log, made before it is needed.
+
+A commit that makes a file longer has to wait for the journal of the file system as well, which costs about
+as much again. SQLite lets its log grow by what a commit writes, and removes it with the last connection; so
+every process would pay for it anew until its first checkpoint. One that has written more than a little puts
+zeros behind the log, a good piece at a time, and its commits write over them.
+
+Rules
+* Zeros go behind the end of the file, and only while this process holds the lock for writing: nobody else
+  makes the log longer or shorter meanwhile.
+* Zeros are no frame of a log (there is no page 0), so whoever reads it after a crash stops there, as at what
+  is left of an earlier round.
+* It is help and no more: what fails here fails silently, and the commit finds the file as it is.
+"""
+
+from __future__ import annotations
+
+import os
+
+FRAME_BYTES = 4_096 + 24
+"""What a page takes in the log."""
+WORTH_PAGES = 48
+"""A process that writes less never needs more than the first few pages."""
+AHEAD_BYTES = 128 * 1024
+"""More than nearly every commit writes."""
+PIECE_BYTES = 1024 * 1024
+
+
+class LogRoom:
+    """Of the write-ahead log of one database, in which so many pages wait for a checkpoint."""
+
+    def __init__(self, file: str, pages: int) -> None:
+        self._log = f"{file}-wal"
+        self._max_bytes = pages * FRAME_BYTES + AHEAD_BYTES
+
+    def make(self, pages: int, log_bytes: int) -> None:
+        """Have room behind so many pages in a log of this size; inside a write transaction."""
+        if pages < WORTH_PAGES or min(pages * FRAME_BYTES + AHEAD_BYTES, self._max_bytes) <= log_bytes:
+            return
+        try:
+            log = os.open(self._log, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+            try:
+                end = os.fstat(log).st_size
+                os.pwrite(log, bytes(min(PIECE_BYTES, max(0, self._max_bytes - end))), end)
+            finally:
+                os.close(log)
+        except OSError:
+            self._max_bytes = 0  # not again
