@@ -18,10 +18,10 @@ from fanfold.agents.entries import Response, TextDelta, UserInput
 from fanfold.errors import AuthorError, BugError, WorldError
 from fanfold.kernel.events import Failure
 from fanfold.process_identity import this_process
-from fanfold.sessions.log import MAX_INLINE_BYTES, open_log, read_entries
+from fanfold.sessions.log import MAX_INLINE_BYTES, SessionLog, open_log, read_entries
 from fanfold.sessions.places import Places
 from fanfold.sessions.supervisor import Supervisor
-from fanfold.store.journal import Journal
+from fanfold.store.journal import CROWD, GATHER_S, Journal
 from fanfold.store.protocol import Batch, LeaseLost
 from fanfold.testing.stores.trees import Tree
 from tests.sessions.trees import TREES, alive, pids_in, until
@@ -420,6 +420,31 @@ def test_sessions_that_speak_at_once_share_a_commit_and_nobody_waits_for_more(wo
             said = world.texts(f"s-s{number}-1")[1:]
             assert said == [f"s{number} {turn}" for turn in range(10)]
         assert commits == [2 * sessions] + [sessions] * 9
+
+    run_in(world, story)
+
+
+def test_what_nobody_waits_for_costs_no_commit_after_one_that_came_first(world):
+    commits: list[int] = []
+
+    async def story() -> None:
+        journal, write = world.owner, world.store.write
+
+        def count(batches: Sequence[Batch]) -> None:
+            write(batches)
+            commits.append(sum(len(batch.envelopes) for batch in batches))
+
+        world.store.write = count
+        journal.sessions = CROWD
+        log = SessionLog(journal, "s-a-1", "r1", "a")
+        log.hold(Response(text="paid for"))
+        waiting = asyncio.ensure_future(journal.flush())
+        await asyncio.sleep(0)
+        journal.write()  # its host decides something meanwhile
+        await waiting
+        log.hold(UserInput(text="of a session that begins"))
+        await asyncio.sleep(GATHER_S)  # behind the moment at which the first would have been written
+        assert commits == [1]
 
     run_in(world, story)
 

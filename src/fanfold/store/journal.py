@@ -41,6 +41,8 @@ class Journal:
         self._held: list[Envelope] = []
         self._data: list[bytes | None] = []
         self._waiting: list[asyncio.Future[None]] = []
+        self._gathering: asyncio.Handle | None = None
+        """The commit that is to come for those who wait."""
 
     def confirm(self) -> None:
         """Right before an effect, from any thread: raises `LeaseLost` when this process may not act."""
@@ -61,6 +63,9 @@ class Journal:
         held, self._held = self._held, []
         data, self._data = self._data, []
         waiting, self._waiting = self._waiting, []
+        if self._gathering is not None:
+            self._gathering.cancel()  # this one comes first, and nobody who comes later waits for that one
+            self._gathering = None
         blobs = self.blobs.take_fresh()
         if batch is None:
             batch = Batch(root=self.root, epoch=self.epoch, envelopes=held, data=data, blobs=blobs)
@@ -92,15 +97,13 @@ class Journal:
         loop = asyncio.get_running_loop()
         turn: asyncio.Future[None] = loop.create_future()
         if not self._waiting:
-            if self.sessions < CROWD:
-                loop.call_soon(self._write_for_all)  # behind all who are ready to speak now
+            if self.sessions < CROWD:  # behind all who are ready to speak now
+                self._gathering = loop.call_soon(self._write_for_all)
             else:
-                loop.call_later(GATHER_S, self._write_for_all)
+                self._gathering = loop.call_later(GATHER_S, self._write_for_all)
         self._waiting.append(turn)
         await turn
 
     def _write_for_all(self) -> None:
-        if not self._held:
-            return  # somebody's commit took it along
         with suppress(Exception):  # everybody who waits is told, and who does not finds out
             self.write()
