@@ -441,8 +441,8 @@ def test_what_nobody_waits_for_costs_no_commit_after_one_that_came_first(world):
         waiting = asyncio.ensure_future(journal.flush())
         await asyncio.sleep(0)
         journal.write()  # its host decides something meanwhile
-        await waiting
         log.hold(UserInput(text="of a session that begins"))
+        await waiting
         await asyncio.sleep(GATHER_S)  # behind the moment at which the first would have been written
         assert commits == [1]
 
