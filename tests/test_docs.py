@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 from fanfold.runtime.operations.runs.starting.options import Options
+from tests.work import PATIENCE_S
 from tools import docs, markdown
 from tools.markdown import Block, Command
 from tools.tidy import ROOT, sources
@@ -75,7 +76,7 @@ def run(command: list[str], project: Path) -> subprocess.CompletedProcess[str]:
         stderr=subprocess.STDOUT,
         text=True,
         check=False,
-        timeout=60,
+        timeout=PATIENCE_S,
     )
 
 

@@ -1,6 +1,7 @@
 """The house rules hold for every file, and each rule is able to fail."""
 
 import ast
+from functools import cache
 
 import pytest
 
@@ -15,24 +16,30 @@ def findings(rule: tidy.Rule, path: str, text: str) -> list[int]:
     return [finding.line for finding in rule(Source(path, text))]
 
 
+@cache
+def files() -> list[Source]:
+    """Every file, read and parsed once for all rules."""
+    return list(tidy.sources())
+
+
 @pytest.mark.parametrize("rule", tidy.RULES, ids=lambda rule: rule.__name__)
 def test_every_file_keeps_the_rule(rule: tidy.Rule):
-    broken = [str(finding) for source in tidy.sources() for finding in rule(source)]
+    broken = [str(finding) for source in files() for finding in rule(source)]
     assert not broken, "\n" + "\n".join(broken)
 
 
 def test_the_rules_see_this_repository():
-    paths = {source.path for source in tidy.sources()}
+    paths = {source.path for source in files()}
     assert {"pyproject.toml", "src/fanfold/errors.py", "tests/test_tidy.py"} <= paths
     assert not any(path.startswith(".venv/") for path in paths)
 
 
 def class_names() -> list[tuple[str, str]]:
     """Every class of the package at the top of a module, and the file that has it."""
-    files = [source for source in tidy.sources() if source.is_python and source.path.startswith("src/")]
+    package = [source for source in files() if source.is_python and source.path.startswith("src/")]
     return [
         (node.name, source.path)
-        for source in files
+        for source in package
         for node in source.tree.body
         if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
     ]
@@ -83,6 +90,11 @@ BAD = [
     (tidy.machine_path, "docs/example.md", "see /wo" + "rk/main/x\n", 1),
     (tidy.machine_path, MODULE, "x = '/ro" + "ot/.cache'\n", 1),
     (tidy.machine_path, "a.yaml", "path: /ho" + "me/someone\n", 1),
+    (tidy.impatience, "tests/test_x.py", "import asyncio\nasyncio.wait_for(x, 20)\n", 2),
+    (tidy.impatience, "tests/test_x.py", "async def f():\n    async with asyncio.timeout(5.5): ...\n", 2),
+    (tidy.impatience, "tests/test_x.py", "subprocess.run(x, timeout=60)\n", 1),
+    (tidy.impatience, "tests/test_x.py", "process.wait(60)\n", 1),
+    (tidy.impatience, "tests/test_x.py", "until = time.monotonic() + 10\n", 1),
     (tidy.final_newline, "docs/example.md", "one\ntwo", 2),
 ]
 
@@ -116,6 +128,8 @@ GOOD = [
         "import re\nfrom msgspec import Struct\nfrom fanfold import x\n",
     ),
     (tidy.machine_path, MODULE, "x = 'docs/home/page'\ny = '/homework'\nz = '~/.fanfold'\n"),
+    (tidy.impatience, "tests/test_x.py", "x.wait(timeout=PATIENCE_S)\nasyncio.timeout(0.01)\n"),
+    (tidy.impatience, MODULE, "subprocess.run(x, timeout=60)\n"),
     (tidy.final_newline, "a.txt", ""),
 ]
 

@@ -95,7 +95,7 @@ def test_a_closed_terminal_pauses_durably_however_often_it_is_said(fanfold, in_a
     until(lambda run: run["steps"]["second"]["status"] == "running")
     os.close(terminal)
     process.send_signal(signal.SIGHUP)  # as the shell that ran in it does
-    assert process.wait(timeout=30) == 3
+    assert process.wait(timeout=PATIENCE_S) == 3
     run = fanfold("inspect", "last", "--json").json()
     assert (run["status"], run["steps"]["first"]["status"]) == ("paused", "completed")
     assert fanfold("verify", "last").status == 0
@@ -106,7 +106,7 @@ def test_what_nohup_started_outlives_its_terminal(fanfold, in_a_terminal, until)
     process, terminal = in_a_terminal(lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN))
     until(lambda run: run["steps"]["second"]["status"] == "running")
     os.close(terminal)
-    process.wait(timeout=30)
+    process.wait(timeout=PATIENCE_S)
     assert fanfold("inspect", "last", "--json").json()["status"] == "completed"
 
 

@@ -10,6 +10,7 @@ from mcp_types import ElicitResult, ErrorData
 
 from tests.mcp.conftest import ERAS, connected
 from tests.mcp.test_session import Answers, use
+from tests.work import PATIENCE_S
 
 NUMBERS = """\
 name: numbers
@@ -79,7 +80,7 @@ def test_a_call_that_is_cancelled_while_a_person_is_asked_cancels_its_run(projec
                     group.start_soon(client.call_tool, "run_workflow", {"name": "ask-first"})
                     await shown.wait()
                     scope.cancel()
-            status = await use(client, "workflow_status", run="last", timeout_s=60)
+            status = await use(client, "workflow_status", run="last", timeout_s=PATIENCE_S)
             assert status["run"]["status"] == "cancelled"
 
     anyio.run(session)

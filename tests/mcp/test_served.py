@@ -110,7 +110,7 @@ def test_a_subagent_whose_process_was_killed_is_detached_until_it_is_resumed(pro
             waited = await use(client, "wait_agent", agents=["slow"], timeout_s=0.1)
             assert waited["agents"][0]["status"] == "detached"
             assert (await use(client, "send_input", agent="slow", text="go on", resume=True))["ok"] is True
-            done = await use(client, "wait_agent", agents=["slow"], timeout_s=60)
+            done = await use(client, "wait_agent", agents=["slow"], timeout_s=PATIENCE_S)
             assert (done["agents"][0]["status"], done["agents"][0]["turns"]) == ("completed", 2)
 
     anyio.run(session)

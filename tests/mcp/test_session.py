@@ -129,7 +129,7 @@ def test_what_a_client_cancels_is_cancelled(project, http, era):
                     group.start_soon(call)
                     await begun.wait()
                     scope.cancel()
-            status = await use(client, "workflow_status", run="last", timeout_s=60)
+            status = await use(client, "workflow_status", run="last", timeout_s=PATIENCE_S)
             assert status["run"]["status"] == "cancelled"
 
     anyio.run(session)
@@ -216,7 +216,7 @@ def test_a_run_from_a_terminal_is_approved_by_the_person_in_front_of_a_client(pr
         async with connected(http(), era, elicitation_callback=answers) as client:
             assert (await use(client, "workflow_status", run=ran["run_id"]))["run"]["status"] == "waiting"
             assert answers.asked == [], "who only looks asks nobody"
-            status = await use(client, "workflow_status", run=ran["run_id"], timeout_s=60)
+            status = await use(client, "workflow_status", run=ran["run_id"], timeout_s=PATIENCE_S)
             assert (status["run"]["status"], status["run"]["output"]) == ("completed", "found")
 
     anyio.run(session)
@@ -396,7 +396,7 @@ def test_fifty_children_six_at_a_time_in_order(project):
                 (await use(client, "spawn_agent", role="explorer", task=f"look {number}"))["agent"]["id"]
                 for number in range(50)
             ]
-            done = await use(client, "wait_agent", agents=ids, timeout_s=120)
+            done = await use(client, "wait_agent", agents=ids, timeout_s=PATIENCE_S)
             assert [one["status"] for one in done["agents"]] == ["completed"] * 50
 
     anyio.run(session)
