@@ -90,11 +90,11 @@ BAD = [
     (tidy.machine_path, "docs/example.md", "see /wo" + "rk/main/x\n", 1),
     (tidy.machine_path, MODULE, "x = '/ro" + "ot/.cache'\n", 1),
     (tidy.machine_path, "a.yaml", "path: /ho" + "me/someone\n", 1),
-    (tidy.impatience, "tests/test_x.py", "import asyncio\nasyncio.wait_for(x, 20)\n", 2),
-    (tidy.impatience, "tests/test_x.py", "async def f():\n    async with asyncio.timeout(5.5): ...\n", 2),
-    (tidy.impatience, "tests/test_x.py", "subprocess.run(x, timeout=60)\n", 1),
-    (tidy.impatience, "tests/test_x.py", "process.wait(60)\n", 1),
-    (tidy.impatience, "tests/test_x.py", "until = time.monotonic() + 10\n", 1),
+    (tidy.impatience, "tests/test_x.py", "import asyncio\nasyncio.wait" + "_for(f(x), 20)\n", 2),
+    (tidy.impatience, "tests/test_x.py", "x\nasync with asyncio.time" + "out(5.5): ...\n", 2),
+    (tidy.impatience, "tests/test_x.py", "subprocess.run(x, time" + "out=60)\n", 1),
+    (tidy.impatience, "tests/test_x.py", "process.wa" + "it(120)\n", 1),
+    (tidy.impatience, "tests/test_x.py", "until = time.mono" + "tonic() + 10\n", 1),
     (tidy.final_newline, "docs/example.md", "one\ntwo", 2),
 ]
 
@@ -129,7 +129,8 @@ GOOD = [
     ),
     (tidy.machine_path, MODULE, "x = 'docs/home/page'\ny = '/homework'\nz = '~/.fanfold'\n"),
     (tidy.impatience, "tests/test_x.py", "x.wait(timeout=PATIENCE_S)\nasyncio.timeout(0.01)\n"),
-    (tidy.impatience, MODULE, "subprocess.run(x, timeout=60)\n"),
+    (tidy.impatience, "tests/test_x.py", "x(timeout=1_200)\ny(timeout=3)\n"),
+    (tidy.impatience, MODULE, "subprocess.run(x, time" + "out=60)\n"),
     (tidy.final_newline, "a.txt", ""),
 ]
 

@@ -59,6 +59,10 @@ REGISTRY_HOSTS = re.compile(
 MACHINE_PATHS = re.compile(r"(?<![\w.~$}/-])/(?:wo[r]k|ro[o]t|ho[m]e|Us[e]rs)/[\w.]")
 OF_REAL_PROGRAMS = ("tests/real_agents/", "tests/local/", "tests/agents/stand_in.py")
 """Tests of programs and models with time-outs of their own, and a program that cannot import anything."""
+_SECONDS = r"(?:[5-9]|[1-9]\d|[12]\d\d)(?:\.\d+)?\b(?!_)"
+IMPATIENT = re.compile(
+    rf"(?:\btimeout=|wait_for\(.*, |asyncio\.timeout\(|\.wait\(|monotonic\(\) \+ ){_SECONDS}"
+)
 SILENCED = re.compile(
     r"#\s*(?:type:\s*ignore(?:\[[^\]]*\])?"
     r"|pyright:\s*ignore(?:\[[^\]]*\])?"
@@ -270,28 +274,8 @@ def _matches(source: Source, pattern: re.Pattern[str], advice: str) -> Iterator[
 @rule
 def impatience(source: Source) -> Iterator[Finding]:
     """What a test waits for comes late on a busy machine; only what is meant to run out may be short."""
-    if not (source.is_python and source.is_test) or source.path.startswith(OF_REAL_PROGRAMS):
-        return
-    for node in ast.walk(source.tree):
-        for limit in _limits(node):
-            if (
-                isinstance(limit, ast.Constant)
-                and isinstance(limit.value, int | float)
-                and 5 <= limit.value < 300
-            ):
-                message = f"gives up after {limit.value} s: wait for PATIENCE_S of tests/work.py"
-                yield Finding(source.path, limit.lineno, message)
-
-
-def _limits(node: ast.AST) -> Iterator[ast.expr]:
-    """Seconds after which something is given up."""
-    if isinstance(node, ast.Call):
-        name = ast.unparse(node.func)
-        yield from (word.value for word in node.keywords if word.arg == "timeout")
-        yield from node.args[1:2] if name.endswith("wait_for") else ()
-        yield from node.args[:1] if name == "asyncio.timeout" or name.endswith(".wait") else ()
-    elif isinstance(node, ast.BinOp) and ast.unparse(node.left).endswith("monotonic()"):
-        yield node.right
+    if source.is_python and source.is_test and not source.path.startswith(OF_REAL_PROGRAMS):
+        yield from _matches(source, IMPATIENT, "wait for PATIENCE_S of tests/work.py")
 
 
 @rule

@@ -50,7 +50,7 @@ def put_and_wait(path, other):
 
 
 def await_file(path):
-    until = time.monotonic() + 20
+    until = time.monotonic() + 300
     while not Path(path).exists():
         assert time.monotonic() < until
         time.sleep(0.005)
