@@ -13,14 +13,14 @@ import pytest
 from fanfold.kernel.events import Envelope
 from fanfold.recipe.library import ListedRecipe
 from fanfold.runtime import views
+from fanfold.runtime.operations.agents.models import ModelsDocument
+from fanfold.runtime.operations.agents.roles import RoleDocument, RoleList
 from fanfold.runtime.operations.history.query import FoundOutputs
-from fanfold.runtime.views.audits import Audit, AuditedRun
+from fanfold.runtime.operations.history.verify import Audit, AuditedRun
 from fanfold.runtime.views.errors import ErrorDocument
 from fanfold.runtime.views.installation import Examination, Initialised, Removed, SmokeReport
 from fanfold.runtime.views.recipes.documents import CheckReport, EditorSetUp, RecipeDocument
 from fanfold.runtime.views.recipes.forecasts import DryRun, WhatIf
-from fanfold.runtime.views.recipes.models import ModelsDocument
-from fanfold.runtime.views.recipes.roles import RoleDocument, RoleList
 from fanfold.runtime.views.runs.changes import Applied, RunChanges
 from fanfold.runtime.views.runs.documents import InspectDocument, RunDocument
 from fanfold.runtime.views.runs.rows import RunRow

@@ -57,7 +57,7 @@ def test_a_chat_killed_at_a_commit_goes_on(kill_at: int, when: str, tmp_path: Pa
         tree = project.view(head.run_id)
         said = [node.step.description for node in tree.root.scope.children if node.path.startswith("lead")]
         assert said == [SAID, "Thank you."]
-        assert verify(project.store, head.run_id).violations == ()
+        assert verify(project.store, head.run_id).violations == []
         assert (project.folder / "note.txt").read_text() == "Look for the switch."
         merged = [(row.path, row.step) for row in tree.memory.changes[head.run_id]]
         assert merged == [("note.txt", "lead")], "what it changed is known, once"

@@ -99,7 +99,7 @@ class Campaign:
         store = SqliteStore(self.folder / ".fanfold")
         try:
             assert self.root is not None
-            assert verify(store, self.root).violations == ()
+            assert verify(store, self.root).violations == []
         finally:
             store.close()
         assert left_behind(self.folder) == []

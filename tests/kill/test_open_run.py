@@ -93,7 +93,7 @@ class Children:
         try:
             found = [(one.id, one.status, one.turns, one.summary) for one in list_subagents(project)]
             assert found == [("a", "completed", 2, "two"), ("b", "completed", 2, "looked again")]
-            assert verify(project.store, "hand").violations == ()
+            assert verify(project.store, "hand").violations == []
             merges = [one for one in project.store.log("hand") if one.data.get("what") == "merge"]
             assert [(one.data["step"], len(one.data["changes"])) for one in merges] == [("a", 1), ("a#2", 1)]
         finally:

@@ -93,7 +93,7 @@ class Doomed:
         store = SqliteStore(self.project / ".fanfold")
         try:
             assert self.root is not None
-            assert verify(store, self.root).violations == ()
+            assert verify(store, self.root).violations == []
             document: dict[str, Any] = msgspec.to_builtins(run_document(RunTree.load(store, self.root)))
             return document
         finally:

@@ -46,7 +46,7 @@ def play(opened: Project, story: Story, options: Options) -> None:
                 await story(chat)
         finally:
             await chat.leave()
-        assert verify(opened.store, chat.id).violations == ()
+        assert verify(opened.store, chat.id).violations == []
 
     try:
         asyncio.run(told())

@@ -17,7 +17,7 @@ import pytest
 from fanfold.errors import AuthorError, NotFoundError
 from fanfold.kernel.lifecycle import RUN_TERMINAL
 from fanfold.runtime.operations.client import Client
-from fanfold.runtime.operations.history.audits import verify_run
+from fanfold.runtime.operations.history.verify import verify_run
 from fanfold.runtime.operations.project import Project
 from fanfold.runtime.operations.runs import control
 from fanfold.runtime.operations.runs.handle import RunHandle

@@ -100,7 +100,7 @@ class World:
                 if meanwhile is not None:
                     await meanwhile(handle)
                 result = await asyncio.wait_for(handle.result(), PATIENCE_S)
-                assert verify(opened.project.store, handle.id).violations == ()
+                assert verify(opened.project.store, handle.id).violations == []
                 return result
 
         return asyncio.run(work())

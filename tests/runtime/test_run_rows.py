@@ -62,7 +62,7 @@ def test_rows_follow_from_the_log_whenever_an_owner_leaves(left_after: int, tmp_
         root = await live(True, "")
         for _ in range(100):
             project = wire(tmp_path)
-            assert verify(project.store, root).violations == ()
+            assert verify(project.store, root).violations == []
             head = project.resolve(root)
             project.close()
             if head.status in RUN_TERMINAL:

@@ -157,7 +157,7 @@ def play(tmp_path: Path) -> Callable[..., None]:
                     await hand.drive()
                 async with asyncio.timeout(PATIENCE_S):
                     await story(hand)
-                assert verify(hand.project.store, "hand").violations == ()
+                assert verify(hand.project.store, "hand").violations == []
             finally:
                 if hand._handle is not None:
                     await asyncio.wait([asyncio.ensure_future(hand._handle.leave())])
@@ -225,7 +225,7 @@ def test_many_processes_may_spawn_at_once_and_a_key_makes_repeating_safe(tmp_pat
             assert one.id == two.id == "explorer-7"
             await subagents.wait(project)
             assert {child.status for child in subagents.list_subagents(project)} == {"completed"}
-            assert verify(project.store, "hand").violations == ()
+            assert verify(project.store, "hand").violations == []
         finally:
             project.close()
 

@@ -230,7 +230,7 @@ def test_a_step_that_is_cancelled_while_it_merges_has_merged_and_the_log_says_so
             handle = await opened.start(recipe, options=Options(permission="auto", script=script))
             await asyncio.to_thread(merging.wait, 20)
             await handle.cancel()
-            assert verify(opened.project.store, handle.id).violations == ()
+            assert verify(opened.project.store, handle.id).violations == []
             return await handle.result()
 
     result = asyncio.run(work())

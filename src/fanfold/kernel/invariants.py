@@ -23,7 +23,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from fanfold.kernel.books import Address, Books
 from fanfold.kernel.events import Envelope, Event, Evidence, Failure, Finished, WorkflowEvent
@@ -44,7 +44,7 @@ from fanfold.kernel.plan import MAX_NESTING_DEPTH, GroupAction, Ref
 
 
 class InvariantViolation(Struct, frozen=True):
-    number: int
+    number: int = field(name="invariant")
     message: str
 
 

@@ -10,8 +10,8 @@ from fanfold.cli.command import Invocation, command
 from fanfold.cli.project import open_project
 from fanfold.cli.terminal.output import paint, plain, say, say_json
 from fanfold.errors import EXIT_FAILED, EXIT_OK, AuthorError
-from fanfold.runtime.operations.history.audits import replay_run, verify_all, verify_run
-from fanfold.runtime.views.audits import BrokenInvariant
+from fanfold.kernel.invariants import InvariantViolation
+from fanfold.runtime.operations.history.verify import replay_run, verify_all, verify_run
 
 
 @command("replay", summary="Fold a run's log again without running anything")
@@ -60,6 +60,6 @@ def verify_command(call: Invocation, run: str | None, everything: bool) -> int:
     return EXIT_OK if audit.ok else EXIT_FAILED
 
 
-def _violations(found: Iterable[BrokenInvariant], colour: bool) -> Iterator[str]:
+def _violations(found: Iterable[InvariantViolation], colour: bool) -> Iterator[str]:
     for one in found:
-        yield f"  {paint(f'invariant {one.invariant}', 'red', colour)}: {plain(one.message)}\n"
+        yield f"  {paint(f'invariant {one.number}', 'red', colour)}: {plain(one.message)}\n"

@@ -23,6 +23,7 @@ from fanfold.kernel.lifecycle import RUN_TERMINAL
 from fanfold.kernel.nodes import State
 from fanfold.kernel.state import create_state, evolve
 from fanfold.runtime.hosting.run_tree import RunTree, run_status
+from fanfold.runtime.operations.project import Project
 from fanfold.runtime.records.frozen import from_json
 from fanfold.runtime.records.ids import session_id
 from fanfold.sessions.log import read_entries
@@ -35,38 +36,49 @@ gives the same state again, every event follows from those before, a child run g
 and steps started in the order that the kernel decides."""
 
 
-class Verdict(Struct, frozen=True):
-    """What reading a tree's log again showed."""
+class AuditedRun(Struct, frozen=True):
+    """What reading the log of one run tree again showed. `fingerprint` names the state that it leads to."""
 
     run_id: str
+    ok: bool
     events: int
     status: str
     fingerprint: str
-    violations: tuple[InvariantViolation, ...]
-
-    @property
-    def ok(self) -> bool:
-        return not self.violations
+    violations: list[InvariantViolation]
 
 
-class StoreVerdict(Struct, frozen=True):
-    """What was found in a whole store: run by run, and in what belongs to no run that is listed."""
+class Audit(Struct, frozen=True):
+    """Run by run; `violations` is what was found in rows that belong to no run."""
 
-    runs: tuple[Verdict, ...]
-    violations: tuple[InvariantViolation, ...]
-
-    @property
-    def ok(self) -> bool:
-        return not self.violations and all(verdict.ok for verdict in self.runs)
+    ok: bool
+    runs: list[AuditedRun]
+    violations: list[InvariantViolation]
 
 
-def verify(store: Store, root: str) -> Verdict:
+def replay_run(project: Project, run: str, *, checked: bool = False) -> AuditedRun:
+    """Fold the log of a run from its first event to its last; `checked` against every invariant."""
+    root = project.resolve(run).root_run_id
+    return verify(project.store, root) if checked else replay(project.store, root)
+
+
+def verify_run(project: Project, run: str) -> Audit:
+    """Check one run."""
+    audited = replay_run(project, run, checked=True)
+    return Audit(audited.ok, [audited], [])
+
+
+def verify_all(project: Project) -> Audit:
+    """Check everything that the project has stored."""
+    return verify_store(project.store) if project.has_runs else Audit(True, [], [])
+
+
+def verify(store: Store, root: str) -> AuditedRun:
     """Check everything that belongs to one run tree."""
     with store.snapshot():
         return _verify(store, root, store.check(root), store.output_rows(limit=-1, root=root))
 
 
-def verify_store(store: Store) -> StoreVerdict:
+def verify_store(store: Store) -> Audit:
     """Check everything that is stored."""
     with store.snapshot():
         roots = store.roots()
@@ -76,12 +88,13 @@ def verify_store(store: Store) -> StoreVerdict:
         damages: dict[str, list[Damage]] = {root: [] for root in roots}
         for damage in store.check():
             damages.setdefault(damage.root, []).append(damage)
-        verdicts = tuple(_verify(store, root, damages.pop(root), outputs[root]) for root in roots)
+        runs = [_verify(store, root, damages.pop(root), outputs[root]) for root in roots]
     rest = [damage.message for found in damages.values() for damage in found]
-    return StoreVerdict(verdicts, tuple(InvariantViolation(PRESENT, text) for text in rest[:MAX_VIOLATIONS]))
+    broken = [InvariantViolation(PRESENT, text) for text in rest[:MAX_VIOLATIONS]]
+    return Audit(not broken and all(run.ok for run in runs), runs, broken)
 
 
-def replay(store: Store, root: str) -> Verdict:
+def replay(store: Store, root: str) -> AuditedRun:
     """Fold the stored log once; only what does not follow from the log is a violation."""
     count = 0
     state: State | None = None
@@ -92,10 +105,10 @@ def replay(store: Store, root: str) -> Verdict:
             event = event_of(envelope)
             state = create_state(event) if state is None else evolve(state, event)
     except Exception as error:  # noqa: BLE001  # an edited log may hold anything
-        return Verdict(root, count, "", "", (_unreadable(count, error, event),))
+        return AuditedRun(root, False, count, "", "", [_unreadable(count, error, event)])
     if state is None:
-        return Verdict(root, count, "", "", (InvariantViolation(1, "the log is empty"),))
-    return Verdict(root, count, run_status(state, state.root), fingerprint(state), ())
+        return AuditedRun(root, False, count, "", "", [InvariantViolation(1, "the log is empty")])
+    return AuditedRun(root, True, count, run_status(state, state.root), fingerprint(state), [])
 
 
 class _Audit:
@@ -170,7 +183,9 @@ class _Audit:
             yield InvariantViolation(PRESENT, f"the row of the output of {row.path} is not what the log says")
 
 
-def _verify(store: Store, root: str, damages: list[Damage], outputs: list[tuple[int, OutputRow]]) -> Verdict:
+def _verify(
+    store: Store, root: str, damages: list[Damage], outputs: list[tuple[int, OutputRow]]
+) -> AuditedRun:
     violations = [InvariantViolation(PRESENT, damage.message) for damage in damages]
     audit = _Audit(store)
     status = state_hash = ""
@@ -190,7 +205,7 @@ def _verify(store: Store, root: str, damages: list[Damage], outputs: list[tuple[
             violations += audit.compare(root, [row for _, row in outputs])
     except Exception as error:  # noqa: BLE001  # an edited log may hold anything
         violations.append(_unreadable(audit.count, error, audit.event))
-    return Verdict(root, audit.count, status, state_hash, tuple(violations))
+    return AuditedRun(root, not violations, audit.count, status, state_hash, violations)
 
 
 def _unreadable(count: int, error: Exception, event: Event | None = None) -> InvariantViolation:
